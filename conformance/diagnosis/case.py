@@ -1,4 +1,4 @@
-"""One diagnosis under way: the right network with its noise, and the judged sets of faults."""
+"""A diagnosis in progress: the correct network with its noise, and the sets of faults that have been judged."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,21 +20,35 @@ from conformance.model.checkpoint import Checkpoint, LazyWeights
 from conformance.numerics.arithmetic import Hypothesis, hypotheses
 from conformance.numerics.formats import FORMATS, Array, Format, format_named
 
-AT_ONCE = 3  # faults; each more costs a beam
-RENOISED = 2  # of these, and of those that round, how many are judged by a sigma of their own, which costs several passes
-PROMISING = 8.0  # times the limit: what leaves more on the whole batch will not come below it by another digit of its numbers
-TIES = 8.0  # worths, of twice the likelihood: what is so much farther on a part of the batch than an explanation is not tied to it
-VERIFIED = 16  # sets that are judged on the whole batch, at each number of faults
-PARTIAL = 2  # explanations of each number of faults that are reported where none explains
-BALLPARK = 4.0  # times: how far the size that a format's noise is guessed to have may be off, before it is computed
+AT_ONCE = 3  # largest number of faults in a set; each further one costs another step of the beam search
+# How many of the nearest sets, and of the faults that round, are judged by their own sigma, which costs several passes.
+RENOISED = 2
+# Multiple of the limit of the RMS on the whole batch beyond which no more accurate parameters bring a set below the limit.
+PROMISING = 8.0
+# A set that exceeds an explanation's distance on a part of the batch by this multiple of the evidence threshold (distances are
+# twice the negative log-likelihood) cannot be tied with the explanation.
+TIES = 8.0
+VERIFIED = 16  # number of sets that are judged on the whole batch, for each number of faults
+PARTIAL = 2  # number of sets that are reported for each number of faults if none explains the outputs
+BALLPARK = 4.0  # factor by which the estimate of a format's noise, before it is computed, may be wrong
 COARSEST = FORMATS["bfloat16"]
-LEAST_RMS = 0.3  # the RMS of correct runs lies in 0.3 to 2 sigma; below, the noise of another format is no explanation of an error
-WIDER = 2.0  # times the right network's sigma: then the explanation is mostly noise
+# The RMS of correct runs is 0.3 to 2 sigma; an error with a smaller RMS is not explained by another format's noise.
+LEAST_RMS = 0.3
+WIDER = 2.0  # multiple of the correct network's sigma beyond which an explanation consists mostly of noise
 
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A judged set of faults: the explanation but for its words."""
+    """A judged set of faults, or another hypothesis about the system.
+
+    Attributes:
+        fit: the faults with their parameters.
+        agreement: the agreement of the numbers with the network that has these faults.
+        explains: whether the outputs pass.
+        dtype: name of the format in which the network is computed.
+        loose: whether the outputs pass only because of a much larger sigma.
+        inputs: the inputs that were read instead of the batch; None for the batch.
+    """
 
     fit: Fit
     agreement: Agreement
@@ -45,18 +59,31 @@ class Trial:
 
     @property
     def complexity(self) -> int:
-        """How many faults and free numbers."""
+        """The number of faults, free parameters and other inputs."""
         return len(self.fit.placements) + numbers(self.fit) + (self.inputs is not None)
 
 
 def _end_to_end(dtype: str) -> list[Hypothesis]:
-    """The ways of computing a whole network: results of steps are stored somewhere, so that no kernel fuses them all."""
+    """Return the hypotheses for a whole network, without fused arithmetic.
+
+    Fused arithmetic is excluded because no kernel computes all steps of a network without storing results.
+    """
     every = [h for h in hypotheses(dtype) if h.parents == "as captured"]
     return [h for h in every if h.arithmetic.rounding != "fused"]
 
 
 class BlackBoxCase:
-    """One diagnosis under way."""
+    """A diagnosis in progress.
+
+    Attributes:
+        right: the correct network.
+        placements: all placements of faults.
+        filters: the placements for which filters are evaluated.
+        lanes: indices of the poolings that are asked for.
+        arithmetics: the correct network under each arithmetic, the likeliest first.
+        base: the network under the arithmetic that is taken for the system's.
+        problem: the printed numbers with the sigma of `base`.
+    """
 
     def __init__(
         self,
@@ -67,10 +94,15 @@ class BlackBoxCase:
         budget: SearchBudget,
         inputs: Sequence[OtherInputs] = (),
     ) -> None:
-        """Evaluate the right network.
+        """Evaluate the correct network.
 
-        `asked` is the pooling that is asked for, the network's first then; `inputs` what the system may have read in place of the
-        batch.
+        Args:
+            checkpoint: the architecture and weights.
+            network: the black box.
+            dtype: name of the promised format.
+            asked: the pooling that is asked for, which is then the network's first; None if any is possible.
+            budget: the budget of the search.
+            inputs: inputs that the system may have read instead of the batch.
         """
         self.budget, self.inputs = budget, inputs
         self.checkpoint, self.network, self.dtype = checkpoint, network, dtype
@@ -83,25 +115,25 @@ class BlackBoxCase:
         self.use(self.arithmetics[0])
 
     def _widened(self, judged: JudgedForward) -> JudgedForward:
-        """With what the errors of different tokens have in common, under the poolings that could be the right one."""
+        """Return a copy with the correlation of errors of different tokens, under each pooling that could be the correct one."""
         agreements = [judged.agreement(pooling_index, judged.independent) for pooling_index in range(self.network.reading.lanes)]
         best = min(a.rms for a in agreements)
         return judged.correlated(a.pooling_index for a in agreements if a.rms <= PROMISING * best)
 
     def nll(self, judged: JudgedForward) -> float:
-        """Of the likeliest of the poolings that are asked for."""
+        """Return the negative log-likelihood under the likeliest of the poolings that are asked for, in nats."""
         return min(judged.agreement(pooling_index, judged.independent).nll for pooling_index in self.lanes)
 
     def use(self, base: JudgedForward) -> None:
-        """Take this arithmetic for the system's."""
+        """Take an arithmetic for the system's."""
         self.base, self.problem = base, Problem(self.right, base.sigma)
 
     def limits(self, pooling_index: int) -> Limits:
-        """With a share of the false-alarm probability for RMS, largest error and each filter."""
+        """Return the limits if RMS, largest error and each filter share the false-alarm probability."""
         return self.base.limits(pooling_index, 2 + len(self.filters))
 
     def part(self, placements: Sequence[FaultPlacement] = ()) -> Problem:
-        """The part of the batch that shows most of what these faults leave."""
+        """Return the problem on the part of the batch where the network with these faults leaves the largest residual."""
         rows = rows_to_search(self.problem, placements)
         if len(rows) == self.network.batch.size:
             return self.problem
@@ -109,11 +141,16 @@ class BlackBoxCase:
         return Problem(Forward(self.network.of_rows(rows), self.storage), self.base.sigma[:, kept])
 
     def pooling(self, pooling_index: int) -> str:
-        """A lane's pooling; empty where there is none."""
+        """Return the name of a pooling; empty if the network has none."""
         return self.network.poolings[pooling_index].name if self.network.poolings else ""
 
     def explained(self, best: Agreement, look: Detectability) -> list[Trial]:
-        """Trials: those that explain, and better than the right network with its larger rest; or else the nearest."""
+        """Return the trials that explain the outputs and are likelier than the correct network, or else the nearest trials.
+
+        Args:
+            best: the agreement with the correct network.
+            look: the results of the filters.
+        """
 
         def explaining(trials: Iterable[Trial]) -> list[Trial]:
             return [t for t in trials if t.explains and t.agreement.nll < best.nll]
@@ -153,10 +190,10 @@ class BlackBoxCase:
         return found or explaining(nearest) or [replace(t, explains=False) for t in nearest]
 
     def _following(self, part: Problem, fits: Sequence[Fit]) -> list[Fit]:
-        """The single faults on top of which others are looked for.
+        """Return the single faults that are extended by other faults.
 
-        Of n faults whose effects are orthogonal the largest accounts for a share of 1/n at least. Where effects do not add up,
-        whatever is nearer.
+        Of n faults with orthogonal effects the largest accounts for at least a share 1/n of the distance. If effects do not add up,
+        every fault that reduces the distance is extended.
         """
         most = float(part.squares(part.right).min()) * (1.0 - 1.0 / AT_ONCE if part.is_linear else 1.0)
         return [fit for fit in fits if fit.distance <= most]
@@ -169,10 +206,12 @@ class BlackBoxCase:
         explaining: Callable[[Iterable[Trial]], list[Trial]],
         patterns: Sequence[tuple[str, Array]],
     ) -> tuple[list[Fit], list[Trial]]:
-        """Sets with one fault more, nearest first, and the trials that explain: of the foremost of the beam, then of the others.
+        """Return the sets with one more fault, nearest first, and the trials that explain the outputs.
 
-        Where one of the foremost explains, others are followed if such sets could be tied with it: what they print is then within
-        √T of it, T the evidence that distinguishes, in squares, so that without the last fault they are at most √T farther.
+        First the nearest set of the beam is extended, then the others. If an extension of the nearest set explains the outputs,
+        another set is extended only if its extensions could be tied with that explanation. Two tied sets print numbers within √T of
+        each other, where T is the evidence that distinguishes sets, in squares of sigma, so without the last fault the other set is
+        farther than the nearest by at most √T.
         """
         fits, explained, (first, *others) = list[Fit](), list[Trial](), beam
         room = TIES * self.limits(first.pooling_index).evidence_threshold
@@ -186,7 +225,10 @@ class BlackBoxCase:
         return sorted(fits, key=lambda f: f.distance), explained
 
     def _verified(self, fits: Sequence[Fit], part: Problem, count: int, patterns: Sequence[tuple[str, Array]]) -> Iterator[Trial]:
-        """The nearest sets judged on the whole batch: until one explains, and those that are as near as the first that does."""
+        """Yield the nearest sets, judged on the whole batch.
+
+        Once a set explains the outputs, only sets that may be tied with it are still judged.
+        """
         explained = math.inf
         self.budget.begin(f"verifying {FAULTS[count]}", len(fits[:VERIFIED]))
         for number, fit in enumerate(fits[:VERIFIED]):
@@ -199,7 +241,7 @@ class BlackBoxCase:
                 yield trial
 
     def _nearest(self, fits: Sequence[Fit], patterns: Sequence[tuple[str, Array]]) -> list[Trial]:
-        """What is reported where nothing explains: the sets that leave least of the whole batch."""
+        """Return the sets that leave the smallest residual on the whole batch, to be reported if nothing explains the outputs."""
         if self.budget.is_spent():
             return [self._judged(self._settled(fit), patterns, own=False) for fit in fits[:1]]
         settled = [self._settled(fit) for fit in fits]
@@ -207,15 +249,15 @@ class BlackBoxCase:
         return [self._judged(settled[number], patterns, own=number < RENOISED) for number in order[:PARTIAL]]
 
     def _tested(self, fit: Fit, part: Problem, patterns: Sequence[tuple[str, Array]], *, own: bool) -> Trial | None:
-        """The set judged on the whole batch, None where a part of it shows that it is no explanation."""
+        """Return the set judged on the whole batch; None if a part of the batch refutes it."""
         near = self._unrefuted(fit, part, own=own)
         return None if near is None else self._judged(self._settled(near), patterns, own=own)
 
     def _unrefuted(self, fit: Fit, part: Problem, *, own: bool) -> Fit | None:
-        """The set, its numbers fitted again on a part of the batch; None where that shows that it is no explanation of the whole.
+        """Return the set with its parameters fitted again on a part of the batch; None if the part refutes it for the whole batch.
 
-        Σ r²/σ² and the largest error of the whole are no smaller than those of a part. Numbers fitted to the whole, and the set's
-        own sigma, move errors by few sigma: what is `GROSS` stays beyond its limit.
+        Σ r²/σ² and the largest error of the whole batch are at least those of a part. Parameters fitted to the whole batch, and the
+        set's own sigma, change errors by only a few sigma, so an error of `GROSS` times the limit remains beyond it.
         """
         limits = self.limits(fit.pooling_index)
         if fit.distance > (PROMISING * limits.rms) ** 2 * len(self.problem.actual):
@@ -227,17 +269,17 @@ class BlackBoxCase:
         return None
 
     def _own_could(self, fit: Fit, part: Problem) -> bool:
-        """Whether errors of a part of the batch are not gross by the set's own sigma."""
+        """Return whether the errors on a part of the batch are not gross by the set's own sigma."""
         judged, most = (
             JudgedForward(part.forward(fit.placements) or part.right, self.base.hypothesis),
             GROSS * self.limits(fit.pooling_index).max,
         )
-        if judged.largest[fit.pooling_index] > most * math.sqrt(self.network.batch.length):  # a sigma is widened by √S at the most
+        if judged.largest[fit.pooling_index] > most * math.sqrt(self.network.batch.length):  # sigma is widened by at most √S
             return False
         return bool(judged.correlated([fit.pooling_index]).largest[fit.pooling_index] <= most)
 
     def _others(self, part: Problem) -> Iterator[Trial]:
-        """No fault of the network: another pooling, a narrower format, or other inputs."""
+        """Yield the trials without a fault of the network: another pooling, a narrower format, or other inputs."""
         lanes = set(range(self.network.reading.lanes)) - set(self.lanes)
         narrower = [f for f in FORMATS.values() if f.unit_roundoff > self.storage.unit_roundoff and self._could_be(f, BALLPARK)]
         self.budget.begin(ELSE, len(lanes) + len(narrower) + len(self.inputs))
@@ -269,7 +311,7 @@ class BlackBoxCase:
             yield from self._of_inputs(inputs)
 
     def _of_inputs(self, inputs: OtherInputs) -> Iterator[Trial]:
-        """The right network on other inputs; none where its longest row shows that it is no explanation."""
+        """Yield the trials of the correct network on other inputs; none if their longest row refutes them."""
         network, row = replace(self.network, batch=inputs.batch), int(self.network.batch.mask.sum(1).argmax())
         alone = JudgedForward(Forward(network.of_rows([row]), self.storage), self.base.hypothesis)
         limits = [self.limits(pooling_index) for pooling_index in self.lanes]
@@ -282,9 +324,9 @@ class BlackBoxCase:
             yield Trial(Fit((), self.problem.squares(forward)), agreement, allowed(agreement, limit), self.dtype, inputs=inputs)
 
     def _could_be(self, other: Format, times: float = math.inf) -> bool:
-        """Whether the residual is no larger than a narrower format's rounding, and at most so many times smaller.
+        """Return whether the residual is no larger than a narrower format's rounding, and smaller by at most the factor `times`.
 
-        That format's sigma is the network's, scaled by the ratio of the unit roundoffs.
+        The format's sigma is estimated as the network's, scaled by the ratio of the unit roundoffs.
         """
         printing = np.minimum(self.network.reading.units**2 / 12.0, self.base.sigma**2)
         wider = np.sqrt(printing + (self.base.sigma**2 - printing) * (other.unit_roundoff / self.storage.unit_roundoff) ** 2)
@@ -292,13 +334,16 @@ class BlackBoxCase:
         return bool(((rms >= LEAST_RMS / times) & (rms <= BALLPARK * self.limits(0).rms)).any())
 
     def _settled(self, fit: Fit) -> Fit:
-        """A set of faults on the whole batch, its numbers fitted again unless it is far."""
+        """Return a set of faults on the whole batch, with its parameters fitted again unless its distance is large."""
         fit = self.problem.tried(fit.placements) or Fit(fit.placements, self.problem.squares(self.right))
         far = math.sqrt(fit.distance / len(self.problem.actual)) > PROMISING * self.limits(fit.pooling_index).rms
         return fit if far or self.budget.is_spent() else fitted(self.problem, fit)
 
     def _judged(self, fit: Fit, patterns: Sequence[tuple[str, Array]], *, own: bool) -> Trial:
-        """A set of faults on the whole batch; by the right network's sigma or, if that fails, its own."""
+        """Return the trial of a set on the whole batch.
+
+        The set is judged by the correct network's sigma or, if that fails and `own` is set, by its own sigma.
+        """
         forward = self.problem.forward(fit.placements) or self.right
         which = JudgedForward(forward, self.base.hypothesis, self.base.sigma)
         agreement = which.agreement(fit.pooling_index, self.base.independent)
@@ -314,10 +359,10 @@ class BlackBoxCase:
 
 
 def _rounded(checkpoint: Checkpoint, storage: Format) -> Callable[[str], Array]:
-    """A weight by name, rounded once."""
+    """Return a function that returns a weight by name, rounded to the format; each weight is rounded once."""
     return cache(lambda name: storage.round(checkpoint.weights[name]))
 
 
 def numbers(fit: Fit) -> int:
-    """How many are free."""
+    """Return the number of free parameters of a fit."""
     return sum(s.fault.parameter is not None for s in fit.placements)

@@ -1,4 +1,4 @@
-"""The numbers that faults got wrong, by weighted least squares on the outputs, all of a set together (Gauss–Newton)."""
+"""Estimates of fault parameters by weighted least squares on the outputs, all parameters of a set together (Gauss–Newton)."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -14,50 +14,57 @@ from conformance.judge.filters import NUDGE
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array
 
-STEPS = 12  # quadratic once near
-HALVINGS = 4  # of a step that leads away
-FARTHEST = 8.0  # times: how far one step may change a number's distance to the least that makes sense
-GAIN = 1 / 64  # of the squares: while fits are compared, a step that takes less off them is the last
-LINEAR = 1 / 4  # of the numbers' own size: of effects so large the second order is a quarter, as much as `PROBES` leave open
-KEPT = 3  # networks that are held at once
-SETTLED = 1e-3  # of a standard deviation: a step that is shorter changes no digit that is reported
+STEPS = 12  # largest number of Gauss–Newton steps; convergence is quadratic near the solution
+HALVINGS = 4  # how often a step that increases the distance is halved
+FARTHEST = 8.0  # largest factor by which one step may change a parameter's distance to its least sensible value
+GAIN = 1 / 64  # while fits are compared, a step that reduces the squares by a smaller share is the last
+# Effects up to this share of the numbers' size are taken as linear: their second order is a quarter of them, which is also the
+# relative error of the estimate by `screening.PROBES` probes.
+LINEAR = 1 / 4
+KEPT = 3  # number of networks that each thread holds
+SETTLED = 1e-3  # in standard deviations; a shorter step changes no digit that is reported
 
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """Faults with their numbers, and the weighted squares that the network with them leaves under each pooling, (P,)."""
+    """Faults with their parameters, and the distance of the network that has them.
+
+    Attributes:
+        placements: the faults.
+        squares: Σ r²/σ² under each pooling, (P,).
+    """
 
     placements: tuple[FaultPlacement, ...]
     squares: Array
 
     @property
     def pooling_index(self) -> int:
-        """The pooling that leaves least."""
+        """The index of the pooling with the smallest distance."""
         return int(self.squares.argmin())
 
     @property
     def distance(self) -> float:
-        """What it leaves."""
+        """The smallest Σ r²/σ² over the poolings."""
         return float(self.squares.min())
 
 
 class Problem:
-    """The numbers that were printed, and the right network's sigma, by which all faulty ones are compared."""
+    """The printed numbers, and the correct network's sigma, with which all faulty networks are compared."""
 
     def __init__(self, right: Forward, sigma: Array) -> None:
-        """`sigma` is (P, N)."""
+        """Bind the correct network to its sigma, (P, N)."""
         self.right, self.sigma = right, sigma
         self.actual = right.network.reading.actual
         self._last = local()
 
     def forward(self, placements: Sequence[FaultPlacement]) -> Forward | None:
-        """The network with these faults, None where they change nothing; each thread keeps its last few: they are large."""
+        """Return the network with these faults; None if they change nothing. Each thread keeps its last `KEPT` networks."""
         key = tuple(placements)
         last: dict[tuple[FaultPlacement, ...], Forward | None] = self._last.__dict__.setdefault("forwards", {})
         if key not in last:
             like = last.pop(key[:-1], None)
             if like is not None:
-                last[key[:-1]] = like  # what was used last is kept longest
+                last[key[:-1]] = like  # moved to the end, since the first one is deleted first
             found = self.right.with_(key, like) if key else self.right
             while len(last) >= KEPT:
                 del last[next(iter(last))]
@@ -65,41 +72,52 @@ class Problem:
         return last[key]
 
     def value(self, placements: Sequence[FaultPlacement]) -> Array:
-        """(P, N): what the network with these faults prints; the right one's where they change nothing."""
+        """Return the numbers printed by the network with these faults, (P, N).
+
+        If the faults change nothing, the numbers are those of the correct network.
+        """
         return (self.forward(placements) or self.right).value
 
     def squares(self, forward: Forward) -> Array:
-        """(P,): Σ r²/σ² under each pooling; infinite where the network gives no number."""
+        """Return Σ r²/σ² under each pooling, (P,); infinite if the network yields a non-finite number."""
         with np.errstate(all="ignore"):
             found = (((self.actual - forward.value) / self.sigma) ** 2).sum(1)
         return np.where(np.isfinite(found), found, np.inf)
 
     @property
     def is_linear(self) -> bool:
-        """Whether the right network is so near under some pooling that effects of faults add up, as well as `LINEAR` says."""
+        """Whether effects of faults add up: under some pooling the residual is at most the share `LINEAR` of the numbers."""
         left = ((self.actual - self.right.value) ** 2).sum(1).min()
         return bool(left <= LINEAR**2 * (self.actual**2).sum())
 
     def tried(self, placements: Sequence[FaultPlacement]) -> Fit | None:
-        """The network with these faults; None where they change nothing."""
+        """Return the fit of the network with these faults; None if they change nothing."""
         forward = self.forward(placements)
         return None if forward is None else Fit(tuple(placements), self.squares(forward))
 
 
 def right_value(placement: FaultPlacement, forward: Forward) -> float:
-    """The checkpoint's."""
+    """Return the correct value of a placement's parameter, from the checkpoint."""
     assert placement.fault.parameter is not None
     return placement.fault.parameter.right(forward.steps[placement.places[0]])
 
 
 def wrong_value(placement: FaultPlacement, forward: Forward) -> float:
-    """The fault's usual one."""
+    """Return the usual faulty value of a placement's parameter."""
     assert placement.fault.parameter is not None
     return placement.fault.parameter.wrong(forward.steps[placement.places[0]])
 
 
 def started(problem: Problem, placement: FaultPlacement, others: Sequence[FaultPlacement] = ()) -> Fit | None:
-    """A fault with a number, from its usual value or one step from the right one, whichever leaves less."""
+    """Return a fault with a first estimate of its parameter: the usual value, or one Gauss–Newton step from the correct one.
+
+    The value with the smaller distance is chosen. Return None if neither value changes anything.
+
+    Args:
+        problem: the numbers.
+        placement: the fault with a parameter.
+        others: the faults that are already in place.
+    """
     right, wrong = right_value(placement, problem.right), wrong_value(placement, problem.right)
     fits: list[Fit | None] = [problem.tried([*others, placement.of(wrong)])]
     moved = problem.tried([*others, placement.of(right + NUDGE * abs(wrong - right))])
@@ -118,7 +136,7 @@ def started(problem: Problem, placement: FaultPlacement, others: Sequence[FaultP
 def _farther(
     problem: Problem, placement: FaultPlacement, others: Sequence[FaultPlacement], value: float, end: float
 ) -> Iterator[Fit]:
-    """From a value on; where one step could not go far enough, in ever longer ones while they lead nearer."""
+    """Yield the fit at a value; if the value is limited by `_farthest`, go on in ever longer steps while the distance decreases."""
     parameter, nearest = placement.fault.parameter, math.inf
     assert parameter is not None
     fit = problem.tried([*others, placement.of(value)])
@@ -132,7 +150,7 @@ def _farther(
 
 
 def _within(parameter: Parameter | None, value: float, step: float, scale: float) -> float:
-    """The value a step on, which may not leave the sensible values nor go too far at once."""
+    """Return the value one step on, limited to sensible values and to a change by the factor `FARTHEST`."""
     assert parameter is not None
     distance = value - parameter.least
     nearest = parameter.least + max(distance, 0.0) / FARTHEST
@@ -140,13 +158,13 @@ def _within(parameter: Parameter | None, value: float, step: float, scale: float
 
 
 def _farthest(parameter: Parameter | None, value: float, scale: float) -> float:
-    """The largest value that one step may lead to."""
+    """Return the largest value to which one step may lead."""
     assert parameter is not None
     return parameter.least + max(value - parameter.least, scale) * FARTHEST
 
 
 def fitted(problem: Problem, start: Fit, least: float = 0.0) -> Fit:
-    """All numbers of a set improved together until they settle, or a step takes less than the share `least` off the squares."""
+    """Improve all parameters of a set together until they converge, or a step reduces the squares by a share below `least`."""
     fit = start
     for _ in range(STEPS):
         slopes, free = _slopes(problem, fit)
@@ -168,7 +186,7 @@ def fitted(problem: Problem, start: Fit, least: float = 0.0) -> Fit:
 
 
 def _stepped(problem: Problem, fit: Fit, free: Sequence[int], step: Array) -> Fit | None:
-    """The fit a step on, the step halved while it leads away; None where every length does."""
+    """Return the fit one step on; the step is halved while it increases the distance. Return None if it does at every length."""
     for halving in range(HALVINGS + 1):
         moved = list(fit.placements)
         for index, change in zip(free, step / 2.0**halving, strict=True):
@@ -186,7 +204,7 @@ def _value(placement: FaultPlacement, forward: Forward) -> float:
 
 
 def _slopes(problem: Problem, fit: Fit) -> tuple[Array, list[int]]:
-    """(K, N): how the numbers printed move with each of the K free numbers; and which placements those belong to."""
+    """Return the derivatives of the printed numbers by the K free parameters, (K, N), and the indices of their placements."""
     found, free = [], []
     for index, placement in enumerate(fit.placements):
         if placement.fault.parameter is None:
@@ -202,9 +220,10 @@ def _slopes(problem: Problem, fit: Fit) -> tuple[Array, list[int]]:
 
 
 def estimates(problem: Problem, fit: Fit, hypothesis: Hypothesis) -> tuple[Estimate | None, ...]:
-    """Each fault's number with its deviation, every correlation of the right network's noise counted.
+    """Return the estimate of each fault's parameter; None for a fault without a parameter.
 
-    With J the slopes and W = 1/σ² the estimates move by (J W Jᵀ)⁻¹ J W n for noise n: each row is a direction to project on.
+    With J the slopes and W = 1/σ², noise n changes the estimates by (J W Jᵀ)⁻¹ J W n; each row is a direction to project on. The
+    deviations therefore include all correlations of the correct network's noise.
     """
     slopes, free = _slopes(problem, fit)
     found: list[Estimate | None] = []

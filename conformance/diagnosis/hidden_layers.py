@@ -1,8 +1,8 @@
-"""Mistakes in the layers that a candidate hides, between one activation that it shows and the next.
+"""Search for mistakes in the layers that a candidate hides between one exposed activation and the next.
 
-A port that makes a mistake makes it in every layer. Where each layer is shown, each is a failure with a name; where none is, there
-is one failure, of all of them together, and it is searched as the outputs of a closed system are: each fault wherever it can act,
-in one kind of place, in one layer or at one place, and sets of two and three.
+A port that makes a mistake makes it in every layer. If each layer is exposed, each failure is named on its own. If no layer is
+exposed, there is a single failure, caused by all layers together. It is searched in the same way as the outputs of a black box:
+each fault everywhere it can act, in one kind of place, in one layer or at one place, and sets of two and three faults.
 """
 
 import time
@@ -25,22 +25,26 @@ from conformance.judge.filters import is_gross, project
 from conformance.judge.observation import Observation
 from conformance.model.checkpoint import Checkpoint
 
-SEARCHES = 2  # of every fault, in a run: one costs hundreds of passes, and a port makes one mistake wherever it can
+# Number of searches of all faults in a run; one costs hundreds of passes, and a port makes a mistake everywhere it can.
+SEARCHES = 2
 
 
 class HiddenLayersSearch:
-    """The search, for the activations of one candidate.
+    """The search in hidden layers, for the activations of one candidate.
 
-    The faults that explained other activations are tried first, and all others for the first `SEARCHES` that fail.
+    Faults that explained other activations are tried first; all others are tried for the first `SEARCHES` failures only.
     """
 
     def __init__(self, dtype: str) -> None:
-        """`dtype` is the format that the candidate was asked for."""
+        """Store `dtype`, the name of the format that the candidate was asked for."""
         self._dtype = dtype
         self._left = SEARCHES
 
     def explanations(self, observation: Observation, known: Collection[str]) -> tuple[Explanation, ...]:
-        """The sets of faults that explain an activation and cannot be distinguished by it, the best first; none where none does."""
+        """Return the sets of faults that explain an activation, the best first; empty if there are none.
+
+        The activation does not distinguish between these sets.
+        """
         case = self._case(observation)
         every = case.placements
         found: tuple[Explanation, ...] = ()
@@ -54,10 +58,10 @@ class HiddenLayersSearch:
         return found
 
     def filtered(self, observation: Observation, locals_: Sequence[Local]) -> tuple[Local, ...]:
-        """Those that pass, with a filter of each fault that they have none of: of its largest element, were it wherever it can act.
+        """Return the judgements; those that pass get a filter for each fault that has none.
 
-        What is not gross (`filters.is_gross`) on the part of the batch that is searched does not count as separable: its own filter
-        is not evaluated.
+        The filter is derived from the fault's largest error if it acted everywhere it can. A fault that is not gross
+        (`filters.is_gross`) on the searched part of the batch does not count as separable, since its own filter is not evaluated.
         """
         case, known = self._case(observation), {f.name for local in locals_ for f in local.filters}
         case.use(case.arithmetics[0])
@@ -77,7 +81,7 @@ class HiddenLayersSearch:
         return tuple(replace(one, filters=(*one.filters, *filters(one))) if one.passes else one for one in locals_)
 
     def _case(self, observation: Observation) -> BlackBoxCase:
-        """The activation as the outputs of a closed system, whose inputs are the activations that are captured before."""
+        """Return the activation as the output of a black box, whose inputs are the activations captured before it."""
         network, block = observation.network, observation.whole
         output = Output(observation.name, Known(block.actual, np.zeros(block.actual.shape)))
         closed = BlackBox(
@@ -88,7 +92,7 @@ class HiddenLayersSearch:
 
 
 def _explanations(case: BlackBoxCase) -> tuple[Explanation, ...]:
-    """Of sets of the same faults at other places, which cannot be distinguished either, the widest."""
+    """Return the explanations of a case; of sets with the same faults at different places, the one with the widest reach."""
     best = likeliest_arithmetic(case)
     trials = case.explained(best, Detectability((), (), ()))
     found: dict[frozenset[str], Explanation] = {}
@@ -101,7 +105,7 @@ def _explanations(case: BlackBoxCase) -> tuple[Explanation, ...]:
 
 
 def _faults(case: BlackBoxCase, fit: Fit) -> Iterator[FilterResult]:
-    """Each fault at each of its places, with the evidence of all of them together, the other faults in place."""
+    """Yield each fault at each of its places, with the evidence of all its places together while the other faults are in place."""
     values = estimates(case.problem, fit, case.base.hypothesis)
     with_all = case.problem.value(fit.placements)[0]
     for index, (placement, estimate) in enumerate(zip(fit.placements, values, strict=True)):

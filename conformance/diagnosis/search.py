@@ -1,8 +1,9 @@
-"""The search: which sets of one to three faults bring the oracle nearest to the numbers that were printed.
+"""Search for the sets of one to three faults that bring the oracle nearest to the printed numbers.
 
-One fault: wherever it can act on, tried exactly; in one kind of place, in one layer or at one place, those that first order ranks
-foremost. Two and three: a beam from the best, each with what first order ranks foremost on top of it. Sets are compared on
-the part of the batch that shows most; the caller judges those that it does not refute on all of it.
+Single faults that act wherever they can are all tried exactly. Of those in one kind of place, in one layer or at one place, only
+the faults that the first-order screening ranks highest are tried. Sets of two and three faults are found by a beam search from the
+best sets, each extended by the faults that the screening ranks highest on top of it. Sets are compared on the part of the batch
+with the largest residual; the caller judges the sets that this part does not refute on the whole batch.
 """
 
 from collections.abc import Sequence
@@ -15,16 +16,16 @@ from conformance.diagnosis.screening import ranked
 from conformance.diagnosis.search_budget import FAULTS, SearchBudget
 from conformance.judge.cores import on_all_cores
 
-TOKENS = 32  # of the rows that sets are compared on: a pass costs as many
-NUMBERS = 64  # that those rows should show; to distinguish some hundred sets takes fewer
-KINDS, SINGLES = 30, 50  # faults in one kind of place, and in one layer or place, that are tried exactly
-FITTED = 4  # faults with a number whose number is fitted further than one step, of those tried together
-BEAM = 4  # sets that are followed further
-FOLLOWED = 25  # faults that are tried on top of each
+TOKENS = 32  # number of tokens in the rows on which sets are compared; the cost of a pass is proportional to it
+NUMBERS = 64  # how many numbers these rows should have; fewer suffice to distinguish some hundred sets
+KINDS, SINGLES = 30, 50  # how many faults in one kind of place, and in one layer or place, are tried exactly
+FITTED = 4  # how many of the faults with a parameter that are tried together have it fitted by more than one step
+BEAM = 4  # number of sets that are extended by another fault
+FOLLOWED = 25  # number of faults that are tried on top of each set
 
 
 def rows_to_search(problem: Problem, placements: Sequence[FaultPlacement] = ()) -> list[int]:
-    """Rows of the batch that show most of what the network with these faults leaves, until they have numbers and tokens enough."""
+    """Return the rows of the batch with the largest residual under these faults, until there are enough numbers and tokens."""
     batch, reading = problem.right.network.batch, problem.right.network.reading
     if (reading.rows < 0).any():
         return list(range(batch.size))
@@ -42,7 +43,7 @@ def rows_to_search(problem: Problem, placements: Sequence[FaultPlacement] = ()) 
 
 
 def one(problem: Problem, placements: Sequence[FaultPlacement], budget: SearchBudget) -> list[Fit]:
-    """Every fault alone that is nearer than none, nearest first; those of formats are `rounded`'s."""
+    """Return the single faults that reduce the distance, nearest first; faults of formats are left to `rounded`."""
     base = _none(problem)
     ordered = ranked(problem, base, [s for s in placements if s.reach != EVERYWHERE])
     kinds = [s for s in ordered if s.reach == KIND][:KINDS]
@@ -54,14 +55,17 @@ def one(problem: Problem, placements: Sequence[FaultPlacement], budget: SearchBu
 
 
 def rounded(problem: Problem, placements: Sequence[FaultPlacement], budget: SearchBudget) -> list[Fit]:
-    """Operands, weights or results in another format than promised: each rounds every weight of the network."""
+    """Return the faults of operands, weights or results in another format than promised, nearest first.
+
+    Each of them rounds every weight of the network.
+    """
     late = [s for s in placements if s.fault.late]
     budget.begin(FAULTS[0], len(late))
     return _improved(problem, _none(problem), late, budget)
 
 
 def more(problem: Problem, beam: Sequence[Fit], placements: Sequence[FaultPlacement], budget: SearchBudget) -> list[Fit]:
-    """Sets with one fault more than those of the beam, nearest first; these may come from other rows of the batch."""
+    """Return the sets of the beam extended by one more fault, nearest first; the beam may have been compared on other rows."""
     found: list[Fit] = []
     seen: set[frozenset[object]] = set()
     budget.begin(FAULTS[len(beam[0].placements)], len(beam) * FOLLOWED)
@@ -69,7 +73,7 @@ def more(problem: Problem, beam: Sequence[Fit], placements: Sequence[FaultPlacem
         if budget.is_spent():
             break
         fit = problem.tried(known.placements)
-        if fit is None:  # nothing on these rows: it is the other fault that shows there
+        if fit is None:  # These faults have no effect on these rows, so the residual there is due to another fault.
             fit = Fit(known.placements, problem.squares(problem.right))
         have = {s.key for s in fit.placements}
         further = [s for s in placements if not s.fault.late and not _overlaps(s, fit.placements)]
@@ -84,7 +88,7 @@ def more(problem: Problem, beam: Sequence[Fit], placements: Sequence[FaultPlacem
 
 
 def simpler(problem: Problem, fit: Fit, placements: Sequence[FaultPlacement]) -> list[Fit]:
-    """The set with a fault without a number in place of one that has one, at the same places; nearest first."""
+    """Return the set with one parametrized fault replaced by a fault without a parameter at the same places, nearest first."""
     found = []
     for index, numbered in enumerate(fit.placements):
         if numbered.fault.parameter is not None:
@@ -98,7 +102,7 @@ def _none(problem: Problem) -> Fit:
 
 
 def beam_of(fits: Sequence[Fit]) -> list[Fit]:
-    """The nearest that are followed, one for each set of names: of places where a fault may be, the nearest stands for all."""
+    """Return the nearest sets to extend, one for each set of fault names: the nearest represents all places of the same faults."""
     best: dict[tuple[str, ...], Fit] = {}
     for fit in fits:
         best.setdefault(tuple(sorted(s.fault.name for s in fit.placements)), fit)
@@ -110,7 +114,10 @@ def _overlaps(placement: FaultPlacement, others: Sequence[FaultPlacement]) -> bo
 
 
 def _improved(problem: Problem, base: Fit, added: Sequence[FaultPlacement], budget: SearchBudget) -> list[Fit]:
-    """The base with each placement, where that is nearer; the foremost numbers fitted. Nearest first."""
+    """Return the base extended by each placement that reduces the distance, nearest first.
+
+    The parameters of the nearest extensions are fitted.
+    """
     tried = budget.of_each(lambda placement: _with(problem, base, placement), added)
     fits = sorted((f for f in tried if f is not None), key=lambda f: f.distance)
     numbers = [] if budget.is_spent() else [f for f in fits if any(s.fault.parameter for s in f.placements)][:FITTED]
@@ -120,7 +127,7 @@ def _improved(problem: Problem, base: Fit, added: Sequence[FaultPlacement], budg
 
 
 def _with(problem: Problem, base: Fit, placement: FaultPlacement) -> Fit | None:
-    problem.forward(base.placements)  # what is before the placement is taken from it
+    problem.forward(base.placements)  # computed and kept, so that steps before the placement are reused
     if placement.fault.parameter is not None:
         return started(problem, placement, base.placements)
     return problem.tried([*base.placements, placement])

@@ -1,14 +1,20 @@
-"""Explanations: which faults account for a step's result.
+"""Search for explanations: sets of faults that account for a step's result.
 
-A set of faults explains an activation that fails when the activation passes once the oracle has them. Single faults are tried
-first, those without a number before those with one; then each at every hidden step on which it can act: what a library or a setting
-does wrong, such as rounding the operands of products, it does in all of them, and effects of rounding do not add up. Where none
-explains, the few that bring the oracle nearest to the candidate's array are each tried together with every other, and so on (a beam
-search). Of n faults whose effects are orthogonal the largest accounts for at least a share 1/n of what is left, so that a set that
-takes away less is not followed. The numbers of all of them are estimated together. What a set leaves is judged as a correct step's
-residual would be: by its RMS, by its largest error and by the filters that had called.
+A set of faults explains a failing activation if the activation passes once the oracle contains these faults. The search proceeds
+as follows:
 
-Sets are compared on a part of the batch (`ExplanationProblem.part`), and those that it does not refute are judged on all of it.
+1. Single faults are tried, those without a parameter before those with one.
+2. Each fault is applied at once to all hidden steps on which it can act. A library's or a setting's error, such as rounding the
+   operands of products, affects all of them, and effects of rounding do not add up.
+3. If nothing explains the result, the few faults that bring the oracle nearest to the candidate's array are each combined with
+   every other fault, and so on (a beam search). Of n faults with orthogonal effects the largest accounts for at least a share 1/n
+   of the remaining distance, so a set that reduces the distance by less is not followed further.
+
+The parameters of all faults in a set are estimated together. The residual under a set is judged as a correct step's residual is:
+by its RMS, by its largest error and by the filters that detected a fault.
+
+Sets are compared on a part of the batch (`ExplanationProblem.part`); the sets that this part does not refute are judged on the
+whole batch.
 """
 
 import math
@@ -27,10 +33,10 @@ from conformance.judge.noise import Noise
 from conformance.judge.segment import Segment
 from conformance.numerics.formats import Array, Format
 
-AT_ONCE = 3  # faults at one step; each more costs as many trials as there are faults, for each of the
-BEAM = 6  # sets that are followed further
+AT_ONCE = 3  # largest number of faults at one step; each further one costs BEAM times as many trials as there are faults
+BEAM = 6  # number of sets that are extended by another fault
 _RANK = {fault.name: i for i, fault in enumerate(CATALOGUE)}
-SWEEPS = 3  # of estimating each number given the others
+SWEEPS = 3  # largest number of rounds in which each parameter is estimated given the others
 
 
 _Applied = tuple[Direction, Estimate | None]
@@ -38,19 +44,22 @@ _Applied = tuple[Direction, Estimate | None]
 
 @dataclass(frozen=True)
 class ExplanationProblem:
-    """What is to be explained.
+    """The data of one explanation search.
 
     Attributes:
-        segment, actual, noise: the oracle's, the candidate's array, and what a correct one may be off by.
-        threshold: of |z|.
-        noise_of: the noise of a segment, faulty or not.
-        passes: whether a segment accounts for the candidate's array, by RMS and largest error.
-        nll: how unlikely it makes it, in nats.
-        called: the directions whose filters said that this is no noise.
-        subtle: those without a number that may explain it alone: they move no element far more than the largest error.
-        loose: whether a fit with numbers for each token may explain it.
-        part: the same on the rows of the batch where most is left by a segment, which refutes what leaves gross errors there; None
-            where a part says too little.
+        segment: the oracle's segment.
+        actual: the candidate's array.
+        noise: the error that a correct candidate may make.
+        threshold: the threshold of |z|.
+        noise_of: returns the noise of a segment, correct or faulty.
+        passes: returns whether a segment accounts for the candidate's array, by RMS and largest error.
+        nll: returns the negative log-likelihood of the candidate's array under a segment, in nats.
+        called: the directions whose filters detected that the residual is not noise.
+        subtle: the faults without a parameter that may explain the result alone: they move no element by far more than the largest
+            error.
+        loose: whether a fit with parameters for each token may explain the result.
+        part: returns the same problem on the rows of the batch where a segment leaves the largest residual; a segment that leaves
+            gross errors there is refuted. Returns None if a part is not informative enough.
     """
 
     segment: Segment
@@ -66,18 +75,21 @@ class ExplanationProblem:
     part: Callable[[Segment], "ExplanationProblem | None"] = lambda _: None
 
     def distance(self, segment: Segment) -> float:
-        """Σ r²/(σ² + b²) of what a segment leaves."""
+        """Return Σ r²/(σ² + b²), where r is the residual under a segment."""
         residual = self.actual - segment.value
         return float(np.vdot(self.noise.precision * residual, residual))
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """Directions, each on top of those before, with the values of their parameters, and what they leave.
+    """A sequence of directions, each applied on top of the previous ones, with parameter values and the remaining distance.
 
     Attributes:
-        landed: those of them that change something; of a part of the batch, maybe not all.
-        allowed: how much it may leave to be followed.
+        applied: the directions with their estimates.
+        segment: the segment with all of them.
+        distance: `ExplanationProblem.distance` of the segment.
+        landed: the directions that change something; on a part of the batch this may be a subset.
+        allowed: the largest distance at which the trial is followed further.
     """
 
     applied: tuple[_Applied, ...]
@@ -90,29 +102,35 @@ class _Trial:
 def explanations(
     problem: ExplanationProblem, candidates: Sequence[Direction], known: Collection[str] = ()
 ) -> tuple[Explanation, ...]:
-    """Every smallest set of faults that explains the candidate's array, fewest free numbers first, then the likeliest.
+    """Return every smallest set of faults that explains the candidate's array: fewest free parameters first, then the likeliest.
 
-    Those of the names that are `known` alone, where they explain it without an unusual number.
+    Faults whose names are in `known` are tried alone first; other faults are tried if the known ones do not explain the array, or
+    only with an unusual parameter value. If no fault explains the array, fitted functions and tensors are tried.
+
+    Args:
+        problem: the data of the search.
+        candidates: the directions that are tried.
+        known: names of faults that explained other activations.
     """
     return _searched(problem, candidates, known, AT_ONCE) or fitted_explanations(problem)
 
 
 def is_of_catalogue(explanation: Explanation) -> bool:
-    """Whether nothing in it is fitted."""
+    """Return whether all faults of an explanation are of the catalogue, that is, none is a fitted function or tensor."""
     return all(found.name in _RANK for found in explanation.faults)
 
 
 def single_explanations(
     problem: ExplanationProblem, candidates: Sequence[Direction], known: Collection[str] = ()
 ) -> tuple[Explanation, ...]:
-    """The same of single faults alone, at a small part of the cost."""
+    """Return the explanations that consist of a single fault; this costs a small part of what `explanations` does."""
     return _searched(problem, candidates, known, 1)
 
 
 def fitted_explanations(
     problem: ExplanationProblem, _: Sequence[Direction] = (), __: Collection[str] = ()
 ) -> tuple[Explanation, ...]:
-    """The step with a function or whole tensors fitted to the candidate's array, if that explains it."""
+    """Return the step with a function or whole tensors fitted to the candidate's array, if such a fit explains the array."""
     return tuple(_by_fitting(problem))
 
 
@@ -125,7 +143,7 @@ def _searched(
 
 
 def _smallest(problem: ExplanationProblem, candidates: Sequence[Direction], at_once: int) -> tuple[Explanation, ...]:
-    """The sets of fewest faults that explain."""
+    """Return the explanations with the fewest faults."""
     level = [_Trial((), problem.segment, problem.distance(problem.segment))]
     is_divisible = not any(_extended(level, [c for c in candidates if c.fault.across], problem, 1.0))
     beside = [c for c in candidates if c.fault.combines or not c.fault.late]
@@ -152,7 +170,10 @@ def _smallest(problem: ExplanationProblem, candidates: Sequence[Direction], at_o
 def _single(
     none: _Trial, candidates: Sequence[Direction], on: ExplanationProblem, problem: ExplanationProblem, leaving: float
 ) -> tuple[list[_Trial], list[_Trial]]:
-    """Every fault alone, and those that explain: one with a number only where none without does, or where it has the usual one."""
+    """Return the trials of single faults, and those of them that explain the array.
+
+    If a fault without a parameter explains the array, a fault with one is tried only if it comes near with its usual wrong value.
+    """
     trials, found = list[_Trial](), list[_Trial]()
     for has_number in (False, True):
         those = [c for c in candidates if (c.parameter is not None) == has_number]
@@ -166,26 +187,32 @@ def _single(
 
 
 def _nearest(trials: Iterable[_Trial], problem: ExplanationProblem) -> list[_Trial]:
-    """The few that are nearest, with their numbers estimated."""
+    """Return the few nearest trials, with their parameters estimated."""
     nearest = sorted(trials, key=lambda t: t.distance)[:BEAM]
     return [replace(_refined(t, problem), allowed=t.allowed) for t in nearest]
 
 
 def _is_nearer_by_half(none: _Trial, candidate: Direction, problem: ExplanationProblem) -> bool:
-    """Whether the fault with its usual number leaves less than half: one that explains with about that number leaves far less."""
+    """Return whether the fault with its usual value leaves less than half of the distance.
+
+    A fault that explains the array with about its usual value leaves far less than half.
+    """
     usual = candidate.on(none.segment).usual
     return usual is not None and problem.distance(usual) < none.distance / 2.0
 
 
 def _explaining(trials: Iterable[_Trial], on: ExplanationProblem, problem: ExplanationProblem) -> list[_Trial]:
-    """Those that explain the whole, of trials on it or on a part of it that does not refute them."""
+    """Return the trials that explain the whole array.
+
+    A trial on a part of the batch is judged on the whole batch unless the part refutes it.
+    """
     if on is not problem:
         trials = [whole for t in trials if on.passes(t.segment) and (whole := _settled(t, on, problem))]
     return [trial for trial in trials if _is_wrong(trial, problem) and _explains(trial.segment, problem)]
 
 
 def _settled(trial: _Trial, on: ExplanationProblem, problem: ExplanationProblem) -> _Trial | None:
-    """A trial on a part put on the whole, its numbers estimated there; None where one of its faults changes nothing."""
+    """Return a trial on a part applied to the whole, its parameters estimated there; None if one of its faults changes nothing."""
     if on is problem:
         return trial
     whole = _made_of(trial.applied, problem)
@@ -193,15 +220,15 @@ def _settled(trial: _Trial, on: ExplanationProblem, problem: ExplanationProblem)
 
 
 def _on(trial: _Trial, problem: ExplanationProblem) -> _Trial:
-    """The same faults with the same numbers on a part of the batch, where some of them may change nothing."""
+    """Return the same faults with the same parameters on a part of the batch, where some of them may change nothing."""
     return trial if trial.segment.network is problem.segment.network else _placed(trial.applied, problem)
 
 
 def _at_every_step(candidates: Iterable[Direction], problem: ExplanationProblem) -> Iterator[_Trial]:
-    """Each fault without a number, applied at once to all steps on which it acts, where those are several.
+    """Yield each fault without a parameter, applied at once to all steps on which it acts, if there are several.
 
-    It counts only if it is nearer to the candidate's array: within the larger noise of a fault that rounds, anything small would
-    pass.
+    A trial is yielded only if it reduces the distance to the candidate's array: a fault that rounds increases the noise, within
+    which any small fault would pass.
     """
     steps, without = dict[str, list[_Applied]](), problem.distance(problem.segment)
     for candidate in candidates:
@@ -212,10 +239,13 @@ def _at_every_step(candidates: Iterable[Direction], problem: ExplanationProblem)
 
 
 def _ordered(found: Sequence[Explanation], problem: ExplanationProblem) -> tuple[Explanation, ...]:
-    """Fewest free numbers first, usual ones before others, then the likeliest; the catalogue's order where that does not decide."""
+    """Return the explanations by number of free parameters, usual values before others, then likelihood.
+
+    Explanations whose likelihoods cannot be distinguished are in the order of the catalogue.
+    """
     ranked = sorted(found, key=lambda e: (e.free, not e.is_usual, e.nll))
     best = ranked[0]
-    evidence_threshold = problem.threshold**2 / 2.0  # of a false alarm, in nats: ln 2/α
+    evidence_threshold = problem.threshold**2 / 2.0  # the evidence that corresponds to a false alarm, in nats: ln 2/α
     alike = [e for e in ranked if (e.free, e.is_usual) == (best.free, best.is_usual) and e.nll - best.nll < evidence_threshold]
     alike_in_order = sorted(alike, key=lambda e: sorted(_RANK[f.name] for f in e.faults))
     return (*alike_in_order, *(e for e in ranked if e not in alike))
@@ -224,7 +254,10 @@ def _ordered(found: Sequence[Explanation], problem: ExplanationProblem) -> tuple
 def _extended(
     level: Sequence[_Trial], candidates: Sequence[Direction], problem: ExplanationProblem, leaving: float
 ) -> Iterator[_Trial]:
-    """Every set with one fault more that is nearer to the candidate's array; it is followed if it leaves at most that share."""
+    """Yield every set with one more fault that reduces the distance.
+
+    A set is followed further if it leaves at most the share `leaving` of the distance.
+    """
     seen: set[frozenset[tuple[str, str]]] = set()
     for trial in level:
         have = frozenset((d.fault.name, d.step) for d, _ in trial.applied)
@@ -251,13 +284,13 @@ def _with(trial: _Trial, candidate: Direction, problem: ExplanationProblem) -> _
 
 
 def _made_of(applied: Sequence[_Applied], problem: ExplanationProblem) -> _Trial | None:
-    """The faults put one upon the other; None where one of them changes nothing."""
+    """Return the trial with the faults applied on top of each other; None if one of them changes nothing."""
     found = _placed(applied, problem)
     return found if found.landed == found.applied else None
 
 
 def _placed(applied: Sequence[_Applied], problem: ExplanationProblem) -> _Trial:
-    """The faults put one upon the other, in the order of computation of their steps."""
+    """Return the trial with the faults applied on top of each other, in the order in which their steps are computed."""
     order = {name: i for i, name in enumerate(problem.segment.steps)}
     base, placed, landed = problem.segment, list[_Applied](), list[_Applied]()
     for known, estimate in sorted(applied, key=lambda pair: order[pair[0].step]):
@@ -271,7 +304,7 @@ def _placed(applied: Sequence[_Applied], problem: ExplanationProblem) -> _Trial:
 
 
 def _refined(trial: _Trial, problem: ExplanationProblem) -> _Trial:
-    """Each number estimated again, the others given."""
+    """Return the trial with each parameter estimated again, given the others."""
     for _ in range(min(sum(estimate is not None for _, estimate in trial.applied), SWEEPS)):
         for index, (_, estimate) in enumerate(trial.applied):
             if estimate is not None:
@@ -283,7 +316,7 @@ def _refined(trial: _Trial, problem: ExplanationProblem) -> _Trial:
 
 
 def _reestimated(trial: _Trial, index: int, problem: ExplanationProblem) -> list[_Applied]:
-    """The faults, the number of one estimated with all the others in place."""
+    """Return the faults with the parameter of one estimated while all the others are in place."""
     known, estimate = trial.applied[index]
     others = _made_of([pair for i, pair in enumerate(trial.applied) if i != index], problem)
     assert estimate is not None
@@ -295,12 +328,12 @@ def _reestimated(trial: _Trial, index: int, problem: ExplanationProblem) -> list
 
 
 def _is_wrong(trial: _Trial, problem: ExplanationProblem) -> bool:
-    """Whether each number is wrong beyond its error: a fault with the right number is none."""
+    """Return whether every parameter differs from its correct value by more than its error; otherwise the fault is not present."""
     return all(e is None or e.is_wrong(problem.threshold) for _, e in trial.applied)
 
 
 def _explains(segment: Segment, problem: ExplanationProblem) -> bool:
-    """Whether what the segment leaves passes as a correct step's residual."""
+    """Return whether the residual under the segment passes as a correct step's residual."""
     if not problem.passes(segment):
         return False
     noise, residual = problem.noise_of(segment), problem.actual - segment.value
@@ -309,7 +342,7 @@ def _explains(segment: Segment, problem: ExplanationProblem) -> bool:
 
 
 def _explanation(trial: _Trial, problem: ExplanationProblem) -> Explanation:
-    """Each fault's own evidence: its filter, all the others in place."""
+    """Return the explanation of a trial: each fault has the result of its filter with all other faults in place."""
     filtered = []
     for index, (known, estimate) in enumerate(trial.applied):
         others = _made_of([pair for i, pair in enumerate(trial.applied) if i != index], problem)
@@ -325,15 +358,15 @@ def _explanation(trial: _Trial, problem: ExplanationProblem) -> Explanation:
 
 
 def _is_usual(estimate: Estimate, storage: Format, threshold: float) -> bool:
-    """Whether the number is the usual wrong one, which the candidate may have rounded to its format."""
+    """Return whether the estimate is the usual wrong value, which the candidate may have rounded to its format."""
     room = threshold * estimate.deviation + storage.unit_roundoff * abs(estimate.wrong)
     return abs(estimate.value - estimate.wrong) <= room
 
 
 def _by_fitting(problem: ExplanationProblem) -> Iterator[Explanation]:
-    """The step with a function or whole tensors fitted to the candidate's array, the first that explains it.
+    """Yield the first fit of a function or of whole tensors to the candidate's array that explains it.
 
-    Tried last, since a fit has many free numbers.
+    Fits are tried last, since a fit has many free parameters.
     """
     name = problem.segment.name
     step, noise = problem.segment.steps[name], problem.noise

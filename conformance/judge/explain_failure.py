@@ -1,7 +1,7 @@
-"""What fails, judged with everything at hand: each hypothesis, every filter, and which faults explain the candidate's array.
+"""Judgement of failing activations: every hypothesis and every filter is evaluated, and explanations are searched for.
 
-Faults of the activation's own layer are looked for always. Where a candidate hides whole layers, those further back are looked for
-here alone, in several layers at once too: they name the mistake, and add nothing to the tests that can raise a false alarm.
+Faults of the activation's own layer are always looked for. If a candidate hides whole layers, faults in earlier layers are looked
+for here only, also in several layers at once: they name the mistake, and they add no tests that could raise a false alarm.
 """
 
 import math
@@ -39,13 +39,16 @@ Search = Callable[[ExplanationProblem, Sequence[Direction], Collection[str]], tu
 
 
 class HiddenLayers(Protocol):
-    """Looks for mistakes in several hidden layers at once; `diagnosis.hidden_layers` does."""
+    """A search for mistakes in several hidden layers at once; implemented in `diagnosis.hidden_layers`."""
 
     def explanations(self, observation: Observation, known: Collection[str]) -> tuple[Explanation, ...]:
-        """The sets of faults that explain an activation, the best first; none where none does."""
+        """Return the sets of faults that explain an activation, the best first; empty if there are none."""
 
     def filtered(self, observation: Observation, locals_: Sequence[Local]) -> tuple[Local, ...]:
-        """Those that pass, with a filter of each fault that they have none of, by what the largest error would have shown."""
+        """Return the judgements; those that pass get a filter for each fault that has none.
+
+        The filter is derived from the largest error that the fault would cause.
+        """
 
 
 def explained(
@@ -56,11 +59,18 @@ def explained(
     hidden: HiddenLayers | None = None,
     known: Collection[str] = (),
 ) -> tuple[Local, ...]:
-    """The judgement of a whole activation under each hypothesis that is needed, with explanations where it fails.
+    """Judge a whole activation under each hypothesis that is needed, with explanations if it fails.
 
-    Parents are taken as unrounded only under an arithmetic that fails with parents as captured: sigma is wider then, so what
-    passes as captured would pass as well. `looks` are the faults as of `sweep.swept`; those whose names are `known`, since they
-    explained another activation, are tried before all others.
+    Parents are taken as unrounded only under an arithmetic that fails with parents as captured: unrounded parents give a larger
+    sigma, so a result that passes with parents as captured would pass with unrounded ones, too.
+
+    Args:
+        observation: the activation.
+        hypotheses: the hypotheses, the one with the tightest arithmetic first.
+        alpha: total false-alarm probability of the activation.
+        looks: the faults that are looked for, as for `sweep.swept`.
+        hidden: the search for mistakes in several hidden layers.
+        known: names of the faults that explained another activation; they are tried before all others.
     """
     segment, storage = observation.whole.segment, hypotheses[0].arithmetic.storage
     near, draws = [look.on(segment) for look in looks], observation.draws(hypotheses)
@@ -81,7 +91,7 @@ def explained(
     mistake = _mistake_by_hand(observation, hypotheses[0], fixed, draws, tightest, passed)
     mistaken = (replace(tightest, hypothesis=BY_OPERATIONS, arithmetic=BY_OPERATIONS, explanations=(mistake,)),) if mistake else ()
     if passed:
-        # Within a wider arithmetic's noise there is no number got wrong that no filter has called.
+        # An incorrect parameter that no filter has detected is not looked for within a wider arithmetic's noise.
         late = looked_for(segment, storage, late=True) if any(q.called for _, q in found) else []
         named = (
             replace(
@@ -107,10 +117,10 @@ def _named(
     search: Search,
     known: Collection[str] = (),
 ) -> tuple[Local, ...]:
-    """With the explanations under each hypothesis, if there are any under the last, whose sigma is the widest.
+    """Return the judgements with explanations; without any if none is found under the last hypothesis, whose sigma is the widest.
 
-    What a narrower sigma lets pass a wider one does too: what only a fit explains under the widest, only a fit does under others,
-    and what explains under the widest is tried first under others.
+    What passes under a narrower sigma passes under a wider one as well. If only a fit explains the result under the widest sigma,
+    only fits are tried under the others; faults that explain it under the widest sigma are tried first under the others.
     """
     faults = [*near, *_further(found[0][1], storage)] if near else []
     named: list[Local] = []
@@ -128,7 +138,7 @@ def _named(
 
 
 def _further(problem: ExplanationProblem, storage: Format) -> Iterator[Direction]:
-    """The faults that are looked for late, and the likeliest in layers further back."""
+    """Yield the faults that are looked for late, and the likeliest faults in earlier layers."""
     yield from looked_for(problem.segment, storage, late=True)
     on = problem.part(problem.segment) or problem
     yield from candidate_faults(on.segment, storage, on.actual, on.noise)
@@ -137,9 +147,9 @@ def _further(problem: ExplanationProblem, storage: Format) -> Iterator[Direction
 def _mistake_by_hand(
     observation: Observation, hypothesis: Hypothesis, mistakes: Sequence[Direction], draws: int, local: Local, passed: set[str]
 ) -> Explanation | None:
-    """The likeliest mistake in a step that is written by hand, where the step then passes under the tightest arithmetic.
+    """Return the likeliest mistake in a step written by hand, if the step with it passes under the tightest arithmetic.
 
-    The likelihood is that under the nearest of several orders of operations, so that ln of their number is its cost.
+    The likelihood is that under the nearest of several orders of operations; the logarithm of their number is its cost.
     """
     block, found = observation.whole, []
     tried = list(mistaken_by_hand(observation, hypothesis, mistakes, passed))
@@ -153,7 +163,7 @@ def _mistake_by_hand(
         return None
     nll, mistake = min(found, key=lambda pair: pair[0])
     projection = project(block.residual, mistake.changed, of_segment(block.segment, hypothesis, block.judged))
-    assert projection is not None  # it moves what is judged, or the step would pass without it
+    assert projection is not None  # The mistake moves a judged element; otherwise the step would pass without it.
     result = FilterResult(mistake.fault.name, mistake.step, projection.amplitude, projection.z, projection.expected_z)
     return Explanation((result.as_detected(True),), 0, nll)
 
@@ -167,7 +177,10 @@ def _under(
     alpha: float,
     actual: Array,
 ) -> tuple[Local, ExplanationProblem]:
-    """The actual value under one hypothesis, its likelihood that of `draws` draws; and what is to be explained where it fails."""
+    """Return the judgement of the array under one hypothesis, and the data of the search for explanations if it fails.
+
+    The likelihood is that of `draws` independent draws of the noise.
+    """
     block = observation.whole
     rows = observation.independent(hypothesis, block.segment.hashes(hypothesis.arithmetic.storage))
     gross = gross_effects(looks, hypothesis, observation, Limits.of(1, observation.count, STATISTICS + len(looks), alpha).max)
@@ -187,7 +200,7 @@ def _under(
     filters = [(near[i], f) for i in range(len(near)) if (f := filtered(i))]
     sums, detected = LocalSums.of(residual, noise), any(f.detected for _, f in filters)
     fails = detected or not sums.errors.within(limits)
-    most = sums.errors.largest + GROSS * limits.max  # what moves an element by more leaves a gross error there
+    most = sums.errors.largest + GROSS * limits.max  # a fault that moves an element by more leaves a gross error
     local = Local(
         str(hypothesis),
         hypothesis.arithmetic.name,
@@ -215,10 +228,10 @@ def _under(
 
 
 def _part(observation: Observation, hypothesis: Hypothesis, limits: Limits, left: Array) -> ExplanationProblem | None:
-    """What is to be explained on the rows where most is left, if what is left there is gross.
+    """Return the data of the search on the rows with the largest residual; None if the residual there is not gross.
 
-    The largest error of the whole, and Σ e², are no smaller than those of a part; numbers fitted to the whole move errors by few
-    sigma, so that what is gross stays beyond its limit.
+    The largest error and Σ e² of the whole batch are at least those of a part. Parameters fitted to the whole batch change errors
+    by only a few sigma, so gross errors remain beyond their limit.
     """
     block = observation.part(left)
     if block is None:
@@ -239,9 +252,10 @@ def _part(observation: Observation, hypothesis: Hypothesis, limits: Limits, left
 
 
 def exactly(observation: Observation, hypothesis: Hypothesis, alpha: float, depth: Depth) -> Local:
-    """The judgement of an exact activation: any difference fails.
+    """Judge an exact activation: any difference fails.
 
-    Faults are named where they leave no difference at all; those that compute what should be looked up, what rounding does to it.
+    A fault is named if it leaves no difference at all; a fault that computes values that should be looked up, if it leaves only a
+    difference that its rounding explains.
     """
     block, threshold, storage = observation.whole, projection_threshold(alpha), hypothesis.arithmetic.storage
     actual, judged = block.actual, block.judged

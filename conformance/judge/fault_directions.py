@@ -1,4 +1,4 @@
-"""Directions: where in a segment a fault can act, and how it moves the segment's result."""
+"""Directions: where in a segment a fault can act, and how the fault changes the segment's result."""
 
 import math
 from collections.abc import Iterator
@@ -12,15 +12,18 @@ from conformance.judge.segment import Segment
 from conformance.numerics.formats import Array, Format
 from conformance.numerics.memo import cached_property
 
-CANDIDATE_FAULTS = 12  # of a whole network's faults, how many are followed up; each costs a few passes of the oracle
+CANDIDATE_FAULTS = 12  # how many of a whole network's faults are tried exactly; each costs a few passes of the oracle
 
 
 @dataclass(frozen=True)
 class Direction:
-    """A fault at a step of a segment, and the segment with it.
+    """A fault at a step of a segment, and the segment with this fault.
 
     Attributes:
-        base: the segment without the fault; it may have others.
+        fault: the fault.
+        step: name of the step.
+        base: the segment without the fault; it may have other faults.
+        place: the context in which the fault is applied.
     """
 
     fault: Fault
@@ -29,9 +32,10 @@ class Direction:
     place: FaultContext
 
     def applied(self, value: float | None = None) -> Segment | None:
-        """The segment with the fault, its parameter of that value; None where the fault changes nothing there.
+        """Return the segment with the fault, whose parameter has the given value; None if the fault changes nothing at this step.
 
-        Nor is there one where it changes the shape, as parameters of a layer with other heads do: that is seen before any value.
+        None is also returned if the fault changes the shape of the result, as the parameters of a layer with a different number of
+        heads do; the shape is checked before any value.
         """
         right = self.base.steps[self.step]
         faulty = self.fault.applied(right, self.place, value)
@@ -43,39 +47,42 @@ class Direction:
 
     @cached_property
     def usual(self) -> Segment | None:
-        """With the fault as it usually is."""
+        """The segment with the fault at its usual parameter value; None if it changes nothing."""
         return self.applied()
 
     @cached_property
     def moved(self) -> Array | None:
-        """How the result moves: faulty less right."""
+        """The change of the result: faulty minus correct; None if there is no change."""
         return None if self.usual is None else self.usual.value - self.base.value
 
     @property
     def changed(self) -> Array:
-        """As `moved`, of a fault that moves something."""
+        """The change of the result, as `moved`, for a fault that is known to change it."""
         assert self.moved is not None
         return self.moved
 
     @property
     def parameter(self) -> Parameter | None:
-        """The fault's."""
+        """The fault's parameter; None if it has none."""
         return self.fault.parameter
 
     def on(self, base: Segment) -> "Direction":
-        """The same fault on another base."""
+        """Return the same fault on another base."""
         return self if base is self.base else direction(self.fault, self.step, base, self.place.storage)
 
 
 def direction(fault: Fault, step: str, base: Segment, storage: Format) -> Direction:
-    """A fault at a step of `base`."""
+    """Return the direction of a fault at a step of `base`."""
     return Direction(fault, step, base, FaultContext(base.network, base.values, storage))
 
 
 def directions(segment: Segment, storage: Format, *, late: bool = False) -> Iterator[Direction]:
-    """The faults that move the result from a step of the segment in the activation's own layer, or by replacing a whole one.
+    """Yield the faults that change the result from a step in the activation's own layer, or by replacing a whole layer.
 
-    Those that are looked for always, or those that are looked for late.
+    Args:
+        segment: the segment.
+        storage: storage format of the candidate.
+        late: whether to yield the faults that are looked for late, rather than those that are always looked for.
     """
     return (found for found in looked_for(segment, storage, late=late) if found.moved is not None)
 
@@ -86,16 +93,20 @@ def _is_of_its_layer(segment: Segment, step: str) -> bool:
 
 
 def looked_for(segment: Segment, storage: Format, *, late: bool = False) -> list[Direction]:
-    """The same, whether they move the result or not: on a part of an activation, or before any is evaluated."""
+    """Return the faults of `directions`, including those that do not change the result, without evaluating any of them.
+
+    Used on a part of an activation, or before any fault is evaluated.
+    """
     near = ((f, n) for f, n in placements(segment) if f.late == late and (f.far or _is_of_its_layer(segment, n)))
     return [direction(fault, name, segment, storage) for fault, name in near]
 
 
 def candidate_faults(segment: Segment, storage: Format, actual: Array, noise: Noise) -> list[Direction]:
-    """Of the faults in layers further back, the few that would account for the residual r to first order, likeliest first.
+    """Return the few faults in earlier layers that would account for the residual r to first order, the likeliest first.
 
-    With w = r/σ² a change e of a step moves <r, result> by Σ e · (Jᵀ w): one sweep back serves all faults. The fault that made r
-    moves it by <r,r>. Only those that move it by half to twice that are followed up exactly.
+    With w = r/σ², a change e of a step's result changes <r, result> by Σ e · (Jᵀ w), so one backward sweep serves all faults. The
+    fault that caused r changes it by <r,r>. Only faults that change it by half to twice <r,r> are returned, at most
+    `CANDIDATE_FAULTS` of them.
     """
     residual = actual - segment.value
     weighted = noise.precision * residual
@@ -115,7 +126,7 @@ def candidate_faults(segment: Segment, storage: Format, actual: Array, noise: No
 
 
 def placements(segment: Segment) -> Iterator[tuple[Fault, str]]:
-    """Every fault at every step of the segment that it can act on."""
+    """Yield (fault, step name) for every fault and every step of the segment on which it can act."""
     for name, step in segment.steps.items():
         for fault in CATALOGUE:
             if fault.applies_to(step.site.activation):

@@ -1,19 +1,21 @@
-"""Matched filters: a fault is looked for along the direction in which it moves a result.
+"""Matched filters, which look for a fault along the direction in which it changes a result.
 
-With r the local residual, d the fault's direction (faulty minus right result, on the candidate's own parents), σ the sigma of
+With r the local residual, d the fault's direction (faulty minus correct result, on the candidate's own parents), σ the sigma of
 each element, b the bound on its deterministic error, and <x,y> = Σ x y / (σ² + b²):
 
     amplitude a = <r,d> / <d,d>,        z = <r,d> / sd(<n,d>)
 
-where the standard deviation of the noise's own projection counts every correlation (`Noise.projected`), and what
-deterministic errors can add at most is taken off |<r,d>| first. (Turin 1960, *An introduction to matched filters*.)
+where the standard deviation of the noise's own projection includes every correlation (`Noise.projected`), and the most that
+deterministic errors can add is first subtracted from |<r,d>|. (Turin 1960, *An introduction to matched filters*.)
 
-A fault without a parameter is detected when z passes its threshold, as it would if the fault were there, and the residual is
-nearer to the fault than to none, |r − d| < |r|, so a > 1/2. One that is a number got wrong is detected by z alone, of either sign,
-and the number is estimated by weighted least squares, which is the matched filter of the result's derivative by that number.
+A fault without a parameter is detected if z exceeds its threshold, the z expected with the fault present would exceed it as well,
+and the residual is nearer to the fault than to none, |r − d| < |r|, so a > 1/2. A fault with a parameter is detected by z alone,
+of either sign, and the parameter is estimated by weighted least squares, which is the matched filter of the result's derivative
+with respect to the parameter.
 
-A fault that moves a single element beyond twice the largest error that a correct candidate may have needs no filter to be seen:
-the largest error sees it. Its filter is left out, and its expected z is that element's, which the filter's cannot be below.
+A fault is gross if it moves a single element by more than twice the largest error of a correct candidate. It needs no filter to
+be detected, since the largest error shows it. Its filter is not evaluated, and its expected z is set to that element's change in
+sigma, which is a lower bound on the filter's.
 """
 
 import math
@@ -30,16 +32,26 @@ from conformance.judge.segment import Segment
 from conformance.judge.statistics import SEPARABLE_Z
 from conformance.numerics.formats import Array
 
-NEWTON_STEPS = 24  # quadratic once near; from afar a step triples what stands under a root: 3^20 from 1e-9 to 1, four to converge
-GROSS = 2.0  # times the limit of the largest error: what is beyond that needs no filter to be seen
-NUDGE = 2.0**-26  # relative: √u of float64, where the errors of rounding and of linearising a difference are alike
+# Convergence is quadratic near the solution. Far from it, each step triples the value under the root: 20 steps from 1e-9 to 1
+# (3^20), and four to converge.
+NEWTON_STEPS = 24
+GROSS = 2.0  # multiple of the limit of the largest error beyond which a fault needs no filter to be detected
+NUDGE = 2.0**-26  # relative step of a difference quotient: √u of float64, where rounding and linearization errors are alike
 
 NoiseOf = Callable[[Segment], Noise]
 
 
 @dataclass(frozen=True)
 class Projection:
-    """A residual along a direction; `deviation` and `bound` are those of the amplitude."""
+    """The projection of a residual on a direction.
+
+    Attributes:
+        amplitude: <r,d> / <d,d>.
+        z: the projection in its standard deviations, after subtracting the deterministic bound.
+        expected_z: z if the fault were present.
+        deviation: standard deviation of the amplitude.
+        bound: the most that deterministic errors can add to the amplitude.
+    """
 
     amplitude: float
     z: float
@@ -49,13 +61,20 @@ class Projection:
 
     @property
     def spread(self) -> float:
-        """The amplitude's deviation with what deterministic errors may add, taken as uniform within their bound."""
+        """The amplitude's standard deviation including deterministic errors, which are taken as uniform within their bound."""
         return math.hypot(self.deviation, self.bound / math.sqrt(3.0))
 
 
 @dataclass(frozen=True)
 class Sums:
-    """What a projection is made of: <d,d>, <r,d>, the variance of <n,d>, the most that bounds add to it; each a sum over blocks."""
+    """The sums over blocks that determine a projection.
+
+    Attributes:
+        energy: <d,d>.
+        along: <r,d>.
+        variance: the variance of <n,d>.
+        bound: the most that deterministic errors can add to <n,d>.
+    """
 
     energy: float = 0.0
     along: float = 0.0
@@ -64,7 +83,7 @@ class Sums:
 
     @classmethod
     def of(cls, residual: Array, moved: Array, noise: Noise) -> "Sums":
-        """Those of a residual along a direction."""
+        """Return the sums for a residual and a direction; all are 0 if the direction moves no judged element."""
         weighted = noise.precision * moved
         energy = float(np.vdot(weighted, moved))
         if energy == 0.0:
@@ -72,13 +91,13 @@ class Sums:
         return cls(energy, float(np.vdot(weighted, residual)), *noise.projected(weighted))
 
     def __add__(self, other: "Sums") -> "Sums":
-        """Those over both blocks."""
+        """Return the sums over the elements of both operands."""
         energy, along = self.energy + other.energy, self.along + other.along
         return Sums(energy, along, self.variance + other.variance, self.bound + other.bound)
 
     @property
     def projection(self) -> Projection | None:
-        """The residual along the direction; None where that is nothing that is judged."""
+        """The projection of the residual on the direction; None if the direction moves no judged element or is not finite."""
         energy, bound = self.energy, self.bound
         if energy == 0.0 or not np.isfinite(energy):
             return None
@@ -88,12 +107,18 @@ class Sums:
 
 
 def project(residual: Array, moved: Array, noise: Noise) -> Projection | None:
-    """The residual along a direction; None where that is nothing that is judged."""
+    """Return the projection of a residual on a direction; None if the direction moves no judged element or is not finite."""
     return Sums.of(residual, moved, noise).projection
 
 
 def expected(direction: Direction, noise: Noise, largest: float) -> float:
-    """What z would be if the fault were there, or, where it is gross, a lower bound on it; `largest` is the limit of an error."""
+    """Return the z that is expected if the fault is present, or a lower bound on it if the fault is gross.
+
+    Args:
+        direction: the fault's direction.
+        noise: the noise of the segment.
+        largest: the limit of the largest error, in sigma.
+    """
     size = largest_element(direction.changed, noise)
     if is_gross(size, largest):
         return size
@@ -102,7 +127,7 @@ def expected(direction: Direction, noise: Noise, largest: float) -> float:
 
 
 def largest_element(moved: Array, noise: Noise) -> float:
-    """Of a direction, in sigma, once the bound is taken off."""
+    """Return the largest element of a direction, in sigma, after subtracting the deterministic bound."""
     size = np.asarray(np.abs(moved))
     if np.any(noise.bound):
         size -= noise.bound
@@ -111,12 +136,20 @@ def largest_element(moved: Array, noise: Noise) -> float:
 
 
 def is_gross(size: float, largest: float) -> bool:
-    """Whether a direction whose largest element is `size` is seen beyond doubt without a filter."""
+    """Return whether a direction whose largest element is `size` is detected with certainty without a filter."""
     return size >= max(GROSS * largest, SEPARABLE_Z)
 
 
 def matched(direction: Direction, actual: Array, noise: Noise, threshold: float, largest: float) -> FilterResult | None:
-    """One fault's filter on the candidate's array; None where the fault moves nothing that is judged."""
+    """Return the result of one fault's filter on the candidate's array; None if the fault moves no judged element.
+
+    Args:
+        direction: the fault's direction.
+        actual: the candidate's array.
+        noise: the noise of the segment.
+        threshold: the threshold of |z|.
+        largest: the limit of the largest error, in sigma.
+    """
     if direction.parameter is None and is_gross(size := largest_element(direction.changed, noise), largest):
         return without_filter(direction, size)
     found = project(actual - direction.base.value, direction.changed, noise)
@@ -124,12 +157,12 @@ def matched(direction: Direction, actual: Array, noise: Noise, threshold: float,
 
 
 def without_filter(direction: Direction, size: float) -> FilterResult:
-    """What is said of a gross fault: the largest error does not see it."""
+    """Return the filter result of a gross fault, which is not detected, since the largest error does not show it."""
     return FilterResult(direction.fault.name, direction.step, 0.0, 0.0, size)
 
 
 def with_filter(direction: Direction, found: Projection, threshold: float) -> FilterResult:
-    """What the filter concludes."""
+    """Return the filter result of a projection: the fault is detected or not."""
     seen = FilterResult(direction.fault.name, direction.step, found.amplitude, found.z, found.expected_z)
     parameter = direction.parameter
     if parameter is None:
@@ -138,16 +171,17 @@ def with_filter(direction: Direction, found: Projection, threshold: float) -> Fi
 
 
 def _as_right(direction: Direction, parameter: Parameter, found: Projection) -> Estimate:
-    """The right value, and how well the residual determines it."""
+    """Return the correct value as the estimate, with the error with which the residual determines it."""
     step = direction.base.steps[direction.step]
     right, wrong = parameter.right(step), parameter.wrong(step)
     return Estimate(parameter.name, right, wrong, right, found.spread * abs(wrong - right), found.bound * abs(wrong - right))
 
 
 def started(direction: Direction, actual: Array, noise: Noise) -> Estimate | None:
-    """A parameter of its usual value, or, if that is nearer, of the value to which that of the right and the usual one leads.
+    """Return a first estimate of a parameter, of unknown deviation; None for a fault without a parameter or without an effect.
 
-    Its deviation is not known.
+    The estimate is the usual wrong value, or, if it leaves less of the residual, the value that linear interpolation between the
+    correct and the usual value gives.
     """
     parameter, usual = direction.parameter, direction.usual
     if parameter is None or usual is None:
@@ -166,10 +200,10 @@ def started(direction: Direction, actual: Array, noise: Noise) -> Estimate | Non
 
 
 def fitted(direction: Direction, parameter: Parameter, actual: Array, noise_of: NoiseOf, start: float) -> Estimate:
-    """The parameter by weighted least squares, Gauss–Newton from `start`, under the noise of a value within a factor of two.
+    """Return the parameter by weighted least squares: Gauss–Newton from `start`, with the noise at a value within a factor of two.
 
-    A value's noise costs many times what a step does, so it is asked for where the step is small: on the way there the noise of
-    `start` gives the weights.
+    Computing the noise at a value costs many times as much as a step, so it is computed only once the steps are small; before that,
+    the noise at `start` gives the weights.
     """
     step = direction.base.steps[direction.step]
     right, wrong, deviation, bound = parameter.right(step), parameter.wrong(step), math.inf, 0.0
@@ -177,18 +211,18 @@ def fitted(direction: Direction, parameter: Parameter, actual: Array, noise_of: 
     before = math.inf
     noise, noise_at = None, math.inf
     for _ in range(NEWTON_STEPS):
-        nudge = NUDGE * max(abs(value), abs(wrong - right))  # a tiny value's own part of it would be lost in rounding
+        nudge = NUDGE * max(abs(value), abs(wrong - right))  # relative to a tiny value, it would be lost in rounding
         segment, nudged = direction.applied(value), direction.applied(value + nudge)
         assert segment is not None
         assert nudged is not None
         residual, slope = actual - segment.value, (nudged.value - segment.value) / nudge
-        # Distances to the least value, on whose ratios the noise may depend.
+        # The noise may depend on ratios of distances to the least sensible value.
         distance = value - parameter.least
         if noise is None:
             noise, noise_at = noise_of(segment), distance
         amplitude, independent = _least_squares(residual, slope, noise)
         negligible = 0.0
-        # Beyond the end of the sensible values the step stays as it is, however small the distance becomes.
+        # If the solution lies beyond the least sensible value, the distance shrinks while the step does not.
         if abs(amplitude) <= max(distance / 2.0, independent) or abs(amplitude - before) <= abs(amplitude) / 2.0:
             if not 0.5 <= distance / noise_at <= 2.0:
                 noise, noise_at = noise_of(segment), distance
@@ -198,19 +232,19 @@ def fitted(direction: Direction, parameter: Parameter, actual: Array, noise_of: 
             amplitude, deviation, bound = found.amplitude, found.spread, found.bound
             negligible = found.deviation / 10.0
         before = amplitude
-        # A step may not leave the sensible values, nor change the distance to their end more than eightfold.
+        # A step stays within the sensible values and changes the distance to their end at most eightfold.
         further = parameter.least + min(max(distance + amplitude, distance / 8.0), distance * 8.0)
-        if further <= parameter.least:  # it leads away from all that is sensible
+        if further <= parameter.least:  # the step leaves the sensible values
             break
         towards_end = value - further
         value = further
-        if abs(amplitude) <= negligible or 0.0 < towards_end <= negligible:  # towards the end each step is shorter than the last
+        if abs(amplitude) <= negligible or 0.0 < towards_end <= negligible:  # steps shorten towards the least value
             break
     return Estimate(parameter.name, right, wrong, value, deviation, bound)
 
 
 def _least_squares(residual: Array, slope: Array, noise: Noise) -> tuple[float, float]:
-    """The amplitude <r,d>/<d,d>, and its deviation 1/√<d,d> where errors are independent; 0 and ∞ where nothing judged moves."""
+    """Return the amplitude <r,d>/<d,d> and its deviation 1/√<d,d> for independent errors; 0 and ∞ if no judged element moves."""
     weighted = noise.precision * slope
     energy = float(np.vdot(weighted, slope))
     return (float(np.vdot(weighted, residual)) / energy, energy**-0.5) if 0.0 < energy < math.inf else (0.0, math.inf)

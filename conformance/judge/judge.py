@@ -1,8 +1,9 @@
-"""The judge: consumes a stream of (activation name, array) and says of each activation whether a correct BERT could have made it.
+"""The judge, which decides for each activation in a stream whether a correct BERT could have produced it.
 
-It holds no module and no framework. Local: each activation against what the oracle computes from the candidate's own captured
-parents. Global: against the oracle's forward pass from the token ids. Memory does not grow with depth: once a layer's output
-has arrived, everything before it is judged and let go; but with a backward pass, which reads it again.
+The judge holds no module and no framework: it reads a stream of (activation name, array) pairs. The local error compares each
+activation with the oracle's result from the candidate's own captured parents; the global error compares it with the oracle's
+forward pass from the token ids. Memory does not grow with depth: once a layer's output has arrived, everything before it is judged
+and released, unless there is a backward pass, which reads the activations of the forward pass again.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,25 +37,27 @@ from conformance.numerics.arithmetic import hypotheses, modular
 from conformance.numerics.formats import Array, Captured, Format, Single
 from conformance.oracle import Network
 
-ANATOMIES = 8  # what nothing explains is looked at so often; each costs some hundred passes over the activation
+ANATOMIES = 8  # how many unexplained residuals are described; each costs some hundred passes over the activation
 _GIVEN = "not judged: the steps that follow are judged from it"
 _NONE_JUDGED = "no element of it is judged: a sentence is read off its first token, and every first token is padding"
 
 
 class Judge:
-    """Judges one candidate on one network.
+    """The judge of one candidate on one network.
 
     Args:
-        network: the oracle's, with weights rounded to what the candidate holds.
-        dtype, device: what the candidate was asked for.
-        recorded: whether the stream was computed there and brought here since, as a trace is.
-        runs: how many such judgements the run makes; its false-alarm probability is shared among them.
+        network: the oracle's network, with weights rounded to the candidate's format.
+        dtype: the data type that the candidate was asked for.
+        device: the device that the candidate was asked for.
+        recorded: whether the stream was computed on that device and copied here since, as a trace is.
+        runs: number of such judgements in the run; its false-alarm probability is shared among them.
         stored: true activations to use for the global error instead of computing them.
-        functions: the accuracy of library functions where the candidate ran; the table's, if not given.
-        depth: `screen` leaves out the filters, the global error and the names.
-        sigma: what rounding adds up to at each activation (`reference.accumulated_sigma`); sampled, if not given.
-        wrong: of a false-alarm probability, what of an activation is wrong whatever its values are, in words, by its name.
-        hidden: looks for mistakes in the layers that a candidate hides; without it, in the layer of an activation alone.
+        functions: accuracy of the library functions where the candidate ran; by default that of the table.
+        depth: `screen` leaves out the filters, the global error and the names of faults.
+        sigma: accumulated rounding error at each activation (`reference.accumulated_sigma`); sampled by default.
+        wrong: given a false-alarm probability, returns by activation name, in words, what is wrong with an activation whatever its
+            values are.
+        hidden: search for mistakes in the layers that a candidate hides; without it, only the activation's own layer is searched.
     """
 
     def __init__(
@@ -72,7 +75,7 @@ class Judge:
         wrong: Callable[[float], Mapping[str, str]] = lambda alpha: {},
         hidden: HiddenLayers | None = None,
     ) -> None:
-        """Share the run's false-alarm probability among all activations, and start the reference."""
+        """Share the run's false-alarm probability among all activations, and start the accumulation of sigma."""
         self._network, self._dtype, self._device = network, dtype, "cpu" if recorded else device
         self._hypotheses = hypotheses(dtype, device, functions)
         self._alpha = share(tests_of(network) * runs)
@@ -95,14 +98,21 @@ class Judge:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The activations of which a candidate must expose at least one."""
+        """The names of the activations of which a candidate must expose at least one."""
         return tuple(name for name in outputs(self._network.architecture) if name in self.order)
 
     def judge(self, stream: Iterable[tuple[str, Any]]) -> Iterator[tuple[Verdict, tuple[Local, ...]]]:
-        """A verdict an activation, with the local judgement under every hypothesis (`select_arithmetic` picks one a kind of step).
+        """Yield a verdict for each activation, with its local judgement under every hypothesis.
 
-        What breaks the contract fails alone: the stream goes on, and later steps are judged from what else was exposed, except
-        what is computed from an activation that is not finite: that is not judged, since its inputs are wrong already.
+        `select_arithmetic` later selects one hypothesis for each kind of step. A violation of the contract fails its activation
+        only: the stream continues, and later steps are judged from the other exposed activations. An activation computed from one
+        that is not finite is not judged, since its inputs are already wrong.
+
+        Args:
+            stream: the candidate's activations, (name, array), in the order of computation.
+
+        Raises:
+            CandidateError: the stream has more invalid activations than the network has activations.
         """
         broken = 0
         for name, value in stream:
@@ -129,7 +139,7 @@ class Judge:
         yield from self._flush(len(self.order) - 1)
 
     def _refused(self, name: Any, reason: str) -> Verdict:
-        """What breaks the contract, under a name that can be printed."""
+        """Return the verdict on a violation of the contract, under a name that can be printed."""
         rendered = name[:200].encode("utf-8", "backslashreplace").decode() if isinstance(name, str) else repr(type(name))
         kind = UNKNOWN
         if rendered in self.order:
@@ -144,10 +154,10 @@ class Judge:
             raise CandidateError("arrived after the output of its layer; yield activations in the order of computation")
 
     def _flush(self, last: int) -> Iterator[tuple[Verdict, tuple[Local, ...]]]:
-        """Judge everything up to table index `last`, then let go of all but that last activation.
+        """Judge everything up to table index `last`, then release the activations that are no longer needed.
 
-        A layer's own activations but those of pairs of tokens, which are large, are held until the next layer is judged: some
-        mistakes take them for the next one's.
+        A layer's own activations are held until the next layer is judged, since some mistakes use them in place of the next
+        layer's. Activations with a value for each pair of tokens are released at once, since they are large.
         """
         for name in list(self.order)[self._judged_up_to + 1 : last + 1]:
             with products_on_one_thread():
@@ -161,7 +171,7 @@ class Judge:
             elif name not in self._seen and not self._network.table[name].is_internal:
                 yield Verdict(name, self._network.table[name].kind, "not_observed"), ()
         before, self._judged_up_to = self._judged_up_to, last
-        if self._network.source is None:  # a backward pass reads what the forward pass left
+        if self._network.source is None:  # a backward pass reads the activations of the forward pass
             for name in [n for n in self._values if self.order[n] < last]:
                 self._global_errors.pop(name, None)
                 if self.order[name] < before or "query" in self._network.table[name].axes:
@@ -169,7 +179,7 @@ class Judge:
         self._waiting = {n for n in self._waiting if self.order[n] > last}
 
     def _lost(self, name: str) -> Verdict | None:
-        """What is said of an activation that is not finite, or computed from one that is not and so not judged; None of others."""
+        """Return the verdict on an activation that is not finite, or has a parent that is not; None for any other activation."""
         row = self._network.table[name]
         cause = next((self._lost_to[p] for p in row.parents if p in self._lost_to), None)
         if cause is None and name not in self._not_finite:
@@ -190,7 +200,7 @@ class Judge:
         if (kind := self._network.table[name].kind) in GIVEN:
             self._global_errors[name] = np.zeros(self._values[name].shape, np.float32)
             return Verdict(name, kind, "not_observed", reason=_GIVEN), ()
-        # The activation itself must not stand among its own ancestors.
+        # The activation itself must not be among its own ancestors.
         captured = {n: v for n, v in self._values.items() if self.order[n] < self.order[name]}
         truth = self._stored.get(name)
         observation = Observation(self._network, name, self._values[name], captured, self._global_errors, truth, sigma)
@@ -222,7 +232,10 @@ class Judge:
         return (verdict if passes else replace(verdict, anatomy=self._anatomy(observation, locals_))), locals_
 
     def _anatomy(self, observation: Observation, locals_: Sequence[Local]) -> tuple[str, ...]:
-        """What can be said of what nothing explains; only of the first few, since one mistake may break all that follows."""
+        """Return sentences that describe a residual without explanation.
+
+        Only the first `ANATOMIES` are described, since one mistake may break all later activations.
+        """
         if self._depth == "screen":
             return (SCREENED,)
         if self._dissected == ANATOMIES or any(local.named for local in locals_):
@@ -236,10 +249,11 @@ class Judge:
         return (*sentences(found), *narrower_format(segment, block.actual, block.judged, storage, limits[1]))
 
     def _role(self, observation: Observation) -> str | None:
-        """Whether the arriving global error grew or shrank beyond what propagating it, taken as random, predicts.
+        """Return whether the step is an amplifier or an attenuator of the arriving global error, or None if it is neither.
 
-        Only once a step has failed, and where an error beyond rounding arrives; both tails at the χ²_ν Chernoff bound of
-        `rms_threshold`.
+        It is one if the global error grew or shrank beyond what propagating the arriving error, taken as random, predicts. The
+        result is None before any step has failed, and if no error beyond rounding arrives. Both tails are tested at the χ²_ν
+        Chernoff bound of `rms_threshold`.
         """
         block, hypothesis = observation.whole, self._hypotheses[0]
         segment, judged = block.segment, block.judged
@@ -258,35 +272,35 @@ class Judge:
         return "attenuator" if actual * limit < predicted else None
 
     def _judged_error(self, name: str) -> Array:
-        """The global error, 0 where it is not judged."""
+        """Return the global error, with 0 at elements that are not judged."""
         error = self._global_errors[name]
         judged = judged_elements(self._network.table[name], self._network.batch, error.shape)
         return zeroed(error, judged).astype(np.float64)
 
 
 def tests_of(network: Network) -> int:
-    """Among how much a judgement shares its false-alarm probability: its activations, and the masks of dropouts as one more."""
+    """Return the number of tests that share the false-alarm probability: the activations, plus one for all dropout masks."""
     return len(network.table) + bool(network.kept)
 
 
 def _separates(row: Activation) -> bool:
-    """Whether everything later depends on what came before through this activation alone: a layer's output."""
+    """Return whether all later activations depend on earlier ones through this one alone, as they do for a layer's output."""
     return row.layer is not None and row.name == f"encoder.layer.{row.layer}.output.LayerNorm"
 
 
 def _exact_reason(block: Block, storage: Format) -> str:
-    """How an exact activation differs, or an empty text."""
+    """Return how an exact activation differs from its correct value; empty if it does not."""
     differing = zeroed(block.residual, block.judged)
     if not differing.any():
         return ""
     ulps, count = np.abs(differing) / storage.ulp(block.segment.value), int(block.judged.sum())
-    # Past 2^p units in the last place of p bits no digit agrees, and their number says nothing.
+    # If the error exceeds 2^p ULP in a format with p bits of precision, no digit agrees, and the number of ULP says nothing.
     largest = f"{ulps.max():.3g} ULP" if ulps.max() <= 2.0**storage.precision else f"{np.abs(differing).max():.3g}"
     return f"{int((ulps > 0).sum())} of {count} elements differ, by up to {largest}, where none may"
 
 
 def _masked_entries(observation: Observation, smallest_normal: float) -> str:
-    """Why masked attention probabilities are wrong, or an empty text: they must be 0, or below the smallest normal number."""
+    """Return why masked attention probabilities are wrong; empty if they are all 0 or below the smallest normal number."""
     batch = observation.network.batch
     if observation.row.kind != "probs" or (keys := attended_keys(observation.row, batch)).all():
         return ""
@@ -298,9 +312,9 @@ def _masked_entries(observation: Observation, smallest_normal: float) -> str:
 
 
 def _padding(observation: Observation, smallest_normal: float) -> str:
-    """Why a gradient at padded positions is wrong, or an empty text: nothing depends on what is there.
+    """Return why a gradient at padded positions is wrong; empty if it is not: no result depends on padded positions.
 
-    Where the gradients that it is computed from are wrong already, it is not this step's fault.
+    If the gradients from which it is computed are already wrong there, the step is not at fault.
     """
     row, mask = observation.row, observation.network.batch.mask
     if not is_gradient(row.name) or "position" not in row.axes or mask.all():

@@ -1,6 +1,7 @@
-"""The local judgement: one activation against what the oracle makes of the candidate's own parents, under each hypothesis.
+"""The local judgement: one activation compared with the oracle's result from the candidate's own parents, under each hypothesis.
 
-What passes under every arithmetic is judged by its sums over blocks alone; anything else is looked at as a whole (`failing`).
+An activation that passes under every arithmetic is judged by its sums over blocks alone; any other is judged as a whole
+(`explain_failure`).
 """
 
 from collections.abc import Collection, Sequence
@@ -25,10 +26,17 @@ def locally(
     hidden: HiddenLayers | None = None,
     known: Collection[str] = (),
 ) -> tuple[tuple[Local, ...], GlobalError | None]:
-    """The judgement under each hypothesis that is needed, at false-alarm probability alpha in all; and the global error.
+    """Return the judgement under each hypothesis that is needed, and the global error.
 
-    Needed are those of parents as captured, if they pass: with parents unrounded sigma is wider, so that they would pass as well.
-    Mistakes of layers that are hidden are looked for by `hidden`; those that are `known` from other activations are tried first.
+    Only hypotheses with parents as captured are needed if the activation passes under them: unrounded parents give a larger sigma,
+    so it would pass with them as well.
+
+    Args:
+        observation: the activation.
+        hypotheses: the hypotheses.
+        alpha: total false-alarm probability of the activation.
+        hidden: the search for mistakes in hidden layers.
+        known: names of the faults that explained other activations; they are tried first.
     """
     as_captured = [h for h in hypotheses if h.parents == "as captured"]
     near = looked_for(observation.probe.segment, hypotheses[0].arithmetic.storage)
@@ -51,7 +59,7 @@ def _local(observation: Observation, hypothesis: Hypothesis, looks: Sequence[Dir
 
 
 def _filtered(look: Direction, effect: Effect, limits: Limits) -> FilterResult | None:
-    """One fault's filter; None where the fault moves nothing that is judged."""
+    """Return the result of one fault's filter; None if the fault moves no judged element."""
     if not look.parameter and is_gross(effect.size, limits.max):
         return without_filter(look, effect.size)
     projection = effect.sums.projection

@@ -1,8 +1,8 @@
-"""What is judged: an activation that a candidate exposes, with those it was computed from, whole or by blocks.
+"""The object of a judgement: an activation that a candidate exposes, with the captured activations before it, whole or in blocks.
 
-A block is some rows of the batch. Sequences do not meet in a BERT, so that all that a judgement needs of an activation, but for a
-loss, is a sum over its blocks: what is in float64 at a time does not grow with the batch, and several cores share the
-work. A few tokens are a block as well, where positions do not meet either.
+A block is a range of rows of the batch. Rows do not interact in a BERT, so all that a judgement needs of an activation, except a
+loss, is a sum over its blocks. The size of the float64 arrays held at a time therefore does not grow with the batch, and several
+cores share the work. Where positions do not interact either, a few tokens are a block as well.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,14 +19,14 @@ from conformance.numerics.formats import Array, Captured, Single
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Network
 
-PROBED = 8  # tokens of a probe
-SMALL = 2**14  # elements of an activation of which no part is worth the trouble
-PART = 32  # tokens of a part on which mistakes are compared: a pass costs as many
-BLOCK = 2**18  # elements of the largest activation of a block, 2 MiB in float64; a bound on memory: time does not depend on it
+PROBED = 8  # number of tokens of a probe
+SMALL = 2**14  # number of elements up to which an activation is always used whole
+PART = 32  # number of tokens of a part on which mistakes are compared; the cost of a pass is proportional to it
+BLOCK = 2**18  # largest number of elements of a block's activation, 2 MiB in float64; it bounds memory and does not affect time
 
 
 class _Cut(Mapping[str, Array]):
-    """Captured activations, each cut and brought to float64 when it is asked for."""
+    """The captured activations, each cut and converted to float64 on first access."""
 
     def __init__(self, captured: Mapping[str, Captured], cut: Callable[[str, Captured], Captured]) -> None:
         self._captured, self._cut = captured, cut
@@ -52,12 +52,12 @@ class Block:
     """A part of an activation, in float64.
 
     Attributes:
-        network: the oracle's, on this part of the batch.
-        segment: what computes it from the captured parents.
+        network: the oracle's network, on this part of the batch.
+        segment: the steps that compute the activation from the captured parents.
         actual: the candidate's array.
-        first: the batch row that it begins with.
-        errors: of the parents, against the oracle's own forward pass.
-        truth: what that makes of this activation, where it is known.
+        first: index of its first row in the batch.
+        errors: the global errors of the parents, against the oracle's own forward pass.
+        truth: the activation in the oracle's own forward pass, if it is known.
     """
 
     network: Network
@@ -74,22 +74,25 @@ class Block:
 
     @cached_property
     def judged(self) -> Mask:
-        """Which elements are judged."""
+        """The mask of the elements that are judged."""
         return judged_elements(self.row, self.network.batch, self.actual.shape)
 
     @cached_property
     def explained(self) -> Mask:
-        """For which elements a fault has to account."""
+        """The mask of the elements for which a fault has to account."""
         return explained_elements(self.row, self.network.batch, self.actual.shape)
 
     @cached_property
     def residual(self) -> Array:
-        """Actual less what the captured parents call for."""
+        """The local residual: the candidate's array minus the oracle's result from the captured parents."""
         return self.actual - self.segment.value
 
     @cached_property
     def error(self) -> Array:
-        """Actual less true. Where the truth is not known: what is made here, and what comes of the parents' errors."""
+        """The global error: the candidate's array minus the true activation.
+
+        If the truth is not known, it is the local residual plus the propagated errors of the parents.
+        """
         if self.truth is not None:
             return self.actual - self.truth
         arriving: dict[str, Array] = {n: self.errors[n] for n in self.segment.leaves}
@@ -105,14 +108,14 @@ class Observation:
     """An activation to be judged.
 
     Attributes:
-        network: the oracle's.
-        name: the activation's.
+        network: the oracle's network.
+        name: name of the activation.
         actual: the candidate's array.
-        captured: what it exposed before, as far as it is held.
-        errors: of those, against the oracle's own forward pass.
-        truth: what that makes of this activation, where it is stored.
-        sigma: what rounding adds up to there since the token ids; it broadcasts to the activation. None: the global error is not
-            asked for.
+        captured: activations that the candidate exposed before, as far as they are held.
+        errors: the global errors of the captured activations, against the oracle's own forward pass.
+        truth: the activation in the oracle's own forward pass, if it is stored.
+        sigma: the rounding error accumulated since the token ids; broadcasts to the activation. None if the global error is not
+            required.
     """
 
     network: Network
@@ -125,46 +128,46 @@ class Observation:
 
     @property
     def row(self) -> Activation:
-        """Its row of the table."""
+        """The activation's row of the table."""
         return self.network.table[self.name]
 
     @property
     def heads(self) -> int:
-        """How many heads the network has."""
+        """The number of attention heads of the network."""
         return self.network.architecture.num_attention_heads
 
     @cached_property
     def steps(self) -> tuple[Activation, ...]:
-        """The steps from what is captured to it."""
+        """The steps from the captured activations to this one, in the order of computation."""
         return tuple(self.network.table[name] for name in between(self.network, self.name, self.captured))
 
     @property
     def hides_layers(self) -> bool:
-        """Whether several layers lie between it and what is captured before, in a forward pass."""
+        """Whether the steps from the captured activations belong to several layers of a forward pass."""
         return self.network.source is None and len({step.layer for step in self.steps}) > 1
 
     @cached_property
     def judged(self) -> Mask:
-        """Which elements are judged."""
+        """The mask of the elements that are judged."""
         return judged_elements(self.row, self.network.batch, self.actual.shape)
 
     @cached_property
     def count(self) -> int:
-        """How many."""
+        """The number of judged elements."""
         return int(self.judged.sum())
 
     def independent(self, hypothesis: Hypothesis, hashes: Hashes) -> int:
-        """How many rows are draws of their own, of rows with these hashes."""
+        """Return the number of rows that are independent draws of noise under a hypothesis; rows with equal hashes share a draw."""
         several = len(self.steps) > 1 or hypothesis.parents == "unrounded"
         coupled = several and couples_positions(step.kind for step in self.steps)
         rows = independent_rows(self.row, self.network.batch, self.heads, coupled=coupled)
         return max(int(rows * Repeats.of(hashes).share(self.judged)), 1)
 
     def draws(self, hypotheses: Sequence[Hypothesis]) -> int:
-        """How many independent draws of noise the likelihood counts, the same under each hypothesis.
+        """Return the number of independent draws of noise that the likelihood counts, which is the same under each hypothesis.
 
-        Of an elementwise function one for each distinct input; else the fewest independent rows, since an error that a row shares
-        is one draw.
+        For an elementwise function it is the number of distinct inputs; otherwise the smallest number of independent rows, since an
+        error shared by a row is one draw.
         """
         segment = self.whole.segment
         if segment.is_function:
@@ -175,12 +178,12 @@ class Observation:
 
     @cached_property
     def whole(self) -> Block:
-        """All of it."""
+        """The whole activation as one block."""
         return self._block(self.network, 0, lambda _, array: array)
 
     @cached_property
     def rows(self) -> tuple[slice, ...]:
-        """The blocks' rows of the batch; one block where sequences meet, or part after a loss."""
+        """The batch rows of each block; a single block if a step or a parent, such as a loss, combines rows of the batch."""
         batch = self.network.batch
         if not self._is_by_row:
             return (slice(0, batch.size),)
@@ -190,19 +193,23 @@ class Observation:
 
     @cached_property
     def _is_by_row(self) -> bool:
-        """Whether each row of the batch is computed by itself."""
+        """Whether each row of the batch is computed independently of the others."""
         table = self.network.table
         rows = [*self.steps, *(table[parent] for step in self.steps for parent in step.parents)]
         return all(row.axes[:1] == ("batch",) for row in rows)
 
     def block(self, rows: slice) -> Block:
-        """Those rows."""
+        """Return the block of the given rows of the batch."""
         if len(self.rows) == 1:
             return self.whole
         return self._of_rows(rows)
 
     def part(self, left: Array) -> Block | None:
-        """Neighbouring rows, of some `PART` tokens, where an array of its shape has most; None where it is not worth it."""
+        """Return the adjacent rows, of about `PART` tokens, with the largest sum of `left`; None if a part would not save work.
+
+        Args:
+            left: a nonnegative array of the activation's shape.
+        """
         batch = self.network.batch
         count = -(-PART // batch.length)
         if not self._is_by_row or self.actual.size <= SMALL or count >= batch.size:
@@ -215,18 +222,18 @@ class Observation:
 
     @cached_property
     def probe(self) -> Block:
-        """A small part, on which gross faults are recognised.
+        """A small part, on which gross faults are recognized.
 
-        The first tokens of a row where each position is computed by itself; else a row, with padding if there is any; all of it,
-        if it is small, or rows meet.
+        It is the first tokens of a row if each position is computed independently; otherwise a row, with padding if any row has it.
+        It is the whole activation if that is small or if rows interact.
         """
         if self.actual.size <= SMALL or not self._is_by_row or self.network.batch.size == 1:
             return self.whole
-        attended = self.network.batch.mask.cumprod(1).sum(1)  # from the first token on
+        attended = self.network.batch.mask.cumprod(1).sum(1)  # length of the unpadded prefix
         row = int(attended.argmax())
         if attended[row] and all("position" in step.axes and step.layer is not None for step in self.steps):
             return self._tokens(row, int(min(attended[row], PROBED)))
-        padding = (~self.network.batch.mask).sum(1) * (attended > 0)  # faults of the mask act where there is padding
+        padding = (~self.network.batch.mask).sum(1) * (attended > 0)  # faults of the mask act only where there is padding
         return self._of_rows(slice(int(padding.argmax()), int(padding.argmax()) + 1))
 
     def _tokens(self, row: int, length: int) -> Block:

@@ -1,8 +1,8 @@
-"""One sweep over an activation's blocks: its error under each hypothesis, and what each fault that is looked for does there.
+"""A sweep over an activation's blocks: its error under each hypothesis, and the effect of each fault that is looked for.
 
-A fault that is gross on a few rows (`filters.is_gross`) is seen without a filter, and of most faults that is all that is computed.
-The filters of the others are sums over blocks. Where rows or numbers repeat from one block to another, they share their noise,
-which is added at the end.
+A fault that is gross on a few rows (`filters.is_gross`) is detected without a filter; for most faults nothing else is computed. The
+filters of the other faults are sums over blocks. Rows or numbers that repeat in several blocks share their noise; the resulting
+variance is added at the end.
 """
 
 import math
@@ -27,24 +27,29 @@ from conformance.numerics.arithmetic import Hypothesis
 
 @dataclass(frozen=True)
 class Effect:
-    """What a fault does to an activation: its projection, empty where it is gross, and its largest element in sigma."""
+    """The effect of a fault on an activation.
+
+    Attributes:
+        sums: the sums of its projection; empty if the fault is gross.
+        size: its largest element, in sigma.
+    """
 
     sums: Sums
     size: float
 
     def __add__(self, other: "Effect") -> "Effect":
-        """On both blocks."""
+        """Return the effect on the elements of both operands."""
         return Effect(self.sums + other.sums, max(self.size, other.size))
 
 
 @dataclass(frozen=True)
 class Swept:
-    """An activation, or a block of it, under one hypothesis.
+    """The results for an activation, or for a block of it, under one hypothesis.
 
     Attributes:
-        errors: what its residual comes to.
-        effects: of the faults that move it, by number.
-        hashes: of its rows (`Segment.hashes`).
+        errors: sums of the local residual.
+        effects: effects of the faults that move the activation, by the fault's index.
+        hashes: hashes of the rows (`Segment.hashes`).
     """
 
     errors: LocalSums
@@ -52,7 +57,7 @@ class Swept:
     hashes: Hashes
 
     def __add__(self, other: "Swept") -> "Swept":
-        """Both blocks."""
+        """Return the results for the elements of both operands."""
         both = {i: self.effects[i] + other.effects[i] for i in self.effects.keys() & other.effects.keys()}
         hashes = np.concatenate([self.hashes, other.hashes])
         return Swept(self.errors + other.errors, {**self.effects, **other.effects, **both}, hashes)
@@ -61,13 +66,13 @@ class Swept:
 def swept(
     observation: Observation, looks: Sequence[Direction], hypotheses: Sequence[Hypothesis], largest: float = math.inf
 ) -> tuple[list[Swept], GlobalError | None]:
-    """The activation under each hypothesis; and its global error, where it is known what rounding adds up to.
+    """Return the results under each hypothesis, and the global error if the observation has the accumulated sigma.
 
     Args:
         observation: the activation.
-        looks: the faults that are looked for, on the probe; those that act across the rows of the batch on the whole.
-        hypotheses: if any faults are looked for, none of unrounded parents.
-        largest: the most that the limit of an element's error can be: what moves one by twice as much is gross.
+        looks: the faults that are looked for, on the probe; faults that act across the rows of the batch, on the whole activation.
+        hypotheses: the hypotheses; if any faults are looked for, all of them with parents as captured.
+        largest: upper limit of an element's error, in sigma; a fault that moves an element by twice as much is gross.
     """
     gross = [gross_effects(looks, hypothesis, observation, largest) for hypothesis in hypotheses]
     parts = on_all_cores(partial(_of_block, observation, looks, hypotheses, gross), observation.rows)
@@ -81,7 +86,7 @@ def swept(
 def gross_effects(
     looks: Sequence[Direction], hypothesis: Hypothesis, observation: Observation, largest: float
 ) -> dict[int, Effect]:
-    """The faults that are gross on the probe."""
+    """Return the effects, by index, of the faults that are gross on the probe."""
     if not looks:
         return {}
     noise = of_segment(observation.probe.segment, hypothesis, observation.probe.judged)
@@ -102,7 +107,8 @@ def _of_block(
     rows: slice,
 ) -> tuple[list[Swept], GlobalError | None]:
     block, alone = observation.block(rows), len(observation.rows) == 1
-    noises = [of_segment(block.segment, h, block.judged, apart=not alone) for h in hypotheses]  # first: a product comes with it
+    # The noise is computed first, because it also stores the product that the value needs (`accumulation`).
+    noises = [of_segment(block.segment, h, block.judged, apart=not alone) for h in hypotheses]
     open_ = (i for i, look in enumerate(looks) if not all(i in known for known in gross) and (alone or not look.fault.across))
     here = {i: looks[i].on(block.segment) for i in open_}
     hashes = block.segment.hashes(hypotheses[0].arithmetic.storage)
@@ -118,7 +124,7 @@ def _of_block(
 
 
 def _with_repeats(observation: Observation, looks: Sequence[Direction], hypothesis: Hypothesis, found: Swept) -> Swept:
-    """What repeats from block to block counted in the noise's projections, and faults that act across the blocks."""
+    """Return the results with the noise that is shared between blocks, and with the faults that act across blocks."""
     effects, function = dict(found.effects), observation.probe.segment.is_function
     numbers = {i for i in effects if looks[i].parameter} if function else set()
     effects.update({i: effects[i] + added for i, added in _of_equal_inputs(observation, looks, hypothesis, numbers)})
@@ -143,9 +149,9 @@ def _over_the_whole(
 def _of_equal_inputs(
     observation: Observation, looks: Sequence[Direction], hypothesis: Hypothesis, which: Collection[int]
 ) -> Iterator[tuple[int, Effect]]:
-    """What to add to the filter's variance for a fault that is an elementwise function.
+    """Yield (index, effect to add) for faults in an elementwise function: the variance of equal inputs, which have equal errors.
 
-    n equal inputs have one error e, so that the variance of Σ w e over them is n² w² Var(e); n w² Var(e) has been counted.
+    n equal inputs have one error e, so the variance of Σ w e over them is n² w² Var(e), of which n w² Var(e) has been counted.
     """
     if which:
         (parent,) = observation.row.parents

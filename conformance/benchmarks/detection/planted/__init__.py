@@ -1,4 +1,4 @@
-"""Every mistake of `names`, planted by hand in a torch module."""
+"""The mistakes of `names`, each planted by hand in a torch module."""
 
 from collections.abc import Mapping
 
@@ -20,6 +20,6 @@ _THEMES = (functions, norms, attention, projections, embeddings, heads, pooling,
 _FOUND = {plant.name: plant for theme in _THEMES for plant in theme.PLANTS}
 
 PLANTS: Mapping[str, Plant] = {name: _FOUND[name] for name in (*LISTED, *CONSTRUCTED, *SHOWN)}
-"""By name, in the order of `names`."""
+"""The planted mistakes by name, in the order of `names`."""
 
 __all__ = ["PLANTS", "Plant"]

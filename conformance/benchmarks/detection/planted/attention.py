@@ -1,4 +1,4 @@
-"""Mistakes between query, key and value and what attention hands on: scores, masks, softmax, heads."""
+"""Mistakes between the query, key and value projections and the result of attention: scores, masks, softmax, heads."""
 
 import math
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from conformance.benchmarks.detection.steps import hidden_keys
 
 SCORES, PROBS, CONTEXT = (f"attention.self.{n}" for n in ("scores", "probs", "context"))
 
-# Probabilities of (B, h, S, S) scores and a (B, S) mask of ones and zeros.
+# A function from (B, h, S, S) scores and a (B, S) mask of ones and zeros to probabilities.
 Softmax = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -21,7 +21,7 @@ def _own(model: Bert, layer: int) -> SelfAttention:
 
 
 def _over_keys(mask: Tensor) -> Tensor:
-    """(B, S) -> (B, 1, 1, S): which keys are attended to."""
+    """Return the mask of attended keys, (B, 1, 1, S), from a mask (B, S)."""
     return mask[:, None, None, :] == 1
 
 
@@ -30,27 +30,30 @@ def _masked(scores: Tensor, mask: Tensor) -> Tensor:
 
 
 def _with_mask(change: Callable[[Tensor], Tensor]) -> Softmax:
-    """The right softmax under another mask: (B, S) -> (B, S)."""
+    """Return the correct softmax under a changed mask; `change` maps (B, S) to (B, S)."""
     return lambda scores, mask: torch.softmax(_masked(scores, change(mask)), -1)
 
 
 def _inverted(mask: Tensor) -> Tensor:
-    """Padded keys where there are any; adding a number to every key, as an additive mask then does, changes nothing."""
+    """Invert the mask in rows with padding.
+
+    In a row without padding, an additive mask would add the same number to every key, which changes nothing.
+    """
     return torch.where((mask == 0).any(-1, keepdim=True), 1 - mask, mask)
 
 
 def _shifted(mask: Tensor) -> Tensor:
-    """The mask of key j is that of key j − 1."""
+    """Use the mask of key j − 1 for key j."""
     return torch.cat([mask[:, :1], mask[:, :-1]], -1)
 
 
 def _on_queries(scores: Tensor, mask: Tensor) -> Tensor:
-    """The mask is laid along the queries' axis."""
+    """Apply the mask along the axis of the queries."""
     return torch.softmax(hidden_keys(scores, mask[:, None, :, None] == 1), -1)
 
 
 def _with_pairs(pairs: Callable[[Tensor], Tensor]) -> Softmax:
-    """The right softmax with further keys hidden, by (S, S) that is made from a square of ones."""
+    """Return the correct softmax with further keys hidden; `pairs` makes their (S, S) mask from a square of ones."""
 
     def softmax(scores: Tensor, mask: Tensor) -> Tensor:
         square = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
@@ -64,20 +67,20 @@ def _number(mask: Tensor, scores: Tensor) -> Tensor:
 
 
 def _plus_one(scores: Tensor, mask: Tensor) -> Tensor:
-    """exp(s) / (1 + Σ exp(s)): the softmax beside a score of 0."""
+    """Compute exp(s) / (1 + Σ exp(s)), which is the softmax with an additional score of 0."""
     masked = _masked(scores, mask)
     beside = torch.cat([masked, torch.zeros_like(masked[..., :1])], -1)
     return torch.softmax(beside, -1)[..., :-1]
 
 
 def _tiled(scores: Tensor, mask: Tensor) -> Tensor:
-    """(B · h, S) of masks by `repeat`, where the scores' rows need `repeat_interleave`."""
+    """Repeat the masks to (B · h, S) by `repeat`, where the scores' rows require `repeat_interleave`."""
     tiled = mask.repeat(scores.shape[1], 1).view(*scores.shape[:2], 1, -1)
     return torch.softmax(hidden_keys(scores, tiled == 1), -1)
 
 
 def _by_head(scores: Tensor, mask: Tensor) -> Tensor:
-    """Head j does not see the j-th of the unmasked keys, but where that is the only one."""
+    """Hide the j-th unmasked key from head j, unless it is the only one."""
     order, heads = mask.cumsum(-1)[:, None] - 1, torch.arange(scores.shape[1], device=mask.device)[:, None]
     seen = (mask[:, None] == 1) & ((order != heads) | (mask.sum(-1)[:, None, None] == 1))
     return torch.softmax(hidden_keys(scores, seen[:, :, None]), -1)
@@ -110,13 +113,13 @@ def _softmax(name: str, wrong: Softmax, suits: Suits) -> Plant:
     return in_layer(name, lambda model, layer: override(_own(model, layer).probs, "forward", wrong), PROBS, suits=suits)
 
 
-# What the scores' methods `split` and `product` are replaced by, made from the number of heads.
+# Replacements of the scores' method `split`, given the number of heads.
 _SPLIT: dict[str, Callable[[Tensor, int], Tensor]] = {
     "head-split-interleaved": lambda x, heads: x.view(*x.shape[:-1], -1, heads).permute(0, 3, 1, 2),
     "head-split-unmoved": lambda x, heads: x.reshape(len(x), heads, x.shape[1], -1),
 }
 
-# (B, h, S, d) -> (B, S, H).
+# Replacements of the context's method `merge`: (B, h, S, d) -> (B, S, H).
 _MERGE: dict[str, Callable[[Tensor], Tensor]] = {
     "head-order": lambda x: x.reshape(len(x), x.shape[2], -1),
     "head-merge-interleaved": lambda x: x.permute(0, 2, 3, 1).flatten(2),
@@ -137,26 +140,26 @@ def _merge(name: str, wrong: Callable[[Tensor], Tensor]) -> Plant:
 
 
 def _unscaled(model: Bert, layer: int) -> None:
-    """Not divided by √d."""
+    """Omit the division by √d."""
     _own(model, layer).scores.root = 1.0
 
 
 def _transposed(model: Bert, layer: int) -> None:
-    """k qᵀ."""
+    """Compute k qᵀ instead of q kᵀ."""
     scores = _own(model, layer).scores
     right = scores.product
     override(scores, "product", lambda query, key: right(key, query))
 
 
 def _clipped(model: Bert, layer: int) -> None:
-    """Clipped to ±1."""
+    """Clip the scores to ±1."""
     scores = _own(model, layer).scores
     right = scores.product
     override(scores, "product", lambda query, key: right(query, key).clamp(-1.0, 1.0))
 
 
 def _unsplit(model: Bert, layer: int) -> None:
-    """One head of the whole width, its scores used by all."""
+    """Use a single head of the whole width, whose scores serve all heads."""
     scores = _own(model, layer).scores
 
     def forward(query: Tensor, key: Tensor) -> Tensor:
@@ -167,7 +170,7 @@ def _unsplit(model: Bert, layer: int) -> None:
 
 
 def _bias_unscaled(model: Bert, layer: int) -> None:
-    """The query's weight is divided by √d, its bias is not; the query itself is shown as it was."""
+    """Divide the query's weight by √d, but not its bias; the exposed query remains correct."""
     own = model.layer(layer).attention.self
     scores, root, bias = own.scores, own.scores.root, own.query.bias
     right = scores.forward
@@ -175,7 +178,7 @@ def _bias_unscaled(model: Bert, layer: int) -> None:
 
 
 def _first_values(model: Bert, layer: int) -> None:
-    """The values of the first head for all."""
+    """Use the values of the first head for all heads."""
     context = _own(model, layer).context
     right = context.forward
 
@@ -188,7 +191,7 @@ def _first_values(model: Bert, layer: int) -> None:
 
 
 def _interleaved(model: Bert, layer: int) -> None:
-    """Heads are the inner part of the width: in scores, in values, and where they are put together."""
+    """Make the heads the inner part of the width, in scores, in values, and in the merged result."""
     own = _own(model, layer)
     for step in (own.scores, own.context):
         override(step, "split", lambda x, heads=step.heads: _SPLIT["head-split-interleaved"](x, heads))
@@ -196,7 +199,7 @@ def _interleaved(model: Bert, layer: int) -> None:
 
 
 def _turned(x: Tensor, *, neighbours: bool) -> Tensor:
-    """(B, h, S, d) turned by the angles s / 10000^(2i/d); computed in float32 and rounded once."""
+    """Rotate (B, h, S, d) by the angles s / 10000^(2i/d), computed in float32 and rounded once."""
     width = x.shape[-1]
     angles = torch.arange(x.shape[-2], device=x.device)[:, None] / 10000.0 ** (torch.arange(0, width, 2, device=x.device) / width)
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
@@ -220,14 +223,14 @@ def _distance(scores: Tensor) -> Tensor:
 
 
 def _falling(scores: Tensor) -> Tensor:
-    """ALiBi, where the number of heads is a power of two."""
+    """Subtract the ALiBi bias, for a number of heads that is a power of two."""
     heads = scores.shape[1]
     slopes = 2.0 ** (-8.0 * torch.arange(1, heads + 1, device=scores.device) / heads)
     return scores - slopes.to(scores.dtype)[:, None, None] * _distance(scores).abs()
 
 
 def _biased(scores: Tensor) -> Tensor:
-    """A bias for each distance, and another for each head."""
+    """Add a bias that differs for each distance and each head."""
     heads = torch.arange(1, scores.shape[1] + 1, device=scores.device, dtype=scores.dtype)
     return scores + torch.sin(heads[:, None, None] * _distance(scores))
 
@@ -237,7 +240,7 @@ def _scores_changed(name: str, change: Callable[[Tensor], Tensor], suits: Suits 
 
 
 def _head_zero(model: Bert, layer: int) -> None:
-    """The second head's context is zero."""
+    """Set the second head's context to zero."""
     own = _own(model, layer)
     width = model.architecture.head_size
 
@@ -248,7 +251,7 @@ def _head_zero(model: Bert, layer: int) -> None:
 
 
 def _context_uniform(model: Bert, layer: int) -> None:
-    """The mean of the unmasked values: probabilities are made, and not used."""
+    """Return the mean of the unmasked values; the probabilities are computed but not used."""
     own = _own(model, layer)
 
     def forward(hidden: Tensor, mask: Tensor) -> Tensor:
@@ -262,7 +265,7 @@ def _context_uniform(model: Bert, layer: int) -> None:
 
 
 def _context_of_keys(model: Bert, layer: int) -> None:
-    """probs · k."""
+    """Compute probs · k instead of probs · v."""
     own = _own(model, layer)
 
     def forward(hidden: Tensor, mask: Tensor) -> Tensor:

@@ -14,12 +14,12 @@ WORDS, POSITIONS, TYPES = (f"embeddings.{n}_embeddings" for n in ("word", "posit
 
 
 def _order(inputs: Inputs) -> Tensor:
-    """0, 1, 2, …: (1, S)."""
+    """Return the positions 0, 1, 2, …, (1, S)."""
     return torch.arange(inputs.ids.shape[1], device=inputs.ids.device)[None]
 
 
 def _restarted(inputs: Inputs) -> Tensor:
-    """Counted from the last change of the token type."""
+    """Return positions counted from the last change of the token type."""
     types, order = inputs.types, _order(inputs)
     begins = torch.cat([torch.zeros_like(types[:, :1]), (types[:, 1:] != types[:, :-1]).to(types.dtype)], 1)
     return order - (order * begins).cummax(1).values
@@ -41,7 +41,7 @@ def _is_sinusoidal(a: Architecture) -> bool:
     return a.position_embedding_type == "sinusoidal"
 
 
-# Which rows are read; beyond a table's ends its nearest row is.
+# The rows that are read; beyond either end of the table, the nearest row is read.
 _POSITIONS: dict[str, Callable[[Inputs], Tensor]] = {
     "positions-shifted": lambda i: _order(i) + 2,
     "positions-from-one": lambda i: _order(i) + 1,
@@ -64,7 +64,7 @@ _TYPES: dict[str, tuple[Callable[[Inputs], Tensor], Suits]] = {
 
 
 def _read(lookup: WordLookup, rows: Callable[[Inputs], Tensor]) -> None:
-    """Let a look-up read other rows."""
+    """Let a look-up read other rows, clamped to the table."""
     override(lookup, "rows", lambda inputs: rows(inputs).clamp(0, len(lookup.weight) - 1))
 
 
@@ -77,36 +77,39 @@ def _types(name: str, rows: Callable[[Inputs], Tensor], suits: Suits) -> Plant:
 
 
 def _computed_positions(model: Bert) -> None:
-    """Sinusoids where a table was learned."""
+    """Replace the learned table by sinusoids."""
     lookup = model.embeddings.position_embeddings
     lookup.weight = parameter(sinusoids(*lookup.weight.shape).to(lookup.weight))
 
 
 def _waves(rows: int, width: int, sines: Callable[[Tensor], Tensor], cosines: Callable[[Tensor], Tensor]) -> Tensor:
-    """(rows, width): sines and cosines by turns, of 10000 to the negative power that is made from 0, 2, 4, … for each."""
+    """Return a (rows, width) table of alternating sines and cosines of position · 10000^(−e).
+
+    `sines` and `cosines` return the exponents e from 0, 2, 4, ….
+    """
     even, position = torch.arange(0, width, 2).double(), torch.arange(rows).double()[:, None]
     pairs = [(position * 10000.0 ** -sines(even)).sin(), (position * 10000.0 ** -cosines(even)).cos()]
     return torch.stack(pairs, -1).flatten(1)[:, :width]
 
 
 def _exponents(rows: int, width: int) -> Tensor:
-    """The exponent of i that already steps by two: (2 i)/d for the sine, 2 (i + 1)/d for the cosine."""
+    """Double i in the exponent although it already steps by two: (2 i)/d for the sine, 2 (i + 1)/d for the cosine."""
     return _waves(rows, width, lambda i: 2 * i / width, lambda i: 2 * (i + 1) / width)
 
 
 def _base(rows: int, width: int) -> Tensor:
-    """1000 for 10000: three quarters of the exponent."""
+    """Use the base 1000 for 10000, which multiplies the exponent by three quarters."""
     return _waves(rows, width, lambda i: 0.75 * i / width, lambda i: 0.75 * i / width)
 
 
 def _halves(rows: int, width: int) -> Tensor:
-    """All sines, then all cosines."""
+    """Put all sines before all cosines."""
     table = sinusoids(rows, width)
     return torch.cat([table[:, ::2], table[:, 1::2]], -1)
 
 
 def _exchanged(rows: int, width: int) -> Tensor:
-    """Cosine at even, sine at odd features."""
+    """Put cosines at even features and sines at odd ones."""
     table = sinusoids(rows, width)
     return torch.stack([table[:, 1::2], table[:, ::2]], -1).flatten(1)
 
@@ -128,23 +131,23 @@ def _sinusoid(name: str, table: Callable[[int, int], Tensor]) -> Plant:
 
 
 def _words_scaled(model: Bert) -> None:
-    """Times √H, as a transformer with a table in common with its softmax has it."""
+    """Multiply by √H, as in a Transformer that shares its embedding table with the output projection."""
     after(model.embeddings.word_embeddings, lambda words: words * words.shape[-1] ** 0.5)
 
 
 def _words_shifted(model: Bert) -> None:
-    """The row of id + 1."""
+    """Read the row of id + 1."""
     _read(model.embeddings.word_embeddings, lambda inputs: inputs.ids + 1)
 
 
 def _padding_zeroed(model: Bert) -> None:
-    """Row 0 of the table that is read is zero; a decoder tied to it keeps the stored one."""
+    """Set row 0 of the table that is read to zero; a decoder tied to the table keeps the stored row."""
     lookup = model.embeddings.word_embeddings
     lookup.weight = parameter(lookup.weight)
     lookup.weight[0] = 0.0
 
 
-# How the word, token-type and position embeddings are summed.
+# Incorrect sums of the word, token-type and position embeddings.
 _SUMS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "positions-doubled": lambda word, kind, position: word + kind + position + position,
     "token-types-doubled": lambda word, kind, position: word + kind + kind + position,
@@ -160,7 +163,7 @@ def _summed(name: str, wrong: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Pla
 
 
 def _without(kind: str) -> Callable[[Bert, int], None]:
-    """The embeddings without one of them, which is not even looked up."""
+    """Return an install function that leaves out one of the embeddings, which is not looked up either."""
 
     def install(model: Bert, _: int) -> None:
         own = model.embeddings
@@ -173,7 +176,7 @@ def _without(kind: str) -> Callable[[Bert, int], None]:
 
 
 def _after_norm(model: Bert) -> None:
-    """LayerNorm(word + token type) + position."""
+    """Compute LayerNorm(word + token type) + position."""
     norm = model.embeddings.LayerNorm
     override(norm, "forward", lambda word, kind, position: norm.normalise(word + kind) + position)
 

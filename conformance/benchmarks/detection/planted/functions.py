@@ -40,16 +40,16 @@ def _other_form(right: Function) -> Function:
 
 
 def _gelu_of_argument(x: Tensor) -> Tensor:
-    """x/2 · (1 + erf(x))."""
+    """Compute x/2 · (1 + erf(x))."""
     return x * 0.5 * (1.0 + torch.erf(x))
 
 
 def _gelu_with_constant(x: Tensor) -> Tensor:
-    """x/2 · (1 + tanh(√(2/π) (x + 0.44715 x³)))."""
+    """Compute x/2 · (1 + tanh(√(2/π) (x + 0.44715 x³)))."""
     return x * 0.5 * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.44715 * x**3)))
 
 
-# What stands for the right function, made from it; and which architectures can have the mistake.
+# The incorrect function, given the correct one; and the architectures that can have the mistake.
 _FUNCTIONS: dict[str, tuple[Callable[[Function], Function], Suits]] = {
     "gelu-variant": (_other_form, gelu),
     "activation-quick-gelu": (lambda _: lambda x: x * torch.sigmoid(1.702 * x), always),
@@ -76,7 +76,7 @@ def _planted(name: str, wrong: Callable[[Function], Function], suits: Suits) -> 
 
 
 def _bias_after(model: Bert, layer: int) -> None:
-    """The bias of the product once more, behind the function."""
+    """Add the bias of the product once more after the activation function."""
     own = model.layer(layer).intermediate
     after(own.intermediate_act_fn, lambda y: y + own.dense.bias)
 

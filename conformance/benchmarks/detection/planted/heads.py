@@ -77,7 +77,7 @@ def _largest(hidden: Tensor, mask: Tensor) -> Tensor:
     return hidden.masked_fill(mask[:, :, None] == 0, torch.finfo(hidden.dtype).min).amax(1)
 
 
-# What stands for the sentence, of (B, S, H) and the mask.
+# Incorrect sentence vectors, from the hidden state (B, S, H) and the mask (B, S).
 _SENTENCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "pooler-token": lambda hidden, mask: hidden[:, -1],
     "pooler-last-unmasked": _last_unmasked,
@@ -105,24 +105,24 @@ def _activation(name: str, wrong: Callable[[Tensor], Tensor]) -> Plant:
 
 
 def _no_pooler(model: Bert) -> None:
-    """The first token as it is."""
+    """Return the first token's hidden state without the pooler's product."""
     override(_pooler(model).dense, "product", lambda x: x)
 
 
 def _reads_hidden(model: Bert) -> None:
-    """The next-sentence head reads the first token's hidden state."""
+    """Let the next-sentence head read the first token's hidden state."""
     right = model.cls.pair
     override(model.cls, "pair", lambda hidden, pooled, mask: right(hidden, hidden[:, 0], mask))
 
 
 def _reads_product(model: Bert) -> None:
-    """The next-sentence head reads the pooler's product."""
+    """Let the next-sentence head read the pooler's product, before its activation."""
     right, products = model.cls.pair, kept(_pooler(model).dense)
     override(model.cls, "pair", lambda hidden, pooled, mask: right(hidden, products.pop(), mask))
 
 
 def _without_transform(model: Bert) -> None:
-    """The transform is computed, and not used."""
+    """Compute the transform but do not use it."""
     own = _predictions(model)
     transform, decoder = own.transform, own.decoder
     assert transform
@@ -142,7 +142,7 @@ def _transform(model: Bert) -> Transform:
 
 
 def _other_order(model: Bert) -> None:
-    """Norm, then function, each shown in the other's place."""
+    """Compute the norm before the activation function; each result is exposed under the other's name."""
     own = _transform(model)
     norm, function = own.LayerNorm.forward, own.transform_act_fn.forward
     override(own.transform_act_fn, "forward", norm)
@@ -150,7 +150,10 @@ def _other_order(model: Bert) -> None:
 
 
 def _norm_first(model: Bert) -> None:
-    """Norm, then function, each shown where its module stands; what is handed on is the norm's place all the same."""
+    """Compute the norm before the activation function, each exposed under its own name.
+
+    The result that is passed on is still that of the norm's module.
+    """
     own = _transform(model)
 
     def forward(hidden: Tensor) -> Tensor:
@@ -164,7 +167,7 @@ def _norm_first(model: Bert) -> None:
 
 
 def _without_norm(model: Bert) -> None:
-    """The norm is computed, and not used."""
+    """Compute the norm but do not use it."""
     own = _transform(model)
 
     def forward(hidden: Tensor) -> Tensor:
@@ -180,7 +183,7 @@ def _of_pair(a: Architecture) -> bool:
 
 
 def _untied(model: Bert) -> None:
-    """A decoder of its own, as torch initialises one."""
+    """Give the decoder a weight of its own, as torch initializes it."""
     decoder = _predictions(model).decoder
     decoder.weight, _ = initial(decoder.weight)
 
@@ -190,23 +193,23 @@ def _backwards(linear: Linear) -> None:
 
 
 def _classes_backwards(model: Bert) -> None:
-    """Class logits in reverse order."""
+    """Reverse the order of the class logits."""
     assert model.classifier
     _backwards(model.classifier)
 
 
 def _other_label(labels: Tensor) -> Tensor:
-    """Label 1 for is-next."""
+    """Use label 1 for is-next."""
     return torch.where(labels == IGNORED_LABEL, labels, 1 - labels)
 
 
 def _zero_dropped(labels: Tensor) -> Tensor:
-    """Label 0 counts as none."""
+    """Treat label 0 as an ignored label."""
     return labels.masked_fill(labels == 0, IGNORED_LABEL)
 
 
 def _all_tokens(model: Bert) -> None:
-    """The sum over labelled tokens, divided by the number of all tokens."""
+    """Divide the sum over labelled tokens by the number of all tokens."""
     loss = _predictions(model).loss
     loss.reduction = "sum"
     right = loss.forward
@@ -214,12 +217,12 @@ def _all_tokens(model: Bert) -> None:
 
 
 def _summed(model: Bert) -> None:
-    """The sum over labelled tokens."""
+    """Sum over labelled tokens instead of taking the mean."""
     _predictions(model).loss.reduction = "sum"
 
 
 def _shifted(model: Bert) -> None:
-    """The labels of the tokens one place to the left."""
+    """Shift the labels by one token to the left."""
     override(_predictions(model).loss, "labels", lambda labels: F.pad(labels[:, 1:], (0, 1), value=IGNORED_LABEL))
 
 
@@ -229,7 +232,7 @@ def _spans(model: Bert) -> Spans:
 
 
 def _exchanged(model: Bert) -> None:
-    """The labels of starts and ends."""
+    """Exchange the labels of start and end."""
     override(_spans(model), "positions", lambda inputs: (inputs.end_positions, inputs.start_positions))
 
 
@@ -240,12 +243,12 @@ def _choice_loss(model: Bert) -> ChoiceLoss:
 
 
 def _interleaved(model: Bert) -> None:
-    """Logits in as many columns as there are questions."""
+    """Arrange the logits with one column for each question."""
     override(_choice_loss(model), "questions", lambda logits, count: logits.view(-1, count).T)
 
 
 def _one_by_one(model: Bert) -> None:
-    """The binary cross entropy of the labelled questions' choices."""
+    """Compute the binary cross entropy of each choice, over the labelled questions."""
 
     def each(logits: Tensor, labels: Tensor) -> Tensor:
         kept = labels != IGNORED_LABEL

@@ -1,4 +1,4 @@
-"""Mistakes in which layers are run, and with which parameters."""
+"""Mistakes in the selection of the layers that are run, and in the parameters of whole layers."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -13,19 +13,19 @@ from conformance.model.architecture import Architecture
 
 OUTPUT = "output.LayerNorm"
 PROJECTIONS = tuple(f"attention.self.{n}" for n in ("query", "key", "value"))
-# Every step of a layer that has parameters.
+# All steps of a layer that have parameters.
 PARAMETRISED = (
     *PROJECTIONS, "attention.output.dense", "attention.output.LayerNorm", "intermediate.dense", "output.dense", OUTPUT,
 )  # fmt: skip
 
 
 def _skipped(model: Bert, layer: int) -> None:
-    """A layer hands on what it is given."""
+    """Return the layer's input unchanged."""
     override(model.layer(layer), "forward", lambda hidden, mask: hidden)
 
 
 def _readers(a: Architecture, layer: int) -> frozenset[str]:
-    """What reads the output of a layer: of the next one, or, after the last, of the pooler and the heads."""
+    """Return the steps that read a layer's output: those of the next layer or, after the last, of the pooler and the heads."""
     if layer < a.num_hidden_layers - 1:
         return frozenset(f"encoder.layer.{layer + 1}.{step}" for step in (*PROJECTIONS, "attention.output.LayerNorm"))
     heads = {
@@ -38,23 +38,23 @@ def _readers(a: Architecture, layer: int) -> frozenset[str]:
 
 
 def _repeated(model: Bert, layer: int) -> None:
-    """The layer on its own output; of the second pass only that output is seen."""
+    """Apply the layer to its own output; only the output of the second pass is exposed."""
     first = model.layer(layer)
     right, second = first.forward, copy.deepcopy(first)
-    # The copy's steps are in nobody's module tree, so nobody listens to them, except to the last.
+    # The copy's steps are not in the model's module tree, so only its last step, which is shared, has hooks.
     second.output.LayerNorm = first.output.LayerNorm
     override(first, "forward", lambda hidden, mask: second(right(hidden, mask), mask))
 
 
 def _load(model: Bert, taken_from: Mapping[int, int]) -> None:
-    """Give layers the parameters of others."""
+    """Give layers the parameters of others; `taken_from` maps each layer to the origin of its parameters."""
     found = {to: copy.deepcopy(model.layer(origin).state_dict()) for to, origin in taken_from.items()}
     for to, state in found.items():
         model.layer(to).load_state_dict(state)
 
 
 def _exchanged(name: str, taken_from: Callable[[int], Mapping[int, int]]) -> Plant:
-    """Layers have the parameters of others, which depend on how many there are."""
+    """Return a mistake in which layers have the parameters of others, given the number of layers."""
 
     def origins(a: Architecture, _: int) -> frozenset[str]:
         changed = [to for to, origin in taken_from(a.num_hidden_layers).items() if to != origin]
@@ -64,36 +64,36 @@ def _exchanged(name: str, taken_from: Callable[[int], Mapping[int, int]]) -> Pla
 
 
 def _neighbour(model: Bert, layer: int) -> None:
-    """The parameters of the layer before it; the first has those of the one after it."""
+    """Give the layer the parameters of the layer before it, and the first layer those of the second."""
     _load(model, {layer: layer - 1 if layer else 1})
 
 
 def _default(model: Bert, layer: int) -> None:
-    """γ = 1 and β = 0 in attention's norm."""
+    """Set γ = 1 and β = 0 in the norm of attention."""
     norm = model.layer(layer).attention.output.LayerNorm
     norm.weight, norm.bias = parameter(torch.ones_like(norm.weight)), parameter(torch.zeros_like(norm.bias))
 
 
 def _other(model: Bert, layer: int) -> None:
-    """The intermediate dense as torch initialises it."""
+    """Initialize the intermediate dense layer as torch does."""
     dense = model.layer(layer).intermediate.dense
     dense.weight, dense.bias = initial(dense.weight, seed=layer)
 
 
 def _without_first(hidden: Tensor) -> Tensor:
-    """Zeros for the first token."""
+    """Set the first token to zero."""
     return torch.cat([torch.zeros_like(hidden[:, :1]), hidden[:, 1:]], 1)
 
 
 def _keys_before(model: Bert) -> None:
-    """The last layer attends by the keys of the layer before."""
+    """Let the last layer use the keys of the layer before it."""
     last = model.architecture.num_hidden_layers - 1
     keys = kept(model.layer(last - 1).attention.self.key)
     override(model.layer(last).attention.self.key, "forward", lambda _: keys.pop())
 
 
 def _read_before(model: Bert) -> None:
-    """Pooler and heads read what goes into the last layer, which is run, and not used."""
+    """Let pooler and heads read the input of the last layer, which is run but not used."""
     encoder = model.encoder
 
     def forward(hidden: Tensor, mask: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ def _read_before(model: Bert) -> None:
 
 
 def _clipped(hidden: Tensor) -> Tensor:
-    """Within one deviation of all its elements."""
+    """Clip to ±1 standard deviation of all elements."""
     deviation = float(hidden.float().std())
     return hidden.clamp(-deviation, deviation)
 

@@ -1,4 +1,4 @@
-"""Mistakes in a layer's norms and residuals: in that of attention, but where the definition names the other."""
+"""Mistakes in a layer's norms and residuals; in the norm of attention, unless the definition names the other."""
 
 from collections.abc import Callable
 
@@ -24,33 +24,33 @@ def _centred(x: Tensor) -> Tensor:
 
 
 def _plain(norm: LayerNorm, x: Tensor) -> Tensor:
-    """Normalised, without γ and β."""
+    """Return the normalized values without γ and β."""
     return _centred(x) / torch.sqrt(_variance(x) + norm.eps)
 
 
 def _per_head(norm: LayerNorm, x: Tensor, heads: int) -> Tensor:
-    """Mean and variance over each head's features."""
+    """Compute mean and variance over each head's features."""
     return _plain(norm, x.view(*x.shape[:-1], heads, -1)).flatten(-2) * norm.weight + norm.bias
 
 
 def _over_positions(norm: LayerNorm, x: Tensor) -> Tensor:
-    """Mean and variance over the positions, padding and all."""
+    """Compute mean and variance over the positions, including padding."""
     centred = x - x.mean(1, keepdim=True)
     return centred / torch.sqrt(x.var(1, keepdim=True, unbiased=False) + norm.eps) * norm.weight + norm.bias
 
 
 def _over_sequence(norm: LayerNorm, x: Tensor) -> Tensor:
-    """Mean and variance over positions and features together."""
+    """Compute mean and variance over positions and features together."""
     return F.layer_norm(x, x.shape[1:], eps=norm.eps) * norm.weight + norm.bias
 
 
 def _twice(norm: LayerNorm, x: Tensor) -> Tensor:
-    """LayerNorm(LayerNorm(x)), γ and β each time."""
+    """Compute LayerNorm(LayerNorm(x)), with γ and β each time."""
     once = _plain(norm, x) * norm.weight + norm.bias
     return _plain(norm, once) * norm.weight + norm.bias
 
 
-# What a norm makes of the sum that reaches it.
+# Incorrect norms of the residual sum.
 _NORMALISED: dict[str, Callable[[LayerNorm, Tensor], Tensor]] = {
     "epsilon-outside-root": lambda n, x: _centred(x) / (_variance(x).sqrt() + EPSILON) * n.weight + n.bias,
     "norm-variance": lambda n, x: _centred(x) / torch.sqrt(x.var(-1, keepdim=True) + n.eps) * n.weight + n.bias,
@@ -69,7 +69,7 @@ _NORMALISED: dict[str, Callable[[LayerNorm, Tensor], Tensor]] = {
     "norm-by-variance": lambda n, x: _centred(x) / (_variance(x) + n.eps) * n.weight + n.bias,
 }
 
-# What is normalised, of a sublayer's result and the skip connection.
+# Incorrect inputs of the norm, from a sublayer's result and the skip connection.
 _ADDED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "residual-missing": lambda x, skip: x,
     "residual-doubled": lambda x, skip: x + 2.0 * skip,
@@ -98,30 +98,30 @@ def _added(name: str, wrong: Callable[[Tensor, Tensor], Tensor]) -> Plant:
 
 
 def _heads_apart(model: Bert, layer: int) -> None:
-    """Mean and variance over each head's features."""
+    """Compute mean and variance over each head's features."""
     norm = _first(model, layer)
     override(norm, "normalise", widely(lambda x: _per_head(norm, x, model.architecture.num_attention_heads)))
 
 
 def _epsilon(model: Bert, layer: int) -> None:
-    """The epsilon of torch's own LayerNorm."""
+    """Use the epsilon of torch's own LayerNorm."""
     _first(model, layer).eps = EPSILON
 
 
 def _shared(model: Bert, layer: int) -> None:
-    """The second norm has the first one's γ and β."""
+    """Give the second norm the γ and β of the first."""
     norm = model.layer(layer).output.LayerNorm
     norm.weight, norm.bias = _first(model, layer).weight, _first(model, layer).bias
 
 
 def _residual_after_norm(model: Bert, layer: int) -> None:
-    """LayerNorm(x) + skip."""
+    """Compute LayerNorm(x) + skip."""
     norm = _first(model, layer)
     override(norm, "forward", lambda x, skip: norm.normalise(x) + skip)
 
 
 def _residual_from_layer_input(model: Bert, layer: int) -> None:
-    """The second residual adds what the layer was given."""
+    """Add the layer's input in the second residual."""
     changed: Layer = model.layer(layer)
 
     def forward(hidden: Tensor, mask: Tensor) -> Tensor:
@@ -133,7 +133,7 @@ def _residual_from_layer_input(model: Bert, layer: int) -> None:
 
 
 def _pre_norm(model: Bert, layer: int) -> None:
-    """Attention reads its input normalised; its residual adds it as it is."""
+    """Let attention read its normalized input, while its residual adds the input unchanged."""
     own, norm = model.layer(layer).attention.self, _first(model, layer)
     right = own.forward
     override(own, "forward", lambda hidden, mask: right(norm.normalise(hidden), mask))

@@ -28,13 +28,13 @@ def _embedding(model: Bert) -> SentenceEmbedding:
 
 
 def _without_special(hidden: Tensor, mask: Tensor) -> Tensor:
-    """The mean over the unmasked tokens that have an unmasked one before them and one behind."""
+    """Return the mean over the unmasked tokens except the first and the last of them."""
     seen = mask.cumsum(1)
     inner = ((mask == 1) & (seen > 1) & (seen < seen[:, -1:])).to(hidden.dtype)[:, :, None]
     return (hidden * inner).sum(1) / inner.sum(1)
 
 
-# What stands for the sentence, of (B, S, H) and the mask.
+# Incorrect poolings, from the hidden state (B, S, H) and the mask (B, S).
 _POOLED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "pooling-with-padding": lambda hidden, mask: hidden.mean(1),
     "pooling-without-special": _without_special,
@@ -61,7 +61,7 @@ def _mean(hidden: Tensor, mask: Tensor) -> Tensor:
 
 
 def _mean_for_first(model: Bert) -> None:
-    """The mean, where the embedding is the first token."""
+    """Use the mean in place of the first token."""
     assert isinstance(model.sentence_embedding, Pooled)
     override(model.sentence_embedding, "forward", _mean)
 

@@ -1,4 +1,4 @@
-"""Less precision than was promised, and dropout that nobody turned off."""
+"""Products of lower precision than promised, and dropout that is still active."""
 
 from collections.abc import Callable
 
@@ -19,29 +19,29 @@ NF4 = (
     0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0,
 )  # fmt: skip
 
-# x Wᵀ + b in less precision, back in the format of x.
+# x Wᵀ + b in lower precision, converted back to the format of x.
 Product = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def _in(dtype: torch.dtype) -> Product:
-    """Operands and result in another format, as autocast has them."""
+    """Return a product with operands and result in another format, as under autocast."""
     return lambda x, weight, bias: F.linear(x.to(dtype), weight.to(dtype), bias.to(dtype)).to(x.dtype)
 
 
 def _tf32(x: Tensor) -> Tensor:
-    """Rounded to 11 significant bits, ties to even."""
+    """Round to 11 significant bits, ties to even."""
     mantissa, exponent = torch.frexp(x)
     return torch.ldexp(torch.round(mantissa * 2**11) / 2**11, exponent)
 
 
 def _int8(weight: Tensor) -> Tensor:
-    """Rounded to 127 levels on either side of 0, the largest of the tensor the last."""
+    """Round to multiples of 1/127 of the tensor's largest magnitude."""
     level = weight.abs().max() / 127
     return torch.round(weight / level) * level
 
 
 def _int8_rows(weight: Tensor) -> Tensor:
-    """The same for each output feature."""
+    """Round to multiples of 1/127 of the largest magnitude of each output feature."""
     level = weight.abs().amax(-1, keepdim=True) / 127
     return torch.round(weight / level) * level
 
@@ -72,7 +72,7 @@ def _float8(weight: Tensor) -> Tensor:
 
 
 def _dynamic(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Of torch's quantize_dynamic without reduced range: inputs of 256 levels over their range."""
+    """Quantize as torch's quantize_dynamic does without reduced range: the inputs to 256 levels over their range."""
     low, high = x.min().clamp(max=0), x.max().clamp(min=0)
     level = (high - low) / 255
     zero = torch.round(-low / level)
@@ -111,7 +111,10 @@ def _planted(name: str, product: Product) -> Plant:
 
 
 def _active_dropout(model: Bert, layer: int) -> None:
-    """Dropout as in training; seeded anew each time, so that a run can be repeated, without touching torch's own generator."""
+    """Apply dropout as in training.
+
+    It is seeded on each call, so that a run can be repeated, and torch's global generator is not changed.
+    """
 
     def dropped(x: Tensor) -> Tensor:
         with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):

@@ -33,7 +33,7 @@ def _set_projection(own: SelfAttention, name: str, weight: Tensor, bias: Tensor)
 
 
 def _exchanged(name: str, taken_from: dict[str, str]) -> Plant:
-    """Each projection has the parameters of another."""
+    """Return a mistake in which projections have the parameters of others."""
 
     def install(model: Bert, layer: int) -> None:
         own = model.layer(layer).attention.self
@@ -45,7 +45,7 @@ def _exchanged(name: str, taken_from: dict[str, str]) -> Plant:
 
 
 def _interleaved(model: Bert, layer: int) -> None:
-    """Fused as all of query, then key, then value; read as query, key and value of a head, then of the next."""
+    """Read parameters fused as query, key, value as if query, key and value of each head followed each other."""
     own, heads = model.layer(layer).attention.self, model.architecture.num_attention_heads
     weights, biases = zip(*(_projection(own, name) for name in (QUERY, KEY, VALUE)), strict=True)
     weight, bias = torch.cat(weights), torch.cat(biases)
@@ -56,7 +56,7 @@ def _interleaved(model: Bert, layer: int) -> None:
 
 
 def _read_by_part(model: Bert, layer: int) -> None:
-    """Fused as query, key and value of a head, then of the next; read as all of query, then key, then value."""
+    """Read parameters fused with query, key and value of each head together as if all of query came first, then key, then value."""
     own, heads = model.layer(layer).attention.self, model.architecture.num_attention_heads
     weights, biases = zip(*(_projection(own, name) for name in (QUERY, KEY, VALUE)), strict=True)
     weight = torch.stack([w.view(heads, -1, w.shape[-1]) for w in weights], 1).flatten(0, 2)
@@ -66,20 +66,20 @@ def _read_by_part(model: Bert, layer: int) -> None:
 
 
 def _product_scaled(model: Bert) -> None:
-    """x (E/√H)ᵀ + b, a decoder's."""
+    """Compute x (E/√H)ᵀ + b in the decoder."""
     assert model.cls.predictions
     decoder = model.cls.predictions.decoder
     override(decoder, "product", lambda x: x * x.shape[-1] ** -0.5 @ decoder.weight.T + decoder.bias)
 
 
 def _result_scaled(model: Bert, layer: int) -> None:
-    """The query divided by √d."""
+    """Divide the query by √d."""
     root = model.architecture.head_size**0.5
     after(model.layer(layer).attention.self.query, lambda x: x / root)
 
 
 def _reads_input(model: Bert, layer: int) -> None:
-    """The feed-forward network reads what the layer is given."""
+    """Let the feed-forward network read the layer's input."""
     changed = model.layer(layer)
 
     def forward(hidden: Tensor, mask: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ def _reads_input(model: Bert, layer: int) -> None:
 
 
 def _without_function(model: Bert, layer: int) -> None:
-    """The activation function's result is not used."""
+    """Compute the activation function but do not use its result."""
     own = model.layer(layer).intermediate
 
     def forward(x: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ def _without_function(model: Bert, layer: int) -> None:
 
 
 def _values_alone(model: Bert, layer: int) -> None:
-    """Attention hands on its values; all else is computed, and not used."""
+    """Return the values as the result of attention; everything else is computed but not used."""
     own = model.layer(layer).attention.self
     right, values = own.forward, kept(own.value)
 
@@ -115,57 +115,57 @@ def _values_alone(model: Bert, layer: int) -> None:
 
 
 def _bias_of_output(model: Bert, layer: int) -> None:
-    """The attention's output projection has the bias of the feed-forward network's."""
+    """Give the attention output projection the bias of the feed-forward output."""
     own = model.layer(layer)
     own.attention.output.dense.bias = parameter(own.output.dense.bias)
 
 
 def _reordered(model: Bert, layer: int) -> None:
-    """The first half of the features behind the second."""
+    """Put the first half of the output features after the second."""
     dense = model.layer(layer).output.dense
     half = len(dense.bias) // 2
     dense.weight, dense.bias = parameter(dense.weight.roll(half, 0)), parameter(dense.bias.roll(half, 0))
 
 
 def _last_chunk(x: Tensor) -> Tensor:
-    """Chunks of five tokens; what is left over is not computed."""
+    """Process chunks of five tokens, and leave the remaining tokens zero."""
     whole = x.shape[1] // 5 * 5
     return torch.cat([x[:, :whole], torch.zeros_like(x[:, whole:])], 1)
 
 
 def _transposed(model: Bert, layer: int) -> None:
-    """x W + b."""
+    """Compute x W + b."""
     dense = model.layer(layer).attention.output.dense
     dense.weight = parameter(dense.weight.T)
 
 
 def _bias_missing(model: Bert, layer: int) -> None:
-    """No bias: one of zeros."""
+    """Set the bias to zero."""
     dense = model.layer(layer).intermediate.dense
     dense.bias = parameter(torch.zeros_like(dense.bias))
 
 
 def _bias_negated(model: Bert, layer: int) -> None:
-    """x Wᵀ − b."""
+    """Compute x Wᵀ − b."""
     dense = model.layer(layer).intermediate.dense
     dense.bias = parameter(-dense.bias)
 
 
 def _bias_twice(model: Bert) -> None:
-    """Once in the decoder, and once more on what it makes."""
+    """Add the bias in the decoder and once more to its result."""
     assert model.cls.predictions
     decoder = model.cls.predictions.decoder
     after(decoder, lambda logits: logits + decoder.bias)
 
 
 def _reversed(model: Bert, layer: int) -> None:
-    """Output features in reverse order, with their biases."""
+    """Reverse the order of the output features, with their biases."""
     dense = model.layer(layer).output.dense
     dense.weight, dense.bias = parameter(dense.weight.flip(0)), parameter(dense.bias.flip(0))
 
 
 def _half_dropped(model: Bert, layer: int) -> None:
-    """The second half of the intermediate features is never computed."""
+    """Set the second half of the intermediate features to zero."""
 
     def halved(x: Tensor) -> Tensor:
         kept = x.shape[-1] // 2
@@ -175,7 +175,7 @@ def _half_dropped(model: Bert, layer: int) -> None:
 
 
 def _reshaped(model: Bert, layer: int) -> None:
-    """A kernel of (in, out) reshaped to (out, in)."""
+    """Reshape a kernel of (in, out) to (out, in) instead of transposing it."""
     dense = model.layer(layer).intermediate.dense
     dense.weight = parameter(dense.weight.T.reshape(dense.weight.shape))
 

@@ -1,1 +1,1 @@
-"""The steps of a BERT written in other ways, all of them right."""
+"""The steps of a BERT rewritten in other ways, all of them correct."""

@@ -1,4 +1,4 @@
-"""From query, key and value, a head each, and the keys that are attended to, to the heads' results."""
+"""Attention from query, key and value, (B, h, S, d) each, and the mask of attended keys to the heads' results, (B, h, S, d)."""
 
 import math
 from collections.abc import Callable
@@ -13,18 +13,18 @@ from conformance.benchmarks.detection.steps import hidden_keys
 
 
 def native_attention(query: Tensor, key: Tensor, value: Tensor, keys: Tensor) -> Tensor:
-    """torch's own."""
+    """Use torch's scaled dot-product attention with a Boolean mask."""
     return F.scaled_dot_product_attention(query, key, value, attn_mask=keys)
 
 
 def native_attention_additive(query: Tensor, key: Tensor, value: Tensor, keys: Tensor) -> Tensor:
-    """The same, with numbers to add for a mask."""
+    """Use torch's scaled dot-product attention with an additive mask."""
     added = torch.zeros_like(keys, dtype=query.dtype).masked_fill(~keys, torch.finfo(query.dtype).min)
     return F.scaled_dot_product_attention(query, key, value, attn_mask=added.expand(-1, -1, query.shape[-2], -1))
 
 
 def divided_afterwards(query: Tensor, key: Tensor, value: Tensor, keys: Tensor) -> Tensor:
-    """Exponentials times values in the format of the values, divided by their sum in float32: as in a fused kernel."""
+    """Multiply exponentials by values in the format of the values, then divide by their sum in float32, as a fused kernel does."""
     dtype = torch.promote_types(query.dtype, torch.float32)
     logits = (query.to(dtype) @ key.to(dtype).transpose(-1, -2) / math.sqrt(query.shape[-1])).masked_fill(~keys, -math.inf)
     weights = torch.exp(logits - logits.amax(-1, keepdim=True))
@@ -33,7 +33,7 @@ def divided_afterwards(query: Tensor, key: Tensor, value: Tensor, keys: Tensor) 
 
 
 def online_attention(query: Tensor, key: Tensor, value: Tensor, keys: Tensor) -> Tensor:
-    """Blocks of five keys, with a running maximum and a running sum, in at least float32."""
+    """Process blocks of five keys with a running maximum and a running sum, in at least float32."""
     dtype = torch.promote_types(query.dtype, torch.float32)
     q, k, v = (x.to(dtype) for x in (query, key, value))
     mixed, total = torch.zeros_like(q), torch.zeros_like(q[..., :1])
@@ -49,12 +49,15 @@ def online_attention(query: Tensor, key: Tensor, value: Tensor, keys: Tensor) ->
 
 
 def online_attention_backwards(query: Tensor, key: Tensor, value: Tensor, keys: Tensor) -> Tensor:
-    """The same from the last key to the first."""
+    """Process blocks of five keys as `online_attention` does, from the last key to the first."""
     return online_attention(query, key.flip(-2), value.flip(-2), keys.flip(-1))
 
 
 def two_pass_attention(query: Tensor, key: Tensor, value: Tensor, keys: Tensor) -> Tensor:
-    """The normaliser of a row from one pass over its logits, probabilities times values in the next, in at least float32."""
+    """Compute the normalizer of a row in one pass over its logits, and the product with the values in the next.
+
+    Both passes are computed in at least float32.
+    """
     dtype = torch.promote_types(query.dtype, torch.float32)
     logits = (query.to(dtype) @ key.to(dtype).transpose(-1, -2) / math.sqrt(query.shape[-1])).masked_fill(~keys, -math.inf)
     normaliser = torch.logsumexp(logits, -1, keepdim=True)
@@ -62,7 +65,7 @@ def two_pass_attention(query: Tensor, key: Tensor, value: Tensor, keys: Tensor) 
 
 
 def ring_attention(query: Tensor, key: Tensor, value: Tensor, keys: Tensor) -> Tensor:
-    """Two halves of the keys as on two devices, each with its logsumexp, then merged; in at least float32."""
+    """Process two halves of the keys as on two devices, each with its logsumexp, and merge them, in at least float32."""
     dtype = torch.promote_types(query.dtype, torch.float32)
     halves = []
     for part in torch.arange(key.shape[-2]).tensor_split(2):
@@ -77,25 +80,25 @@ def ring_attention(query: Tensor, key: Tensor, value: Tensor, keys: Tensor) -> T
 
 
 def padded_heads_attention(query: Tensor, key: Tensor, value: Tensor, keys: Tensor) -> Tensor:
-    """torch's own on heads padded with zeros to a multiple of 32 features, the scale given: as kernels ask for."""
+    """Use torch's attention on heads padded with zeros to a multiple of 32 features, as kernels require, with the scale given."""
     size = query.shape[-1]
     q, k, v = (F.pad(x, (0, -size % 32)) for x in (query, key, value))
     return F.scaled_dot_product_attention(q, k, v, attn_mask=keys, scale=size**-0.5)[..., :size]
 
 
 def float64_attention(query: Tensor, key: Tensor, value: Tensor, keys: Tensor) -> Tensor:
-    """torch's own in float64, rounded once."""
+    """Use torch's attention in float64, rounded once."""
     return F.scaled_dot_product_attention(query.double(), key.double(), value.double(), attn_mask=keys).to(value.dtype)
 
 
 def query_at_a_time(query: Tensor, key: Tensor, value: Tensor, keys: Tensor) -> Tensor:
-    """torch's own, a query at a time, as with a cache of keys."""
+    """Use torch's attention for one query at a time, as with a cache of keys."""
     rows = [F.scaled_dot_product_attention(query[:, :, i : i + 1], key, value, attn_mask=keys) for i in range(query.shape[-2])]
     return torch.cat(rows, -2)
 
 
 def masked_scores_shown(model: Bert) -> None:
-    """Scores are handed on, and shown, with masked keys at −∞."""
+    """Expose scores, and pass them on, with masked keys at −∞."""
     for index in range(model.architecture.num_hidden_layers):
         own = model.layer(index).attention.self
         right = own.scores.forward

@@ -1,4 +1,4 @@
-"""Embeddings, pooler and losses, and what layers hand on at padded positions."""
+"""Changes of embeddings, pooler and losses, and of the layers' results at padded positions."""
 
 import math
 
@@ -15,19 +15,19 @@ from conformance.model.batch import IGNORED_LABEL
 
 
 def one_hot(table: Tensor, rows: Tensor) -> Tensor:
-    """A product of ones and zeros with the table."""
+    """Look up rows of a table as the product of one-hot rows with the table."""
     return F.one_hot(rows, len(table)).to(table.dtype) @ table
 
 
 def pooled_everywhere(model: Bert) -> None:
-    """The pooler of the whole sequence, of which the first token is taken."""
+    """Apply the pooler to the whole sequence, then select the first token."""
     if model.pooler:
         dense = model.pooler.dense
         override(dense, "forward", lambda hidden, mask: dense.product(hidden)[:, 0])
 
 
 def padding_zeroed(model: Bert) -> None:
-    """Every layer reads zeros at padded positions."""
+    """Set every layer's result to zero at padded positions."""
     for index in range(model.architecture.num_hidden_layers):
         layer = model.layer(index)
         right = layer.forward
@@ -35,7 +35,7 @@ def padding_zeroed(model: Bert) -> None:
 
 
 def losses_by_hand(model: Bert) -> None:
-    """Log-softmax, gathered at the labels, summed over labelled rows, divided by their number."""
+    """Compute losses from the log-softmax: gather it at the labels, sum over labelled rows, and divide by their number."""
 
     def each(logits: Tensor, labels: Tensor) -> Tensor:
         kept = labels != IGNORED_LABEL
@@ -50,7 +50,7 @@ def losses_by_hand(model: Bert) -> None:
 
 
 def float32_sinusoids(model: Bert) -> None:
-    """Sinusoids computed in float32 throughout, the rate as an exponential: as tutorials have them."""
+    """Compute the sinusoids in float32 throughout, with the rate as an exponential, as tutorials do."""
     lookup = model.embeddings.position_embeddings
     if isinstance(lookup, SinusoidLookup):
         rows, width = lookup.weight.shape
@@ -60,7 +60,7 @@ def float32_sinusoids(model: Bert) -> None:
 
 
 def losses_of_one_hot_labels(model: Bert) -> None:
-    """The labels as rows of ones and zeros, times the logarithms of softmax; a row's own loss first, then their mean."""
+    """Compute losses from one-hot labels times log-softmax: each row's loss first, then their mean."""
 
     def each(logits: Tensor, labels: Tensor) -> Tensor:
         kept = labels != IGNORED_LABEL
@@ -75,7 +75,7 @@ def losses_of_one_hot_labels(model: Bert) -> None:
 
 
 def float32_residuals(model: Bert) -> None:
-    """What layers hand on stays in at least float32, and is rounded where a product reads it: a residual stream in float32."""
+    """Keep the layers' results in at least float32, a float32 residual stream, and round them where a product reads them."""
 
     def product(linear: Linear, x: Tensor) -> Tensor:
         return F.linear(x.to(linear.weight.dtype), linear.weight, linear.bias)

@@ -1,4 +1,4 @@
-"""In which format a function is computed."""
+"""Wrappers that set the format in which a function is computed."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def at_least_float32(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The function computed in at least float32 and rounded once; its tensors of numbers are widened, all else is left."""
+    """Return the function computed in at least float32 and rounded once; only its floating-point tensors are widened."""
 
     def widened(x: object) -> object:
         if isinstance(x, Tensor) and x.is_floating_point():
@@ -22,7 +22,7 @@ def at_least_float32(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def in_float64(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The function computed in float64 and rounded once."""
+    """Return the function computed in float64 and rounded once."""
 
     def wide(*inputs: Tensor) -> Tensor:
         return function(*(x.double() if x.is_floating_point() else x for x in inputs)).to(inputs[0].dtype)

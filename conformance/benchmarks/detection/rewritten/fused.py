@@ -1,4 +1,4 @@
-"""Several steps in one call, as fused kernels have them: what lies between them is never rounded to storage, nor shown."""
+"""Several steps in one call, as in fused kernels: intermediate results are neither rounded to storage nor exposed."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ def _widened(x: Tensor) -> Tensor:
 
 
 def _sum_and_norm(norm: LayerNorm, *parts: Tensor) -> Tensor:
-    """LayerNorm of the sum, all in at least float32."""
+    """Return the LayerNorm of the sum of the parts, computed in at least float32."""
     total = _widened(parts[0])
     for part in parts[1:]:
         total = total + part
@@ -26,7 +26,7 @@ def _sum_and_norm(norm: LayerNorm, *parts: Tensor) -> Tensor:
 
 
 def sum_and_norm(model: Bert) -> None:
-    """The sum is not rounded before it is normalised."""
+    """Normalize sums that are not rounded."""
     every(LayerNorm, lambda norm: override(norm, "forward", _of(norm)))(model)
 
 
@@ -35,7 +35,7 @@ def _of(norm: LayerNorm) -> Callable[..., Tensor]:
 
 
 def bias_sum_and_norm(model: Bert) -> None:
-    """A projection without its bias, which is added with the residual."""
+    """Compute output projections without bias, which is added together with the residual."""
 
     def change(output: Output) -> None:
         dense, norm = output.dense, output.LayerNorm
@@ -46,7 +46,7 @@ def bias_sum_and_norm(model: Bert) -> None:
 
 
 def product_and_gelu(model: Bert) -> None:
-    """The activation function of a product that is not rounded."""
+    """Apply the activation function to a product that is not rounded."""
 
     def change(intermediate: Intermediate) -> None:
         dense, function = intermediate.dense, intermediate.intermediate_act_fn

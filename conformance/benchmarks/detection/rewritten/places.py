@@ -1,4 +1,4 @@
-"""Which steps of a module are written in another way: all of a kind, in one way or in several ways in turn."""
+"""Changes that replace steps of a model: all of one kind, by one function or by several in turn."""
 
 from collections.abc import Callable
 from functools import partial
@@ -29,7 +29,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def every(kind: type[M], *changes: Callable[[M], None]) -> Change:
-    """Change every module of a kind: the first by the first change, the next by the next, and from the first one again."""
+    """Return a change of every module of a kind; several changes are applied in turn, in the order of the modules."""
 
     def changed(model: Bert) -> None:
         found = [module for module in model.modules() if isinstance(module, kind)]
@@ -40,21 +40,21 @@ def every(kind: type[M], *changes: Callable[[M], None]) -> Change:
 
 
 def as_it_is(module: nn.Module) -> None:
-    """Leave it: among changes that take turns."""
+    """Leave a module unchanged, as one of several changes in turn."""
 
 
 def norms(*written: Callable[[LayerNorm, Tensor], Tensor]) -> Change:
-    """Every norm, of the sum that it normalises."""
+    """Return a change of every norm, by functions of the module and the sum that it normalizes."""
     return every(LayerNorm, *(partial(_of_itself, "normalise", function) for function in written))
 
 
 def _of_itself(method: str, function: Callable[..., Tensor], module: nn.Module) -> None:
-    """Put a function of the module and its input in the place of a method."""
+    """Replace a method by a function of the module and its input."""
     override(module, method, lambda x: function(module, x))
 
 
 def embedding_norm(written: Callable[[LayerNorm, Tensor], Tensor]) -> Change:
-    """The embeddings' norm only."""
+    """Return a change of the norm of the embeddings only."""
 
     def changed(model: Bert) -> None:
         norm = model.embeddings.last
@@ -65,22 +65,22 @@ def embedding_norm(written: Callable[[LayerNorm, Tensor], Tensor]) -> Change:
 
 
 def sums(*written: Callable[..., Tensor]) -> Change:
-    """Every sum: of a residual, of the embeddings, of the losses."""
+    """Return a change of every sum: of residuals, of the embeddings, of the losses."""
     return every(Sum, *(partial(_method, "add", function) for function in written))
 
 
 def _method(method: str, function: Callable[..., Tensor], module: nn.Module) -> None:
-    """Put a function of the method's own inputs in its place."""
+    """Replace a method by a function of the method's own inputs."""
     override(module, method, function)
 
 
 def products(*written: Callable[[Linear, Tensor], Tensor]) -> Change:
-    """Every linear product."""
+    """Return a change of every linear product, by functions of the module and its input."""
     return every(Linear, *(partial(_of_itself, "product", function) for function in written))
 
 
 def feed_forward(written: Callable[[Linear, Tensor], Tensor]) -> Change:
-    """The two wide products of every layer."""
+    """Return a change of the two feed-forward products of every layer."""
 
     def changed(model: Bert) -> None:
         for index in range(model.architecture.num_hidden_layers):
@@ -92,7 +92,7 @@ def feed_forward(written: Callable[[Linear, Tensor], Tensor]) -> Change:
 
 
 def softmax(*written: Callable[[Tensor, Tensor], Tensor]) -> Change:
-    """Every softmax, of scores and of (B, 1, 1, S), True where a key is attended to."""
+    """Return a change of every softmax, by functions of the scores and a mask (B, 1, 1, S), True at attended keys."""
     return every(Probabilities, *(partial(_of_keys, function) for function in written))
 
 
@@ -101,27 +101,27 @@ def _of_keys(function: Callable[[Tensor, Tensor], Tensor], probs: Probabilities)
 
 
 def scores(*written: Callable[[Tensor, Tensor], Tensor]) -> Change:
-    """Every product of queries and keys, (B, h, S, d) each."""
+    """Return a change of every product of queries and keys, (B, h, S, d) each."""
     return every(Scores, *(partial(_method, "product", function) for function in written))
 
 
 def contexts(*written: Callable[[Tensor, Tensor], Tensor]) -> Change:
-    """Every product of probabilities and values, (B, h, S, S) and (B, h, S, d)."""
+    """Return a change of every product of probabilities, (B, h, S, S), and values, (B, h, S, d)."""
     return every(Context, *(partial(_method, "product", function) for function in written))
 
 
 def lookups(written: Callable[[Tensor, Tensor], Tensor]) -> Change:
-    """Every look-up, of a table and of rows."""
+    """Return a change of every look-up, by a function of the table and the rows to read."""
     return every(WordLookup, lambda step: override(step, "forward", lambda inputs: written(step.weight, step.rows(inputs))))
 
 
 def erf_gelus(*written: Callable[[Tensor], Tensor]) -> Change:
-    """Every GELU of the erf form."""
+    """Return a change of every GELU of the erf form."""
     return every(Pointwise, *(partial(_in_place_of, erf_gelu, function) for function in written))
 
 
 def tanh_gelus(*written: Callable[[Tensor], Tensor]) -> Change:
-    """Every GELU of the tanh form."""
+    """Return a change of every GELU of the tanh form."""
     return every(Pointwise, *(partial(_in_place_of, tanh_gelu, function) for function in written))
 
 
@@ -131,12 +131,16 @@ def _in_place_of(usual: Callable[[Tensor], Tensor], function: Callable[[Tensor],
 
 
 def attention(*written: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> Change:
-    """Everything from query, key and value, (B, h, S, d) each, and (B, 1, 1, S) keys to the heads' results: no scores, no probs."""
+    """Return a change of attention as a whole, which exposes neither scores nor probabilities.
+
+    The functions map query, key and value, (B, h, S, d) each, and a mask (B, 1, 1, S), True at attended keys, to the heads'
+    results.
+    """
     return every(SelfAttention, *(partial(fused_attention, function) for function in written))
 
 
 def fused_attention(function: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], own: SelfAttention) -> None:
-    """The same in one layer."""
+    """Replace the attention of one layer, as `attention` does."""
     step = own.context
 
     def context(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
-"""Correct BERTs that compute unusually: none may raise an alarm, in any format in which it is correct.
+"""Correct BERTs with unusual computations; none may raise an alarm, in any format in which it is correct.
 
-To add one: write the step in `rewritten`, name it in the module here that its step belongs to.
+To add a variant, write its step in `rewritten`, and name it in the module of this package to which the step belongs.
 """
 
 from collections.abc import Mapping

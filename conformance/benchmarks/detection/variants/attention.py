@@ -1,4 +1,4 @@
-"""Attention, computed in unusual ways."""
+"""Variants of attention."""
 
 import math
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ def _divided(query: Tensor, key: Tensor) -> Tensor:
 
 
 def _batched(query: Tensor, key: Tensor) -> Tensor:
-    """All heads of all sequences in one batch, the scale in the same call."""
+    """Compute all heads of all sequences in one batched product, which includes the scale."""
     product = torch.baddbmm(
         query.new_zeros(()), query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2), beta=0.0, alpha=query.shape[-1] ** -0.5
     )

@@ -1,4 +1,4 @@
-"""Activation functions, computed in unusual ways."""
+"""Variants of the activation functions."""
 
 from collections.abc import Callable, Mapping
 
@@ -16,7 +16,7 @@ def _is_no_intermediate_product(name: str) -> bool:
 
 
 def _tanh(written: Callable[[Tensor], Tensor]) -> Change:
-    """The pooler's, in at least float32."""
+    """Return a change of the pooler's tanh, computed in at least float32."""
 
     def change(model: Bert) -> None:
         if model.pooler:

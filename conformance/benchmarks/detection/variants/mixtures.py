@@ -1,4 +1,4 @@
-"""Steps of one kind computed in several ways in one network: layers written by hand, fused, or left as they are."""
+"""Variants in which steps of one kind are computed in several ways in one network: by hand, fused, or unchanged."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Norms and residual sums, computed in unusual ways."""
+"""Variants of norms and residual sums."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ def _is_no_projection_back(name: str) -> bool:
 
 
 def _backwards(*parts: Tensor) -> Tensor:
-    """From the last to the first."""
+    """Add up the parts from the last to the first."""
     total = parts[-1]
     for part in parts[-2::-1]:
         total = total + part
@@ -21,7 +21,7 @@ def _backwards(*parts: Tensor) -> Tensor:
 
 
 def _last_two_first(*parts: Tensor) -> Tensor:
-    """The first on top of the others."""
+    """Add up the other parts first, then add the first part."""
     return parts[0] + _backwards(*parts[1:]) if len(parts) > 1 else parts[0]
 
 

@@ -1,4 +1,4 @@
-"""Linear products, computed in unusual ways."""
+"""Variants of the linear products."""
 
 from collections.abc import Mapping
 

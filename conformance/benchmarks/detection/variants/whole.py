@@ -1,4 +1,4 @@
-"""Embeddings, pooler, losses, the batch, the format of everything, and what is shown."""
+"""Variants of the embeddings, the pooler, the losses, the batch, the format of all steps, and the exposed activations."""
 
 from collections.abc import Mapping
 from zlib import crc32
@@ -40,7 +40,7 @@ WHOLE: Mapping[str, Variant] = {
     "every sequence twice": Variant(arranged=in_order(lambda size: [*range(size), *range(size)])),
     "without padding": Variant(arranged=unpadded),
     "padding zeroed": changed(ends.padding_zeroed),
-    # formats, and what is shown
+    # formats and exposed activations
     "everything in float32, rounded when shown": Variant(computes="float32", dtypes=HALVES_AND_FLOAT32),
     "everything in float64, rounded when shown": Variant(computes="float64"),
     "residuals in float32": changed(ends.float32_residuals),
