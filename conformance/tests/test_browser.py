@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from conformance.report.views import TEXTS
-from conformance.tests.pages import HOSTILE, changes_shown, difference_shown, sample, trace_shown
+from conformance.tests.sample_pages import HOSTILE, changes_shown, difference_shown, sample, trace_shown
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]

@@ -24,10 +24,10 @@ from conformance.numerics.devices import require_device
 from conformance.oracle import Network
 from conformance.results.file import read_results
 from conformance.results.records import CheckRecord, Results
-from conformance.tests import matrix_unit, pretend
+from conformance.tests import fake_accelerator, matrix_unit
 from implementations.demystified_as_written import demystified_as_written
 
-MISPLACED = "conformance.tests.misplaced"
+MISPLACED = "conformance.tests.wrong_device"
 LAYERS = 3
 AT_ODDS = ("elsewhere", "mixed", "beyond", "beyond_as_well", "ending")
 RIGHT = ("making-bert", "hf-sdpa", "inner-workings")
@@ -39,7 +39,7 @@ cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device 
 def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Results:
     """One run of candidates at odds with their device, with right ones before, between and after."""
     folder = tmp_path_factory.mktemp(request.param)
-    pretend.installed(folder)
+    fake_accelerator.installed(folder)
     names = [RIGHT[0], *(f"{MISPLACED}:{n}" for n in AT_ODDS[:3]), RIGHT[1], *(f"{MISPLACED}:{n}" for n in AT_ODDS[3:]), RIGHT[2]]
     command = ["run", "--golden", "tiny", "--device", request.param, "--out", str(folder / "out")]
     done = subprocess.run(

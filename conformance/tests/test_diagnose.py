@@ -21,7 +21,7 @@ from conformance.diagnosis.tables import tables
 from conformance.errors import UsageError
 from conformance.report.diagnosis_document import document
 from conformance.report.markdown import markdown
-from conformance.tests.test_checkpoint import _write
+from conformance.tests.test_own_checkpoints import _write
 
 TINY = load_golden("tiny")
 CHECKPOINT, BATCH = TINY.checkpoint, TINY.batches["padded"]

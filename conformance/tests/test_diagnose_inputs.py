@@ -17,7 +17,7 @@ from conformance.goldens.discriminating import weights
 from conformance.model.tokenizer import tokenized
 from conformance.numerics.formats import Array
 from conformance.oracle.pooling import WEIGHTS
-from conformance.tests.dense import ARCHITECTURE, TANH, directory, network
+from conformance.tests.dense_modules import ARCHITECTURE, TANH, directory, network
 from implementations.hugging_face import hf_eager
 
 Captured = pytest.CaptureFixture[str]

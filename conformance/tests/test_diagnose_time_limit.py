@@ -22,8 +22,8 @@ from conformance.progress import watched
 from conformance.report.diagnosis_document import document
 from conformance.report.markdown import markdown
 from conformance.report.terminal import plain
-from conformance.tests.test_checkpoint import _write
 from conformance.tests.test_diagnose import BATCH, CHECKPOINT, _hidden, _inputs, _model, _text
+from conformance.tests.test_own_checkpoints import _write
 from conformance.tests.test_progress import Terminal
 
 

@@ -22,7 +22,7 @@ from conformance.cli import main
 from conformance.errors import UsageError
 from conformance.report.findings import findings
 from conformance.results.to_records import activation_records
-from conformance.tests import traps
+from conformance.tests import export_mistakes
 from implementations import exports
 from implementations import inner_workings as inner
 from implementations.demystified import demystified
@@ -222,28 +222,28 @@ class _KeysFirst(inner.BertSelfAttention):
 
 
 def _with(part: str, kind: type[nn.Module]) -> nn.Module:
-    model = traps.module()
+    model = export_mistakes.module()
     for layer in model.bert.encoder.layer:
         getattr(layer.attention, part).__class__ = kind
     return model
 
 
 def _logits_in(dtype: torch.dtype) -> Any:
-    return lambda model, *inputs: traps._logits(model, *inputs).to(dtype).clone()
+    return lambda model, *inputs: export_mistakes._logits(model, *inputs).to(dtype).clone()
 
 
 UNUSUAL = {
-    "in place": lambda: traps.Called(_with("output", _InPlace), traps._logits),
-    "keys first": lambda: traps.Called(_with("self", _KeysFirst), traps._logits),
-    "outputs cast and cloned": lambda: traps.Called(traps.module(), _logits_in(torch.float32)),
+    "in place": lambda: export_mistakes.Called(_with("output", _InPlace), export_mistakes._logits),
+    "keys first": lambda: export_mistakes.Called(_with("self", _KeysFirst), export_mistakes._logits),
+    "outputs cast and cloned": lambda: export_mistakes.Called(export_mistakes.module(), _logits_in(torch.float32)),
 }
 
 
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_an_unusual_archive_that_is_right_conforms_looked_into_and_as_it_is(name: str, tmp_path: Path) -> None:
-    archive = Archive(traps.traced(UNUSUAL[name](), tmp_path / "unusual.pt"))
+    archive = Archive(export_mistakes.traced(UNUSUAL[name](), tmp_path / "unusual.pt"))
     for seen in (archive, archive.unobserved):
-        result = check(seen, traps.GOLDEN)
+        result = check(seen, export_mistakes.GOLDEN)
         assert result.conforms, result.reason
 
 
@@ -257,7 +257,7 @@ def test_no_axis_is_taken_for_another_in_a_square_batch(tmp_path: Path) -> None:
     def how(m: nn.Module, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
         return m(ids, types, mask)
 
-    path = traps.traced(traps.Called(model, how), tmp_path / "first.pt")
+    path = export_mistakes.traced(export_mistakes.Called(model, how), tmp_path / "first.pt")
     result = check(Archive(path), golden_of("square", golden.checkpoint, {"square": Batch.of(square)}))
     assert result.conforms, result.reason
 
@@ -267,7 +267,7 @@ def test_an_unusual_exported_program_conforms(how: str, tmp_path: Path) -> None:
     class Beside(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.model = traps.module()
+            self.model = export_mistakes.module()
 
         def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor | None, Tensor]:
             return None, self.model(input_ids, attention_mask, token_type_ids).logits
@@ -288,29 +288,32 @@ def test_an_unusual_exported_program_conforms(how: str, tmp_path: Path) -> None:
 
 
 def test_a_program_that_returns_nothing_known_is_told(tmp_path: Path) -> None:
-    path = traps.traced(traps.Called(traps.module(), lambda m, *inputs: traps._logits(m, *inputs).flip(-1)), tmp_path / "x.pt")
+    path = export_mistakes.traced(
+        export_mistakes.Called(export_mistakes.module(), lambda m, *inputs: export_mistakes._logits(m, *inputs).flip(-1)),
+        tmp_path / "x.pt",
+    )
     for seen in (Archive(path), Archive(path).unobserved):
         result = check(seen, "tiny")
         assert result.outcome == "fail"
         assert "it returns (6, 3), and none of it is known for an output" in result.reason
 
 
-# The traps.
+# The export_mistakes.
 
 NAMED: dict[str, tuple[Callable[[Path], Path], set[str]]] = {
-    "training mode": (traps.in_training_mode, {"dropout-active"}),
-    "token types baked": (traps.token_types_baked, {"token-types-other"}),
-    "mask baked": (traps.mask_baked, {"mask-other"}),
-    "inputs swapped": (traps.inputs_swapped, {"token-types-from-mask", "mask-from-token-types"}),
-    "mask dropped": (traps.mask_dropped, {"mask-ignored"}),
-    "reduced precision": (traps.reduced_precision, {"precision-bfloat16", "result-bfloat16"}),
+    "training mode": (export_mistakes.in_training_mode, {"dropout-active"}),
+    "token types baked": (export_mistakes.token_types_baked, {"token-types-other"}),
+    "mask baked": (export_mistakes.mask_baked, {"mask-other"}),
+    "inputs swapped": (export_mistakes.inputs_swapped, {"token-types-from-mask", "mask-from-token-types"}),
+    "mask dropped": (export_mistakes.mask_dropped, {"mask-ignored"}),
+    "reduced precision": (export_mistakes.reduced_precision, {"precision-bfloat16", "result-bfloat16"}),
 }
 
 
 @pytest.mark.parametrize("trap", NAMED)
 def test_the_trap_is_caught_by_name(trap: str, tmp_path: Path) -> None:
     fall, names = NAMED[trap]
-    result = check(Archive(fall(tmp_path)), traps.GOLDEN)
+    result = check(Archive(fall(tmp_path)), export_mistakes.GOLDEN)
     assert result.outcome == "fail"
     assert names <= _rendered(result)
 
@@ -318,15 +321,15 @@ def test_the_trap_is_caught_by_name(trap: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("trap", "checked", "words"),
     [
-        (traps.length_baked, "generated-batches", "its length is baked in: it runs at 16, and at no other"),
-        (traps.batch_baked, "batching", "its batch size is baked in: it runs at 6, and at no other"),
+        (export_mistakes.length_baked, "generated-batches", "its length is baked in: it runs at 16, and at no other"),
+        (export_mistakes.batch_baked, "batching", "its batch size is baked in: it runs at 6, and at no other"),
     ],
     ids=["length", "batch size"],
 )
 def test_a_size_that_is_baked_in_is_told(trap: Any, checked: str, words: str, tmp_path: Path) -> None:
     archive = Archive(trap(tmp_path))
-    assert check(archive, traps.GOLDEN).conforms  # the size that it was made at is right
-    result = run(CHECKS[checked], archive, traps.GOLDEN, "cpu", "float32")
+    assert check(archive, export_mistakes.GOLDEN).conforms  # the size that it was made at is right
+    result = run(CHECKS[checked], archive, export_mistakes.GOLDEN, "cpu", "float32")
     assert result.outcome in ("fail", "crash")
     assert words in result.reason
 
@@ -342,8 +345,8 @@ def test_sizes_that_an_onnx_model_declares_are_told(tmp_path: Path) -> None:
 
 
 def test_the_same_module_without_a_trap_conforms(tmp_path: Path) -> None:
-    path = traps.traced(traps.Called(traps.module(), traps._logits), tmp_path / "right.pt")
-    assert check(Archive(path), traps.GOLDEN).conforms
+    path = export_mistakes.traced(export_mistakes.Called(export_mistakes.module(), export_mistakes._logits), tmp_path / "right.pt")
+    assert check(Archive(path), export_mistakes.GOLDEN).conforms
 
 
 # Files.

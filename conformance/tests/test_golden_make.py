@@ -24,8 +24,8 @@ from conformance.judge.verify import verify
 from conformance.model.digest import content_digest
 from conformance.report.views import TEXTS
 from conformance.results.file import read_results
-from conformance.tests.test_checkpoint import _write
-from conformance.tests.test_commands import BAD
+from conformance.tests.test_diff_report_trace_replay import BAD
+from conformance.tests.test_own_checkpoints import _write
 
 Told = pytest.CaptureFixture[str]
 WEIGHTS = "model.safetensors"

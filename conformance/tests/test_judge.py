@@ -10,7 +10,7 @@ import torch
 from conformance import Result, check, golden_of, load_golden
 from conformance.errors import DependencyMissingError
 from conformance.judge.depth import Depth
-from conformance.tests.planted import (
+from conformance.tests.planted_mistakes import (
     MadeOf,
     NativeNorm,
     Plant,

@@ -48,7 +48,7 @@ def test_what_matches_nothing_that_exists_is_an_error_with_the_nearest_name(slip
         {"golden": "tiny"},
         {"golden": "min*"},
         {"implementation": "hf-*"},
-        {"implementation": "conformance.tests.planted:anything"},  # what a name like this stands for is not imported
+        {"implementation": "conformance.tests.planted_mistakes:anything"},  # what a name like this stands for is not imported
         {"implementation": __file__},
         {"dtype": "bfloat16"},
         {"device": "cuda:1"},

@@ -22,7 +22,7 @@ from conformance.mapping.mapped import implementation_of, proposed
 from conformance.mapping.proposal import Proposal
 from conformance.mapping.source import adaptor, variable
 from conformance.mapping.tensors import layer_patterns
-from conformance.tests.strangers import STRANGERS, proposal, stranger
+from conformance.tests.third_party_models import STRANGERS, proposal, stranger
 
 # Of each, a golden of sizes that it takes: one has four times the width inside whatever it is given.
 COMPLETE = {

@@ -16,7 +16,7 @@ from conformance.mapping.mapped import implementation_of, proposed
 from conformance.mapping.probe import batch_for
 from conformance.mapping.signature import builder_of
 from conformance.mapping.source import adaptor
-from conformance.tests.strangers import proposal, stranger
+from conformance.tests.third_party_models import proposal, stranger
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_a_mask_in_another_form_is_made_of_the_batch_s(name: str, mask: str) -> 
 
 def test_an_object_that_holds_the_mask_alone_is_made_and_imported() -> None:
     found = proposal("masked:KeptMaskBert")
-    assert "from conformance.tests.strangers.masked import Kept, KeptMaskBert" in adaptor(found)
+    assert "from conformance.tests.third_party_models.masked import Kept, KeptMaskBert" in adaptor(found)
     assert check(implementation_of(found), "tiny", depth="screen").outcome == "pass"
 
 

@@ -27,7 +27,7 @@ from conformance.oracle.gradients.sums import Seed
 from conformance.oracle.initialization import InitialConstant, InitialDraw
 from conformance.oracle.optimizer import Initial
 from conformance.oracle.training_run import TrainingRun
-from conformance.tests.dense import TANH, network
+from conformance.tests.dense_modules import TANH, network
 
 
 @given(st.floats(-1e4, 1e4), st.sampled_from(["float32", "bfloat16", "float16"]))

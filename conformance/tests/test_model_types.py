@@ -18,7 +18,7 @@ from conformance.model.batch import Batch
 from conformance.model.model_types import ROBERTA
 from conformance.report.findings import findings
 from conformance.results.to_records import activation_records
-from conformance.tests.test_checkpoint import _write
+from conformance.tests.test_own_checkpoints import _write
 
 SIZES: dict[str, Any] = {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 SIZES |= {"intermediate_size": 48, "max_position_embeddings": 20, "type_vocab_size": 1, "layer_norm_eps": 1e-5, "pad_token_id": 1}

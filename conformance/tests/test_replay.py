@@ -14,8 +14,8 @@ from conformance.report.run.case import command
 from conformance.results.case import Case
 from conformance.results.file import read_results
 from conformance.results.records import CheckRecord
-from conformance.tests.planted import MadeOf
-from conformance.tests.test_checkpoint import LAST, TINY, _published, _write
+from conformance.tests.planted_mistakes import MadeOf
+from conformance.tests.test_own_checkpoints import LAST, TINY, _published, _write
 
 HIDING = "conformance.tests.test_replay:hiding_the_last"
 hiding_the_last = MadeOf(lambda found: {name: value for name, value in found.items() if name != LAST})

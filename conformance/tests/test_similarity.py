@@ -18,7 +18,7 @@ from conformance.numerics.arithmetic import modular
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
 from conformance.progress import watched
-from conformance.tests.dense import ARCHITECTURE, TANH, directory
+from conformance.tests.dense_modules import ARCHITECTURE, TANH, directory
 
 Captured = pytest.CaptureFixture[str]
 APART = [f"w{i} w{i + 3} w{i + 9} w{2 * i}" for i in range(4)]

@@ -20,7 +20,7 @@ from conformance.checks.run_check import run
 from conformance.errors import UnknownNameError
 from conformance.model.batch import Batch
 from conformance.tests.broken_pipelines import BROKEN as BROKEN_PIPELINES
-from conformance.tests.planted import Planted, epsilon, unscaled
+from conformance.tests.planted_mistakes import Planted, epsilon, unscaled
 from implementations.hugging_face import HuggingFace
 
 pytest_plugins = ["pytester"]
@@ -94,7 +94,7 @@ def test_required_activations_that_are_hidden_fail() -> None:
 
 FILE = """
 from conformance import parametrize_with_checks
-from conformance.tests.planted import Planted, epsilon
+from conformance.tests.planted_mistakes import Planted, epsilon
 from implementations.hugging_face import HuggingFace
 
 good, bad = HuggingFace("eager"), Planted(epsilon(0))

@@ -26,7 +26,7 @@ from conformance.report.views import PIPED, TEXTS
 from conformance.results.case import Case
 from conformance.results.merge import merged
 from conformance.results.records import FaultRecord, Note, Results
-from conformance.tests.recorded import EMPTY, activation, checked, everything, run
+from conformance.tests.sample_records import EMPTY, activation, checked, everything, run
 
 _LOOKED_FOR = (
     *("mask-added-raw", "epsilon", "scale-missing", "gelu-argument"),

@@ -25,7 +25,7 @@ from conformance.report.terminal import plain
 from conformance.report.trace.trace_document import document
 from conformance.report.trace.trace_rows import rows
 from conformance.report.trace.trace_view import rendered, trace_view
-from conformance.tests.test_checkpoint import _write
+from conformance.tests.test_own_checkpoints import _write
 
 TINY = load_golden("tiny")
 TRUE = true_trace(TINY)

@@ -9,7 +9,7 @@ import pytest
 
 from conformance import load_golden, read_results
 from conformance.results.records import CheckRecord
-from conformance.tests.test_checkpoint import _write
+from conformance.tests.test_own_checkpoints import _write
 
 ABSENT = "raise ModuleNotFoundError(\"No module named 'transformers'\", name='transformers')"
 COMMANDS = [

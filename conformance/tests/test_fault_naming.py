@@ -173,7 +173,7 @@ def test_a_number_has_as_many_digits_as_its_error_warrants(value: float, deviati
 
 
 def test_diff_names_each_sides_mistakes(capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["diff", "conformance.tests.test_naming:five_faults", "hf-eager", "--golden", "deep"])
+    code = main(["diff", "conformance.tests.test_fault_naming:five_faults", "hf-eager", "--golden", "deep"])
     rendered = " ".join(capsys.readouterr().out.split())
     assert code == 1
     assert "epsilon is 1e-05, the checkpoint says 1e-12" in rendered

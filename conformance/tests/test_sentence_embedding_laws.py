@@ -15,7 +15,7 @@ from conformance.checks.run_check import run
 from conformance.checks.search.plan import Plan
 from conformance.judge.selection import judged_elements
 from conformance.model.activations import table
-from conformance.tests.dense import ARCHITECTURE, network
+from conformance.tests.dense_modules import ARCHITECTURE, network
 from conformance.tests.lawless import Around
 
 GOLDEN = "token-heads"  # the normalised mean

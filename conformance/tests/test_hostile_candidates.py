@@ -23,7 +23,7 @@ from conformance.report.junit import junit
 from conformance.report.views import TEXTS
 from conformance.results.file import read_results
 from conformance.results.to_records import results_of
-from conformance.tests.planted import Planted, epsilon
+from conformance.tests.planted_mistakes import Planted, epsilon
 from implementations.hugging_face import HuggingFace
 from implementations.making_bert import making_bert
 
@@ -240,7 +240,18 @@ def result_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, candidate in (("pass", Candidate()), ("fail", Planted(epsilon(0)))):
         folder = tmp_path_factory.mktemp(name)
         globals()["same"] = candidate
-        main(["run", "-i", "conformance.tests.test_attacks:same", "--golden", "tiny", "--in-process", "--out", str(folder)])
+        main(
+            [
+                "run",
+                "-i",
+                "conformance.tests.test_hostile_candidates:same",
+                "--golden",
+                "tiny",
+                "--in-process",
+                "--out",
+                str(folder),
+            ]
+        )
         files[name] = folder / "results.jsonl"
     return files
 
@@ -292,7 +303,7 @@ def test_an_activation_that_failed_and_is_hidden_now_is_no_better(result_files: 
         (["trace", "hf-eager", "--dtype", "flot"], 2),
         (["trace", "hf-eager", "--device", "cuda:99"], 2),
         (["trace", "hf-eager", "--golden", "sinusoidal"], 2),
-        (["diff", "hf-eager", "conformance.tests.test_attacks:crashing"], 1),
+        (["diff", "hf-eager", "conformance.tests.test_hostile_candidates:crashing"], 1),
         (["report", "nowhere.jsonl"], 2),
         (["run", "-i", "hf-eager", "--golden", "tiny", "--out", "/proc/x"], 2),
         (["run", "-i", "hf-eager", "--text", "hello"], 2),

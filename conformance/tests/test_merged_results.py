@@ -13,7 +13,7 @@ from conformance.results.file import Writer
 from conformance.results.merge import merged
 from conformance.results.records import GoldenRecord, Results
 from conformance.results.shards import Run
-from conformance.tests.recorded import activation, checked, header, run
+from conformance.tests.sample_records import activation, checked, header, run
 
 CASE = Case("bert", "tiny")
 

@@ -24,7 +24,7 @@ from conformance.report.trace.trace_view import trace_view
 from conformance.results.records import CaseRecords, Note, Results
 from conformance.results.to_records import records_of
 from conformance.tests.lawless import BROKEN
-from conformance.tests.planted import Planted, epsilon, tanh_gelu
+from conformance.tests.planted_mistakes import Planted, epsilon, tanh_gelu
 from implementations.hugging_face import HuggingFace
 
 HOSTILE = """<script>hacked()</script><img src=x onerror="hacked()">'"&amp;{{ 7*7 }}"""

@@ -16,8 +16,8 @@ from conformance.errors import CheckpointError, UnsupportedArchitectureError
 from conformance.model.dense import Dense
 from conformance.report.findings import findings, layers_of, sentence
 from conformance.results.to_records import activation_records
-from conformance.tests.dense import ARCHITECTURE, PLAIN, TANH, WIDTH, directory, network
-from conformance.tests.planted import Planted
+from conformance.tests.dense_modules import ARCHITECTURE, PLAIN, TANH, WIDTH, directory, network
+from conformance.tests.planted_mistakes import Planted
 from implementations.hugging_face import BertWithHeads, hf_eager
 from implementations.inner_workings import inner_workings
 

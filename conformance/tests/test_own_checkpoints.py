@@ -16,7 +16,7 @@ from conformance.goldens.custom_golden import from_directory, read_batches
 from conformance.model.checkpoint import Checkpoint
 from conformance.oracle import Network
 from conformance.results.file import read_results
-from conformance.tests.planted import MadeOf, Planted, unscaled
+from conformance.tests.planted_mistakes import MadeOf, Planted, unscaled
 from implementations.hugging_face import HuggingFace
 
 TINY = load_golden("tiny")
@@ -95,7 +95,18 @@ def test_run_on_a_checkpoint_without_inputs_generates_them(tmp_path: Path) -> No
     on = ["--checkpoint", str(folder), "--out", str(tmp_path / "out")]
     assert main(["run", "-i", "hf-eager", *on]) == 0
     assert (
-        main(["run", "-i", "conformance.tests.test_commands:bad", "--checkpoint", str(folder), "--out", str(tmp_path / "out")]) == 1
+        main(
+            [
+                "run",
+                "-i",
+                "conformance.tests.test_diff_report_trace_replay:bad",
+                "--checkpoint",
+                str(folder),
+                "--out",
+                str(tmp_path / "out"),
+            ]
+        )
+        == 1
     )
     (left,) = (tmp_path / "out" / "failures").glob("*.safetensors")
     assert main(["replay", str(left)]) == 1

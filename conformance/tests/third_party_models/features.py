@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from conformance.tests.strangers.packed import PackedBert
+from conformance.tests.third_party_models.packed import PackedBert
 
 
 @dataclass(frozen=True)

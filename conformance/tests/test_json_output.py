@@ -15,8 +15,8 @@ from conformance.results.case import Case
 from conformance.results.file import read_results
 from conformance.results.merge import merged
 from conformance.results.records import FaultRecord, json_schema
-from conformance.tests.recorded import EMPTY, activation, checked, everything, run
-from conformance.tests.test_commands import BAD
+from conformance.tests.sample_records import EMPTY, activation, checked, everything, run
+from conformance.tests.test_diff_report_trace_replay import BAD
 
 
 def _strict(text: str) -> Any:

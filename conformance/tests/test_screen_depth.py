@@ -12,7 +12,7 @@ from conformance.cli import main
 from conformance.judge.depth import SCREENED
 from conformance.report.views import case_text
 from conformance.results.file import read_results
-from conformance.tests.planted import Planted, epsilon, native_norms, tanh_gelu, unscaled
+from conformance.tests.planted_mistakes import Planted, epsilon, native_norms, tanh_gelu, unscaled
 
 BROKEN = Planted(unscaled(1), tanh_gelu(1), epsilon(0))
 

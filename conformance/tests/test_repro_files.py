@@ -23,7 +23,7 @@ from conformance.results.file import read_results
 from conformance.results.law_broken import Location, Run
 from conformance.results.result import Counterexample
 from conformance.tests.lawless import BROKEN
-from conformance.tests.planted import Planted, epsilon
+from conformance.tests.planted_mistakes import Planted, epsilon
 
 pytest_plugins = ["pytester"]
 
@@ -48,7 +48,7 @@ CASES = {
     "misreading": ("tokenization", "AssertionError"),
     "halved": ("values", "expected"),
 }
-HERE = "conformance.tests.test_takeaway"
+HERE = "conformance.tests.test_repro_files"
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from conformance.results.file import Writer
 from conformance.results.merge import merged
 from conformance.results.outcomes import ORDER
 from conformance.results.records import ActivationRecord, CaseRecords, ErrorRecord, FaultRecord, GoldenRecord, Note, Results
-from conformance.tests.recorded import activation, checked, run
+from conformance.tests.sample_records import activation, checked, run
 
 ME = Case("mine", "tiny")
 NORM = "encoder.layer.{}.attention.output.LayerNorm"

@@ -19,8 +19,8 @@ from conformance.report.run.verdicts import candidate_checks
 from conformance.report.views import TEXTS, results_fragment
 from conformance.results.records import CaseRecords, ErrorRecord, GoldenRecord, Note, Results
 from conformance.results.to_records import records_of, results_of
-from conformance.tests.pages import HOSTILE, renamed, sample
-from conformance.tests.planted import Planted, epsilon, tanh_gelu
+from conformance.tests.planted_mistakes import Planted, epsilon, tanh_gelu
+from conformance.tests.sample_pages import HOSTILE, renamed, sample
 from implementations.hugging_face import HuggingFace
 
 VOID = {"meta", "link", "input", "br", "img", "hr", "col", "wbr"}

@@ -8,7 +8,7 @@ import pytest
 from conformance import check
 from conformance.judge.error_distribution import REACH, SLICES, STEP, ErrorDistribution, spread
 from conformance.model.activation import ATTENTION, HIDDEN, SCALAR, Activation
-from conformance.tests.planted import Planted, epsilon
+from conformance.tests.planted_mistakes import Planted, epsilon
 from implementations.hugging_face import HuggingFace
 
 SHAPE, HEADS = (2, 5, 12), 3

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from conformance.tests.strangers.joined import JoinedBert
+from conformance.tests.third_party_models.joined import JoinedBert
 
 
 class AddedMaskBert(JoinedBert):

@@ -18,8 +18,8 @@ from conformance.results.case import Case
 from conformance.results.file import read_results
 from conformance.results.merge import merged
 from conformance.results.records import Header, ImplementationRecord, Results
-from conformance.tests.recorded import checked, header, run
-from conformance.tests.test_commands import BAD
+from conformance.tests.sample_records import checked, header, run
+from conformance.tests.test_diff_report_trace_replay import BAD
 
 OLD = ImplementationRecord("my-package", "1.0", "my_package.conformance:bert")
 NEW = msgspec.structs.replace(OLD, version="1.1")

@@ -3,10 +3,10 @@
 from torch import nn
 from torch.nn import functional as F
 
-from conformance.tests.strangers import fused
-from conformance.tests.strangers.annotated import AnnotatedBert, FeedForward
-from conformance.tests.strangers.fairseq import SentenceEncoder
-from conformance.tests.strangers.lens import LensBert
+from conformance.tests.third_party_models import fused
+from conformance.tests.third_party_models.annotated import AnnotatedBert, FeedForward
+from conformance.tests.third_party_models.fairseq import SentenceEncoder
+from conformance.tests.third_party_models.lens import LensBert
 
 
 class UnscaledEncoder(SentenceEncoder):

@@ -19,8 +19,8 @@ from conformance.report.markdown import markdown
 from conformance.report.terminal import wrapped
 from conformance.results.case import Case
 from conformance.results.records import ActivationRecord, FaultRecord
-from conformance.tests.planted import Planted, unscaled
-from conformance.tests.recorded import activation
+from conformance.tests.planted_mistakes import Planted, unscaled
+from conformance.tests.sample_records import activation
 from implementations.hugging_face import HuggingFace
 
 TINY = load_golden("tiny")

@@ -29,7 +29,7 @@ from conformance.report.run.run_document import document
 from conformance.report.terminal import plain
 from conformance.results.records import Results
 from conformance.results.to_records import footer, records_of
-from conformance.tests.planted import Planted
+from conformance.tests.planted_mistakes import Planted
 
 SINGLE = FORMATS["float32"]
 LIBRARY = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"

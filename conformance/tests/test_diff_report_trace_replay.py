@@ -15,7 +15,7 @@ from conformance.cli import main
 from conformance.errors import UsageError
 from conformance.report.difference.difference import compare
 from conformance.results.file import read_results
-from conformance.tests.planted import Planted, epsilon, tanh_gelu
+from conformance.tests.planted_mistakes import Planted, epsilon, tanh_gelu
 from implementations.hugging_face import HuggingFace
 from implementations.making_bert import making_bert
 
@@ -65,7 +65,7 @@ def test_trace_saves_what_diff_reads(tmp_path: Path, capsys: pytest.CaptureFixtu
         form.read(Path(__file__))
 
 
-BAD = "conformance.tests.test_commands:bad"
+BAD = "conformance.tests.test_diff_report_trace_replay:bad"
 bad = Planted(epsilon(0))
 
 

@@ -16,8 +16,8 @@ from conformance.goldens.custom_golden import golden_of
 from conformance.judge.statistics import FALSE_ALARM, max_threshold, share
 from conformance.oracle import Network
 from conformance.results.case import Case
-from conformance.tests.planted import MadeOf
-from conformance.tests.test_checkpoint import LAST, TINY, _published
+from conformance.tests.planted_mistakes import MadeOf
+from conformance.tests.test_own_checkpoints import LAST, TINY, _published
 
 RUNS = 10**6
 BATCH = TINY.batches["padded"]
