@@ -1,4 +1,4 @@
-"""Networks with `Dense` modules of sentence-transformers behind their pooling; none of the stored goldens has any."""
+"""Networks with sentence-transformers `Dense` modules after their pooling, which none of the stored goldens has."""
 
 import json
 from pathlib import Path
@@ -24,13 +24,13 @@ FUNCTIONS = {"tanh": "activation.Tanh", "relu": "activation.ReLU", "gelu": "acti
 
 
 def network(*dense: Dense, normalize: bool = False) -> Golden:
-    """A network of one layer with these modules behind its mean, on the batches of `tiny`."""
+    """Return a golden with one layer and these dense modules after mean pooling, on the batches of `tiny`."""
     a = ARCHITECTURE.with_(dense=dense, normalize=normalize)
     return golden_of("dense", Checkpoint(a, weights(_SEED, a)), _TINY.batches)
 
 
 def directory(folder: Path, given: Checkpoint) -> Path:
-    """The same as a directory of sentence-transformers."""
+    """Write the same network as a sentence-transformers directory."""
     a = given.architecture
     kinds = ["Transformer", "Pooling", *["Dense"] * len(a.dense), *["Normalize"] * a.normalize]
     modules = [{"path": f"{i}_{kind}", "type": f"sentence_transformers.models.{kind}"} for i, kind in enumerate(kinds)]

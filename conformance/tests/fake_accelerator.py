@@ -1,9 +1,9 @@
-"""An accelerator that is none: a torch device `pretend`, whose tensors lie on the CPU and say that they do not.
+"""A fake accelerator: a torch device `pretend` whose tensors are stored on the CPU and report that they are not.
 
-It is strict where CUDA is: tensors of it and of the CPU do not mix, NumPy cannot read them, and a look-up outside of a table breaks
-the device for the whole process. Its attention multiplies float32 as kernels for tensor cores do, by PyTorch's own device interface
-for other makers (PrivateUse1); torch loads it by the entry point `torch.backends` that `installed` writes.
-"""
+It is strict where CUDA is strict: its tensors do not mix with those of the CPU, NumPy cannot read them, and a look-up outside
+of a table breaks the device for the whole process. Its attention multiplies float32 as kernels for tensor cores do. It uses
+PyTorch's interface for third-party devices (PrivateUse1); torch loads it through the entry point `torch.backends` that
+`installed` writes."""
 
 import math
 from pathlib import Path
@@ -25,7 +25,7 @@ _registered: library.Library
 
 
 class Away(torch.Tensor):
-    """A tensor on the device; `here` is the CPU's."""
+    """A tensor on the device; `here` is the CPU tensor that stores its values."""
 
     here: torch.Tensor
 
@@ -41,7 +41,7 @@ class Away(torch.Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.scaled_dot_product_attention:
             return _attention(*args, **(kwargs or {}))
-        with torch._C.DisableTorchFunctionSubclass():  # what comes back to the CPU is a tensor like any
+        with torch._C.DisableTorchFunctionSubclass():  # A tensor moved back to the CPU is an ordinary tensor.
             return func(*args, **(kwargs or {}))
 
     @classmethod
@@ -55,15 +55,15 @@ class _Maker(_DummyBackendModule):
 
 
 def load() -> None:
-    """Make torch know the device: called by torch itself when it is imported."""
+    """Register the device with torch. torch calls this itself when it is imported."""
     _setup_privateuseone_for_python_backend(NAME, backend_module=_Maker())
     global _registered
-    _registered = library.Library("_", "IMPL")  # what is registered lasts as long as it does
+    _registered = library.Library("_", "IMPL")  # A registration is undone when its library object is deleted.
     _registered.fallback(_on_the_device, "PrivateUse1")
 
 
 def installed(folder: Path) -> None:
-    """Write the entry point into a folder; torch finds the device wherever that is on the path."""
+    """Write the entry point into a folder; torch finds the device wherever that folder is on the path."""
     about = folder / "pretend_device-1.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: pretend-device\nVersion: 1\n")
@@ -88,7 +88,7 @@ def _on_the_device(func: Any, *args: Any, **kwargs: Any) -> Any:
         _look(*(to_here(x) for x in args if isinstance(x, torch.Tensor)))
     made = func(*tree_map(to_here, args), **tree_map(to_here, kwargs))
     stays = isinstance(args[0], Away) or not moves if wanted is None else torch.device(wanted).type == NAME
-    known = {id(x.here): x for x in args if isinstance(x, Away)}  # what is changed in place is the same tensor
+    known = {id(x.here): x for x in args if isinstance(x, Away)}  # An in-place operation returns the tensor that it was given.
 
     def away(x: Any) -> Any:
         if not stays or not isinstance(x, torch.Tensor):

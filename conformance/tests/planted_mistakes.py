@@ -1,4 +1,4 @@
-"""Candidates with planted mistakes, and correct ones that compute unusually, made out of Hugging Face's modules."""
+"""Candidates made from Hugging Face's modules: some with planted mistakes, some correct but computed in an unusual way."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ Plant = Callable[[Any], None]
 
 
 class Planted(HuggingFace):
-    """Hugging Face's BERT with `plant` applied to the whole model."""
+    """Hugging Face's BERT with the given mistakes applied to the whole model."""
 
     def __init__(self, *plants: Plant, attention: str = "eager") -> None:
         super().__init__(attention)
@@ -38,7 +38,7 @@ def unscaled(layer: int) -> Plant:
 
 
 class ShortConstantGelu(nn.Module):
-    """GELU with 0.70711 for 1/√2."""
+    """GELU with 0.70711 in place of 1/√2."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * 0.5 * (1.0 + torch.erf(x * 0.70711))
@@ -49,7 +49,7 @@ def short_constant_gelu(layer: int) -> Plant:
 
 
 class MadeOf:
-    """A candidate that yields what `change` makes of the correct activations, by name."""
+    """A candidate that yields `change` of the correct activations by name."""
 
     def __init__(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         self.change = change
@@ -60,7 +60,7 @@ class MadeOf:
 
 
 class NativeNorm(nn.Module):
-    """LayerNorm written out, every operation rounded to storage."""
+    """LayerNorm written out, with every operation rounded to the storage format."""
 
     def __init__(self, norm: Any) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Results to be shown: a run with every kind of outcome in it, under names that would break out of a page if they could."""
+"""Results to be rendered: a run with every kind of outcome, whose names contain markup that would break an unescaped page."""
 
 from dataclasses import replace
 from functools import cache
@@ -31,7 +31,7 @@ HOSTILE = """<script>hacked()</script><img src=x onerror="hacked()">'"&amp;{{ 7*
 
 
 class Raises:
-    """A candidate whose error is markup."""
+    """A candidate whose error message is markup."""
 
     def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
         raise ValueError(HOSTILE)
@@ -39,7 +39,8 @@ class Raises:
 
 @cache
 def sample() -> Results:
-    """A mistake with a name twice, one that crashes under a hostile name, a search that failed, a skip, passes; a shard missing."""
+    """Return a run with a mistake that has two possible names, a crash, a failed search, a skip, passes, hostile names and a
+    missing shard."""
     found = {
         "two-mistakes": check(Planted(epsilon(0), tanh_gelu(1))),
         HOSTILE: check(Raises()),
@@ -55,13 +56,14 @@ def sample() -> Results:
 
 
 def renamed(case: CaseRecords, name: str, **check: Any) -> CaseRecords:
-    """The same of another candidate; `check` changes the check's record alone."""
+    """Return the results under another candidate's name; `check` changes only the check's record."""
     activations = tuple(msgspec.structs.replace(a, implementation=name) for a in case.activations)
     return CaseRecords(msgspec.structs.replace(case.check, implementation=name, **check), activations)
 
 
 def before() -> Results:
-    """The sample as it was: one mistake fewer, one candidate more, and another that is gone."""
+    """Return an earlier version of the sample: one mistake fewer, one candidate more, and another candidate that is missing from
+    it."""
     now = {case.check.implementation: case for case in sample().cases}
     was = [
         renamed(records_of(check(Planted(epsilon(0)))), "two-mistakes"),
@@ -73,18 +75,18 @@ def before() -> Results:
 
 
 def changes_shown() -> str:
-    """The page of what changed between the two."""
+    """Return the page of what changed between the two runs."""
     return page(changes_document(changes(before(), sample(), (HOSTILE, "after"))))
 
 
 def trace_shown() -> str:
-    """The page of the traces of two implementations, one under a hostile name."""
+    """Return the page with the traces of two implementations, one of them with a hostile name."""
     traces = (replace(record(Planted(epsilon(0)), tiny(), "cpu", "float32"), name=HOSTILE), true_trace(tiny()))
     return page(trace_document(trace_view(*traces), traces))
 
 
 def difference_shown() -> str:
-    """The page of two implementations side by side."""
+    """Return the page that compares two implementations."""
     a = replace(record(Planted(epsilon(0)), tiny(), "cpu", "float32"), name=HOSTILE)
     b = record(HuggingFace("sdpa"), tiny(), "cpu", "float32")
     records = (judged(a, tiny().checkpoint), judged(b, tiny().checkpoint))
@@ -93,5 +95,5 @@ def difference_shown() -> str:
 
 @cache
 def tiny() -> Golden:
-    """The golden."""
+    """Return the golden `tiny`."""
     return load_golden("tiny")

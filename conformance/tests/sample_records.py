@@ -1,4 +1,4 @@
-"""Records made up by hand: the same on every machine, where a real run's last digits are not."""
+"""Records written by hand, so that they are identical on every machine (the last digits of a real run are not)."""
 
 from typing import Any
 
@@ -61,7 +61,7 @@ def checked(case: Case, outcome: Any = "pass", rendered: tuple[ActivationRecord,
 
 
 def activation(case: Case, name: str, rms: float = 0.5, faults: tuple[FaultRecord, ...] = (), **fields: Any) -> ActivationRecord:
-    """One whose RMS may be 1.62; what is beyond fails."""
+    """Return an activation whose RMS may be at most 1.62; a larger RMS fails."""
     usual = {
         "batch": "",
         "outcome": "fail" if rms > 1.62 or fields.get("reason") else "pass",
@@ -82,7 +82,7 @@ def run(*cases: CaseRecords, source: str = "", finished: bool = True, **fields: 
 
 
 def everything() -> Results:
-    """A run with one of each: two thirds of it, of which one was cut short, and another that contradicts it."""
+    """Return a run with every kind of record: two of three shards, one of them cut short, and another run that contradicts it."""
     first = run(_two_mistakes(), _nameless(), _passes(), *_laws(), _known("deep"), source="one.jsonl", shard="1/3")
     second = run(
         _leaking(), _crash(), _known("tiny"), _skip("wide"), _skip("deep"), source="two.jsonl", shard="2/3", finished=False

@@ -1,4 +1,5 @@
-"""Approximated functions: named as such with their largest error, where that is more than a known kernel's; and nothing else is."""
+"""Approximated functions: an approximation whose error exceeds that of every known kernel is named with its largest error;
+nothing else is."""
 
 import math
 from collections.abc import Callable
@@ -24,9 +25,9 @@ from implementations.hugging_face import hf_eager
 Function = Callable[[Array], Array]
 Kernel = Callable[[Tensor], Tensor]
 
-# The error of erf in oneDNN's float32 GELU for AVX-512, 2 (made − y)/x in 1e-7, of every 0.3 of x the largest with its sign: for c
-# in linspace(-6, 6, 41), of 200001 values of float32 in [c − 0.15, c + 0.15], torch 2.11. Between two of them the kernel's error
-# takes any value of either sign, since it is rounding inside the kernel; here it is the line between them.
+# The error of erf in oneDNN's float32 GELU for AVX-512, 2 (made − y)/x in units of 1e-7: for each c in linspace(-6, 6, 41), the
+# largest error, with its sign, over 200001 float32 values in [c − 0.15, c + 0.15], torch 2.11. Between two such values the kernel's
+# error takes any value of either sign, since it is rounding inside the kernel; here it is interpolated linearly.
 PLACES = np.linspace(-6.0, 6.0, 41)
 ONE_DNN = 1e-7 * np.array(
     [0.0, -0.3, -0.4, 1.8, 1.8, 1.5, -1.4, -4.8, -6.7, -6.3, 6.5, 6.1, -4.6, -2.0, -1.6, -1.4, -1.0, 0.8, -0.9, -0.9, -1.3,
@@ -35,7 +36,7 @@ ONE_DNN = 1e-7 * np.array(
 
 
 def wide(f: Function) -> Kernel:
-    """f in float64, rounded once."""
+    """Evaluate f in float64 and round once."""
     return lambda x: torch.from_numpy(np.array(f(x.double().numpy()))).to(x.dtype)
 
 
@@ -44,7 +45,7 @@ def exact(x: Array) -> Array:
 
 
 def off_by(error: Function) -> Kernel:
-    """GELU whose erf is off by error(x)."""
+    """Return GELU whose erf is off by error(x)."""
     return wide(lambda x: exact(x) + x / 2.0 * error(x))
 
 
@@ -52,13 +53,13 @@ def replayed(times: float) -> Kernel:
     return off_by(lambda x: times * np.interp(x, PLACES, ONE_DNN, 0.0, 0.0))
 
 
-# Abramowitz and Stegun 1964, 7.1.26 and 7.1.25: p, then a_1, a_2, …
+# Abramowitz and Stegun 1964, formulas 7.1.26 and 7.1.25: p, then a_1, a_2, …
 RATIONAL_26 = (0.3275911, 0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 RATIONAL_25 = (0.47047, 0.3480242, -0.0958798, 0.7478556)
 
 
 def rational(p: float, *a: float) -> Kernel:
-    """GELU in the format of x, erf(z) = 1 − (a_1 t + a_2 t² + …) exp(−z²), t = 1/(1 + p z), for z > 0."""
+    """Return GELU in the format of x, with erf(z) = 1 − (a_1 t + a_2 t² + …) exp(−z²), t = 1/(1 + p z), for z > 0."""
 
     def gelu(x: Tensor) -> Tensor:
         z = (x * 0.5**0.5).abs()
@@ -76,7 +77,7 @@ def five_digits(*numbers: float) -> tuple[float, ...]:
 
 
 def table_gelu(x: Array, entries: int = 256) -> Array:
-    """Interpolated between entries on [−4, 4]; 0 and x outside."""
+    """Interpolate GELU between the entries of a table on [−4, 4]; return 0 and x outside."""
     grid = np.linspace(-4.0, 4.0, entries)
     return np.where(x > 4.0, x, np.where(x < -4.0, 0.0, np.interp(x, grid, exact(grid))))
 
@@ -91,13 +92,13 @@ def table_tanh(x: Array) -> Array:
 
 
 def schraudolph(s: Array) -> Array:
-    """2^k (1 + f) for 2^(k + f): what writing into the exponent's bits gives (Schraudolph 1999)."""
+    """Return 2^k (1 + f) for 2^(k + f), the result of writing into the exponent's bits (Schraudolph 1999)."""
     k = np.floor(s / math.log(2.0))
     return 2.0**k * (1.0 + s / math.log(2.0) - k)
 
 
 def quartic_exp(s: Array) -> Array:
-    """Taylor's polynomial of degree 4 on |r| ≤ ln 2 / 2, times 2^k."""
+    """Evaluate the Taylor polynomial of degree 4 on |r| ≤ ln 2 / 2, times 2^k."""
     k = np.rint(s / math.log(2.0))
     r = s - k * math.log(2.0)
     return 2.0**k * (1.0 + r + r**2 / 2.0 + r**3 / 6.0 + r**4 / 24.0)
@@ -138,7 +139,7 @@ def found(candidate: Any, golden: str = "tiny", dtype: str = "float32") -> list[
 
 
 def named(candidate: Any, golden: str = "tiny", dtype: str = "float32") -> tuple[str, float]:
-    """The one fault, and its number."""
+    """Return the only fault that was found, and its number."""
     (one,) = found(candidate, golden, dtype)
     assert one.fault, one.anatomy
     assert not one.others
@@ -155,12 +156,12 @@ def test_three_times_the_errors_of_a_known_kernel_are_named_and_estimated() -> N
     assert 2.0 * np.abs(ONE_DNN).max() < off < 3.2 * np.abs(ONE_DNN).max()
 
 
-def test_the_usual_rational_approximation_of_erf_passes() -> None:
+def test_the_common_rational_approximation_of_erf_passes() -> None:
     assert found(gelu_by(rational(*RATIONAL_26), 0, 1)) == []
 
 
-def test_the_usual_rational_approximation_with_five_digits_is_named() -> None:
-    """Of its coefficients a_4 = −1.4532 alone, 4.8e-5 off, is far beyond any known kernel."""
+def test_the_common_rational_approximation_with_five_digits_is_named() -> None:
+    """Of its coefficients, a_4 = −1.4532 alone is 4.8e-5 off, far more than any known kernel."""
     name, off = named(gelu_by(rational(*five_digits(*RATIONAL_26))))
     assert (name, off) == ("erf-approximated", pytest.approx(7e-5, rel=0.05))
 
@@ -168,21 +169,21 @@ def test_the_usual_rational_approximation_with_five_digits_is_named() -> None:
 def test_a_shorter_rational_approximation_is_named_with_its_published_error() -> None:
     name, off = named(gelu_by(rational(*RATIONAL_25)))
     assert name == "erf-approximated"
-    assert 2e-5 < off < 2.5e-5 + 1e-7  # 2.5e-5 by the handbook, and float32's own
+    assert 2e-5 < off < 2.5e-5 + 1e-7  # The handbook's 2.5e-5, plus float32's own error.
 
 
-def test_a_table_is_named_as_an_approximation_of_the_whole_function() -> None:
+def test_a_lookup_table_is_named_as_an_approximation_of_the_whole_function() -> None:
     assert named(gelu_by(wide(table_gelu))) == ("gelu-approximated", pytest.approx(1.3e-4, rel=0.1))
 
 
 @pytest.mark.parametrize(("f", "largest"), [(pade_tanh, 0.0235), (table_tanh, 0.023)])
-def test_tanh_of_the_pooler_by_an_approximation(f: Function, largest: float) -> None:
+def test_an_approximated_tanh_in_the_pooler_is_named(f: Function, largest: float) -> None:
     name, off = named(pooler_by(f))
     assert name == "tanh-approximated"
     assert off == pytest.approx(largest, rel=0.1)
 
 
-def test_tanh_inside_gelu_by_an_approximation() -> None:
+def test_an_approximated_tanh_inside_gelu_is_named() -> None:
     def gelu(x: Array) -> Array:
         return x / 2.0 * (1.0 + np.tanh(np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3)) + 1e-4 * np.sin(5.0 * x))
 
@@ -190,13 +191,13 @@ def test_tanh_inside_gelu_by_an_approximation() -> None:
 
 
 @pytest.mark.parametrize(("f", "largest"), [(schraudolph, 0.043), (quartic_exp, 3.9e-5)])
-def test_exp_of_softmax_by_an_approximation(f: Function, largest: float) -> None:
+def test_an_approximated_exp_in_softmax_is_named(f: Function, largest: float) -> None:
     name, off = named(softmax_by(f))
     assert name == "exp-approximated"
     assert off == pytest.approx(largest, rel=0.1)
 
 
-def test_exp_is_named_where_the_scores_are_not_shown() -> None:
+def test_an_approximated_exp_is_named_where_the_scores_are_hidden() -> None:
     hidden = softmax_by(schraudolph, exposes=lambda name: not name.endswith("scores"))
     assert named(hidden) == ("exp-approximated", pytest.approx(0.043, rel=0.1))
 
@@ -210,12 +211,12 @@ OTHERS: dict[str, tuple[str, Kernel]] = {
 
 
 @pytest.mark.parametrize("case", OTHERS)
-def test_what_has_a_name_of_its_own_keeps_it(case: str) -> None:
+def test_a_change_with_a_name_of_its_own_is_not_called_an_approximation(case: str) -> None:
     name, kernel = OTHERS[case]
     assert named(gelu_by(kernel))[0] == name
 
 
-def test_a_clipped_hidden_state_keeps_its_name() -> None:
+def test_a_clipped_hidden_state_is_not_called_an_approximation() -> None:
     def plant(model: Bert) -> None:
         norm = model.layer(0).output.LayerNorm
         right = norm.forward
@@ -247,7 +248,7 @@ NONE: dict[str, Kernel] = {
 
 
 @pytest.mark.parametrize("case", NONE)
-def test_what_is_no_approximation_is_not_called_one(case: str) -> None:
+def test_other_errors_are_not_called_approximations(case: str) -> None:
     names = [f.fault.name for f in found(gelu_by(NONE[case])) if f.fault]
     assert not [name for name in names if name.endswith("-approximated")]
 
@@ -265,7 +266,7 @@ def test_one_approximation_in_every_layer_is_one_finding_with_its_largest_error(
     )
 
 
-def test_the_report_says_the_error_and_the_usual_cause() -> None:
+def test_the_report_states_the_error_and_its_usual_cause() -> None:
     report = case_text(check(pooler_by(pade_tanh), "tiny"))
     assert "pooler.activation: tanh is an approximation: it is off by up to 0.023" in report
     assert "usual cause: a fast kernel's polynomial or table in place of the library's function" in report
@@ -286,21 +287,21 @@ def test_a_curve_follows_jumps_and_kinks(f: Function) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("heavy", [False, True])
-def test_noise_is_no_curve(seed: int, *, heavy: bool) -> None:
+def test_no_curve_is_fitted_to_noise(seed: int, *, heavy: bool) -> None:
     rng = np.random.default_rng(seed)
     y = rng.standard_t(2, size=1000) if heavy else rng.normal(size=1000)
     assert curve(SAMPLES, y, np.ones(1000), FALSE_ALARM) is None
 
 
 @pytest.mark.parametrize("terms", [4, 8])
-def test_what_no_pieces_can_leave_within_rounding_is_refused_before_any_is_fitted(terms: int) -> None:
+def test_data_that_no_number_of_pieces_can_fit_is_refused_before_any_is_fitted(terms: int) -> None:
     ones, noise, middle = np.ones(1000), DRAWN.normal(size=1000), len(SAMPLES) // 2
     jumping = 1e6 * np.where(np.arange(1000) < middle, np.sin(9.0 * SAMPLES), np.cos(5.0 * SAMPLES)) + noise
     assert may_be_pieces(SAMPLES, jumping, ones, 5.0, terms)
     assert not may_be_pieces(SAMPLES, DRAWN.permutation(jumping), ones, 5.0, terms)
-    assert may_be_pieces(SAMPLES, noise, ones, 5.0, terms)  # which rounding alone explains
+    assert may_be_pieces(SAMPLES, noise, ones, 5.0, terms)  # Rounding alone explains these values.
 
 
-def test_a_few_samples_are_no_curve() -> None:
+def test_no_curve_is_fitted_to_a_few_samples() -> None:
     y = np.where(np.arange(1000) % 300 == 7, 1.0, 0.0)
     assert curve(SAMPLES, y + 1e-6 * DRAWN.normal(size=1000), np.ones(1000), FALSE_ALARM) is None

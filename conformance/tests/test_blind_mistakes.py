@@ -1,4 +1,5 @@
-"""The blind mistakes: the port that carries them is right, and a few of them are found, placed and named as they should be."""
+"""The blind benchmark: the port that carries the mistakes is correct without them, and several mistakes are found, placed and
+named."""
 
 import pytest
 
@@ -30,23 +31,23 @@ def test_without_a_mistake_the_port_conforms(dtype: str) -> None:
     assert result.conforms, str(result)
 
 
-def test_there_are_sixty_and_it_is_said_of_each_what_it_is_rightly_called() -> None:
+def test_there_are_sixty_mistakes_and_each_has_its_accepted_names() -> None:
     assert len(MISTAKES) == 60
     assert list(RIGHT) == list(MISTAKES)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_mistakes_that_had_no_name_or_a_wrong_one_are_placed_and_named_rightly(dtype: str) -> None:
+def test_mistakes_that_once_had_no_name_or_a_wrong_one_are_placed_and_named(dtype: str) -> None:
     for found in outcomes("tiny", dtype, [MISTAKES[name] for name in HELD], RIGHT):
         assert found == Outcome("tiny", dtype, found.mistake, True, True, False, "right")
 
 
-def test_a_norm_without_mean_written_by_hand_in_bfloat16_has_one_name_where_copies_are_not_shown() -> None:
+def test_a_norm_without_mean_written_by_hand_in_bfloat16_has_one_name_where_copies_are_hidden() -> None:
     (found,) = outcomes("wide", "bfloat16", [MISTAKES["RMSNorm"]], RIGHT)
     assert (found.placed, found.naming) == (True, "right")
 
 
-def test_a_name_that_is_not_the_mistakes_counts_as_wrong_and_a_missed_origin_as_not_placed() -> None:
+def test_a_name_of_another_mistake_counts_as_wrong_and_a_missed_origin_as_not_placed() -> None:
     mistake = MISTAKES["causal"]
     result, architecture = check(MISTAKES["softmax over queries"]), load_golden("tiny").checkpoint.architecture
     found = outcome(mistake, result, origins(mistake, architecture), RIGHT[mistake.name])

@@ -1,4 +1,5 @@
-"""The second set of blind mistakes: it is as it was written, and what it showed to be missing is found, placed and named."""
+"""The second blind set: it is unchanged since it was written, and mistakes that were missed at first are found, placed and
+named."""
 
 import pytest
 
@@ -36,7 +37,7 @@ MENDED = (
 )
 
 
-def test_there_are_sixty_seven_and_it_is_said_of_each_what_it_is_rightly_called() -> None:
+def test_there_are_sixty_seven_mistakes_and_each_has_its_accepted_names() -> None:
     assert len(MISTAKES) == 67
     assert list(RIGHT) == list(MISTAKES)
     assert MISTAKES.keys() >= REPEATED
@@ -44,22 +45,22 @@ def test_there_are_sixty_seven_and_it_is_said_of_each_what_it_is_rightly_called(
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_mistakes_that_had_no_name_or_a_wrong_one_are_placed_and_named_rightly(dtype: str) -> None:
+def test_mistakes_that_once_had_no_name_or_a_wrong_one_are_placed_and_named(dtype: str) -> None:
     for found in outcomes("tiny", dtype, [MISTAKES[name] for name in MENDED], RIGHT):
         assert found == Outcome("tiny", dtype, found.mistake, True, True, False, "right")
 
 
-def test_half_of_an_exchange_is_not_called_one() -> None:
+def test_half_of_an_exchange_is_not_named_as_an_exchange() -> None:
     (finding,) = check(MISTAKES["value by key's weights"]).findings
     assert (finding.name, finding.others) == ("value-from-key", ())
 
 
-def test_what_changes_nothing_in_a_format_is_not_counted_there() -> None:
+def test_a_mistake_without_effect_in_a_format_is_not_counted_there() -> None:
     assert not list(outcomes("tiny", "bfloat16", [MISTAKES["products of ten bits"]], RIGHT))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_masked_keys_that_get_probability_are_a_finding_though_nothing_explains_them(dtype: str) -> None:
+def test_probability_on_masked_keys_is_a_finding_though_nothing_explains_it(dtype: str) -> None:
     leak = Mistake(
         "leak", "", "", "first", ("attention.self.probs",), "",
         {"probs": lambda port, layer, x, mask: probs(port, layer, x, mask) + (mask == 0)[:, None, None].to(x.dtype) * 2.0**-30},

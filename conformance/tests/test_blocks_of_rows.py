@@ -1,4 +1,5 @@
-"""A judgement by blocks is that of the whole; a probe calls nothing gross that is not; the global error needs no second pass."""
+"""A judgement in blocks of rows equals that of the whole; a probe calls no fault gross that is not; the global error needs no
+second pass."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -34,7 +35,8 @@ def network_of(golden: str, dtype: str, batch: str | None = None) -> Network:
 
 
 def correct(network: Network, dtype: str, spoilt: str = "", by: float = 0.0) -> Mapping[str, Captured]:
-    """What a correct candidate makes: each step of what it stored before, rounded once; all but one that is off by so much."""
+    """Return a correct candidate's activations: each is computed from the stored parents and rounded once; `by` is added
+    to the activation `spoilt`."""
     values: dict[str, Captured] = {}
     for name, row in network.table.items():
         step = network.step(name, *(values[p].astype(np.float64) for p in row.parents))
@@ -52,7 +54,7 @@ def observations(network: Network, values: Mapping[str, Captured]) -> Iterator[O
 
 
 def figures(local: Local) -> list[float]:
-    """All that a judgement says in numbers, of gross faults no more than that they are."""
+    """Return all numbers of a judgement; of gross faults only that they are gross."""
     numbers = [local.error.rms, local.error.max, local.error.max_abs, local.nll, local.rms_threshold, local.max_threshold]
     numbers += [x for f in local.filters if f.amplitude for x in (f.amplitude, f.z, f.expected_z)]
     numbers += [x for f in local.filters if f.estimate for x in (f.estimate.value, f.estimate.deviation)]
@@ -62,7 +64,7 @@ def figures(local: Local) -> list[float]:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("golden", ["tiny", "tanh"])
-def test_a_judgement_by_blocks_is_that_of_the_whole(golden: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_judgement_in_blocks_equals_that_of_the_whole(golden: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     network = network_of(golden, dtype)
     values = correct(network, dtype)
     judged = {}
@@ -81,7 +83,7 @@ def test_a_judgement_by_blocks_is_that_of_the_whole(golden: str, dtype: str, mon
             assert figures(a) == pytest.approx(figures(b), rel=1e-4, abs=1e-3)
 
 
-def test_rows_and_numbers_that_repeat_from_block_to_block_share_their_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_and_values_that_repeat_between_blocks_share_their_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     network = network_of("tiny", "bfloat16")
     twice = replace(network.batch, **{k: np.concatenate([v, v]) for k, v in network.batch.arrays().items()})
     network = Network(network.architecture, network.weights, twice)
@@ -101,7 +103,7 @@ def test_rows_and_numbers_that_repeat_from_block_to_block_share_their_noise(monk
 
 
 @pytest.mark.parametrize("golden", GOLDENS)
-def test_what_is_gross_on_a_few_rows_is_gross_on_all(golden: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_that_is_gross_on_the_probe_is_gross_on_all_rows(golden: str, monkeypatch: pytest.MonkeyPatch) -> None:
     network = network_of(golden, "float32")
     hypothesis, count = modular("float32"), 0
     monkeypatch.setattr(parts, "SMALL", 0)
@@ -122,7 +124,7 @@ def test_what_is_gross_on_a_few_rows_is_gross_on_all(golden: str, monkeypatch: p
 
 
 @pytest.mark.parametrize("golden", GOLDENS)
-def test_a_fault_moves_a_block_as_it_moves_the_whole_there_unless_it_acts_across(
+def test_the_effect_of_a_fault_on_a_block_is_that_part_of_its_effect_on_the_whole_unless_it_acts_across_rows(
     golden: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network, across = network_of(golden, "float32"), set()
@@ -141,7 +143,7 @@ def test_a_fault_moves_a_block_as_it_moves_the_whole_there_unless_it_acts_across
 
 @pytest.mark.parametrize("size", [1e-7, 1e-3, 1.0])
 @pytest.mark.parametrize("golden", GOLDENS)
-def test_an_error_moves_a_step_by_the_difference_of_its_values(golden: str, size: float) -> None:
+def test_the_effect_of_an_error_on_a_step_is_the_difference_of_the_values(golden: str, size: float) -> None:
     network, rng = network_of(golden, "float64"), np.random.default_rng(0)
     values: dict[str, Array] = {}
     for name, row in network.table.items():
@@ -152,13 +154,13 @@ def test_an_error_moves_a_step_by_the_difference_of_its_values(golden: str, size
         errors = [size * rng.standard_normal(values[p].shape) for p in row.parents]
         expected = step.value - step.again(parents=tuple(values[p] - e for p, e in zip(row.parents, errors, strict=True))).value
         largest = float(np.abs(expected).max())
-        # What float32 and, of a function, the quadratic term below 2^-12 leave of it; and float64's own rounding.
+        # The allowed difference: float32 rounding, the quadratic term of a function below 2^-12, and float64's own rounding.
         room = 2.0**-11 * largest + 1e-14 * float(np.abs(step.value).max())
         assert np.abs(step.moved_by(*errors) - expected).max() <= room, name
 
 
 @pytest.mark.parametrize("spoilt", [0.0, 0.5])
-def test_the_global_error_is_had_without_a_second_forward_pass(spoilt: float) -> None:
+def test_the_global_error_is_computed_without_a_second_forward_pass(spoilt: float) -> None:
     network = network_of("tiny", "float32")
     values = correct(network, "float32", "encoder.layer.0.attention.self.query", spoilt)
     truth = dict(network.walk())
@@ -176,7 +178,7 @@ def test_the_global_error_is_had_without_a_second_forward_pass(spoilt: float) ->
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
-def test_rows_have_the_same_hash_where_they_are_the_same(dtype: str) -> None:
+def test_equal_rows_have_equal_hashes(dtype: str) -> None:
     rng = np.random.default_rng(0)
     for width in (1, 2, 7, 64):
         stored = FORMATS[dtype].stored(rng.standard_normal((500, width)))
@@ -186,7 +188,7 @@ def test_rows_have_the_same_hash_where_they_are_the_same(dtype: str) -> None:
         assert found.number[100] == found.number[3]
 
 
-def test_partial_sums_in_float32_are_those_of_float64_whatever_the_size() -> None:
+def test_partial_sums_in_float32_equal_those_in_float64_for_every_size() -> None:
     rng = np.random.default_rng(0)
     left, right, bias = rng.standard_normal((5, 64)), rng.standard_normal((64, 3)), rng.standard_normal(3)
     plain = Accumulation(left, right, bias).squares

@@ -1,4 +1,4 @@
-"""Hostile and careless input: each is reported for what it is, nothing else is disturbed, and nothing wrong passes."""
+"""Hostile and careless candidates: each is reported correctly, no other result is affected, and nothing wrong passes."""
 
 import json
 import re
@@ -32,7 +32,7 @@ Files = dict[str, Path]
 
 
 class Stream:
-    """Hugging Face's activations, as `change` hands them on."""
+    """Hugging Face's activations, passed through `change`."""
 
     def __init__(self, change: Any) -> None:
         self.change = change
@@ -43,7 +43,7 @@ class Stream:
 
 
 def _late(found: dict[str, Any], factor: float) -> Iterator[tuple[str, Any]]:
-    """Layer outputs last, everything of the second layer times `factor`."""
+    """Yield layer outputs last, with everything of the second layer multiplied by `factor`."""
     ends = [f"encoder.layer.{i}.output.LayerNorm" for i in range(2)]
     for name, value in found.items():
         if name not in ends:
@@ -52,7 +52,7 @@ def _late(found: dict[str, Any], factor: float) -> Iterator[tuple[str, Any]]:
         yield name, found[name]
 
 
-def test_layer_outputs_that_come_late_hide_nothing() -> None:
+def test_layer_outputs_that_arrive_late_are_judged() -> None:
     assert check(Stream(lambda f: _late(f, 1.5))).outcome == "fail"
     right = check(Stream(lambda f: _late(f, 1.0)))
     assert len(right.verdicts) == 47
@@ -61,7 +61,7 @@ def test_layer_outputs_that_come_late_hide_nothing() -> None:
 
 @pytest.mark.parametrize("error", [SystemExit(0), GeneratorExit(), MemoryError(), BaseException("x"), StopIteration()])
 @pytest.mark.parametrize("where", ["prepare", "call", "stream"])
-def test_nothing_that_a_candidate_raises_ends_the_run(where: str, error: BaseException) -> None:
+def test_no_exception_of_a_candidate_ends_the_run(where: str, error: BaseException) -> None:
     def fail() -> Any:
         raise error
 
@@ -74,7 +74,7 @@ def test_nothing_that_a_candidate_raises_ends_the_run(where: str, error: BaseExc
     assert (result.outcome, result.exit_code) == ("crash", 1)
 
 
-def test_a_candidate_cannot_alter_the_weights_that_it_is_judged_by() -> None:
+def test_a_candidate_cannot_alter_the_weights_used_to_judge_it() -> None:
     def prepare(checkpoint: Any, device: str, dtype: str) -> Any:
         checkpoint.weights["bert.encoder.layer.0.attention.self.query.weight"][...] *= 3
         return HuggingFace("eager").prepare(checkpoint, device, dtype)
@@ -90,26 +90,26 @@ def test_a_candidate_that_shows_no_output_does_not_conform() -> None:
 
 
 @pytest.mark.parametrize("value", [None, "text", [1.0], object(), torch.eye(2).to_sparse(), torch.empty(2, device="meta")])
-def test_a_value_that_is_no_array_fails_alone(value: Any) -> None:
+def test_a_value_that_is_not_an_array_fails_alone(value: Any) -> None:
     result = check(Stream(lambda f: {**f, "pooler.dense": value}))
     assert [v.activation for v in result.verdicts if v.outcome == "fail"] == ["pooler.dense"]
 
 
 @pytest.mark.parametrize("name", [None, 3, "[/blue]x", "\ud800x", "a" * 10_000])
-def test_a_name_that_is_none_fails_alone_and_can_be_written_down(name: Any, tmp_path: Path) -> None:
+def test_an_invalid_activation_name_fails_alone_and_can_be_written_to_the_results(name: Any, tmp_path: Path) -> None:
     result = check(Stream(lambda f: iter([*f.items(), (name, f["pooler.dense"])])))
     assert sum(v.outcome == "fail" for v in result.verdicts) == 1
     json.dumps(result.verdicts[-1].activation).encode()
 
 
-def test_numpy_s_own_scalars_are_taken_as_losses() -> None:
+def test_numpy_scalars_are_accepted_as_losses() -> None:
     def numbers(found: dict[str, Any]) -> dict[str, Any]:
         return {n: np.float32(v) if v.ndim == 0 else v.numpy() for n, v in found.items()}
 
     assert check(Stream(numbers)).conforms
 
 
-def test_an_endless_stream_ends() -> None:
+def test_an_endless_stream_is_stopped() -> None:
     def endless(found: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         while True:
             yield from found.items()
@@ -117,7 +117,7 @@ def test_an_endless_stream_ends() -> None:
     assert "no end" in check(Stream(endless)).reason
 
 
-def test_torch_s_settings_are_put_back_after_a_candidate() -> None:
+def test_torch_settings_are_restored_after_a_candidate() -> None:
     def prepare(checkpoint: Any, device: str, dtype: str) -> Any:
         torch.set_default_dtype(torch.float64)
         torch.set_default_device("meta")
@@ -127,17 +127,17 @@ def test_torch_s_settings_are_put_back_after_a_candidate() -> None:
     before = (torch.get_default_dtype(), torch.get_default_device(), torch.get_num_threads())
     assert check(prepare).outcome == "crash"
     assert (torch.get_default_dtype(), torch.get_default_device(), torch.get_num_threads()) == before
-    assert not torch.overrides._get_current_function_mode_stack()  # which would keep others off their fast paths
+    assert not torch.overrides._get_current_function_mode_stack()  # This setting would keep other candidates off their fast paths.
 
 
 @pytest.mark.parametrize("reason", ["", False, True])
-def test_a_reason_that_is_none_is_no_skip(reason: Any) -> None:
+def test_an_empty_or_invalid_reason_of_supports_is_not_a_skip(reason: Any) -> None:
     candidate = HuggingFace("eager")
     candidate.supports = lambda *_: reason  # type: ignore[method-assign]
     assert check(candidate).outcome == "fail"
 
 
-def test_a_class_instead_of_an_object_is_told() -> None:
+def test_a_class_in_place_of_an_instance_is_reported() -> None:
     assert "is a class" in check(HuggingFace).reason
 
 
@@ -174,7 +174,7 @@ def test_a_mapping_in_any_order_passes_every_check() -> None:
         assert run(CHECKS[name], backwards, "tiny", "cpu", "float32").outcome == "pass", name
 
 
-def test_what_call_returns_of_a_layer_comes_too_late_and_is_told() -> None:
+def test_an_activation_of_a_layer_returned_by_call_is_reported_as_too_late() -> None:
     name = "encoder.layer.0.attention.self.probs"
     late = replace(making_bert, call=lambda model, batch: {name: making_bert.call(model, batch)})
     assert "too late to be judged by layer; tap it" in check(late).reason
@@ -191,19 +191,19 @@ def test_what_call_returns_of_a_layer_comes_too_late_and_is_told() -> None:
         ({"parameters": {**making_bert.parameters, "lm_hed.x": "cls.predictions.decodr"}}, "unknown parameter: cls"),
     ],
 )
-def test_a_table_cannot_be_made_less_strict_by_accident(change: dict[str, Any], words: str) -> None:
+def test_malformed_entries_of_a_registration_are_errors_instead_of_weaker_checks(change: dict[str, Any], words: str) -> None:
     result = check(replace(making_bert, **change))
     assert result.outcome == "error"
     assert words in result.reason
 
 
-def test_tables_of_the_paper_s_bert_are_skipped_on_another_architecture() -> None:
+def test_parameter_tables_that_do_not_fit_an_architecture_are_a_skip() -> None:
     result = check(replace(making_bert, supported=lambda *_: None), "sinusoidal")
     assert (result.outcome, result.declared) == ("skip", False)
     assert "which this architecture has not" in result.reason
 
 
-def test_required_activations_that_match_nothing_are_a_misuse() -> None:
+def test_required_activations_that_match_no_name_are_a_usage_error() -> None:
     assert check(HuggingFace("eager"), require=["*.scroes"]).exit_code == 2
 
 
@@ -219,7 +219,7 @@ def test_a_wrong_epsilon_of_any_size_is_estimated(value: float) -> None:
 HOSTILE = "```\n```\n# Conforms\n<script>alert(1)</script> | a | b \ufffe \x00"
 
 
-def test_hostile_texts_stay_texts_in_markdown_and_junit() -> None:
+def test_hostile_texts_are_escaped_in_markdown_and_junit() -> None:
     def prepare(checkpoint: Any, device: str, dtype: str) -> Any:
         raise RuntimeError(HOSTILE)
 
@@ -235,7 +235,7 @@ def test_hostile_texts_stay_texts_in_markdown_and_junit() -> None:
 
 @pytest.fixture(scope="module")
 def result_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Results of a pass and of a failure of the same name."""
+    """Write the results of a pass and of a failure of candidates with the same name."""
     files = {}
     for name, candidate in (("pass", Candidate()), ("fail", Planted(epsilon(0)))):
         folder = tmp_path_factory.mktemp(name)
@@ -256,7 +256,7 @@ def result_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return files
 
 
-def test_one_run_s_failures_are_not_told_under_another_s_pass(result_files: Files, tmp_path: Path, capsys: Any) -> None:
+def test_failures_of_one_run_are_not_reported_under_the_pass_of_another(result_files: Files, tmp_path: Path, capsys: Any) -> None:
     elsewhere = tmp_path / "elsewhere.jsonl"
     elsewhere.write_text(result_files["pass"].read_text().replace('"device":"cpu"', '"device":"xpu"'))
     assert main(["report", str(elsewhere), str(result_files["fail"])]) == 1
@@ -265,7 +265,7 @@ def test_one_run_s_failures_are_not_told_under_another_s_pass(result_files: File
     assert "first origin" not in passed
 
 
-def test_files_put_end_to_end_are_counted_together(result_files: Files, tmp_path: Path, capsys: Any) -> None:
+def test_concatenated_results_files_are_counted_together(result_files: Files, tmp_path: Path, capsys: Any) -> None:
     both = tmp_path / "both.jsonl"
     passed = result_files["pass"].read_bytes().replace(b'"device":"cpu"', b'"device":"xpu"')
     both.write_bytes(passed + result_files["fail"].read_bytes())
@@ -273,7 +273,7 @@ def test_files_put_end_to_end_are_counted_together(result_files: Files, tmp_path
     assert "ran 2 / 2 declared: 1 fail, 1 pass\n" in capsys.readouterr().out
 
 
-def test_a_run_that_did_not_end_is_never_a_success(result_files: Files, tmp_path: Path) -> None:
+def test_a_run_without_an_end_is_never_a_success(result_files: Files, tmp_path: Path) -> None:
     whole = result_files["pass"].read_bytes()
     cut = tmp_path / "cut.jsonl"
     cut.write_bytes(whole[: whole.index(b'{"kind":"footer"')])
@@ -281,7 +281,7 @@ def test_a_run_that_did_not_end_is_never_a_success(result_files: Files, tmp_path
     assert main(["report", str(cut)]) == 1
 
 
-def test_a_check_that_got_worse_is_worse_though_no_activation_is(result_files: Files, tmp_path: Path, capsys: Any) -> None:
+def test_a_check_that_became_worse_is_reported_though_no_activation_did(result_files: Files, tmp_path: Path, capsys: Any) -> None:
     crashed = tmp_path / "crashed.jsonl"
     passed = result_files["pass"].read_text()
     crashed.write_text(passed.replace('"check":"values","outcome":"pass"', '"check":"values","outcome":"crash"'))
@@ -289,7 +289,7 @@ def test_a_check_that_got_worse_is_worse_though_no_activation_is(result_files: F
     assert "worse" in capsys.readouterr().out
 
 
-def test_an_activation_that_failed_and_is_hidden_now_is_no_better(result_files: Files, tmp_path: Path, capsys: Any) -> None:
+def test_an_activation_that_failed_before_and_is_hidden_now_is_not_an_improvement(result_files: Files, tmp_path: Path, capsys: Any) -> None:
     hidden = tmp_path / "hidden.jsonl"
     failed = result_files["fail"].read_text()
     hidden.write_text(failed.replace('"outcome":"fail","role":"origin"', '"outcome":"not_observed","role":null'))
@@ -311,7 +311,7 @@ def test_an_activation_that_failed_and_is_hidden_now_is_no_better(result_files: 
         (["replay", "nowhere.safetensors"], 2),
     ],
 )
-def test_a_misuse_is_one_line_and_its_own_exit_code(arguments: list[str], code: int, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_usage_error_is_one_line_with_its_own_exit_code(arguments: list[str], code: int, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == code
 

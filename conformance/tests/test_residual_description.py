@@ -1,4 +1,5 @@
-"""Anatomy: every finding on an example that is broken that way, and none of them on one that is broken otherwise."""
+"""The description of a residual: every finding is made for an example that is broken in that way, and none for an example broken
+otherwise."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -32,7 +33,7 @@ ALPHA = 1e-8
 
 @lru_cache
 def _observed(dtype: str) -> tuple[Network, dict[str, Array]]:
-    """A correct candidate's activations, each made of its rounded parents."""
+    """Return a correct candidate's activations, each computed from its rounded parents."""
     storage, checkpoint = FORMATS[dtype], RECIPE.checkpoint()
     weights = {name: storage.round(value) for name, value in checkpoint.weights.items()}
     network, found = Network(checkpoint.architecture, weights, RECIPE.batches()["padded"]), {}
@@ -42,7 +43,7 @@ def _observed(dtype: str) -> tuple[Network, dict[str, Array]]:
 
 
 def looked_at(name: str, change: Change, dtype: str = "float32") -> ResidualDescription:
-    """The anatomy of an activation that `change` makes, rounded to storage."""
+    """Return the description of an activation computed by `change` and rounded to storage."""
     network, observed = _observed(dtype)
     segment = Segment(network, name, {n: v for n, v in observed.items() if n != name})
     step, row = segment.steps[name], network.table[name]
@@ -91,7 +92,7 @@ def features(width: int = 32) -> Array:
     return np.arange(width)
 
 
-# What was made, how it is reported (its kind, and words of the sentence), and the change.
+# By name: the activation, the expected kind of finding, words of its sentence, and the change.
 RECOGNISED: dict[str, tuple[str, str, str, Change]] = {
     "zeros": (QUERY, "zeros", "all zeros", lambda s: 0.0 * s.value),
     "constant": (QUERY, "constant", "3 was made", lambda s: 0.0 * s.value + 3.0),
@@ -157,14 +158,14 @@ RECOGNISED: dict[str, tuple[str, str, str, Change]] = {
 
 
 @pytest.mark.parametrize("case", RECOGNISED)
-def test_it_is_recognised_and_nothing_else_is_claimed(case: str) -> None:
+def test_the_change_is_recognised_and_nothing_else_is_claimed(case: str) -> None:
     place, kind, words, change = RECOGNISED[case]
     found = looked_at(place, change)
     assert explained(found) == {kind}, sentences(found)
     assert words in rendered(found)
 
 
-# Nearly what a finding says, and not it.
+# Changes that nearly match a finding, and must not be reported as it.
 NEARLY: dict[str, tuple[str, str, Change]] = {
     "nearly zero": (QUERY, "zeros", lambda s: 1e-30 * s.value),
     "nearly constant": (QUERY, "constant", lambda s: 3.0 + 1e-5 * s.value),
@@ -198,14 +199,14 @@ NEARLY: dict[str, tuple[str, str, Change]] = {
 
 
 @pytest.mark.parametrize("case", NEARLY)
-def test_what_is_nearly_so_is_not_claimed(case: str) -> None:
+def test_a_near_match_is_not_reported_as_the_finding(case: str) -> None:
     place, kind, change = NEARLY[case]
     found = looked_at(place, change)
     assert kind not in explained(found), sentences(found)
 
 
 @pytest.mark.parametrize("name", [QUERY, SCORES, PROBS, CONTEXT, DENSE, INNER, GELU, NORM])
-def test_a_mess_is_explained_by_nothing(name: str) -> None:
+def test_an_unstructured_error_has_no_explanation(name: str) -> None:
     found = looked_at(name, lambda s: s.value * 1.3 + np.abs(s.value) * drawn(*s.value.shape))
     assert not explained(found), sentences(found)
 
@@ -217,7 +218,7 @@ IN_BFLOAT16 = [
 
 
 @pytest.mark.parametrize("case", IN_BFLOAT16)
-def test_it_is_recognised_in_bfloat16(case: str) -> None:
+def test_the_change_is_recognised_in_bfloat16(case: str) -> None:
     place, kind, _, change = RECOGNISED[case]
     assert explained(looked_at(place, change, "bfloat16")) == {kind}
 
@@ -236,12 +237,12 @@ EXTENTS: dict[str, tuple[str, str, Change]] = {
 
 
 @pytest.mark.parametrize("case", EXTENTS)
-def test_where_it_is(case: str) -> None:
+def test_the_extent_of_the_error_is_reported(case: str) -> None:
     place, words, change = EXTENTS[case]
     assert words in rendered(looked_at(place, change))
 
 
-def test_where_all_is_wrong_no_place_is_told() -> None:
+def test_no_place_is_reported_where_every_element_is_wrong() -> None:
     found = looked_at(QUERY, lambda s: 2.0 * s.value)
     assert found.extent.share == 1.0
     assert not found.extent.places
@@ -254,34 +255,34 @@ def test_a_fault_of_one_head_is_explained_there() -> None:
     assert abs(number.value - 2.0) < 6.0 * number.deviation < 1e-5
 
 
-def test_what_is_not_finite_is_said_and_nothing_more() -> None:
+def test_values_that_are_not_finite_are_the_only_finding() -> None:
     found = looked_at(QUERY, lambda s: np.where(features() == 3, np.nan, s.value))
     assert [f.kind for f in found.residual_findings] == ["not finite"]
     assert "feature 3" in rendered(found)
 
 
-def test_padded_rows_do_not_matter() -> None:
+def test_padded_rows_do_not_change_the_description() -> None:
     found = looked_at(QUERY, lambda s: np.where(s.site.batch.mask[:, :, None], -s.value, np.nan))
     assert explained(found) == {"sign"}
 
 
-def test_an_error_in_two_ways_is_told_by_the_share_that_one_explains() -> None:
+def test_an_error_with_two_causes_is_reported_with_the_share_that_one_explains() -> None:
     found = looked_at(INNER, lambda s: s.value + bias(s) + 0.01 * np.tanh(s.value))
     assert not explained(found)
     assert found.residual_findings[0].share > 0.9
     assert "of the residual's energy, not for all" in rendered(found)
 
 
-def test_a_scalar_is_told_as_a_ratio() -> None:
+def test_a_scalar_is_described_by_its_ratio() -> None:
     assert "0.5 times" in rendered(looked_at("cls.predictions.loss", lambda s: s.value / 2.0))
 
 
-def test_a_correct_step_has_no_explanation_but_noise_as_it_may_be() -> None:
+def test_a_correct_step_is_described_as_noise_at_most() -> None:
     found = looked_at(QUERY, lambda s: s.value)
     assert explained(found) <= {"noise"}
     assert found.extent.beyond == 0
 
 
-def test_every_step_of_the_network_has_an_anatomy() -> None:
+def test_every_step_of_the_network_can_be_described() -> None:
     for name in _observed("float32")[0].table:
         assert sentences(looked_at(name, lambda s: 1.01 * s.value + 0.01))

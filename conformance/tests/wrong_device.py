@@ -1,4 +1,4 @@
-"""Candidates that are at odds with an accelerator, for a run from the command line."""
+"""Candidates that use an accelerator wrongly, to be run from the command line."""
 
 from typing import Any
 
@@ -7,30 +7,30 @@ from implementations.making_bert import making_bert
 
 
 def elsewhere(checkpoint: Checkpoint, device: str, dtype: str) -> Any:
-    """Computes on the CPU, whatever it is asked for."""
+    """A candidate that computes on the CPU, whatever device is requested."""
     runner = making_bert.prepare(checkpoint, "cpu", dtype)
     return lambda batch: runner(_moved(batch, lambda x: x.cpu()))
 
 
 def mixed(checkpoint: Checkpoint, device: str, dtype: str) -> Any:
-    """Its module is on the device and its inputs are not."""
+    """A candidate whose module is on the device and whose inputs are not."""
     runner = making_bert.prepare(checkpoint, device, dtype)
     return lambda batch: runner(_moved(batch, lambda x: x.cpu()))
 
 
 def beyond(checkpoint: Checkpoint, device: str, dtype: str) -> Any:
-    """Looks up what its table does not have."""
+    """A candidate that looks up an index beyond its table."""
     runner, rows = making_bert.prepare(checkpoint, device, dtype), checkpoint.architecture.vocab_size
     return lambda batch: runner(_moved(batch, lambda x: x + rows))
 
 
 def beyond_as_well(checkpoint: Checkpoint, device: str, dtype: str) -> Any:
-    """The same."""
+    """A second candidate that looks up an index beyond its table."""
     return beyond(checkpoint, device, dtype)
 
 
 def ending(checkpoint: Checkpoint, device: str, dtype: str) -> Any:
-    """Ends the process that it is in."""
+    """A candidate that ends its process."""
     import os
 
     return lambda batch: os._exit(0)

@@ -1,4 +1,5 @@
-"""BERTs as strangers write them: names and layouts of their own, no adaptor. Those in `mistaken` have one mistake each."""
+"""BERTs in the style of third-party projects: their own names and layouts, no adaptor. Those in `mistaken` have one mistake
+each."""
 
 from functools import cache
 from importlib import import_module
@@ -11,13 +12,13 @@ STRANGERS = __name__
 
 
 def stranger(name: str) -> Any:
-    """A class or function by `module:name`."""
+    """Return a class or function by `module:name`."""
     module, _, factory = name.partition(":")
     return getattr(import_module(f"{STRANGERS}.{module}"), factory)
 
 
 @cache
 def proposal(name: str) -> Proposal:
-    """What `map` proposes for it."""
+    """Return the proposal that `map` makes for a class or function given as `module:name`."""
     module, _, factory = name.partition(":")
     return proposed(stranger(name), factory, f"{STRANGERS}.{module}")

@@ -1,4 +1,4 @@
-"""After x-transformers: attention and feed-forward parts take turns in one list, each with its norm."""
+"""After x-transformers: attention and feed-forward parts alternate in one list, each with its own norm."""
 
 import torch
 from torch import nn

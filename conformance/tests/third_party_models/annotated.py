@@ -1,4 +1,4 @@
-"""After The Annotated Transformer: a list of four linear layers, sublayers, a norm of its own, a mask of (B, 1, S)."""
+"""After The Annotated Transformer: a list of four linear layers, sublayers, its own norm class, a mask of shape (B, 1, S)."""
 
 import math
 

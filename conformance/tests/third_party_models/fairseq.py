@@ -1,4 +1,4 @@
-"""With fairseq's names and its choices of attributes; the configuration is a plain object with Hugging Face's names."""
+"""With fairseq's names and attributes; the configuration is a plain object with Hugging Face's names."""
 
 from torch import nn
 from torch.nn import functional as F

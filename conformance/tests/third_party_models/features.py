@@ -1,4 +1,4 @@
-"""A pipeline, whose first part is a BERT: it takes all its inputs in one dictionary, and returns a dataclass."""
+"""A pipeline whose first part is a BERT: it takes all inputs in one dictionary and returns a dataclass."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from conformance.tests.third_party_models.packed import PackedBert
 
 @dataclass(frozen=True)
 class Encoded:
-    """What it returns: the last hidden state and the pooled output, in a list."""
+    """The returned value: the last hidden state and the pooled output, in a list."""
 
     layers: list[torch.Tensor]
 
@@ -23,7 +23,7 @@ class FeaturesBert(PackedBert):
 
 @dataclass(frozen=True)
 class Sizes:
-    """Some of its names are no usual ones."""
+    """A configuration in which some sizes have unusual names."""
 
     ntoken: int
     d_model: int

@@ -1,4 +1,4 @@
-"""As a port from Flax: kernels of (in, heads, d) and (heads, d, out), names of Flax, masked language model on top."""
+"""After a port from Flax: kernels of shape (in, heads, d) and (heads, d, out), Flax's names, and a masked language model head."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""After minGPT: one product for query, key and value, kernels of (in, out), four times the width inside."""
+"""After minGPT: one product for query, key and value, kernels of shape (in, out), an intermediate size of four times the width."""
 
 import math
 from dataclasses import dataclass
@@ -76,7 +76,7 @@ class BERT(nn.Module):
 
 
 class TiedBert(BERT):
-    """With a masked-LM head, whose decoder has the word embeddings' weight."""
+    """A BERT with a masked-LM head whose decoder weight is the table of word embeddings."""
 
     def __init__(self, config: Config):
         super().__init__(config)

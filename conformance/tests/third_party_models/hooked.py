@@ -1,4 +1,5 @@
-"""With an identity for every value to be looked at, kernels of (in, out), an additive mask, a pooler that the call does not run."""
+"""With an identity module for every value to be observed, kernels of shape (in, out), an additive mask, and a pooler that
+forward does not call."""
 
 import torch
 from torch import nn

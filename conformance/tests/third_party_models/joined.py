@@ -1,4 +1,5 @@
-"""Query, key and value in one tensor of (3, H, H); a decoder that is the table of the words, under a second name."""
+"""With query, key and value in one tensor of shape (3, H, H), and a decoder that is the word embedding table under a second
+name."""
 
 import torch
 from torch import nn

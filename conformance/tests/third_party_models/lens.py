@@ -1,4 +1,4 @@
-"""After TransformerLens: kernels of (heads, in, d), or (heads, d, in); a decoder with a table of its own, and a scale."""
+"""After TransformerLens: kernels of shape (heads, in, d) or (heads, d, in), a decoder with its own table, and a scale."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""One BERT whose mask is asked for in other forms: added to the scores, true at padding, as lengths, in an object."""
+"""One BERT with its mask in several forms: added to the scores, true at padding, as lengths, and in an object."""
 
 from dataclasses import dataclass
 
@@ -40,7 +40,7 @@ class ObjectMaskBert(JoinedBert):
 
 
 class Kept:
-    """A mask alone in an object, which checks its type."""
+    """An object that holds only a mask and checks its type."""
 
     def __init__(self, bool_mask: torch.Tensor, note: str = ""):
         if bool_mask.dtype != torch.bool:
@@ -54,7 +54,7 @@ class KeptMaskBert(JoinedBert):
 
 
 class SquareMaskBert(JoinedBert):
-    """The mask is asked for with a row for each query, and each is used."""
+    """A BERT whose mask has a row for each query, and which uses each of them."""
 
     def forward(self, ids, kinds, mask):
         if mask.shape[1:] != (ids.shape[1], ids.shape[1]):

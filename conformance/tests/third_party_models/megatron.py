@@ -1,4 +1,5 @@
-"""After Megatron: heads by turns in one product, a mask of four axes that is true where nothing is seen."""
+"""After Megatron: query, key and value interleaved by head in one product, and a four-dimensional mask that is true where
+nothing is attended to."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Some of the strangers with a mistake each."""
+"""Third-party models with one mistake each."""
 
 from torch import nn
 from torch.nn import functional as F
@@ -10,7 +10,7 @@ from conformance.tests.third_party_models.lens import LensBert
 
 
 class UnscaledEncoder(SentenceEncoder):
-    """Its scores are not divided by √d."""
+    """A model whose scores are not divided by √d."""
 
     def __init__(self, cfg):
         super().__init__(cfg)
@@ -24,7 +24,7 @@ class TanhFeedForward(FeedForward):
 
 
 class TanhBert(AnnotatedBert):
-    """Its GELU takes the form with tanh."""
+    """A model with the tanh form of GELU."""
 
     def __init__(self, vocab, d_model, n_layers, heads, d_ff, max_len):
         super().__init__(vocab, d_model, n_layers, heads, d_ff, max_len)
@@ -33,7 +33,7 @@ class TanhBert(AnnotatedBert):
 
 
 class FirstNormBert(AnnotatedBert):
-    """The norm of the embeddings has an epsilon of its own."""
+    """A model whose embedding norm has an epsilon of its own."""
 
     def __init__(self, vocab, d_model, n_layers, heads, d_ff, max_len):
         super().__init__(vocab, d_model, n_layers, heads, d_ff, max_len)
@@ -41,7 +41,7 @@ class FirstNormBert(AnnotatedBert):
 
 
 class NormlessBert(AnnotatedBert):
-    """The norm of the embeddings is there and never called."""
+    """A model that has an embedding norm and never calls it."""
 
     def __init__(self, vocab, d_model, n_layers, heads, d_ff, max_len):
         super().__init__(vocab, d_model, n_layers, heads, d_ff, max_len)
@@ -49,7 +49,7 @@ class NormlessBert(AnnotatedBert):
 
 
 class WidthScaledAttention(fused.SelfAttention):
-    """Its scores are divided by the root of the whole width."""
+    """Attention whose scores are divided by the square root of the whole width."""
 
     def forward(self, x, mask):
         b, t, c = x.size()
@@ -60,7 +60,7 @@ class WidthScaledAttention(fused.SelfAttention):
 
 
 class WidthScaledBert(fused.BERT):
-    """Its scores are divided by the root of the whole width."""
+    """A model whose scores are divided by the square root of the whole width."""
 
     def __init__(self, config: fused.Config):
         super().__init__(config)
@@ -69,7 +69,7 @@ class WidthScaledBert(fused.BERT):
 
 
 class ScaledLensBert(LensBert):
-    """Its logits are multiplied by a parameter that no BERT has."""
+    """A model whose logits are multiplied by a parameter that BERT does not have."""
 
     def __init__(self, d_vocab, d_model, n_layers, n_heads, d_mlp, n_ctx):
         super().__init__(d_vocab, d_model, n_layers, n_heads, d_mlp, n_ctx)

@@ -1,4 +1,5 @@
-"""On `nn.TransformerEncoder`: query, key and value packed, a mask that is true at padding, a pooler; sequences may come first."""
+"""Built on `nn.TransformerEncoder`: packed query, key and value, a mask that is true at padding, a pooler, and an optional
+sequence-first layout."""
 
 import torch
 from torch import nn

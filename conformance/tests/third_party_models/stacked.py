@@ -1,4 +1,4 @@
-"""All layers in one tensor of each kind, `einsum` for every product; nothing but the network itself is a module."""
+"""All layers in one tensor per kind of parameter and `einsum` for every product; only the network itself is a module."""
 
 import torch
 from torch import nn
