@@ -1,4 +1,5 @@
-"""How well the arithmetic models fit correct candidates: whole distributions, and no false alarm over correct variants."""
+"""Agreement of the arithmetic models with correct candidates: whole distributions of residuals, and no false alarm on correct
+variants."""
 
 from typing import Any
 
@@ -28,7 +29,7 @@ def golden(request: pytest.FixtureRequest) -> str:
 
 
 def _scaled_residuals(name: str, attention: str, dtype: str, threads: int) -> np.ndarray:
-    """Local residuals of every linear step in sigma, from the candidate's own captured parents."""
+    """Return the local residuals of every linear step in sigma, computed from the candidate's own captured parents."""
     golden = load_golden(name)
     (batch,) = golden.batches.values()
     before = torch.get_num_threads()
@@ -53,9 +54,9 @@ def _scaled_residuals(name: str, attention: str, dtype: str, threads: int) -> np
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_bfloat16_linears_err_uniformly(golden: str, attention: str, threads: int) -> None:
-    """One rounding: uniform on ±√3 sigma, so RMS 1 and kurtosis 1.8; Kolmogorov–Smirnov below 0.02, about a hundredth beyond
-    the accumulation's own blur of the edges."""
+def test_errors_of_bfloat16_linear_layers_are_uniform(golden: str, attention: str, threads: int) -> None:
+    """One rounding: uniform on ±√3 sigma, so RMS 1 and kurtosis 1.8; the Kolmogorov–Smirnov distance is below 0.02, about a
+    hundredth more than accumulation alone blurs the edges."""
     residuals = _scaled_residuals(golden, attention, "bfloat16", threads)
     assert np.sqrt((residuals**2).mean()) == pytest.approx(1.0, abs=0.02)
     assert kurtosis(residuals, fisher=False) == pytest.approx(1.8, abs=0.05)
@@ -65,8 +66,8 @@ def test_bfloat16_linears_err_uniformly(golden: str, attention: str, threads: in
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_float32_linears_err_normally_and_within_sigma(golden: str, attention: str, threads: int) -> None:
-    """Many roundings: bell-shaped, no bias, and sigma an upper estimate that is not far too wide."""
+def test_errors_of_float32_linear_layers_are_bell_shaped_and_within_sigma(golden: str, attention: str, threads: int) -> None:
+    """Many roundings: a bell-shaped distribution without bias, for which sigma is an upper estimate that is not far too wide."""
     residuals = _scaled_residuals(golden, attention, "float32", threads)
     rms = np.sqrt((residuals**2).mean())
     assert 0.3 < rms < 1.0
@@ -76,7 +77,7 @@ def test_float32_linears_err_normally_and_within_sigma(golden: str, attention: s
 
 
 class Masked(HuggingFace):
-    """Masks by adding a constant of its own."""
+    """A candidate that masks by adding a given constant."""
 
     def __init__(self, constant: float) -> None:
         super().__init__("eager")
@@ -95,7 +96,7 @@ class Masked(HuggingFace):
 
 
 class Split(HuggingFace):
-    """Runs each row of the batch by itself."""
+    """A candidate that runs each row of the batch separately."""
 
     def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
         model = self.build(checkpoint).to(dtype=getattr(torch, dtype)).eval()

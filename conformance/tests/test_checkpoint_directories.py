@@ -1,4 +1,5 @@
-"""Directories as people have them: fine-tuned, of sentence-transformers, pickled; a piece of MiniLM with heads at random."""
+"""Checkpoint directories as found in practice: fine-tuned, of sentence-transformers, pickled; a part of MiniLM with randomly
+initialised heads."""
 
 import json
 import os
@@ -44,7 +45,7 @@ WALKED = ("BertForSequenceClassification", "BertForTokenClassification", "BertFo
 
 @cache
 def trained() -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The config and the parameters of MiniLM's first layers, of the first words alone."""
+    """Return the config and the parameters of MiniLM's first layers, with the first words of the vocabulary only."""
     try:
         folder = minilm.directory()
     except DependencyMissingError as why:
@@ -58,14 +59,15 @@ def trained() -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def tuned(kind: str, folder: Path) -> Path:
-    """A directory as `save_pretrained` of that class leaves it."""
+    """Write a directory as `save_pretrained` of that class does."""
     import transformers
 
     config, state = trained()
     torch.manual_seed(0)
-    labels = 2 if kind == "BertForQuestionAnswering" else LABELS  # which has its width of it, start and end
+    # The class takes the width of its output, start and end, from num_labels.
+    labels = 2 if kind == "BertForQuestionAnswering" else LABELS
     model = getattr(transformers, kind)(transformers.BertConfig(**{**config, "num_labels": labels}))
-    model.base_model.load_state_dict(state, strict=False)  # without a pooler where the class has none
+    model.base_model.load_state_dict(state, strict=False)  # A class without a pooler saves none.
     for name, parameter in model.named_parameters():
         if name.startswith(("classifier", "qa_outputs", "cls.")) and "word" not in name:
             nn.init.normal_(parameter, std=0.1)
@@ -74,7 +76,7 @@ def tuned(kind: str, folder: Path) -> Path:
 
 
 def named(candidate: Any, golden: Golden) -> dict[str, str]:
-    """The mistakes that are found, each with its sentence."""
+    """Return the mistakes that were found, each with its sentence."""
     records = activation_records(check(candidate, golden))
     return {f.fault.name if f.fault else "": sentence(f, layers_of(records)) for f in findings(records)}
 
@@ -90,7 +92,7 @@ def test_a_directory_of_each_class_has_its_heads_and_conforms(kind: str, tmp_pat
 
 
 @pytest.mark.parametrize("kind", WALKED)
-def test_transformers_own_class_of_a_directory_has_the_logits_that_are_expected(kind: str, tmp_path: Path) -> None:
+def test_the_expected_logits_equal_those_of_transformers_own_class(kind: str, tmp_path: Path) -> None:
     import transformers
 
     golden = from_directory(tuned(kind, tmp_path))
@@ -114,7 +116,7 @@ def test_transformers_own_class_of_a_directory_has_the_logits_that_are_expected(
 
 
 class Wrong(HuggingFace):
-    """transformers' BERT, changed once its parameters are loaded."""
+    """transformers' BERT, changed after its parameters are loaded."""
 
     def __init__(self, change: Callable[[BertWithHeads], None]) -> None:
         super().__init__("eager", "wrong")
@@ -127,7 +129,7 @@ class Wrong(HuggingFace):
 
 
 def _turned(name: str) -> Callable[[BertWithHeads], None]:
-    """The rows of a head in reverse order."""
+    """Reverse the rows of a head's weight."""
 
     def change(model: BertWithHeads) -> None:
         head: Any = model[name]
@@ -153,7 +155,7 @@ def test_a_wrong_head_of_a_directory_is_named_in_one_sentence(kind: str, head: s
 
 
 def of_sentences(folder: Path, bert: str = "", *, normalize: bool = True, **pooling: bool) -> Path:
-    """A directory of sentence-transformers, its BERT in the folder `bert`."""
+    """Write a sentence-transformers directory with its BERT in the folder `bert`."""
     kinds = [("Transformer", bert), ("Pooling", "1_Pooling"), *([("Normalize", "2_Normalize")] if normalize else [])]
     modules = [{"idx": i, "name": str(i), "path": p, "type": f"sentence_transformers.models.{k}"} for i, (k, p) in enumerate(kinds)]
     (folder / "1_Pooling").mkdir(parents=True)
@@ -189,7 +191,7 @@ def test_a_directory_of_sentence_transformers_conforms_with_its_pooling(mode: st
 
 
 def _as_version_6(folder: Path, mode: str | list[str]) -> Path:
-    """The configurations of the modules as sentence-transformers 6 writes them."""
+    """Rewrite the configurations of the modules as sentence-transformers 6 writes them."""
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({"embedding_dimension": 384, "pooling_mode": mode}))
     names = dict.fromkeys(("module_input_name", "module_output_name"), "sentence_embedding")
     (folder / "2_Normalize").mkdir(exist_ok=True)
@@ -209,7 +211,7 @@ def test_the_pooling_is_read_as_version_6_writes_it(mode: str | list[str], pooli
     assert (a.pooling, a.normalize) == (pooling, True)
 
 
-def test_what_version_6_may_write_and_has_no_equation_is_refused(tmp_path: Path) -> None:
+def test_options_of_version_6_without_an_equation_are_refused(tmp_path: Path) -> None:
     folder = _as_version_6(of_sentences(tmp_path), ["cls", "mean"])
     with pytest.raises(UnsupportedArchitectureError, match="pools by cls, mean, and there are equations for one of"):
         load_directory(folder)
@@ -219,7 +221,7 @@ def test_what_version_6_may_write_and_has_no_equation_is_refused(tmp_path: Path)
         load_directory(folder)
 
 
-def test_the_first_token_where_the_config_says_mean_is_named_in_one_sentence(tmp_path: Path) -> None:
+def test_first_token_pooling_where_the_config_says_mean_is_named_in_one_sentence(tmp_path: Path) -> None:
     golden = from_directory(of_sentences(tmp_path, pooling_mode_mean_tokens=True))
     found = named(Wrong(lambda model: setattr(model, "pooling", "cls")), golden)
     assert set(found) == {"pooling-first-token"}
@@ -227,14 +229,14 @@ def test_the_first_token_where_the_config_says_mean_is_named_in_one_sentence(tmp
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_a_mean_weighted_by_place_conforms_in_every_format_and_the_plain_mean_does_not(dtype: str, tmp_path: Path) -> None:
+def test_a_mean_weighted_by_position_conforms_in_every_format_and_the_plain_mean_does_not(dtype: str, tmp_path: Path) -> None:
     golden = from_directory(of_sentences(tmp_path, pooling_mode_weightedmean_tokens=True))
     result = check(hf_eager, golden, dtype=dtype, depth="screen")
     assert result.conforms, result.reason
     assert set(named(Wrong(lambda model: setattr(model, "pooling", "mean")), golden)) == {"pooling-mean"}
 
 
-def test_a_directory_s_tokenizer_may_lie_beside_the_bert(tmp_path: Path) -> None:
+def test_a_directorys_tokenizer_may_be_beside_the_bert(tmp_path: Path) -> None:
     folder = of_sentences(tmp_path, "0_Transformer", pooling_mode_mean_tokens=True)
     (folder / "0_Transformer" / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cats"]))
     assert tokenized(folder, [("cats", None)]).input_ids.tolist() == [[2, 5, 3]]
@@ -262,13 +264,13 @@ def _config(folder: Path, **changes: object) -> None:
     file.write_text(json.dumps({name: value for name, value in config.items() if value is not None}))
 
 
-def test_whose_classifier_it_is_has_to_be_said_where_the_parameters_do_not_say_it(tmp_path: Path) -> None:
+def test_the_kind_of_classifier_must_be_stated_where_the_parameters_do_not_determine_it(tmp_path: Path) -> None:
     folder = tuned("BertForSequenceClassification", tmp_path / "sequences")
     _config(folder, architectures=None)
     with pytest.raises(CheckpointError, match=r'write into it "architectures": \["BertForSequenceClassification"\] or'):
         load_directory(folder)
     tokens = tuned("BertForTokenClassification", tmp_path / "tokens")
-    _config(tokens, architectures=None)  # without a pooler it can only be of tokens
+    _config(tokens, architectures=None)  # Without a pooler it can only be a token classifier.
     assert load_directory(tokens).architecture.heads == ("token_classification",)
 
 
@@ -281,7 +283,7 @@ def test_a_config_with_other_labels_than_the_classifier_is_refused(tmp_path: Pat
 
 
 @pytest.mark.parametrize("problem", ["multi_label_classification", "regression"])
-def test_of_a_classifier_of_no_single_classes_the_logits_are_judged_and_class_labels_are_refused(
+def test_a_regression_or_multi_label_classifier_has_its_logits_judged_and_refuses_class_labels(
     problem: str, tmp_path: Path
 ) -> None:
     folder = tuned("BertForSequenceClassification", tmp_path)
@@ -299,7 +301,7 @@ def test_of_a_classifier_of_no_single_classes_the_logits_are_judged_and_class_la
 
 @pytest.fixture
 def pickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory whose parameters are a pickle, in a session in which that has not been allowed."""
+    """A directory whose parameters are a pickle, in a session that does not allow pickles."""
     monkeypatch.setenv(ALLOW_PICKLE, "0")
     folder = tuned("BertForQuestionAnswering", tmp_path / "pickled")
     file = folder / "model.safetensors"
@@ -308,7 +310,7 @@ def pickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_pickle_is_refused_with_two_lines_that_convert_it(pickled: Path) -> None:
+def test_a_pickle_is_refused_with_two_lines_of_code_that_convert_it(pickled: Path) -> None:
     with pytest.raises(CheckpointError, match="pytorch_model.bin is a pickle, which may run any code") as caught:
         load_directory(pickled)
     lines = [line.strip() for line in str(caught.value).splitlines() if line.startswith("    ")]
@@ -325,7 +327,7 @@ def test_a_pickle_is_read_where_the_command_line_allows_it(pickled: Path, tmp_pa
 
 
 class Code:
-    """What runs a command as it is unpickled."""
+    """An object that runs a command when it is unpickled."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -335,7 +337,7 @@ class Code:
 
 
 @pytest.mark.parametrize("content", [lambda mark: {"a": Code(mark)}, lambda mark: [1, 2]])
-def test_of_a_pickle_that_is_allowed_no_code_is_run(
+def test_code_in_an_allowed_pickle_is_not_run(
     content: Callable[[Path], Any], pickled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(ALLOW_PICKLE, "1")

@@ -1,4 +1,4 @@
-"""`Dense` modules of sentence-transformers: read, run in every format, and named where they are left out."""
+"""sentence-transformers `Dense` modules: read from a directory, judged in every format, and named where they are left out."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
 def layers(model: BertWithHeads) -> Any:
-    """The dense layers of a model."""
+    """Return the dense layers of a model."""
     return model.get_submodule("sentence_embedding.dense")
 
 
@@ -42,7 +42,7 @@ def without_product(model: BertWithHeads) -> None:
 
 
 def named(result: Result) -> Mapping[str, str]:
-    """The mistakes that are found, each with its sentence."""
+    """Return the mistakes that were found, each with its sentence."""
     records = activation_records(result)
     return {f.fault.name if f.fault else "": sentence(f, layers_of(records)) for f in findings(records)}
 
@@ -51,7 +51,7 @@ MIXED = (Dense(48, activation="gelu"), Dense(20, bias=False, activation="relu"),
 
 
 @pytest.mark.parametrize("normalize", [True, False])
-def test_a_directory_with_dense_modules_has_them_in_order_with_all_that_their_files_say(normalize: bool, tmp_path: Path) -> None:
+def test_dense_modules_are_read_in_order_with_everything_in_their_files(normalize: bool, tmp_path: Path) -> None:
     given = network(*MIXED, normalize=normalize).checkpoint
     found = load_directory(directory(tmp_path, given))
     assert (found.architecture.dense, found.architecture.normalize) == (MIXED, normalize)
@@ -62,7 +62,7 @@ def test_a_directory_with_dense_modules_has_them_in_order_with_all_that_their_fi
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("dense", "normalize"), [(MIXED, True), ((TANH,), False), ((PLAIN,), False)])
-def test_dense_layers_conform_in_every_format_and_every_step_of_them_is_judged(
+def test_dense_layers_conform_in_every_format_and_each_of_their_steps_is_judged(
     dense: tuple[Dense, ...], normalize: bool, dtype: str
 ) -> None:
     golden = network(*dense, normalize=normalize)
@@ -92,7 +92,7 @@ def test_the_gradients_of_dense_layers_and_of_their_parameters_conform(dense: tu
         (without_product, "dense-missing", "the dense layer behind the pooling hands on its input as it is"),
     ],
 )
-def test_what_is_left_out_of_a_dense_layer_is_named(
+def test_an_omitted_part_of_a_dense_layer_is_named(
     change: Callable[[BertWithHeads], None], name: str, words: str, normalize: bool, dtype: str
 ) -> None:
     found = named(check(Planted(change), network(TANH, normalize=normalize), dtype=dtype))
@@ -100,7 +100,7 @@ def test_what_is_left_out_of_a_dense_layer_is_named(
     assert words in found[name]
 
 
-def test_a_dense_layer_without_function_that_is_left_out_is_named() -> None:
+def test_an_omitted_dense_layer_without_activation_function_is_named() -> None:
     assert set(named(check(Planted(without_layers), network(PLAIN)))) == {"dense-missing"}
 
 
@@ -113,7 +113,7 @@ def test_a_bias_that_the_layer_does_not_have_fails_there() -> None:
 
 
 def written_otherwise(model: BertWithHeads) -> None:
-    """The product by `einsum` with the bias added behind it, tanh by two sigmoids' difference."""
+    """Compute the product by `einsum`, add the bias separately, and compute tanh from two sigmoids."""
     (layer,) = layers(model)
     weight, bias = layer.linear.weight, layer.linear.bias
     layer.linear.forward = lambda x: torch.einsum("bi,oi->bo", x, weight) + bias
@@ -124,7 +124,7 @@ def _tanh(x: Tensor) -> Tensor:
     return (torch.sigmoid(2.0 * x.double()) - torch.sigmoid(-2.0 * x.double())).to(x.dtype)
 
 
-def test_a_dense_layer_that_is_written_otherwise_conforms() -> None:
+def test_a_dense_layer_computed_in_another_way_conforms() -> None:
     result = check(Planted(written_otherwise), network(TANH, normalize=True))
     assert result.conforms, result.reason
 
@@ -135,7 +135,7 @@ def _embeddings(candidate: Any, golden: Golden) -> Mapping[str, np.ndarray]:
     return {"embedding": made["sentence_embedding"].numpy()}
 
 
-def test_the_embeddings_of_a_closed_system_are_those_behind_its_dense_layers() -> None:
+def test_diagnose_expects_the_embeddings_after_the_dense_layers() -> None:
     golden = network(TANH, normalize=True)
     (batch,) = golden.batches.values()
     assert diagnose(golden.checkpoint, batch, _embeddings(hf_eager, golden)).conforms
@@ -144,13 +144,13 @@ def test_the_embeddings_of_a_closed_system_are_those_behind_its_dense_layers() -
     assert [f.name for f in found.explanations[0].faults] == ["dense-missing"]
 
 
-def test_an_implementation_without_dense_layers_is_not_asked_for_them() -> None:
+def test_an_implementation_without_dense_layers_is_not_judged_on_them() -> None:
     result = check(inner_workings, network(TANH))
     assert result.outcome == "skip"
     assert "dense layers behind the pooling of a sentence embedding" in result.reason
 
 
-def test_dense_modules_that_have_no_equation_are_refused_by_name(tmp_path: Path) -> None:
+def test_dense_modules_without_an_equation_are_refused_by_name(tmp_path: Path) -> None:
     folder = directory(tmp_path, network(TANH).checkpoint)
     file = folder / "2_Dense" / "config.json"
     config = json.loads(file.read_text())

@@ -29,7 +29,7 @@ LOOKUP, DECODER = "embeddings.word_embeddings", "cls.predictions.decoder"
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_what_begins_in_a_step_that_one_hides_begins_in_the_next_that_both_show(attention: str) -> None:
+def test_a_difference_that_begins_in_a_hidden_step_begins_in_the_next_step_that_both_show(attention: str) -> None:
     a, b = (record(c, TINY, "cpu", "float32") for c in (Planted(unscaled(0)), HuggingFace(attention)))
     view = difference_view(compare(a, b, TINY.checkpoint), (a, b), (judged(a, TINY.checkpoint), judged(b, TINY.checkpoint)))
     assert view.begins == f"layer 0, attention.self.{'probs' if attention == 'eager' else 'context'}"
@@ -63,7 +63,7 @@ def _plain(view: DifferenceView) -> str:
     return "\n".join(line.plain for line in wrapped(document(view), 160))
 
 
-def test_where_the_difference_begins_is_said_first_and_marked_with_words() -> None:
+def test_the_place_where_the_difference_begins_is_reported_first_and_marked_with_words() -> None:
     view = _view(*USUAL)
     sentence = "mine and yours on tiny, 3 activations in common: the difference begins at layer 1, attention.output.LayerNorm"
     assert _plain(view).startswith(sentence)
@@ -77,7 +77,7 @@ def test_where_the_difference_begins_is_said_first_and_marked_with_words() -> No
     assert (view.exit_code, _view(*USUAL[:2], _differs(DECODER)).exit_code) == (1, 0)
 
 
-def test_each_side_is_told_by_its_mistakes_or_by_where_it_fails_or_as_right() -> None:
+def test_each_side_is_described_by_its_mistakes_by_its_failure_or_as_correct() -> None:
     case = Case("mine", "tiny")
     named = activation(case, NORM, 76.0, (FaultRecord("epsilon", NORM, 1.0, 681.0, "epsilon", 1e-5, 1e-8, 1e-12),))
     broken = activation(case, NORM, reason="3 of 96 elements differ, where none may")
@@ -101,14 +101,14 @@ def test_of_several_batches_the_worst_is_shown_and_the_others_are_counted() -> N
     assert [row["batch"] for row in rows(view)] == ["short", "short", "long", "long", "odd", "odd"]
 
 
-def test_what_begins_in_one_element_alone_says_so() -> None:
+def test_a_difference_of_one_element_is_reported_as_such() -> None:
     (row,) = _view(_differs(NORM, 0.5, local_max=31.0, begins=True)).rows
     assert row.mark == "begins here: largest 31 σ, limit 8 σ"
     (row,) = _view(_differs(NORM, 9.0)).rows
     assert row.mark == "begins here"
 
 
-def test_names_stay_text_in_every_form() -> None:
+def test_names_are_shown_as_text_in_every_format() -> None:
     view = _view(*USUAL, names=("<script>alert(1)</script>", "|*x*\x1b[31m"))
     html, rendered = page(document(view)), markdown(document(view))
     assert "<script>alert" not in html + rendered
@@ -117,7 +117,7 @@ def test_names_stay_text_in_every_form() -> None:
     assert "\x1b" not in rendered + _plain(view)
 
 
-def test_rows_keep_their_texts_and_have_the_numbers() -> None:
+def test_rows_have_their_texts_and_the_numbers() -> None:
     first, only, begins, _ = rows(_view(*USUAL))
     assert begins.items() >= {"activation": NORM, "begins here": "9 σ", "limit": "3 σ", "": "begins here", "local_rms": 9.0}.items()
     assert begins.items() >= {"largest": "0.125 at [1, 2]", "difference": "40 σ", "a": 0.5, "b": 0.375}.items()
@@ -125,7 +125,7 @@ def test_rows_keep_their_texts_and_have_the_numbers() -> None:
     assert (first["begins here"], first["local_rms"]) == ("-", None)
 
 
-def test_the_command_writes_every_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     forms = [part for suffix in ("html", "md", "json", "txt") for part in ("-o", str(tmp_path / f"out.{suffix}"))]
     assert main(["diff", "hf-eager", "making-bert", *forms]) == 0
     assert not capsys.readouterr().out
@@ -135,7 +135,7 @@ def test_the_command_writes_every_form(tmp_path: Path, capsys: pytest.CaptureFix
     assert not any(row["begins"] for row in json.loads((tmp_path / "out.json").read_text()))
 
 
-def test_a_narrow_terminal_has_the_columns_that_matter_each_row_on_one_line() -> None:
+def test_a_narrow_terminal_keeps_the_important_columns_with_each_row_on_one_line() -> None:
     for width, there, gone in ((160, "A there", ""), (100, "|A − B|", "A there"), (78, "difference", "|A − B|")):
         lines = [line.plain for line in wrapped(document(_view(*USUAL)), width)]
         head = next(line for line in lines if line.startswith("  activation "))

@@ -1,4 +1,4 @@
-"""`diff` of two runs: what is reported as worse, better, new, gone and changed, what is not, and in which forms."""
+"""`diff` of two runs: what is reported as worse, better, new, gone or changed, what is not reported, and in which formats."""
 
 import json
 from collections.abc import Sequence
@@ -29,11 +29,11 @@ from conformance.tests.sample_records import activation, checked, run
 
 ME = Case("mine", "tiny")
 NORM = "encoder.layer.{}.attention.output.LayerNorm"
-LIMIT = 1.62  # of the RMS of `activation`
+LIMIT = 1.62  # RMS limit of `activation`.
 
 
 def _results(*rendered: ActivationRecord, outcome: str = "", case: Case = ME, **fields: Any) -> Results:
-    """A run of one check; it fails where one of its activations does."""
+    """Return the results of a run of one check, which fails where one of its activations does."""
     failed = any(a.outcome == "fail" for a in rendered)
     judged = sum(a.outcome != "not_observed" for a in rendered)
     one = checked(case, outcome or ("fail" if failed else "pass"), rendered, judged=judged, activations=len(rendered))
@@ -49,7 +49,7 @@ def _epsilon(layer: int, value: float = 1e-5, deviation: float = 1e-8) -> FaultR
 
 
 def _wrong(*layers: int, value: float = 1e-5) -> list[ActivationRecord]:
-    """Three layers, of which these have an epsilon of their own."""
+    """Return a network of three layers; the given layers have an epsilon of their own."""
     return [_norm(76.0 if n in layers else 0.5, n, (_epsilon(n, value),) if n in layers else ()) for n in range(3)]
 
 
@@ -78,7 +78,7 @@ HIDDEN = _norm(0.5, outcome="not_observed", local=None, overall=None)
         (HIDDEN, HIDDEN, None, 0),
     ],
 )
-def test_an_activation_is_of_one_kind_and_only_worse_and_gone_fail(
+def test_each_activation_has_one_kind_of_change_and_only_worse_and_gone_fail(
     before: ActivationRecord, after: ActivationRecord, kind: str | None, code: int
 ) -> None:
     found = changes(_results(before), _results(after))
@@ -86,7 +86,7 @@ def test_an_activation_is_of_one_kind_and_only_worse_and_gone_fail(
     assert found.exit_code == code
 
 
-def test_what_moves_within_its_noise_is_counted_and_what_is_the_same_is_not() -> None:
+def test_changes_within_noise_are_counted_and_unchanged_activations_are_not() -> None:
     same, moves, fails = _norm(0.5), _norm(0.5, 1), _norm(0.5, 2)
     found = changes(_results(same, moves, fails), _results(same, _norm(0.6, 1), _norm(9.0, 2)))
     assert (_only(found).moved, _only(found).compared) == (1, 3)
@@ -95,7 +95,7 @@ def test_what_moves_within_its_noise_is_counted_and_what_is_the_same_is_not() ->
 
 
 @pytest.mark.parametrize("worse", [o for o in ORDER[:-1] if o != "skip"])
-def test_every_outcome_is_worse_than_a_pass_and_passing_again_is_better(worse: str) -> None:
+def test_every_outcome_is_worse_than_a_pass_and_a_later_pass_is_better(worse: str) -> None:
     there, back = _results(outcome=worse), _results(outcome="pass")
     assert _only(changes(back, there)).kind == "worse"
     assert _only(changes(there, back)).kind == "better"
@@ -103,13 +103,13 @@ def test_every_outcome_is_worse_than_a_pass_and_passing_again_is_better(worse: s
 
 
 @pytest.mark.parametrize(("judged", "back"), [("pass", "new"), ("fail", "worse"), ("crash", "worse")])
-def test_a_check_that_is_skipped_says_nothing_so_what_it_said_is_gone(judged: str, back: str) -> None:
+def test_activations_of_a_check_that_is_now_skipped_are_reported_as_gone(judged: str, back: str) -> None:
     said, skipped = _results(outcome=judged), _results(outcome="skip")
     assert (_only(changes(said, skipped)).kind, changes(said, skipped).exit_code) == ("gone", 1)
     assert (_only(changes(skipped, said)).kind, changes(skipped, said).exit_code) == (back, int(back == "worse"))
 
 
-def test_a_failure_that_grows_is_worse_and_one_that_shrinks_is_better_without_a_name_too() -> None:
+def test_a_failure_that_grows_is_worse_and_one_that_shrinks_is_better_also_without_a_named_mistake() -> None:
     small, large = _results(_norm(2.0, outcome="fail")), _results(_norm(2e8, outcome="fail"))
     assert (_only(changes(small, large)).kinds, changes(small, large).exit_code) == ({"worse"}, 1)
     assert (_only(changes(large, small)).kinds, changes(large, small).exit_code) == ({"better"}, 0)
@@ -130,7 +130,7 @@ def test_a_new_check_that_fails_is_worse() -> None:
     assert headline(found).startswith("worse")
 
 
-def test_what_cannot_be_compared_is_no_success() -> None:
+def test_runs_that_cannot_be_compared_are_not_a_success() -> None:
     whole = _results(_norm(0.5))
     assert changes(whole, replace(whole, cases=())).exit_code == 1
     assert changes(whole, replace(whole, notes=(Note("missing", "shard 2/2"),))).exit_code == 1
@@ -150,8 +150,9 @@ def _limits(numbers: int, rows: int, alpha: float) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("numbers", [1, 2, 3, 12, 2000])
-def test_two_draws_of_one_scale_are_not_told_as_changed(numbers: int) -> None:
-    """The smaller of two RMS of few numbers is small by luck now and then, which the limit of the larger knows nothing of."""
+def test_two_samples_of_the_same_scale_are_not_reported_as_changed(numbers: int) -> None:
+    """With few elements the smaller of two RMS is sometimes small by chance, and the limit on the larger one does not account
+    for that."""
     draws = np.random.default_rng(7).standard_normal((2, 2000, numbers))
     limits = _limits(numbers, 1 if numbers < 4 else numbers // 4, 1e-4)
     beyond = 0
@@ -166,7 +167,7 @@ def _of(rms: float, limits: dict[str, float]) -> ActivationRecord:
     return _norm(rms, outcome="pass", limits=limits, local=ErrorRecord(rms, rms, rms, (0,)))
 
 
-def test_a_scale_that_doubles_is_told_however_many_numbers_show_it() -> None:
+def test_a_doubled_scale_is_reported_for_any_number_of_elements() -> None:
     limits = _limits(2000, 500, 1e-8)
     assert scale_changed(_of(0.4, limits), _of(0.8, limits))
     assert scale_changed(_of(0.8, limits), _of(0.4, limits))
@@ -175,7 +176,7 @@ def test_a_scale_that_doubles_is_told_however_many_numbers_show_it() -> None:
     assert not scale_changed(_of(0.4, limits), _of(0.4 * limits["rms"], limits))
 
 
-def test_a_mistake_is_new_at_the_places_alone_at_which_it_was_not() -> None:
+def test_a_mistake_is_new_only_at_places_where_it_was_not_found_before() -> None:
     found = _only(changes(_results(*_wrong(0)), _results(*_wrong(0, 2))))
     assert [text[0] for text in mistakes(found)] == [
         "new mistake: layer 2, attention.output.LayerNorm: epsilon is 1e-05, the checkpoint says 1e-12"
@@ -184,15 +185,15 @@ def test_a_mistake_is_new_at_the_places_alone_at_which_it_was_not() -> None:
     assert (found.appeared, [f.steps for f in found.vanished]) == ((), [(NORM.format(0),)])
 
 
-def test_a_number_within_its_error_is_the_same_mistake_and_another_is_a_new_one() -> None:
+def test_an_estimate_within_its_error_is_the_same_mistake_and_another_value_is_a_new_one() -> None:
     before = _results(*_wrong(0))
     assert not _only(changes(before, _results(*_wrong(0, value=1.0003e-5)))).kinds
     found = changes(before, _results(*_wrong(0, value=2e-5)))
     assert (len(_only(found).appeared), len(_only(found).vanished)) == (1, 1)
-    assert found.exit_code == 1  # it fails as before, by another mistake
+    assert found.exit_code == 1  # It fails as before, through another mistake.
 
 
-def test_a_golden_of_another_digest_is_not_compared_and_one_from_elsewhere_is() -> None:
+def test_a_golden_with_another_digest_is_not_compared_and_one_from_another_folder_is() -> None:
     golden = GoldenRecord(1, "0" * 64, "1" * 64, "generated")
     for other, compared in ((msgspec.structs.replace(golden, weights_digest="2" * 64), 0), (golden, 1)):
         found = changes(_results(_norm(0.5)), _results(_norm(9.0), goldens={"tiny": other}))
@@ -201,7 +202,7 @@ def test_a_golden_of_another_digest_is_not_compared_and_one_from_elsewhere_is() 
         assert headline(found).startswith("worse" if compared else "nothing was compared")
 
 
-def test_one_implementation_is_compared_with_another_where_each_run_is_of_one_alone() -> None:
+def test_two_implementations_are_compared_where_each_run_has_only_one() -> None:
     other = replace(ME, implementation="yours")
     before, after = _results(_norm(0.5)), _results(activation(other, NORM.format(0), 9.0), case=other)
     found = changes(before, after)
@@ -211,7 +212,7 @@ def test_one_implementation_is_compared_with_another_where_each_run_is_of_one_al
     assert {c.kind for c in changes(before, third).cases} == {"new", "gone"}
 
 
-def test_what_may_explain_a_change_is_told_and_what_is_missing() -> None:
+def test_possible_causes_of_a_change_and_missing_cases_are_reported() -> None:
     cut = merged([run(checked(ME), finished=False, torch="2.14.0", threads=8, gpu="H100")])
     found = changes(_results(), cut, ("old.jsonl", "new.jsonl"))
     rendered = _plain(found)
@@ -232,7 +233,7 @@ def _hostile() -> Changes:
     return changes(before, after, (HOSTILE, "after\x1b[31m.jsonl"))
 
 
-def test_names_stay_text_in_every_form() -> None:
+def test_names_are_shown_as_text_in_every_format() -> None:
     found = _hostile()
     html = page(document(found))
     assert "<script>alert" not in html
@@ -242,7 +243,7 @@ def test_names_stay_text_in_every_form() -> None:
     assert "\x1b" not in _plain(found) + markdown(document(found))
 
 
-def test_markdown_has_the_verdict_first_and_what_is_better_folded() -> None:
+def test_markdown_starts_with_the_verdict_and_folds_improvements() -> None:
     lines = markdown(document(_hostile())).splitlines()
     assert lines[0].startswith("**worse: 2 activations worse, 2 mistakes appeared, 1 activation better, 1 mistake vanished")
     fold = lines.index("<details><summary>better: 1 activation better, 1 mistake vanished</summary>")
@@ -250,11 +251,11 @@ def test_markdown_has_the_verdict_first_and_what_is_better_folded() -> None:
     assert max(turned["fail"]) < fold < min(turned["pass"])
 
 
-def test_batches_of_an_activation_are_one_row_and_json_has_them_all() -> None:
+def test_an_activation_on_several_batches_is_one_row_and_json_has_every_batch() -> None:
     names = [f"length-{n}" for n in range(30)]
     sides = ([_norm(rms + n / 100, batch=name) for n, name in enumerate(names)] for rms in (0.5, 9.0))
     found = changes(*(_results(*side) for side in sides))
-    assert _plain(found).count("pass → fail") == 2  # the check's and the activation's
+    assert _plain(found).count("pass → fail") == 2  # The rows of the check and of the activation.
     assert "[length-29]" in _plain(found)
     worse = [row for row in rows(found) if row["change"] == "worse" and row.get("activation")]
     assert [row["batch"] for row in worse] == names
@@ -266,7 +267,7 @@ def _many(count: int, rms: float) -> Sequence[ActivationRecord]:
     return [activation(ME, f"step.{n}", rms) for n in range(count)]
 
 
-def test_a_terminal_shows_as_much_as_is_read_and_says_so() -> None:
+def test_a_terminal_shows_a_limited_number_of_rows_and_says_so() -> None:
     found = changes(_results(*_many(50, 0.5)), _results(*_many(50, 9.0)))
     assert "and 30 more, which JSON and HTML have" in _plain(found)
     assert page(document(found)).count('<tr class="bad">') == 50
@@ -282,7 +283,7 @@ def _written(folder: Path, name: str, case: CaseRecords) -> str:
     return str(folder / name)
 
 
-def test_the_command_writes_every_form_and_exits_as_the_changes_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_every_format_and_its_exit_code_follows_the_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = _written(tmp_path, "before.jsonl", checked(ME, "pass", (_norm(0.5),), judged=1, activations=1))
     after = _written(tmp_path, "after.jsonl", checked(ME, "fail", (_norm(9.0),), judged=1, activations=1))
     forms = [part for suffix in ("html", "md", "json", "txt") for part in ("-o", str(tmp_path / "new" / f"out.{suffix}"))]
@@ -299,7 +300,7 @@ def test_the_command_writes_every_form_and_exits_as_the_changes_say(tmp_path: Pa
 
 
 @pytest.mark.parametrize("arguments", [["{file}", "hf-eager"], ["{file}", "{file}", "-o", "out.doc"]])
-def test_what_does_not_go_together_is_refused_before_anything_runs(
+def test_invalid_combinations_of_arguments_are_refused_before_anything_runs(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = _written(tmp_path, "file.jsonl", checked(ME))
@@ -307,7 +308,7 @@ def test_what_does_not_go_together_is_refused_before_anything_runs(
     assert "give" in capsys.readouterr().err
 
 
-def test_zero_and_huge_errors_are_on_the_page() -> None:
+def test_zero_and_very_large_errors_are_on_the_page() -> None:
     html = page(document(changes(_results(_norm(0.0)), _results(_norm(1.7e308, local=ErrorRecord(1.7e308, 1.7e308, 1.0, (0, 0)))))))
     assert '<circle cx="0.0%"/>' in html
     assert '<circle class="last" cx="99.' in html

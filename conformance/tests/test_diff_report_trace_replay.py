@@ -1,4 +1,4 @@
-"""`diff`, `report`, `trace` and `replay`."""
+"""The commands `diff`, `report`, `trace` and `replay`."""
 
 import json
 from dataclasses import replace
@@ -27,7 +27,7 @@ def _diff(a: object, b: object) -> list[object]:
     return list(compare(record(a, TINY, "cpu", "float32"), record(b, TINY, "cpu", "float32"), TINY.checkpoint))
 
 
-def test_two_correct_implementations_differ_by_rounding_alone_and_are_aligned_where_one_hides_some() -> None:
+def test_two_correct_implementations_differ_only_by_rounding_also_where_one_hides_activations() -> None:
     found = _diff(making_bert, HuggingFace("sdpa"))
     assert not any(d.begins for d in found)
     only = {d.activation: d.only for d in found if d.only}
@@ -35,7 +35,7 @@ def test_two_correct_implementations_differ_by_rounding_alone_and_are_aligned_wh
     assert only["encoder.layer.0.attention.self.probs"] == "A"
 
 
-def test_a_difference_begins_where_the_mistake_is_and_nowhere_else() -> None:
+def test_a_difference_is_reported_to_begin_at_the_mistake_only() -> None:
     found = _diff(Planted(tanh_gelu(0), epsilon(1)), HuggingFace("eager"))
     begins = [d.activation for d in found if d.begins]
     assert begins == ["encoder.layer.0.intermediate.intermediate_act_fn", "encoder.layer.1.attention.output.LayerNorm"]
@@ -44,18 +44,18 @@ def test_a_difference_begins_where_the_mistake_is_and_nowhere_else() -> None:
     assert after.accumulated > 10.0
 
 
-def test_a_candidate_against_the_oracle_s_own_values() -> None:
+def test_a_candidate_is_compared_with_the_oracle() -> None:
     found = list(compare(record(making_bert, TINY, "cpu", "bfloat16"), true_trace(TINY), TINY.checkpoint))
     assert not any(d.begins for d in found)
 
 
-def test_traces_of_other_inputs_are_not_compared() -> None:
+def test_traces_of_different_inputs_are_not_compared() -> None:
     other = golden_of("tiny", TINY.checkpoint, {"padded": replace(TINY.batches["padded"], token_type_ids=None)})
     with pytest.raises(UsageError, match="run both on the same"):
         list(compare(record(making_bert, TINY, "cpu", "float32"), record(making_bert, other, "cpu", "float32"), TINY.checkpoint))
 
 
-def test_trace_saves_what_diff_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_saved_trace_is_read_by_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "t.safetensors"
     assert main(["trace", "making-bert", "-o", str(file)]) == 0
     assert "6×16×32" in capsys.readouterr().out.replace(" ", "")
@@ -76,7 +76,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_failure_leaves_behind_what_replay_runs_again(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_is_recorded_and_run_again_by_replay(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (left,) = (results / "failures").glob("*.safetensors")
     assert main(["replay", str(left)]) == 1
     assert "epsilon is 1e-05, the checkpoint says 1e-12" in " ".join(capsys.readouterr().out.split())
@@ -85,13 +85,13 @@ def test_a_failure_leaves_behind_what_replay_runs_again(results: Path, capsys: p
 
 
 def _elsewhere(file: Path, folder: Path) -> Path:
-    """The same results, of another device."""
+    """Return the same results, recorded on another device."""
     elsewhere = folder / "elsewhere.jsonl"
     elsewhere.write_text(file.read_text().replace('"device":"cpu"', '"device":"xpu"'))
     return elsewhere
 
 
-def test_report_puts_files_together_in_every_form_and_keeps_their_exit_code(
+def test_report_merges_files_in_every_format_and_keeps_their_exit_code(
     results: Path, tmp_path: Path, capsys: Captured
 ) -> None:
     file = results / "results.jsonl"
@@ -106,15 +106,15 @@ def test_report_puts_files_together_in_every_form_and_keeps_their_exit_code(
     assert len(json.loads((tmp_path / "out.json").read_text())["cases"]) == 4
 
 
-def test_what_is_told_twice_counts_once(results: Path, capsys: Captured) -> None:
+def test_a_file_that_is_given_twice_counts_once(results: Path, capsys: Captured) -> None:
     file = str(results / "results.jsonl")
-    assert main(["report", file, file]) == 1  # the exit code of the failure in it
+    assert main(["report", file, file]) == 1  # The exit code of the failure in the file.
     rendered = capsys.readouterr().out
     assert rendered.startswith("ran 2 / 2 declared: 1 fail, 1 pass\n")
     assert "duplicate: 2 checks, with the same outcome each time; counted once" in rendered
 
 
-def test_what_contradicts_itself_is_never_a_success(results: Path, tmp_path: Path, capsys: Captured) -> None:
+def test_contradicting_results_are_never_a_success(results: Path, tmp_path: Path, capsys: Captured) -> None:
     lines = [line for line in (results / "results.jsonl").read_text().splitlines() if '"implementation":"hf-eager"' in line]
     for name, outcome in (("good", "pass"), ("bad", "fail")):
         (tmp_path / f"{name}.jsonl").write_text("".join(f"{line}\n" for line in lines).replace('"pass"', f'"{outcome}"'))
@@ -123,7 +123,7 @@ def test_what_contradicts_itself_is_never_a_success(results: Path, tmp_path: Pat
     assert f'message="hf-eager on tiny, cpu, float32: pass in {good}, fail in {bad}; fail counts"' in capsys.readouterr().out
 
 
-def test_a_report_is_not_written_over_what_it_is_made_of(results: Path, capsys: Captured) -> None:
+def test_a_report_does_not_overwrite_its_input_files(results: Path, capsys: Captured) -> None:
     file = results / "results.jsonl"
     before = file.read_bytes()
     assert main(["report", str(file), "-o", str(file), "--format", "markdown"]) == 2
@@ -132,7 +132,7 @@ def test_a_report_is_not_written_over_what_it_is_made_of(results: Path, capsys: 
     assert "give it a suffix of .html, .md, .json, .txt, .xml" in capsys.readouterr().err
 
 
-def test_a_file_cut_short_is_told_as_such(results: Path, tmp_path: Path, capsys: Captured) -> None:
+def test_a_truncated_file_is_reported(results: Path, tmp_path: Path, capsys: Captured) -> None:
     whole = (results / "results.jsonl").read_bytes()
     cut = tmp_path / "cut.jsonl"
     cut.write_bytes(whole[: whole.rindex(b'{"kind":"footer"') + 9])
@@ -141,7 +141,7 @@ def test_a_file_cut_short_is_told_as_such(results: Path, tmp_path: Path, capsys:
     assert "cut short" in capsys.readouterr().out
 
 
-def test_diff_of_results_tells_what_is_worse_better_new_and_gone(
+def test_diff_of_results_reports_what_is_worse_better_new_and_gone(
     results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = results / "results.jsonl"
@@ -167,6 +167,6 @@ def test_results_on_another_version_of_a_golden_are_not_compared(
     before = results / "results.jsonl"
     other = tmp_path / "other.jsonl"
     other.write_text(before.read_text().replace('"version":1', '"version":2'))
-    assert main(["diff", str(before), str(other)]) == 1  # nothing was compared
+    assert main(["diff", str(before), str(other)]) == 1  # Nothing was compared.
     assert "golden tiny is another" in capsys.readouterr().out
     assert main(["report", str(before), str(other)]) == 2

@@ -1,4 +1,4 @@
-"""Numbers that a candidate hard-codes, whatever the config says: each fails on a golden whose config says another, and is named."""
+"""Numbers that a candidate hard-codes instead of reading the config: each fails on a golden whose config differs, and is named."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
@@ -34,7 +34,7 @@ DTYPES = ("float32", "bfloat16")
 
 
 def hard_coding(candidate: TorchImplementation, **numbers: Any) -> TorchImplementation:
-    """The candidate with these numbers in place of the config's; a function is given the config."""
+    """Return the candidate with these numbers in place of the config's; a function is called with the config."""
 
     def build(a: Architecture) -> Any:
         return candidate.build(a.with_(**{n: v(a) if callable(v) else v for n, v in numbers.items()}))
@@ -49,7 +49,7 @@ def _sixty_four_wide(a: Architecture) -> int:
 IN_BERT = hard_coding(making_bert, layer_norm_eps=1e-12)
 IN_TORCH = hard_coding(making_bert, layer_norm_eps=1e-5)
 
-# The candidate, the golden that it fails on, the mistake's name, and how its sentence ends.
+# The candidate, the golden on which it fails, the name of the mistake, and the end of its sentence.
 Broken = tuple[TorchImplementation, str, str, str]
 BROKEN: dict[str, Broken] = {
     "epsilon 1e-12 for 1e-5": (
@@ -94,14 +94,14 @@ BROKEN: dict[str, Broken] = {
 
 
 def _sentences(result: Result) -> dict[str, str]:
-    """Each mistake's sentence by its name."""
+    """Return the sentence of each mistake by its name."""
     records = activation_records(result)
     return {f.fault.name if f.fault else "": sentence(f, layers_of(records)) for f in findings(records)}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", BROKEN)
-def test_what_is_hard_coded_fails_and_is_named_as_that(case: str, dtype: str) -> None:
+def test_a_hard_coded_number_fails_and_is_named(case: str, dtype: str) -> None:
     candidate, golden, name, said = BROKEN[case]
     result = check(candidate, golden, dtype=dtype)
     assert result.outcome == "fail", result.reason
@@ -119,7 +119,7 @@ SEEN_NOWHERE_ELSE: dict[str, tuple[TorchImplementation, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", SEEN_NOWHERE_ELSE)
-def test_what_is_hard_coded_passes_where_the_config_says_the_same(case: str) -> None:
+def test_a_hard_coded_number_passes_where_the_config_has_the_same(case: str) -> None:
     candidate, goldens = SEEN_NOWHERE_ELSE[case]
     assert [check(candidate, golden).outcome for golden in goldens] == ["pass"] * len(goldens)
 
@@ -134,19 +134,19 @@ CORRECT = [
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("candidate", "golden"), CORRECT, ids=lambda v: getattr(v, "name", v))
-def test_what_reads_the_config_conforms(candidate: Any, golden: str, dtype: str) -> None:
+def test_a_candidate_that_reads_the_config_conforms(candidate: Any, golden: str, dtype: str) -> None:
     result = check(candidate, golden, dtype=dtype)
     assert result.conforms, (result.reason, _sentences(result))
 
 
-def test_each_golden_is_judged_on_three_candidates_and_those_that_cannot_be_of_it_say_why() -> None:
+def test_each_golden_has_three_candidates_and_the_others_give_a_reason() -> None:
     judged = {golden: sum(on == golden for _, on in CORRECT) for golden in UNUSUAL}
     assert min(judged.values()) >= 3
     result = check(hf_eager, "position-offset")
     assert (result.outcome, result.reason) == ("skip", "transformers' BERT counts positions from 0, not from 3")
 
 
-def test_heads_of_64_make_what_a_network_of_that_many_heads_makes_of_the_same_query_key_and_value() -> None:
+def test_the_fault_of_heads_of_width_64_equals_a_network_with_that_many_heads() -> None:
     given = load_golden("narrow-heads")
     a, batch, attention = given.checkpoint.architecture, given.batches["padded"], "encoder.layer.1.attention.self"
     right, other = (Network(x, given.checkpoint.weights, batch) for x in (a, a.with_(num_attention_heads=3)))
@@ -168,7 +168,7 @@ def test_heads_of_64_make_what_a_network_of_that_many_heads_makes_of_the_same_qu
 
 
 @pytest.mark.parametrize("golden", ["tiny", "wide"])
-def test_heads_that_cannot_be_64_wide_or_are_have_no_such_fault(golden: str) -> None:
+def test_the_fault_of_heads_of_width_64_does_not_exist_where_it_would_change_nothing_or_not_divide(golden: str) -> None:
     given = load_golden(golden)
     network = Network(given.checkpoint.architecture, given.checkpoint.weights, given.batches["padded"])
     values = dict(network.walk())
@@ -178,14 +178,14 @@ def test_heads_that_cannot_be_64_wide_or_are_have_no_such_fault(golden: str) -> 
         assert BY_NAME[fault].applied(step, FaultContext(network, values, FORMATS["float32"])) is None
 
 
-def test_a_shape_that_is_at_odds_with_the_config_says_with_what() -> None:
+def test_an_error_about_a_shape_names_the_config_value_that_it_contradicts() -> None:
     result = check(hard_coding(making_bert, num_attention_heads=_sixty_four_wide), "narrow-heads")
     (probs, *_) = (v for v in result.origins if v.activation.endswith("probs"))
     assert probs.reason.endswith("(batch, head, query, key); the config's num_attention_heads is 6, and here it is 3")
 
 
 @pytest.mark.parametrize(("setting", "activation"), [("num_labels", "classifier"), ("vocab_size", "cls.predictions.decoder")])
-def test_logits_of_another_width_than_the_configs_say_which_number_that_is(setting: str, activation: str) -> None:
+def test_logits_of_another_width_are_reported_with_the_config_value_of_that_width(setting: str, activation: str) -> None:
     def prepare(checkpoint: Any, device: str, dtype: str) -> Callable[[Any], Iterator[tuple[str, Any]]]:
         runner = hf_eager.prepare(checkpoint, device, dtype)
         return lambda batch: ((name, x[..., :2] if name == activation else x) for name, x in runner(batch))
@@ -199,7 +199,7 @@ def test_logits_of_another_width_than_the_configs_say_which_number_that_is(setti
     ("setting", "number", "parameter"),
     [("type_vocab_size", 2, "token_type_embeddings"), ("num_labels", 2, "classifier"), ("intermediate_size", 420, "intermediate")],
 )
-def test_a_size_that_is_hard_coded_fits_no_weights_and_the_error_has_both_shapes(setting: str, number: int, parameter: str) -> None:
+def test_a_hard_coded_size_fits_no_weights_and_the_error_has_both_shapes(setting: str, number: int, parameter: str) -> None:
     result = check(hard_coding(inner_workings, **{setting: number}), "odd-width")
     right = getattr(load_golden("odd-width").checkpoint.architecture, setting)
     assert result.outcome == "error"
@@ -208,17 +208,17 @@ def test_a_size_that_is_hard_coded_fits_no_weights_and_the_error_has_both_shapes
     assert f"({right}" in line
 
 
-def test_a_number_that_is_no_default_is_wrong_and_not_said_to_be_hard_coded() -> None:
+def test_a_wrong_number_that_is_no_default_is_not_called_hard_coded() -> None:
     said_of = _sentences(check(hard_coding(inner_workings, layer_norm_eps=3e-4), "odd-width"))
     assert said_of["epsilon"].endswith("epsilon is 0.0003, the checkpoint says 0.001")
 
 
-def test_another_librarys_default_in_place_of_berts_own_is_a_norm_left_at_its_default() -> None:
+def test_torchs_default_epsilon_in_a_network_with_berts_epsilon_is_reported_with_both_values() -> None:
     said_of = _sentences(check(IN_TORCH, "tiny"))
     assert said_of["epsilon"].endswith("epsilon is 1e-05, the checkpoint says 1e-12")
 
 
-def test_of_several_defaults_within_the_error_all_are_named_and_never_the_right_one() -> None:
+def test_all_defaults_within_the_error_of_the_estimate_are_named_and_never_the_correct_value() -> None:
     epsilon = BY_NAME["epsilon"].parameter
     assert hard_coded(epsilon, 5e-7, 1e-7, 1e-3) == (1e-12, 1e-6)
     assert hard_coded(epsilon, 9.9e-4, 1e-5, 1e-3) == ()
@@ -236,7 +236,7 @@ def test_of_several_defaults_within_the_error_all_are_named_and_never_the_right_
         ("position-offset", {"position_offset": 0}, "positions-from-zero"),
     ],
 )
-def test_outputs_alone_name_what_is_hard_coded(golden: str, numbers: dict[str, Any], name: str) -> None:
+def test_a_hard_coded_number_is_named_from_the_outputs_alone(golden: str, numbers: dict[str, Any], name: str) -> None:
     given = load_golden(golden)
     (batch,) = given.batches.values()
     runner = hard_coding(inner_workings, **numbers).prepare(given.checkpoint, "cpu", "float32")
@@ -247,18 +247,18 @@ def test_outputs_alone_name_what_is_hard_coded(golden: str, numbers: dict[str, A
 
 
 @pytest.mark.parametrize("law", ["generated-batches", "padding-length", "length-refused"])
-def test_the_laws_know_how_many_positions_an_offset_leaves(law: str) -> None:
+def test_the_laws_use_the_number_of_positions_that_an_offset_leaves(law: str) -> None:
     result = run(CHECKS[law], making_bert, "position-offset", "cpu", "float32")
     assert result.outcome == "pass", result.reason
 
 
-def test_a_length_that_only_fits_without_the_offset_must_be_refused() -> None:
+def test_a_length_that_fits_only_without_the_offset_must_be_refused() -> None:
     result = run(CHECKS["length-refused"], hard_coding(making_bert, position_offset=0), "position-offset", "cpu", "float32")
     assert result.outcome == "fail"
     assert "the network has 12 positions" in result.reason
 
 
-def test_an_offset_leaves_a_position_at_least() -> None:
+def test_an_offset_leaves_at_least_one_position() -> None:
     a = load_golden("position-offset").checkpoint.architecture
     assert (a.longest, a.with_(position_offset=14).longest) == (12, 1)
     for offset in (15, -1):
@@ -268,13 +268,13 @@ def test_an_offset_leaves_a_position_at_least() -> None:
     assert Architecture.from_config({k: v for k, v in a.as_dict().items() if k != "position_offset"}).position_offset == 0
 
 
-def test_no_number_that_is_hard_coded_is_right_on_every_golden() -> None:
+def test_no_hard_coded_number_is_correct_on_every_golden() -> None:
     goldens = [Architecture.from_config(entry.architecture) for entry in manifest().values()]
     numbers = [f.name for f in fields(Architecture) if isinstance(getattr(goldens[0], f.name), (int, float, str))]
     alike = [n for n in numbers if len({getattr(a, n) for a in goldens}) == 1]
-    # Of these the checks training-mode and initialization ask for others.
+    # The checks training-mode and initialization cover the others of these.
     of_training = ["hidden_dropout_prob", "attention_probs_dropout_prob", "activation_dropout", "initializer_range"]
-    assert alike == ["shared_layer_norm", *of_training]  # a switch of the tutorial's, which no checkpoint of BERT has
+    assert alike == ["shared_layer_norm", *of_training]  # A switch of the tutorial's network that no checkpoint of BERT has.
     assert {1e-12, 1e-5, 1e-3} == {a.layer_norm_eps for a in goldens}
     assert {"gelu", "gelu_new", "relu"} == {a.hidden_act for a in goldens}
     assert any(64 % a.num_attention_heads and a.hidden_size % 2 for a in goldens)
@@ -283,15 +283,15 @@ def test_no_number_that_is_hard_coded_is_right_on_every_golden() -> None:
 
 
 @pytest.mark.parametrize("golden", UNUSUAL)
-def test_the_goldens_verify_in_their_three_parts_and_are_small(golden: str) -> None:
+def test_each_of_the_three_parts_of_the_goldens_verifies_and_the_goldens_are_small(golden: str) -> None:
     assert [v.outcome for v in verify(golden)] == ["pass"] * 3
     assert (fixtures_directory() / f"{golden}.safetensors").stat().st_size < 700_000
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_what_is_hard_coded_is_separable_wherever_it_can_be(dtype: str) -> None:
+def test_hard_coded_numbers_are_separable_where_the_format_allows(dtype: str) -> None:
     cells = {(golden, p.fault): p for golden in UNUSUAL for p in power(load_golden(golden), dtype)}
     for _, golden, fault, _ in BROKEN.values():
-        # bfloat16 cannot tell 1e-5 at the norm of the masked-LM head, whose inputs are large.
+        # bfloat16 cannot separate 1e-5 at the norm of the masked-LM head, whose inputs are large.
         blind = 1 if (golden, fault, dtype) == ("narrow-heads", "epsilon", "bfloat16") else 0
         assert cells[golden, fault].separable == cells[golden, fault].places - blind, (golden, fault)

@@ -1,4 +1,4 @@
-"""Checkpoints and inputs of one's own: `run --checkpoint DIR --text … --batch FILE`, and what has been published of one."""
+"""A user's own checkpoints and inputs: `run --checkpoint DIR --text … --batch FILE`, and published values of a checkpoint."""
 
 import json
 from dataclasses import replace
@@ -25,7 +25,7 @@ TINY = load_golden("tiny")
 def _write(
     folder: Path, *, prefix: bool = True, heads: bool = True, old_names: bool = False, dtype: str = "float32", **config: object
 ) -> Path:
-    """The network of `tiny` as a Hugging Face directory, in any of the ways in which they come."""
+    """Write the network of `tiny` as a Hugging Face directory, in any of the forms in which such directories occur."""
     state = TINY.checkpoint.state_dict(dtype)
     state["bert.embeddings.position_ids"] = state["bert.embeddings.position_embeddings.weight"][:, 0].long()
     state["cls.predictions.decoder.weight"] = state["bert.embeddings.word_embeddings.weight"].clone()
@@ -53,7 +53,7 @@ def _write(
 @pytest.mark.parametrize("prefix", [True, False])
 @pytest.mark.parametrize("old_names", [True, False])
 @pytest.mark.parametrize("heads", [True, False])
-def test_a_directory_is_read_in_every_way_in_which_they_come(prefix: bool, heads: bool, old_names: bool, tmp_path: Path) -> None:
+def test_a_directory_is_read_in_each_of_its_forms(prefix: bool, heads: bool, old_names: bool, tmp_path: Path) -> None:
     checkpoint = load_directory(_write(tmp_path, prefix=prefix, heads=heads, old_names=old_names))
     assert bool(checkpoint.architecture.heads) is heads
     for name, array in checkpoint.weights.items():
@@ -65,7 +65,7 @@ def test_bfloat16_weights_are_read(tmp_path: Path) -> None:
     assert np.array_equal(checkpoint.weights["classifier.weight"], TINY.checkpoint.weights["classifier.weight"])
 
 
-def test_run_on_a_checkpoint_and_a_batch_of_one_s_own(tmp_path: Path) -> None:
+def test_run_on_a_users_checkpoint_and_batch(tmp_path: Path) -> None:
     folder = _write(tmp_path / "my-bert")
     batch = tmp_path / "batch.json"
     batch.write_text(
@@ -112,7 +112,7 @@ def test_run_on_a_checkpoint_without_inputs_generates_them(tmp_path: Path) -> No
     assert main(["replay", str(left)]) == 1
 
 
-def test_texts_are_read_by_the_checkpoint_s_vocabulary(tmp_path: Path) -> None:
+def test_texts_are_tokenized_with_the_checkpoints_vocabulary(tmp_path: Path) -> None:
     folder = _write(tmp_path)
     (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "i", "love", "cats", "!"]))
     batch = from_directory(folder, ["I love cats!", "cats"]).batches["text"]
@@ -138,7 +138,7 @@ def test_texts_are_read_by_the_checkpoint_s_vocabulary(tmp_path: Path) -> None:
         ("[]", "Expected `object`, got `array`"),
     ],
 )
-def test_a_batch_that_does_not_fit_is_told_where_and_what_was_expected(content: str, words: str, tmp_path: Path) -> None:
+def test_an_error_in_a_batch_names_the_place_and_the_expected_value(content: str, words: str, tmp_path: Path) -> None:
     file = tmp_path / "batch.json"
     file.write_text(content)
     with pytest.raises(UsageError) as caught:
@@ -146,7 +146,7 @@ def test_a_batch_that_does_not_fit_is_told_where_and_what_was_expected(content: 
     assert words in str(caught.value)
 
 
-def test_what_is_wrong_with_a_directory_is_told(tmp_path: Path) -> None:
+def test_each_error_in_a_directory_is_reported(tmp_path: Path) -> None:
     folder = _write(tmp_path)
     config = json.loads((folder / "config.json").read_text())
     for change, words in (
@@ -168,7 +168,7 @@ def test_what_is_wrong_with_a_directory_is_told(tmp_path: Path) -> None:
         load_directory(folder)
 
 
-def test_an_untied_decoder_is_not_taken_for_the_tied_one(tmp_path: Path) -> None:
+def test_an_untied_decoder_is_not_replaced_by_the_tied_one(tmp_path: Path) -> None:
     folder = _write(tmp_path)
     state = load_file(folder / "model.safetensors")
     state["cls.predictions.decoder.weight"] = state["cls.predictions.decoder.weight"] + 1
@@ -187,7 +187,7 @@ def _published(checkpoint: Checkpoint, digits: int = 4) -> Published:
     return Published("tiny-bert", {"hidden_size": 32}, batch, LAST, (0, 1, 1), values, digits, "constructed")
 
 
-def test_published_values_are_met_by_a_correct_candidate_and_missed_by_a_wrong_one() -> None:
+def test_a_correct_candidate_meets_published_values_and_a_wrong_one_misses_them() -> None:
     golden, published = golden_of("tiny-bert", TINY.checkpoint, TINY.batches), _published(TINY.checkpoint)
     for dtype in ("float32", "bfloat16"):
         assert check_published(HuggingFace("sdpa"), golden, published, "cpu", dtype).conforms
@@ -198,7 +198,7 @@ def test_published_values_are_met_by_a_correct_candidate_and_missed_by_a_wrong_o
     assert "not exposed" in hidden.reason
 
 
-def test_published_values_are_for_the_checkpoint_of_that_name_and_size(tmp_path: Path) -> None:
+def test_published_values_apply_only_to_the_checkpoint_of_that_name_and_size(tmp_path: Path) -> None:
     known = (replace(_published(TINY.checkpoint), checkpoint="my-bert"),)
     cached = from_directory(_write(tmp_path / "models--someone--my-bert" / "snapshots" / "0"))
     assert published_of(cached, known) is known[0]

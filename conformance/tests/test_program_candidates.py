@@ -1,4 +1,5 @@
-"""Programs as candidates: one that is right conforms in every format, each way to be wrong is the program's own failure."""
+"""Programs as candidates: a correct one conforms with every file format, and each misbehaviour is reported as a failure of the
+program."""
 
 import json
 import shlex
@@ -32,7 +33,7 @@ needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="there is n
 
 
 def recorded(folder: Path, dtype: str, changes: Mapping[str, torch.Tensor] | None = None) -> Path:
-    """Activations of a correct candidate on the batch of `tiny`, as a program would write them."""
+    """Return the activations of a correct candidate on the batch of `tiny`, as a program would write them."""
     (values,) = record(making_bert, TINY, "cpu", dtype).activations.values()
     path = folder / f"{dtype}.safetensors"
     right = {n: torch.from_numpy(np.array(v, order="C")).to(getattr(torch, dtype)) for n, v in values.items()}
@@ -42,7 +43,7 @@ def recorded(folder: Path, dtype: str, changes: Mapping[str, torch.Tensor] | Non
 
 @pytest.fixture(scope="module")
 def beside_clients(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the programs, copies of the clients, and activations in every format."""
+    """A folder with the programs, copies of the clients, and activations in every file format."""
     folder = tmp_path_factory.mktemp("programs")
     for path in (*PROGRAMS.iterdir(), CLIENTS / "client.py", CLIENTS / "client.mjs"):
         shutil.copy(path, folder) if path.is_file() else None
@@ -60,7 +61,7 @@ def scripted(folder: Path, mode: str, answers: Path | None = None) -> str:
 
 
 def run(name: str, out: Path, *options: str) -> tuple[CheckRecord, int]:
-    """The check's record of a run in a worker, and the exit code."""
+    """Run the check in a worker; return its record and the exit code."""
     code = main(["run", "-i", name, "--golden", "tiny", "--out", str(out), *options])
     (found,) = read_results(out / "results.jsonl").checks
     return found, code
@@ -73,7 +74,7 @@ def test_a_bert_in_numpy_conforms_in_a_worker(beside_clients: Path, tmp_path: Pa
     assert code == 0
 
 
-def test_a_search_asks_it_for_batches_without_mask_and_token_types(beside_clients: Path) -> None:
+def test_a_search_gives_the_program_batches_without_mask_and_token_types(beside_clients: Path) -> None:
     for law in ("mask-omitted", "token-types-omitted"):
         assert check(python(beside_clients / "numpy_bert.py"), "tiny", check=law).outcome == "pass"
 
@@ -92,7 +93,7 @@ def test_the_backward_pass_of_a_program_is_judged_and_a_detached_mean_in_it_is_n
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
-def test_every_format_goes_through(dtype: str, beside_clients: Path) -> None:
+def test_every_file_format_is_accepted(dtype: str, beside_clients: Path) -> None:
     result = check(scripted(beside_clients, "right", beside_clients / f"{dtype}.safetensors"), "tiny", dtype=dtype)
     assert result.conforms, result.reason
 
@@ -121,7 +122,7 @@ def test_the_javascript_client_reads_and_writes_every_format(dtype: str, beside_
         ("unsupported", "skip", "there is no such kernel"),
     ],
 )
-def test_what_a_program_does_wrong_is_its_failure(mode: str, outcome: str, words: str, beside_clients: Path) -> None:
+def test_each_misbehaviour_of_a_program_is_reported_as_its_failure(mode: str, outcome: str, words: str, beside_clients: Path) -> None:
     result = check(scripted(beside_clients, mode), "tiny")
     assert result.outcome == outcome
     assert words in result.reason
@@ -143,7 +144,7 @@ def test_activations_that_break_the_contract_are_refused(changes: dict[str, Any]
     assert any(words in record.reason for record in activation_records(result)) or words in result.reason
 
 
-def test_a_program_that_hangs_is_a_timeout_and_is_ended_with_its_worker(beside_clients: Path, tmp_path: Path) -> None:
+def test_a_program_that_hangs_times_out_and_ends_with_its_worker(beside_clients: Path, tmp_path: Path) -> None:
     name = scripted(beside_clients, "hang")
     found, code = run(name, tmp_path, "--timeout", "1.5")
     assert (found.outcome, code) == ("timeout", 1)
@@ -160,7 +161,7 @@ def test_after_a_crash_the_next_batch_is_run_by_a_new_process(tmp_path: Path) ->
     assert "embeddings.LayerNorm" in runner(batch)
 
 
-def test_a_gradient_is_sent_to_a_program_that_has_a_backward_pass_and_to_no_other(beside_clients: Path) -> None:
+def test_a_gradient_is_sent_only_to_a_program_that_has_a_backward_pass(beside_clients: Path) -> None:
     batch, gradient = TINY.batches["padded"].on("cpu"), torch.ones(6, 2, dtype=torch.bfloat16)
     runners = {
         mode: command.Command(scripted(beside_clients, mode)).prepare(TINY.checkpoint, "cpu", "float32")
@@ -187,7 +188,7 @@ def test_a_program_that_does_not_exist_is_a_usage_error(
     assert words in " ".join(capsys.readouterr().err.split())
 
 
-def test_files_are_gone_when_the_worker_has_ended(beside_clients: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_deleted_when_the_worker_ends(beside_clients: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Path] = []
 
     def watched() -> Path:
@@ -200,7 +201,7 @@ def test_files_are_gone_when_the_worker_has_ended(beside_clients: Path, tmp_path
     assert not any(folder.exists() for folder in made)
 
 
-def test_a_failure_of_a_program_is_replayed_and_its_script_names_it(
+def test_a_failure_of_a_program_is_replayed_and_its_script_contains_the_command(
     beside_clients: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = python(beside_clients / "numpy_bert.py", "--epsilon", "1e-5")
@@ -217,7 +218,7 @@ def test_a_program_is_traced_and_compared(beside_clients: Path, tmp_path: Path) 
     assert main(["diff", str(saved), name]) == 0
 
 
-def test_clients_are_short_and_explain_names_where_they_lie(capsys: pytest.CaptureFixture[str]) -> None:
+def test_clients_are_short_and_explain_prints_their_paths(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "cmd:", "--format", "json"]) == 0
     (entry,) = json.loads(capsys.readouterr().out)
     for path in map(Path, entry["sections"]["clients to copy"]):

@@ -1,4 +1,4 @@
-"""One document in three forms: each block in each of them, and what only a page can show left out of texts."""
+"""One document in three formats: each block is rendered in each of them, and what only a page can show is omitted from text."""
 
 from typing import Any, get_args
 
@@ -88,7 +88,7 @@ def test_every_block_is_in_every_form() -> None:
         assert [part for part in EVERYWHERE if part not in text] == []
 
 
-def test_a_page_has_the_title_all_rows_drawings_and_what_is_abridged_in_full() -> None:
+def test_a_page_has_the_title_all_rows_drawings_and_abridged_texts_in_full() -> None:
     text = page(Document("a title", BLOCKS)).replace("<wbr>", "")
     for part in (
         "<h1>a title</h1>",
@@ -106,7 +106,7 @@ def test_a_page_has_the_title_all_rows_drawings_and_what_is_abridged_in_full() -
     assert text.count("<svg") == 1 + 3 * (1 + 2 + 1) + 3
 
 
-def test_texts_have_no_plots_so_many_rows_and_what_is_abridged_in_short() -> None:
+def test_texts_have_no_plots_a_limited_number_of_rows_and_abridged_texts_in_short() -> None:
     document = Document("a title", BLOCKS)
     for text in (markdown(document), plain(document, 100)):
         assert "in short" in text
@@ -119,12 +119,12 @@ def test_texts_have_no_plots_so_many_rows_and_what_is_abridged_in_short() -> Non
 
 
 @pytest.mark.parametrize("render", [page, markdown, lambda document: plain(document, 80)])
-def test_what_is_no_block_is_an_error_and_no_empty_text(render: Any) -> None:
+def test_an_unknown_block_is_an_error_instead_of_empty_text(render: Any) -> None:
     with pytest.raises(Exception, match="undefined|no block"):
         render(Document("", (Table,)))  # type: ignore[arg-type]
 
 
-def test_columns_and_groups_that_are_empty_are_left_out() -> None:
+def test_empty_columns_and_groups_are_omitted() -> None:
     (table,) = tabled(("name", "none", "some"), [("", [("a", "-", ""), ("b", "", "1")]), ("empty", [])])
     assert [column.head for column in table.columns] == ["name", "some"]
     assert [title for title, _ in table.groups] == [""]

@@ -1,4 +1,4 @@
-"""Depth screen: the same verdicts by RMS and largest error, without names, and said so."""
+"""The depth `screen`: the same verdicts from RMS and largest error, without named mistakes, and the report says so."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ BROKEN = Planted(unscaled(1), tanh_gelu(1), epsilon(0))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_screened_candidate_fails_where_it_fails_in_full(dtype: str) -> None:
+def test_a_screened_candidate_fails_where_it_fails_at_full_depth(dtype: str) -> None:
     full, screened = (check(BROKEN, "tiny", dtype=dtype, depth=depth) for depth in ("full", "screen"))
     assert screened.outcome == full.outcome == "fail"
     seen = {v.activation for v in full.verdicts if v.outcome == "fail" and v.local and not v.local.detected}
@@ -43,7 +43,7 @@ def test_an_unusual_correct_candidate_passes() -> None:
         assert check(variant, "tiny", depth="screen").outcome in ("pass", "skip")
 
 
-def test_errors_and_limits_are_those_of_a_full_judgement_of_two_statistics() -> None:
+def test_errors_and_limits_equal_those_of_a_full_judgement_of_two_statistics() -> None:
     full, screened = (check("hf-eager", "tiny", depth=depth) for depth in ("full", "screen"))
     for a, b in zip(full.verdicts, screened.verdicts, strict=True):
         if a.local and b.local and a.local.error.rms is not None:
@@ -51,13 +51,13 @@ def test_errors_and_limits_are_those_of_a_full_judgement_of_two_statistics() -> 
             assert b.local.rms_threshold <= a.local.rms_threshold
 
 
-def test_the_report_says_that_names_were_not_looked_for() -> None:
+def test_the_report_says_that_mistakes_were_not_searched_for() -> None:
     rendered = case_text(check(BROKEN, "tiny", depth="screen"))
     assert SCREENED in " ".join(rendered.split())
     assert "has a name" not in rendered
 
 
-def test_the_command_line_hands_it_on_and_the_results_file_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_passes_the_depth_on_and_the_results_file_records_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["run", "-i", "making-bert", "--golden", "tiny", "--depth", "screen", "--out", str(tmp_path)]
     assert main(asked) == 0
     assert "Depth screen: each step was judged by its RMS and largest error alone" in " ".join(capsys.readouterr().out.split())
@@ -78,7 +78,7 @@ def test_bert(check):
 """
 
 
-def test_pytest_hands_it_on(tmp_path: Path) -> None:
+def test_pytest_passes_the_depth_on(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TEST)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--bert-depth", "screen", str(tmp_path)]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""The cache: what it keeps changes nothing, and what is damaged in it is never used."""
+"""The cache of sampled sigmas: it changes no result, and a damaged entry is never used."""
 
 import json
 import os
@@ -18,14 +18,14 @@ GOLDEN = "tiny"
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of each test's own."""
+    """A cache directory of the test's own."""
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
 @pytest.fixture
 def samplings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """One number for each time that sigma is sampled."""
+    """A list that grows by one each time sigma is sampled."""
     times: list[int] = []
 
     def counted(*arguments: object) -> Iterator[object]:
@@ -40,7 +40,7 @@ def overall() -> list[object]:
     return [v.overall for v in check("making-bert", GOLDEN).verdicts]
 
 
-def test_the_second_run_takes_it_from_the_cache_and_says_the_same(home: Path, samplings: list[int]) -> None:
+def test_the_second_run_reads_the_cache_and_gives_the_same_result(home: Path, samplings: list[int]) -> None:
     first = overall()
     assert len(cache.entries()) == 1
     assert overall() == first
@@ -49,7 +49,7 @@ def test_the_second_run_takes_it_from_the_cache_and_says_the_same(home: Path, sa
 
 
 @pytest.mark.parametrize("what", ["cut short", "altered", "another network's", "no digest"])
-def test_a_damaged_entry_is_computed_anew_and_said(what: str, home: Path, samplings: list[int]) -> None:
+def test_a_damaged_entry_is_reported_and_computed_again(what: str, home: Path, samplings: list[int]) -> None:
     first = overall()
     (entry,) = cache.entries()
     arrays = load_file(entry)
@@ -69,7 +69,7 @@ def test_a_damaged_entry_is_computed_anew_and_said(what: str, home: Path, sampli
     assert len(samplings) == 2
 
 
-def test_another_batch_dtype_or_network_has_an_entry_of_its_own(samplings: list[int]) -> None:
+def test_another_batch_dtype_or_network_has_its_own_entry(samplings: list[int]) -> None:
     golden = load_golden(GOLDEN)
     check("making-bert", GOLDEN)
     check("making-bert", GOLDEN, dtype="float64")
@@ -79,7 +79,7 @@ def test_another_batch_dtype_or_network_has_an_entry_of_its_own(samplings: list[
     assert len(samplings) == len(cache.entries()) == 4
 
 
-def test_what_was_not_used_for_longest_gives_way(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_least_recently_used_entry_is_removed_at_the_size_limit(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for dtype in ("float32", "float64", "bfloat16"):
         check("making-bert", GOLDEN, dtype=dtype)
     oldest, *_ = cache.entries()
@@ -91,13 +91,13 @@ def test_what_was_not_used_for_longest_gives_way(home: Path, monkeypatch: pytest
     assert oldest not in cache.entries()
 
 
-def test_an_entry_that_cannot_be_written_costs_nothing_else(home: Path) -> None:
+def test_an_entry_that_cannot_be_written_affects_nothing_else(home: Path) -> None:
     home.write_text("no folder")
     with pytest.warns(cache.CacheWarning, match="cannot be written"):
         assert check("making-bert", GOLDEN).conforms
 
 
-def test_no_cache_keeps_none(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_cache_writes_no_entries(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ["run", "-i", "making-bert", "--golden", GOLDEN, "--out", str(tmp_path / "out"), "--no-cache"]
     assert main(asked) == 0
     assert not home.exists()
@@ -106,7 +106,7 @@ def test_no_cache_keeps_none(home: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert cache.entries() == []
 
 
-def test_the_command_shows_and_clears(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_lists_and_clears_entries(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     check("making-bert", GOLDEN)
     assert main(["cache"]) == 0
     assert f"{home}: 1 entries" in capsys.readouterr().out
@@ -128,8 +128,8 @@ def test_the_key_changes_with_the_code_that_computes_it(monkeypatch: pytest.Monk
     assert len(samplings) == 2
 
 
-def test_sigma_is_that_of_the_accumulated_variances() -> None:
-    """What is propagated to first order counts deterministic bounds as variances as well, and so is larger, but not by far."""
+def test_the_cached_sigma_agrees_with_the_accumulated_variances() -> None:
+    """First-order propagation counts deterministic bounds as variances as well, so its sigma is larger, but not by much."""
     from conformance.judge.accumulated import accumulated
     from conformance.model.checkpoint import rounded_weights
     from conformance.numerics.arithmetic import modular
