@@ -1,4 +1,4 @@
-"""What is computed once and kept."""
+"""Cached properties."""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -7,7 +7,7 @@ from conformance.numerics.memo import cached_property
 
 
 class _Meeting:
-    """An object whose value is computed only while another's is."""
+    """An object whose property is computed only while that of another object is being computed."""
 
     computed = 0
 

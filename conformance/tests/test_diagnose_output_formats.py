@@ -1,4 +1,4 @@
-"""Outputs in the forms that people have: each example of `diagnose --help`, and what libraries print."""
+"""Outputs in the formats users have: each example of `diagnose --help`, and what libraries print."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ def _written(folder: Path, content: str, suffix: str = ".txt") -> Path:
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.source)
-def test_every_example_of_the_help_is_read_as_the_embedding_that_it_is(
+def test_every_example_of_the_help_is_read_as_its_embedding(
     form: Form, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / f"out{form.suffix}"
@@ -96,7 +96,7 @@ PRINTED = {
 
 
 @pytest.mark.parametrize("what", PRINTED)
-def test_a_hidden_state_as_a_library_prints_it_has_its_numbers_in_their_places(what: str, tmp_path: Path) -> None:
+def test_a_hidden_state_printed_by_a_library_has_its_numbers_at_their_places(what: str, tmp_path: Path) -> None:
     name, values = _known(_written(tmp_path, PRINTED[what]))
     assert name == "encoder.layer.0.output.LayerNorm"
     is_known = ~np.isnan(values)
@@ -104,7 +104,7 @@ def test_a_hidden_state_as_a_library_prints_it_has_its_numbers_in_their_places(w
     assert np.abs(values - HIDDEN)[is_known].max() <= 0.5e-4
 
 
-def test_vectors_of_tokens_of_two_lengths_are_those_of_the_first_positions(tmp_path: Path) -> None:
+def test_token_vectors_of_two_lengths_are_those_of_the_first_positions(tmp_path: Path) -> None:
     reply = [{"index": 1, "embedding": HIDDEN[0, 5:].tolist()}, {"index": 0, "embedding": HIDDEN[0, :5].tolist()}]
     name, values = _known(_written(tmp_path, json.dumps(reply), ".json"), batch=2, length=5)
     assert name == "encoder.layer.0.output.LayerNorm"
@@ -140,14 +140,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_does_not_fit_is_refused_with_what_was_understood_of_it(what: str, tmp_path: Path) -> None:
+def test_outputs_that_do_not_fit_are_refused_with_what_was_understood(what: str, tmp_path: Path) -> None:
     content, said = REFUSED[what]
     with pytest.raises(ConformanceError, match=said) as caught:
         _known(_written(tmp_path, content))
     assert isinstance(caught.value, UsageError)
 
 
-def test_code_behind_prompts_is_removed_and_places_stay_the_same() -> None:
+def test_code_after_prompts_is_removed_and_positions_stay_the_same() -> None:
     session = '>>> x["a"][0]\n... .numpy()\n[0.1,\n...\n 0.2]\n>>> [0.3]\nOut[2]: [0.4]'
     assert printed_text(session).split("\n") == ["", "... .numpy()", "[0.1,", "...", " 0.2]", "    [0.3]", "        [0.4]"]
     assert printed_text("> [0.1\n\n>>  0.2]") == "  [0.1\n\n    0.2]"

@@ -1,4 +1,4 @@
-"""Naming: what `check` says of mistakes planted by hand, alone and several at once, and where it must not say a name."""
+"""Naming: what `check` reports for planted mistakes, alone and several at once, and where it must not give a name."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def _names(found: list[Finding]) -> set[str]:
     return {f.fault.name if f.fault else "" for f in found}
 
 
-def test_a_bert_with_five_faults_in_five_layers_gets_five_right_sentences() -> None:
+def test_a_bert_with_five_faults_in_five_layers_gets_five_correct_sentences() -> None:
     found = _found(five_faults, "deep")
     rendered = {sentence(f, 12) for f in found}
     assert rendered == {
@@ -67,14 +67,14 @@ def test_a_mistake_in_every_layer_is_one_finding() -> None:
     assert where(found.steps, 12).startswith("layers 1 to 11, ")
 
 
-def test_swaps_among_three_projections_are_told_as_one_rotation() -> None:
+def test_exchanges_among_three_projections_are_reported_as_one_rotation() -> None:
     (found,) = _found(_planted(("qkv-rotated", 0)))
     assert found.fault
     assert found.fault.name == "qkv-rotated"
     assert len(found.steps) == 3
 
 
-def test_explanations_that_the_batch_does_not_separate_are_separated_by_another_batch() -> None:
+def test_explanations_that_the_batch_cannot_separate_are_separated_by_another_batch() -> None:
     tiny = load_golden("tiny")
     unpadded = {name: array[:1] for name, array in tiny.batches["padded"].arrays().items()}
     golden = golden_of("unpadded", tiny.checkpoint, {"unpadded": Batch.of(unpadded)})
@@ -92,11 +92,11 @@ def test_faults_that_are_the_same_function_are_both_named() -> None:
 
 
 @pytest.mark.parametrize("name", ["precision-bfloat16", "precision-tf32", "precision-int8"])
-def test_reduced_precision_is_told_as_such_and_not_as_a_wrong_equation(name: str) -> None:
+def test_reduced_precision_is_reported_as_such_and_not_as_a_wrong_equation(name: str) -> None:
     assert _names(_found(_planted((name, 1)), network("bert", 1))) == {name}
 
 
-def test_a_bfloat16_run_has_no_reduced_precision() -> None:
+def test_a_bfloat16_run_is_not_reported_as_reduced_precision() -> None:
     assert _found(Candidate(), dtype="bfloat16") == []
 
 
@@ -107,7 +107,7 @@ def test_active_dropout_is_named_with_its_probability() -> None:
 
 
 @pytest.mark.parametrize("name", ["norm-per-head", "heads-unsplit", "activation-softplus", "norm-twice"])
-def test_a_mistake_that_has_no_name_is_found_placed_and_described_and_given_none(name: str) -> None:
+def test_a_mistake_without_a_name_is_found_placed_and_described_and_not_named(name: str) -> None:
     assert name in HELD_OUT
     found = _found(_planted((name, 1)))
     assert _names(found) == {""}
@@ -115,18 +115,18 @@ def test_a_mistake_that_has_no_name_is_found_placed_and_described_and_given_none
     assert all(f.anatomy for f in found)
 
 
-def test_a_number_got_wrong_is_estimated_within_its_error_in_bfloat16() -> None:
+def test_a_wrong_number_is_estimated_within_its_error_in_bfloat16() -> None:
     score = scored(Trial((("softmax-temperature", 1),), "bert", 1, "bfloat16"))
     assert (score.detected, score.placed, score.named) == (True, True, True)
     assert (score.within, score.estimates) == (1, 1)
 
 
-def test_a_mistake_that_changes_nothing_is_not_counted() -> None:
+def test_a_trial_whose_mistake_changes_nothing_is_not_counted() -> None:
     assert scored(Trial((("layers-reversed", 0),), "bert", 1, "float32")).counted
     assert not scored(Trial((("epsilon-outside-root", 1),), "bert", 1, "bfloat16")).counted
 
 
-def test_the_table_of_detection_counts_what_is_missed() -> None:
+def test_the_table_of_detection_counts_missed_mistakes() -> None:
     right = scored(Trial((("bias-missing", 0),), "bert", 1, "float32"))
     text = table([("alone", right)])
     assert "| float32 | alone | 1 | 1 | 100.0 % | 100.0 % | 100.0 % | 100.0 % | - |" in text
@@ -145,20 +145,20 @@ def test_the_table_of_false_alarms_counts_and_lists_them() -> None:
     assert text.endswith("\n\n- x\n")
 
 
-def test_a_correct_variant_on_a_network_of_the_benchmark_is_counted_and_raises_none() -> None:
+def test_a_correct_variant_on_a_benchmark_network_is_counted_and_raises_no_alarm() -> None:
     found = alarms.alarm(("norm in float32", "bert", alarms.FIRST, "float32"))
     assert (found.dtype, found.failed) == ("float32", ())
     assert found.judged > 50
 
 
-def test_the_report_tells_the_mistake_its_evidence_and_its_usual_cause() -> None:
+def test_the_report_states_the_mistake_its_evidence_and_its_usual_cause() -> None:
     rendered = case_text(check(_planted(("bias-missing", 1)), "tiny"))
     assert "layer 1, intermediate.dense: the bias is not added" in rendered
     assert "bias-missing: amplitude 1.000, z = " in rendered
     assert "(vllm#46835)" in rendered
 
 
-def test_evidence_has_the_number_with_its_error() -> None:
+def test_evidence_contains_the_estimate_with_its_error() -> None:
     (found,) = _found(_planted(("scale-missing", 0)))
     assert evidence(found).startswith("scale-missing: amplitude 1.000, z = ")
     assert "scale = 1 ± " in evidence(found)
@@ -172,7 +172,7 @@ def test_a_number_has_as_many_digits_as_its_error_warrants(value: float, deviati
     assert figure(value, deviation) == text
 
 
-def test_diff_names_each_sides_mistakes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_diff_names_the_mistakes_of_each_side(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["diff", "conformance.tests.test_fault_naming:five_faults", "hf-eager", "--golden", "deep"])
     rendered = " ".join(capsys.readouterr().out.split())
     assert code == 1
@@ -181,7 +181,7 @@ def test_diff_names_each_sides_mistakes(capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize("constant", [1.0, 1e-3])
-def test_a_constant_in_place_of_the_result_fails_and_has_no_name(constant: float) -> None:
+def test_a_constant_in_place_of_the_result_fails_without_a_name(constant: float) -> None:
     def prepare(checkpoint: Checkpoint, device: str, dtype: str) -> Any:
         a = checkpoint.architecture
         last = f"encoder.layer.{a.num_hidden_layers - 1}.output.LayerNorm"

@@ -1,4 +1,5 @@
-"""The accuracy of library functions: how it is bounded, what the table allows, and what the machine at hand is found to be."""
+"""The accuracy of library functions: how it is bounded, what the table of known kernels allows, and what is measured on this
+machine."""
 
 import mmap
 import re
@@ -39,7 +40,7 @@ Function = Callable[[torch.Tensor], torch.Tensor]
 
 
 def less_accurate_erf(x: torch.Tensor) -> torch.Tensor:
-    """Off by 6e-6, as with a polynomial of low degree."""
+    """erf off by 6e-6, as computed by a polynomial of low degree."""
     return torch.erf(x) + 6e-6 * torch.sin(3.0 * x)
 
 
@@ -58,13 +59,13 @@ def machine_with(**functions: Function) -> Machine:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_every_function_has_a_bound_that_is_finite(name: str, dtype: str) -> None:
+def test_every_function_has_a_finite_bound(name: str, dtype: str) -> None:
     bounds = known().bounds[name, dtype]
     assert bounds
     assert all(np.isfinite([b.absolute, b.ulp]).all() for b in bounds)
 
 
-def test_every_row_says_where_it_comes_from() -> None:
+def test_every_row_states_its_source() -> None:
     assert all(row["source"] for row in rows())
     assert {row["library"] for row in rows()} >= {"torch", "numpy", "onnxruntime"}
     assert any(row["source"] != "measured" for row in rows())
@@ -72,7 +73,7 @@ def test_every_row_says_where_it_comes_from() -> None:
 
 
 @pytest.mark.parametrize(("absolute", "ulp"), [(0.0, 2.0), (3e-7, 0.0), (3e-7, 2.0)], ids=["relative", "absolute", "both"])
-def test_the_bound_covers_what_was_measured_and_not_much_more(absolute: float, ulp: float) -> None:
+def test_the_bound_covers_the_measured_errors_and_is_not_much_wider(absolute: float, ulp: float) -> None:
     erf = FUNCTIONS["erf"]
     y = erf.true(GRID.astype(np.float64))
     errors = measured(erf, GRID, y + absolute + ulp * SINGLE.ulp(y), SINGLE)
@@ -83,20 +84,20 @@ def test_the_bound_covers_what_was_measured_and_not_much_more(absolute: float, u
     assert not errors.exceed([bound])
 
 
-def test_results_that_are_no_numbers_exceed_every_bound() -> None:
+def test_results_that_are_not_numbers_exceed_every_bound() -> None:
     erf = FUNCTIONS["erf"]
     assert measured(erf, GRID, np.full_like(GRID, np.nan), SINGLE).exceed(known().bounds["erf", "float32"])
     assert not Errors().exceed(known().bounds["erf", "float32"])
 
 
-def test_a_half_format_is_within_one_ulp() -> None:
+def test_functions_in_a_half_format_are_within_one_ulp() -> None:
     y = np.array([0.3, 0.9])
     error = known().error("tanh", y, FORMATS["bfloat16"])
     assert (error < FORMATS["bfloat16"].ulp(y)).all()
     assert (error > FORMATS["bfloat16"].ulp(y) / 2.0).all()
 
 
-def test_a_machine_has_one_note_a_function_beyond_the_table_and_products_of_float32() -> None:
+def test_a_machine_has_one_note_for_each_function_and_float32_product_beyond_the_table() -> None:
     machine = this_machine("cpu")
     assert len(machine.notes) == len(machine.exceeding)
     assert machine.exceeding or machine.accuracy is known()
@@ -104,7 +105,7 @@ def test_a_machine_has_one_note_a_function_beyond_the_table_and_products_of_floa
     assert machine.functions.keys() == FUNCTIONS.keys()
 
 
-def test_a_product_of_bfloat16_has_eight_bits() -> None:
+def test_a_bfloat16_product_is_measured_to_have_eight_bits() -> None:
     def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return a.bfloat16().float() @ b.bfloat16().float()
 
@@ -112,7 +113,7 @@ def test_a_product_of_bfloat16_has_eight_bits() -> None:
     assert all(7.5 < b < 8.5 for b in bits.values())
 
 
-def test_a_library_beyond_the_table_is_a_property_of_the_machine_and_no_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_beyond_the_table_is_a_property_of_the_machine_and_not_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
     def plant(model: nn.ModuleDict) -> None:
         model["bert"].encoder.layer[1].intermediate.intermediate_act_fn = LessAccurateGelu()
 
@@ -126,7 +127,7 @@ def test_a_library_beyond_the_table_is_a_property_of_the_machine_and_no_mistake(
     assert result.conforms, result.reason
 
 
-def test_what_the_machine_exceeds_the_table_by_stands_in_a_report_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_functions_beyond_the_table_are_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     from conformance.checks import recording
 
     machine = machine_with(gelu=less_accurate_gelu)
@@ -142,7 +143,7 @@ def test_what_the_machine_exceeds_the_table_by_stands_in_a_report_once(monkeypat
 @pytest.mark.parametrize(
     "wrong", [lambda x: torch.nn.functional.gelu(x, approximate="tanh"), lambda x: x * torch.nan], ids=["tanh", "nan"]
 )
-def test_what_is_no_float32_function_is_an_error_of_the_machine(wrong: Function, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_that_returns_no_float32_is_an_error_of_the_machine(wrong: Function, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = machine_with(gelu=wrong)
     monkeypatch.setattr(placement, "this_machine", lambda device: machine)
     result = check("hf-eager", "tiny")
@@ -150,7 +151,7 @@ def test_what_is_no_float32_function_is_an_error_of_the_machine(wrong: Function,
     assert "torch's gelu on cpu is no float32 function" in result.reason
 
 
-def test_the_header_has_what_was_measured() -> None:
+def test_the_header_has_the_measured_values() -> None:
     machine = header_of("cpu", {}, Plan()).machine
     assert machine
     assert machine.functions.keys() == FUNCTIONS.keys()
@@ -165,7 +166,7 @@ def test_measured_functions_enter_sigma() -> None:
 
 
 class Calls(TorchDispatchMode):
-    """Which operators are called, on how many elements of which format."""
+    """A recorder of the operators that are called, with the number of elements and the format of each call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,7 +178,7 @@ class Calls(TorchDispatchMode):
         return found
 
 
-def test_first_calls_are_made_by_one_thread_of_every_function_in_both_formats() -> None:
+def test_first_calls_are_made_by_one_thread_for_every_function_in_both_formats() -> None:
     with Calls() as calls:
         make_first_calls.__wrapped__()
     for name in FIRST_CALLED:
@@ -186,8 +187,8 @@ def test_first_calls_are_made_by_one_thread_of_every_function_in_both_formats() 
 
 
 @pytest.mark.skipif(not LIBRARY.is_file(), reason="torch is not built as libtorch_cpu.so, which has the functions' names")
-def test_first_calls_are_made_of_every_function_that_torch_takes_from_onemkl() -> None:
-    """A function of its vector library has the name vms and its own, for float32."""
+def test_first_calls_are_made_for_every_function_that_torch_takes_from_onemkl() -> None:
+    """oneMKL's float32 vector functions are named vms and the function's name."""
     with LIBRARY.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as library:
         names = {name.decode().lower() for name in re.findall(rb"\0vms([A-Z][A-Za-z0-9]*)(?=\0)", library)}
     assert {"log" if name == "ln" else name for name in names} == ({*FIRST_CALLED} if torch.backends.mkl.is_available() else set())

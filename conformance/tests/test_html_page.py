@@ -1,4 +1,5 @@
-"""The page of a run, as text: complete in itself, nothing in it but text, every link leads somewhere, and it says what is wrong."""
+"""The HTML page of a run, as text: self-contained, with every text escaped, links that lead to existing places, and the failures
+stated."""
 
 import base64
 import hashlib
@@ -27,7 +28,7 @@ VOID = {"meta", "link", "input", "br", "img", "hr", "col", "wbr"}
 
 
 class Page(HTMLParser):
-    """A page's elements, and its text without styles and scripts; checks that elements are closed in order."""
+    """The elements of a page, and its text without styles and scripts; raises if elements are not closed in order."""
 
     def __init__(self, source: str) -> None:
         super().__init__()
@@ -71,34 +72,34 @@ def shown(source: str) -> Page:
     return Page(source)
 
 
-def test_hostile_names_reasons_and_notes_stay_text(source: str, shown: Page) -> None:
+def test_hostile_names_reasons_and_notes_are_escaped(source: str, shown: Page) -> None:
     assert [tag for tag, _ in shown.elements].count("script") == 1
     assert not any(tag == "img" for tag, _ in shown.elements)
     assert not any(name.startswith("on") for _, attributes in shown.elements for name in attributes)
-    assert shown.text.count(HOSTILE) >= 4  # the summary, the matrix, the card, the note; as it was written, and not 49
+    assert shown.text.count(HOSTILE) >= 4  # The summary, the matrix, the card and the note; escaped once.
     assert HOSTILE in shown.attribute("data-name")
 
 
-def test_the_page_asks_for_nothing_from_outside(source: str, shown: Page) -> None:
+def test_the_page_requests_nothing_from_outside(source: str, shown: Page) -> None:
     assert not shown.attribute("src")
     assert all(link.startswith("#") or link == "data:," for link in shown.attribute("href"))
     assert not re.search(r"url\(|@import|https?://", re.sub(r"<(p|pre|li)[^>]*>.*?</\1>", "", source, flags=re.S))
 
 
-def test_no_script_can_run_but_the_page_s_own(source: str) -> None:
+def test_no_script_can_run_except_the_pages_own(source: str) -> None:
     (script,) = re.findall(r"<script>(.*?)</script>", source, re.S)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert f"script-src 'sha256-{digest}'" in source
     assert "default-src 'none'" in source
 
 
-def test_every_link_leads_to_a_place_in_the_page_and_no_place_stands_twice(shown: Page) -> None:
+def test_every_link_leads_to_an_element_of_the_page_and_ids_are_unique(shown: Page) -> None:
     places = shown.attribute("id")
     assert len(places) == len(set(places))
     assert {link[1:] for link in shown.attribute("href") if link.startswith("#")} <= set(places)
 
 
-def test_what_is_wrong_is_said_first_with_its_place_and_cause(shown: Page) -> None:
+def test_failures_come_first_with_their_place_and_cause(shown: Page) -> None:
     text, summary = shown.text, shown.text.split("Verdicts")[0]
     assert "3 of 5 candidates do not conform" in text
     assert "layer 1, intermediate.intermediate_act_fn: GELU takes the other form" in summary
@@ -115,7 +116,7 @@ def test_a_failure_has_its_tokens_a_command_and_a_script(shown: Page) -> None:
     assert any("token" in found.split() for found in shown.attribute("class"))
 
 
-def test_each_activation_is_told_beside_its_band_and_origins_are_marked() -> None:
+def test_each_activation_is_shown_with_its_limits_and_origins_are_marked() -> None:
     activations = records_of(check(Planted(epsilon(0), tanh_gelu(1)))).activations
     tables = [table for part in network(activations) for table in part.blocks if isinstance(table, Table)]
     rows = [row for table in tables for _, rows in table.groups for row in rows]
@@ -129,13 +130,13 @@ def test_each_activation_is_told_beside_its_band_and_origins_are_marked() -> Non
     assert {row.cells[2] for row in rows if "dropout" in row.cells[0].text and not row.cells[0].note} == {"exact"}
 
 
-def test_a_page_of_nothing_says_so() -> None:
+def test_the_page_of_an_empty_run_says_that_it_is_empty() -> None:
     text = Page(TEXTS["html"](Results((), (), None, (Note("missing", "the end of it"),)))).text
     assert "ran 0 / 0 declared" in text
     assert "missing: the end of it" in text
 
 
-def test_twenty_candidates_on_six_goldens_stay_under_five_megabytes_though_all_fail() -> None:
+def test_twenty_failing_candidates_on_six_goldens_stay_under_five_megabytes() -> None:
     (case,) = results_of([check(Planted(epsilon(0), tanh_gelu(1)))]).cases
     layers = {"tiny": 2, "edges": 2, "deep": 12, "wide": 1, "sinusoidal": 2, "minilm": 6}
     cases = [renamed(_deepened(case, n), f"candidate-{k}", golden=g) for k in range(20) for g, n in layers.items()]
@@ -145,7 +146,7 @@ def test_twenty_candidates_on_six_goldens_stay_under_five_megabytes_though_all_f
 
 
 def _deepened(case: CaseRecords, layers: int) -> CaseRecords:
-    """The same of a network of as many layers, all but the first like its second."""
+    """Return the records of a network with that many layers, all but the first like its second."""
     more = (
         msgspec.structs.replace(a, activation=a.activation.replace("layer.1.", f"layer.{n}."))
         for n in range(2, layers)
@@ -155,7 +156,7 @@ def _deepened(case: CaseRecords, layers: int) -> CaseRecords:
     return replace(case, activations=(*case.activations, *more))
 
 
-def test_a_check_that_is_skipped_does_not_hide_that_the_others_pass() -> None:
+def test_a_skipped_check_does_not_hide_that_the_others_pass() -> None:
     (case,) = results_of([check(HuggingFace("eager"))]).cases
     cases = (renamed(case, "x"), renamed(CaseRecords(case.check, ()), "x", check="tokenization", outcome="skip", reason="none"))
     (group,) = candidate_checks(cases)
@@ -164,7 +165,7 @@ def test_a_check_that_is_skipped_does_not_hide_that_the_others_pass() -> None:
     assert candidate_checks(cases[1:])[0].outcome == "skip"
 
 
-def test_what_is_known_to_fail_is_told_in_full() -> None:
+def test_known_failures_are_described_in_full() -> None:
     (case,) = results_of([check(Planted(epsilon(0)))]).cases
     known = [msgspec.structs.replace(a, outcome="xfail") if a.outcome == "fail" else a for a in case.activations]
     made = renamed(replace(case, activations=tuple(known)), "x", outcome="xfail", reason="until 2.0 (#17)")
@@ -174,7 +175,7 @@ def test_what_is_known_to_fail_is_told_in_full() -> None:
     assert "epsilon is 1e-05, the checkpoint says 1e-12" in text
 
 
-def test_an_incomplete_run_is_not_told_as_conforming() -> None:
+def test_an_incomplete_run_is_not_shown_as_conforming() -> None:
     (case,) = results_of([check(HuggingFace("eager"))]).cases
     assert "all conforms" in Page(TEXTS["html"](Results((), (case,), None))).text
     shown = Page(TEXTS["html"](Results((), (case,), None, (Note("missing", "shard 2/2"),)))).text
@@ -182,7 +183,7 @@ def test_an_incomplete_run_is_not_told_as_conforming() -> None:
     assert "incomplete; no failure in what was judged" in shown
 
 
-def test_the_command_makes_the_search_that_failed_and_names_the_run_s_own_checkpoint() -> None:
+def test_the_command_repeats_the_failed_search_and_uses_the_runs_own_checkpoint() -> None:
     searched = next(c for c in sample().cases if c.check.check == "padding-length")
     (header,) = sample().headers
     mine = GoldenRecord(0, "0", "1", "checkpoint:/models/my bert")
@@ -191,21 +192,21 @@ def test_the_command_makes_the_search_that_failed_and_names_the_run_s_own_checkp
     assert "bert-conformance run -i x --checkpoint '/models/my bert' --check padding-length --examples 200 --seed 7" in shown
 
 
-def test_control_characters_and_marks_that_turn_texts_round_are_shown_as_python_writes_them() -> None:
+def test_control_and_bidirectional_characters_are_shown_as_python_escapes() -> None:
     name = "a\x1b[31m\u202ebad\x00"
     made = TEXTS["html"](Results((), (renamed(sample().cases[0], name, reason="\x07"),), None))
     assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", made)
     assert r"a\x1b[31m\u202ebad\x00" in Page(made).text
 
 
-def test_an_error_beyond_all_numbers_is_shown() -> None:
+def test_an_infinite_error_is_shown() -> None:
     (case,) = results_of([check(Planted(epsilon(0)))]).cases
     largest = ErrorRecord(sys.float_info.max, sys.float_info.max, sys.float_info.max, (0, 0, 0))
     huge = tuple(msgspec.structs.replace(a, local=largest) if a.outcome == "fail" else a for a in case.activations)
     assert "1.8×10³⁰⁸" in Page(TEXTS["html"](Results((), (replace(case, activations=huge),), None))).text
 
 
-def test_in_a_notebook_results_are_a_part_of_a_page() -> None:
+def test_in_a_notebook_results_are_an_html_fragment() -> None:
     made = results_fragment(results_of([check(Planted(epsilon(0)))]))
     tags = [tag for tag, _ in Page(made).elements]
     assert "style" in tags
@@ -214,7 +215,7 @@ def test_in_a_notebook_results_are_a_part_of_a_page() -> None:
     assert "epsilon is 1e-05" in Page(result._repr_html_()).text
 
 
-def test_two_parts_in_one_notebook_have_links_that_lead_into_each_by_itself() -> None:
+def test_two_fragments_in_one_notebook_have_separate_links() -> None:
     parts = [Page(check(Planted(*plants))._repr_html_()) for plants in ((epsilon(0),), (epsilon(1),))]
     places = [set(part.attribute("id")) for part in parts]
     assert all(places)
@@ -229,5 +230,5 @@ def test_svg_escapes_its_texts_and_attributes() -> None:
     assert made == '<text data-x="&#34;&gt;&lt;script&gt;" class="a" width="1.23">&lt;b&gt;&amp;</text>'
 
 
-def test_cells_side_by_side_are_one_and_those_below_are_not() -> None:
+def test_adjacent_cells_in_a_row_are_merged_and_those_below_are_not() -> None:
     assert cells([(1, 0), (0, 0), (2, 1), (3, 0)]) == "M0 0h2v1h-2zM3 0h1v1h-1zM2 1h1v1h-1z"

@@ -1,4 +1,5 @@
-"""A mask that is read as a number of tokens: named wherever the mask says more, and right where all padding is at the right."""
+"""A mask read as a number of tokens: named wherever the mask contains more information, and correct where all padding is on the
+right."""
 
 from typing import Any
 
@@ -20,12 +21,13 @@ WHAT = "last_hidden_state"
 
 
 def _first(mask: Array) -> Array:
-    """As many ones as the row has, from the first position on."""
+    """Return a mask with as many ones as the row has, from the first position on."""
     return np.asarray(np.arange(mask.shape[1]) < mask.sum(1, keepdims=True))
 
 
 class LengthsAlone:
-    """The oracle as a runtime that takes lengths; `behind` says what it leaves at positions that it takes for padding."""
+    """The oracle as a runtime that accepts lengths instead of masks; `behind` says which values it leaves at positions taken for
+    padding."""
 
     evaluation_only = True
 
@@ -55,19 +57,19 @@ class LengthsAlone:
     ("shown", "behind"),
     [((".probs", ".output.LayerNorm"), "computed"), ((LAST,), "computed"), ((LAST,), "as the last token")],
 )
-def test_it_is_named_in_every_layer_however_little_is_shown(shown: tuple[str, ...], behind: str) -> None:
+def test_the_mistake_is_named_in_every_layer_also_from_few_outputs(shown: tuple[str, ...], behind: str) -> None:
     result = check(LengthsAlone(shown, behind), "tiny")
     assert [f.name for f in result.findings] == ["mask-as-lengths"]
     assert "every layer, attention.self.probs: the mask is read as a number of tokens" in str(result)
 
 
-def test_a_runtime_of_lengths_conforms_where_all_padding_is_at_the_right() -> None:
+def test_a_runtime_of_lengths_conforms_where_all_padding_is_on_the_right() -> None:
     mask = _first(np.asarray(RAGGED.mask)).astype(np.int64)
     right = golden_of("at the right", CHECKPOINT, {"right": Batch(RAGGED.input_ids, RAGGED.token_type_ids, mask)})
     assert check(LengthsAlone((LAST,)), right).outcome == "pass"
 
 
-def test_it_is_no_mistake_of_a_mask_that_is_its_own_prefix() -> None:
+def test_there_is_no_fault_for_a_mask_whose_ones_precede_its_zeros() -> None:
     fault, mask = BY_NAME["mask-as-lengths"], _first(np.asarray(RAGGED.mask)).astype(np.int64)
     for batch, changes in ((RAGGED, True), (Batch(RAGGED.input_ids, RAGGED.token_type_ids, mask), False)):
         network = Network(CHECKPOINT.architecture, dict(CHECKPOINT.weights), batch)
@@ -77,7 +79,7 @@ def test_it_is_no_mistake_of_a_mask_that_is_its_own_prefix() -> None:
         assert (fault.applied(step, FaultContext(network, values, FORMATS["float32"])) is not None) is changes
 
 
-def test_diagnose_names_it_from_the_outputs_of_rows_with_padding_at_the_left() -> None:
+def test_diagnose_names_the_mistake_from_the_outputs_of_rows_padded_on_the_left() -> None:
     given = RAGGED.cut(slice(2, 4))
     right = np.asarray(given.mask)
     first = Batch(given.input_ids, given.token_type_ids, _first(right).astype(np.int64))

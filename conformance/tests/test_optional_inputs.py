@@ -1,4 +1,5 @@
-"""Position ids, masks for each query, embeddings for ids, outputs on demand: read as given, refused where they make no sense."""
+"""Optional inputs: position ids, a mask for each query, embeddings in place of ids, and optional outputs are read as given, or
+refused where invalid."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def _embedded(scale: float) -> Any:
-    """The walk's network given word embeddings, `scale` times what they should be, and no ids."""
+    """Return the `inner-workings` candidate called with word embeddings, multiplied by `scale`, instead of ids."""
 
     def call(model: Any, batch: Any) -> dict[str, Tensor]:
         words = scale * model.bert.embeddings.word_embeddings(batch.input_ids)
@@ -31,14 +32,14 @@ def _embedded(scale: float) -> Any:
     return replace(inner_workings, call=call, name="embedded")
 
 
-def test_embeddings_in_the_place_of_ids_give_the_same() -> None:
+def test_embeddings_in_place_of_ids_give_the_same_result() -> None:
     assert check(_embedded(1.0), "tiny").conforms
     result = check(_embedded(2.0), "tiny")
     assert [v.activation for v in result.origins] == ["embeddings.LayerNorm"]
 
 
 class _Changed(HuggingFace):
-    """transformers' network, changed once it is loaded."""
+    """transformers' network, changed after it is loaded."""
 
     def __init__(self, change: Callable[[Any], object]) -> None:
         super().__init__("eager", "changed")
@@ -51,7 +52,7 @@ class _Changed(HuggingFace):
 
 
 def _given_embeddings(bert: Any) -> None:
-    """Called with word embeddings in the place of ids."""
+    """Call the network with word embeddings in place of ids."""
 
     def instead(_: Any, ids: tuple[Tensor], others: dict[str, Any]) -> Any:
         return (), {**others, "inputs_embeds": bert.embeddings.word_embeddings(*ids)}
@@ -59,11 +60,11 @@ def _given_embeddings(bert: Any) -> None:
     bert.register_forward_pre_hook(instead, with_kwargs=True)
 
 
-def test_transformers_conforms_with_embeddings_in_the_place_of_ids() -> None:
+def test_transformers_conforms_with_embeddings_in_place_of_ids() -> None:
     assert check(_Changed(_given_embeddings), "tiny").conforms
 
 
-def test_transformers_conforms_where_activations_are_computed_again() -> None:
+def test_transformers_conforms_with_activation_checkpointing() -> None:
     result = check(_Changed(lambda bert: bert.gradient_checkpointing_enable()), "tiny", check="training-mode")
     assert result.conforms, result
 
@@ -76,7 +77,7 @@ def test_transformers_conforms_where_activations_are_computed_again() -> None:
         ("pairs", "attention_mask", lambda mask: mask.transpose(1, 2), "encoder.layer.0.attention.self.probs"),
     ],
 )
-def test_inputs_that_are_ignored_or_read_wrongly_fail_where_they_are_read(
+def test_optional_inputs_that_are_ignored_or_read_wrongly_fail_where_they_are_read(
     batch: str, name: str, wrong: Callable[[Tensor], Any], first: str
 ) -> None:
     def call(model: Any, given: Any) -> dict[str, Tensor]:
@@ -90,7 +91,7 @@ def test_inputs_that_are_ignored_or_read_wrongly_fail_where_they_are_read(
     assert result.origins[0].activation == first
 
 
-def test_position_ids_that_are_ignored_are_named() -> None:
+def test_ignored_position_ids_are_named() -> None:
     def call(model: Any, given: Any) -> dict[str, Tensor]:
         given.position_ids = None
         return inner_workings.call(model, given)  # type: ignore[no-any-return]
@@ -99,7 +100,7 @@ def test_position_ids_that_are_ignored_are_named() -> None:
     assert any("position_ids" in finding.sentence for finding in result.findings), str(result)
 
 
-def test_sinusoids_of_position_ids_that_are_given_are_judged() -> None:
+def test_sinusoids_of_given_position_ids_are_judged() -> None:
     golden = load_golden("sinusoidal")
     batch = Batch.of({"input_ids": [[3, 4, 5], [6, 7, 8]], "position_ids": [[2, 0, 1], [4, 4, 3]]})
     result = check(replace(demystified, features=("position_ids",)), golden_of("own", golden.checkpoint, {"given": batch}))
@@ -107,7 +108,7 @@ def test_sinusoids_of_position_ids_that_are_given_are_judged() -> None:
     assert {v.activation for v in result.origins} == {"embeddings.position_embeddings"}
 
 
-def test_outputs_that_are_asked_for_are_the_activations_themselves() -> None:
+def test_requested_outputs_are_the_activations_themselves() -> None:
     golden = load_golden("cross-attention")
     model: Any = inner_workings.module(golden.checkpoint)
     batch = golden.batches["padded"].on("cpu")
@@ -138,7 +139,7 @@ def test_outputs_that_are_asked_for_are_the_activations_themselves() -> None:
     ],
     ids=["hidden states of the layer before", "attentions in reverse order"],
 )
-def test_outputs_of_another_layer_fail_where_they_stand(wrong: Any, first: str) -> None:
+def test_a_requested_output_of_another_layer_fails_at_its_place(wrong: Any, first: str) -> None:
     def mistaken(model: Any, inputs: dict[str, Tensor], cache: Any) -> Any:
         return wrong(*inner_workings_cached.step(model, inputs, cache))
 
@@ -147,7 +148,7 @@ def test_outputs_of_another_layer_fail_where_they_stand(wrong: Any, first: str) 
     assert result.origins[0].activation == first
 
 
-def test_activations_that_are_computed_again_give_the_same_values_and_gradients() -> None:
+def test_activation_checkpointing_gives_the_same_values_and_gradients() -> None:
     golden = load_golden("tiny")
     batch, found = golden.batches["padded"].on("cpu"), []
     for recomputed in (False, True):
@@ -166,14 +167,14 @@ def test_activations_that_are_computed_again_give_the_same_values_and_gradients(
     assert check(broken(recomputing), "tiny", check="training-mode").conforms
 
 
-def test_dropout_that_is_drawn_anew_when_activations_are_computed_again_fails() -> None:
+def test_dropout_drawn_again_during_recomputation_fails() -> None:
     def redrawing(bert: Any) -> None:
         bert.encoder.gradient_checkpointing = True
         for layer in bert.encoder.layer:
             right = layer.forward
 
             def drawn_anew(*inputs: Any, right: Any = right) -> Any:
-                torch.rand(7)  # the random state is another one each time
+                torch.rand(7)  # The random state differs between the calls.
                 return right(*inputs)
 
             layer.forward = drawn_anew
@@ -203,7 +204,7 @@ def test_dropout_that_is_drawn_anew_when_activations_are_computed_again_fails() 
         ({"encoder_hidden_states": [[[1.0]]], "encoder_attention_mask": [[0]]}, "row 0 has no state to attend to"),
     ],
 )
-def test_a_batch_says_what_is_wrong_with_further_inputs(arrays: dict[str, Any], message: str | None) -> None:
+def test_a_batch_reports_invalid_optional_inputs(arrays: dict[str, Any], message: str | None) -> None:
     if message is None:
         assert Batch.of({"input_ids": [[3, 4]], **arrays}).mask.tolist() == [[True, False]]
         return
@@ -220,12 +221,12 @@ def test_a_batch_says_what_is_wrong_with_further_inputs(arrays: dict[str, Any], 
         ("decoder", {"attention_mask": [[[0, 1], [0, 1]]]}, "token 0 of row 0 attend to later tokens alone"),
     ],
 )
-def test_a_golden_says_which_further_inputs_do_not_fit_its_network(golden: str, arrays: dict[str, Any], message: str) -> None:
+def test_a_golden_reports_optional_inputs_that_do_not_fit_its_network(golden: str, arrays: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         golden_of("own", load_golden(golden).checkpoint, {"given": Batch.of({"input_ids": [[3, 4]], **arrays})})
 
 
-def test_part_of_a_batch_has_the_parts_of_its_further_inputs() -> None:
+def test_a_part_of_a_batch_has_the_parts_of_its_optional_inputs() -> None:
     (given,) = load_golden("cross-attention").batches.values()
     pairs = load_golden("further-inputs").batches["pairs"]
     part = given.cut(slice(1, 3), 5)
@@ -235,7 +236,7 @@ def test_part_of_a_batch_has_the_parts_of_its_further_inputs() -> None:
     assert pairs.cut(slice(0, 2), 5).keys.shape == (2, 5, 5)
 
 
-def test_a_batch_whose_omitted_arrays_are_filled_in_is_filled_in_numpy_too_and_as_it_was_before() -> None:
+def test_filling_in_omitted_arrays_works_in_numpy_too_and_leaves_the_batch_unchanged() -> None:
     omitted = Batch.of({"input_ids": [[3, 4]]}).on("cpu")
     filled = omitted.filled().numpy()
     assert {name: array.tolist() for name, array in filled.arrays().items()} == {
@@ -249,7 +250,7 @@ def test_a_batch_whose_omitted_arrays_are_filled_in_is_filled_in_numpy_too_and_a
     assert all(np.array_equal(array, again.arrays()[name]) for name, array in given.arrays().items())
 
 
-def test_a_batch_of_other_arrays_than_numpys_is_refused_with_what_converts_them() -> None:
+def test_a_batch_of_other_arrays_than_numpys_is_refused_with_the_conversion() -> None:
     with pytest.raises(UsageError, match="input_ids is a Tensor, expected a NumPy array of int64; Batch.of converts"):
         Batch(torch.tensor([[3, 4]]))
     with pytest.raises(UsageError, match="input_ids is of int32, expected a NumPy array of int64"):

@@ -1,4 +1,4 @@
-"""Other tools, asked what the suite is asked: their verdicts, and the table of them."""
+"""Other tools, given the same questions as the suite: their verdicts, and the table of them."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,11 +19,11 @@ RIGHT = {
 
 
 @pytest.mark.parametrize("name", ["assert_close", "bert-conformance, full", "bert-conformance, screen"])
-def test_what_needs_no_further_package_tells_every_run_of_tiny_right(name: str) -> None:
+def test_tools_without_further_packages_judge_every_run_of_tiny_correctly(name: str) -> None:
     assert verdicts(named(name), "tiny") == RIGHT
 
 
-def test_a_difference_at_another_place_is_told_wrong() -> None:
+def test_a_difference_at_another_place_counts_as_wrong() -> None:
     elsewhere = replace(named("assert_close"), compare=lambda *_: "pooler")
     found = verdicts(elsewhere, "tiny")
     assert not any(each.right for each in found.values())
@@ -36,7 +36,7 @@ def test_a_tool_that_is_not_installed_has_a_row_that_says_so() -> None:
     assert MISSING in line
 
 
-def test_the_page_is_rendered_from_the_json() -> None:
+def test_the_page_is_generated_from_the_json() -> None:
     assert "\n".join(page(read())) + "\n" == PAGE.read_text("utf-8")
 
 
@@ -49,7 +49,7 @@ def test_every_tool_has_a_row() -> None:
     assert {peer.name for peer in PEERS} >= set(SHORT)
 
 
-def test_a_failure_is_told_with_its_reason() -> None:
+def test_a_failure_is_reported_with_its_reason() -> None:
     failed = Row("a tool", "package", "1.0", "its defaults", reason="failed: ValueError: of another version")
     table = Table("2 cores", 2, "3.11", "2.13", "5.23", [failed])
     assert any("failed: ValueError: of another version" in line for line in page(table))

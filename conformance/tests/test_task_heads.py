@@ -1,4 +1,5 @@
-"""Heads of fine-tuning and sentence embeddings: wrong ones are named in one sentence, and labels define a loss or none."""
+"""Heads of fine-tuned models and sentence embeddings: wrong ones are named in one sentence, and labels either define a loss or
+do not."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,7 +27,7 @@ TOKENS, SENTENCES = load_golden("token-heads"), load_golden("sentence-heads")
 
 
 def named(golden: Golden, plant: Callable[[Bert], None]) -> dict[str, str]:
-    """The mistakes that are found in a candidate with that plant, each with its sentence."""
+    """Return the mistakes found in a candidate with that change, each with its sentence."""
     records = activation_records(check(Candidate((plant,)), golden))
     return {f.fault.name if f.fault else "": sentence(f, layers_of(records)) for f in findings(records)}
 
@@ -48,7 +49,7 @@ def named(golden: Golden, plant: Callable[[Bert], None]) -> dict[str, str]:
         ("choices-one-by-one", SENTENCES, "each choice is judged by itself, not against the others"),
     ],
 )
-def test_a_mistake_of_a_head_is_named_in_one_sentence(name: str, golden: Golden, words: str) -> None:
+def test_a_mistake_in_a_head_is_named_in_one_sentence(name: str, golden: Golden, words: str) -> None:
     found = named(golden, PLANTS[name].at())
     assert set(found) == {name}
     assert words in found[name]
@@ -71,7 +72,7 @@ def _without_zero(labels: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("wrong", "name"), [(_of_the_next, "loss-labels-shifted"), (_without_zero, "loss-ignores-zero"), (_of_all_tokens, "")]
 )
-def test_a_loss_of_tokens_that_takes_other_labels_fails(wrong: Callable[[Tensor], Tensor], name: str) -> None:
+def test_a_token_loss_with_other_labels_fails(wrong: Callable[[Tensor], Tensor], name: str) -> None:
     def plant(model: Bert) -> None:
         assert model.classifier
         override(model.classifier.loss, "labels", wrong)
@@ -80,7 +81,7 @@ def test_a_loss_of_tokens_that_takes_other_labels_fails(wrong: Callable[[Tensor]
 
 
 def _written_otherwise(model: Bert) -> None:
-    """The pooling as a product, the length by a reciprocal root, the span's loss as a log-sum-exp, all in at least float32."""
+    """Compute the pooling as a product, the norm by a reciprocal root and the span loss by log-sum-exp, all in at least float32."""
     embedding, span = model.sentence_embedding, model.qa_outputs
     assert isinstance(embedding, SentenceEmbedding)
     assert span
@@ -102,19 +103,19 @@ def _written_otherwise(model: Bert) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
-def test_heads_written_otherwise_conform(dtype: str) -> None:
+def test_heads_computed_in_another_way_conform(dtype: str) -> None:
     result = check(Candidate((_written_otherwise,)), TOKENS, dtype=dtype)
     assert result.conforms, (result.reason, [v.place for v in result.origins])
 
 
 def _losses(golden: Golden, **labels: object) -> set[str]:
-    """The losses that the golden's batch defines with other labels."""
+    """Return the losses defined by the golden's batch with other labels."""
     (batch,) = golden.batches.values()
     network = Network(golden.checkpoint.architecture, golden.checkpoint.weights, replace(batch, **labels))  # type: ignore[arg-type]
     return {name for name in network.table if name.endswith("loss")}
 
 
-def test_a_span_in_a_row_with_padding_defines_no_loss_since_its_softmax_is_over_the_padding_too() -> None:
+def test_a_span_in_a_row_with_padding_defines_no_loss_since_its_softmax_includes_the_padding() -> None:
     (batch,) = TOKENS.batches.values()
     span = {"qa_outputs.start_loss", "qa_outputs.end_loss", "qa_outputs.loss"}
     everywhere = np.zeros(batch.size, np.int64)
@@ -123,7 +124,7 @@ def test_a_span_in_a_row_with_padding_defines_no_loss_since_its_softmax_is_over_
     assert _losses(TOKENS, attention_mask=None, start_positions=everywhere) >= span
 
 
-def test_choices_are_rows_side_by_side_as_many_as_the_labels_say() -> None:
+def test_choices_are_consecutive_rows_whose_number_follows_from_the_labels() -> None:
     (batch,) = SENTENCES.batches.values()
     with pytest.raises(UsageError, match=r"choice_labels is of shape \(3,\)"):
         replace(batch, choice_labels=np.zeros(3, np.int64))
@@ -137,7 +138,7 @@ def test_choices_are_rows_side_by_side_as_many_as_the_labels_say() -> None:
         golden_of("mine", SENTENCES.checkpoint, {"one": replace(batch, choice_labels=np.array([0, 2]))})
 
 
-def test_a_label_outside_what_it_counts_is_refused() -> None:
+def test_a_label_out_of_range_is_refused() -> None:
     (batch,) = TOKENS.batches.values()
     for name, values, most in (
         ("token_labels", np.full(batch.input_ids.shape, 5), 4),
@@ -147,7 +148,7 @@ def test_a_label_outside_what_it_counts_is_refused() -> None:
             golden_of("mine", TOKENS.checkpoint, {"one": replace(batch, **{name: values})})  # type: ignore[arg-type]
 
 
-def test_heads_of_one_name_do_not_go_together_and_every_head_goes_with_some() -> None:
+def test_heads_with_the_same_name_exclude_each_other_and_every_head_combines_with_some() -> None:
     a = SENTENCES.checkpoint.architecture
     for first, second, *_ in SAME_NAMES:
         with pytest.raises(UnsupportedArchitectureError, match=f"the heads {first} and {second} have the same names"):
@@ -155,12 +156,12 @@ def test_heads_of_one_name_do_not_go_together_and_every_head_goes_with_some() ->
     assert {head for heads in COMPATIBLE_HEADS for head in a.with_(heads=heads).heads} == set(HEADS)
 
 
-def test_a_normalisation_needs_a_pooling() -> None:
+def test_normalisation_requires_a_pooling() -> None:
     with pytest.raises(UnsupportedArchitectureError, match="there is no pooling"):
         TOKENS.checkpoint.architecture.with_(pooling="")
 
 
-def test_a_candidate_whose_tables_name_nothing_of_a_head_is_skipped_and_one_that_forgets_a_part_of_it_is_not() -> None:
+def test_a_candidate_whose_tables_omit_a_head_is_skipped_and_one_that_omits_a_part_of_it_is_an_error() -> None:
     silent = replace(torch_encoder, unused=("classifier.*",))
     result = check(silent, TOKENS)
     assert (result.outcome, result.reason) == ("skip", "its tables name no parameter of the head question_answering")
