@@ -1,4 +1,4 @@
-"""Traps of exporting: programs that fell in, each written as it happens."""
+"""Mistakes in exporting a model, modelled on programs in which they occurred."""
 
 import warnings
 from collections.abc import Callable
@@ -21,7 +21,8 @@ def module() -> BertForSequenceClassification:
 
 
 def example() -> tuple[Tensor, Tensor, Tensor]:
-    """Ids, mask and token types: the golden's own batch, so that what is baked is right there; other rows padded otherwise."""
+    """Return ids, mask and token types of the golden's batch, for which constants in the export are correct, or of rows padded
+    differently."""
     batch = load_golden(GOLDEN).batches["padded"].on("cpu")
     assert batch.attention_mask is not None
     assert batch.token_type_ids is not None
@@ -51,12 +52,12 @@ def _logits(model: nn.Module, ids: Tensor, mask: Tensor, types: Tensor) -> Tenso
 
 
 def in_training_mode(folder: Path) -> Path:
-    """eval() forgotten before tracing."""
+    """Trace without calling eval() first."""
     return traced(Called(module().train(), _logits), folder / "training.pt")
 
 
 class _PositionsOfOneLength(nn.Module):
-    """The length as a Python number: tracing takes it for a constant."""
+    """Positions from the length as a Python number, which tracing records as a constant."""
 
     def __init__(self, table: nn.Embedding) -> None:
         super().__init__()
@@ -73,7 +74,7 @@ def length_baked(folder: Path) -> Path:
 
 
 def batch_baked(folder: Path) -> Path:
-    """The batch size as a Python number."""
+    """Use the batch size as a Python number."""
 
     def how(model: nn.Module, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
         return _logits(model, ids, mask.view(int(ids.shape[0]), -1), types.view(int(ids.shape[0]), -1))
@@ -82,13 +83,13 @@ def batch_baked(folder: Path) -> Path:
 
 
 def token_types_baked(folder: Path) -> Path:
-    """The example's token types in place of the argument."""
+    """Use the example's token types instead of the argument."""
     static_shape = example()[2].flip(0)[:1]
     return traced(Called(module(), lambda m, ids, mask, _: _logits(m, ids, mask, static_shape.expand_as(ids))), folder / "types.pt")
 
 
 def mask_baked(folder: Path) -> Path:
-    """The example's mask in place of the argument."""
+    """Use the example's mask instead of the argument."""
     static_shape = torch.tensor([[1] * 9 + [0] * 7])
     return traced(
         Called(module(), lambda m, ids, _, types: _logits(m, ids, static_shape.expand_as(ids), types)), folder / "mask.pt"
@@ -96,7 +97,7 @@ def mask_baked(folder: Path) -> Path:
 
 
 def inputs_swapped(folder: Path) -> Path:
-    """Given by position in another order than the module takes them."""
+    """Pass the inputs by position in another order than the module expects."""
     return traced(Called(module(), lambda m, ids, mask, types: _logits(m, ids, types, mask)), folder / "swapped.pt")
 
 
@@ -110,13 +111,13 @@ class _WithoutMask(nn.Module):
 
 
 def mask_dropped(folder: Path) -> Path:
-    """The export takes no mask."""
+    """Export without the mask."""
     ids, _, types = example()
     return traced(_WithoutMask(module()), folder / "no-mask.pt", (ids, types))
 
 
 def reduced_precision(folder: Path) -> Path:
-    """Traced under autocast, as a serving framework's default has it; the logits are float32 again."""
+    """Trace under autocast, as a serving framework does by default; the logits are converted back to float32."""
 
     def how(model: nn.Module, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16):

@@ -32,7 +32,9 @@ def _slow_call(model: Any, batch: Any) -> Any:
 slow = replace(making_bert, call=_slow_call)
 
 
-def test_the_time_of_a_slow_candidate_is_counted_as_its_own_and_that_of_a_slow_judge_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_of_a_slow_candidate_is_counted_as_its_own_and_that_of_a_slow_judge_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert check(slow).candidate_seconds >= WAIT
 
     def slowly(judged: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Which version of a candidate was judged: in the header, on the page, between two runs, and among the shards of one."""
+"""The version of the judged candidate: in the header, on the page, in comparisons of two runs, and among the shards of one."""
 
 import json
 from importlib import metadata
@@ -29,23 +29,23 @@ def _results(*names: str, **fields: object) -> Results:
     return merged([run(*(checked(Case(name, "tiny")) for name in names), **fields)])
 
 
-def test_a_header_has_the_versions_of_what_is_registered_and_of_what_computes(tmp_path: Path) -> None:
+def test_a_header_has_the_versions_of_registered_candidates_and_of_the_libraries(tmp_path: Path) -> None:
     assert main(["run", "-i", "hf-eager", "-i", BAD, "--golden", "tiny", "--out", str(tmp_path)]) == 1
     (found,) = read_results(tmp_path / "results.jsonl").headers
     ours = ("bert-conformance", metadata.version("bert-conformance"))
     assert found.implementations["hf-eager"] == ImplementationRecord(*ours, "implementations.hugging_face:hf_eager")
-    assert BAD not in found.implementations  # an object, of which no version is known
+    assert BAD not in found.implementations  # An object without a known version.
     assert found.numpy == metadata.version("numpy")
     assert found.onnxruntime is None or found.onnxruntime == metadata.version("onnxruntime")
 
 
-def test_the_names_of_a_run_are_told_and_without_names_all() -> None:
+def test_a_header_has_the_versions_of_the_runs_names_or_of_all_without_names() -> None:
     some = header_of("cpu", dict.fromkeys(manifest()), Plan(), implementations=["hf-sdpa", "my_package:bert"])
     assert some.implementations.keys() == {"hf-sdpa"}
     assert header_of("cpu", {}, Plan()).implementations.keys() > {"hf-eager", "hf-sdpa", "making-bert"}
 
 
-def test_a_file_that_is_older_than_the_fields_is_read() -> None:
+def test_a_file_from_before_the_fields_were_added_is_read() -> None:
     older = json.loads(msgspec.json.encode(header(implementations={"mine": OLD}, numpy="2.4.6", onnxruntime=None)))
     for field in ("implementations", "numpy", "onnxruntime"):
         del older[field]
@@ -60,7 +60,7 @@ def test_another_version_of_a_candidate_may_explain_a_change() -> None:
     before, after = _results("mine", "other", implementations=old), _results("mine", "other", implementations=new)
     assert differing(before, after) == (EnvironmentChange("mine, other", "my-package 1.0", "my-package 1.1"),)
     assert not differing(before, before)
-    assert not differing(_results("mine", "other"), after)  # a file of an earlier suite does not say
+    assert not differing(_results("mine", "other"), after)  # A file of an earlier version of the suite does not record it.
     moved = {"mine": msgspec.structs.replace(OLD, origin="elsewhere:bert")}
     (rendered,) = differing(_results("mine", implementations=old), _results("mine", implementations=moved))
     assert rendered == EnvironmentChange("mine", "my_package.conformance:bert", "elsewhere:bert")
@@ -68,7 +68,7 @@ def test_another_version_of_a_candidate_may_explain_a_change() -> None:
     assert renamed == (EnvironmentChange("yours", "my-package 1.0", "my-package 1.1"),)
 
 
-def test_another_numpy_or_onnx_runtime_may_and_what_is_not_said_may_not() -> None:
+def test_another_numpy_or_onnx_runtime_may_explain_a_change_and_an_unrecorded_one_does_not() -> None:
     before, after = _results("mine", numpy="2.4.5", onnxruntime=None), _results("mine", numpy="2.4.6", onnxruntime="1.31.1")
     assert changes(before, after).environment == (
         EnvironmentChange("numpy", "2.4.5", "2.4.6"),
@@ -77,7 +77,7 @@ def test_another_numpy_or_onnx_runtime_may_and_what_is_not_said_may_not() -> Non
     assert not changes(_results("mine"), after).environment
 
 
-def test_the_page_tells_the_versions_of_what_was_judged() -> None:
+def test_the_page_shows_the_versions_of_the_judged_candidates() -> None:
     page = TEXTS["html"](_results("mine", implementations={"mine": OLD, "idle": NEW}, numpy="2.4.6", onnxruntime="1.31.1"))
     assert "my_package.conformance:bert" in page
     assert ">1.0</td>" in page
@@ -89,7 +89,7 @@ def test_the_page_tells_the_versions_of_what_was_judged() -> None:
 
 
 @pytest.mark.parametrize(("second", "contradicts"), [({"mine": OLD}, False), ({"mine": NEW}, True), ({}, False)])
-def test_shards_of_one_run_are_of_one_version(second: dict[str, ImplementationRecord], contradicts: bool) -> None:
+def test_the_shards_of_one_run_must_have_one_version(second: dict[str, ImplementationRecord], contradicts: bool) -> None:
     shards = [
         run(checked(Case("mine", golden)), source=f"{golden}.jsonl", shard=shard, run="r", implementations=implementations)
         for golden, shard, implementations in (("tiny", "1/2", {"mine": OLD}), ("deep", "2/2", second))
@@ -99,7 +99,7 @@ def test_shards_of_one_run_are_of_one_version(second: dict[str, ImplementationRe
     assert rendered == ([f"contradiction: shards of one run differ in the version of mine: {words}"] if contradicts else [])
 
 
-def test_shards_on_one_golden_that_lies_elsewhere_are_of_one_version_of_it() -> None:
+def test_shards_on_a_golden_at_another_path_must_have_one_version_of_it() -> None:
     (golden,) = header().goldens.values()
     sources = [msgspec.structs.replace(golden, source=source) for source in ("/here/mine", "/there/mine")]
     shards = [run(checked(Case(f"m{n}", "tiny")), goldens={"tiny": source}) for n, source in enumerate(sources)]

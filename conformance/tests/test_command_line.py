@@ -1,4 +1,4 @@
-"""What users touch: the command line, exit codes, the results file, broken input."""
+"""What users see: the command line, exit codes, the results file, and errors for invalid input."""
 
 import json
 import shutil
@@ -41,7 +41,7 @@ def test_a_run_writes_records_that_fit_their_schema(tmp_path: Path) -> None:
         jsonschema.validate({**lines[1], "outcome": "fine"}, schema)
 
 
-def test_a_results_file_that_was_cut_short_is_still_read(tmp_path: Path) -> None:
+def test_a_truncated_results_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     with Writer(path) as writer:
         writer.write(Footer(1, 1, {"pass": 1}, 0))
@@ -59,7 +59,7 @@ def test_a_results_file_that_was_cut_short_is_still_read(tmp_path: Path) -> None
         (["-i", "hf-eager", "--device", "cuda:99"], 1, "is not available here"),
     ],
 )
-def test_broken_input_is_one_clear_error_and_the_rest_goes_on(
+def test_invalid_input_is_one_clear_error_and_the_other_candidates_run(
     arguments: list[str], code: int, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if "--golden" not in arguments:
@@ -70,13 +70,13 @@ def test_broken_input_is_one_clear_error_and_the_rest_goes_on(
 
 
 @pytest.mark.parametrize("slip", [["-i", "hf-eagr"], ["-i", "making-bert", "--dtype", "float31"]])
-def test_a_slip_of_the_pen_leaves_earlier_results_alone(slip: list[str], tmp_path: Path) -> None:
+def test_a_usage_error_leaves_earlier_results_unchanged(slip: list[str], tmp_path: Path) -> None:
     (tmp_path / "results.jsonl").write_text("of yesterday")
     assert main(["run", *slip, "--golden", "tiny", "--out", str(tmp_path)]) == 2
     assert (tmp_path / "results.jsonl").read_text() == "of yesterday"
 
 
-def test_a_plug_in_that_ends_the_process_ends_itself_alone(tmp_path: Path) -> None:
+def test_a_plugin_that_ends_the_process_affects_no_other_candidate(tmp_path: Path) -> None:
     ends = "conformance.tests.broken_plugin:ends"
     assert main(["run", "-i", ends, "-i", "making-bert", "--golden", "tiny", "--out", str(tmp_path)]) == 1
     results = read_results(tmp_path / "results.jsonl")
@@ -84,7 +84,7 @@ def test_a_plug_in_that_ends_the_process_ends_itself_alone(tmp_path: Path) -> No
     assert "could not be imported: SystemExit: 0" in results.checks[0].reason
 
 
-def test_a_harness_that_fails_says_so_and_does_not_blame_the_candidate(
+def test_a_broken_harness_says_so_and_does_not_blame_the_candidate(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("conformance.cli.commands.listing", lambda arguments: {}["no such"])
@@ -103,18 +103,18 @@ def test_a_harness_that_fails_says_so_and_does_not_blame_the_candidate(
         (("making-bert", None), "error", "a golden is a name or what golden_of() makes, not None"),
     ],
 )
-def test_what_is_no_candidate_or_no_golden_is_told_and_nothing_is_raised(
+def test_an_invalid_candidate_or_golden_is_reported_without_an_exception(
     arguments: tuple[Any, Any], outcome: str, words: str
 ) -> None:
     result = check(*arguments)
     assert (result.outcome, words in result.reason) == (outcome, True)
 
 
-def test_patterns_are_a_list() -> None:
+def test_patterns_must_be_a_list() -> None:
     assert "require is a list of patterns: ['encoder.*']" in check("making-bert", require="encoder.*").reason
 
 
-def test_an_activation_that_comes_twice_is_refused_by_a_run_and_by_a_trace() -> None:
+def test_an_activation_that_is_yielded_twice_is_refused_by_a_run_and_by_a_trace() -> None:
     def prepare(checkpoint: Checkpoint, device: str, dtype: str) -> Any:
         runner = HuggingFace("eager").prepare(checkpoint, device, dtype)
 
@@ -130,7 +130,7 @@ def test_an_activation_that_comes_twice_is_refused_by_a_run_and_by_a_trace() -> 
         trace(prepare)
 
 
-def test_a_run_that_ends_in_the_middle_says_how_far_it_came(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_ends_early_reports_how_far_it_came(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = ["run", "-i", "making-bert", "-i", "hf-eager", "--golden", "tiny", "--out", str(tmp_path)]
     assert main(run) == 0
     lines = (tmp_path / "results.jsonl").read_text().splitlines(keepends=True)
@@ -166,7 +166,7 @@ def test_no_plugins_are_loaded_when_switched_off(monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def fixtures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the fixtures, in the place of the real ones."""
+    """A copy of the fixtures that replaces the real ones."""
     folder = tmp_path / "fixtures"
     shutil.copytree(fixtures_directory(), folder)
     monkeypatch.setattr(golden_module, "fixtures_directory", lambda: folder)
@@ -222,12 +222,12 @@ def test_missing_extra_and_misshapen_parameters_are_listed_together() -> None:
     ]
 
 
-def test_a_directory_without_weights_says_what_a_checkpoint_is(tmp_path: Path) -> None:
+def test_a_directory_without_weights_is_answered_with_what_a_checkpoint_is(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"directory with config\.json and model\.safetensors"):
         load_directory(tmp_path)
 
 
-def test_a_candidate_that_raises_is_a_crash_and_keeps_what_was_judged() -> None:
+def test_a_candidate_that_raises_is_a_crash_and_keeps_earlier_judgements() -> None:
     class Crashes:
         def prepare(self, checkpoint: object, device: str, dtype: str) -> object:
             runner = HuggingFace("eager").prepare(checkpoint, device, dtype)  # type: ignore[arg-type]
@@ -246,7 +246,7 @@ def test_a_candidate_that_raises_is_a_crash_and_keeps_what_was_judged() -> None:
     assert result.coverage[0] > 10
 
 
-def test_hooks_leave_no_trace_even_when_nobody_listens_to_the_end() -> None:
+def test_hooks_are_removed_even_when_the_stream_is_not_read_to_the_end() -> None:
     import torch
 
     model = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(20)))
@@ -258,7 +258,7 @@ def test_hooks_leave_no_trace_even_when_nobody_listens_to_the_end() -> None:
     assert [name for name, _ in capture.captured(model, taps, lambda: {"end": model(torch.ones(1, 2))})][-1] == "end"
 
 
-def test_a_result_in_python_has_what_the_report_says() -> None:
+def test_a_result_in_python_has_the_contents_of_the_report() -> None:
     result = check(Candidate((places.erf_gelus(lambda x: torch.nn.functional.gelu(x, approximate="tanh")),)), "tiny")
     assert result.outcome == "fail"
     (finding, *others) = result.findings
@@ -283,7 +283,7 @@ def test_a_check_is_run_from_python_by_its_name() -> None:
         check("hf-eager", "tiny", check="padding-lenght")
 
 
-def test_a_failure_for_another_reason_than_its_values_says_it() -> None:
+def test_a_failure_for_a_reason_other_than_its_values_states_it() -> None:
     result = check(HuggingFace("sdpa"), "tiny", require=["*.probs"])
     assert result.outcome == "fail"
     assert "required activations are not observed" in result.reason

@@ -1,4 +1,4 @@
-"""Correct BERTs that compute unusually: none may raise an alarm, in any format."""
+"""Correct BERTs with unusual computations raise no alarm, in any format."""
 
 from typing import Any
 
@@ -23,14 +23,14 @@ def test_a_correct_variant_raises_no_alarm(name: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_sinusoids_of_float32_raise_no_alarm(dtype: str) -> None:
+def test_sinusoids_computed_in_float32_raise_no_alarm(dtype: str) -> None:
     result = check(VARIANTS["sinusoids in float32"], "sinusoidal", dtype=dtype)
     assert result.conforms, (result.reason, [(v.place, v.local and v.local.error) for v in result.origins])
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("golden", ["sinusoidal", "deep", "wide"])
-def test_every_architecture_of_a_golden_has_a_candidate_that_passes_all_of_it(golden: str, dtype: str) -> None:
+def test_the_architecture_of_every_golden_has_a_candidate_that_passes_all_checks(golden: str, dtype: str) -> None:
     result = check(Candidate(), golden, dtype=dtype)
     assert result.conforms, (result.reason, [(v.place, v.local and v.local.error) for v in result.origins])
     judged, activations = result.coverage
@@ -39,7 +39,7 @@ def test_every_architecture_of_a_golden_has_a_candidate_that_passes_all_of_it(go
 
 @pytest.fixture
 def long_golden() -> Any:
-    """The batch of `tiny` 24 times over: as many rows as a real run has."""
+    """Return a golden with the batch of `tiny` 24 times: as many rows as a real run has."""
     tiny = load_golden("tiny")
     arrays = tiny.batches["padded"].arrays()
     many = Batch.of({n: a.repeat(24, 0) for n, a in arrays.items()})
@@ -54,7 +54,7 @@ def test_a_correct_variant_passes_on_a_large_batch(name: str, dtype: str, long_g
 
 
 @pytest.mark.parametrize("architecture", ["bert", "sinusoidal"])
-def test_a_norm_by_hand_behind_hidden_steps_raises_no_alarm_where_others_are_not_by_hand(architecture: str) -> None:
+def test_a_norm_composed_of_operations_after_hidden_steps_raises_no_alarm_where_other_norms_are_not(architecture: str) -> None:
     result = check(VARIANTS["several kinds, norms only"], network(architecture, 101), dtype="bfloat16")
     assert result.conforms, (result.reason, [(v.place, v.local and v.local.error) for v in result.origins])
 
@@ -65,7 +65,7 @@ def test_a_norm_that_is_rounded_before_its_scale_raises_no_alarm() -> None:
 
 
 @pytest.mark.parametrize("epsilon", [3e-7, 1e-6])
-def test_behind_hidden_steps_a_filter_alone_finds_a_small_epsilon_in_one_layer(epsilon: float) -> None:
+def test_after_hidden_steps_only_a_filter_finds_a_small_epsilon_in_one_layer(epsilon: float) -> None:
     def plant(model: Bert) -> None:
         norm = model.layer(0).attention.output.LayerNorm
         override(norm, "normalise", lambda x: F.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, epsilon))
@@ -78,7 +78,7 @@ def test_behind_hidden_steps_a_filter_alone_finds_a_small_epsilon_in_one_layer(e
 
 
 @pytest.mark.parametrize("factor", [1.01, 1.003])
-def test_a_small_error_of_the_scale_is_seen_in_float16_and_estimated(factor: float) -> None:
+def test_a_small_error_of_the_scale_is_found_and_estimated_in_float16(factor: float) -> None:
     wrong = Candidate((places.scores(lambda q, k: q @ k.transpose(-1, -2) * (factor * q.shape[-1] ** -0.5)),))
     result = check(wrong, "tiny", dtype="float16")
     assert {v.activation for v in result.origins} == {f"encoder.layer.{i}.attention.self.scores" for i in range(2)}
@@ -107,7 +107,7 @@ def test_any_wrong_epsilon_is_named_with_its_value(epsilon: float) -> None:
         assert room < epsilon
 
 
-def test_a_fault_in_the_first_layer_is_named_from_the_last_hidden_state_alone() -> None:
+def test_a_fault_in_the_first_layer_is_named_from_the_last_hidden_state() -> None:
     first = "encoder.layer.0.intermediate.intermediate_act_fn"
 
     def plant(model: Bert) -> None:

@@ -1,8 +1,7 @@
-"""Damaged files through every reader: a value, or an error of the project's own.
+"""Damaged files given to every reader result in a value or in one of the project's own errors.
 
-`python -m conformance.benchmarks.readers` tries 20,000 a reader, and measures time and memory; with `--full`, those of files at
-their limits.
-"""
+`python -m conformance.benchmarks.readers` tries 20,000 files for each reader and measures time and memory; with `--full`,
+also for files at the size limits."""
 
 import random
 from collections.abc import Mapping
@@ -56,7 +55,7 @@ def test_a_damaged_file_is_read_or_refused_with_an_error_of_the_project(
     damaged()
 
 
-def test_what_is_raised_inside_comes_out_as_the_kind_that_was_asked_for() -> None:
+def test_an_exception_inside_a_reader_is_raised_as_the_requested_kind() -> None:
     for error in (ValueError("x" * 1000), RecursionError("deep"), MemoryError(), KeyError("k"), OSError(2, "No such file")):
         with pytest.raises(UsageError, match="f cannot be read as a thing: ") as found, reading("f", "a thing", UsageError):
             raise error
@@ -65,7 +64,7 @@ def test_what_is_raised_inside_comes_out_as_the_kind_that_was_asked_for() -> Non
         raise KeyboardInterrupt
 
 
-def test_what_a_file_says_of_its_size_is_not_believed(tmp_path: Path) -> None:
+def test_the_size_declared_by_a_file_is_not_trusted(tmp_path: Path) -> None:
     import io
     import zipfile
 
@@ -83,7 +82,7 @@ def test_what_a_file_says_of_its_size_is_not_believed(tmp_path: Path) -> None:
         read_bytes(tmp_path / "file", 4)
 
 
-# What is in the file, and what is said of it. As much as is allowed is measured by `conformance.benchmarks.readers --full`.
+# The contents of the file, and words of the message. Files at the limits are measured by `conformance.benchmarks.readers --full`.
 BEYOND: Mapping[str, tuple[str, bytes, str]] = {
     "numbers in JSON": ("outputs: JSON", b'{"last_hidden_state": [' + b"0," * (PRINTED + 1) + b"0]}", "more than 524288 values"),
     "numbers in text": ("outputs: text", b"[" + b"0 " * (PRINTED + 1) + b"]", "more than 524288 values"),
@@ -98,14 +97,14 @@ BEYOND: Mapping[str, tuple[str, bytes, str]] = {
 
 
 @pytest.mark.parametrize("what", BEYOND)
-def test_more_than_a_reader_takes_is_refused(what: str, known: Mapping[str, Reader], tmp_path: Path) -> None:
+def test_a_file_beyond_a_readers_limits_is_refused(what: str, known: Mapping[str, Reader], tmp_path: Path) -> None:
     name, content, text = BEYOND[what]
     (tmp_path / known[name].damaged).write_bytes(content)
     with pytest.raises(UsageError, match=text):
         known[name].read(tmp_path)
 
 
-def test_arrays_that_are_large_once_they_are_unpacked_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_that_are_too_large_when_decompressed_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import numpy as np
 
     np.savez_compressed(tmp_path / "zeros.npz", a=np.zeros(100_000))
@@ -115,7 +114,9 @@ def test_arrays_that_are_large_once_they_are_unpacked_are_refused(tmp_path: Path
         read_npz(tmp_path / "zeros.npz")
 
 
-def test_a_file_of_arrays_beyond_its_limit_is_refused_with_what_raises_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_arrays_beyond_its_limit_is_refused_with_the_setting_that_raises_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import numpy as np
     from safetensors.numpy import save_file
 
@@ -130,7 +131,7 @@ def test_a_file_of_arrays_beyond_its_limit_is_refused_with_what_raises_it(tmp_pa
         files.open_safetensors(tmp_path / "a.safetensors", limit=4000)
 
 
-def test_a_header_that_is_longer_than_any_is_refused_before_it_is_read(tmp_path: Path) -> None:
+def test_a_header_that_is_too_long_is_refused_before_it_is_read(tmp_path: Path) -> None:
     with (tmp_path / "a.safetensors").open("wb") as file:
         file.write((JSON + 1).to_bytes(8, "little"))
         file.truncate(2 * JSON)
@@ -138,7 +139,7 @@ def test_a_header_that_is_longer_than_any_is_refused_before_it_is_read(tmp_path:
         files.open_safetensors(tmp_path / "a.safetensors")
 
 
-def test_objects_of_python_s_are_not_loaded(tmp_path: Path) -> None:
+def test_pickled_python_objects_are_not_loaded(tmp_path: Path) -> None:
     import numpy as np
 
     np.savez(tmp_path / "objects.npz", a=np.array([{"a": 1}], dtype=object))
@@ -146,7 +147,7 @@ def test_objects_of_python_s_are_not_loaded(tmp_path: Path) -> None:
         read_npz(tmp_path / "objects.npz")
 
 
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_is_refused_without_waiting_for_data(tmp_path: Path) -> None:
     import os
 
     os.mkfifo(tmp_path / "pipe")

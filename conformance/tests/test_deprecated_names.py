@@ -1,4 +1,4 @@
-"""Names that changed: the former ones are still read for one release."""
+"""Deprecated names are still accepted for one release."""
 
 from pathlib import Path
 
@@ -14,7 +14,9 @@ from implementations import inner_workings
 
 
 @pytest.mark.parametrize(("former", "present"), RENAMED_FAULTS.items())
-def test_a_renamed_fault_has_its_present_name_in_results_and_known_failures(former: str, present: str, tmp_path: Path) -> None:
+def test_a_renamed_fault_is_read_under_its_current_name_in_results_and_known_failures(
+    former: str, present: str, tmp_path: Path
+) -> None:
     assert former not in BY_NAME
     assert present in BY_NAME
     record = FaultRecord(former, "pooler.dense", 1.0, 30.0, None, None, None)
@@ -30,11 +32,11 @@ def test_a_renamed_fault_has_its_present_name_in_results_and_known_failures(form
 
 
 @pytest.mark.parametrize(("former", "present"), [("Running", "ModuleRunner"), ("Seen", "OutputMap")])
-def test_a_renamed_class_is_found_under_its_former_name(former: str, present: str) -> None:
+def test_a_renamed_class_is_available_under_its_former_name(former: str, present: str) -> None:
     with pytest.warns(DeprecationWarning, match=present):
         assert getattr(conformance, former) is getattr(conformance, present)
 
 
-def test_the_listener_of_shapes_is_found_under_its_former_name() -> None:
+def test_the_shape_listener_is_available_under_its_former_name() -> None:
     with pytest.warns(DeprecationWarning, match="shape_log"):
         assert inner_workings.telling is inner_workings.shape_log

@@ -72,9 +72,7 @@ def test_correct_candidates_conform_on_an_accelerator_before_and_after_it_was_br
         ("ending", "crash", "it ended the process that it ran in"),
     ],
 )
-def test_a_misuse_of_the_device_is_reported_and_the_run_continues(
-    results: Results, name: str, outcome: str, reason: str
-) -> None:
+def test_a_misuse_of_the_device_is_reported_and_the_run_continues(results: Results, name: str, outcome: str, reason: str) -> None:
     assert (_checks(results)[name].outcome, reason in _checks(results)[name].reason) == (outcome, True)
 
 

@@ -36,9 +36,7 @@ def _written(folder: Path, content: str, suffix: str = ".txt") -> Path:
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.source)
-def test_every_example_of_the_help_is_read_as_its_embedding(
-    form: Form, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_example_of_the_help_is_read_as_its_embedding(form: Form, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / f"out{form.suffix}"
     if form.is_code:
         monkeypatch.chdir(tmp_path)

@@ -283,7 +283,9 @@ def _written(folder: Path, name: str, case: CaseRecords) -> str:
     return str(folder / name)
 
 
-def test_the_command_writes_every_format_and_its_exit_code_follows_the_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_every_format_and_its_exit_code_follows_the_changes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = _written(tmp_path, "before.jsonl", checked(ME, "pass", (_norm(0.5),), judged=1, activations=1))
     after = _written(tmp_path, "after.jsonl", checked(ME, "fail", (_norm(9.0),), judged=1, activations=1))
     forms = [part for suffix in ("html", "md", "json", "txt") for part in ("-o", str(tmp_path / "new" / f"out.{suffix}"))]

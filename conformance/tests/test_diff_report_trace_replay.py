@@ -91,9 +91,7 @@ def _elsewhere(file: Path, folder: Path) -> Path:
     return elsewhere
 
 
-def test_report_merges_files_in_every_format_and_keeps_their_exit_code(
-    results: Path, tmp_path: Path, capsys: Captured
-) -> None:
+def test_report_merges_files_in_every_format_and_keeps_their_exit_code(results: Path, tmp_path: Path, capsys: Captured) -> None:
     file = results / "results.jsonl"
     names = ("out.md", "out.xml", "out.json", "out.txt")
     forms = [part for name in names for part in ("-o", str(tmp_path / name))]

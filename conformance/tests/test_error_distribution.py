@@ -1,4 +1,4 @@
-"""How a residual is spread: the histogram counts every judged element, and the strips say where an error sits."""
+"""The distribution of a residual: the histogram counts every judged element, and the strips show where an error is."""
 
 import math
 
@@ -24,7 +24,7 @@ def _hot(found: ErrorDistribution) -> dict[str, list[int]]:
     return {s.axis: [i for i, v in enumerate(s.values) if v > 1.0] for s in found.strips}
 
 
-def test_a_strip_shows_the_one_row_position_feature_and_head_that_is_wrong() -> None:
+def test_a_strip_shows_the_row_position_feature_and_head_that_is_wrong() -> None:
     scaled = np.zeros(SHAPE)
     scaled[1, 3, 9] = 100.0
     found = _spread(scaled)
@@ -40,7 +40,7 @@ def test_the_head_of_attention_probabilities_is_an_axis_of_its_own() -> None:
     assert [len(row) for row in found.tokens] == [4, 4]
 
 
-def test_what_is_not_judged_is_neither_counted_nor_shown() -> None:
+def test_elements_that_are_not_judged_are_neither_counted_nor_shown() -> None:
     scaled, judged = np.full(SHAPE, 2.0), np.ones(SHAPE, bool)
     scaled[0, 4], judged[0, 4] = 1e9, False
     judged[1, 4] = False
@@ -53,13 +53,13 @@ def test_what_is_not_judged_is_neither_counted_nor_shown() -> None:
 
 
 @pytest.mark.parametrize(("value", "index"), [(-REACH - 1.0, 0), (-REACH, 1), (0.1, 13), (REACH - 0.1, -2), (REACH, -1)])
-def test_each_residual_is_counted_in_its_own_bin(value: float, index: int) -> None:
+def test_each_residual_is_counted_in_its_bin(value: float, index: int) -> None:
     counts = _spread(np.full(SHAPE, value)).counts
     assert len(counts) == 2 * REACH / STEP + 2
     assert counts[index] == np.prod(SHAPE)
 
 
-def test_a_long_axis_is_told_in_slices_side_by_side_and_none_is_lost() -> None:
+def test_a_long_axis_is_divided_into_adjacent_slices_that_cover_it() -> None:
     scaled = np.zeros((1, 1, 1000))
     scaled[..., 999] = 4.0
     dense = Activation("encoder.layer.0.output.dense", "linear", (), HIDDEN, 1000, "")
@@ -70,7 +70,7 @@ def test_a_long_axis_is_told_in_slices_side_by_side_and_none_is_lost() -> None:
     assert sum(features.values[:-1]) == 0.0
 
 
-def test_what_is_not_finite_is_counted_as_the_largest_and_ends_no_judgement() -> None:
+def test_values_that_are_not_finite_are_counted_in_the_last_bin_and_do_not_end_the_judgement() -> None:
     scaled = np.zeros(SHAPE)
     scaled[0, 0, :4] = (np.nan, np.inf, -np.inf, 1e300)
     found = _spread(scaled)
@@ -78,12 +78,12 @@ def test_what_is_not_finite_is_counted_as_the_largest_and_ends_no_judgement() ->
     assert all(math.isfinite(v) for s in found.strips for v in s.values)
 
 
-def test_a_scalar_has_a_histogram_and_no_places() -> None:
+def test_a_scalar_has_a_histogram_and_no_strips() -> None:
     found = _spread(np.array(3.2), Activation("cls.loss", "total_loss", (), SCALAR, 0, ""), np.array(True))
     assert (sum(found.counts), found.strips, found.tokens) == (1, (), ())
 
 
-def test_a_correct_candidate_has_histograms_within_the_noise_and_no_places() -> None:
+def test_a_correct_candidate_has_histograms_within_the_noise_and_no_strips() -> None:
     result = check(HuggingFace("eager"))
     found = [v.local.spread for v in result.verdicts if v.local and v.local.spread]
     assert found
@@ -91,7 +91,7 @@ def test_a_correct_candidate_has_histograms_within_the_noise_and_no_places() -> 
     assert all(s.counts[0] == s.counts[-1] == 0 for s in found)
 
 
-def test_a_mistake_has_places_where_it_fails_and_there_alone() -> None:
+def test_a_mistake_has_strips_only_where_it_fails() -> None:
     result = check(Planted(epsilon(0)))
     placed = {v.activation for v in result.verdicts if v.local and v.local.spread and v.local.spread.strips}
     assert placed == {v.activation for v in result.verdicts if v.outcome == "fail"}

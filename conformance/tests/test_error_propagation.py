@@ -1,4 +1,4 @@
-"""Errors of hidden steps that a later step sums: sigma is that of their sum, and correct candidates that hide them pass."""
+"""Errors of hidden steps that a later step sums: sigma is that of their sum, and correct candidates that hide these steps pass."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from implementations.torch_encoder import torch_encoder
 
 ATTENTION = "encoder.layer.1.attention"
 
-# Of each result what is hidden before it: errors of all of it reach several of the positions, or elements of a row, that it sums.
+# For each result, the steps hidden before it: their errors are common to several positions or elements of a row that it sums.
 HIDDEN = {
     f"{ATTENTION}.self.query.grad": ("scores.grad",),
     f"bert.{ATTENTION}.output.dense.weight.grad": ("value", "context"),
@@ -29,8 +29,8 @@ HIDDEN = {
 
 @pytest.mark.parametrize("result", HIDDEN)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_errors_that_several_terms_of_a_sum_have_in_common_are_summed_with_their_sign(dtype: str, result: str) -> None:
-    """Sigma against the exact variance of single elements, Σ v (Jᵀ e)²; keys with much in common add a row's errors up."""
+def test_common_errors_in_several_terms_of_a_sum_are_added_with_their_signs(dtype: str, result: str) -> None:
+    """Compare sigma with the exact variance of single elements, Σ v (Jᵀ e)²; between similar keys the errors of a row add up."""
     golden = load_golden("tiny")
     weights, key = dict(golden.checkpoint.weights), f"bert.{ATTENTION}.self.key.bias"
     weights[key] = weights[key] + 8.0
@@ -49,7 +49,7 @@ def test_errors_that_several_terms_of_a_sum_have_in_common_are_summed_with_their
 
 
 def _alike(length: int) -> Golden:
-    """Two layers of which all tokens have much in common: they attend alike, and an error of a value is that of all contexts."""
+    """Return two layers in which all tokens are similar: they attend alike, and the error of one value enters every context."""
     a = Architecture(50, 32, 2, 2, 64, max_position_embeddings=length)
     rng = np.random.default_rng(0)
     weights = {}
@@ -66,7 +66,7 @@ def _alike(length: int) -> Golden:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_tokens_that_attend_alike_are_no_false_alarm_where_attention_is_hidden(dtype: str) -> None:
+def test_similar_tokens_raise_no_alarm_where_attention_is_hidden(dtype: str) -> None:
     found = check_values(torch_encoder, _alike(128), dtype=dtype, passes=backward_passes, depth="screen")
     assert found.outcome == "pass", found.reason
     judged = {verdict.activation for verdict in found.verdicts if verdict.outcome == "pass"}

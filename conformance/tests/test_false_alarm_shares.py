@@ -1,4 +1,4 @@
-"""What is judged beside the activations has its share of a run's false-alarm probability, and no more."""
+"""Checks beside the judgement of activations have a share of the run's false-alarm probability, and no more."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,7 +26,7 @@ NETWORK = Network(TINY.checkpoint.architecture, TINY.checkpoint.weights, BATCH)
 
 
 def _shifted(by: float) -> Iterator[tuple[str, np.ndarray]]:
-    """The oracle's own values, with the mean of what one LayerNorm makes off by so much."""
+    """Return the oracle's values with the mean of one LayerNorm's result shifted by the given amount."""
     gamma = TINY.checkpoint.weights[f"bert.{NORM}.weight"]
     for name, value in NETWORK.walk():
         yield name, (value + by * gamma if name == NORM else value).astype(np.float32)
@@ -49,20 +49,20 @@ def _smallest_caught(calls: int) -> float:
     return caught
 
 
-def test_moments_share_it_among_calls_and_norms() -> None:
+def test_moments_divide_the_false_alarm_probability_among_calls_and_norms() -> None:
     norms, tests = 5, 2 * int(BATCH.mask.sum())
     alone, among_many = (_smallest_caught(calls) for calls in (1, RUNS))
     expected = max_threshold(tests, share(RUNS * norms)) / max_threshold(tests, share(norms))
     assert among_many / alone == pytest.approx(expected, rel=0.05)
 
 
-def test_the_check_of_moments_is_one_of_a_run_s_calls_with_every_batch() -> None:
+def test_the_check_of_moments_counts_as_one_of_the_runs_calls_for_every_batch() -> None:
     golden = golden_of("two", TINY.checkpoint, {"a": BATCH, "b": BATCH})
     look = moments.view(CheckRequest(Case("any", "two"), object(), golden, runs=7)).looking
     assert look.keywords == {"calls": 14}
 
 
-def test_published_values_share_it_among_runs() -> None:
+def test_published_values_divide_the_false_alarm_probability_among_runs() -> None:
     golden, exact = golden_of("tiny-bert", TINY.checkpoint, TINY.batches), _published(TINY.checkpoint, digits=12)
     first, one = exact.first, replace(exact, values=((exact.values[0][0],),))
 

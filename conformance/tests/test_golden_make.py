@@ -317,7 +317,9 @@ def test_a_golden_is_never_overwritten_and_cannot_have_the_name_of_a_shipped_one
     assert _made(home, tmp_path / "empty") == 0
 
 
-def test_no_golden_is_made_from_an_invalid_checkpoint_or_inputs_that_do_not_fit_it(home: Path, tmp_path: Path, capsys: Told) -> None:
+def test_no_golden_is_made_from_an_invalid_checkpoint_or_inputs_that_do_not_fit_it(
+    home: Path, tmp_path: Path, capsys: Told
+) -> None:
     folder = tmp_path / "new"
     for arguments, words in (
         (["--checkpoint", str(tmp_path)], "a checkpoint is a directory with config.json and model.safetensors"),

@@ -289,7 +289,9 @@ def test_a_check_that_became_worse_is_reported_though_no_activation_did(result_f
     assert "worse" in capsys.readouterr().out
 
 
-def test_an_activation_that_failed_before_and_is_hidden_now_is_not_an_improvement(result_files: Files, tmp_path: Path, capsys: Any) -> None:
+def test_an_activation_that_failed_before_and_is_hidden_now_is_not_an_improvement(
+    result_files: Files, tmp_path: Path, capsys: Any
+) -> None:
     hidden = tmp_path / "hidden.jsonl"
     failed = result_files["fail"].read_text()
     hidden.write_text(failed.replace('"outcome":"fail","role":"origin"', '"outcome":"not_observed","role":null'))
@@ -311,7 +313,9 @@ def test_an_activation_that_failed_before_and_is_hidden_now_is_not_an_improvemen
         (["replay", "nowhere.safetensors"], 2),
     ],
 )
-def test_a_usage_error_is_one_line_with_its_own_exit_code(arguments: list[str], code: int, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_usage_error_is_one_line_with_its_own_exit_code(
+    arguments: list[str], code: int, tmp_path: Path, monkeypatch: Any
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == code
 

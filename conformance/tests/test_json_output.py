@@ -20,7 +20,7 @@ from conformance.tests.test_diff_report_trace_replay import BAD
 
 
 def _strict(text: str) -> Any:
-    """JSON as the standard has it, which has no NaN."""
+    """Parse strict JSON, in which NaN is refused."""
 
     def refused(constant: str) -> None:
         raise AssertionError(f"{constant} is no JSON")
@@ -28,7 +28,7 @@ def _strict(text: str) -> Any:
     return json.loads(text, parse_constant=refused)
 
 
-def test_it_has_headers_footer_notes_and_every_record_under_the_names_of_the_file() -> None:
+def test_the_object_has_headers_footer_notes_and_every_record_under_the_names_of_the_results_file() -> None:
     results = everything()
     rendered = _strict(structured(results))
     assert list(rendered) == ["headers", "footer", "notes", "cases"]
@@ -53,7 +53,7 @@ def test_it_has_headers_footer_notes_and_every_record_under_the_names_of_the_fil
     assert {"global", "local"} <= rendered["cases"][0]["activations"][0].keys()
 
 
-def test_a_mistake_has_its_sentence_and_its_evidence_and_one_without_a_name_what_can_be_said() -> None:
+def test_a_mistake_has_its_sentence_and_evidence_and_an_unnamed_failure_its_description() -> None:
     rendered = _strict(structured(everything()))
     bad, odd = (next(c for c in rendered["cases"] if c["check"]["implementation"].endswith(name)) for name in ("bad", "odd"))
     form, epsilon = bad["mistakes"]
@@ -68,7 +68,7 @@ def test_a_mistake_has_its_sentence_and_its_evidence_and_one_without_a_name_what
     assert all(not case["mistakes"] for case in rendered["cases"] if case["check"]["outcome"] == "pass")
 
 
-def test_what_is_not_finite_is_null_and_nothing_is_an_object_too() -> None:
+def test_values_that_are_not_finite_are_null_and_an_empty_run_is_an_object_too() -> None:
     case = Case("mine", "tiny")
     fault = FaultRecord("epsilon", "pooler.dense", math.nan, math.inf, "epsilon", math.nan, math.inf, 1e-12)
     rendered = _strict(structured(merged([run(checked(case, "fail", (activation(case, "pooler.dense", 9.0, (fault,)),)))])))

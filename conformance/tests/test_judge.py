@@ -203,7 +203,9 @@ ROOTS: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("root", ROOTS)
 @pytest.mark.parametrize("weight_first", [True, False])
-def test_norms_composed_of_operations_in_other_orders_in_one_layer_are_correct(root: str, dtype: str, *, weight_first: bool) -> None:
+def test_norms_composed_of_operations_in_other_orders_in_one_layer_are_correct(
+    root: str, dtype: str, *, weight_first: bool
+) -> None:
     class Norm(NativeNorm):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             centred, below = x - x.mean(-1, keepdim=True), ROOTS[root](x, self.eps)

@@ -101,9 +101,7 @@ def test_a_decoder_with_its_own_table_or_under_a_second_name_is_tied(name: str) 
 
 
 @pytest.mark.parametrize(("name", "part"), [("lens:LensBert", "the head masked_lm"), ("packed:PackedBert", "a pooler")])
-def test_a_network_that_lacks_a_part_of_the_module_is_skipped_and_is_an_error_at_registration(
-    name: str, part: str
-) -> None:
+def test_a_network_that_lacks_a_part_of_the_module_is_skipped_and_is_an_error_at_registration(name: str, part: str) -> None:
     implementation, checkpoint = implementation_of(proposal(name)), load_golden("tiny").checkpoint
     whole, bare = checkpoint.architecture, checkpoint.architecture.with_(heads=(), pooler=False)
     assert implementation.supports(whole, "cpu", "float32") is None

@@ -122,7 +122,9 @@ def test_the_javascript_client_reads_and_writes_every_format(dtype: str, beside_
         ("unsupported", "skip", "there is no such kernel"),
     ],
 )
-def test_each_misbehaviour_of_a_program_is_reported_as_its_failure(mode: str, outcome: str, words: str, beside_clients: Path) -> None:
+def test_each_misbehaviour_of_a_program_is_reported_as_its_failure(
+    mode: str, outcome: str, words: str, beside_clients: Path
+) -> None:
     result = check(scripted(beside_clients, mode), "tiny")
     assert result.outcome == outcome
     assert words in result.reason

@@ -1,4 +1,4 @@
-"""Recorded traces: what another library has recorded is judged like what is run, and what a file says of itself is checked."""
+"""Recorded traces: a trace recorded by another library is judged like a run, and the metadata in its file are checked."""
 
 import hashlib
 import json
@@ -30,7 +30,7 @@ TAMPERED = "encoder.layer.1.attention.output.dense"
 
 
 def as_described() -> Callable[[dict[str, Any]], str]:
-    """The function `digest` of the snippet that `explain trace` prints."""
+    """Return the function `digest` of the snippet printed by `explain trace`."""
     lines = (form.__doc__ or "").splitlines()
     first = next(i for i, line in enumerate(lines) if "def digest" in line)
     last = next(i for i, line in enumerate(lines) if "return found.hexdigest()" in line)
@@ -43,7 +43,7 @@ digest = as_described()
 
 
 class Foreign:
-    """What another program knows: activations of `tiny` on a batch of its own, as it computed them."""
+    """The data of another program: activations of `tiny` on its own batch."""
 
     def __init__(self, dtype: str = "float32") -> None:
         batch = TINY.batches["padded"].cut(slice(1, 4))
@@ -72,14 +72,14 @@ def outcomes(path: Path) -> list[str]:
     return [check.outcome for check in read_results(path.parent / "out" / "results.jsonl").checks]
 
 
-def test_what_another_library_recorded_on_a_batch_of_its_own_conforms(tmp_path: Path) -> None:
+def test_a_trace_recorded_by_another_library_on_its_own_batch_conforms(tmp_path: Path) -> None:
     path = Foreign().saved(tmp_path / "trace.safetensors")
     assert run(path) == 0
     assert outcomes(path) == ["pass"]
     assert main(["diff", str(path), "making-bert"]) == 0
 
 
-def test_half_formats_are_stored_as_they_are_or_wider(tmp_path: Path) -> None:
+def test_half_formats_are_accepted_as_stored_or_wider(tmp_path: Path) -> None:
     foreign = Foreign("bfloat16")
     wide, path = foreign.saved(tmp_path / "wide.safetensors"), tmp_path / "half.safetensors"
     half = {key: torch.from_numpy(array) for key, array in load_file(wide).items()}
@@ -89,7 +89,7 @@ def test_half_formats_are_stored_as_they_are_or_wider(tmp_path: Path) -> None:
     assert outcomes(path) == ["pass"]
 
 
-def test_an_activation_that_was_altered_is_the_one_that_fails(tmp_path: Path) -> None:
+def test_an_altered_activation_is_the_only_failure(tmp_path: Path) -> None:
     foreign = Foreign()
     foreign.activations[TAMPERED][0, 0, 0] += 0.01
     path = foreign.saved(tmp_path / "trace.safetensors")
@@ -101,7 +101,7 @@ def test_an_activation_that_was_altered_is_the_one_that_fails(tmp_path: Path) ->
     assert main(["replay", str(left)]) == 1
 
 
-def test_checks_of_other_batches_are_skipped_and_not_declared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checks_that_need_other_batches_are_skipped_and_not_declared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = Foreign().saved(tmp_path / "trace.safetensors")
     assert run(path, "--check", "values", "--check", "mask-omitted", "--check", "gradients", "--format", "json") == 0
     cases = [case["check"] for case in json.loads(capsys.readouterr().out)["cases"]]
@@ -110,7 +110,7 @@ def test_checks_of_other_batches_are_skipped_and_not_declared(tmp_path: Path, ca
     assert read_results(tmp_path / "out" / "results.jsonl").footer.declared == 1
 
 
-def test_a_saved_trace_is_judged_and_so_is_that_of_the_oracle(tmp_path: Path) -> None:
+def test_a_saved_trace_of_a_candidate_or_of_the_oracle_is_judged(tmp_path: Path) -> None:
     for name in ("making-bert", "golden:tiny"):
         path = tmp_path / "trace.safetensors"
         assert main(["trace", name, "-o", str(path)]) == 0
@@ -139,7 +139,7 @@ def with_(**metadata: str) -> Callable[[Foreign], object]:
         (lambda foreign: foreign.activations.clear(), "expected inputs and activations of the same batches; mine"),
     ],
 )  # fmt: skip
-def test_what_a_file_lacks_or_says_wrongly_is_an_error(
+def test_missing_or_wrong_metadata_are_an_error(
     alter: Callable[[Foreign], object], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     foreign = Foreign()
@@ -157,7 +157,7 @@ def test_another_format_or_device_is_a_skip_with_its_reason(tmp_path: Path) -> N
     assert check(str(foreign.saved(path)), "tiny").reason == "it was recorded on cuda:0, not on cpu: ask for that device"
 
 
-def test_a_golden_of_other_weights_that_is_named_is_an_error(tmp_path: Path) -> None:
+def test_a_requested_golden_with_other_weights_is_an_error(tmp_path: Path) -> None:
     path = Foreign().saved(tmp_path / "trace.safetensors")
     result = check(str(path), "odd-width")
     assert (result.outcome, result.declared) == ("error", True)
@@ -166,7 +166,7 @@ def test_a_golden_of_other_weights_that_is_named_is_an_error(tmp_path: Path) -> 
     assert outcomes(path) == ["error"]
 
 
-def test_where_no_golden_is_named_the_suite_judges_a_trace_on_its_own(tmp_path: Path) -> None:
+def test_without_a_golden_the_suite_judges_a_trace_on_the_traces_own(tmp_path: Path) -> None:
     path = Foreign().saved(tmp_path / "trace.safetensors")
     bound = bound_checks([RecordedTrace(path), making_bert], checks=["values", "padding-length"])
     goldens = {name: {b.case.golden for b in bound if b.case.implementation == name} for name in (path.name, making_bert.name)}
@@ -174,7 +174,7 @@ def test_where_no_golden_is_named_the_suite_judges_a_trace_on_its_own(tmp_path: 
 
 
 def recorded_on_cuda(folder: Path, *, tampered: bool = False) -> Path:
-    """A trace in bfloat16 that says it was recorded on an accelerator."""
+    """A bfloat16 trace recorded on an accelerator, according to its metadata."""
     foreign = Foreign("bfloat16")
     foreign.metadata["device"] = "cuda:0"
     if tampered:
@@ -182,7 +182,7 @@ def recorded_on_cuda(folder: Path, *, tampered: bool = False) -> Path:
     return foreign.saved(folder / "trace.safetensors")
 
 
-def test_what_was_recorded_on_an_absent_device_is_judged_here_under_its_arithmetics(tmp_path: Path) -> None:
+def test_a_trace_from_an_absent_device_is_judged_here_under_that_devices_arithmetics(tmp_path: Path) -> None:
     path = recorded_on_cuda(tmp_path)
     with pytest.raises(Unavailable):
         require_device("cuda:0")
@@ -195,7 +195,7 @@ def test_what_was_recorded_on_an_absent_device_is_judged_here_under_its_arithmet
     assert results.footer.declared == 1
 
 
-def test_an_activation_altered_on_an_absent_device_fails_at_its_place_and_is_shown_again(
+def test_an_altered_activation_of_an_absent_device_fails_at_its_place_and_is_replayed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = recorded_on_cuda(tmp_path, tampered=True)
@@ -204,7 +204,7 @@ def test_an_activation_altered_on_an_absent_device_fails_at_its_place_and_is_sho
     assert {a.activation for a in results.cases[0].activations if a.role == "origin"} >= {TAMPERED}
     (left,) = (tmp_path / "out" / "failures").glob("*.safetensors")
     assert main(["replay", str(left)]) == 1
-    monkeypatch.setattr(sys, "path", [*sys.path])  # the script adds to it
+    monkeypatch.setattr(sys, "path", [*sys.path])  # The script appends to it.
     with pytest.raises(AssertionError):
         runpy.run_path(str(left.with_suffix(".py")))
 
@@ -215,7 +215,7 @@ def test_traces_of_several_devices_are_judged_one_at_a_time(tmp_path: Path, caps
     assert "recorded on cpu and cuda:0: judge those of one device at a time" in capsys.readouterr().err
 
 
-def test_two_traces_of_different_inputs_of_one_golden_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_traces_with_different_inputs_on_one_golden_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mine, own = Foreign().saved(tmp_path / "mine.safetensors"), tmp_path / "own.safetensors"
     assert main(["trace", "making-bert", "-o", str(own)]) == 0
     assert run(mine, "-i", str(own)) == 2

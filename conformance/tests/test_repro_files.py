@@ -1,4 +1,4 @@
-"""What a failure leaves: a file that `replay` takes, a script, a patch, a record that is enough elsewhere."""
+"""The files written for a failure: a file for `replay`, a script, a patch, and a record that suffices on another machine."""
 
 import ast
 import json
@@ -53,7 +53,7 @@ HERE = "conformance.tests.test_repro_files"
 
 @pytest.fixture(scope="module")
 def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run in which each of them fails its check."""
+    """Return a folder with a run in which each of the candidates fails its check."""
     out = tmp_path_factory.mktemp("left")
     for name, (check, _) in CASES.items():
         assert main(["run", "-i", f"{HERE}:{name}", "--golden", "tiny", "--check", check, "--out", str(out / name)]) == 1
@@ -82,7 +82,7 @@ for script in sys.argv[1:]:
 
 @pytest.fixture(scope="module")
 def shown(left: Path) -> dict[str, tuple[int, str]]:
-    """Every script's exit code, and what it prints, each in a process of its own."""
+    """Return the exit code and the output of every script, each run in its own process."""
     scripts = {name: _left(left / name, ".py") for name in CASES}
     command = [sys.executable, "-c", SHOWN, *map(str, scripts.values())]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path.cwd())
@@ -91,7 +91,7 @@ def shown(left: Path) -> dict[str, tuple[int, str]]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_script_shows_the_failure_without_the_suite(name: str, left: Path, shown: dict[str, tuple[int, str]]) -> None:
+def test_the_script_reproduces_the_failure_without_the_suite(name: str, left: Path, shown: dict[str, tuple[int, str]]) -> None:
     script = _left(left / name, ".py").read_text("utf-8")
     imports = [line for line in script.splitlines() if line.startswith(("import ", "from ")) and HERE not in line]
     allowed = (
@@ -107,21 +107,21 @@ def test_the_script_shows_the_failure_without_the_suite(name: str, left: Path, s
 
 
 @pytest.mark.parametrize("name", ["leaking", "clipping", "misreading", "halved"])
-def test_replay_takes_the_file_and_the_results_file_alone(name: str, left: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_accepts_the_repro_file_or_the_results_file_alone(name: str, left: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for file in (_left(left / name, ".safetensors"), left / name / "results.jsonl"):
         assert main(["replay", str(file), "--format", "json"]) == 1
         record = json.loads(capsys.readouterr().out)["cases"][0]["check"]
         assert (record["check"], record["outcome"]) == (CASES[name][0], "fail")
-        assert record["tried"] in (0, 1)  # what was found, and nothing is searched
+        assert record["tried"] in (0, 1)  # The stored example is run; there is no search.
 
 
-def test_a_results_file_without_a_failure_has_nothing_to_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_results_file_without_a_failure_has_nothing_to_replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "-i", "hf-eager", "--golden", "tiny", "--check", "tokenization", "--out", str(tmp_path)]) == 0
     assert main(["replay", str(tmp_path / "results.jsonl")]) == 2
     assert "nothing failed there" in capsys.readouterr().err
 
 
-def test_the_file_has_the_batches_and_what_was_made_of_them(left: Path) -> None:
+def test_the_repro_file_has_the_batches_and_the_activations(left: Path) -> None:
     arrays = load_file(_left(left / "leaking", ".safetensors"))
     assert arrays["batch/run-2/input_ids"].shape[1] > arrays["batch/run-1/input_ids"].shape[1]
     probs = "activation/run-{}/encoder.layer.0.attention.self.probs"
@@ -129,7 +129,7 @@ def test_the_file_has_the_batches_and_what_was_made_of_them(left: Path) -> None:
     assert arrays[probs.format(2)][0, 2, 0, 0] < 0.9
 
 
-def test_the_record_tells_the_smallest_batch(left: Path) -> None:
+def test_the_record_contains_the_smallest_batch(left: Path) -> None:
     (check,) = read_results(left / "leaking" / "results.jsonl").checks
     assert check.counterexample
     assert check.counterexample.network == "tiny"
@@ -168,7 +168,7 @@ def test_bert(check):
 '''
 
 
-def test_the_patch_of_a_test_puts_the_example_into_it(tmp_path: Path) -> None:
+def test_the_patch_of_a_test_adds_the_example_to_it(tmp_path: Path) -> None:
     file = tmp_path / "test_own.py"
     file.write_text(TEST, "utf-8")
     assert "1 failed" in _pytest(tmp_path, "--bert-out", "out").stdout
@@ -176,7 +176,7 @@ def test_the_patch_of_a_test_puts_the_example_into_it(tmp_path: Path) -> None:
     patched = file.read_text("utf-8")
     assert "import conformance\nimport pytest" in patched
     assert "@conformance.example('padding-length', {'input_ids': [[0]]}, tokens=1, id=0)\n@parametrize_with_checks" in patched
-    # The example is tried first, as it is, and alone is enough.
+    # The stored example is tried first, unchanged, and is enough.
     done = _pytest(tmp_path, "--bert-examples", "1", "--bert-out", "again")
     assert "1 failed" in done.stdout
     (check,) = read_results(tmp_path / "again" / "results.jsonl").checks
@@ -188,8 +188,8 @@ def _outcomes(*files: Path) -> list[tuple[str, ...]]:
     return sorted((c.implementation, c.golden, c.check, c.outcome, c.reason, str(c.worst)) for c in checks)
 
 
-def test_two_workers_or_two_shards_find_what_one_finds(tmp_path: Path) -> None:
-    """And the shipped suite takes its options, alone and under xdist."""
+def test_two_workers_or_two_shards_give_the_results_of_one_process(tmp_path: Path) -> None:
+    """The shipped suite also accepts its options alone and under xdist."""
     checks = ("padding-length", "batching", "ids-refused", "registered-tensors")
     chosen = f"values or outputs or (float32 and ({' or '.join(checks)}))"
     dtypes = ("--bert-dtype", "float32", "--bert-dtype", "bfloat16")
@@ -209,7 +209,7 @@ def test_two_workers_or_two_shards_find_what_one_finds(tmp_path: Path) -> None:
     assert _outcomes(*shards) == _outcomes(tmp_path / "whole" / "results.jsonl")
 
 
-def test_a_shard_that_is_missing_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_shard_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = ["run", "-i", "hf-eager", "--golden", "tiny", "--check", "ids-*", "--check", "repeated"]
     assert main([*run, "--shard", "1/2", "--out", str(tmp_path)]) == 0
     file = tmp_path / "results.jsonl"
@@ -221,7 +221,7 @@ def test_a_shard_that_is_missing_is_told(tmp_path: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("shard", ["0/2", "3/2", "2", "a/b"])
-def test_a_shard_that_makes_no_sense_is_refused(shard: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_shard_is_refused(shard: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "-i", "hf-eager", "--golden", "tiny", "--shard", shard, "--out", str(tmp_path)]) == 2
     assert "expected K/N" in capsys.readouterr().err
 
@@ -247,7 +247,7 @@ NAMES = st.one_of(
 
 
 @given(NAMES, st.text(max_size=60), st.sampled_from(["tiny", "checkpoint:/a'b\"\n/c"]))
-def test_a_script_and_a_patch_parse_and_hold_nothing_of_a_name_but_texts(name: str, reason: str, network: str) -> None:
+def test_a_script_and_a_patch_parse_and_contain_names_only_as_string_literals(name: str, reason: str, network: str) -> None:
     batch = Batch.of({"input_ids": [[1, 2]]})
     example, place = Example(batch), Location("pooler.dense", (0, 1), (0, 1), (1.0, 2.0))
     case = Case(name, "tiny", check="values")
@@ -259,7 +259,7 @@ def test_a_script_and_a_patch_parse_and_hold_nothing_of_a_name_but_texts(name: s
         Counterexample(example, {}),
     ):
         source = snippet(case, network, name, found, reason)
-        source.encode()  # can be written
+        source.encode()  # The name can be encoded.
         calls = {ast.unparse(node.func) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)}
         assert calls <= CALLS
     added = [line[1:] for line in new_test(case, network, example).splitlines() if line.startswith("+") and line[:3] != "+++"]
@@ -274,7 +274,7 @@ CALLS = {
 }  # fmt: skip
 
 
-def test_files_of_names_that_differ_in_odd_characters_do_not_meet(tmp_path: Path) -> None:
+def test_files_of_names_that_differ_in_unusual_characters_have_different_paths(tmp_path: Path) -> None:
     names = ("a:b", "a/b", "a_b", "a b", "ä", "ö", "x" * 300, "x" * 301, "\ud800")
     paths = {artifact_path(Case(name, "tiny"), tmp_path) for name in names}
     assert len(paths) == len(names)

@@ -57,7 +57,9 @@ def test_the_report_says_that_mistakes_were_not_searched_for() -> None:
     assert "has a name" not in rendered
 
 
-def test_the_command_line_passes_the_depth_on_and_the_results_file_records_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_passes_the_depth_on_and_the_results_file_records_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     asked = ["run", "-i", "making-bert", "--golden", "tiny", "--depth", "screen", "--out", str(tmp_path)]
     assert main(asked) == 0
     assert "Depth screen: each step was judged by its RMS and largest error alone" in " ".join(capsys.readouterr().out.split())

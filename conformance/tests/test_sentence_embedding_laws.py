@@ -1,4 +1,4 @@
-"""Laws over the embedding of a sentence: what depends on padding or on other rows is caught there, other ways to write it pass."""
+"""Laws for sentence embeddings: a dependence on padding or on other rows is found there, and other correct formulas pass."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,13 +18,13 @@ from conformance.model.activations import table
 from conformance.tests.dense_modules import ARCHITECTURE, network
 from conformance.tests.lawless import Around
 
-GOLDEN = "token-heads"  # the normalised mean
+GOLDEN = "token-heads"  # Normalised mean pooling.
 HIDDEN, EMBEDDING = "encoder.layer.0.output.LayerNorm", "sentence_embedding"
 Embed = Callable[[Tensor, Tensor], Tensor]
 
 
 def embedding(embed: Embed) -> Around:
-    """Hugging Face's encoder; the embedding is `embed` of its hidden states (B, S, H) and mask (B, S, 1)."""
+    """Return Hugging Face's encoder with the embedding `embed` of its hidden states (B, S, H) and mask (B, S, 1)."""
 
     def after(self: Any, batch: Any, name: str, value: Tensor) -> Tensor:
         if name == HIDDEN:
@@ -44,17 +44,17 @@ def over_padding(hidden: Tensor, mask: Tensor) -> Tensor:
 
 
 def over_the_batch(hidden: Tensor, mask: Tensor) -> Tensor:
-    """Divided by the norm of the whole batch, not of each row."""
+    """Divide by the norm of the whole batch instead of each row's."""
     return mean(hidden, mask) / mean(hidden, mask).norm()
 
 
 def by_the_first_row(hidden: Tensor, mask: Tensor) -> Tensor:
-    """Divided by the norm of the first row."""
+    """Divide by the norm of the first row."""
     return mean(hidden, mask) / mean(hidden, mask)[:1].norm(dim=1)
 
 
 def in_float64(hidden: Tensor, mask: Tensor) -> Tensor:
-    """Each row by itself in a product of the weights, in float64, rounded once."""
+    """Compute each row separately as a product with the weights in float64, rounded once."""
     weights = mask.double() / mask.double().sum(1, keepdim=True).clamp(min=1e-9)
     pooled = torch.stack([w.T @ h for w, h in zip(weights, hidden.double(), strict=True)])[:, 0]
     return (pooled * pooled.square().sum(1, keepdim=True).rsqrt()).to(hidden.dtype)
@@ -69,7 +69,7 @@ def in_float64(hidden: Tensor, mask: Tensor) -> Tensor:
         ("batching", by_the_first_row),
     ],
 )
-def test_an_embedding_that_depends_on_padding_or_on_other_rows_is_caught_at_the_embedding(law: str, embed: Embed) -> None:
+def test_an_embedding_that_depends_on_padding_or_on_other_rows_fails_at_the_embedding(law: str, embed: Embed) -> None:
     result = run(CHECKS[law], embedding(embed), GOLDEN, "cpu", "float32")
     assert result.outcome == "fail"
     assert result.reason.startswith(f"{EMBEDDING}[")
@@ -79,12 +79,12 @@ def test_an_embedding_that_depends_on_padding_or_on_other_rows_is_caught_at_the_
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("law", ["padding-length", "padding-content", "batching", "masked-row"])
-def test_an_embedding_that_is_written_otherwise_keeps_the_laws(law: str, dtype: str) -> None:
+def test_an_embedding_computed_in_another_way_obeys_the_laws(law: str, dtype: str) -> None:
     result = run(CHECKS[law], embedding(in_float64), GOLDEN, "cpu", dtype, plan=Plan(10))
     assert result.outcome == "pass", result.reason
 
 
-def test_a_sentence_is_judged_where_the_tokens_are_that_it_is_read_off() -> None:
+def test_a_sentence_is_judged_where_the_tokens_that_it_depends_on_are_attended_to() -> None:
     batch = Batch.of({"input_ids": [[1, 2, 3], [0, 4, 5]], "attention_mask": [[1, 1, 1], [0, 1, 1]]})
     for pooling, judged in (("mean", [True, True]), ("last", [True, True]), ("cls", [True, False])):
         row = table(ARCHITECTURE.with_(pooling=pooling, normalize=True))[EMBEDDING]

@@ -106,7 +106,9 @@ def test_no_cache_writes_no_entries(home: Path, tmp_path: Path, monkeypatch: pyt
     assert cache.entries() == []
 
 
-def test_the_command_lists_and_clears_entries(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_lists_and_clears_entries(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     check("making-bert", GOLDEN)
     assert main(["cache"]) == 0
     assert f"{home}: 1 entries" in capsys.readouterr().out

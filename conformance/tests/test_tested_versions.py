@@ -1,4 +1,5 @@
-"""What the suite is tested with: recorded by the factors of tox.ini, listed in the README, and followed by pyproject.toml."""
+"""The versions with which the suite is tested: recorded for the factors of tox.ini, listed in the README, and reflected in
+pyproject.toml."""
 
 import tomllib
 from pathlib import Path
@@ -23,24 +24,24 @@ def junit(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_readme_tells_the_last_run_of_every_factor() -> None:
+def test_the_readme_has_the_last_run_of_every_factor() -> None:
     assert "\n".join(paragraph(recorded(), factors())) in (ROOT / "README.md").read_text("utf-8")
 
 
-def test_what_is_recorded_is_a_factor_of_tox() -> None:
+def test_every_recorded_factor_is_in_tox_ini() -> None:
     assert {"py311", "torch-oldest", "numpy1"} <= set(factors())
     assert recorded().keys() <= set(factors())
 
 
 @pytest.mark.parametrize("name", ["torch", "transformers", "numpy", "scipy"])
-def test_the_oldest_version_that_is_allowed_is_the_oldest_that_passes(name: str) -> None:
+def test_the_lower_bound_of_a_version_is_the_oldest_that_passes(name: str) -> None:
     required = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["reference"]]
     (specifiers,) = (r.specifier for r in map(Requirement, required) if r.name == name)
     oldest = min(Version(version) for run in HOLDING if (version := getattr(run, name)))
     assert _oldest(specifiers) == oldest.release[: len(_oldest(specifiers))]
 
 
-def test_the_pythons_that_are_named_are_those_that_pass() -> None:
+def test_the_listed_python_versions_are_those_that_pass() -> None:
     minors = {Version(run.python).release[:2] for run in HOLDING}
     assert _oldest(SpecifierSet(PROJECT["requires-python"])) == min(minors)
     named = {c.removeprefix("Programming Language :: Python :: ") for c in PROJECT["classifiers"] if ":: 3." in c}
@@ -53,7 +54,7 @@ def _oldest(specifiers: SpecifierSet) -> tuple[int, ...]:
     return Version(specifier.version).release
 
 
-def test_a_run_has_the_counts_of_its_junit_file_and_the_versions_that_are_installed(junit: Path) -> None:
+def test_a_run_has_the_counts_of_its_junit_file_and_the_installed_versions(junit: Path) -> None:
     run = run_of(junit)
     assert (run.passed, run.failed, run.skipped) == (5, 3, 1)
     assert not run.holds
@@ -61,11 +62,11 @@ def test_a_run_has_the_counts_of_its_junit_file_and_the_versions_that_are_instal
 
 
 @pytest.mark.parametrize(("counts", "holds"), [((5, 0, 1), True), ((5, 1, 0), False), ((0, 0, 9), False)])
-def test_a_run_in_which_nothing_passed_or_something_failed_does_not_hold(counts: tuple[int, int, int], holds: bool) -> None:
+def test_a_run_in_which_nothing_passed_or_something_failed_does_not_count(counts: tuple[int, int, int], holds: bool) -> None:
     assert _run(*counts).holds is holds
 
 
-def test_a_factors_last_run_replaces_its_earlier_one_and_no_others(tmp_path: Path) -> None:
+def test_the_last_run_of_a_factor_replaces_its_earlier_one_and_no_others(tmp_path: Path) -> None:
     path = tmp_path / "runs.json"
     path.write_text("{}", "utf-8")
     old, new, other = _run(1, 0, 0), _run(2, 0, 0), _run(3, 0, 0)

@@ -1,4 +1,4 @@
-"""Training mode: dropouts are judged from what they keep, and all else with that in place."""
+"""Training mode: dropouts are judged by their masks, and all other steps given those masks."""
 
 from dataclasses import replace
 from typing import Any
@@ -38,7 +38,7 @@ TINY = load_golden("tiny")
 ARCHITECTURE = TINY.checkpoint.architecture
 ROW = dropouts(ARCHITECTURE)["embeddings.dropout"]
 
-# Found by their names in a worker.
+# A worker finds these by their names.
 planted = WRONG["rate doubled"].candidate
 for_evaluation = replace(making_bert, evaluation_only=True)
 
@@ -48,7 +48,7 @@ def judged(candidate: Any, golden: str = "tiny", dtype: str = "float32") -> Resu
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_dropout_is_found_placed_and_named(name: str) -> None:
+def test_a_wrong_dropout_is_named_at_its_place(name: str) -> None:
     assert found_as(WRONG[name], "float32") == (True, True, True)
 
 
@@ -73,7 +73,7 @@ def test_training_mode_is_judged_at_full_coverage(candidate: Any, golden: str) -
     assert {name.removesuffix(".grad").rpartition(".")[2] for name in missed} <= {"probs"}
 
 
-def test_a_dropout_that_is_neither_exposed_nor_there_is_missed() -> None:
+def test_a_dropout_that_is_neither_shown_nor_applied_is_noticed() -> None:
     def without_embeddings(a: Any) -> nn.Module:
         model = BertOfTorch(a, nested=False)
         model.embeddings.dropout = nn.Identity()  # type: ignore[assignment]  # the mistake
@@ -103,7 +103,7 @@ def test_a_runner_without_training_mode_is_skipped_with_the_reason() -> None:
     assert (result.outcome, "no training mode" in result.reason) == ("skip", True)
 
 
-def test_the_module_is_in_eval_mode_and_torchs_random_state_as_it_was_afterwards() -> None:
+def test_afterwards_the_module_is_in_eval_mode_and_torchs_random_state_is_restored() -> None:
     runner = making_bert.prepare(TINY.checkpoint, "cpu", "float32")
     batch, before = TINY.batches["padded"].on("cpu"), torch.get_rng_state()
     found, again, other = (dict(in_training(runner, seed, lambda: pairs(runner(batch), {}))) for seed in (1, 1, 2))
@@ -126,7 +126,7 @@ def test_training_mode_is_judged_in_a_worker() -> None:
     ]
 
 
-def test_the_oracles_dropout_and_its_gradient_are_torchs() -> None:
+def test_the_oracles_dropout_and_its_gradient_equal_torchs() -> None:
     kept = np.random.default_rng(0).random(ROW.shape(6, 16, 4)) >= 0.1
     batch = TINY.batches["padded"]
     network = Network(ARCHITECTURE, TINY.checkpoint.weights, batch, source="cls.loss", kept={ROW.name: kept.astype(np.float64)})
@@ -145,20 +145,20 @@ def _draw(kept: Mask, row: Activation = ROW) -> dict[str, Draw]:
 
 
 @given(st.integers(0, 2**32 - 1))
-def test_fair_masks_are_chance(seed: int) -> None:
+def test_fair_masks_are_accepted(seed: int) -> None:
     rng = np.random.default_rng(seed)
     calls = [_draw(rng.random((3, 8, 16)) >= 0.1) for _ in range(2)]
     assert wrong_draws(calls, 1e-9) == [{}, {}]
 
 
-def test_fair_masks_are_taken_for_wrong_no_more_often_than_promised() -> None:
+def test_fair_masks_are_rejected_no_more_often_than_promised() -> None:
     rng, total, trials = np.random.default_rng(0), 0.2, 300
     alarms = sum(bool(wrong_draws([_draw(rng.random((3, 8, 16)) >= 0.1)], total)[0]) for _ in range(trials))
     assert 0 < alarms <= total * trials
 
 
 @given(st.sampled_from(["batch", "position", "feature", "call", "rate"]), st.integers(0, 2**32 - 1))
-def test_masks_that_are_no_draws_are_wrong(how: str, seed: int) -> None:
+def test_masks_that_are_not_independent_draws_are_rejected(how: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     fair = rng.random((4, 16, 32)) >= 0.1
     masks = {
@@ -169,20 +169,21 @@ def test_masks_that_are_no_draws_are_wrong(how: str, seed: int) -> None:
         "rate": rng.random(fair.shape) >= 0.2,
     }
     wrong = wrong_draws([_draw(fair), _draw(masks[how])], 1e-6)[1]
-    # One draw a token may keep all of them, which is no repetition that shows.
+    # With one draw for each token, all of them may be kept, and then no repetition can be seen.
     assert wrong or masks[how].all()
     if how not in ("call", "rate") and not masks[how].all():
         assert f"`{how}`" in wrong[ROW.name] or "the call before" in wrong[ROW.name]
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.5, float("nan"), "0.1", None])
-def test_a_rate_that_is_no_probability_is_refused(rate: Any) -> None:
+def test_a_rate_that_is_not_a_probability_is_refused(rate: Any) -> None:
     with pytest.raises(UnsupportedArchitectureError, match="hidden_dropout_prob"):
         ARCHITECTURE.with_(hidden_dropout_prob=rate)
 
 
-def test_the_gradient_of_what_is_changed_in_place_is_that_of_what_was_there() -> None:
-    """A linear layer's result in three dimensions is a view, which has no place in the graph once it is changed."""
+def test_the_gradient_of_a_tensor_changed_in_place_is_that_of_its_earlier_value() -> None:
+    """The result of a linear layer in three dimensions is a view, which loses its place in the graph when it is changed in
+    place."""
     for inputs in (torch.ones(3, 2), torch.ones(3, 1, 2)):
         net = nn.Sequential(nn.Linear(2, 2), nn.ReLU(inplace=True))
         with torch.no_grad():
