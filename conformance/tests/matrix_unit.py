@@ -14,7 +14,7 @@ EXTRA_BITS = 1
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b: (..., M, K), (..., K, N) -> (..., M, N), float32."""
+    """Return a @ b in float32: (..., M, K), (..., K, N) -> (..., M, N)."""
     big_a, big_b = _tf32(a), _tf32(b)
     small_a, small_b = _tf32(a - big_a), _tf32(b - big_b)
     total = torch.zeros(*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
