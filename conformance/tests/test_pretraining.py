@@ -161,7 +161,7 @@ class TestExamples:
         assert sorted(first) == sorted(second) == list(range(n))
         assert n < 7 or (first != second and first != list(range(n)))
 
-    def test_the_loss_of_a_batch_without_a_chosen_token_has_one_label(self, examples: Examples) -> None:
+    def test_every_batch_has_at_least_one_label(self, examples: Examples) -> None:
         assert all((examples.batch(step, 1).labels != IGNORED).any() for step in range(50))
 
 
