@@ -1,1 +1,1 @@
-"""Tests of the harness itself."""
+"""Tests of the conformance suite itself."""

@@ -1,4 +1,4 @@
-"""Pipelines of pre-training data that break one property each, written as it happens."""
+"""Pipelines of pre-training data that each break one property, modelled on mistakes seen in practice."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +23,7 @@ from conformance.tests.pipelines import (
 
 
 def _reversed(ids: Ids, text: Text) -> Ids:
-    """Each utterance from its end."""
+    """Reverse each utterance."""
     found = ids.copy()
     for row in found:
         bounds = [0, *np.flatnonzero(row == text.ids["[SEP]"])]
@@ -33,7 +33,7 @@ def _reversed(ids: Ids, text: Text) -> Ids:
 
 
 def _shuffled(rows: Rows, text: Text) -> Ids:
-    """All of a row but its special tokens."""
+    """Shuffle all tokens of a row except the special ones."""
     found, rng = rows["input_ids"].copy(), np.random.default_rng(0)
     for row in found:
         row[text.is_ordinary[row]] = rng.permutation(row[text.is_ordinary[row]])
@@ -50,7 +50,7 @@ def _random_without_label(rows: Rows, text: Text) -> Ids:
 
 
 def _two_types(rows: Rows, text: Text) -> Ids:
-    """The [SEP] of A has the type of B."""
+    """Give the [SEP] after segment A the token type of segment B."""
     seps = rows["input_ids"] == text.ids["[SEP]"]
     return np.where(seps, 1, rows["token_type_ids"])
 
@@ -68,7 +68,7 @@ def _next_id(text: Text, places: Ids, rng: Random) -> Ids:
 
 
 def _in_films(text: Text) -> list[int]:
-    """Conversations are one long list of lines."""
+    """Treat all conversations as one long list of lines."""
     return list(range(len(text.utterances) - 1))
 
 
@@ -77,7 +77,7 @@ def _any_other(text: Text, i: int, rng: Random) -> tuple[int, int]:
 
 
 def _chunks(rows: Rows, text: Text) -> Rows:
-    """The corpus in pieces of 22 tokens, wherever they are cut."""
+    """Cut the corpus into pieces of 22 tokens, regardless of utterance boundaries."""
     tokens = text.stream[: len(text.stream) // 22 * 22].reshape(-1, 22)
     ends = np.full((len(tokens), 1), text.ids["[SEP]"])
     ids = np.concatenate([np.full_like(ends, text.ids["[CLS]"]), tokens, ends], 1)
@@ -85,16 +85,16 @@ def _chunks(rows: Rows, text: Text) -> Rows:
 
 
 def _same_for(*shape: int) -> Pipeline:
-    """What is chosen is drawn once, for a row or for a batch, and again for each."""
+    """Choose tokens once per row or per batch, and draw what replaces them separately for each."""
     return of(choose=lambda text, places, rng: np.resize(rng.random(shape) < 0.15, places.shape))
 
 
 def _from(tokens: Callable[[Text], Ids]) -> Pipeline:
-    """Random tokens are some of the vocabulary's."""
+    """Draw random tokens from a part of the vocabulary."""
     return of(drawn=lambda text, places, rng: rng.choice(tokens(text), places.shape))
 
 
-# The check that is meant for each, and words of what it says.
+# By name: the broken pipeline, the check that must find it, and words of that check's message.
 BROKEN: dict[str, tuple[Pipeline, str, str]] = {
     "rows cut after [SEP] was added": (pairing(cut=lambda a, b, room: (a, b)), "data-layout", "the last token is not [SEP]"),
     "all of B cut": (pairing(cut=lambda a, b, room: (a, b[:0] if len(a) + len(b) > room else b)), "data-layout",

@@ -1,4 +1,4 @@
-"""A plug-in that cannot be imported; asked for by another name, one that ends the process."""
+"""A plug-in that cannot be imported; the attribute `ends` ends the process instead."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Fixtures of several files of tests."""
+"""Fixtures shared by several test files."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
-    """For products so small that threads would only wait for one another."""
+    """Limit BLAS to one thread: the products are so small that more threads only wait for one another."""
     import torch
 
     before = torch.get_num_threads()

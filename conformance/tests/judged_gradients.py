@@ -1,4 +1,4 @@
-"""The check `gradients` of a candidate that a test builds."""
+"""Helpers that run the check `gradients` on a candidate built by a test."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ Plant = Callable[[Any], None]
 
 
 def judged(candidate: object, golden: str = "tiny", dtype: str = "float32", source: str = "", depth: Depth = "full") -> Result:
-    """From every source, or from one."""
+    """Run the check `gradients` from every source of the backward pass, or from one."""
 
     def passes(*asked: Any) -> Sequence[Pass]:
         return [one for one in backward_passes(*asked) if source in (one.network.source, "")]
@@ -28,7 +28,7 @@ def observed(result: Result) -> set[str]:
 
 
 class Changed(HuggingFace):
-    """Hugging Face's BERT, changed in a way that changes no gradient but for rounding."""
+    """Hugging Face's BERT, changed in a way that alters gradients only by rounding."""
 
     def __init__(self, plant: Plant, attention: str = "eager") -> None:
         super().__init__(attention)

@@ -1,4 +1,4 @@
-"""Candidates that break one law each, written as it happens; and correct ones that look as if they did."""
+"""Candidates that each break one law, modelled on mistakes seen in practice, and correct candidates that look as if they did."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -21,10 +21,10 @@ Stream = Iterator[tuple[str, Any]]
 
 
 class Around(HuggingFace):
-    """Hugging Face's, with its module changed, and something done before a call or to what comes out of it.
+    """Hugging Face's BERT with its module changed, and something done before a call or to its outputs.
 
-    `calls` counts from the preparation on.
-    """
+    Attributes:
+        calls: number of calls since the preparation."""
 
     def __init__(
         self,
@@ -58,19 +58,19 @@ def _off(name: str, value: Tensor) -> Tensor:
 
 
 def at(wrong: Callable[[Any, TorchBatch], bool]) -> Any:
-    """Wrong by a thousandth wherever `wrong(candidate, batch)`."""
+    """Return a candidate whose outputs are off by a thousandth wherever `wrong(candidate, batch)` is true."""
     return Around(after=lambda self, batch, name, value: _off(name, value) if wrong(self, batch) else value)
 
 
 def _leaking(scores: Tensor, keys: Tensor) -> Tensor:
-    """Head 2 attends to padding."""
+    """Let head 2 attend to padding."""
     keys = keys.expand_as(scores).clone()
     keys[:, 2] = True
     return scores.masked_fill(~keys, -torch.inf).softmax(-1)
 
 
 def _over_the_batch(norm: Any, x: Tensor) -> Tensor:
-    """Mean and variance of all rows of the batch together."""
+    """Normalise by the mean and variance over all rows of the batch together."""
     mean, variance = x.mean((0, -1), keepdim=True), x.var((0, -1), keepdim=True, unbiased=False)
     return (x - mean) / torch.sqrt(variance + norm.eps) * norm.weight + norm.bias
 
@@ -82,7 +82,7 @@ def _third_row(self: Any, batch: TorchBatch, name: str, value: Tensor) -> Tensor
 
 
 def _mask_from_ids(self: Any, batch: TorchBatch) -> TorchBatch:
-    """Padding is where the id is 0, whatever the mask says."""
+    """Take positions whose token id is 0 as padding, whatever the mask says."""
     return TorchBatch(**{**_tensors(batch), "attention_mask": (batch.input_ids != 0).long()})
 
 
@@ -96,12 +96,12 @@ def _mask_where_omitted(self: Any, batch: TorchBatch) -> TorchBatch:
 
 
 def _types_where_omitted(self: Any, batch: TorchBatch) -> TorchBatch:
-    """Omitted token types are 1, as if all were a second sentence."""
+    """Set omitted token types to 1, as if every text were a second sentence."""
     return TorchBatch(**{"token_type_ids": torch.ones_like(batch.input_ids), **_tensors(batch)})
 
 
 def _mask_in_its_own_dtype(self: Any, batch: TorchBatch) -> TorchBatch:
-    """A float mask is taken for one that is added to the scores, where 1 and 0 hide nothing."""
+    """Add a float mask of ones and zeros to the scores, where it masks nothing."""
     mask = batch.attention_mask
     if mask is None or not mask.is_floating_point():
         return batch
@@ -114,7 +114,7 @@ def _poison(self: Any, batch: TorchBatch, name: str, value: Tensor) -> Tensor:
 
 
 class _Keeping:
-    """What one input was at the first call is used in every later one of the same shape."""
+    """A candidate that keeps one input from the first call and uses it in every later call of the same shape."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -130,7 +130,7 @@ class _Keeping:
 
 
 def _invert(self: Any, batch: TorchBatch) -> None:
-    """The mask inverted in place, and put back but for padding that it never had."""
+    """Alter the mask in place: unmask the first position of every row."""
     if batch.attention_mask is not None:
         batch.attention_mask[:, 0] = 1
 
@@ -140,7 +140,7 @@ def _reseed(self: Any, batch: TorchBatch) -> None:
 
 
 class _Noise:
-    """Rounding that is not the same twice, of a generator of its own."""
+    """Noise of the size of rounding that differs between calls, from a generator of its own."""
 
     def __init__(self) -> None:
         self.random = random.Random(0)
@@ -150,7 +150,7 @@ class _Noise:
 
 
 def clipped(self: Any, batch: TorchBatch) -> TorchBatch:
-    """Ids and types beyond their tables are the last ones; negative ones the first."""
+    """Clip token ids and token types to the range of their tables."""
     tensors = _tensors(batch)
     tensors["input_ids"] = tensors["input_ids"].clamp(max=95)
     if "token_type_ids" in tensors:
@@ -159,7 +159,7 @@ def clipped(self: Any, batch: TorchBatch) -> TorchBatch:
 
 
 def wrapped(self: Any, batch: TorchBatch) -> TorchBatch:
-    """Negative indices count from the end, as in NumPy."""
+    """Read negative indices from the end of the table, as NumPy does."""
     tensors = _tensors(batch)
     for name, size in (("input_ids", 96), ("token_type_ids", 2)):
         if name in tensors:
@@ -168,7 +168,7 @@ def wrapped(self: Any, batch: TorchBatch) -> TorchBatch:
 
 
 def _cut(self: Any, batch: TorchBatch) -> TorchBatch:
-    """What is too long is cut, and nobody is reported."""
+    """Truncate an input that is too long, without an error."""
     return TorchBatch(**{name: tensor[:, :32] for name, tensor in _tensors(batch).items()})
 
 
@@ -186,7 +186,7 @@ def counting(model: Any, persistent: bool = True) -> None:
 
 
 def _holding(tensor: Tensor | None) -> Callable[[Any], nn.Module]:
-    """The module with a tensor in a list, or with a buffer that is not saved and one that is."""
+    """A module with a tensor in a list, or with one buffer that is saved and one that is not."""
 
     def build(a: Any) -> nn.Module:
         model = making_bert.build(a)
@@ -199,7 +199,7 @@ def _holding(tensor: Tensor | None) -> Callable[[Any], nn.Module]:
 
 
 def _kept_twice(model: Any) -> None:
-    """The first layer's kernel transposed once and for all, outside of the state dict."""
+    """Transpose the first layer's kernel once, and keep the copy outside of the state dict."""
     dense = model["bert"].encoder.layer[0].intermediate.dense
     kernel = dense.weight.detach().T.contiguous()
     dense.forward = lambda x: x @ kernel + dense.bias
@@ -212,7 +212,7 @@ def _untied(model: Any) -> None:
 
 @dataclass(frozen=True)
 class Promising(Variant):
-    """A variant that promises not to look at who else is in the batch."""
+    """A candidate that promises that a row's result does not depend on the rest of the batch."""
 
     batch_invariant: bool = True
 
@@ -222,7 +222,7 @@ class PromisingInVain(HuggingFace):
 
 
 class Reading(HuggingFace):
-    """With a tokenizer of its own."""
+    """A candidate with its own tokenizer."""
 
     def __init__(self, reader: Callable[..., Any]) -> None:
         super().__init__("eager", "reading")
@@ -230,7 +230,7 @@ class Reading(HuggingFace):
 
 
 def accents_kept(vocabulary: Any, *, lower_case: bool, strip_accents: bool | None) -> Any:
-    """Lower case does not strip accents unless it is reported to (ollama#15627)."""
+    """Lower-case the text without stripping accents (ollama#15627)."""
     return tokenizer(vocabulary, lower_case=lower_case, strip_accents=bool(strip_accents))
 
 
@@ -245,18 +245,18 @@ class _Dropping(nn.Dropout):
 
 
 def _refusing(self: Any, batch: TorchBatch) -> None:
-    """No mask but of int64, as it is promised."""
+    """Refuse any mask that is not of the promised dtype int64."""
     if batch.attention_mask is not None and batch.attention_mask.dtype != torch.int64:
         raise TypeError("attention_mask must be int64")
 
 
 def _replacing(self: Any, batch: TorchBatch) -> None:
-    """Another mask is put on the batch; the one that was given is left alone."""
+    """Replace the mask of the batch object; the original array is not changed."""
     batch.attention_mask = None if batch.attention_mask is None else batch.attention_mask.clone().fill_(1) * batch.attention_mask
 
 
 def _asserting(self: Any, batch: TorchBatch) -> None:
-    """Its own error, before any look-up."""
+    """Raise its own error before any table look-up."""
     if int(batch.input_ids.min()) < 0 or (batch.token_type_ids is not None and int(batch.token_type_ids.min()) < 0):
         raise ValueError("ids are not negative")
 
@@ -298,7 +298,7 @@ UNUSUAL: dict[str, Any] = {
     "tokenization": Reading(ids_alone),
 }
 
-# The plants of the issue that are not in the tables above: which check is meant for each, and how small it gets.
+# Mistakes from the issue that are not in the tables above: the check that must find each, and how small the example gets.
 PLANTED: dict[str, tuple[Any, str, tuple[int, int]]] = {
     "a padding leak in one head": (BROKEN["padding-length"], "padding-length", (1, 1)),
     "a norm over the batch": (BROKEN["batching"], "batching", (2, 1)),

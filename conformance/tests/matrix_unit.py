@@ -1,8 +1,8 @@
-"""Float32 products as a kernel makes them for tensor cores: two numbers of TF32 an operand, sums cut off instead of rounded.
+"""Float32 matrix products as a kernel for tensor cores computes them: each operand split into two TF32 numbers, sums truncated
+instead of rounded.
 
-After the published measurements of these units (Fasi, Higham, Mikaitis and Pranesh 2021; Khattak and Mikaitis 2025) and CUTLASS's
-example 27; in the order of the least accurate one, four products at once and no bits beyond float32's but one.
-"""
+The model follows published measurements of these units (Fasi, Higham, Mikaitis and Pranesh 2021; Khattak and Mikaitis 2025)
+and CUTLASS's example 27. It takes the least accurate unit: four products are added at once, with one bit beyond float32's."""
 
 import math
 
@@ -14,7 +14,7 @@ EXTRA_BITS = 1
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b: (..., M, K), (..., K, N) -> (..., M, N), float32."""
+    """Return a @ b in float32: (..., M, K), (..., K, N) -> (..., M, N)."""
     big_a, big_b = _tf32(a), _tf32(b)
     small_a, small_b = _tf32(a - big_a), _tf32(b - big_b)
     total = torch.zeros(*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
@@ -26,7 +26,11 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, added: Tensor) -> Tensor:
-    """softmax(q kᵀ / √d + mask) v: (B, h, S, d) each and a mask that broadcasts to (B, h, S, S), exponentials as powers of two."""
+    """Compute softmax(q kᵀ / √d + mask) v with exponentials as powers of two.
+
+    Args:
+        q, k, v: (B, h, S, d) each.
+        mask: broadcasts to (B, h, S, S)."""
     scores = product(query, key.transpose(-1, -2)) * query.shape[-1] ** -0.5 + added
     shifted = (scores - scores.amax(-1, keepdim=True)) * math.log2(math.e)
     weights = torch.exp2(shifted)
@@ -34,7 +38,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, added: Tensor) -> Tenso
 
 
 def _added(total: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """total + a @ b of a few products: each aligned to the largest and cut off, and so the sum."""
+    """Return total + a @ b for a few products: every term is aligned to the largest and truncated, and so is the sum."""
     terms = torch.cat([a.double()[..., :, :, None] * b.double()[..., None, :, :], total.double()[..., :, None, :]], -2)
     largest = terms.abs().amax(-2, keepdim=True)
     grid = torch.exp2(torch.floor(torch.log2(largest.clamp_min(torch.finfo(torch.float32).tiny))) - 23 - EXTRA_BITS)
@@ -42,11 +46,11 @@ def _added(total: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _towards_zero(x: Tensor) -> Tensor:
-    """Float64 to float32."""
+    """Truncate float64 to float32."""
     near = x.float()
     return torch.where(near.double().abs() > x.abs(), torch.nextafter(near, torch.zeros_like(near)), near)
 
 
 def _tf32(x: Tensor) -> Tensor:
-    """To the nearest number of eleven significant bits."""
+    """Round to the nearest number of eleven significant bits."""
     return ((x.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)

@@ -1,4 +1,4 @@
-"""The goldens of what goes beyond an encoder's forward pass, and the walk's network with a mistake planted in it."""
+"""Goldens for what goes beyond an encoder's forward pass, and candidates of the `inner-workings` network with a planted mistake."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +15,7 @@ DTYPES = ("float64", "float32", "bfloat16")
 
 
 def broken(change: Callable[[Any], None], **options: Any) -> Any:
-    """The walk's network with a mistake planted in its module."""
+    """Return the `inner-workings` candidate with a mistake planted in its module."""
 
     def build(a: Any) -> nn.Module:
         model = inner_workings.build(a)
@@ -26,12 +26,12 @@ def broken(change: Callable[[Any], None], **options: Any) -> Any:
 
 
 def in_attention(change: Callable[[Any], None], layer: int = 0, of: str = "attention") -> Any:
-    """A mistake in the self-attention of one layer."""
+    """Plant a mistake in the self-attention of one layer."""
     return broken(lambda bert: change(getattr(bert.encoder.layer[layer], of).self))
 
 
 def named(candidate: Any, golden: Any, name: str, layer: int = 0, **options: Any) -> None:
-    """Fails, begins in that layer and no earlier, and has that name there."""
+    """Assert that the candidate fails, that the first origin is in that layer, and that the fault of that name is found there."""
     result = check(candidate, golden, **options)
     assert result.outcome == "fail", result
     assert all(f"layer.{layer}." in v.activation for v in result.origins), [v.activation for v in result.origins]

@@ -1,4 +1,4 @@
-"""A correct pipeline of pre-training data, written plainly, and unusual ones that are correct too."""
+"""A correct pipeline of pre-training data, written plainly, and correct pipelines with unusual implementations."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -11,20 +11,21 @@ import torch
 from conformance import Batch, PretrainingConventions, PretrainingCorpus, PretrainingData
 from conformance.model.batch import IGNORED_LABEL, Ids
 
-CLS, SEP, PAD = -1, -2, -3  # places of the special tokens in `Text.stream`
+CLS, SEP, PAD = -1, -2, -3  # indices of the special tokens in `Text.stream`
 Random = np.random.Generator
 Rows = dict[str, Ids]
 
 
 @dataclass(frozen=True)
 class Text:
-    """A corpus by ids.
+    """A corpus as token ids.
 
     Attributes:
-        stream: the tokens of all utterances, and then [PAD], [SEP] and [CLS].
-        utterances: of each, the places of its tokens in the stream; conversations: of each.
-        ids: of the pieces; continues, is_ordinary: which of the pieces.
-    """
+        stream: the tokens of all utterances, followed by [PAD], [SEP] and [CLS].
+        utterances: for each token, the number of its utterance.
+        conversations: for each utterance, the number of its conversation.
+        ids: the vocabulary's ids of the pieces.
+        continues, is_ordinary: properties of the pieces, as Boolean arrays."""
 
     stream: Ids
     utterances: list[Ids]
@@ -38,13 +39,13 @@ class Text:
         return np.flatnonzero(self.is_ordinary)
 
     def firsts(self) -> list[int]:
-        """Utterances that another one follows."""
+        """Return the utterances that are followed by another one of the same conversation."""
         return [i for i in range(len(self.utterances) - 1) if self.conversations[i] == self.conversations[i + 1]]
 
 
 @lru_cache(maxsize=4)
 def text_of(corpus: PretrainingCorpus) -> Text:
-    """Every piece has two letters."""
+    """Return the corpus as a `Text`; every piece of its vocabulary has two letters."""
     ids = {piece: i for i, piece in enumerate(corpus.vocabulary)}
 
     def read(text: str) -> list[int]:
@@ -60,7 +61,7 @@ def text_of(corpus: PretrainingCorpus) -> Text:
 
 
 def next_or_random(text: Text, i: int, rng: Random) -> tuple[int, int]:
-    """The second utterance, and 0 if it is the next, 1 if it is another one."""
+    """Return the second utterance and its label: 0 if it is the next utterance, 1 if it is a random one."""
     if rng.random() < 0.5:
         return i + 1, 0
     while (other := int(rng.integers(len(text.utterances)))) == i + 1:
@@ -76,7 +77,8 @@ def cut_ends(a: Ids, b: Ids, room: int) -> tuple[Ids, Ids]:
 
 @dataclass(frozen=True)
 class Pairing:
-    """Which utterances make a row, and how they are cut: (text) -> firsts; (text, first, rng) -> second, label; (A, B, room)."""
+    """How rows are made: `firsts` are the first utterances, `second` gives (second utterance, label), `cut` shortens the pair to
+    the room."""
 
     firsts: Callable[[Text], list[int]] = Text.firsts
     second: Callable[[Text, int, Random], tuple[int, int]] = next_or_random
@@ -86,7 +88,7 @@ class Pairing:
 
 @lru_cache(maxsize=64)
 def paired(pairing: Pairing, corpus: PretrainingCorpus, epoch: int) -> tuple[Ids, Ids]:
-    """The places of the tokens of every row, padded, (R, S), and the labels of the pairs, (R,)."""
+    """Return the padded token offsets of every row, (R, S), and the labels of the pairs, (R,)."""
     text, rng = text_of(corpus), np.random.default_rng((corpus.seed, epoch, 0))
     firsts = pairing.firsts(text)
     places, labels = np.full((len(firsts), 2 * corpus.length), PAD), np.empty(len(firsts), int)
@@ -104,7 +106,7 @@ def each_token(text: Text, places: Ids, rng: Random) -> Any:
 
 
 def usual_fates(places: Ids, rng: Random) -> Ids:
-    """0 for [MASK], 1 for a random token, 2 for none of them."""
+    """Return 0 for [MASK], 1 for a random token and 2 for an unchanged token."""
     return np.digitize(rng.random(places.shape), [0.8, 0.9])
 
 
@@ -122,15 +124,14 @@ def in_batches(rows: Rows, size: int = 32) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Each of its parts may be another one.
+    """A pipeline whose parts can be replaced.
 
     Attributes:
-        pairing: what rows are made of.
-        choose, fates, drawn: which tokens, (R, S), are chosen, what becomes of each, and random tokens.
-        change: the rows, once they are padded, as arrays by name.
-        batches: what is yielded of the rows.
-        conventions: what the pipeline says of itself.
-    """
+        pairing: how rows are made.
+        choose, fates, drawn: which tokens, (R, S), are chosen, what replaces each of them, and the random tokens.
+        change: a function of the padded rows, as arrays by name.
+        batches: how rows are yielded in batches.
+        conventions: the conventions that the pipeline declares."""
 
     pairing: Pairing = Pairing()
     choose: Callable[[Text, Ids, Random], Any] = each_token
@@ -176,30 +177,30 @@ def pairing(**parts: Any) -> Pipeline:
 
 
 def changed(**functions: Callable[[Rows, Text], Ids]) -> Pipeline:
-    """One in which some arrays are others, each a function of all of them."""
+    """Return a pipeline in which some arrays are replaced, each by a function of all of them."""
     return replace(RIGHT, change=lambda rows, text: rows | {name: function(rows, text) for name, function in functions.items()})
 
 
 def once(text: Text, places: Ids, rng: Random) -> Any:
-    """The tokens of the corpus are chosen once and for all."""
+    """Choose the tokens of the corpus once, instead of for each row."""
     return (np.random.default_rng(0).random(text.stream.size) < 0.15)[places]
 
 
 def _at_the_right(rows: Rows, text: Text) -> Rows:
-    """Padding at the left."""
+    """Put the padding on the left."""
     order = np.argsort(rows["attention_mask"], axis=1, kind="stable")
     return {name: array if array.ndim == 1 else np.take_along_axis(array, order, 1) for name, array in rows.items()}
 
 
 def _declared(rows: Rows, text: Text) -> Rows:
-    """The tutorial's conventions, or a framework's."""
+    """Return the pipeline with the tutorial's conventions, or with those of a framework."""
     labels = np.where(rows["labels"] < 0, 0, rows["labels"])
     types = np.where(rows["attention_mask"], rows["token_type_ids"] + 1, 0)
     return rows | {"labels": labels, "token_type_ids": types, "next_sentence_label": 1 - rows["next_sentence_label"]}
 
 
 def _cut_anywhere(a: Ids, b: Ids, room: int) -> tuple[Ids, Ids]:
-    """As Google's `truncate_seq_pair`: from either end of the longer one."""
+    """Truncate from either end of the longer utterance, as Google's `truncate_seq_pair` does."""
     while len(a) + len(b) > room:
         longer = a if len(a) > len(b) else b
         shorter = longer[1:] if longer[0] % 2 else longer[:-1]
@@ -208,14 +209,14 @@ def _cut_anywhere(a: Ids, b: Ids, room: int) -> tuple[Ids, Ids]:
 
 
 def _as_tensors(rows: Rows) -> Iterator[dict[str, Any]]:
-    """As a data loader has them, each batch as long as its longest row, the last one dropped."""
+    """Yield tensors as a data loader does: each batch is as long as its longest row, and the last batch is dropped."""
     for batch in list(in_batches(rows))[:-1]:
         longest = int(batch.mask.sum(1).max())
         yield {name: torch.tensor(array[:, :longest] if array.ndim == 2 else array) for name, array in batch.arrays().items()}
 
 
 def _by_length(rows: Rows) -> Iterator[Batch]:
-    """Rows of one length together, so that there is no padding, and no mask."""
+    """Batch rows of equal length, so that there is neither padding nor a mask."""
     lengths = rows["attention_mask"].sum(1)
     for n in np.unique(lengths):
         some = {name: array[lengths == n] for name, array in rows.items() if name != "attention_mask"}

@@ -1,4 +1,5 @@
-"""Every page in headless Chromium: silent, alone, filtered by its address, narrow, printed, without scripts."""
+"""Every HTML page in headless Chromium: no console messages, no requests, filters in the address, narrow windows, printing, and
+without scripts."""
 
 import os
 import shutil
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from conformance.report.views import TEXTS
-from conformance.tests.pages import HOSTILE, changes_shown, difference_shown, sample, trace_shown
+from conformance.tests.sample_pages import HOSTILE, changes_shown, difference_shown, sample, trace_shown
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
@@ -56,7 +57,7 @@ def results(folder: Path) -> Path:
 
 
 class Watched:
-    """A page that is open, what it said on the console, and what it asked for."""
+    """An open page, its console messages, and the requests that it made."""
 
     def __init__(self, browser: Any, path: Path, **context: Any) -> None:
         self.context = browser.new_context(**context)
@@ -78,14 +79,14 @@ class Watched:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_page_is_silent_and_asks_for_nothing_but_itself(browser: Any, file: Path, scheme: str) -> None:
+def test_a_page_logs_nothing_and_requests_nothing_but_itself(browser: Any, file: Path, scheme: str) -> None:
     with Watched(browser, file, color_scheme=scheme) as watched:
         watched.page.wait_for_load_state("networkidle")
         assert watched.said == []
         assert [url for url in watched.asked if not url.startswith("data:")] == [file.as_uri()]
 
 
-def test_dark_is_dark_and_light_is_light(browser: Any, file: Path) -> None:
+def test_the_colour_scheme_follows_the_setting(browser: Any, file: Path) -> None:
     brightness = {}
     for scheme in ("light", "dark"):
         with Watched(browser, file, color_scheme=scheme) as watched:
@@ -95,12 +96,12 @@ def test_dark_is_dark_and_light_is_light(browser: Any, file: Path) -> None:
     assert brightness["dark"] < 150
 
 
-def test_at_400_pixels_nothing_scrolls_sideways(browser: Any, file: Path) -> None:
+def test_at_400_pixels_no_page_scrolls_sideways(browser: Any, file: Path) -> None:
     with Watched(browser, file, viewport={"width": 400, "height": 800}) as watched:
         assert watched.page.evaluate("document.documentElement.scrollWidth") <= 400
 
 
-def test_every_link_leads_to_what_is_in_view(browser: Any, file: Path) -> None:
+def test_every_link_leads_to_a_visible_element(browser: Any, file: Path) -> None:
     with Watched(browser, file) as watched:
         links = watched.page.locator("main a[href^='#']")
         for n in range(min(links.count(), 6)):
@@ -110,7 +111,7 @@ def test_every_link_leads_to_what_is_in_view(browser: Any, file: Path) -> None:
             assert -1 <= top < watched.page.viewport_size["height"], target
 
 
-def test_without_scripts_the_page_says_the_same_and_shows_no_dead_controls(browser: Any, file: Path) -> None:
+def test_without_scripts_the_page_has_the_same_text_and_no_controls_that_do_nothing(browser: Any, file: Path) -> None:
     texts = []
     for enabled in (True, False):
         context = browser.new_context(java_script_enabled=enabled)
@@ -123,14 +124,14 @@ def test_without_scripts_the_page_says_the_same_and_shows_no_dead_controls(brows
     assert texts[0] == texts[1]
 
 
-def test_a_page_prints_all_it_shows(browser: Any, file: Path) -> None:
+def test_a_page_prints_everything_it_shows(browser: Any, file: Path) -> None:
     with Watched(browser, file) as watched:
         watched.page.emulate_media(media="print", color_scheme="dark")
         assert watched.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
         assert watched.page.pdf().startswith(b"%PDF")
 
 
-def test_every_picture_and_every_field_has_a_name_for_those_who_do_not_see_it(browser: Any, file: Path) -> None:
+def test_every_picture_and_every_field_has_an_accessible_name(browser: Any, file: Path) -> None:
     unnamed = """[...document.querySelectorAll("svg, input, select")].filter(e => e.checkVisibility()
         && !e.closest("[aria-hidden=true]") && !e.getAttribute("aria-label") && !e.closest("label")).map(e => e.outerHTML)"""
     with Watched(browser, file) as watched:
@@ -140,14 +141,14 @@ def test_every_picture_and_every_field_has_a_name_for_those_who_do_not_see_it(br
         assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
 
 
-def test_hostile_texts_stay_text(browser: Any, file: Path) -> None:
+def test_hostile_texts_are_shown_as_text(browser: Any, file: Path) -> None:
     with Watched(browser, file) as watched:
         assert watched.said == []
         assert HOSTILE in watched.page.locator("main").text_content()
         assert watched.page.evaluate("[typeof hacked, document.images.length]") == ["undefined", 0]
 
 
-def test_filters_show_what_fits_and_live_in_the_address(browser: Any, results: Path) -> None:
+def test_filters_show_matching_entries_and_are_kept_in_the_address(browser: Any, results: Path) -> None:
     with Watched(browser, results) as watched:
         page = watched.page
         assert _shown(page) == 5
@@ -168,7 +169,7 @@ def test_filters_show_what_fits_and_live_in_the_address(browser: Any, results: P
         assert watched.said == other.said == []
 
 
-def test_a_link_to_what_is_filtered_out_shows_it(browser: Any, results: Path) -> None:
+def test_a_link_to_a_filtered_entry_shows_it(browser: Any, results: Path) -> None:
     with Watched(browser, results) as watched:
         watched.page.select_option("[name=outcome]", "pass")
         target = watched.page.locator("main > .items a").first.get_attribute("href")
@@ -176,7 +177,7 @@ def test_a_link_to_what_is_filtered_out_shows_it(browser: Any, results: Path) ->
         watched.page.wait_for_function("id => !document.getElementById(id).hidden", arg=target[1:])
 
 
-def test_the_keyboard_alone_reaches_the_content_and_what_is_folded(browser: Any, results: Path) -> None:
+def test_the_content_and_folded_sections_are_reached_by_keyboard(browser: Any, results: Path) -> None:
     with Watched(browser, results) as watched:
         watched.page.keyboard.press("Tab")
         assert watched.page.evaluate("document.activeElement.getAttribute('href')") == "#content"
@@ -187,7 +188,7 @@ def test_the_keyboard_alone_reaches_the_content_and_what_is_folded(browser: Any,
         assert summary.evaluate("s => s.parentElement.open") is not before
 
 
-def test_a_script_is_copied_by_its_button(browser: Any, results: Path) -> None:
+def test_a_button_copies_the_script(browser: Any, results: Path) -> None:
     with Watched(browser, results, permissions=["clipboard-read", "clipboard-write"]) as watched:
         watched.page.locator("pre .copy").first.click()
         watched.page.wait_for_function("[...document.querySelectorAll('.copy')].some(b => b.textContent === 'Copied')")

@@ -1,4 +1,4 @@
-"""The seconds of a check: those that were waited for the candidate, and those of the judge."""
+"""The seconds of a check, divided into those spent waiting for the candidate and those of the judge."""
 
 import time
 from dataclasses import replace
@@ -21,7 +21,7 @@ from conformance.results.result import Result
 from conformance.results.to_records import check_record
 from implementations.making_bert import making_bert
 
-WAIT = 0.3  # seconds that the slow candidate adds to each of its passes
+WAIT = 0.3  # Seconds that the slow candidate adds to each forward pass.
 
 
 def _slow_call(model: Any, batch: Any) -> Any:
@@ -32,7 +32,9 @@ def _slow_call(model: Any, batch: Any) -> Any:
 slow = replace(making_bert, call=_slow_call)
 
 
-def test_a_slow_candidates_seconds_are_its_own_and_a_slow_judges_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_of_a_slow_candidate_is_counted_as_its_own_and_that_of_a_slow_judge_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert check(slow).candidate_seconds >= WAIT
 
     def slowly(judged: Any) -> Any:
@@ -47,14 +49,14 @@ def test_a_slow_candidates_seconds_are_its_own_and_a_slow_judges_are_not(monkeyp
 
 
 @pytest.mark.parametrize("asked", ["padding-length", "inputs-untouched", "stages"])
-def test_every_kind_of_check_counts_them(asked: str) -> None:
+def test_every_kind_of_check_counts_the_candidates_seconds(asked: str) -> None:
     result = run(CHECKS[asked], slow, "tiny", "cpu", "float32", plan=Plan(1))
     assert result.outcome == "pass", result.reason
     assert WAIT <= result.candidate_seconds <= result.seconds
 
 
 @pytest.mark.parametrize("asked", ["values", "inputs-untouched"])
-def test_they_are_counted_across_processes_and_written_down(asked: str, tmp_path: Path) -> None:
+def test_seconds_are_counted_across_processes_and_written_to_the_results(asked: str, tmp_path: Path) -> None:
     name = "conformance.tests.test_candidate_time:slow"
     command = ["run", "-i", name, "--golden", "tiny", "--check", asked, "--examples", "1", "--out", str(tmp_path)]
     assert main(command) == 0
@@ -69,7 +71,7 @@ def _result(seconds: float) -> Result:
     return Result(Case("mine", "tiny"), "pass", seconds=seconds)
 
 
-def test_one_wait_inside_another_counts_once() -> None:
+def test_nested_waits_are_counted_once() -> None:
     def waited() -> Result:
         with waiting(), waiting():
             time.sleep(0.05)
@@ -78,7 +80,7 @@ def test_one_wait_inside_another_counts_once() -> None:
     assert 0.05 <= timed(waited).candidate_seconds < 0.1
 
 
-def test_the_report_says_both_where_the_file_does_and_the_sum_where_it_does_not() -> None:
+def test_the_report_gives_both_times_where_the_file_has_them_and_their_sum_otherwise() -> None:
     record = check_record(replace(_result(3.0), candidate_seconds=1.0))
     assert duration([record, record]) == "6.0 s (candidate 2.0 s, judge 4.0 s)"
     assert duration([replace_record(record, candidate_seconds=None, judge_seconds=None)]) == "3.0 s"

@@ -1,4 +1,4 @@
-"""Decoders, all at once and a token at a time with a cache: a mistake in masks, states or cache fails where it is read."""
+"""Decoders, in one pass and token by token with a cache: a mistake in masks, states or cache fails where it is read."""
 
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize(("name", "diagonal"), [("mask-causal-strict", -1), ("mask-causal-late", 1), ("mask-not-causal", 99)])
-def test_a_causal_mask_that_is_off_is_named(monkeypatch: pytest.MonkeyPatch, name: str, diagonal: int) -> None:
+def test_a_causal_mask_that_is_shifted_is_named(monkeypatch: pytest.MonkeyPatch, name: str, diagonal: int) -> None:
     usual = torch.Tensor.tril
 
     monkeypatch.setattr(torch.Tensor, "tril", lambda square, past: usual(square, past + diagonal))
@@ -28,7 +28,7 @@ def test_a_causal_mask_that_is_off_is_named(monkeypatch: pytest.MonkeyPatch, nam
     assert any(name == finding.name for finding in result.findings), str(result)
 
 
-def test_attention_to_an_encoders_states_without_their_mask_is_named() -> None:
+def test_attention_to_encoder_states_without_their_mask_is_named() -> None:
     def unmasked(bert: Any) -> None:
         right = bert.encoder.forward
         bert.encoder.forward = lambda *inputs: right(*inputs[:4], None, *inputs[5:])
@@ -39,7 +39,7 @@ def test_attention_to_an_encoders_states_without_their_mask_is_named() -> None:
     assert any(finding.name == "mask-ignored" for finding in result.findings), str(result)
 
 
-def test_a_decoder_of_other_states_fails_where_they_are_read() -> None:
+def test_a_decoder_that_reads_other_states_fails_where_they_are_read() -> None:
     def own(attention: Any) -> None:
         right = attention.forward
         attention.forward = lambda hidden, mask, heads, states, past: right(hidden, mask, heads, states.flip(1), past)
@@ -50,12 +50,12 @@ def test_a_decoder_of_other_states_fails_where_they_are_read() -> None:
 
 @pytest.mark.parametrize(("golden", "dtype"), [("decoder", "float32"), ("decoder", "bfloat16"), ("cross-attention", "float32")])
 @pytest.mark.parametrize("candidate", [inner_workings_cached, hf_cached], ids=lambda c: c.name)
-def test_a_decoder_step_by_step_equals_all_at_once(candidate: Cached, golden: str, dtype: str) -> None:
+def test_a_decoder_run_step_by_step_equals_one_pass(candidate: Cached, golden: str, dtype: str) -> None:
     result = check(candidate, golden, dtype=dtype)
     assert result.conforms, result
 
 
-def test_relative_positions_go_on_where_the_cache_ends() -> None:
+def test_relative_positions_continue_after_the_cache() -> None:
     given = load_golden("relative-key-query")
     checkpoint = Checkpoint(given.checkpoint.architecture.with_(is_decoder=True), given.checkpoint.weights)
     golden = golden_of("relative decoder", checkpoint, given.batches)
@@ -63,7 +63,7 @@ def test_relative_positions_go_on_where_the_cache_ends() -> None:
     assert check(inner_workings_cached, golden).conforms
 
 
-def test_a_cache_with_positions_that_start_anew_fails_at_the_embeddings() -> None:
+def test_positions_that_restart_after_the_cache_fail_at_the_embeddings() -> None:
     def restarted(model: Any, inputs: dict[str, Tensor], cache: Any) -> Any:
         output = model.bert(
             **inputs,
@@ -80,7 +80,7 @@ def test_a_cache_with_positions_that_start_anew_fails_at_the_embeddings() -> Non
 
 def test_keys_and_values_of_another_layer_fail_where_they_are_read() -> None:
     def mistaken(model: Any, inputs: dict[str, Tensor], cache: Any) -> Any:
-        cache[2] = list(cache[0])  # two lists a layer
+        cache[2] = list(cache[0])  # Two lists for each layer.
         output = model.bert(**inputs, cache=cache, output_attentions=True, output_hidden_states=True)
         return output.hidden_states, output.attentions
 
@@ -99,7 +99,7 @@ def test_a_mask_that_does_not_fit_the_cache_is_refused() -> None:
         model(ids[:, :1], torch.ones(1, 3), cache=cache)
 
 
-def test_a_mask_of_an_encoders_states_that_is_shifted_fails_where_it_is_read() -> None:
+def test_a_shifted_mask_of_encoder_states_fails_where_it_is_read() -> None:
     def call(model: Any, given: Any) -> dict[str, Tensor]:
         given.encoder_attention_mask = given.encoder_attention_mask.roll(1, 1)
         return inner_workings.call(model, given)  # type: ignore[no-any-return]
@@ -110,7 +110,7 @@ def test_a_mask_of_an_encoders_states_that_is_shifted_fails_where_it_is_read() -
 
 
 @pytest.mark.parametrize("law", ["generated-batches", "batching", "padding-length", "length-refused", "called-again"])
-def test_drawn_batches_have_states_of_an_encoder_where_there_is_cross_attention(law: str) -> None:
+def test_drawn_batches_have_encoder_states_where_there_is_cross_attention(law: str) -> None:
     def forgetful(model: Any, batch: Any) -> dict[str, Tensor]:
         if batch.encoder_hidden_states is not None:
             batch.encoder_hidden_states = batch.encoder_hidden_states.flip(1)
@@ -122,7 +122,7 @@ def test_drawn_batches_have_states_of_an_encoder_where_there_is_cross_attention(
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
-def test_states_are_judged_as_a_candidate_of_the_format_reads_them(dtype: str) -> None:
+def test_encoder_states_are_rounded_to_the_candidates_format_before_judging(dtype: str) -> None:
     states = np.random.default_rng(0).normal(size=(2, 3, 32))
     batch = Batch.of({"input_ids": [[5, 6, 7], [8, 9, 1]], "encoder_hidden_states": states})
     own = golden_of("own", load_golden("cross-attention").checkpoint, {"own": batch})

@@ -1,4 +1,4 @@
-"""The third seed: the tutorial's network made right, and as it is written, its known failures exactly its mistakes."""
+"""The third seed implementation: corrected it conforms, and as written its declared known failures are exactly its mistakes."""
 
 import math
 from dataclasses import replace
@@ -30,27 +30,27 @@ def judged() -> Result:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
-def test_made_right_it_conforms(dtype: str) -> None:
+def test_the_corrected_network_conforms(dtype: str) -> None:
     result = check(demystified, "sinusoidal", dtype=dtype)
     assert result.conforms, result.reason
     assert result.coverage == (40, 42)
 
 
-def test_positions_are_those_of_the_paper_at_any_length_and_belong_to_the_state() -> None:
+def test_positions_equal_the_papers_at_any_length_and_are_part_of_the_state() -> None:
     table = PositionalEmbedding(8, 20)
     assert table(5).shape == (5, 8)
     assert table(20)[7, 5].item() == pytest.approx(math.cos(7 / 10000 ** (4 / 8)))
     assert list(table.state_dict()) == ["table"]
 
 
-def test_without_a_mask_ids_of_zero_are_padding() -> None:
+def test_without_a_mask_ids_of_zero_are_treated_as_padding() -> None:
     model = BERT(10, 16, 1, 2, 32, 8).eval()
     ids, other = torch.tensor([[3, 4, 0, 0]]), torch.tensor([[3, 4]])
     padded, alone = model(ids, ids.clamp(max=1)), model(other, other.clamp(max=1))
     torch.testing.assert_close(padded[:, :2], alone)
 
 
-def test_as_written_each_mistake_is_found_at_its_activations_by_name_and_nothing_more(judged: Result) -> None:
+def test_as_written_each_mistake_is_named_at_its_activations_and_nothing_else_is(judged: Result) -> None:
     failing = {v.activation for v in judged.verdicts if v.outcome == "fail"}
     norms = {f"encoder.layer.{i}.{part}output.LayerNorm" for i in (0, 1) for part in ("", "attention.")}
     assert failing == {"embeddings.position_embeddings", "cls.seq_relationship.loss", *norms}
@@ -61,7 +61,7 @@ def test_as_written_each_mistake_is_found_at_its_activations_by_name_and_nothing
 
 
 @pytest.mark.parametrize("left_out", range(len(VALUES)))
-def test_a_mistake_that_is_not_declared_is_a_failure(judged: Result, left_out: int) -> None:
+def test_an_undeclared_mistake_is_a_failure(judged: Result, left_out: int) -> None:
     result = expected(judged, [e for i, e in enumerate(VALUES) if i != left_out])
     assert result.outcome == "fail"
     assert "that are not declared" in result.reason
@@ -75,13 +75,13 @@ def test_a_mistake_that_is_not_declared_is_a_failure(judged: Result, left_out: i
         KnownFailure("values", "passes", activation="embeddings.*", fault="positions-missing"),
     ],
 )
-def test_what_is_declared_and_not_found_is_told_to_be_taken_off(judged: Result, entry: KnownFailure) -> None:
+def test_a_declared_mistake_that_is_not_found_is_reported_for_removal(judged: Result, entry: KnownFailure) -> None:
     result = expected(judged, [*VALUES, entry])
     assert (result.outcome, result.exit_code) == ("xpass", 1)
     assert str(entry) in result.reason
 
 
-def test_an_entry_about_what_is_not_seen_says_nothing(judged: Result) -> None:
+def test_an_entry_about_an_unobserved_activation_is_neither_met_nor_idle(judged: Result) -> None:
     hidden = KnownFailure("values", "unseen", activation="*.scores")
     assert expected(judged, [*VALUES, hidden]).outcome == "xfail"
 
@@ -98,7 +98,7 @@ def _with_epsilon(a: Any) -> nn.Module:
     return model
 
 
-def test_a_repaired_mistake_is_told() -> None:
+def test_a_repaired_mistake_is_reported() -> None:
     result = expected(check(_repaired(_with_epsilon), "sinusoidal"), VALUES)
     assert result.outcome == "xpass"
     assert "epsilon" in result.reason
@@ -116,7 +116,7 @@ def test_a_further_mistake_is_a_failure_at_its_place() -> None:
     assert [v.activation for v in result.verdicts if v.outcome == "fail"] == ["encoder.layer.0.intermediate.intermediate_act_fn"]
 
 
-def test_another_length_breaks_it_and_its_table_stays_behind() -> None:
+def test_another_length_fails_and_its_table_is_not_a_registered_tensor() -> None:
     def outcome(name: str) -> tuple[str, str]:
         result = run(CHECKS[name], demystified_as_written, "sinusoidal", "cpu", "float32")
         return result.outcome, result.reason
@@ -129,10 +129,10 @@ def test_another_length_breaks_it_and_its_table_stays_behind() -> None:
     assert "bert.embedding.position.table: neither parameter nor buffer" in why
 
 
-def test_every_check_has_its_entry_but_for_those_that_say_nothing_of_it() -> None:
+def test_every_check_that_fails_or_crashes_has_a_known_failure_declared() -> None:
     entries = declared(demystified_as_written)
     skipped = {"length-refused", "tied-weights", "tokenization"}
-    passed = {"data-labels", "learning"}  # its labels are right, by its own conventions; and it learns
+    passed = {"data-labels", "learning"}  # Its labels are correct by its own conventions, and it learns.
     assert {name for name in CHECKS if any(fnmatchcase(name, e.check) for e in entries)} == set(CHECKS) - skipped - passed
 
 
@@ -145,19 +145,19 @@ DATA = {
 
 
 @pytest.mark.parametrize("name", DATA)
-def test_each_mistake_of_its_data_is_found_and_no_other(name: str) -> None:
+def test_each_mistake_in_its_data_is_found_and_no_other(name: str) -> None:
     reasons = run(CHECKS[name], demystified_as_written, "sinusoidal", "cpu", "float32").reason.split("; ")
     found = [reason for reason in reasons if not reason.startswith("the first is row")]
     assert len(found) == len(DATA[name])
     assert all(words in reason for words, reason in zip(DATA[name], found, strict=True))
 
 
-# Not `outputs` and `stages`, whose failures take long to explain.
+# Without `outputs` and `stages`, whose failures take long to explain.
 @pytest.mark.parametrize(
     "name",
     ["moments", "initialization", "data-labels", *DATA, *(name for name, check in CHECKS.items() if check.searches)],
 )
-def test_what_is_declared_of_a_check_is_so(name: str) -> None:
+def test_each_declared_failure_of_a_check_occurs(name: str) -> None:
     result = run(CHECKS[name], demystified_as_written, "sinusoidal", "cpu", "float32")
     outcome = expected(result, declared(demystified_as_written)).outcome
     assert outcome == "pass" if name == "data-labels" else outcome in ("xfail", "skip")
@@ -170,7 +170,7 @@ def test_its_trainer_fails_as_declared(name: str) -> None:
     assert expected(result, declared(demystified_as_written)).outcome == "xfail"
 
 
-def test_a_known_failure_of_values_excuses_no_broken_contract(judged: Result) -> None:
+def test_a_known_failure_of_values_does_not_excuse_a_broken_contract(judged: Result) -> None:
     broken = replace(judged, by_values=False, reason="required activations are not observed")
     assert expected(broken, VALUES) == broken
     crashed = replace(judged, outcome="crash", by_values=False, reason="out of luck")

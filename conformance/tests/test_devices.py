@@ -1,4 +1,4 @@
-"""Accelerators: what they compute otherwise is legal, what breaks there is reported, the run goes on. CUDA where there is one."""
+"""Accelerators: their arithmetic is legal, a device that breaks is reported, and the run continues. CUDA is used where present."""
 
 import os
 import subprocess
@@ -24,10 +24,10 @@ from conformance.numerics.devices import require_device
 from conformance.oracle import Network
 from conformance.results.file import read_results
 from conformance.results.records import CheckRecord, Results
-from conformance.tests import matrix_unit, pretend
+from conformance.tests import fake_accelerator, matrix_unit
 from implementations.demystified_as_written import demystified_as_written
 
-MISPLACED = "conformance.tests.misplaced"
+MISPLACED = "conformance.tests.wrong_device"
 LAYERS = 3
 AT_ODDS = ("elsewhere", "mixed", "beyond", "beyond_as_well", "ending")
 RIGHT = ("making-bert", "hf-sdpa", "inner-workings")
@@ -37,9 +37,9 @@ cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device 
 
 @pytest.fixture(scope="module", params=["pretend", pytest.param("cuda", marks=cuda)])
 def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """One run of candidates at odds with their device, with right ones before, between and after."""
+    """The results of one run of candidates that misuse their device, with correct ones before, between and after them."""
     folder = tmp_path_factory.mktemp(request.param)
-    pretend.installed(folder)
+    fake_accelerator.installed(folder)
     names = [RIGHT[0], *(f"{MISPLACED}:{n}" for n in AT_ODDS[:3]), RIGHT[1], *(f"{MISPLACED}:{n}" for n in AT_ODDS[3:]), RIGHT[2]]
     command = ["run", "--golden", "tiny", "--device", request.param, "--out", str(folder / "out")]
     done = subprocess.run(
@@ -57,7 +57,7 @@ def _checks(results: Results) -> Mapping[str, CheckRecord]:
     return {c.implementation.removeprefix(f"{MISPLACED}:"): c for c in results.checks}
 
 
-def test_right_candidates_conform_on_an_accelerator_before_and_after_it_was_broken(results: Results) -> None:
+def test_correct_candidates_conform_on_an_accelerator_before_and_after_it_was_broken(results: Results) -> None:
     rendered = _checks(results)
     assert {name: rendered[name].outcome for name in RIGHT} == dict.fromkeys(RIGHT, "pass")
 
@@ -72,13 +72,11 @@ def test_right_candidates_conform_on_an_accelerator_before_and_after_it_was_brok
         ("ending", "crash", "it ended the process that it ran in"),
     ],
 )
-def test_what_is_at_odds_with_its_device_is_told_and_the_run_goes_on(
-    results: Results, name: str, outcome: str, reason: str
-) -> None:
+def test_a_misuse_of_the_device_is_reported_and_the_run_continues(results: Results, name: str, outcome: str, reason: str) -> None:
     assert (_checks(results)[name].outcome, reason in _checks(results)[name].reason) == (outcome, True)
 
 
-def test_a_device_that_breaks_is_lost_and_no_candidate_is_blamed_or_skipped_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_device_is_reported_as_lost_and_no_candidate_is_blamed_or_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     require_device("cpu")
     with pytest.raises(Unavailable, match="is not available here"):
         require_device("cuda:99")
@@ -93,7 +91,7 @@ def test_a_device_that_breaks_is_lost_and_no_candidate_is_blamed_or_skipped_for_
     assert (result.outcome, result.exit_code) == ("error", 3)
 
 
-def test_the_tutorials_table_that_stays_behind_is_the_reason_why_it_is_not_run_on_an_accelerator() -> None:
+def test_the_tutorials_network_is_skipped_on_an_accelerator_because_its_table_is_not_moved() -> None:
     architecture = load_golden("sinusoidal").checkpoint.architecture
     assert demystified_as_written.supports(architecture, "cpu", "float32") is None
     assert "stays on the CPU" in str(demystified_as_written.supports(architecture, "cuda:0", "float32"))
@@ -105,12 +103,12 @@ def _on_a_matrix_unit(query: torch.Tensor, key: torch.Tensor, value: torch.Tenso
 
 
 def _off(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-    """Its temperature is off by one part in ten thousand."""
+    """Return attention whose temperature is off by one part in ten thousand."""
     return _on_a_matrix_unit(query * 1.0001, key, value, keys)
 
 
 def _verdicts(attention: Callable[..., torch.Tensor], device: str) -> list[Verdict]:
-    """Of the first layers of all-MiniLM-L6-v2 with that attention, taken as computed on a device."""
+    """Return the verdicts on the first layers of all-MiniLM-L6-v2 with that attention, judged as computed on a device."""
     golden = load_golden("minilm")
     ((_, batch),) = golden.batches.items()
     checkpoint = Checkpoint(golden.checkpoint.architecture.with_(num_hidden_layers=LAYERS), golden.checkpoint.weights)
@@ -120,7 +118,7 @@ def _verdicts(attention: Callable[..., torch.Tensor], device: str) -> list[Verdi
     return select_arithmetic(Judge(network, "float32", device, recorded=True).judge(made.items()))
 
 
-def test_float32_in_matrix_units_is_legal_on_an_accelerator_and_nowhere_else() -> None:
+def test_float32_by_matrix_units_is_legal_only_on_an_accelerator() -> None:
     failed = [v for v in _verdicts(_on_a_matrix_unit, "cpu") if v.outcome == "fail"]
     assert failed
     assert all(v.activation.endswith("self.context") for v in failed)
@@ -128,19 +126,19 @@ def test_float32_in_matrix_units_is_legal_on_an_accelerator_and_nowhere_else() -
     assert all(v.outcome in ("pass", "not_observed") for v in rendered.values())
     kinds = {v.local.arithmetic for v in rendered.values() if v.local and v.activation.endswith("self.context")}
     assert kinds == {"float32 in matrix units"}
-    # A part that rounds as IEEE has it is judged by that, as on the CPU.
+    # A step that rounds as IEEE 754 requires is judged by that, as on the CPU.
     assert {v.local.arithmetic for v in rendered.values() if v.local and v.kind == "linear"} == {"float32"}
 
 
-def test_a_mistake_shows_through_a_matrix_unit() -> None:
+def test_a_mistake_is_found_behind_the_errors_of_a_matrix_unit() -> None:
     failed = [v for v in _verdicts(_off, "cuda") if v.outcome == "fail"]
     assert {v.activation for v in failed} == {f"encoder.layer.{i}.attention.self.context" for i in range(LAYERS)}
     named = {v.local.named[0].name for v in failed if v.local and v.local.named}
-    assert named <= {"scale-missing", "softmax-temperature"}  # without the scores they are one and the same
+    assert named <= {"scale-missing", "softmax-temperature"}  # Without the scores, both mistakes are the same function.
     assert named
 
 
-def test_tf32_is_no_matrix_unit_of_float32_and_told_by_its_name() -> None:
+def test_tf32_products_are_not_accepted_as_matrix_unit_float32_and_are_named() -> None:
     golden = load_golden("tiny")
     ((_, batch),) = golden.batches.items()
     checkpoint = golden.checkpoint
@@ -154,7 +152,7 @@ def test_tf32_is_no_matrix_unit_of_float32_and_told_by_its_name() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "arithmetics"), [("float64", 1), ("float32", 2), ("bfloat16", 3), ("float16", 3)])
-def test_every_format_has_its_arithmetics_on_an_accelerator(dtype: str, arithmetics: int) -> None:
+def test_every_format_has_arithmetics_for_an_accelerator(dtype: str, arithmetics: int) -> None:
     assert len({h.arithmetic.name for h in hypotheses(dtype, "cuda:1")}) == arithmetics
     assert hypotheses(dtype, "cpu") == hypotheses(dtype)
 
@@ -168,7 +166,7 @@ def test_correct_candidates_conform_on_cuda(name: str, dtype: str) -> None:
 
 
 @cuda
-def test_tf32_where_float32_was_promised_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tf32_in_place_of_float32_is_named_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
     result = check("hf-eager", "minilm", "cuda")
     assert {v.local.named[0].name for v in result.origins if v.local and v.local.named} == {"precision-tf32"}

@@ -1,4 +1,4 @@
-"""Diagnosis of closed systems: outputs made by Hugging Face's BERT, with mistakes that it is configured or patched to make."""
+"""Diagnosis of closed systems: outputs of Hugging Face's BERT with mistakes made by configuration or patches."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ from conformance.diagnosis.tables import tables
 from conformance.errors import UsageError
 from conformance.report.diagnosis_document import document
 from conformance.report.markdown import markdown
-from conformance.tests.test_checkpoint import _write
+from conformance.tests.test_own_checkpoints import _write
 
 TINY = load_golden("tiny")
 CHECKPOINT, BATCH = TINY.checkpoint, TINY.batches["padded"]
@@ -69,7 +69,7 @@ def _named(found: Diagnosis) -> list[set[str]]:
 
 
 def _thin_layer() -> BertModel:
-    """Layer 1 does not add its residual."""
+    """Omit the residual in layer 1."""
     model = _model()
     out = model.encoder.layer[1].output
     out.forward = lambda hidden, _: out.LayerNorm(out.dropout(out.dense(hidden)))
@@ -105,7 +105,7 @@ PLANTED: dict[str, tuple[str, Callable[[], Tensor]]] = {
 @pytest.mark.parametrize(
     ("case", "pooled"), [*((case, False) for case in PLANTED), ("mask", True), ("relu", True), ("one layer", True)]
 )
-def test_a_planted_fault_is_named_first(case: str, pooled: bool) -> None:
+def test_a_planted_fault_is_the_first_named(case: str, pooled: bool) -> None:
     name, make = PLANTED[case]
     hidden = make()
     found = _asked({"embedding": _text(_mean(hidden))} if pooled else {"last_hidden_state": _text(hidden)})
@@ -125,13 +125,13 @@ def test_a_planted_fault_is_named_first(case: str, pooled: bool) -> None:
         assert best.faults[0].where == "in layer 1, output.LayerNorm"
 
 
-def test_the_tanh_form_from_an_embedding_of_four_digits() -> None:
+def test_the_tanh_form_is_found_from_an_embedding_of_four_digits() -> None:
     found = _asked({"embedding": _text(_unit_mean(_hidden(_model(hidden_act="gelu_new"))))})
     assert _named(found)[0] == {"gelu-variant"}
     assert "every layer" in found.explanations[0].faults[0].where
 
 
-def test_a_pattern_gives_away_what_rms_and_largest_error_let_pass() -> None:
+def test_a_filter_finds_what_rms_and_largest_error_do_not() -> None:
     found = _asked({"last_hidden_state": _text(_hidden(_model(layer_norm_eps=2e-7)))})
     assert found.rms < found.rms_limit
     assert found.max < found.max_limit
@@ -140,13 +140,13 @@ def test_a_pattern_gives_away_what_rms_and_largest_error_let_pass() -> None:
     assert _named(found)[0] == {"epsilon"}
 
 
-def test_what_cannot_be_told_apart_is_named_together() -> None:
-    """q kᵀ of exchanged projections is (q kᵀ)ᵀ: the same number."""
+def test_indistinguishable_faults_are_named_together() -> None:
+    """With query and key exchanged, the scores q kᵀ become (q kᵀ)ᵀ, so both faults give the same values."""
     found = _asked({"last_hidden_state": _text(_hidden(_swapped()))})
     assert {tuple(f.name for f in e.faults) for e in found.tied} == {("query-key-swapped",), ("scores-transposed",)}
 
 
-def test_two_at_once() -> None:
+def test_two_simultaneous_faults_are_named() -> None:
     hidden = _hidden(_model(hidden_act="relu"), attention_mask=None)
     found = _asked({"last_hidden_state": _text(hidden)})
     assert found.explanations[0].explains
@@ -156,7 +156,7 @@ def test_two_at_once() -> None:
 
 
 @pytest.mark.parametrize("name", ["cls", "mean", "mean-with-padding", "max", "mean-normalised", "pooler"])
-def test_right_outputs_conform_under_their_pooling(name: str) -> None:
+def test_correct_outputs_conform_under_their_pooling(name: str) -> None:
     hidden = _hidden(_model())
     makers: dict[str, Callable[[], Tensor]] = {
         "cls": lambda: hidden[:, 0],
@@ -173,7 +173,7 @@ def test_right_outputs_conform_under_their_pooling(name: str) -> None:
     assert all(u.expected_z < 12.0 for u in found.unseen)
 
 
-def test_a_pooling_mistake_is_told_as_pooling() -> None:
+def test_a_pooling_mistake_is_reported_as_pooling() -> None:
     outputs = {"embedding": _text(_hidden(_model()).mean(1))}
     found = _asked(outputs, pooling="mean")
     assert not found.conforms
@@ -191,14 +191,14 @@ def test_a_correct_system_raises_no_alarm_in_its_own_format(dtype: str, exact: b
         assert _asked(given, dtype=dtype).conforms
 
 
-def test_another_format_than_promised_is_told_as_such() -> None:
+def test_a_format_other_than_the_promised_one_is_reported() -> None:
     found = _asked({"last_hidden_state": _text(_hidden(_model("bfloat16")))})
     assert not found.conforms
     best = found.explanations[0]
     assert (best.faults, best.dtype, best.explains) == ((), "bfloat16", True)
 
 
-def test_a_tensor_as_torch_prints_it_is_enough(tmp_path: Path) -> None:
+def test_a_tensor_as_printed_by_torch_is_enough(tmp_path: Path) -> None:
     hidden = _hidden(_model(layer_norm_eps=1e-3))
     torch.set_printoptions(threshold=10, sci_mode=False)
     try:
@@ -215,7 +215,7 @@ def test_a_tensor_as_torch_prints_it_is_enough(tmp_path: Path) -> None:
     assert _named(found)[0] == {"epsilon"}
 
 
-def test_a_part_of_a_table() -> None:
+def test_a_part_of_a_table_is_enough() -> None:
     hidden = _hidden(_model(), token_type_ids=None)
     part = OutputTable(_text(hidden[:, [0, 3]][:, :, 5:20]), {"positions": [0, 3], "features": list(range(5, 20))})
     found = _asked({"last_hidden_state": part})
@@ -226,7 +226,7 @@ def test_a_part_of_a_table() -> None:
     assert rounded.digits == 3.0
 
 
-def test_what_nothing_explains_is_said_so() -> None:
+def test_an_unexplained_difference_is_reported_as_such() -> None:
     hidden = _hidden(_model())
     noise = 0.05 * torch.randn(hidden.shape, generator=torch.Generator().manual_seed(0))
     found = _asked({"last_hidden_state": _text(hidden + noise)})
@@ -236,7 +236,7 @@ def test_what_nothing_explains_is_said_so() -> None:
     assert all(e.accounted < 0.5 for e in found.explanations)
 
 
-# The command
+# Tests of the command.
 
 
 @pytest.fixture(scope="module")
@@ -277,7 +277,7 @@ def test_every_kind_of_file_is_read(folder: Path, tmp_path: Path, capsys: pytest
     assert _call(folder, tmp_path / "f.txt", "--batch", str(tmp_path / "batch.json"), "--output", "last_hidden_state") == 0
 
 
-def test_what_the_command_prints(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_finding(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "out.json"
     hidden = _hidden(_model(layer_norm_eps=1e-3))
     file.write_text(json.dumps({**{k: v.tolist() for k, v in _inputs().items()}, "embedding": _text(_mean(hidden))}))
@@ -291,7 +291,7 @@ def test_what_the_command_prints(folder: Path, tmp_path: Path, capsys: pytest.Ca
     assert json.loads(capsys.readouterr().out)["explanations"][0]["faults"][0]["name"] == "epsilon"
 
 
-def test_markdown_escapes_what_it_tells() -> None:
+def test_markdown_escapes_what_it_reports() -> None:
     rendered = markdown(document(_asked({"pooler_output": _text(_model().pooler(_hidden(_model())).detach())})))
     assert rendered.startswith("**conforms, as far as these outputs show**\n\nread: 128 numbers of pooler.activation;")
     assert "faults would have been detected" in rendered
@@ -320,7 +320,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_file_is_refused_with_what_and_where(
+def test_a_bad_file_is_refused_with_the_place_and_the_reason(
     name: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content, said = BAD[name]
@@ -332,7 +332,7 @@ def test_a_bad_file_is_refused_with_what_and_where(
     assert said in capsys.readouterr().err
 
 
-def test_usage(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors_are_reported(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _call(folder, tmp_path / "missing.json") == 2
     file = tmp_path / "a.json"
     file.write_text('{"input_ids": [[1, 2]], "embedding": [[0.1, "..."]]}')
@@ -346,16 +346,16 @@ def test_usage(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
         assert said in capsys.readouterr().err
 
 
-# The parts
+# Tests of the parts.
 
 
-def test_the_unit_of_a_printed_number() -> None:
+def test_the_rounding_unit_of_a_printed_number() -> None:
     assert [unit(t) for t in ("0.1234", "1.", "-3", "1.25e-03", ".5")] == pytest.approx([1e-4, 1.0, 1.0, 1e-5, 0.1])
     with pytest.raises(ValueError, match="x"):
         unit("x")
 
 
-def test_ellipses_stand_for_what_is_left_out() -> None:
+def test_ellipses_stand_for_omitted_numbers() -> None:
     known = filled([["1.0", "...", "2.00"], "...", [None, "...", "3"]], (4, 5), "x")
     assert np.argwhere(~np.isnan(known.values)).tolist() == [[0, 0], [0, 4], [3, 4]]
     assert known.units[0].tolist() == [0.1, 0.0, 0.0, 0.0, 0.01]
@@ -368,7 +368,7 @@ def test_ellipses_stand_for_what_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("name", POOLINGS)
-def test_a_pooling_s_jacobian_is_that_of_its_function(name: str) -> None:
+def test_a_poolings_jacobian_is_the_derivative_of_its_function(name: str) -> None:
     pooling = POOLINGS[name]
     known = resolved({"embedding": OutputTable(np.zeros((BATCH.size, 32)))}, CHECKPOINT.architecture, BATCH)
     network = BlackBox(CHECKPOINT.architecture, CHECKPOINT.weights, BATCH, known, (pooling,))

@@ -1,4 +1,4 @@
-"""`diagnose` of embeddings: texts that were cut, prefixes that were left out, and poolings, are named with their numbers."""
+"""`diagnose` of embeddings: truncated texts, omitted prefixes and wrong poolings are named with their numbers."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ from conformance.goldens.discriminating import weights
 from conformance.model.tokenizer import tokenized
 from conformance.numerics.formats import Array
 from conformance.oracle.pooling import WEIGHTS
-from conformance.tests.dense import ARCHITECTURE, TANH, directory, network
+from conformance.tests.dense_modules import ARCHITECTURE, TANH, directory, network
 from implementations.hugging_face import hf_eager
 
 Captured = pytest.CaptureFixture[str]
@@ -73,7 +73,7 @@ def test_a_mistake_in_the_inputs_is_named_with_its_length_or_its_prefix(
     assert found.explanations[0].faults[0].where == "in the inputs"
 
 
-def test_right_embeddings_of_the_same_texts_conform() -> None:
+def test_correct_embeddings_of_the_same_texts_conform() -> None:
     assert diagnose(NORMALIZED, BATCH, {"embedding": printed(embeddings(BATCH))}).conforms
 
 
@@ -86,11 +86,11 @@ def test_right_embeddings_of_the_same_texts_conform() -> None:
     ],
     ids=["padded at the left", "a mask for each query", "position ids"],
 )
-def test_of_inputs_that_are_no_plain_texts_there_are_no_others(batch: Batch) -> None:
+def test_no_input_mistakes_are_tried_for_inputs_that_are_not_plain_texts(batch: Batch) -> None:
     assert not list(other_inputs(batch))
 
 
-def test_every_length_and_every_shared_prefix_is_tried_and_a_token_of_each_text_is_left() -> None:
+def test_every_length_and_every_shared_prefix_is_tried_and_each_text_keeps_a_token() -> None:
     others = list(other_inputs(BATCH))
     assert [o.sentence.split()[5] for o in others if o.mistake.name == "text-truncated"] == ["8", "7", "6", "5", "4", "3"]
     assert [o.sentence for o in others if o.mistake.name == "prefix-missing"] == [
@@ -106,7 +106,7 @@ def test_every_length_and_every_shared_prefix_is_tried_and_a_token_of_each_text_
 
 
 @pytest.mark.parametrize("pooling", ["weighted-mean", "mean-sqrt-length", "last", "cls", "max"])
-def test_another_pooling_than_the_checkpoint_says_is_a_failure_that_is_named(pooling: str) -> None:
+def test_a_pooling_other_than_the_checkpoints_is_a_failure_that_is_named(pooling: str) -> None:
     other = Checkpoint(ARCHITECTURE.with_(pooling=pooling), NORMALIZED.weights)
     mean = Checkpoint(ARCHITECTURE, NORMALIZED.weights)
     found = diagnose(mean, BATCH, {"embedding": printed(embeddings(BATCH, other))})
@@ -115,7 +115,7 @@ def test_another_pooling_than_the_checkpoint_says_is_a_failure_that_is_named(poo
     assert diagnose(other, BATCH, {"embedding": printed(embeddings(BATCH, other))}).poolings == (pooling,)
 
 
-def test_what_is_normalised_has_one_pooling_for_the_mean_and_the_mean_over_the_root_of_the_length() -> None:
+def test_mean_and_mean_over_root_length_are_one_pooling_once_normalised() -> None:
     names = [p.name for p in in_question(ARCHITECTURE, BATCH, None)]
     assert {"mean", "mean-sqrt-length", "mean-normalised"} <= set(names)
     assert "mean-sqrt-length-normalised" not in names
@@ -124,13 +124,13 @@ def test_what_is_normalised_has_one_pooling_for_the_mean_and_the_mean_over_the_r
     assert "mean-normalised" not in asked
 
 
-def test_every_pooling_by_weights_is_in_question() -> None:
+def test_every_weighted_pooling_is_tried() -> None:
     assert {*WEIGHTS, "max", "pooler"} == {pooling.base for pooling in POOLINGS.values()}
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A directory of sentence-transformers that cuts texts to eight tokens."""
+    """A sentence-transformers directory that truncates texts to eight tokens."""
     made = directory(tmp_path, Checkpoint(ARCHITECTURE, weights(7, ARCHITECTURE)))
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "query", ":", *(f"w{i}" for i in range(89))]
     (made / "0_Transformer" / "vocab.txt").write_text("\n".join(words))
@@ -138,12 +138,12 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def test_a_text_beyond_max_seq_length_is_cut_as_sentence_transformers_cuts_it(folder: Path) -> None:
+def test_a_text_beyond_max_seq_length_is_truncated_as_by_sentence_transformers(folder: Path) -> None:
     batch = tokenized(folder, [(" ".join(f"w{i}" for i in range(12)), None), ("w1", None)])
     assert batch.input_ids.tolist() == [[2, 7, 8, 9, 10, 11, 12, 3], [2, 8, 3, 0, 0, 0, 0, 0]]
 
 
-def test_the_command_names_the_prefix_by_its_tokens(folder: Path, tmp_path: Path, capsys: Captured) -> None:
+def test_the_command_names_the_tokens_of_the_prefix(folder: Path, tmp_path: Path, capsys: Captured) -> None:
     texts = [f"query: w{i} w{i + 9}" for i in range(3)]
     bare = tokenized(folder, [(text.removeprefix("query: "), None) for text in texts])
     checkpoint = Checkpoint(ARCHITECTURE, weights(7, ARCHITECTURE))

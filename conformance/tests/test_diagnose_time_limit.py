@@ -1,4 +1,4 @@
-"""A diagnosis under way: what is reported of it, how a time limit ends it, and that what is taken from another network is exact."""
+"""A diagnosis in progress: its progress reports, its time limit, and the exactness of values reused from another network."""
 
 import json
 from pathlib import Path
@@ -22,8 +22,8 @@ from conformance.progress import watched
 from conformance.report.diagnosis_document import document
 from conformance.report.markdown import markdown
 from conformance.report.terminal import plain
-from conformance.tests.test_checkpoint import _write
 from conformance.tests.test_diagnose import BATCH, CHECKPOINT, _hidden, _inputs, _model, _text
+from conformance.tests.test_own_checkpoints import _write
 from conformance.tests.test_progress import Terminal
 
 
@@ -32,7 +32,7 @@ def _two_faults() -> dict[str, Any]:
 
 
 def _cut_at(stage: str, outputs: dict[str, Any], after: int = 1) -> Diagnosis:
-    """A diagnosis whose time runs out once so many of a stage have begun."""
+    """Return a diagnosis whose time runs out once `after` hypotheses of a stage have begun."""
     reported: list[str] = []
 
     def clock() -> float:
@@ -44,7 +44,7 @@ def _cut_at(stage: str, outputs: dict[str, Any], after: int = 1) -> Diagnosis:
         )
 
 
-def test_every_stage_is_told() -> None:
+def test_every_stage_reports_progress() -> None:
     reported: list[tuple[str, float]] = []
     with watched(lambda what, done: reported.append((what, done))):
         diagnose(CHECKPOINT, BATCH, _two_faults())
@@ -65,12 +65,12 @@ def test_progress_is_shown_on_a_terminal() -> None:
 
 
 def _flat(found: Diagnosis) -> str:
-    """The report in one line."""
+    """Return the report as one line."""
     return " ".join(plain(document(found), 160).split())
 
 
 @pytest.mark.parametrize("stage", [s for s in STAGES if s not in (RIGHT, FAULTS[2], f"verifying {FAULTS[2]}")])
-def test_a_search_that_is_cut_short_says_where_and_what_was_not_tried(stage: str) -> None:
+def test_a_search_that_is_cut_short_reports_where_and_what_was_not_tried(stage: str) -> None:
     hidden = _hidden(_model(hidden_act="relu"), attention_mask=None)
     found = _cut_at(stage, {"embedding": _text(hidden[:, 0])})
     later = [faults for faults in FAULTS if STAGES.index(faults) > STAGES.index(stage)]
@@ -82,14 +82,14 @@ def test_a_search_that_is_cut_short_says_where_and_what_was_not_tried(stage: str
     assert found.explanations or stage in (ELSE, FAULTS[0])
 
 
-def test_what_was_found_before_the_time_ran_out_is_told() -> None:
+def test_a_finding_from_before_the_time_ran_out_is_reported() -> None:
     found = _cut_at(f"verifying {FAULTS[1]}", _two_faults())
     assert found.explanations[0].explains
     assert len(found.explanations[0].faults) == 2
     assert found.cut_short in _flat(found)
 
 
-def test_the_right_network_is_judged_however_short_the_time() -> None:
+def test_the_correct_network_is_judged_whatever_the_time_limit() -> None:
     right = diagnose(CHECKPOINT, BATCH, {"last_hidden_state": _text(_hidden(_model()))}, time_limit=1e-9)
     assert right.conforms
     assert f"at the stage of {RIGHT}, " in right.cut_short
@@ -99,19 +99,19 @@ def test_the_right_network_is_judged_however_short_the_time() -> None:
     assert "no explanation was found within the time limit" in _flat(wrong)
 
 
-def test_without_a_limit_or_within_it_nothing_is_said() -> None:
+def test_without_a_limit_or_within_it_no_note_is_printed() -> None:
     outputs = {"last_hidden_state": _text(_hidden(_model(hidden_act="relu")))}
     assert diagnose(CHECKPOINT, BATCH, outputs).cut_short == ""
     assert diagnose(CHECKPOINT, BATCH, outputs, time_limit=1.0, clock=lambda: 0.0).cut_short == ""
 
 
 @pytest.mark.parametrize("limit", [0, -1.0, float("nan"), True, "soon"])
-def test_a_limit_that_is_no_positive_number_is_refused(limit: Any) -> None:
+def test_a_limit_that_is_not_a_positive_number_is_refused(limit: Any) -> None:
     with pytest.raises(UsageError, match="expected a positive number of seconds"):
         diagnose(CHECKPOINT, BATCH, {}, time_limit=limit)
 
 
-def test_the_command_takes_a_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_accepts_a_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, file = _write(tmp_path), tmp_path / "outputs.json"
     file.write_text(json.dumps({**{k: v.tolist() for k, v in _inputs().items()}, **_two_faults()}))
     call = ["diagnose", "--checkpoint", str(folder), "--outputs", str(file)]
@@ -124,7 +124,7 @@ def test_the_command_takes_a_limit(tmp_path: Path, capsys: pytest.CaptureFixture
     assert captured.err == ""
 
 
-def test_what_is_taken_from_a_network_with_some_of_the_faults_is_exact() -> None:
+def test_values_taken_from_a_network_with_some_of_the_faults_are_exact() -> None:
     known = resolved({"last_hidden_state": OutputTable(np.zeros((BATCH.size, BATCH.length, 32)))}, CHECKPOINT.architecture, BATCH)
     right = Forward(BlackBox(CHECKPOINT.architecture, CHECKPOINT.weights, BATCH, known, ()), format_named("float32"))
     every = placements(right)
@@ -146,7 +146,7 @@ def _first(every: tuple[FaultPlacement, ...], name: str, reach: int) -> FaultPla
     return next(s for s in every if s.fault.name == name and s.reach == reach)
 
 
-def test_what_a_part_of_the_batch_refutes_the_whole_refutes() -> None:
+def test_a_hypothesis_refuted_on_part_of_the_batch_is_refuted_on_all_of_it() -> None:
     outputs = {name: OutputTable(part) for name, part in _two_faults().items()}
     known = resolved(outputs, CHECKPOINT.architecture, BATCH)
     network = BlackBox(CHECKPOINT.architecture, CHECKPOINT.weights, BATCH, known, ())
@@ -159,7 +159,7 @@ def test_what_a_part_of_the_batch_refutes_the_whole_refutes() -> None:
     assert not any(case._judged(case._settled(fit), (), own=True).explains for fit in refuted)
 
 
-def test_each_of_a_stage_is_tried_in_order() -> None:
+def test_the_hypotheses_of_a_stage_are_tried_in_order() -> None:
     budget = SearchBudget(None, lambda: 0.0)
     budget.begin(FAULTS[0], 9)
     assert budget.of_each(lambda x: x**2, range(9)) == [x**2 for x in range(9)]

@@ -1,7 +1,6 @@
-"""Examples in docstrings run, and every public name but the exceptions has one.
+"""Examples in docstrings run, and every public name except the exceptions has one.
 
-They are written as after `from conformance import *`, with NumPy as `np`, `torch` and `torch.nn` as `nn`.
-"""
+The examples assume `from conformance import *`, NumPy as `np`, `torch`, and `torch.nn` as `nn`."""
 
 import doctest
 import inspect

@@ -1,4 +1,4 @@
-"""`bert-conformance explain`: every name that a report may print has an entry, and each text belongs to a name."""
+"""`bert-conformance explain`: every name that a report may print has an entry, and every entry belongs to a name."""
 
 import json
 
@@ -37,8 +37,9 @@ def test_every_name_of_a_group_has_an_entry_of_that_group(group: str) -> None:
         assert entry.sections
 
 
-def test_every_fault_has_an_equation_a_cause_or_a_source_and_a_repair(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conformance.glossary.detectability.detectability", lambda fault: None)  # computed from a golden each time
+def test_every_fault_has_an_equation_a_cause_or_source_and_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    # It is computed from a golden at each call, which is slow.
+    monkeypatch.setattr("conformance.glossary.detectability.detectability", lambda fault: None)
     for name in NAMES["fault"]:
         (entry,) = entries(name)
         sections = dict(entry.sections)
@@ -48,7 +49,7 @@ def test_every_fault_has_an_equation_a_cause_or_a_source_and_a_repair(monkeypatc
         assert sections["source"], name
 
 
-def test_a_fault_is_described_with_its_power_and_what_resembles_it() -> None:
+def test_a_fault_is_described_with_its_detectability_and_similar_faults() -> None:
     (entry,) = entries("norm-variance")
     sections = dict(entry.sections)
     assert sections["faulty equation"] == ("σ² = Σ (x − μ)² / (n − 1)",)
@@ -57,7 +58,7 @@ def test_a_fault_is_described_with_its_power_and_what_resembles_it() -> None:
     assert any(line.startswith("epsilon: ") for line in sections["easily confused with"])
 
 
-def test_a_test_id_a_layers_activation_and_a_golden_as_reports_write_them_are_found() -> None:
+def test_a_test_id_an_activation_of_a_layer_and_a_golden_are_found_as_reports_write_them() -> None:
     assert entries("test_conformance[padding-length-making-bert-tiny-cpu-float32]")[0].name == "padding-length"
     assert entries("encoder.layer.11.attention.self.probs")[0].name == "encoder.layer.N.attention.self.probs"
     assert entries("golden:tiny")[0].group == "golden"
@@ -69,7 +70,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
         entries("norm-varience")
 
 
-def test_the_command_prints_each_form(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_each_format(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "fail", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["group"] == "outcome"
     assert main(["explain", "fail", "--format", "markdown"]) == 0

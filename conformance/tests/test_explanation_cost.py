@@ -1,4 +1,4 @@
-"""What an explanation costs: what is not evaluated, and that what is said does not change by it."""
+"""The cost of explanations: evaluations that are omitted do not change the result."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +23,7 @@ def _outputs_of_layers(*plants: Callable[[Bert], None], dtype: str = "float32") 
 
 
 def _counted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[tuple[Any, ...]]:
-    """The calls of a function from now on."""
+    """Return a list that records the calls of a function from now on."""
     calls: list[tuple[Any, ...]] = []
     function = getattr(module, name)
 
@@ -35,13 +35,13 @@ def _counted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[tu
     return calls
 
 
-def test_no_number_is_fitted_where_a_mistake_without_one_explains(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_parameter_is_fitted_where_a_mistake_without_a_parameter_explains_the_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     fits = _counted(monkeypatch, explain, "fitted")
     assert named(_outputs_of_layers(TANH_GELU))
     assert not fits
 
 
-def test_what_explained_one_step_is_tried_first_on_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_explanation_of_one_step_is_tried_first_on_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     searches = _counted(monkeypatch, explain, "_smallest")
     result = check(WRONG["epsilon in the root"].loop.candidate, "tiny", check="optimizer-step")
     assert [finding.name for finding in result.findings] == ["adam-epsilon-in-root"]
@@ -51,7 +51,7 @@ def test_what_explained_one_step_is_tried_first_on_the_next(monkeypatch: pytest.
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("plants", [(EPSILON,), (TANH_GELU,), (EPSILON, TANH_GELU)], ids=["epsilon", "gelu", "both"])
-def test_sets_that_are_compared_on_a_part_of_the_batch_are_those_of_the_whole(
+def test_comparing_sets_on_a_part_of_the_batch_gives_the_result_of_the_whole(
     plants: tuple[Callable[[Bert], None], ...], dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = _outputs_of_layers(*plants, dtype=dtype)
@@ -62,7 +62,7 @@ def test_sets_that_are_compared_on_a_part_of_the_batch_are_those_of_the_whole(
     assert parts
 
 
-def test_pairs_are_not_searched_where_no_mistake_accounts_for_a_third_of_a_small_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_are_not_searched_where_no_mistake_explains_a_third_of_a_small_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def noisy(model: Bert) -> None:
         weight = model.layer(0).attention.self.query.weight
         weight[::2] *= 1.01

@@ -1,4 +1,5 @@
-"""Exports: ours conform, a stranger's archive is seen into without its source, and each trap of exporting is caught by name."""
+"""Exported models: ours conform, the layers of a third-party archive are observed without its source, and each export mistake is
+named."""
 
 import io
 import json
@@ -22,7 +23,7 @@ from conformance.cli import main
 from conformance.errors import UsageError
 from conformance.report.findings import findings
 from conformance.results.to_records import activation_records
-from conformance.tests import traps
+from conformance.tests import export_mistakes
 from implementations import exports
 from implementations import inner_workings as inner
 from implementations.demystified import demystified
@@ -46,7 +47,7 @@ OURS = {
 CASES = [(i, golden) for golden, found in OURS.items() for i in found]
 
 
-def test_a_file_is_written_once_for_the_same_parameters_and_anew_for_others() -> None:
+def test_a_file_is_written_once_for_the_same_parameters_and_again_for_others() -> None:
     written = []
 
     def write(module: nn.Module, example: exports.Example, path: Path) -> None:
@@ -66,7 +67,7 @@ def test_a_file_is_written_once_for_the_same_parameters_and_anew_for_others() ->
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("implementation", "golden"), CASES, ids=lambda p: getattr(p, "name", p))
-def test_it_conforms(implementation: Any, golden: str, dtype: str) -> None:
+def test_the_export_conforms(implementation: Any, golden: str, dtype: str) -> None:
     result = check(implementation, golden, dtype=dtype)
     assert result.conforms, result.reason
 
@@ -75,7 +76,7 @@ def test_it_conforms(implementation: Any, golden: str, dtype: str) -> None:
     "name", ["outputs", "generated-batches", "batching", "mask-omitted", "token-types-omitted", "masked-row", "called-again"]
 )
 @pytest.mark.parametrize(("implementation", "golden"), CASES, ids=lambda p: getattr(p, "name", p))
-def test_it_keeps_the_contract_at_other_lengths_and_batch_sizes(implementation: Any, golden: str, name: str) -> None:
+def test_the_export_works_at_other_lengths_and_batch_sizes(implementation: Any, golden: str, name: str) -> None:
     result = run(CHECKS[name], implementation, golden, "cpu", "float32")
     assert result.outcome == "pass", result.reason
 
@@ -88,7 +89,7 @@ def test_the_onnx_export_conforms(name: str) -> None:
 
 
 @needs_onnx
-def test_onnx_runtimes_tanh_is_within_what_a_library_may_be_off() -> None:
+def test_onnx_runtimes_tanh_is_within_the_error_allowed_for_libraries() -> None:
     result = check(exports.hf_onnx, "tanh")
     assert result.conforms, result.reason
 
@@ -101,7 +102,7 @@ def test_the_compiled_reference_conforms() -> None:
     assert check(hf_compiled, "tiny").conforms
 
 
-def test_the_fast_path_runs_where_it_is_said_to() -> None:
+def test_the_fast_path_is_taken_where_expected() -> None:
     checkpoint = load_golden("tiny").checkpoint
     ids, mask = torch.arange(8).reshape(2, 4), torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1]])
 
@@ -111,15 +112,15 @@ def test_the_fast_path_runs_where_it_is_said_to() -> None:
             warnings.simplefilter("ignore")
             return model(ids, torch.zeros_like(ids), mask)[0, 2:]
 
-    assert not padding(torch_encoder_fast).any()  # nested tensors have no padding
+    assert not padding(torch_encoder_fast).any()  # Nested tensors have no padding.
     assert padding(torch_encoder).any()
 
 
-# A stranger's archive: other names, inputs and outputs, and no source at hand.
+# A third-party archive: other names, inputs and outputs, without source.
 
 
 class _Strange(nn.Module):
-    """Nothing in it is called what Hugging Face calls it."""
+    """A model with none of Hugging Face's names."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         super().__init__()
@@ -145,7 +146,7 @@ def _archive(path: Path, golden: str = "tiny", frozen: bool = False) -> Path:
 
 
 @pytest.mark.parametrize("frozen", [False, True], ids=["parameters", "nameless constants"])
-def test_a_strangers_archive_is_seen_into_layer_by_layer(tmp_path: Path, frozen: bool) -> None:
+def test_the_layers_of_a_third_party_archive_are_observed(tmp_path: Path, frozen: bool) -> None:
     result = check(Archive(_archive(tmp_path / "strange.pt", "deep", frozen)), "deep")
     assert result.conforms, result.reason
     seen = {v.activation for v in result.verdicts if v.outcome == "pass"}
@@ -156,21 +157,21 @@ def test_a_strangers_archive_is_seen_into_layer_by_layer(tmp_path: Path, frozen:
 
 @pytest.mark.parametrize("of", [making_bert, inner_workings], ids=lambda i: i.name)
 @pytest.mark.parametrize("write", [exports.scripted, exports.frozen], ids=["scripted", "frozen"])
-def test_scripted_and_frozen_archives_are_seen_into(of: Any, write: Any) -> None:
+def test_the_layers_of_scripted_and_frozen_archives_are_observed(of: Any, write: Any) -> None:
     result = check(Export(f"{of.name}-{write.__name__}", of, write, ".pt"), "tiny")
     assert result.conforms, result.reason
     assert result.coverage[0] >= 25
 
 
 @pytest.mark.parametrize("of", [making_bert, inner_workings, demystified], ids=lambda i: i.name)
-def test_the_seeds_are_exported_and_seen_into(of: Any) -> None:
+def test_the_layers_of_the_exported_seed_implementations_are_observed(of: Any) -> None:
     golden = "sinusoidal" if of is demystified else "tiny"
     result = check(Export(f"{of.name}-exported", of, exports.exported, ".pt2", interior=True), golden)
     assert result.conforms, result.reason
 
 
 class _Wrong(HuggingFace):
-    """GELU's tanh form in layer 1, and an epsilon of 1e-5 in layer 0."""
+    """A model with GELU's tanh form in layer 1 and an epsilon of 1e-5 in layer 0."""
 
     def build(self, checkpoint: Checkpoint) -> Any:
         model = super().build(checkpoint)
@@ -187,7 +188,7 @@ EXPORTERS: list[Any] = [
 
 
 @pytest.mark.parametrize(("write", "suffix"), EXPORTERS)
-def test_a_mistake_inside_an_export_is_found_at_its_place_by_name(write: Any, suffix: str) -> None:
+def test_a_mistake_inside_an_export_is_named_at_its_place(write: Any, suffix: str) -> None:
     result = check(Export(f"wrong{suffix}", _Wrong("sdpa"), write, suffix), "tiny")
     assert [v.activation for v in result.origins] == [
         "encoder.layer.0.output.LayerNorm",
@@ -197,12 +198,12 @@ def test_a_mistake_inside_an_export_is_found_at_its_place_by_name(write: Any, su
 
 
 def _rendered(result: Result) -> set[str]:
-    """Every name that is reported, alone or with what it cannot be distinguished from."""
+    """Return every reported name, alone or with those it cannot be distinguished from."""
     found = findings(activation_records(result))
     return {name for f in found if f.fault for name in (f.fault.name, *f.others)}
 
 
-# Correct archives that are unusual.
+# Correct archives with unusual computations.
 
 
 class _InPlace(inner.BertSelfOutput):
@@ -222,33 +223,33 @@ class _KeysFirst(inner.BertSelfAttention):
 
 
 def _with(part: str, kind: type[nn.Module]) -> nn.Module:
-    model = traps.module()
+    model = export_mistakes.module()
     for layer in model.bert.encoder.layer:
         getattr(layer.attention, part).__class__ = kind
     return model
 
 
 def _logits_in(dtype: torch.dtype) -> Any:
-    return lambda model, *inputs: traps._logits(model, *inputs).to(dtype).clone()
+    return lambda model, *inputs: export_mistakes._logits(model, *inputs).to(dtype).clone()
 
 
 UNUSUAL = {
-    "in place": lambda: traps.Called(_with("output", _InPlace), traps._logits),
-    "keys first": lambda: traps.Called(_with("self", _KeysFirst), traps._logits),
-    "outputs cast and cloned": lambda: traps.Called(traps.module(), _logits_in(torch.float32)),
+    "in place": lambda: export_mistakes.Called(_with("output", _InPlace), export_mistakes._logits),
+    "keys first": lambda: export_mistakes.Called(_with("self", _KeysFirst), export_mistakes._logits),
+    "outputs cast and cloned": lambda: export_mistakes.Called(export_mistakes.module(), _logits_in(torch.float32)),
 }
 
 
 @pytest.mark.parametrize("name", UNUSUAL)
-def test_an_unusual_archive_that_is_right_conforms_looked_into_and_as_it_is(name: str, tmp_path: Path) -> None:
-    archive = Archive(traps.traced(UNUSUAL[name](), tmp_path / "unusual.pt"))
+def test_an_unusual_correct_archive_conforms_with_and_without_its_layers_observed(name: str, tmp_path: Path) -> None:
+    archive = Archive(export_mistakes.traced(UNUSUAL[name](), tmp_path / "unusual.pt"))
     for seen in (archive, archive.unobserved):
-        result = check(seen, traps.GOLDEN)
+        result = check(seen, export_mistakes.GOLDEN)
         assert result.conforms, result.reason
 
 
-def test_no_axis_is_taken_for_another_in_a_square_batch(tmp_path: Path) -> None:
-    """torch's own attention has its sequences first inside, and six rows of six tokens look the same from both sides."""
+def test_axes_are_not_confused_in_a_square_batch(tmp_path: Path) -> None:
+    """torch's own attention is sequence-first inside, and a batch of six rows of six tokens has the same shape both ways."""
     golden = load_golden("tiny")
     square = {k: v[:, 4:10] if v.ndim == 2 else v for k, v in golden.batches["padded"].arrays().items() if "label" not in k}
     square["attention_mask"] = square["attention_mask"] | (square["attention_mask"].sum(1, keepdims=True) == 0)
@@ -257,7 +258,7 @@ def test_no_axis_is_taken_for_another_in_a_square_batch(tmp_path: Path) -> None:
     def how(m: nn.Module, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
         return m(ids, types, mask)
 
-    path = traps.traced(traps.Called(model, how), tmp_path / "first.pt")
+    path = export_mistakes.traced(export_mistakes.Called(model, how), tmp_path / "first.pt")
     result = check(Archive(path), golden_of("square", golden.checkpoint, {"square": Batch.of(square)}))
     assert result.conforms, result.reason
 
@@ -267,7 +268,7 @@ def test_an_unusual_exported_program_conforms(how: str, tmp_path: Path) -> None:
     class Beside(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.model = traps.module()
+            self.model = export_mistakes.module()
 
         def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor | None, Tensor]:
             return None, self.model(input_ids, attention_mask, token_type_ids).logits
@@ -287,30 +288,33 @@ def test_an_unusual_exported_program_conforms(how: str, tmp_path: Path) -> None:
     )
 
 
-def test_a_program_that_returns_nothing_known_is_told(tmp_path: Path) -> None:
-    path = traps.traced(traps.Called(traps.module(), lambda m, *inputs: traps._logits(m, *inputs).flip(-1)), tmp_path / "x.pt")
+def test_a_program_that_returns_nothing_known_is_reported(tmp_path: Path) -> None:
+    path = export_mistakes.traced(
+        export_mistakes.Called(export_mistakes.module(), lambda m, *inputs: export_mistakes._logits(m, *inputs).flip(-1)),
+        tmp_path / "x.pt",
+    )
     for seen in (Archive(path), Archive(path).unobserved):
         result = check(seen, "tiny")
         assert result.outcome == "fail"
         assert "it returns (6, 3), and none of it is known for an output" in result.reason
 
 
-# The traps.
+# Export mistakes.
 
 NAMED: dict[str, tuple[Callable[[Path], Path], set[str]]] = {
-    "training mode": (traps.in_training_mode, {"dropout-active"}),
-    "token types baked": (traps.token_types_baked, {"token-types-other"}),
-    "mask baked": (traps.mask_baked, {"mask-other"}),
-    "inputs swapped": (traps.inputs_swapped, {"token-types-from-mask", "mask-from-token-types"}),
-    "mask dropped": (traps.mask_dropped, {"mask-ignored"}),
-    "reduced precision": (traps.reduced_precision, {"precision-bfloat16", "result-bfloat16"}),
+    "training mode": (export_mistakes.in_training_mode, {"dropout-active"}),
+    "token types baked": (export_mistakes.token_types_baked, {"token-types-other"}),
+    "mask baked": (export_mistakes.mask_baked, {"mask-other"}),
+    "inputs swapped": (export_mistakes.inputs_swapped, {"token-types-from-mask", "mask-from-token-types"}),
+    "mask dropped": (export_mistakes.mask_dropped, {"mask-ignored"}),
+    "reduced precision": (export_mistakes.reduced_precision, {"precision-bfloat16", "result-bfloat16"}),
 }
 
 
 @pytest.mark.parametrize("trap", NAMED)
-def test_the_trap_is_caught_by_name(trap: str, tmp_path: Path) -> None:
+def test_each_export_mistake_is_named(trap: str, tmp_path: Path) -> None:
     fall, names = NAMED[trap]
-    result = check(Archive(fall(tmp_path)), traps.GOLDEN)
+    result = check(Archive(fall(tmp_path)), export_mistakes.GOLDEN)
     assert result.outcome == "fail"
     assert names <= _rendered(result)
 
@@ -318,21 +322,21 @@ def test_the_trap_is_caught_by_name(trap: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("trap", "checked", "words"),
     [
-        (traps.length_baked, "generated-batches", "its length is baked in: it runs at 16, and at no other"),
-        (traps.batch_baked, "batching", "its batch size is baked in: it runs at 6, and at no other"),
+        (export_mistakes.length_baked, "generated-batches", "its length is baked in: it runs at 16, and at no other"),
+        (export_mistakes.batch_baked, "batching", "its batch size is baked in: it runs at 6, and at no other"),
     ],
     ids=["length", "batch size"],
 )
-def test_a_size_that_is_baked_in_is_told(trap: Any, checked: str, words: str, tmp_path: Path) -> None:
+def test_a_constant_size_in_an_export_is_reported(trap: Any, checked: str, words: str, tmp_path: Path) -> None:
     archive = Archive(trap(tmp_path))
-    assert check(archive, traps.GOLDEN).conforms  # the size that it was made at is right
-    result = run(CHECKS[checked], archive, traps.GOLDEN, "cpu", "float32")
+    assert check(archive, export_mistakes.GOLDEN).conforms  # The size with which it was exported is correct.
+    result = run(CHECKS[checked], archive, export_mistakes.GOLDEN, "cpu", "float32")
     assert result.outcome in ("fail", "crash")
     assert words in result.reason
 
 
 @needs_onnx
-def test_sizes_that_an_onnx_model_declares_are_told(tmp_path: Path) -> None:
+def test_sizes_declared_by_an_onnx_model_are_reported(tmp_path: Path) -> None:
     def fixed(module: nn.Module, example: Any, path: Path) -> None:
         torch.onnx.export(module, example, path, dynamo=True, verbose=False)
 
@@ -341,15 +345,15 @@ def test_sizes_that_an_onnx_model_declares_are_told(tmp_path: Path) -> None:
     assert "sizes are baked into it: its input input_ids is declared as [3, 7]" in result.reason
 
 
-def test_the_same_module_without_a_trap_conforms(tmp_path: Path) -> None:
-    path = traps.traced(traps.Called(traps.module(), traps._logits), tmp_path / "right.pt")
-    assert check(Archive(path), traps.GOLDEN).conforms
+def test_the_same_module_exported_correctly_conforms(tmp_path: Path) -> None:
+    path = export_mistakes.traced(export_mistakes.Called(export_mistakes.module(), export_mistakes._logits), tmp_path / "right.pt")
+    assert check(Archive(path), export_mistakes.GOLDEN).conforms
 
 
 # Files.
 
 
-def test_run_judges_a_file_that_is_named_both_looked_into_and_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_judges_a_file_with_and_without_its_layers_observed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = _archive(tmp_path / "strange.pt")
     assert (
         main(["run", "-i", str(path), "--golden", "tiny", "--golden", "sinusoidal", "--out", str(tmp_path), "--format", "json"])
@@ -366,7 +370,7 @@ def test_run_judges_a_file_that_is_named_both_looked_into_and_as_it_is(tmp_path:
     assert "of another checkpoint: it holds no tensor of the shape of bert.embeddings.token_type" in checks[2]["reason"]
 
 
-def test_inputs_whose_names_say_nothing_are_to_be_named(tmp_path: Path) -> None:
+def test_inputs_with_uninformative_names_must_be_named(tmp_path: Path) -> None:
     class Nameless(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -388,7 +392,7 @@ def test_inputs_whose_names_say_nothing_are_to_be_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".pt2", pytest.param(".onnx", marks=needs_onnx)])
-def test_a_damaged_file_is_told(tmp_path: Path, suffix: str) -> None:
+def test_a_damaged_file_is_reported(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"damaged{suffix}"
     path.write_bytes(b"no such thing")
     result = check(Archive(path), "tiny")
@@ -404,7 +408,7 @@ def test_a_file_of_no_known_kind_is_refused(tmp_path: Path) -> None:
 
 
 class _Runs:
-    """What writes a file when it is unpickled."""
+    """An object that writes a file when it is unpickled."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -413,7 +417,7 @@ class _Runs:
         return Path.touch, (self.file,)
 
 
-def test_code_that_is_pickled_in_an_exported_program_is_not_run(tmp_path: Path) -> None:
+def test_pickled_code_in_an_exported_program_is_not_run(tmp_path: Path) -> None:
     good, evil, pickled = tmp_path / "good.pt2", tmp_path / "evil.pt2", io.BytesIO()
     torch.export.save(torch.export.export(nn.Linear(2, 2), (torch.ones(1, 2),)), good)
     torch.save(_Runs(tmp_path / "ran"), pickled)

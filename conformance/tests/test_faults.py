@@ -1,4 +1,4 @@
-"""The catalogue: its faults are complete as values, change what they say they change, and compose."""
+"""The catalogue of faults: every entry is complete, changes what it declares to change, and composes with others."""
 
 import re
 from collections import Counter
@@ -32,7 +32,7 @@ def test_there_are_more_than_sixty_forward_faults_and_each_has_one_name() -> Non
     assert [name for name, count in Counter(f.name for f in CATALOGUE).items() if count > 1] == []
 
 
-def test_every_mistake_that_the_project_set_out_to_name_has_a_filter_and_none_that_is_held_out_has() -> None:
+def test_every_required_mistake_has_a_filter_and_no_held_out_mistake_has_one() -> None:
     named = set(BY_NAME) | {f.name for f in FITTED} | set(ALIASES)
     assert set(LISTED) - named == set()
     assert HELD_OUT & named == set()
@@ -41,14 +41,14 @@ def test_every_mistake_that_the_project_set_out_to_name_has_a_filter_and_none_th
 
 
 @pytest.mark.parametrize("fault", CATALOGUE, ids=lambda f: f.name)
-def test_a_fault_tells_what_it_is_and_where_it_was_seen(fault) -> None:  # type: ignore[no-untyped-def]
+def test_a_fault_states_what_it_is_and_where_it_was_observed(fault) -> None:  # type: ignore[no-untyped-def]
     assert fault.sentence.format(value="1", right="2")
     assert ("{value}" in fault.sentence) == (fault.parameter is not None)
     assert fault.source
 
 
 @pytest.mark.parametrize("fault", CATALOGUE, ids=lambda f: f.name)
-def test_a_fault_changes_no_shape_and_leaves_the_right_step_as_it_is(fault) -> None:  # type: ignore[no-untyped-def]
+def test_a_fault_changes_no_shape_and_does_not_modify_the_correct_step(fault) -> None:  # type: ignore[no-untyped-def]
     applied = [name for name, row in NETWORK.table.items() if fault.applies_to(row)]
     for name in applied[:2]:
         right = _step(name)
@@ -60,8 +60,8 @@ def test_a_fault_changes_no_shape_and_leaves_the_right_step_as_it_is(fault) -> N
         np.testing.assert_array_equal(right.value, before)
 
 
-def test_a_fault_with_the_right_number_changes_nothing() -> None:
-    exempt = {"epsilon-outside-root", "norm-unbiased-deviation"}  # wrong without any epsilon, too
+def test_a_fault_with_the_correct_parameter_changes_nothing() -> None:
+    exempt = {"epsilon-outside-root", "norm-unbiased-deviation"}  # Also wrong with an epsilon of 0.
     for fault in CATALOGUE:
         name = next((n for n, row in NETWORK.table.items() if fault.applies_to(row)), None)
         if fault.parameter is not None and name is not None and fault.name not in exempt:
@@ -71,7 +71,7 @@ def test_a_fault_with_the_right_number_changes_nothing() -> None:
             np.testing.assert_allclose(same.value, step.value, rtol=1e-12, atol=1e-15, err_msg=fault.name)
 
 
-def test_two_faults_of_one_step_are_both_there() -> None:
+def test_two_faults_of_one_step_both_take_effect() -> None:
     step = _step("encoder.layer.0.attention.output.LayerNorm")
     once = BY_NAME["residual-doubled"].applied(step, PLACE)
     assert once is not None
@@ -82,7 +82,7 @@ def test_two_faults_of_one_step_are_both_there() -> None:
     np.testing.assert_allclose(both.value, normal * step.site.parameters["weight"] + step.site.parameters["bias"], rtol=1e-12)
 
 
-def test_a_rewritten_result_stays_rewritten_when_its_step_is_changed_again() -> None:
+def test_a_rearranged_result_stays_rearranged_when_its_step_is_changed_again() -> None:
     step = _step("encoder.layer.0.attention.self.query")
     doubled = Altered(step, lambda inner: 2.0 * inner.value)
     unbiased = BY_NAME["bias-missing"].applied(doubled, PLACE)
@@ -90,7 +90,7 @@ def test_a_rewritten_result_stays_rewritten_when_its_step_is_changed_again() -> 
     np.testing.assert_allclose(unbiased.value, 2.0 * (step.value - step.site.parameters["bias"]), rtol=1e-9, atol=1e-12)
 
 
-def test_sources_are_threads_commits_or_said_to_be_constructed() -> None:
+def test_sources_are_threads_commits_or_marked_as_constructed() -> None:
     thread = re.compile(r"[\w./-]+#\d+|[0-9a-f]{9,}")
     for fault in (*CATALOGUE, *FITTED):
         rendered = fault.source

@@ -1,4 +1,4 @@
-"""`golden make`: a golden from a local checkpoint, run on again; what of it is altered, cut short or gone is reported."""
+"""`golden make`: a golden is made from a local checkpoint and run again; altered, truncated or missing parts of it are reported."""
 
 import json
 import shutil
@@ -24,22 +24,22 @@ from conformance.judge.verify import verify
 from conformance.model.digest import content_digest
 from conformance.report.views import TEXTS
 from conformance.results.file import read_results
-from conformance.tests.test_checkpoint import _write
-from conformance.tests.test_commands import BAD
+from conformance.tests.test_diff_report_trace_replay import BAD
+from conformance.tests.test_own_checkpoints import _write
 
 Told = pytest.CaptureFixture[str]
 WEIGHTS = "model.safetensors"
 
 
 def _scale(folder: Path, factor: float) -> None:
-    """Other weights, which round differently in every format, as trained ones do."""
+    """Scale the weights, so that they round differently in every format, as trained weights do."""
     state = torch_files.load_file(folder / WEIGHTS)
     torch_files.save_file({n: t * factor if t.is_floating_point() else t for n, t in state.items()}, folder / WEIGHTS)
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a checkpoint, `my-bert`, and a golden that was made from it, `mine`."""
+    """A folder with a checkpoint, `my-bert`, and a golden made from it, `mine`."""
     home = tmp_path_factory.mktemp("home")
     checkpoint = _write(home / "my-bert")
     _scale(checkpoint, 1.001)
@@ -50,7 +50,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copy(home: Path, tmp_path: Path) -> Path:
-    """Both in another place, to be damaged; the checkpoint is found beside the golden."""
+    """A copy of both, to be damaged; the checkpoint is found beside the golden."""
     shutil.copytree(home, tmp_path / "copy")
     return tmp_path / "copy"
 
@@ -59,7 +59,7 @@ def _run(*arguments: str, out: Path) -> int:
     return main(["run", *arguments, "--out", str(out)])
 
 
-def test_a_golden_that_was_made_is_run_on_again_and_recorded_by_its_digests(home: Path, tmp_path: Path) -> None:
+def test_a_golden_that_was_made_is_used_again_and_recorded_with_its_digests(home: Path, tmp_path: Path) -> None:
     assert _run("-i", "hf-eager", "--golden", str(home / "mine"), "--golden", "tiny", out=tmp_path) == 0
     results = read_results(tmp_path / "results.jsonl")
     assert [c.golden for c in results.checks] == ["mine", "tiny"]
@@ -70,7 +70,7 @@ def test_a_golden_that_was_made_is_run_on_again_and_recorded_by_its_digests(home
     assert recorded.identity != header.goldens["tiny"].identity
 
 
-def test_it_gets_the_batch_that_a_checkpoint_gets_without_inputs_or_those_given(home: Path, tmp_path: Path) -> None:
+def test_a_golden_has_the_generated_batch_or_the_given_ones(home: Path, tmp_path: Path) -> None:
     generated = load_golden(home / "mine").batches["generated"]
     assert generated.input_ids.shape == (4, 16)
     batch = tmp_path / "two.json"
@@ -88,7 +88,7 @@ def test_it_gets_the_batch_that_a_checkpoint_gets_without_inputs_or_those_given(
     assert made.recorded.keys() == made.batches.keys()
 
 
-def test_its_name_is_that_of_the_folder_which_is_called_after_the_checkpoint_where_none_is_said(
+def test_the_name_of_a_golden_is_its_folders_which_defaults_to_the_checkpoints_name(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Told
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -98,7 +98,7 @@ def test_its_name_is_that_of_the_folder_which_is_called_after_the_checkpoint_whe
     assert load_golden("my-bert-golden").name == load_golden("./my-bert-golden").name == "my-bert-golden"
 
 
-def test_in_python_by_its_path(home: Path) -> None:
+def test_load_golden_accepts_a_path(home: Path) -> None:
     assert check("hf-eager", golden=str(home / "mine")).conforms
     assert not check(BAD, golden=str(home / "mine")).conforms
     golden, truth = load_golden(home / "mine"), trace(f"golden:{home / 'mine'}", str(home / "mine"))
@@ -107,8 +107,8 @@ def test_in_python_by_its_path(home: Path) -> None:
         assert np.allclose(array, truth.activations["generated"][name], rtol=1e-10, atol=1e-12)
 
 
-def test_in_another_format_the_truth_is_that_of_the_rounded_weights(home: Path) -> None:
-    """As of the checkpoint itself; the recorded activations are those of the weights as they are."""
+def test_in_another_format_the_reference_uses_the_rounded_weights(home: Path) -> None:
+    """The reference then equals that of the checkpoint itself; the recorded activations use the unrounded weights."""
 
     def global_errors(golden: Golden) -> list[Any]:
         return [verdict.overall for verdict in check("hf-eager", golden, dtype="bfloat16").verdicts]
@@ -117,7 +117,7 @@ def test_in_another_format_the_truth_is_that_of_the_rounded_weights(home: Path) 
     assert global_errors(golden) == global_errors(itself) != global_errors(replace(golden, activations=golden.recorded))
 
 
-def test_diff_and_trace_take_it(home: Path, tmp_path: Path, capsys: Told) -> None:
+def test_diff_and_trace_accept_a_golden_by_its_path(home: Path, tmp_path: Path, capsys: Told) -> None:
     mine = str(home / "mine")
     assert main(["diff", "hf-eager", f"golden:{mine}"]) == 0
     assert main(["diff", "hf-eager", "making-bert", "--golden", mine]) == 0
@@ -131,14 +131,15 @@ def test_diff_and_trace_take_it(home: Path, tmp_path: Path, capsys: Told) -> Non
     assert "is compared on its own inputs: add --golden" in capsys.readouterr().err
 
 
-def test_power_is_told_of_it(home: Path, capsys: Told) -> None:
+def test_the_detectability_of_faults_on_a_golden_is_reported(home: Path, capsys: Told) -> None:
     assert main(["golden", "power", "--golden", str(home / "mine"), "--dtype", "float32", "--format", "json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["golden"] for row in rows} == {str(home / "mine")}
-    assert "weights-bfloat16" in {row["fault"] for row in rows}  # which `tiny`, exact in that format, cannot see
+    # `tiny`, whose weights are exact in that format, cannot show this fault.
+    assert "weights-bfloat16" in {row["fault"] for row in rows}
 
 
-def test_a_failure_on_it_is_run_again_and_shown_by_its_path(home: Path, tmp_path: Path, capsys: Told) -> None:
+def test_a_failure_on_a_golden_given_by_path_is_replayed_and_rendered(home: Path, tmp_path: Path, capsys: Told) -> None:
     mine = str(home / "mine")
     assert _run("-i", BAD, "--golden", mine, out=tmp_path) == 1
     (left,) = (tmp_path / "failures").glob("*.safetensors")
@@ -148,7 +149,7 @@ def test_a_failure_on_it_is_run_again_and_shown_by_its_path(home: Path, tmp_path
     assert f"bert-conformance run -i {BAD} --golden {mine}" in unescape(TEXTS["html"](read_results(tmp_path / "results.jsonl")))
 
 
-def test_it_verifies_part_by_part(home: Path, capsys: Told) -> None:
+def test_a_golden_is_verified_part_by_part(home: Path, capsys: Told) -> None:
     assert main(["golden", "verify", str(home / "mine"), "tiny", "--format", "json"]) == 0
     rendered = json.loads(capsys.readouterr().out)
     assert [(part["golden"], part["outcome"]) for part in rendered] == [("mine", "pass")] * 3 + [("tiny", "pass")] * 4
@@ -211,10 +212,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_what_was_altered_is_one_clear_error(damage: str, copy: Path, tmp_path: Path, capsys: Told) -> None:
+def test_an_altered_golden_is_one_clear_error(damage: str, copy: Path, tmp_path: Path, capsys: Told) -> None:
     damages, words = DAMAGES[damage]
     _entry(copy / "mine", source=str(copy / "my-bert"))
-    assert load_golden(copy / "mine").checkpoint  # verified once, in this process
+    assert load_golden(copy / "mine").checkpoint  # It is verified once for each process.
     damages(copy)
     assert _run("-i", "hf-eager", "--golden", str(copy / "mine"), out=tmp_path / "out") == 3
     rendered = capsys.readouterr().err
@@ -224,7 +225,7 @@ def test_what_was_altered_is_one_clear_error(damage: str, copy: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("damage", ["tensors altered", "other weights", "checkpoint gone"])
-def test_verify_says_which_part_is_not_as_it_was(damage: str, copy: Path, capsys: Told) -> None:
+def test_verify_names_the_part_that_was_altered(damage: str, copy: Path, capsys: Told) -> None:
     _entry(copy / "mine", source=str(copy / "my-bert"))
     DAMAGES[damage][0](copy)
     assert main(["golden", "verify", str(copy / "mine")]) == 3
@@ -232,7 +233,7 @@ def test_verify_says_which_part_is_not_as_it_was(damage: str, copy: Path, capsys
     assert outcomes == (["fail", "skip", "skip"] if damage == "tensors altered" else ["pass", "fail", "fail"])
 
 
-def test_verify_notices_activations_that_are_not_the_checkpoint_s_though_the_digest_is_right(copy: Path) -> None:
+def test_verify_notices_activations_of_another_network_though_their_digest_is_correct(copy: Path) -> None:
     file = copy / "mine" / STORED
     arrays = numpy_files.load_file(file)
     arrays["activation/generated/pooler.dense"] *= 1 + 1e-9
@@ -243,7 +244,7 @@ def test_verify_notices_activations_that_are_not_the_checkpoint_s_though_the_dig
     assert (last.outcome, last.reason) == ("fail", "golden mine: pooler.dense of generated regenerates differently")
 
 
-def test_it_may_be_moved_with_its_checkpoint_or_away_from_it(home: Path, copy: Path, tmp_path: Path) -> None:
+def test_a_golden_may_be_moved_with_its_checkpoint_or_without_it(home: Path, copy: Path, tmp_path: Path) -> None:
     assert load_golden(copy / "mine").folder == copy / "my-bert"
     alone = tmp_path / "far" / "off" / "mine"
     shutil.copytree(home / "mine", alone)
@@ -251,7 +252,7 @@ def test_it_may_be_moved_with_its_checkpoint_or_away_from_it(home: Path, copy: P
     assert load_golden(alone).checkpoint
 
 
-def test_a_checkpoint_that_was_saved_anew_with_the_same_values_is_the_same(copy: Path) -> None:
+def test_a_checkpoint_that_was_saved_again_with_the_same_values_is_accepted(copy: Path) -> None:
     _write(copy / "other", prefix=False, old_names=True)
     _scale(copy / "other", 1.001)
     assert (copy / "other" / WEIGHTS).read_bytes() != (copy / "my-bert" / WEIGHTS).read_bytes()
@@ -270,7 +271,7 @@ def test_a_checkpoint_that_was_saved_anew_with_the_same_values_is_the_same(copy:
         ("several", "holds tiny, tanh, and a golden of your own lies alone"),
     ],
 )
-def test_what_is_no_golden_is_a_slip_of_the_pen(
+def test_a_path_that_is_not_a_golden_is_a_usage_error(
     golden: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Told
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -286,12 +287,12 @@ def test_what_is_no_golden_is_a_slip_of_the_pen(
         assert words in capsys.readouterr().err
 
 
-def test_a_path_that_is_not_there_is_told_as_one() -> None:
+def test_a_path_that_does_not_exist_is_reported_as_a_path() -> None:
     with pytest.raises(UsageError, match="nowhere is not there; a golden of your own is a folder"):
         load_golden(Path("nowhere"))
 
 
-def test_a_golden_s_name_goes_before_a_folder_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_name_of_a_shipped_golden_takes_precedence_over_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("tiny").mkdir()
     assert load_golden("tiny").activations
@@ -303,7 +304,7 @@ def _made(home: Path, folder: Path) -> int:
     return main(["golden", "make", "--checkpoint", str(home / "my-bert"), "-o", str(folder)])
 
 
-def test_a_golden_is_never_written_over_nor_called_as_a_shipped_one(home: Path, tmp_path: Path, capsys: Told) -> None:
+def test_a_golden_is_never_overwritten_and_cannot_have_the_name_of_a_shipped_one(home: Path, tmp_path: Path, capsys: Told) -> None:
     before = (home / "mine" / STORED).read_bytes()
     assert _made(home, home / "mine") == 2
     assert "is there, and a golden is never written over" in capsys.readouterr().err
@@ -316,7 +317,9 @@ def test_a_golden_is_never_written_over_nor_called_as_a_shipped_one(home: Path, 
     assert _made(home, tmp_path / "empty") == 0
 
 
-def test_what_is_no_checkpoint_or_does_not_fit_it_makes_none(home: Path, tmp_path: Path, capsys: Told) -> None:
+def test_no_golden_is_made_from_an_invalid_checkpoint_or_inputs_that_do_not_fit_it(
+    home: Path, tmp_path: Path, capsys: Told
+) -> None:
     folder = tmp_path / "new"
     for arguments, words in (
         (["--checkpoint", str(tmp_path)], "a checkpoint is a directory with config.json and model.safetensors"),
@@ -327,16 +330,16 @@ def test_what_is_no_checkpoint_or_does_not_fit_it_makes_none(home: Path, tmp_pat
         assert not folder.exists()
 
 
-def test_two_goldens_of_one_name_are_not_run_together(home: Path, copy: Path, tmp_path: Path, capsys: Told) -> None:
+def test_two_goldens_with_the_same_name_cannot_be_used_in_one_run(home: Path, copy: Path, tmp_path: Path, capsys: Told) -> None:
     both = ("--golden", str(home / "mine"), "--golden", str(copy / "mine"))
     assert _run("-i", "hf-eager", *both, out=tmp_path / "out") == 2
     assert "another golden that is asked for is called 'mine', too" in capsys.readouterr().err
 
 
-def test_the_shipped_ones_are_made_by_the_same_hands(tmp_path: Path) -> None:
+def test_the_shipped_goldens_are_reproduced_by_the_same_code(tmp_path: Path) -> None:
     make(tmp_path, [RECIPES["tiny"]])
     assert [part.outcome for part in verify("tiny", tmp_path)] == ["pass"] * 4
     ours, theirs = (json.loads((folder / "manifest.json").read_text())["goldens"] for folder in (tmp_path, fixtures_directory()))
-    # Products in float64 differ in their last bits from one BLAS kernel to another: `verify` judges them, no digest does.
+    # Float64 products differ in their last bits between BLAS kernels: `verify` judges them, so their digests are not compared.
     of_inputs = theirs["tiny"] | {key: ours["tiny"][key] for key in ("stored_digest", "digest")}
     assert ours == {"tiny": of_inputs}

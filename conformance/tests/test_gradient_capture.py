@@ -1,4 +1,4 @@
-"""How a backward pass is asked of a candidate, what it has to answer, and what is said where it does not."""
+"""How a candidate is asked for a backward pass, what it must return, and the messages where it does not."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -22,7 +22,7 @@ from implementations.making_bert import making_bert
 from implementations.torch_encoder import torch_encoder
 
 
-def test_a_mapping_of_the_base_protocol_is_judged_in_whatever_order() -> None:
+def test_a_mapping_in_any_order_from_a_plain_runner_is_judged() -> None:
     class Runner:
         def __init__(self, model: nn.Module) -> None:
             self.model = model
@@ -43,7 +43,7 @@ def test_a_mapping_of_the_base_protocol_is_judged_in_whatever_order() -> None:
 
 
 class Answering(HuggingFace):
-    """Hugging Face's BERT, whose answers to a backward pass are changed."""
+    """Hugging Face's BERT whose results of the backward pass are changed."""
 
     def __init__(self, change: Callable[[dict[str, Any]], Any]) -> None:
         super().__init__("eager")
@@ -71,14 +71,14 @@ ANSWERS: Mapping[str, tuple[Callable[[dict[str, Any]], Any], str, str]] = {
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-def test_what_breaks_the_contract_is_said_of_the_candidate(answer: str) -> None:
+def test_a_broken_contract_is_reported_as_the_candidates_failure(answer: str) -> None:
     change, outcome, reason = ANSWERS[answer]
     result = judged(Answering(change))
     assert result.outcome == outcome
     assert reason in result.reason
 
 
-def test_a_gradient_at_padding_fails_with_the_reason_where_it_begins() -> None:
+def test_a_gradient_at_padding_fails_where_it_begins_with_the_reason() -> None:
     name = "encoder.layer.0.attention.self.key.grad"
 
     def leaking(found: dict[str, Any]) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def test_a_gradient_that_is_not_finite_is_one_origin() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_candidate_in_a_worker_is_judged_as_one_here(dtype: str) -> None:
+def test_a_candidate_in_a_worker_is_judged_as_in_this_process(dtype: str) -> None:
     with WorkerProcess(CandidateWork) as worker:
         there = judged(RemoteCandidate(worker, "hf-sdpa"), dtype=dtype)
     here = judged("hf-sdpa", dtype=dtype)
@@ -107,7 +107,7 @@ def test_a_candidate_in_a_worker_is_judged_as_one_here(dtype: str) -> None:
     ]
 
 
-def test_in_a_worker_without_a_backward_pass_the_check_is_skipped_with_the_reason() -> None:
+def test_a_candidate_in_a_worker_without_a_backward_pass_is_skipped_with_the_reason() -> None:
     with WorkerProcess(CandidateWork) as worker:
         result = judged(RemoteCandidate(worker, "making-bert-traced"))
     assert result.outcome == "skip"
@@ -115,7 +115,7 @@ def test_in_a_worker_without_a_backward_pass_the_check_is_skipped_with_the_reaso
 
 
 def test_a_returned_tensor_that_is_not_reached_has_no_gradient_and_a_tapped_one_has_zeros() -> None:
-    """What a compiled graph returns beside its logits is not what these are computed from."""
+    """The logits do not depend on the tensors that a compiled graph returns beside them."""
     net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
 
     def forward() -> dict[str, Tensor]:
@@ -129,7 +129,7 @@ def test_a_returned_tensor_that_is_not_reached_has_no_gradient_and_a_tapped_one_
     assert not found["0.weight.grad"].any()
 
 
-def test_without_a_backward_pass_the_check_is_skipped_with_the_reason() -> None:
+def test_a_candidate_without_a_backward_pass_is_skipped_with_the_reason() -> None:
     def prepare(checkpoint: Checkpoint, device: str, dtype: str) -> Any:
         model = hf_eager.module(checkpoint, device, dtype)
         return ModuleRunner(model, partial(run, model))
@@ -139,7 +139,7 @@ def test_without_a_backward_pass_the_check_is_skipped_with_the_reason() -> None:
     assert "its runner has no backward pass" in result.reason
 
 
-def test_a_forward_pass_that_records_nothing_is_skipped_with_the_reason() -> None:
+def test_a_forward_pass_without_autograd_is_skipped_with_the_reason() -> None:
     def without(model: Any) -> None:
         model.forward = torch.no_grad()(model.forward)
 
@@ -169,7 +169,7 @@ def test_without_a_loss_the_backward_pass_starts_from_the_hidden_state() -> None
     assert "bert.embeddings.word_embeddings.weight.grad" in found
 
 
-def test_nothing_is_left_behind() -> None:
+def test_no_hooks_or_gradients_remain_afterwards() -> None:
     golden = load_golden("tiny")
     model = hf_eager.module(golden.checkpoint)
     kept = torch.ones_like(model["classifier"].bias)
@@ -181,15 +181,15 @@ def test_nothing_is_left_behind() -> None:
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
-def test_a_source_that_is_not_there_is_an_error() -> None:
+def test_an_unknown_source_is_an_error() -> None:
     net = nn.Sequential(nn.Linear(2, 2))
     found = captured_with_gradients(net, {"y": Tap("0")}, lambda: net(torch.ones(1, 2)) is None or None, "z", torch.ones(1, 2))
     with pytest.raises(CandidateError, match="z, from which the backward pass is to start, is neither tapped nor returned"):
         list(found)
 
 
-def test_the_source_is_the_activation_as_it_is_shown() -> None:
-    """Here features first, and in float64: the gradient is given in the layout of the activation."""
+def test_the_source_is_the_activation_in_the_layout_in_which_it_is_shown() -> None:
+    """Here the activation is shown features first and in float64; the gradient is given in the activation's layout."""
     net = nn.Sequential(nn.Linear(2, 4)).double()
     upstream = torch.arange(12.0).reshape(4, 3)
 
@@ -201,7 +201,7 @@ def test_the_source_is_the_activation_as_it_is_shown() -> None:
     assert torch.equal(found["0.bias.grad"], upstream.double().sum(1))
 
 
-def test_the_gradient_mode_is_that_of_the_caller_while_results_are_read() -> None:
+def test_the_callers_gradient_mode_is_unchanged_while_results_are_read() -> None:
     golden = load_golden("tiny")
     model = hf_eager.module(golden.checkpoint)
     stream = run_backward(model, golden.batches["padded"].on("cpu"), "classifier.loss", torch.ones(()))
@@ -213,7 +213,7 @@ def test_the_gradient_mode_is_that_of_the_caller_while_results_are_read() -> Non
     assert model["classifier"].bias.grad is not None
 
 
-def test_what_is_shown_by_more_than_a_rearrangement_has_no_gradient_to_be_judged() -> None:
+def test_an_activation_shown_by_more_than_a_rearrangement_has_no_judged_gradient() -> None:
     net = nn.Sequential(nn.Linear(2, 4))
 
     def gradients(show: Callable[[str, Tensor], Any]) -> set[str]:
@@ -234,8 +234,8 @@ def test_what_is_shown_by_more_than_a_rearrangement_has_no_gradient_to_be_judged
     assert "a.grad" not in gradients(lambda _, t: [("a", t[:, :2])])
 
 
-def test_gradients_of_layouts_are_those_of_the_checkpoints_parameters() -> None:
-    """Fused, transposed and tied parameters, taken apart again."""
+def test_gradients_in_any_layout_equal_those_of_the_checkpoints_parameters() -> None:
+    """Fused, transposed and tied parameters are unpacked."""
     assert isinstance(torch_encoder, TorchImplementation)
     names = {n for n in observed(judged(torch_encoder)) if n.startswith("bert.")}
     assert {f"bert.encoder.layer.0.attention.self.{part}.weight.grad" for part in ("query", "key", "value")} <= names

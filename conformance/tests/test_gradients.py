@@ -1,4 +1,4 @@
-"""The check `gradients`: wrong backward passes are found, placed and named; correct ones pass, unusual as they may be."""
+"""The check `gradients`: wrong backward passes are found, placed and named; correct ones pass, including unusual ones."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -42,10 +42,10 @@ def test_three_wrong_steps_in_two_layers_are_three_origins() -> None:
     }
 
 
-# Mistakes without a name, chosen by a seed: where the gradient is changed, and how.
+# Mistakes without a name, at places chosen by a seed: where the gradient is changed, and how.
 _PLACES = {
     "bert.encoder.layer.0.output.dense": {"encoder.layer.0.intermediate.intermediate_act_fn.grad"},
-    # The context is seen at the input of this module, behind the change, and is computed from these.
+    # The context is read at the input of this module, after the change, and is computed from these activations.
     "bert.encoder.layer.0.attention.output.dense": {f"encoder.layer.0.attention.self.{n}.grad" for n in ("value", "probs")},
     "bert.encoder.layer.1.output.dense": {"encoder.layer.1.intermediate.intermediate_act_fn.grad"},
     "bert.pooler.activation": {"pooler.dense.grad"},
@@ -100,7 +100,7 @@ def test_correct_backward_passes_pass(name: str, golden: str, dtype: str) -> Non
 
 
 def _checkpointed(*, reentrant: bool) -> Plant:
-    """Layers whose interior is computed again in the backward pass."""
+    """Recompute the interior of each layer in the backward pass."""
 
     def plant(model: Any) -> None:
         for layer in model["bert"].encoder.layer:
@@ -111,7 +111,7 @@ def _checkpointed(*, reentrant: bool) -> Plant:
 
 
 def _chunked(model: Any) -> None:
-    """The feed-forward network, a few positions at a time."""
+    """Run the feed-forward network on a few positions at a time."""
     for layer in model["bert"].encoder.layer:
         feed = layer.feed_forward_chunk
         layer.feed_forward_chunk = lambda x, feed=feed: torch.cat([feed(part) for part in x.split(5, 1)], 1)
@@ -146,7 +146,7 @@ def _functions_by_hand(model: Any) -> None:
 
 
 def _in_place(model: Any) -> None:
-    """An output that is overwritten after its gradient was asked for."""
+    """Overwrite an output in place after its gradient was requested."""
     for layer in model["bert"].encoder.layer:
         layer.output.dropout.register_forward_hook(lambda _m, _a, x: (x * 1.0).add_(0.0))
 
@@ -174,20 +174,20 @@ def test_unusual_correct_backward_passes_pass(how: str, dtype: str) -> None:
     assert origins(judged(Changed(UNUSUAL[how]), dtype=dtype)) == {}
 
 
-def test_batches_that_attend_to_the_padding_token_are_left_out() -> None:
+def test_batches_that_attend_to_the_padding_token_are_omitted() -> None:
     golden = load_golden("odd-width")
     with pytest.raises(NotApplicable, match="attends to the token 0"):
         backward_passes(HuggingFace("eager"), golden, Case("hf-eager", golden.name))
 
 
 @pytest.mark.parametrize("name", ["norms of seven kinds", "GELUs of four kinds", "softmaxes of three kinds"])
-def test_backward_steps_of_one_kind_may_round_otherwise_in_each_layer(name: str) -> None:
+def test_backward_steps_of_one_kind_may_use_another_arithmetic_in_each_layer(name: str) -> None:
     found = judged(CORRECT[name], dtype="bfloat16", depth="screen")
     assert (found.outcome, found.reason) == ("pass", "")
 
 
 @pytest.mark.parametrize("wrong", ["mean detached", "tanh-GELU's derivative", "softmax without its sum", "skip twice"])
-def test_a_mistake_does_not_pass_by_a_wide_arithmetic_that_its_like_have_no_need_of(wrong: str) -> None:
+def test_a_mistake_does_not_pass_under_a_wide_arithmetic_that_other_steps_of_its_kind_do_not_need(wrong: str) -> None:
     planted = WRONG[wrong]
     found = origins(judged(WithWrongBackward(planted), dtype="bfloat16", source="cls.loss"))
     assert found == dict.fromkeys(planted.at, (planted.named,))

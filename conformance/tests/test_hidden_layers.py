@@ -1,4 +1,5 @@
-"""Candidates that hide layers: a mistake that all of them have is named, with its places, and what a pass excludes counts them."""
+"""Candidates that hide layers: a mistake in all of them is named with its places, and the mistakes excluded by a pass include
+theirs."""
 
 from collections.abc import Callable
 
@@ -69,7 +70,7 @@ def judged(*plants: Callable[[Bert], None], golden: str = "tiny", dtype: str = "
 
 
 def named(result: Result) -> list[set[tuple[str, str]]]:
-    """Of each activation that fails, the faults of the best explanation, each with its place."""
+    """Return the faults of the best explanation of each failing activation, each with its place."""
     return [{(f.name, f.step) for f in verdict.local.named} for verdict in result.origins if verdict.local]
 
 
@@ -79,7 +80,7 @@ def test_a_mistake_in_every_hidden_layer_is_named_at_all_its_places(name: str, d
     assert named(judged(plant, dtype=dtype)) == [{(name, step) for step in steps}]
 
 
-def test_the_number_that_every_hidden_layer_has_wrong_is_estimated() -> None:
+def test_the_wrong_number_in_every_hidden_layer_is_estimated() -> None:
     (verdict,) = judged(EPSILON).origins
     assert verdict.local
     for fault in verdict.local.named:
@@ -98,7 +99,7 @@ def test_a_mistake_in_one_of_the_hidden_layers_is_placed_there() -> None:
     assert named(judged(_tanh_gelu_in_layer_0)) == [{("gelu-variant", gelu)}]
 
 
-def test_where_every_other_layer_is_hidden_each_failure_names_the_mistake_of_its_layers() -> None:
+def test_where_every_other_layer_is_hidden_each_failure_names_the_mistake_of_the_layers_before_it() -> None:
     found = named(judged(EPSILON, golden="deep", layers=(1, 3, 5)))
     assert [{name for name, _ in one} for one in found] == [{"epsilon"}] * 3
     assert [len(one) for one in found] == [5, 4, 4]
@@ -112,13 +113,13 @@ def test_a_pass_excludes_mistakes_of_hidden_layers_that_would_fail(plant: Callab
     assert {fault for one in named(judged(plant, dtype=dtype)) for fault, _ in one} == {name}
 
 
-def test_a_pass_does_not_exclude_what_the_rounding_of_the_hidden_layers_hides() -> None:
+def test_a_pass_does_not_exclude_a_mistake_that_the_rounding_of_hidden_layers_masks() -> None:
     result = judged(TANH_GELU, dtype="bfloat16")
     assert result.conforms
     assert {s.fault: s.separable for s in excludes(result.verdicts)}["gelu-variant"] == 0
 
 
-def test_hidden_layers_are_searched_where_rows_are_the_choices_of_a_question() -> None:
+def test_hidden_layers_are_searched_for_multiple_choice() -> None:
     exposes = {"encoder.layer.2.output.LayerNorm"}.__contains__
     several = network("sentence-heads", 1)
     assert several.batches["sentence-heads-1"].choice_labels is not None

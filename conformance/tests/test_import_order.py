@@ -1,4 +1,5 @@
-"""Imports point one way: between modules there is no cycle, and a package imports only those that stand before it."""
+"""Imports have one direction: there is no cycle between modules, and a package imports only packages that precede it in the
+order."""
 
 import ast
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ ORDER = (
     "cli",
     "__main__",
 )
-# Imported for annotations alone, or when a function is called: no import at the time of import.
+# Imports for annotations only and imports inside functions do not count as imports at import time.
 LATE = {
     ("conformance.errors", "conformance.model.batch"),
     ("conformance.candidates.registry", "conformance.mapping.mapped"),
@@ -50,7 +51,7 @@ def modules() -> dict[str, ast.Module]:
 
 
 def imported(tree: ast.Module, known: dict[str, ast.Module]) -> Iterator[str]:
-    """Modules of this package that a module imports anywhere, in functions and for annotations too."""
+    """Return the modules of this package that a module imports anywhere, including in functions and for annotations."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "conformance":
             for alias in node.names:
@@ -66,15 +67,15 @@ def package(module: str) -> str:
 def graph() -> dict[str, set[str]]:
     known = modules()
     found = {name: {m for m in imported(tree, known) if m != name and m != "conformance"} for name, tree in known.items()}
-    del found["conformance"]  # the public names, each imported when it is asked for
+    del found["conformance"]  # The public names are imported when first requested.
     return found
 
 
-def test_every_package_and_module_has_its_place_in_the_order(graph: dict[str, set[str]]) -> None:
+def test_every_package_and_module_has_a_place_in_the_order(graph: dict[str, set[str]]) -> None:
     assert {package(module) for module in graph} == set(ORDER)
 
 
-def test_a_package_imports_only_those_before_it(graph: dict[str, set[str]]) -> None:
+def test_a_package_imports_only_packages_before_it(graph: dict[str, set[str]]) -> None:
     backwards = {
         (module, other)
         for module, others in graph.items()
@@ -94,7 +95,7 @@ def test_no_cycle_between_modules(graph: dict[str, set[str]]) -> None:
     assert len(order) == len(graph)
 
 
-def test_a_cycle_would_be_found() -> None:
+def test_a_cycle_is_detected() -> None:
     with pytest.raises(CycleError):
         list(TopologicalSorter({"a": {"b"}, "b": {"a"}}).static_order())
 

@@ -1,4 +1,4 @@
-"""What training starts from: constants, and draws that are tested exactly."""
+"""The initialisation of a network: constants are compared exactly, and random draws by exact statistical tests."""
 
 from dataclasses import replace
 from typing import Any
@@ -38,7 +38,7 @@ def judged(candidate: Any, dtype: str = "float32", golden: str = "tiny") -> Resu
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_initialization_is_found_where_it_is_and_named(name: str, dtype: str) -> None:
+def test_a_wrong_initialization_is_named_at_its_place(name: str, dtype: str) -> None:
     wrong = WRONG[name]
     said = {verdict.activation: verdict.reason for verdict in judged(wrong.candidate, dtype).failures}
     assert wrong.named in said[at(0, wrong.at)], said
@@ -56,23 +56,23 @@ def test_an_unusual_correct_initialization_passes(name: str, dtype: str) -> None
     ("candidate", "golden"),
     [*((each, "tiny") for each in (hf_eager, hf_sdpa, making_bert, inner_workings, torch_encoder)), (demystified, "sinusoidal")],
 )
-def test_the_implementations_start_as_they_have_to(candidate: Any, golden: str, dtype: str) -> None:
+def test_the_implementations_initialise_as_required(candidate: Any, golden: str, dtype: str) -> None:
     result = judged(candidate, dtype, golden)
     assert result.outcome == "pass", str(result)
 
 
-def test_layers_that_are_copies_are_told_from_the_layer_that_they_are_copies_of() -> None:
+def test_layers_that_are_copies_are_distinguished_from_the_copied_layer() -> None:
     failed = [verdict.activation for verdict in judged(WRONG["layers that are copies"].candidate).failures]
     assert len(failed) == 6
     assert all("layer.1." in name and name.endswith("weight") for name in failed)
 
 
-def test_without_an_initialization_it_is_skipped_with_the_reason() -> None:
+def test_a_candidate_without_an_initialization_is_skipped_with_the_reason() -> None:
     result = judged(replace(making_bert, untrained=None))
     assert (result.outcome, "does not say what training starts from" in result.reason) == ("skip", True)
 
 
-def test_in_a_worker_it_is_judged_as_it_is_here() -> None:
+def test_an_initialization_in_a_worker_is_judged_as_in_this_process() -> None:
     with WorkerProcess(CandidateWork) as worker:
         there = judged(RemoteCandidate(worker, "implementations.making_bert:making_bert"))
         without = judged(RemoteCandidate(worker, "implementations.torch_encoder:torch_encoder_fast"))
@@ -82,7 +82,7 @@ def test_in_a_worker_it_is_judged_as_it_is_here() -> None:
     assert without.outcome == judged(torch_encoder_fast).outcome
 
 
-def test_what_is_no_parameter_or_has_another_shape_or_is_not_finite_fails_alone() -> None:
+def test_an_unknown_name_another_shape_or_a_value_that_is_not_finite_fails_alone() -> None:
     def of(**altered: Any) -> Result:
         class Candidate:
             def prepare(self, *asked: Any) -> Any:
@@ -106,28 +106,28 @@ def test_what_is_no_parameter_or_has_another_shape_or_is_not_finite_fails_alone(
 @given(
     st.sampled_from([0, 1, 2]), st.sampled_from(sorted(FORMATS)), st.tuples(st.integers(1, 64), st.integers(1, 64)), st.integers(0)
 )
-def test_a_draw_from_any_legal_distribution_is_no_alarm(which: int, dtype: str, shape: tuple[int, int], seed: int) -> None:
+def test_draws_from_the_legal_distributions_raise_no_alarm(which: int, dtype: str, shape: tuple[int, int], seed: int) -> None:
     architecture, storage = GOLDEN.checkpoint.architecture.with_(initializer_range=0.03), format_named(dtype)
     x = storage.round(drawn(which, 0.03, shape, seed))
     assert wrong_initially({f"{DENSE}.weight": x}, architecture, storage, 1e-6) == {}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_alarms_are_no_more_frequent_than_asked_for(dtype: str) -> None:
+def test_false_alarms_are_no_more_frequent_than_requested(dtype: str) -> None:
     trials, alpha, storage = 300, 0.02, format_named(dtype)
     found = sum(not fits(storage.round(drawn(0, 0.05, (16, 16), seed)), legal(0.05)[0], storage, alpha) for seed in range(trials))
-    assert binom.sf(found - 1, trials, 4 * alpha) > 1e-6  # four tests
+    assert binom.sf(found - 1, trials, 4 * alpha) > 1e-6  # Four tests.
     assert found > 0
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf"), 1])
-def test_a_range_that_is_none_is_refused(value: float) -> None:
+def test_an_invalid_range_is_refused(value: float) -> None:
     with pytest.raises(UnsupportedArchitectureError, match="initializer_range"):
         GOLDEN.checkpoint.architecture.with_(initializer_range=value)
 
 
 def drawn(which: int, deviation: float, shape: tuple[int, ...], seed: int) -> Any:
-    """By inversion of the distribution's own function, on a grid."""
+    """Draw by inversion of the distribution function on a grid."""
     grid = np.linspace(-8.0 * deviation, 8.0 * deviation, 200_001)
     levels = legal(deviation)[which].cdf(grid)
     inside = (levels > 0.0) & (levels < 1.0)

@@ -1,4 +1,5 @@
-"""The second seed: every tensor's shape in the walk's order, its components by themselves, head masks, chunks, losses."""
+"""The second seed implementation: every tensor's shape in the walkthrough's order, each component, head masks, chunks and
+losses."""
 
 from dataclasses import replace
 from typing import Any
@@ -24,7 +25,7 @@ OUTPUT = [(2, 9, 3072), WORDS, WORDS, WORDS]
 LAYER = [*SELF_ATTENTION, *SELF_OUTPUT, *INTERMEDIATE, *OUTPUT]
 POOLER = [WORDS, (2, 768), (2, 768), (2, 768)]
 MODEL = [*EMBEDDINGS, *LAYER * 12, *POOLER]
-CLASSIFICATION = [(2, 768), (2, 2), ()]  # what comes after the walk's last tensor
+CLASSIFICATION = [(2, 768), (2, 2), ()]  # These follow the walkthrough's last tensor.
 
 HIDDEN = torch.empty(WORDS, device="meta")
 META = IDS.to("meta")
@@ -53,20 +54,20 @@ def told_of(call: Any) -> list[tuple[int, ...]]:
     ],
     ids=lambda part: part.__name__ if isinstance(part, type) else "",
 )
-def test_each_component_alone_tells_the_walks_shapes_in_its_order(component: Any, inputs: Any, shapes: Any) -> None:
+def test_each_component_alone_reports_the_walkthroughs_shapes_in_order(component: Any, inputs: Any, shapes: Any) -> None:
     with torch.device("meta"):
         made = component(BertConfig())
     assert told_of(lambda: made(*inputs)) == shapes
 
 
-def test_the_whole_tells_the_walks_shapes_then_the_classification() -> None:
+def test_the_whole_network_reports_the_walkthroughs_shapes_and_then_the_classification() -> None:
     with torch.device("meta"):
         model = walk.BertForSequenceClassification(BertConfig())
     shapes = told_of(lambda: model(META, (IDS > 0).long().to("meta"), torch.zeros_like(META), labels=LABELS.to("meta")))
     assert shapes == [*MODEL, *CLASSIFICATION]
 
 
-def test_nothing_is_told_when_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_shape_is_reported_without_a_listener(capsys: pytest.CaptureFixture[str]) -> None:
     with shape_log(print):
         walk.BertPooler(BertConfig(hidden_size=12))(torch.ones(1, 2, 12))
     assert "first token, tanh (1, 12)" in capsys.readouterr().out
@@ -82,7 +83,7 @@ def test_it_conforms(dtype: str) -> None:
 
 
 def _only_layers(name: str, **changes: Any) -> Any:
-    """The candidate with only the outputs of its layers and the classification seen."""
+    """Return the candidate with only the outputs of its layers and of the classification observed."""
     seen = {
         Tap("bert.encoder.layer.{layer}"): "encoder.layer.{layer}.output.LayerNorm",
         "bert.embeddings": "embeddings.dropout",
@@ -104,7 +105,7 @@ def test_a_feed_forward_network_in_chunks_of_any_length_conforms(chunk: int) -> 
 
 
 def _without_head(layer: int, head: int) -> Checkpoint:
-    """The golden's network with the output projection of one head's context zeroed: what a head mask must come to."""
+    """Return the golden's network with the output projection of one head's context zeroed, which equals masking that head."""
     checkpoint = load_golden("tiny").checkpoint
     size, name = checkpoint.architecture.head_size, f"bert.encoder.layer.{layer}.attention.output.dense.weight"
     weight = np.array(checkpoint.weights[name])
@@ -113,7 +114,7 @@ def _without_head(layer: int, head: int) -> Checkpoint:
 
 
 @pytest.mark.parametrize("by_layer", [True, False])
-def test_a_masked_head_is_a_head_without_output(by_layer: bool) -> None:
+def test_masking_a_head_equals_zeroing_its_output_projection(by_layer: bool) -> None:
     golden = load_golden("tiny")
     mask = torch.ones(2, 4)
     mask[1, 2] = 0.0
@@ -133,7 +134,7 @@ def test_a_masked_head_is_a_head_without_output(by_layer: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", ["single_label_classification", "multi_label_classification", "regression"])
-def test_each_loss_is_hugging_faces(kind: str) -> None:
+def test_each_loss_equals_hugging_faces(kind: str) -> None:
     from transformers import BertConfig as TheirConfig
     from transformers import BertForSequenceClassification
 
@@ -145,7 +146,7 @@ def test_each_loss_is_hugging_faces(kind: str) -> None:
     torch.manual_seed(0)
     theirs = BertForSequenceClassification(TheirConfig(**sizes, num_labels=count, problem_type=kind)).eval()
     ours = walk.BertForSequenceClassification(BertConfig(**sizes, num_labels=count)).eval()
-    ours.load_state_dict(theirs.state_dict())  # strictly: every name is theirs
+    ours.load_state_dict(theirs.state_dict())  # strict=True: every name must be one of theirs.
     ids = IDS % 50
     expected = theirs(ids, labels=labels)
     loss, logits = ours(ids, labels=labels)

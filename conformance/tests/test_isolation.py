@@ -1,4 +1,5 @@
-"""Work in a process of its own: what hangs is ended, what ends the process has crashed, and the next question is answered."""
+"""Work in a separate process: work that hangs is ended, work that ends the process is a crash, and the next question is
+answered."""
 
 import os
 import pickle
@@ -44,7 +45,7 @@ from conformance.progress import report_progress, watched
 
 
 class Doing:
-    """Does what the question says; `Reason` says it again."""
+    """Work that does what the question says; `Reason` repeats it."""
 
     is_whole = True
 
@@ -71,7 +72,7 @@ class Doing:
 
 
 def _end() -> socket.socket:
-    """The end at which answers are sent, as a candidate finds it."""
+    """Return the end of the pipe on which answers are sent, as a candidate could find it."""
     for number in range(3, 100):
         try:
             found = socket.socket(fileno=os.dup(number))
@@ -83,7 +84,7 @@ def _end() -> socket.socket:
 
 
 class _Code:
-    """Runs where it is unpickled."""
+    """An object that runs code when it is unpickled."""
 
     def __reduce__(self) -> Any:
         return (os.mkdir, (os.environ["RAN"],))
@@ -118,7 +119,7 @@ def _stalled(end: socket.socket) -> None:
     time.sleep(600.0)
 
 
-_NESTED = encoded(Answer(Found(()), True)).replace(b"\x90", b"\x91" * 100_000 + b"\x90")  # in MessagePack: a list in a list
+_NESTED = encoded(Answer(Found(()), True)).replace(b"\x90", b"\x91" * 100_000 + b"\x90")  # A MessagePack list inside a list.
 
 FORGERIES: dict[str, Callable[[socket.socket], object]] = {
     "lists in lists": lambda end: end.sendall(_framed(_NESTED)),
@@ -163,7 +164,8 @@ def test_an_interrupt_while_the_server_is_started_is_delivered_afterwards() -> N
     passed: list[str] = []
 
     def interrupted() -> None:
-        signal.pthread_kill(threading.get_ident(), signal.SIGINT)  # one to the process goes to any thread that has no block
+        # A signal to the process is delivered to any thread that does not block it.
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
         passed.append("went on")
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -203,7 +205,7 @@ def test_an_interrupt_while_a_worker_is_started_leaves_no_traceback_of_the_worke
     assert (ran.stdout, ran.stderr) == ("interrupted True\n", "")
 
 
-def test_a_process_that_hangs_or_ends_is_reported_and_questions_before_and_after_are_answered() -> None:
+def test_work_that_hangs_or_ends_its_process_is_reported_and_other_questions_are_answered() -> None:
     heard = []
     with WorkerProcess(Doing, Limits(seconds=1.0)) as there, watched(lambda what, done: heard.append((what, done))):
         works, hangs, dies, again = [_came_of(there, question) for question in ("works", "hangs", "dies", "works")]
@@ -215,14 +217,14 @@ def test_a_process_that_hangs_or_ends_is_reported_and_questions_before_and_after
     assert heard == [("at work", 0.5)] * 4
 
 
-def test_arrays_go_both_ways_large_and_small() -> None:
+def test_large_and_small_arrays_are_sent_in_both_directions() -> None:
     with WorkerProcess(Doing) as there:
         for array in (np.ones(3), np.arange(50_000.0).reshape(100, 500), np.empty((0, 4)), np.asfortranarray(np.eye(200))):
             _, (doubled,) = there.ask("answers by an array", {"x": array}, array.nbytes)
             np.testing.assert_array_equal(doubled, 2.0 * array)
 
 
-def test_what_it_writes_is_shown_up_to_its_limit() -> None:
+def test_the_output_of_a_worker_is_shown_up_to_its_limit() -> None:
     shown: list[str] = []
     with WorkerProcess(Doing, Limits(output=1000), shown.append) as there:
         there.ask("writes")
@@ -232,7 +234,7 @@ def test_what_it_writes_is_shown_up_to_its_limit() -> None:
     assert len(text) < 1100
 
 
-def test_after_a_device_is_broken_a_new_process_answers() -> None:
+def test_after_a_broken_device_a_new_process_answers() -> None:
     with WorkerProcess(Doing) as there:
         there.ask("works")
         first = there.process
@@ -243,7 +245,7 @@ def test_after_a_device_is_broken_a_new_process_answers() -> None:
 
 
 @pytest.mark.parametrize("forgery", FORGERIES)
-def test_what_is_written_where_answers_are_sent_is_the_candidates_crash_and_runs_nothing(
+def test_data_written_to_the_answer_pipe_by_a_candidate_is_its_crash_and_runs_no_code(
     forgery: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAN", str(tmp_path / "ran"))
@@ -254,7 +256,7 @@ def test_what_is_written_where_answers_are_sent_is_the_candidates_crash_and_runs
 
 
 class Lying(CandidateWork):
-    """Reports what cannot be; the candidate in it is a correct one."""
+    """Work that reports an impossible result for a correct candidate."""
 
     def __init__(self, lie: Reply, parameter: Callable[[str], Any]) -> None:
         super().__init__(parameter)
@@ -274,20 +276,20 @@ LIES: dict[str, Reply] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_an_answer_that_cannot_be_one_is_the_candidates_crash(lie: str) -> None:
+def test_an_impossible_answer_is_the_candidates_crash(lie: str) -> None:
     with WorkerProcess(partial(Lying, LIES[lie])) as there:
         result = check(RemoteCandidate(there, "hf-eager"), "tiny")
     assert result.outcome in ("crash", "fail")
     assert "harness" not in result.reason
 
 
-def test_work_that_cannot_be_made_ready_is_nobodys_crash() -> None:
+def test_a_failure_to_start_the_work_is_not_the_candidates_crash() -> None:
     with WorkerProcess(_not_ready) as there, pytest.raises(FixtureError, match="could not be made ready"):
         there.ask("works")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
-def test_a_candidate_in_a_worker_is_judged_as_one_here(dtype: str) -> None:
+def test_a_candidate_in_a_worker_is_judged_as_in_this_process(dtype: str) -> None:
     here = check("hf-eager", "tiny", dtype=dtype)
     with WorkerProcess(CandidateWork) as worker:
         there = check(RemoteCandidate(worker, "hf-eager"), "tiny", dtype=dtype)
@@ -295,8 +297,8 @@ def test_a_candidate_in_a_worker_is_judged_as_one_here(dtype: str) -> None:
     assert there.outcome == "pass"
 
 
-def test_a_large_activation_is_read_before_the_next_one_is_asked_for() -> None:
-    golden, batch = load_golden("tiny"), Batch.of({"input_ids": np.ones((32, 16), int)})  # activations of 128 KiB
+def test_a_large_activation_is_read_before_the_next_one_is_requested() -> None:
+    golden, batch = load_golden("tiny"), Batch.of({"input_ids": np.ones((32, 16), int)})  # Activations of 128 KiB.
     with WorkerProcess(CandidateWork) as worker:
         runner = RemoteCandidate(worker, "hf-eager").prepare(golden.checkpoint, "cpu", "float32")
         stream = runner(batch.on("cpu"))
@@ -306,7 +308,7 @@ def test_a_large_activation_is_read_before_the_next_one_is_asked_for() -> None:
             first.read()
 
 
-def test_a_runner_whose_place_another_has_taken_is_prepared_anew() -> None:
+def test_a_runner_is_prepared_again_after_another_one_replaced_it() -> None:
     shallow, deep = load_golden("tiny"), load_golden("deep")
     with WorkerProcess(CandidateWork) as worker:
         candidate = RemoteCandidate(worker, "hf-eager")
@@ -326,7 +328,7 @@ def test_a_timeout_is_a_number_of_seconds(seconds: str, capsys: pytest.CaptureFi
     assert "is no number of seconds above 0" in capsys.readouterr().err
 
 
-def test_a_process_leaves_the_network_where_the_system_allows_it_whoever_runs_it() -> None:
+def test_a_worker_has_no_network_where_the_system_allows_it_for_any_user() -> None:
     code = (
         "import os, sys, socket, encodings.idna; from conformance.isolation.confinement import leave_network\n"
         "if sys.argv[1] == 'nobody': os.setgid(65534); os.setuid(65534)\n"

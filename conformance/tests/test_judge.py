@@ -1,4 +1,4 @@
-"""The judge on planted mistakes and on correct candidates."""
+"""The judge, on planted mistakes and on correct candidates."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ import torch
 from conformance import Result, check, golden_of, load_golden
 from conformance.errors import DependencyMissingError
 from conformance.judge.depth import Depth
-from conformance.tests.planted import (
+from conformance.tests.planted_mistakes import (
     MadeOf,
     NativeNorm,
     Plant,
@@ -45,7 +45,7 @@ def _names(result: Result) -> list[tuple[str, str]]:
     return [(f.step, f.name) for v in result.origins if v.local for f in v.local.named]
 
 
-# Of a large network the thread count is varied in float32 alone, for time.
+# On a large network the thread count is varied in float32 only, to save time.
 CORRECT = [("tiny", dtype, threads) for dtype in ("float64", "float32", "bfloat16", "float16") for threads in (1, 2)] + [
     ("minilm", "float32", 2),
     *(("minilm", dtype, 1) for dtype in ("float64", "float32", "bfloat16", "float16")),
@@ -64,7 +64,7 @@ def test_hugging_face_conforms_and_sigma_fits(golden: str, attention: str, dtype
     assert result.conforms, (result.reason, _origins(result))
     rms = result.median_rms
     assert rms is not None
-    # In float64 a product of torch may be that of NumPy to the last bit, as on processors with AVX-512.
+    # In float64 a product of torch can equal NumPy's to the last bit, for instance on processors with AVX-512.
     assert (0.0 if dtype == "float64" else 0.3) <= rms <= 2.0
 
 
@@ -80,7 +80,7 @@ def test_epsilon_in_one_layer_is_an_origin_there_alone_and_is_named_with_its_val
     assert fault.estimate.value == pytest.approx(1e-5, rel=0.01)
 
 
-def test_three_faults_in_three_layers_are_three_origins_and_nothing_else_is_blamed(golden: str) -> None:
+def test_three_faults_in_three_layers_are_three_origins_and_no_other_step_is_blamed(golden: str) -> None:
     last = load_golden(golden).checkpoint.architecture.num_hidden_layers - 1
     result = check(Planted(epsilon(0), tanh_gelu(1), unscaled(last)), golden)
     assert sorted(_names(result)) == sorted(
@@ -107,7 +107,7 @@ def test_tanh_gelu_is_an_origin_in_bfloat16(golden: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", ["tiny", "wide", "deep", "minilm"])
-def test_tanh_gelu_in_every_layer_buys_itself_no_wider_sigma(name: str, dtype: str) -> None:
+def test_tanh_gelu_in_every_layer_is_detected_under_the_tightest_arithmetic(name: str, dtype: str) -> None:
     layers = range(load_golden(_golden(name)).checkpoint.architecture.num_hidden_layers)
     result = check(Planted(*(tanh_gelu(layer) for layer in layers)), name, dtype=dtype)
     places = [f"encoder.layer.{layer}.intermediate.intermediate_act_fn" for layer in layers]
@@ -116,7 +116,7 @@ def test_tanh_gelu_in_every_layer_buys_itself_no_wider_sigma(name: str, dtype: s
 
 
 def _by_hand(constant: float, epsilon: float | None = None) -> Plant:
-    """GELU and LayerNorm written out of operations, in one layer alone."""
+    """GELU and LayerNorm composed of elementary operations, in one layer."""
 
     def plant(model: Any) -> None:
         layer = model["bert"].encoder.layer[1]
@@ -129,13 +129,13 @@ def _by_hand(constant: float, epsilon: float | None = None) -> Plant:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("depth", ["full", "screen"])
-def test_steps_written_by_hand_in_one_layer_are_correct(golden: str, dtype: str, depth: Depth) -> None:
+def test_steps_composed_of_elementary_operations_in_one_layer_are_correct(golden: str, dtype: str, depth: Depth) -> None:
     result = check(Planted(_by_hand(0.5**0.5)), golden, dtype=dtype, depth=depth)
     assert result.conforms, [(v.activation, v.local) for v in result.origins]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_a_mistake_in_one_layer_leaves_a_layer_written_by_hand_alone(dtype: str) -> None:
+def test_a_mistake_in_one_layer_does_not_affect_the_judgement_of_a_layer_composed_of_operations(dtype: str) -> None:
     for written in (lambda x: 0.5 * x + 0.5 * x * torch.erf(x * 0.5**0.5), lambda x: x * (1 - 0.5 * torch.erfc(x * 0.5**0.5))):
         by_hand = _gelu(1, written)
         assert check(Planted(by_hand), "tiny", dtype=dtype).conforms
@@ -143,8 +143,8 @@ def test_a_mistake_in_one_layer_leaves_a_layer_written_by_hand_alone(dtype: str)
         assert _names(result) == [("encoder.layer.0.intermediate.intermediate_act_fn", "gelu-variant")]
 
 
-def test_steps_written_by_hand_speak_against_a_wider_sigma_of_their_like() -> None:
-    """tanh for erf, by hand in bfloat16, in one of twelve layers: it passes as native arithmetic by itself."""
+def test_correct_steps_composed_of_operations_are_evidence_against_a_wider_arithmetic_for_a_mistaken_one() -> None:
+    """The tanh form composed of operations in bfloat16 in one of twelve layers would pass as native arithmetic if judged alone."""
 
     def tanh_form(x: torch.Tensor) -> torch.Tensor:
         return 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
@@ -165,7 +165,7 @@ TANH_FORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     ("name", "dtype", "form"),
     [("minilm", "bfloat16", "cube"), *((("tiny"), dtype, form) for dtype in ("bfloat16", "float16") for form in TANH_FORMS)],
 )
-def test_tanh_gelu_written_by_hand_in_every_layer_is_named(name: str, dtype: str, form: str) -> None:
+def test_tanh_gelu_composed_of_operations_in_every_layer_is_named(name: str, dtype: str, form: str) -> None:
     layers = range(load_golden(_golden(name)).checkpoint.architecture.num_hidden_layers)
     result = check(Planted(*(_gelu(layer, TANH_FORMS[form]) for layer in layers)), name, dtype=dtype)
     places = [f"encoder.layer.{layer}.intermediate.intermediate_act_fn" for layer in layers]
@@ -174,7 +174,7 @@ def test_tanh_gelu_written_by_hand_in_every_layer_is_named(name: str, dtype: str
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", ["tiny", "deep"])
-def test_erf_gelu_written_in_an_order_that_is_not_listed_is_correct(name: str, dtype: str) -> None:
+def test_erf_gelu_in_an_order_of_operations_that_is_not_listed_is_correct(name: str, dtype: str) -> None:
     layers = range(load_golden(name).checkpoint.architecture.num_hidden_layers)
     by_distribution = (_gelu(layer, lambda x: x * torch.special.ndtr(x.double()).to(x.dtype)) for layer in layers)
     assert check(Planted(*by_distribution), name, dtype=dtype).conforms
@@ -203,7 +203,9 @@ ROOTS: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("root", ROOTS)
 @pytest.mark.parametrize("weight_first", [True, False])
-def test_norms_written_by_hand_in_one_layer_in_other_orders_are_correct(root: str, dtype: str, *, weight_first: bool) -> None:
+def test_norms_composed_of_operations_in_other_orders_in_one_layer_are_correct(
+    root: str, dtype: str, *, weight_first: bool
+) -> None:
     class Norm(NativeNorm):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             centred, below = x - x.mean(-1, keepdim=True), ROOTS[root](x, self.eps)
@@ -217,7 +219,7 @@ def test_norms_written_by_hand_in_one_layer_in_other_orders_are_correct(root: st
     assert result.conforms, [(v.activation, v.local) for v in result.origins]
 
 
-def test_a_wrong_constant_and_epsilon_written_by_hand_in_one_layer_are_origins() -> None:
+def test_a_wrong_constant_and_epsilon_composed_of_operations_in_one_layer_are_origins() -> None:
     result = check(Planted(_by_hand(0.75, 1e-2)), "tiny", dtype="bfloat16")
     assert _origins(result) == ["encoder.layer.1.intermediate.intermediate_act_fn", "encoder.layer.1.output.LayerNorm"]
 
@@ -248,7 +250,7 @@ def test_a_norm_with_every_operation_rounded_is_correct(golden: str, dtype: str)
     assert result.conforms, [(v.activation, v.local) for v in result.origins]
 
 
-def test_only_the_final_hidden_state_is_enough_and_a_fault_shows_in_it() -> None:
+def test_a_candidate_that_shows_only_the_last_hidden_state_is_judged_by_it() -> None:
     def last(found: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {"encoder.layer.1.output.LayerNorm": found["encoder.layer.1.output.LayerNorm"]}
 
@@ -278,7 +280,7 @@ def test_values_at_padded_rows_are_not_judged() -> None:
     ],
     ids=["shape", "dtype", "nan", "name"],
 )
-def test_what_breaks_the_contract_fails_alone_and_says_what_was_expected(change, words) -> None:  # type: ignore[no-untyped-def]
+def test_a_broken_contract_fails_alone_with_the_expected_value(change, words) -> None:  # type: ignore[no-untyped-def]
     result = check(MadeOf(change))
     failed = [v for v in result.verdicts if v.outcome == "fail"]
     assert len(failed) == 1
@@ -286,7 +288,7 @@ def test_what_breaks_the_contract_fails_alone_and_says_what_was_expected(change,
     assert result.coverage[0] >= 42
 
 
-def test_what_overflows_in_one_step_is_one_origin() -> None:
+def test_an_overflow_is_one_origin_and_later_steps_are_not_judged() -> None:
     def overflow(model: Any) -> None:
         model["bert"].encoder.layer[0].attention.output.LayerNorm.weight.data.mul_(torch.inf)
 
@@ -328,8 +330,8 @@ def test_the_same_run_gives_the_same_verdicts() -> None:
     assert np.isfinite([v.local.excess for v in first if v.local]).all()
 
 
-def test_a_number_that_stands_in_many_places_is_rounded_once() -> None:
-    """A batch of 30 × 63 tokens asks GELU for 2564 different numbers in bfloat16, at 75600 places."""
+def test_repeated_values_are_treated_as_one_rounding() -> None:
+    """A batch of 30 × 63 tokens evaluates GELU at 2564 distinct bfloat16 values, at 75600 elements."""
     edges = load_golden("edges")
     large = golden_of("large", edges.checkpoint, {"length-63": edges.batches["length-63"]})
     result = check("hf-eager", large, dtype="bfloat16")

@@ -1,4 +1,5 @@
-"""What known failures may speak of: what exists, in this run or another; a slip of the pen is reported with what is nearest."""
+"""What known failures may refer to: anything that exists, in this run or another; a misspelt name is reported with the nearest
+one."""
 
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from conformance.judge.evidence import UNJUDGED, Verdict
 from conformance.results.case import Case
 from conformance.results.result import Result
 
-CASE = Case("mine", "my-checkpoint")  # neither is registered
+CASE = Case("mine", "my-checkpoint")  # Neither is registered.
 
 
 @pytest.mark.parametrize(
@@ -30,10 +31,10 @@ CASE = Case("mine", "my-checkpoint")  # neither is registered
         ({"activation": "*.output.LayerNrm"}, "no activation '*.output.LayerNrm'; did you mean *.output.LayerNorm"),
         ({"activation": "x"}, "no activation 'x'; `bert-conformance trace golden:tiny` prints those that there are"),
         ({"activation": "*", "fault": "epsilom"}, "no fault 'epsilom'; did you mean epsilon"),
-        ({"activation": "*", "fault": "epsilon*"}, "no fault 'epsilon*'; did you mean epsilon"),  # a name, and no pattern
+        ({"activation": "*", "fault": "epsilon*"}, "no fault 'epsilon*'; did you mean epsilon"),  # A name and no pattern.
     ],
 )
-def test_what_matches_nothing_that_exists_is_an_error_with_the_nearest_name(slip: dict[str, str], rendered: str) -> None:
+def test_an_entry_that_matches_nothing_is_an_error_with_the_nearest_name(slip: dict[str, str], rendered: str) -> None:
     entry = KnownFailure(**{"check": "values", "reason": "x", **slip})
     with pytest.raises(UsageError) as caught:
         matched([entry], [CASE])
@@ -48,7 +49,7 @@ def test_what_matches_nothing_that_exists_is_an_error_with_the_nearest_name(slip
         {"golden": "tiny"},
         {"golden": "min*"},
         {"implementation": "hf-*"},
-        {"implementation": "conformance.tests.planted:anything"},  # what a name like this stands for is not imported
+        {"implementation": "conformance.tests.planted_mistakes:anything"},  # A candidate given by such a name is not imported.
         {"implementation": __file__},
         {"dtype": "bfloat16"},
         {"device": "cuda:1"},
@@ -56,7 +57,7 @@ def test_what_matches_nothing_that_exists_is_an_error_with_the_nearest_name(slip
     ],
     ids=str,
 )
-def test_what_exists_and_is_not_run_is_of_another_run(other: dict[str, str]) -> None:
+def test_an_entry_about_something_that_is_not_run_is_ignored(other: dict[str, str]) -> None:
     assert matched([KnownFailure(**{"check": "values", "reason": "x", **other})], [CASE]) == {}
 
 
@@ -71,12 +72,12 @@ def test_what_exists_and_is_not_run_is_of_another_run(other: dict[str, str]) -> 
     ],
     ids=str,
 )
-def test_an_entry_speaks_of_the_run_s_own_names_and_of_activations_of_any_architecture(placed: dict[str, str]) -> None:
+def test_an_entry_may_use_the_names_of_this_run_and_activations_of_any_architecture(placed: dict[str, str]) -> None:
     entry = KnownFailure("values", "x", implementation="min*", golden="my-checkpoint", **placed)
     assert matched([entry], [CASE]) == {CASE: [entry]}
 
 
-def test_an_entry_of_this_run_that_matches_no_case_is_idle() -> None:
+def test_an_entry_about_this_run_that_matches_no_case_is_an_error() -> None:
     cases = [CASE, Case("hf-eager", "tiny")]
     with pytest.raises(UsageError, match="match nothing that is run: check 'values' of mine on tiny"):
         matched([KnownFailure("values", "x", implementation="mine", golden="tiny")], cases)
@@ -102,7 +103,7 @@ def _file(folder: Path) -> Path:
     return file
 
 
-def test_the_command_line_tells_every_slip_of_a_file_before_anything_is_run(
+def test_the_command_line_reports_every_error_in_a_file_before_anything_is_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = _file(tmp_path)
@@ -115,7 +116,7 @@ def test_the_command_line_tells_every_slip_of_a_file_before_anything_is_run(
 
 
 class Bringing:
-    """A candidate that brings a file."""
+    """A candidate that has its own file of known failures."""
 
     def __init__(self, file: Path) -> None:
         self.known_failures = file
@@ -124,7 +125,7 @@ class Bringing:
         raise NotImplementedError
 
 
-def test_a_candidate_s_own_file_goes_through_the_same(tmp_path: Path) -> None:
+def test_a_candidates_own_file_is_checked_in_the_same_way(tmp_path: Path) -> None:
     failed = Result(CASE, "fail", "3 activations fail", 1, executed=True, by_values=True)
     wrong = apply_known_failures(failed, Bringing(_file(tmp_path)), ())
     assert (wrong.outcome, wrong.exit_code) == ("error", 2)
@@ -136,7 +137,7 @@ def test_a_candidate_s_own_file_goes_through_the_same(tmp_path: Path) -> None:
     assert apply_known_failures(failed, Bringing(right), ()).outcome == "xfail"
 
 
-def test_a_known_failure_that_is_not_finite_does_not_excuse_what_is_not_judged_for_it() -> None:
+def test_a_known_failure_that_is_not_finite_does_not_excuse_the_activations_not_judged_because_of_it() -> None:
     broken = Verdict("embeddings.LayerNorm", "norm", "fail", "origin", reason="not finite")
     after = Verdict("encoder.layer.0.attention.self.query", "linear", "not_observed", reason=f"{UNJUDGED} embeddings.LayerNorm")
     result = Result(CASE, "fail", "1 of 2 fails", 1, verdicts=(broken, after), by_values=True)

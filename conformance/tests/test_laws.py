@@ -1,4 +1,4 @@
-"""The laws: each catches its broken candidate, shrunk to the smallest, and lets a correct, unusual one through."""
+"""The laws: each one finds its broken candidate with the smallest example, and passes a correct, unusual candidate."""
 
 import contextvars
 import pickle
@@ -79,18 +79,18 @@ def test_the_law_catches_its_broken_candidate(name: str) -> None:
     assert batch.size <= 2
     assert batch.length <= 8
     assert WORDS[name] in result.reason
-    assert pickle.loads(pickle.dumps(result)).reason == result.reason  # it may have been run in another process
+    assert pickle.loads(pickle.dumps(result)).reason == result.reason  # The law may have been run in another process.
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", LAWS)
-def test_the_law_lets_an_unusual_but_correct_candidate_through(name: str, dtype: str) -> None:
+def test_the_law_passes_an_unusual_correct_candidate(name: str, dtype: str) -> None:
     result = run(CHECKS[name], UNUSUAL.get(name, Candidate(computes="float32")), "tiny", "cpu", dtype)
     assert result.outcome == "pass", result.reason
 
 
 @pytest.mark.parametrize("plant", PLANTED)
-def test_what_is_planted_is_caught_by_the_check_that_is_meant_for_it_and_shrunk(plant: str) -> None:
+def test_a_planted_mistake_is_found_by_the_intended_check_and_its_example_is_minimised(plant: str) -> None:
     candidate, check, (rows, tokens) = PLANTED[plant]
     result = run(CHECKS[check], candidate, "tiny", "cpu", "float32")
     assert result.outcome == "fail", result.reason
@@ -118,9 +118,9 @@ def test_the_readme_has_the_table_of_checks() -> None:
     assert all(check.proves and check.catches for check in CHECKS.values())
 
 
-def test_what_fails_once_and_then_not_is_told_as_that() -> None:
+def test_a_failure_that_does_not_repeat_is_reported_as_such() -> None:
     class Once(HuggingFace):
-        """Wrong at its second call, and never again."""
+        """A candidate whose second call alone is wrong."""
 
         calls = 0
 
@@ -138,27 +138,27 @@ def test_what_fails_once_and_then_not_is_told_as_that() -> None:
     assert "it depends on what was called before" in result.reason
 
 
-def test_what_must_be_refused_can_be_asked_in_a_process_of_its_own() -> None:
+def test_inputs_that_must_be_refused_can_be_tried_in_a_worker() -> None:
     # It has functions that cannot be sent, and a name that can.
     subject = replace(Subject.prepared(making_bert, load_golden("tiny").checkpoint, golden="tiny"), name="making-bert")
     assert answers_in_a_child(subject, Batch.of({"input_ids": [[95]]}))
     assert not answers_in_a_child(subject, Batch.of({"input_ids": [[96]]}))
 
 
-def test_a_candidate_that_is_refused_half_way_leaves_no_mode_behind() -> None:
+def test_a_refusal_during_a_call_leaves_no_mode_changed() -> None:
     def prepare(checkpoint: Any, device: str, dtype: str) -> Any:
         runner = making_bert.prepare(checkpoint, device, dtype)
         return lambda batch: ((name, value[..., :1]) for name, value in runner(batch))
 
     before = contextvars.copy_context()
     subject = Subject.prepared(as_implementation(prepare), load_golden("tiny").checkpoint, golden="tiny")
-    with pytest.raises(CandidateError, match="shape") as kept:  # the error keeps the frames alive
+    with pytest.raises(CandidateError, match="shape") as kept:  # The exception keeps the stack frames alive.
         subject.run(Batch.of({"input_ids": [[1, 2]]}))
     assert kept
     assert dict(contextvars.copy_context()) == dict(before)
 
 
-def test_examples_are_the_same_on_every_machine_under_a_seed_and_others_under_another() -> None:
+def test_examples_depend_only_on_the_seed() -> None:
     def drawn(seed: int) -> list[Any]:
         seen: list[Any] = []
 
@@ -175,7 +175,7 @@ def test_examples_are_the_same_on_every_machine_under_a_seed_and_others_under_an
     assert drawn(1) != drawn(2)
 
 
-def test_batches_are_drawn_of_every_kind() -> None:
+def test_batches_of_every_kind_are_drawn() -> None:
     architecture = load_golden("tiny").checkpoint.architecture
     seen: list[Batch] = []
 
@@ -198,7 +198,7 @@ def test_batches_are_drawn_of_every_kind() -> None:
     assert max(int(batch.input_ids.max()) for batch in seen) == architecture.vocab_size - 1
 
 
-def test_a_known_failure_is_strict_only_where_the_examples_are_the_same_each_time() -> None:
+def test_a_known_failure_is_strict_only_where_the_examples_are_deterministic() -> None:
     known = [KnownFailure("repeated", "it races")]
     for seed, outcome in ((0, "xpass"), (None, "pass")):
         result = run(CHECKS["repeated"], HuggingFace("eager"), "tiny", "cpu", "float32", 1, Plan(2, seed))
@@ -224,7 +224,7 @@ FURTHER: dict[str, tuple[Any, str, str]] = {
 @pytest.mark.parametrize("name", FURTHER)
 def test_a_further_broken_candidate_is_caught(name: str) -> None:
     candidate, check, words = FURTHER[name]
-    run(CHECKS["repeated"], candidate, "tiny", "cpu", "float32", 1, Plan(1))  # whatever was run before
+    run(CHECKS["repeated"], candidate, "tiny", "cpu", "float32", 1, Plan(1))  # The result must not depend on earlier runs.
     result = run(CHECKS[check], candidate, "tiny", "cpu", "float32")
     assert result.outcome in ("fail", "crash"), result.reason
     assert words in result.reason
@@ -234,7 +234,7 @@ def test_a_further_broken_candidate_is_caught(name: str) -> None:
 
 
 class WithoutGradients(HuggingFace):
-    """Turns gradients off when it is prepared, and hands over arrays."""
+    """A candidate that turns gradients off when it is prepared, and yields arrays."""
 
     def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
         model = self.module(checkpoint, device, dtype)
@@ -245,7 +245,7 @@ class WithoutGradients(HuggingFace):
 
 
 class OneMemory(HuggingFace):
-    """Yields every activation in the same memory."""
+    """A candidate that yields every activation in the same memory."""
 
     def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
         runner = super().prepare(checkpoint, device, dtype)
@@ -260,7 +260,7 @@ class OneMemory(HuggingFace):
 
 
 class FewerWithoutMask(HuggingFace):
-    """Shows no probabilities where there is no mask."""
+    """A candidate that shows no probabilities where there is no mask."""
 
     def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
         runner = super().prepare(checkpoint, device, dtype)
@@ -278,7 +278,7 @@ class FewerWithoutMask(HuggingFace):
     ],
     ids=lambda p: type(p).__name__ if not isinstance(p, list) else p[0],
 )
-def test_a_further_correct_candidate_is_let_through(candidate: Any, checks: list[str]) -> None:
+def test_a_further_correct_candidate_passes(candidate: Any, checks: list[str]) -> None:
     for name in checks:
         result = run(CHECKS[name], candidate, "tiny", "cpu", "float32")
         assert result.outcome == "pass", (name, result.reason)
@@ -286,7 +286,7 @@ def test_a_further_correct_candidate_is_let_through(candidate: Any, checks: list
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_a_kink_raises_no_alarm(dtype: str) -> None:
-    """A ReLU whose input rounds to the other side of 0."""
+    """The input of a ReLU may round to the other side of 0."""
     tiny = load_golden("tiny")
     checkpoint = Checkpoint(tiny.checkpoint.architecture.with_(hidden_act="relu"), tiny.checkpoint.weights)
     golden = golden_of("relu", checkpoint, tiny.batches)
@@ -296,7 +296,7 @@ def test_a_kink_raises_no_alarm(dtype: str) -> None:
             assert result.outcome == "pass", result.reason
 
 
-def test_what_is_not_exposed_or_has_no_table_is_a_skip_with_its_reason() -> None:
+def test_a_hidden_output_or_a_missing_table_is_a_skip_with_its_reason() -> None:
     logits = VARIANTS["logits only"]
     result = run(CHECKS["moments"], logits, "tiny", "cpu", "float32")
     assert (result.outcome, result.declared) == ("skip", False)
@@ -305,7 +305,7 @@ def test_what_is_not_exposed_or_has_no_table_is_a_skip_with_its_reason() -> None
     assert (result.outcome, result.declared) == ("skip", False)
 
 
-def test_an_example_is_for_the_goldens_that_it_fits_and_lacks_nothing() -> None:
+def test_an_example_is_used_only_on_goldens_that_it_fits_and_must_be_complete() -> None:
     beyond = Example(Batch.of({"input_ids": [[80]]}), {"tokens": 1, "id": 80})
     assert run(CHECKS["padding-length"], demystified, "sinusoidal", "cpu", "float32", known=[beyond]).outcome == "pass"
     short = Example(Batch.of({"input_ids": [[8]]}))
@@ -314,7 +314,7 @@ def test_an_example_is_for_the_goldens_that_it_fits_and_lacks_nothing() -> None:
     assert "lacks the variation 'tokens'" in result.reason
 
 
-def test_what_failed_is_remembered_and_tried_first_and_kept_apart_from_other_hunts() -> None:
+def test_a_failing_example_is_stored_and_tried_first_separately_for_each_search() -> None:
     remembered = InMemoryExampleDatabase()
 
     def holds(example: Example) -> float:
@@ -334,7 +334,7 @@ def test_what_failed_is_remembered_and_tried_first_and_kept_apart_from_other_hun
 
 
 @pytest.mark.parametrize("law", [name for name in LAWS if name != "tokenization"])
-def test_boundaries_are_among_the_examples_of_every_law(law: str) -> None:
+def test_boundary_cases_are_among_the_examples_of_every_law(law: str) -> None:
     architecture = load_golden("tiny").checkpoint.architecture
     made: Law = entry_point(CHECKS[law])
     lengths = []
@@ -350,7 +350,7 @@ def test_boundaries_are_among_the_examples_of_every_law(law: str) -> None:
     assert made.once or {1, 7, 8, 9, 15, 16, 17, longest} <= set(lengths)
 
 
-def test_a_failure_at_a_boundary_is_shrunk_as_far_as_it_stays_there() -> None:
+def test_a_failure_at_a_boundary_is_minimised_only_as_far_as_it_stays_at_the_boundary() -> None:
     made: Law = entry_point(CHECKS["generated-batches"])
     architecture, found = load_golden("tiny").checkpoint.architecture, SearchState()
 

@@ -1,4 +1,5 @@
-"""The check `learning`: what learns passes, what does not fails, and what cannot be asked for is skipped with the reason."""
+"""The check `learning`: a network that learns passes, one that does not fails, and one that cannot be checked is skipped with
+the reason."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class _OtherLoop(HuggingFace):
-    """transformers' network and loop, the batches and the gradients of which are changed on the way."""
+    """transformers' network and training loop, with changed batches or gradients."""
 
     def __init__(self, batch: Callable[[Any], Any] = lambda b: b, gradient: float = 1.0) -> None:
         super().__init__("eager", "other loop")
@@ -36,7 +37,7 @@ class _OtherLoop(HuggingFace):
 
 
 def _shifted(batch: Any) -> Any:
-    """Each label stands one place too far; what is labelled there says nothing of it, since rows are exchanged."""
+    """Shift each label by one position; the token there gives no information about the label, since rows are exchanged."""
     batch.labels = batch.labels.roll(1, 0)
     return batch
 
@@ -80,7 +81,7 @@ def test_a_fifth_of_the_steps_is_enough(monkeypatch: pytest.MonkeyPatch) -> None
         (hf_eager, "tiny", "bfloat16", "steps are lost in the rounding"),
     ],
 )
-def test_what_cannot_be_asked_for_is_skipped_with_the_reason(candidate: Any, golden: str, dtype: str, reason: str) -> None:
+def test_an_impossible_request_is_skipped_with_the_reason(candidate: Any, golden: str, dtype: str, reason: str) -> None:
     result = check(candidate, golden, dtype=dtype, check="learning")
     assert result.outcome == "skip"
     assert reason in result.reason

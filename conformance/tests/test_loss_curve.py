@@ -1,4 +1,4 @@
-"""The check `loss-curve`: correct loops pass, and one that goes wrong, early or late, fails at the step at which it does."""
+"""The check `loss-curve`: correct loops pass, and a wrong one fails at the first wrong step, early or late."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,7 +29,7 @@ LOST = 50
 
 
 def _forgetful(groups: Any, training: Training) -> torch.optim.Optimizer:
-    """Adam whose averages are lost after step 50, as by a resumed run that restores the parameters alone."""
+    """Adam that loses its averages after step 50, like a resumed run that restores only the parameters."""
     made = ByHand(groups, training)
 
     def forget(*_: Any) -> None:
@@ -42,7 +42,7 @@ def _forgetful(groups: Any, training: Training) -> torch.optim.Optimizer:
 
 
 def _decayed_after(groups: Any, training: Training) -> torch.optim.Optimizer:
-    """The decay is taken from what the update leaves."""
+    """AdamW whose decay is computed from the updated parameters."""
 
     class After(ByHand):
         @torch.no_grad()
@@ -75,7 +75,7 @@ def _rate_off(training: Training, step: int) -> float:
     return 1.01 * training.rate(step)
 
 
-BROKEN = {  # candidates, and the first step that is wrong
+BROKEN = {  # Candidates and their first wrong step.
     "averages lost": (lambda: Loop(_forgetful).candidate, LOST + 1),
     "rate 1 % off": (lambda: Loop(rate=_rate_off).candidate, 2),
     "bias correction missing": (lambda: WRONG["bias correction missing"].loop.candidate, 2),
@@ -85,14 +85,14 @@ BROKEN = {  # candidates, and the first step that is wrong
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_loop_that_goes_wrong_fails_at_the_step_at_which_it_does(name: str) -> None:
+def test_a_wrong_loop_fails_at_its_first_wrong_step(name: str) -> None:
     made, first = BROKEN[name]
     result = check(made(), "tiny", check="loss-curve")
     assert (result.outcome, result.exit_code) == ("fail", 1)
     assert f"linear: after step {first} cls.predictions.loss is " in result.reason
 
 
-def test_a_gradient_that_is_scaled_shows_where_it_is_no_longer_clipped() -> None:
+def test_a_scaled_gradient_is_found_once_it_is_no_longer_clipped() -> None:
     result = check(WRONG_GRADIENTS["averaged over all positions"].loop.candidate, "tiny", check="loss-curve")
     assert result.outcome == "fail"
 
@@ -123,7 +123,7 @@ def test_two_threads_pass() -> None:
         torch.set_num_threads(before)
 
 
-def test_in_bfloat16_a_loop_that_moves_nothing_fails() -> None:
+def test_in_bfloat16_a_loop_that_changes_no_parameter_fails() -> None:
     still = Loop(rate=lambda training, step: 0.0)
     assert check(still.candidate, "tiny", dtype="bfloat16", check="loss-curve").outcome == "fail"
 
@@ -137,7 +137,7 @@ def test_parameters_that_are_not_finite_fail() -> None:
     assert "after step 1 cls.predictions.loss, or a parameter, is not finite" in result.reason
 
 
-def test_the_tutorials_own_loop_is_found() -> None:
+def test_the_tutorials_own_loop_fails() -> None:
     assert check(demystified_as_written, "sinusoidal", check="loss-curve").outcome == "fail"
 
 
@@ -150,14 +150,14 @@ def test_the_tutorials_own_loop_is_found() -> None:
         (replace(Loop().candidate, frozen=("lm_head.unembedding.bias",)), "tiny", "float32", "no bias of a head is trained"),
     ],
 )
-def test_what_cannot_be_asked_for_is_skipped_with_the_reason(candidate: Any, golden: str, dtype: str, reason: str) -> None:
+def test_an_impossible_request_is_skipped_with_the_reason(candidate: Any, golden: str, dtype: str, reason: str) -> None:
     result = check(candidate, golden, dtype=dtype, check="loss-curve")
     assert result.outcome == "skip"
     assert reason in result.reason
 
 
-def test_other_replicas_lie_where_the_threshold_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of what has rounding errors of the model half lie within the median of |t|, and none beyond the threshold."""
+def test_independent_replicas_lie_within_the_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of replicas with rounding errors as modelled, half lie within the median of |t| and none beyond the threshold."""
     golden, steps = load_golden("tiny"), 8
     architecture, weights = golden.checkpoint.architecture, rounded_weights(golden.checkpoint, "float32")
     network = Network(architecture, weights, golden.batches["padded"], source="cls.predictions.loss")
@@ -173,10 +173,10 @@ def test_other_replicas_lie_where_the_threshold_says(monkeypatch: pytest.MonkeyP
         distances.append(one[-1].spread / own[-1].spread)
     assert max(distances) < threshold(1e-6)
     median = student.isf(0.25, loss_curve.REPLICAS)
-    assert 2 <= sum(distance <= median for distance in distances) <= 10  # binomial (12, 1/2): 0.3 % beyond on either side
+    assert 2 <= sum(distance <= median for distance in distances) <= 10  # Binomial (12, 1/2): 0.3 % lies beyond on either side.
 
 
-def test_a_spread_of_none_allows_no_difference() -> None:
+def test_a_spread_of_zero_allows_no_difference() -> None:
     assert Expected(1.0, 0.0).deviation(1.0) == 0.0
     assert Expected(1.0, 0.0).deviation(1.5) == np.inf
     assert Expected(1.0, 0.1).deviation(1.5) == pytest.approx(5.0)

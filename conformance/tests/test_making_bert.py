@@ -1,4 +1,4 @@
-"""The first seed: its module tree as the exercise prints it, its components by themselves."""
+"""The first seed implementation: its module tree as printed in the exercise, and each of its components."""
 
 import re
 
@@ -17,7 +17,7 @@ from implementations.making_bert import (
     making_bert,
 )
 
-# Nesting, name and class of every module, in the exercise's order.
+# Nesting, name and class of every module, in the order of the exercise.
 TREE = """
 Bert
   embedding BertEmbedding
@@ -59,7 +59,7 @@ def test_the_module_tree_prints_as_in_the_exercise() -> None:
     assert "\n".join(lines) == TREE.strip()
 
 
-def test_the_sizes_are_the_exercises() -> None:
+def test_the_sizes_are_those_of_the_exercise() -> None:
     model = Bert(num_layers=1)
     assert model.embedding.position_embedding.weight.shape == (512, 768)
     assert model.embedding.token_type_embedding.weight.shape == (2, 768)
@@ -67,7 +67,7 @@ def test_the_sizes_are_the_exercises() -> None:
     assert model.lm_head.unembedding.weight is model.embedding.token_embedding.weight
 
 
-def test_every_component_stands_alone_with_its_signature() -> None:
+def test_every_component_works_alone_with_the_signature_of_the_exercise() -> None:
     torch.manual_seed(0)
     ids, types = torch.randint(0, 50, (2, 5)), torch.zeros(2, 5, dtype=torch.int64)
     hidden = BertEmbedding(50, 8, 16).eval()(ids, types)
@@ -81,7 +81,7 @@ def test_every_component_stands_alone_with_its_signature() -> None:
     assert bert(ids, types).shape == (2, 5, 50)
 
 
-def test_pure_self_attention_is_the_library_s_own_and_the_mask_hides_a_key() -> None:
+def test_pure_self_attention_equals_torchs_and_the_mask_hides_a_key() -> None:
     torch.manual_seed(0)
     layer, hidden = PureSelfAttentionLayer(8, 2).eval(), torch.randn(1, 4, 8)
     q, k, v = (p(hidden).view(1, 4, 2, 4).transpose(1, 2) for p in (layer.project_query, layer.project_key, layer.project_value))
@@ -93,7 +93,7 @@ def test_pure_self_attention_is_the_library_s_own_and_the_mask_hides_a_key() -> 
     assert not torch.allclose(layer(hidden)[:, :3], layer(changed)[:, :3], atol=1e-6)
 
 
-def test_given_the_original_weights_it_conforms_embedding_by_embedding_and_layer_by_layer() -> None:
+def test_with_the_original_weights_it_conforms_embedding_by_embedding_and_layer_by_layer() -> None:
     result = check(making_bert, "deep")
     assert result.conforms, result.reason
     seen = {v.activation for v in result.verdicts if v.outcome == "pass"}

@@ -1,4 +1,4 @@
-"""BERTs that strangers wrote, with names and layouts of their own, from nothing to a verdict, no line written by hand."""
+"""Third-party BERTs with their own names and layouts are mapped and judged without a line of adaptor code written by hand."""
 
 import ast
 import json
@@ -22,9 +22,9 @@ from conformance.mapping.mapped import implementation_of, proposed
 from conformance.mapping.proposal import Proposal
 from conformance.mapping.source import adaptor, variable
 from conformance.mapping.tensors import layer_patterns
-from conformance.tests.strangers import STRANGERS, proposal, stranger
+from conformance.tests.third_party_models import STRANGERS, proposal, stranger
 
-# Of each, a golden of sizes that it takes: one has four times the width inside whatever it is given.
+# Each model with a golden whose sizes it accepts: one always has an intermediate size of four times the width.
 COMPLETE = {
     "alternating:AlternatingBert": "tiny",
     "annotated:AnnotatedBert": "tiny",
@@ -43,7 +43,7 @@ COMPLETE = {
     "packed:PackedBert": "tiny",
     "stacked:StackedBert": "tiny",
 }
-# For three layers: numbers in lists.
+# Numbers that occur in lists of modules, for a network of three layers.
 LISTS = {"head": range(2), "turns": range(6), "after": (1, 2, 3), "short": (0, 1), "uneven": (0, 1, 3), "unequal": (0, 2)}
 
 
@@ -52,7 +52,7 @@ def evidence(found: Proposal) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("name", "golden"), COMPLETE.items())
-def test_it_is_mapped_by_value_and_conforms(name: str, golden: str) -> None:
+def test_a_model_is_mapped_by_value_and_conforms(name: str, golden: str) -> None:
     found = proposal(name)
     assert found.open == found.builder.open
     assert set(evidence(found).values()) <= {"value", "shape"}
@@ -70,7 +70,7 @@ def test_it_is_mapped_by_value_and_conforms(name: str, golden: str) -> None:
         ("WidthScaledBert", "fused:BERT", "wide", "scale-missing"),
     ],
 )
-def test_one_with_a_mistake_is_mapped_as_the_right_one_is_and_the_mistake_is_named(
+def test_a_model_with_a_mistake_is_mapped_like_the_correct_one_and_the_mistake_is_named(
     name: str, right: str, golden: str, fault: str
 ) -> None:
     found = proposal(f"mistaken:{name}")
@@ -82,9 +82,9 @@ def test_one_with_a_mistake_is_mapped_as_the_right_one_is_and_the_mistake_is_nam
     assert fault in str(result)
 
 
-def test_several_equal_parts_of_a_layer_in_one_list_are_counted_by_multiples_and_other_lists_are_not() -> None:
+def test_equal_parts_of_a_layer_in_one_list_are_numbered_by_multiples_and_other_lists_are_not() -> None:
     names = [f"{part}.{i}.weight" for part, numbers in LISTS.items() for i in numbers]
-    # A head of three parts, whose biases alone are alike.
+    # A head of three parts of which only the biases have equal shapes.
     others = {"unequal.1.weight": (2, 3), "head.2.weight": (2,), **{f"head.{i}.bias": (2,) for i in range(3)}}
     patterns = layer_patterns(dict.fromkeys(names, (2, 2)) | others, 3)
     counted = {"turns.{2*layer}.weight", "turns.{2*layer+1}.weight", "after.{layer+1}.weight"}
@@ -94,16 +94,14 @@ def test_several_equal_parts_of_a_layer_in_one_list_are_counted_by_multiples_and
 
 
 @pytest.mark.parametrize("name", ["lens:LensBert", "joined:JoinedBert"])
-def test_a_decoder_with_a_table_of_its_own_or_under_a_second_name_is_tied(name: str) -> None:
+def test_a_decoder_with_its_own_table_or_under_a_second_name_is_tied(name: str) -> None:
     (decoder,) = [h for h in proposal(name).parameters if h.layout == "tied({})"]
     assert decoder.tensor.name in ("unembed.weight", "lm_decoder.weight")
     assert decoder.names == ("bert.embeddings.word_embeddings.weight",)
 
 
 @pytest.mark.parametrize(("name", "part"), [("lens:LensBert", "the head masked_lm"), ("packed:PackedBert", "a pooler")])
-def test_a_network_without_a_part_of_the_module_is_skipped_and_is_an_error_where_the_registration_takes_it(
-    name: str, part: str
-) -> None:
+def test_a_network_that_lacks_a_part_of_the_module_is_skipped_and_is_an_error_at_registration(name: str, part: str) -> None:
     implementation, checkpoint = implementation_of(proposal(name)), load_golden("tiny").checkpoint
     whole, bare = checkpoint.architecture, checkpoint.architecture.with_(heads=(), pooler=False)
     assert implementation.supports(whole, "cpu", "float32") is None
@@ -121,27 +119,27 @@ def test_a_module_without_pooler_and_heads_is_judged_on_every_network_of_its_siz
         assert implementation.supports(bare, "cpu", "float32") is None
 
 
-def test_what_the_checkpoint_lacks_is_ignored_and_is_open_where_the_forward_pass_reads_it() -> None:
+def test_a_parameter_missing_from_the_checkpoint_is_ignored_and_left_open_if_forward_reads_it() -> None:
     assert list(implementation_of(proposal("lens:LensBert")).ignored) == ["blocks.*.IGNORE", "logit_scale"]
     found = proposal("mistaken:ScaledLensBert")
     assert list(implementation_of(found).ignored) == ["blocks.*.IGNORE", "logit_scale"]
     assert found.open[0] == "logit_scale: nothing of the checkpoint fits; ignored, with the values that `build` gives"
 
 
-def test_a_pooler_that_the_forward_pass_does_not_run_is_ignored_and_asked_of_no_network() -> None:
+def test_a_pooler_that_forward_does_not_call_is_ignored_and_required_of_no_network() -> None:
     implementation, a = implementation_of(proposal("hooked:HookedBert")), load_golden("tiny").checkpoint.architecture
     assert list(implementation.ignored) == ["pooler.W", "pooler.b"]
     assert implementation.supports(a.with_(heads=("masked_lm",), pooler=False), "cpu", "float32") is None
 
 
-def test_identities_for_hooks_show_the_activations_of_a_module_without_submodules() -> None:
+def test_identity_modules_for_hooks_show_the_activations_of_a_module_without_submodules() -> None:
     shown = {one.tap.path: one.names for one in proposal("hooked:HookedBert").activations}
     in_layer = {"hook_q": "self.query", "hook_pattern": "self.probs", "hook_z": "self.context", "hook_out": "output.dense"}
     for hook, end in in_layer.items():
         assert shown[f"blocks.{{layer}}.{hook}"] == (f"encoder.layer.{{layer}}.attention.{end}",)
 
 
-def test_a_result_that_is_no_activation_is_named_since_the_adaptor_does_not_judge_it() -> None:
+def test_a_returned_tensor_that_is_no_activation_is_reported_as_not_judged() -> None:
     assert proposal("mistaken:ScaledLensBert").open[1:] == (
         "the module returns a tensor of (5, 11, 53) that is no activation of the network: it is not judged",
     )
@@ -155,12 +153,12 @@ def test_a_result_that_is_no_activation_is_named_since_the_adaptor_does_not_judg
         ("joined:JoinedBert", "stacked({})"),
     ],
 )
-def test_heads_first_and_three_in_one_are_layouts_that_are_found(name: str, layout: str) -> None:
+def test_head_first_and_fused_kernels_are_found_as_layouts(name: str, layout: str) -> None:
     (query,) = [h for h in proposal(name).parameters if h.names[0].endswith("self.query.weight")]
     assert query.layout == layout
 
 
-def test_an_instance_is_mapped_on_its_checkpoint_s_directory_and_runs_on_it(tmp_path: Path) -> None:
+def test_an_instance_is_mapped_with_its_checkpoint_directory_and_runs_on_it(tmp_path: Path) -> None:
     checkpoint, file = load_golden("tiny").checkpoint, tmp_path / "adaptor_of_an_instance.py"
     a = checkpoint.architecture
     (tmp_path / "config.json").write_text(json.dumps({**a.as_dict(), "architectures": ["BertForSequenceClassification"]}))
@@ -181,7 +179,7 @@ def test_an_instance_is_mapped_on_its_checkpoint_s_directory_and_runs_on_it(tmp_
     assert main([*command, "--out", str(tmp_path / "out")]) == 0
 
 
-def test_a_formatter_changes_nothing_in_an_adaptor(tmp_path: Path) -> None:
+def test_a_formatter_does_not_change_an_adaptor(tmp_path: Path) -> None:
     pytest.importorskip("ruff", reason="ruff is not installed")
     for name in COMPLETE:
         (tmp_path / f"{name.partition(':')[0]}.py").write_text(adaptor(proposal(name)), "utf-8")
@@ -190,7 +188,7 @@ def test_a_formatter_changes_nothing_in_an_adaptor(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_an_adaptor_defines_what_was_proposed() -> None:
+def test_an_adaptor_defines_the_proposal() -> None:
     found, names = proposal("packed:PackedBert"), {}
     exec(adaptor(found), names)
     implementation = names[variable(found)]
@@ -198,7 +196,7 @@ def test_an_adaptor_defines_what_was_proposed() -> None:
     assert check(implementation, "tiny", depth="screen").outcome == "pass"
 
 
-def test_a_class_and_an_instance_are_candidates_as_they_are() -> None:
+def test_a_class_and_an_instance_are_accepted_as_candidates() -> None:
     a = load_golden("tiny").checkpoint.architecture
     sizes = (a.vocab_size, a.hidden_size, a.num_hidden_layers, a.num_attention_heads, a.intermediate_size)
     factory = stranger("packed:PackedBert")
@@ -221,12 +219,12 @@ class Broken(nn.Module):
         raise ZeroDivisionError("of the user's code")
 
 
-def test_an_argument_that_says_nothing_is_named() -> None:
+def test_an_argument_of_unknown_meaning_is_named() -> None:
     with pytest.raises(UsageError, match="what is its argument zeta"):
         proposed(Secretive, "Secretive", __name__)
 
 
-def test_a_class_that_cannot_be_built_is_an_error_of_its_registration() -> None:
+def test_a_class_that_cannot_be_instantiated_is_an_error_of_its_registration() -> None:
     result = check(as_implementation(Secretive))
     assert result.outcome == "error"
     assert "Secretive: what is its argument zeta" in result.reason
@@ -243,7 +241,7 @@ def test_an_implementation_is_made_without_importing_pytest() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "packed-bert\n"
 
 
-def test_what_the_users_code_raises_is_capped_and_cleaned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_exception_of_the_users_code_is_truncated_and_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     raises = "raise ValueError('\\x1b[2J' + 'x' * 10**6)"
     (tmp_path / "long.py").write_text(
         f"class Long:\n    named_modules = None\n    def __init__(self, vocab_size):\n        {raises}"
@@ -254,13 +252,13 @@ def test_what_the_users_code_raises_is_capped_and_cleaned(tmp_path: Path, capsys
     assert r"raised ValueError: \x1b[2Jxxx" in said
 
 
-def test_what_the_users_code_raises_is_reported_as_such() -> None:
+def test_an_exception_of_the_users_code_is_reported_as_the_users() -> None:
     with pytest.raises(CandidateError, match="its constructor raised ZeroDivisionError: of the user's code"):
         proposed(Broken, "Broken", __name__)
 
 
 def _named(name: str) -> type[nn.Module]:
-    """One that is right, with a buffer of that name."""
+    """Return a correct model with a buffer of that name."""
 
     class Named(stranger("packed:PackedBert")):  # type: ignore[misc]  # a class
         def __init__(self, ntoken, d_model, nlayers, nhead, dim_feedforward, max_seq_len) -> None:  # type: ignore[no-untyped-def]
@@ -276,14 +274,14 @@ def test_a_name_that_could_become_code_in_an_adaptor_is_refused(name: str) -> No
         proposed(_named(name), "Named", "home")
 
 
-def test_other_odd_names_stand_in_an_adaptor_which_is_python() -> None:
+def test_other_unusual_names_are_written_into_a_valid_adaptor() -> None:
     text = adaptor(proposed(_named("é; print(1) # '{x}'"), "Named", "home"))
     assert any(node.value == "é; print(1) # '{x}'" for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
     with pytest.raises(UsageError, match="has the name 'my-home', expected a name of Python's"):
         adaptor(proposed(_named("plain"), "Named", "my-home"))
 
 
-def test_map_writes_an_adaptor_that_run_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_map_writes_an_adaptor_that_run_accepts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "adaptor_of_a_stranger.py"
     assert main(["map", f"{STRANGERS}.packed:PackedBert", "-o", str(file)]) == 0
     shown = capsys.readouterr().out
@@ -298,7 +296,7 @@ def test_map_writes_an_adaptor_that_run_takes(tmp_path: Path, capsys: pytest.Cap
     assert file.read_text() == written
 
 
-def test_a_module_without_an_object_suggests_those_that_it_has(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_module_name_without_an_object_is_answered_with_the_objects_in_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "-i", f"{STRANGERS}.fused"]) == 2
     assert f"{STRANGERS}.fused:BERT" in capsys.readouterr().err
 
@@ -307,7 +305,7 @@ def test_new_packages_pass_their_own_tests(tmp_path: Path) -> None:
     packages = {"my-bert": [], "their-bert": ["--map", f"{STRANGERS}.packed:PackedBert"]}
     for name, mapped in packages.items():
         assert main(["new", str(tmp_path / name), *mapped]) == 0
-        assert main(["new", str(tmp_path / name), *mapped]) == 2  # nothing is overwritten
+        assert main(["new", str(tmp_path / name), *mapped]) == 2  # Nothing is overwritten.
     paths = [*(str(tmp_path / name / "src") for name in packages), str(Path(__file__).parents[2])]
     options = ["-q", "-p", "no:cacheprovider", "--import-mode", "importlib", "-k", "values and tiny"]
     command = [sys.executable, "-m", "pytest", *options, *(str(tmp_path / name / "tests") for name in packages)]

@@ -1,4 +1,5 @@
-"""How a module of strange arguments is called: masks in every form, sizes that are named otherwise, and what cannot be called."""
+"""How a module with unfamiliar arguments is called: masks in every form, sizes with other names, and modules that cannot be
+called."""
 
 from enum import Enum
 from pathlib import Path
@@ -16,7 +17,7 @@ from conformance.mapping.mapped import implementation_of, proposed
 from conformance.mapping.probe import batch_for
 from conformance.mapping.signature import builder_of
 from conformance.mapping.source import adaptor
-from conformance.tests.strangers import proposal, stranger
+from conformance.tests.third_party_models import proposal, stranger
 
 
 @pytest.mark.parametrize(
@@ -29,17 +30,17 @@ from conformance.tests.strangers import proposal, stranger
         ("SquareMaskBert", "batch.attention_mask[:, None, :].expand(-1, batch.attention_mask.shape[1], -1)"),
     ],
 )
-def test_a_mask_in_another_form_is_made_of_the_batch_s(name: str, mask: str) -> None:
+def test_a_mask_in_another_form_is_made_from_the_batchs(name: str, mask: str) -> None:
     assert mask in adaptor(proposal(f"masked:{name}"))
 
 
-def test_an_object_that_holds_the_mask_alone_is_made_and_imported() -> None:
+def test_an_object_that_holds_only_the_mask_is_constructed_and_imported() -> None:
     found = proposal("masked:KeptMaskBert")
-    assert "from conformance.tests.strangers.masked import Kept, KeptMaskBert" in adaptor(found)
+    assert "from conformance.tests.third_party_models.masked import Kept, KeptMaskBert" in adaptor(found)
     assert check(implementation_of(found), "tiny", depth="screen").outcome == "pass"
 
 
-def test_a_forward_pass_without_a_mask_is_open_and_named_by_the_run() -> None:
+def test_a_forward_pass_without_a_mask_is_left_open_and_the_run_names_it() -> None:
     found = proposal("masked:MasklessBert")
     assert "no argument of forward was seen to be a mask: it is given none, and attends to padding" in found.open
     assert "mask-ignored" in str(check(implementation_of(found), "tiny"))
@@ -50,7 +51,7 @@ class Activated(nn.Module):
         super().__init__()
 
 
-def test_the_name_of_the_activation_is_given_and_a_function_is_left_as_it_is() -> None:
+def test_the_name_of_the_activation_is_passed_and_a_function_is_left_at_its_default() -> None:
     assert builder_of(Activated, "Activated").text == "Activated(vocab=a.vocab_size, act=a.hidden_act)"
 
 
@@ -68,17 +69,17 @@ class Unnamed(nn.Module):
         super().__init__()
 
 
-def test_a_member_of_an_enumeration_is_left_as_it_is_and_sizes_without_names_are_refused() -> None:
+def test_an_enumeration_member_is_left_at_its_default_and_unnamed_sizes_are_refused() -> None:
     assert builder_of(Chosen, "Chosen").text == "Chosen(vocab=a.vocab_size)"
     with pytest.raises(UsageError, match=r"Unnamed takes its sizes as \*\*sizes, which has no names: name them"):
         builder_of(Unnamed, "Unnamed")
 
 
-def test_an_added_mask_is_of_the_module_s_dtype() -> None:
+def test_an_additive_mask_has_the_modules_dtype() -> None:
     assert check(implementation_of(proposal("masked:AddedMaskBert")), "tiny", dtype="bfloat16", depth="screen").outcome == "pass"
 
 
-def test_lengths_are_given_where_they_say_what_the_mask_says_and_refused_elsewhere() -> None:
+def test_lengths_are_passed_where_they_equal_the_mask_and_refused_elsewhere() -> None:
     implementation, tiny = implementation_of(proposal("masked:LengthsBert")), load_golden("tiny")
     padded = golden_of("padded at the end", tiny.checkpoint, {"end": batch_for(tiny.checkpoint.architecture, padded_at_end=True)})
     assert check(implementation, padded, depth="screen").outcome == "pass"
@@ -87,7 +88,7 @@ def test_lengths_are_given_where_they_say_what_the_mask_says_and_refused_elsewhe
     assert "padding before a token, which lengths cannot say" in refused.reason
 
 
-def test_a_mask_object_is_answered_with_what_was_understood_and_a_wrapper_that_can_be_mapped() -> None:
+def test_an_unknown_mask_object_is_refused_with_what_was_understood_and_a_wrapper_can_be_mapped() -> None:
     with pytest.raises(CandidateError) as caught:
         proposal("masked:ObjectMaskBert")
     said = str(caught.value)
@@ -104,11 +105,11 @@ class TypedReturn(nn.Module):
     def forward(self, tokens: torch.Tensor, return_type: str = "logits", token_type_ids: Any = None) -> None: ...
 
 
-def test_an_argument_with_the_name_of_an_array_gets_it_before_one_with_a_part_of_it() -> None:
+def test_an_argument_with_the_name_of_an_array_takes_precedence_over_one_with_a_part_of_it() -> None:
     assert [call.arguments for call in calls(TypedReturn())] == ["batch.input_ids, token_type_ids=batch.token_type_ids"]
 
 
-def test_sizes_that_keep_their_defaults_are_named_where_no_argument_is_known_to_set_them() -> None:
+def test_sizes_at_their_defaults_are_named_where_no_known_argument_sets_them() -> None:
     found = builder_of(stranger("features:SizedBert"), "SizedBert")
     assert found.open == (
         "no argument of Sizes is known to be num_hidden_layers, num_attention_heads, and stack=12, parallel=12 keep their "
@@ -131,7 +132,7 @@ class Particular(nn.Module):
     ("module", "said"),
     [(Wordless, "forward returns a list, in which there is no tensor"), (Particular, "a_method_of_another_class")],
 )
-def test_a_module_that_no_call_gets_a_tensor_from_is_refused_with_what_to_give_in_its_place(module: Any, said: str) -> None:
+def test_a_module_that_returns_a_tensor_for_no_call_is_refused_with_an_alternative(module: Any, said: str) -> None:
     with pytest.raises(CandidateError, match=rf"(?s){said}.*def forward\(self, input_ids, token_type_ids, attention_mask\)"):
         proposed(module, module.__name__, __name__)
 
@@ -145,7 +146,7 @@ class NoBert(nn.Module):
         return input_ids * self.odd.sum()
 
 
-def test_an_adaptor_in_which_nothing_is_mapped_is_not_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_adaptor_that_maps_nothing_is_not_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "adaptor.py"
     assert main(["map", f"{__name__}:NoBert", "-o", str(file)]) == 1
     assert "is not written: no parameter of NoBert was recognised" in " ".join(capsys.readouterr().out.split())

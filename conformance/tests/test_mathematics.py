@@ -1,4 +1,4 @@
-"""Equations, Jacobians, formats and thresholds against independent truths."""
+"""Equations, Jacobians, formats and thresholds are compared with independent references."""
 
 import math
 from dataclasses import replace
@@ -27,11 +27,11 @@ from conformance.oracle.gradients.sums import Seed
 from conformance.oracle.initialization import InitialConstant, InitialDraw
 from conformance.oracle.optimizer import Initial
 from conformance.oracle.training_run import TrainingRun
-from conformance.tests.dense import TANH, network
+from conformance.tests.dense_modules import TANH, network
 
 
 @given(st.floats(-1e4, 1e4), st.sampled_from(["float32", "bfloat16", "float16"]))
-def test_rounding_is_torchs(x: float, name: str) -> None:
+def test_rounding_equals_torchs(x: float, name: str) -> None:
     ours = FORMATS[name].round(np.array([x]))[0]
     assert ours == torch.tensor([x], dtype=torch.float64).to(getattr(torch, name)).double().item()
 
@@ -42,11 +42,11 @@ SOURCES = (
     *(("token-heads", "classifier.loss + qa_outputs.loss"), ("token-heads", "sentence_embedding")),
     *(("sentence-heads", "classifier.loss"), ("sentence-heads", "sentence_embedding")),
     *(("regression", "classifier.loss"), ("multi-label", "classifier.loss")),
-)  # goldens, and where their backward passes start
+)  # Goldens, and the activations at which their backward passes start.
 
 
 def _one_a_kind() -> dict[str, tuple[Network, str, list[Array]]]:
-    """A step of every kind and number of parents, with their values, of networks that have them all together."""
+    """Yield a step of every kind and number of parents with its values, from networks that together have all of them."""
     found: dict[str, tuple[Network, str, list[Array]]] = {}
     for golden, source in SOURCES:
         loaded = load_golden(golden)
@@ -67,7 +67,7 @@ def _one_a_kind() -> dict[str, tuple[Network, str, list[Array]]]:
 
 
 def _of_an_optimizer() -> dict[str, tuple[Network, str, list[Array]]]:
-    """Of a run's steps one that clips, and one that does not."""
+    """Yield two steps of an optimizer: one that clips and one that does not."""
     golden, rng, found = load_golden("tiny"), np.random.default_rng(0), {}
     batch, weights = next(iter(golden.batches.values())), golden.checkpoint.weights
     shapes = {name: weights[name].shape for name in ("bert.pooler.dense.weight", "bert.pooler.dense.bias")}
@@ -95,7 +95,7 @@ def test_a_step_of_every_kind_is_tried() -> None:
 
 @pytest.mark.parametrize("kind", STEPS)
 def test_jacobians_are_the_derivatives_of_the_equations(kind: str) -> None:
-    """<w, f(x + h e) − f(x − h e)> / 2h = <Jᵀ w, e>, for random e and w."""
+    """Compare <w, f(x + h e) − f(x − h e)> / 2h with <Jᵀ w, e>, for random e and w."""
     network, name, parents = STEPS[kind]
     rng = np.random.default_rng(1)
     step = network.step(name, *parents)
@@ -114,7 +114,7 @@ def test_jacobians_are_the_derivatives_of_the_equations(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", STEPS)
-def test_propagated_variance_is_that_of_random_errors(kind: str) -> None:
+def test_propagated_variance_equals_that_of_random_errors(kind: str) -> None:
     network, name, parents = STEPS[kind]
     rng = np.random.default_rng(2)
     step = network.step(name, *parents)
@@ -135,13 +135,13 @@ def test_propagated_variance_is_that_of_random_errors(kind: str) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 10, 1000])
-def test_the_rms_threshold_is_wider_than_the_exact_one_for_normal_errors_and_not_by_much(rows: int) -> None:
+def test_the_rms_threshold_is_slightly_wider_than_the_exact_one_for_normal_errors(rows: int) -> None:
     alpha = share(300)
     exact = math.sqrt(chi2.isf(alpha, rows) / rows)
     assert exact < rms_threshold(rows, alpha) < 1.15 * exact
 
 
-def test_uniform_errors_stay_below_the_largest_allowed() -> None:
+def test_uniform_errors_stay_below_the_limit_on_the_largest_error() -> None:
     worst = max_threshold(10**6, share(300))
     assert 6.0 < worst < 9.0
     assert share(1) == pytest.approx(FALSE_ALARM)
@@ -154,11 +154,11 @@ def test_philox_normals_are_normal_and_exact_in_bfloat16() -> None:
     assert (FORMATS["bfloat16"].round(x) == x).all()
 
 
-WEIGHTS = {"weights-bfloat16", "weights-float16"}  # generated weights are exact in both formats
+WEIGHTS = {"weights-bfloat16", "weights-float16"}  # Generated weights are exact in both formats.
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_among_the_generated_goldens_every_fault_is_separable_somewhere(dtype: str) -> None:
+def test_every_fault_is_separable_on_one_of_the_generated_goldens(dtype: str) -> None:
     best: dict[str, float] = {}
     goldens = (load_golden(name) for name in manifest() if name not in ("wide", "minilm"))
     for golden in (*goldens, network(TANH)):
@@ -169,7 +169,7 @@ def test_among_the_generated_goldens_every_fault_is_separable_somewhere(dtype: s
     assert sorted(fault for fault, z in best.items() if z < 12.0) == []
 
 
-def test_weights_of_half_precision_show_on_the_trained_network() -> None:
+def test_rounding_of_weights_to_half_precision_is_separable_on_the_trained_network() -> None:
     golden = load_golden("minilm")
     try:
         golden.checkpoint  # noqa: B018 -- it is made when it is asked for
@@ -179,6 +179,6 @@ def test_weights_of_half_precision_show_on_the_trained_network() -> None:
     assert all(cells[name].separable == cells[name].places for name in WEIGHTS)
 
 
-def test_half_formats_declare_three_roundings_and_two_readings_of_the_parents() -> None:
+def test_half_formats_have_three_roundings_and_two_readings_of_the_parents() -> None:
     assert len(hypotheses("bfloat16")) == 6
     assert len(hypotheses("float32")) == 2

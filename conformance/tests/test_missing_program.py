@@ -1,4 +1,4 @@
-"""A candidate that starts a program that there is not, as a library that compiles while it runs and finds no compiler."""
+"""A candidate that starts a program that is not installed, like a library that compiles at run time and finds no compiler."""
 
 import subprocess
 from typing import Any
@@ -32,14 +32,14 @@ def _unread(checkpoint: Any, device: str, dtype: str) -> Any:
 
 
 @pytest.mark.parametrize("candidate", [_compiled, _wrapped])
-def test_the_program_is_named_with_what_to_do(candidate: Any) -> None:
+def test_the_missing_program_is_named_with_the_remedy(candidate: Any) -> None:
     result = check(candidate, "tiny")
     assert result.outcome == "crash"
     assert f"the candidate starts the program '{PROGRAM}', which is not found: install it" in result.reason
 
 
 @pytest.mark.parametrize("candidate", [_unread, _in_a_ring])
-def test_what_starts_no_program_is_not_said_to(candidate: Any) -> None:
+def test_other_errors_are_not_reported_as_a_missing_program(candidate: Any) -> None:
     result = check(candidate, "tiny")
     assert result.outcome == "crash"
     assert "starts the program" not in result.reason

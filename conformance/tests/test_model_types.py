@@ -1,4 +1,4 @@
-"""Directories of other model types: a RoBERTa against transformers' own, and what each of the others is."""
+"""Directories of other model types: a RoBERTa against transformers' own, and what the other types are."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ from conformance.model.batch import Batch
 from conformance.model.model_types import ROBERTA
 from conformance.report.findings import findings
 from conformance.results.to_records import activation_records
-from conformance.tests.test_checkpoint import _write
+from conformance.tests.test_own_checkpoints import _write
 
 SIZES: dict[str, Any] = {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 SIZES |= {"intermediate_size": 48, "max_position_embeddings": 20, "type_vocab_size": 1, "layer_norm_eps": 1e-5, "pad_token_id": 1}
@@ -39,7 +39,7 @@ def _golden(folder: Path) -> Golden:
 
 
 def _roberta(folder: Path, **inputs: Any) -> Callable[..., Any]:
-    """transformers' own, which does its own counting of positions; `inputs` stand in place of what it would do."""
+    """transformers' own RoBERTa, which counts positions itself; `inputs` replace what it would compute."""
 
     def prepare(checkpoint: Any, device: str, dtype: str) -> Callable[[Any], Mapping[str, Any]]:
         model = RobertaForMaskedLM.from_pretrained(folder).eval()
@@ -55,7 +55,7 @@ def _roberta(folder: Path, **inputs: Any) -> Callable[..., Any]:
     return prepare
 
 
-def test_transformers_roberta_conforms_to_a_bert_whose_positions_have_an_offset(tmp_path: Path) -> None:
+def test_transformers_roberta_conforms_to_a_bert_with_a_position_offset(tmp_path: Path) -> None:
     golden = _golden(_saved(tmp_path))
     assert golden.checkpoint.architecture.position_offset == 2
     assert golden.checkpoint.architecture.heads == ("masked_lm",)
@@ -63,7 +63,7 @@ def test_transformers_roberta_conforms_to_a_bert_whose_positions_have_an_offset(
     assert result.outcome == "pass", str(result)
 
 
-def test_a_roberta_that_counts_positions_as_a_bert_does_is_named(tmp_path: Path) -> None:
+def test_a_roberta_that_counts_positions_like_a_bert_is_named(tmp_path: Path) -> None:
     golden = _golden(_saved(tmp_path))
     result = check(_roberta(tmp_path, position_ids=torch.arange(IDS.shape[1])[None]), golden)
     assert result.outcome == "fail"
@@ -71,13 +71,13 @@ def test_a_roberta_that_counts_positions_as_a_bert_does_is_named(tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", ROBERTA)
-def test_each_type_of_roberta_has_its_offset_by_the_id_of_its_padding(kind: str, tmp_path: Path) -> None:
+def test_the_position_offset_of_each_roberta_type_follows_from_its_padding_id(kind: str, tmp_path: Path) -> None:
     file = _saved(tmp_path, pad_token_id=3) / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "model_type": kind}))
     assert load_directory(tmp_path).architecture.position_offset == 4
 
 
-def test_what_a_roberta_has_beyond_a_bert_is_refused_by_name(tmp_path: Path) -> None:
+def test_features_of_a_roberta_that_bert_does_not_have_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="classifier of sequences of a RoBERTa has a dense layer of its own"):
         load_directory(_saved(tmp_path / "classifier", RobertaForSequenceClassification))
     with pytest.raises(UnsupportedArchitectureError, match="hidden_act is 'relu', and the masked-LM head of a RoBERTa has gelu"):
@@ -100,7 +100,7 @@ def test_what_a_roberta_has_beyond_a_bert_is_refused_by_name(tmp_path: Path) -> 
         ("unheard-of", "are those of bert, roberta, xlm-roberta, camembert$"),
     ],
 )
-def test_another_model_type_is_named_with_what_it_is_before_anything_that_it_lacks(kind: str, what: str, tmp_path: Path) -> None:
+def test_an_unsupported_model_type_is_described_before_any_missing_parameter(kind: str, what: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, "dim": 32}))
     (tmp_path / "model.safetensors").write_bytes(b"")
     with pytest.raises(UnsupportedArchitectureError, match=what) as caught:
@@ -108,7 +108,7 @@ def test_another_model_type_is_named_with_what_it_is_before_anything_that_it_lac
     assert f"is of a '{kind}'" in str(caught.value)
 
 
-def test_an_electra_of_one_width_is_a_bert_once_its_parameters_are_renamed(tmp_path: Path) -> None:
+def test_an_electra_with_one_width_is_a_bert_after_renaming_its_parameters(tmp_path: Path) -> None:
     from transformers import ElectraConfig, ElectraModel
 
     torch.manual_seed(0)
@@ -132,7 +132,7 @@ def test_an_electra_of_one_width_is_a_bert_once_its_parameters_are_renamed(tmp_p
     assert result.outcome == "pass", str(result)
 
 
-def test_a_wrong_number_of_heads_that_candidate_and_oracle_read_conforms_and_is_said_to_be_unconfirmed(
+def test_a_wrong_number_of_heads_read_by_candidate_and_oracle_conforms_and_is_reported_as_unconfirmed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = _write(tmp_path / "bert")

@@ -1,4 +1,4 @@
-"""A runtime that computes in a narrower format than it promises, seen by its last hidden state alone."""
+"""A runtime that computes in a narrower format than it promises, observed only by its last hidden state."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ SAID = "as much as computing in {} would leave"
 
 
 class LastState:
-    """The last hidden state of Hugging Face's BERT in some format, as float32."""
+    """The last hidden state of Hugging Face's BERT computed in a given format, converted to float32."""
 
     def __init__(self, dtype: str, change: Callable[[Array], Array] = lambda x: x) -> None:
         self.dtype, self.change = dtype, change
@@ -25,14 +25,14 @@ class LastState:
 
 
 @pytest.mark.parametrize(("dtype", "other"), [("bfloat16", "float16"), ("float16", "bfloat16")])
-def test_the_format_in_whose_sigma_the_residual_is_usual_is_said(dtype: str, other: str) -> None:
+def test_the_format_whose_rounding_explains_the_residual_is_reported(dtype: str, other: str) -> None:
     rendered = " ".join(str(check(LastState(dtype), "tiny")).split())
     assert SAID.format(dtype) in rendered
     assert SAID.format(other) not in rendered
 
 
 @pytest.mark.parametrize("times", [1e-2, 30.0])
-def test_noise_of_another_size_is_not_said_to_be_a_format_s(times: float) -> None:
+def test_noise_of_another_size_is_not_attributed_to_a_format(times: float) -> None:
     def noisy(x: Array) -> Array:
         noise = np.random.default_rng(0).standard_normal(x.shape)
         return (x * (1.0 + times * 2.0**-8 * noise)).astype(np.float32)

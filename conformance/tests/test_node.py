@@ -1,7 +1,6 @@
-"""A golden's network, exported to ONNX and run by Node's onnxruntime, conforms: the program of another language is a real one.
+"""A golden's network, exported to ONNX and run by Node's onnxruntime, conforms: a real program in another language.
 
-`tox -e node` installs what it needs.
-"""
+`tox -e node` installs what it needs."""
 
 import json
 import os
@@ -32,7 +31,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the program, the client, and the network of `tiny` with its activations as outputs, and their names."""
+    """A folder with the program, the client, the network of `tiny` with its activations as outputs, and their names."""
     folder = tmp_path_factory.mktemp("node")
     shutil.copy(PROGRAM, folder)
     shutil.copy(Path(command.__file__).parent / "client.mjs", folder)
@@ -47,7 +46,7 @@ def candidate(folder: Path, names: str = "names.json") -> str:
     return f"cmd:{shlex.join(map(str, ('node', folder / PROGRAM.name, MODULES, folder / 'model.onnx', folder / names)))}"
 
 
-def test_its_interior_activations_conform(exported: Path) -> None:
+def test_its_inner_activations_conform(exported: Path) -> None:
     result = check(candidate(exported), "tiny")
     assert result.conforms, result.reason
     assert {v.activation for v in result.verdicts if v.outcome == "pass"} == set(json.loads((exported / "names.json").read_text()))
@@ -57,7 +56,7 @@ def test_it_runs_batches_of_other_sizes_in_the_same_process(exported: Path) -> N
     assert check(candidate(exported), "tiny", check="generated-batches").outcome == "pass"
 
 
-def test_two_activations_that_are_exchanged_are_found(exported: Path) -> None:
+def test_two_exchanged_activations_are_found(exported: Path) -> None:
     names = json.loads((exported / "names.json").read_text())
     query, key = (names.index(f"encoder.layer.1.attention.self.{name}") for name in ("query", "key"))
     names[query], names[key] = names[key], names[query]

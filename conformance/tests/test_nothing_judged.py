@@ -1,4 +1,4 @@
-"""Where nothing is judged nothing is green: checks of which none ran, lists that are none, devices that are none."""
+"""Where nothing is judged, nothing succeeds: sessions in which no check ran, invalid lists and invalid devices."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ NOTHING = "*BERT conformance: nothing was judged*"
 
 @pytest.fixture(scope="module", autouse=True)
 def _imported() -> None:
-    """What a check imports: pytester forgets what is first imported while it runs, and torch cannot be imported twice."""
+    """Import what a check imports: pytester forgets modules first imported while it runs, and torch cannot be imported twice."""
     assert run(CHECKS[QUICK], making_bert, "tiny", "cpu", "float32").conforms
 
 
@@ -45,7 +45,7 @@ def _ran(pytester: pytest.Pytester, lists: str, *options: str, body: str = "chec
     return pytester.runpytest_inprocess("-p", "no:cacheprovider", *options)
 
 
-def test_a_session_none_of_whose_declared_checks_ran_fails_though_all_else_passes(pytester: pytest.Pytester) -> None:
+def test_a_session_in_which_no_declared_check_ran_fails_though_all_other_tests_pass(pytester: pytest.Pytester) -> None:
     result = _ran(pytester, ABSENT, "--bert-out", "out")
     result.assert_outcomes(passed=1, skipped=2)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
@@ -55,21 +55,21 @@ def test_a_session_none_of_whose_declared_checks_ran_fails_though_all_else_passe
     assert (footer.declared, footer.ran, footer.exit_code) == (2, 0, 1)
 
 
-def test_the_workers_count_and_the_controller_decides(pytester: pytest.Pytester) -> None:
+def test_workers_count_checks_and_the_controller_decides(pytester: pytest.Pytester) -> None:
     result = _ran(pytester, ABSENT, "-n", "1")
     result.assert_outcomes(passed=1, skipped=2)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines([NOTHING, "ran 0 / 2 declared: device 'cuda:99' is not available here: *"])
 
 
-def test_what_no_candidate_supports_judges_nothing(pytester: pytest.Pytester) -> None:
+def test_checks_that_no_candidate_supports_judge_nothing(pytester: pytest.Pytester) -> None:
     result = _ran(pytester, "[making_bert], goldens=['sinusoidal'], checks=['values']")
     result.assert_outcomes(passed=1, skipped=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines([NOTHING, "ran 0 / 0 declared: the exercise's Bert ends in a masked-LM head*"])
 
 
-def test_a_test_that_takes_its_check_and_does_not_call_it_judges_nothing(pytester: pytest.Pytester) -> None:
+def test_a_test_that_receives_its_check_and_does_not_call_it_judges_nothing(pytester: pytest.Pytester) -> None:
     result = _ran(pytester, f"[making_bert], goldens=['tiny'], checks=['{QUICK}']", body="check")
     result.assert_outcomes(passed=2)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
@@ -86,7 +86,7 @@ def test_a_test_that_takes_its_check_and_does_not_call_it_judges_nothing(pyteste
     ],
     ids=["one of them ran", "deselected", "only collected", "a mark of one's own"],
 )
-def test_a_session_is_a_success_where(
+def test_a_session_succeeds_where_a_check_ran_or_none_was_meant_to_run(
     pytester: pytest.Pytester, lists: str, options: tuple[str, ...], mark: str, outcomes: dict[str, int]
 ) -> None:
     result = _ran(pytester, lists, *options, mark=mark)
@@ -95,10 +95,10 @@ def test_a_session_is_a_success_where(
     result.stdout.no_fnmatch_line(NOTHING)
 
 
-def test_a_failure_of_one_s_own_keeps_its_exit_status(pytester: pytest.Pytester) -> None:
+def test_a_failing_test_of_the_users_own_keeps_its_exit_status(pytester: pytest.Pytester) -> None:
     result = _ran(pytester, ABSENT, "--maxfail", "1", mark="def test_wrong(): assert False\n")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.no_fnmatch_line(NOTHING)  # none of them was begun
+    result.stdout.no_fnmatch_line(NOTHING)  # None of the checks was started.
 
 
 @pytest.mark.parametrize(
@@ -121,17 +121,17 @@ def test_a_failure_of_one_s_own_keeps_its_exit_status(pytester: pytest.Pytester)
         ({"checks": ["none"]}, "there are values, outputs"),
     ],
 )
-def test_a_list_that_is_none_or_holds_what_does_not_exist_is_told(given: dict[str, object], words: str) -> None:
+def test_an_invalid_list_or_one_with_unknown_names_is_reported(given: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError) as caught:
         bound_checks(**{"implementations": [making_bert], **given})  # type: ignore[arg-type]
     assert words in str(caught.value)
 
 
-def test_implementations_may_come_one_by_one() -> None:
+def test_implementations_may_be_given_by_an_iterator() -> None:
     assert len(bound_checks(iter([making_bert]), checks=iter(["values"]), goldens=["tiny"])) == 1  # type: ignore[arg-type]
 
 
-def test_a_device_that_torch_cannot_read_is_a_misuse_and_one_that_is_not_here_a_skip(tmp_path: Path) -> None:
+def test_an_unreadable_device_is_a_usage_error_and_an_absent_one_a_skip(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no device 'banana': Expected one of cpu, cuda"):
         require_device("banana")
     with pytest.raises(Unavailable, match="is not available here"):
@@ -141,7 +141,7 @@ def test_a_device_that_torch_cannot_read_is_a_misuse_and_one_that_is_not_here_a_
     assert main(["run", "-i", "making-bert", "--golden", "tiny", "--device", "banana", "--out", str(tmp_path)]) == 2
 
 
-def test_a_device_that_torch_cannot_read_fails_its_tests(pytester: pytest.Pytester) -> None:
+def test_an_unreadable_device_fails_its_tests(pytester: pytest.Pytester) -> None:
     result = _ran(pytester, ABSENT.replace("cuda:99", "banana"))
     result.assert_outcomes(passed=1, failed=2)
     result.stdout.fnmatch_lines(["*CheckError: making-bert on tiny, banana*", "*no device 'banana': Expected one of*"])

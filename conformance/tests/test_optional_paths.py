@@ -1,4 +1,4 @@
-"""What BERT's code can do besides an encoder's forward pass: each path conforms, and is asked for only where it is named."""
+"""What BERT's code supports beyond an encoder's forward pass: each path conforms, and is required only where it is declared."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("golden", [*RELATIVE, *DECODERS, "pruned-heads", "further-inputs"])
-def test_the_walks_network_conforms_on_every_path(golden: str, dtype: str) -> None:
+def test_inner_workings_conforms_on_every_path(golden: str, dtype: str) -> None:
     result = check(inner_workings, golden, dtype=dtype)
     assert result.conforms, result
 
@@ -44,21 +44,21 @@ def test_backward_passes_conform_on_every_path(golden: str, which: str) -> None:
 
 
 @pytest.mark.parametrize("golden", [*RELATIVE, *DECODERS, "pruned-heads", "further-inputs"])
-def test_a_candidate_that_names_no_features_is_not_asked_for_them(golden: str) -> None:
+def test_a_candidate_that_declares_no_features_is_not_asked_for_them(golden: str) -> None:
     result = check(making_bert, golden)
     assert result.outcome == "skip"
     assert "`features`" in result.reason or golden in RELATIVE
 
 
 @pytest.mark.parametrize("features", ["is_decoder", ("is_decodr",), 5])
-def test_features_that_are_no_names_are_an_error_of_the_candidate(features: Any) -> None:
+def test_unknown_features_are_an_error_of_the_candidate(features: Any) -> None:
     result = check(replace(inner_workings, features=features), "decoder")
     assert result.outcome == "fail"
     assert "expected a tuple of names, of relative_key," in result.reason
 
 
 @pytest.mark.parametrize("pruned", [{"0": 1}, {"0": ["a", 1]}, {"x": [1]}, {"0": [1], "00": [2]}, {"9" * 5000: [0]}])
-def test_pruned_heads_that_are_none_are_refused(pruned: dict[str, Any]) -> None:
+def test_pruned_heads_that_do_not_exist_are_refused(pruned: dict[str, Any]) -> None:
     a = load_golden("tiny").checkpoint.architecture
     with pytest.raises(UnsupportedArchitectureError, match="pruned_heads (is|has layers)"):
         Architecture.from_config({**a.as_dict(), "pruned_heads": pruned})
@@ -71,10 +71,10 @@ def _directory(folder: Path, config: dict[str, Any], weights: Mapping[str, Any])
 
 
 @pytest.mark.parametrize("golden", [*RELATIVE, *DECODERS, "pruned-heads"])
-def test_a_directory_says_which_of_these_networks_it_has(golden: str, tmp_path: Path) -> None:
+def test_the_kind_of_network_is_read_from_a_directory(golden: str, tmp_path: Path) -> None:
     given = load_golden(golden)
     a, weights = given.checkpoint.architecture, dict(given.checkpoint.weights)
-    if golden in RELATIVE:  # Hugging Face's network has this table, and does not read it
+    if golden in RELATIVE:  # Hugging Face's network has this table and does not read it.
         weights["bert.embeddings.position_embeddings.weight"] = np.ones((a.max_position_embeddings, a.hidden_size))
     classes = {"architectures": ["BertForSequenceClassification"], "num_labels": a.num_labels}
     found = load_directory(_directory(tmp_path, {**a.as_dict(), **classes}, weights))
@@ -90,7 +90,7 @@ def _shapes(call: Callable[[], object]) -> list[tuple[str, tuple[int, ...]]]:
     return found
 
 
-def test_the_walk_reports_the_tensors_of_the_optional_paths_in_their_order() -> None:
+def test_the_walkthrough_reports_the_tensors_of_the_optional_paths_in_order() -> None:
     config = BertConfig(position_embedding_type="relative_key_query", is_decoder=True, add_cross_attention=True)
     with torch.device("meta"):
         layer = walk.BertLayer(config)
@@ -110,7 +110,7 @@ def test_the_walk_reports_the_tensors_of_the_optional_paths_in_their_order() -> 
     assert names[-1] == "output, normalised"
 
 
-def test_the_walk_reports_keys_and_values_with_the_past() -> None:
+def test_the_walkthrough_reports_keys_and_values_including_the_past() -> None:
     with torch.device("meta"):
         attention = walk.BertSelfAttention(BertConfig())
         past = [torch.empty(2, 12, 4, 64), torch.empty(2, 12, 4, 64)]

@@ -1,4 +1,4 @@
-"""The wheel away from the checkout, and a stranger's package found by its entry point."""
+"""The wheel outside of the checkout, and a user's package found by its entry point."""
 
 import json
 import os
@@ -17,7 +17,7 @@ EXAMPLE = Path(__file__).parent / "example_package"
 
 
 def _python(*arguments: str, folder: Path, path: tuple[Path, ...] = ()) -> str:
-    """Run Python in `folder` with `path` first on its path; returns what it printed."""
+    """Run Python in `folder` with `path` first on its path; return what it printed."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
@@ -26,7 +26,7 @@ def _python(*arguments: str, folder: Path, path: tuple[Path, ...] = ()) -> str:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with our wheel and the example's, installed into `site`."""
+    """A folder with our wheel and the example package's, installed into `site`."""
     folder = tmp_path_factory.mktemp("built")
     pip = ("-m", "pip", "--disable-pip-version-check", "-q")
     example = folder / "example"
@@ -54,7 +54,7 @@ def test_the_wheel_carries_the_fixtures_and_verifies_them_from_an_empty_folder(b
 
 
 @pytest.mark.parametrize("folder", ["cli/package", "candidates/command"])
-def test_the_wheel_holds_every_file_that_lies_beside_the_code(built: Path, folder: str) -> None:
+def test_the_wheel_contains_every_file_beside_the_code(built: Path, folder: str) -> None:
     beside = {f.name for f in (ROOT / "conformance" / folder).iterdir() if f.suffix in (".txt", ".md", ".mjs")}
     assert beside
     assert beside <= {f.name for f in (built / "site" / "conformance" / folder).iterdir()}
@@ -85,11 +85,11 @@ def test_the_shipped_suite_runs_from_the_wheel(built: Path, empty: Path) -> None
         "no:cacheprovider",
     )
     rendered = _python("-m", "pytest", "--pyargs", "conformance.suite", *options, folder=empty, path=(built / "site",))
-    # `batching-bitwise` is reported of all: whether it is a pass or a skip is up to the kernels of the machine.
+    # `batching-bitwise` is reported for all: whether it is a pass or a skip depends on the machine's kernels.
     assert any(f"{passed} passed, {len(CHECKS) - passed} skipped" in rendered for passed in (24, 25)), rendered
 
 
-def test_the_source_distribution_holds_what_the_wheel_is_made_of(tmp_path: Path) -> None:
+def test_the_source_distribution_contains_what_the_wheel_is_built_from(tmp_path: Path) -> None:
     pip = ("-m", "pip", "--disable-pip-version-check", "-q")
     _python(*pip, "install", "--target", str(tmp_path / "tools"), "hatchling", folder=tmp_path)
     copy = tmp_path / "copy"

@@ -1,4 +1,4 @@
-"""Every planted mistake is where it says that it is, and nowhere else; without one the module conforms."""
+"""Every planted mistake is at its declared places and nowhere else; the module without a mistake conforms."""
 
 from dataclasses import replace
 from functools import cache
@@ -18,13 +18,13 @@ from conformance.model.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-OWN = ("token-heads", "sentence-heads")  # where no other network can have a mistake
+OWN = ("token-heads", "sentence-heads")  # Networks used only where no other can have the mistake.
 NETWORKS = ("three layers", "tanh", "sinusoidal", *OWN)
 
 
 @cache
 def golden(name: str) -> Golden:
-    """A small network: `tiny` with id 0 among what is read, with the tanh form or a layer more; or one that is shipped."""
+    """Return a small golden: `tiny` with id 0 among its tokens, with the tanh form or one more layer; or a shipped golden."""
     if name in ("sinusoidal", *OWN):
         return load_golden(name)
     tiny = load_golden("tiny")
@@ -40,14 +40,14 @@ def golden(name: str) -> Golden:
     return golden_of(name, Checkpoint(a, weights), {"padded": replace(batch, input_ids=ids)})
 
 
-def test_all_that_is_named_can_be_planted() -> None:
+def test_every_named_fault_can_be_planted() -> None:
     assert list(PLANTS) == [*LISTED, *CONSTRUCTED, *SHOWN]
     assert all(name == plant.name for name, plant in PLANTS.items())
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("network", NETWORKS)
-def test_without_a_mistake_it_conforms_and_shows_everything(network: str, dtype: str) -> None:
+def test_without_a_mistake_the_module_conforms_and_shows_everything(network: str, dtype: str) -> None:
     result = check(Candidate(), golden(network), dtype=dtype)
     assert result.conforms, (result.reason, [(v.place, v.local and v.local.error) for v in result.origins])
     judged, activations = result.coverage
@@ -55,7 +55,7 @@ def test_without_a_mistake_it_conforms_and_shows_everything(network: str, dtype:
 
 
 def made(model: Bert, batch: Any, instead: dict[str, Any] | None = None) -> dict[str, Any]:
-    """What every step makes; each goes on from what stands `instead` of the activations that it reads."""
+    """Return the result of every step; each step reads the values in `instead` where an activation has one."""
     found = recording(model)
     modules = dict(model.named_modules(remove_duplicate=False))
     for name, value in (instead or {}).items():
@@ -66,7 +66,7 @@ def made(model: Bert, batch: Any, instead: dict[str, Any] | None = None) -> dict
 
 
 def wrong_steps(plant: Plant, layer: int, given: Golden) -> frozenset[str]:
-    """The activations that are not what the right step makes of the inputs that it was given."""
+    """Return the activations that differ from the correct step applied to the inputs that it received."""
     (batch,) = given.batches.values()
     dtype = plant.dtypes[0]
     shown = Candidate((plant.at(layer),)).prepare(given.checkpoint, "cpu", dtype)(batch.on("cpu"))
@@ -83,7 +83,8 @@ def wrong_steps(plant: Plant, layer: int, given: Golden) -> frozenset[str]:
 
 
 def _places(plant: Plant) -> list[tuple[str, int]]:
-    """The networks that can have it (but the last three only where no other can), in the first and in the last layer."""
+    """Return the networks that can have the mistake (the last three only where no other can), in the first and in the last
+    layer."""
     found = []
     for network in ("three layers", "sinusoidal", "tanh", *OWN):
         a = golden(network).checkpoint.architecture
@@ -92,7 +93,7 @@ def _places(plant: Plant) -> list[tuple[str, int]]:
     return found
 
 
-# There, only padding would change: id 0 stands for nothing else, and all of it is on the right.
+# In these, only padding would change: id 0 occurs nowhere else, and all padding is on the right.
 UNSEEN = {("padding-word-zeroed", "sinusoidal"), ("positions-counted-by-mask", "sinusoidal")}
 
 

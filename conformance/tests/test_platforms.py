@@ -1,4 +1,5 @@
-"""The lanes: a correct candidate's runs count as passes, a broken one's as false alarms, and the same bits are judged once."""
+"""Benchmark lanes: runs of a correct candidate count as passes, those of a broken one as false alarms, and equal bits are judged
+once."""
 
 import os
 import signal
@@ -21,7 +22,7 @@ GOLDEN = "tiny"
 
 
 class Ends:
-    """A candidate at which the process ends."""
+    """A candidate that ends the process."""
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Any:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -34,7 +35,7 @@ def counted(ran: Ran, lane: Any = PLAIN, reduces: bool = False) -> str:
     return Found(lane, reduces=reduces, ran=(ran,)).kind(ran)
 
 
-def test_a_lane_runs_in_its_own_process_and_what_it_did_not_come_to_counts_as_wrong() -> None:
+def test_a_lane_runs_in_its_own_process_and_runs_that_it_did_not_reach_count_as_wrong() -> None:
     cases = [("making-bert", GOLDEN, "bfloat16"), ("hf-onnx", GOLDEN, "float64"), (f"{__name__}:ends", GOLDEN, "float64")]
     found = measure.in_a_process(LANES["aten-default"], [*cases, ("making-bert", GOLDEN, "float64")], Judged())
     assert [found.kind(ran) for ran in found.ran] == [PASSED, UNSUPPORTED, ALARM, ALARM]
@@ -53,7 +54,7 @@ def test_a_broken_candidate_is_a_false_alarm_in_every_lane() -> None:
     assert not Found(PLAIN, ran=(broken,)).holds
 
 
-def test_the_same_bits_are_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_identical_results_are_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     judged = Judged()
     first = run("making-bert", GOLDEN, "float64", {})
     judged.keep(PLAIN, first)
@@ -65,22 +66,22 @@ def test_the_same_bits_are_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert judged.of("making-bert", GOLDEN, "float32") == []
 
 
-def test_other_bits_are_judged() -> None:
+def test_different_results_are_judged() -> None:
     first = run(Candidate(), GOLDEN, "float64", {})
     changed = run(Candidate([PLANTS["gelu-variant"].at(0)]), GOLDEN, "float64", {first.digest: first})
     assert changed.outcome == "fail"
 
 
-def test_reduced_precision_is_told_as_that() -> None:
+def test_reduced_precision_is_reported_as_such() -> None:
     lowered = run(Candidate([PLANTS["precision-bfloat16"].at(layer) for layer in range(2)]), GOLDEN, "float32", {})
     assert lowered.reduced
     assert counted(lowered, MEDIUM, True) == REDUCED
-    assert counted(lowered, MEDIUM, False) == ALARM  # the machine does not reduce it
+    assert counted(lowered, MEDIUM, False) == ALARM  # The machine has no reduced precision.
     assert counted(lowered) == ALARM
 
 
 class Hidden:
-    """A candidate that exposes its last layer's output alone."""
+    """A candidate that shows only its last layer's output."""
 
     def __init__(self, candidate: Candidate) -> None:
         self.candidate = candidate
@@ -101,7 +102,7 @@ def bfloat16(x: Any) -> Any:
 
 
 def attention_in_bfloat16(query: Any, key: Any, value: Any, attn_mask: Any = None, scale: float | None = None, **_: Any) -> Any:
-    """As a kernel by tiles computes it: products of operands in bfloat16, exponentials rounded before their sum is divided out."""
+    """Attention as computed by a tiled kernel: products of bfloat16 operands, exponentials rounded before division by their sum."""
     scores = bfloat16(query) @ bfloat16(key).mT * (scale or query.shape[-1] ** -0.5)
     if attn_mask is not None:
         scores = scores.masked_fill(~attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
@@ -118,14 +119,14 @@ def test_products_inside_a_fused_attention_kernel_are_recognised_as_reduced_prec
     assert (ran.outcome, ran.reduced) == ("fail", True)
 
 
-def test_a_pass_of_other_bits_is_missed_where_the_product_is_reduced() -> None:
+def test_a_pass_with_other_bits_counts_as_missed_where_products_have_reduced_precision() -> None:
     passed = Ran("right", GOLDEN, "float32", "pass", digest="1")
     assert counted(passed, MEDIUM, True) == MISSED
     assert counted(passed, MEDIUM, False) == PASSED
     assert counted(Ran("right", GOLDEN, "float64", "pass", digest="1"), MEDIUM, True) == PASSED
 
 
-def test_a_lane_sets_its_own_variables_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lane_sets_only_its_own_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in VARIABLES:
         monkeypatch.setenv(name, "outside")
     for lane in LANES.values():
@@ -143,7 +144,7 @@ def test_a_lane_that_the_cpu_lacks_is_in_the_table_and_judges_nothing(monkeypatc
     assert "- onednn-avx2: the CPU (aarch64) has no avx2" in text
 
 
-def test_the_table_says_what_is_the_same_and_what_is_wrong() -> None:
+def test_the_table_reports_identical_and_wrong_results() -> None:
     right, wrong = Ran("a", "tiny", "float32", "pass", digest="1"), Ran("b", "tiny", "float32", "fail", "it is off\nand more")
     same = Ran("a", "tiny", "float32", "pass", digest="1", same_as="default")
     text = "\n".join(lines([Found(PLAIN, ran=(right, wrong)), Found(LANES["onednn-avx2"], ran=(same, wrong))], []))

@@ -1,4 +1,4 @@
-"""The tutorial's pipeline, from dialogues to a trained network: what it reads, what it draws, what it resumes, what it learns."""
+"""The tutorial's pre-training pipeline, from dialogues to a trained network: reading, sampling, resuming and learning."""
 
 import math
 import os
@@ -25,12 +25,12 @@ from implementations.demystified.run import pretrain
 from implementations.demystified.scores import together
 from implementations.demystified.settings import Settings
 
-ALPHA = 1e-6  # of a false alarm; the seed is fixed
+ALPHA = 1e-6  # Probability of a false alarm; the seed is fixed.
 
 
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Examples:
-    """Of the package's own dialogues, with words of several pieces."""
+    """Return the examples of the package's own dialogues, with words of several pieces."""
     folder = tmp_path_factory.mktemp("corpus")
     dialogues = Dialogues(OWN, folder / "index")
     tokenizer = wordpiece.trained(lambda: (text for each in dialogues for text in each), 120)
@@ -46,7 +46,7 @@ def small() -> Settings:
 
 @pytest.fixture
 def some(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Fifteen of the package's own dialogues, few enough to be learnt in seconds."""
+    """Write fifteen of the package's own dialogues, few enough to be learnt in seconds."""
     folder = tmp_path_factory.mktemp("some")
     for name, count in ((LINES, None), (CONVERSATIONS, 15)):
         (folder / name).write_bytes(b"".join((OWN / name).read_bytes().splitlines(keepends=True)[:count]))
@@ -54,7 +54,7 @@ def some(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestDialogues:
-    def test_every_conversation_of_the_own_corpus_is_read(self, tmp_path: Path) -> None:
+    def test_every_conversation_of_the_packages_corpus_is_read(self, tmp_path: Path) -> None:
         dialogues = Dialogues(OWN, tmp_path / "index")
         found = list(dialogues)
         assert (len(found), sum(map(len, found)), not dialogues.skipped.counts) == (55, 329, True)
@@ -105,7 +105,7 @@ class TestParquet:
 
         return write
 
-    def test_a_list_of_strings_is_a_conversation_divided_where_an_utterance_is_blank_or_missing(
+    def test_a_list_of_strings_is_a_conversation_that_blank_or_missing_utterances_divide(
         self, written: Callable[..., Dialogues]
     ) -> None:
         found = written(id=["x", "y", "z"], said=[["one", " two"], ["3", "4", None, "5", "", "6", "7"], None])
@@ -115,13 +115,13 @@ class TestParquet:
         assert list(written(text=["one", "two", "", "alone", None, "3", "4"], n=[0] * 7)) == [["one", "two"], ["3", "4"]]
 
     @pytest.mark.parametrize("columns", [{"n": [1]}, {"a": ["x"], "b": ["y"]}, {"a": [["x"]], "b": [["y"]]}])
-    def test_columns_of_which_none_or_several_could_be_meant_are_refused(
+    def test_no_or_several_possible_columns_are_refused(
         self, written: Callable[..., Dialogues], columns: dict[str, list[object]]
     ) -> None:
         with pytest.raises(UsageError, match="one column of lists of strings, or else one of strings; found"):
             written(**columns)
 
-    def test_a_file_that_is_no_parquet_is_refused(self, written: Callable[..., Dialogues], tmp_path: Path) -> None:
+    def test_a_file_that_is_not_parquet_is_refused(self, written: Callable[..., Dialogues], tmp_path: Path) -> None:
         assert list(written(text=["one", "two"])) == [["one", "two"]]
         (tmp_path / "b.parquet").write_bytes(b"PAR1")
         with pytest.raises(UsageError, match="Parquet that cannot be read"):
@@ -148,7 +148,7 @@ class TestVocabulary:
         ]
         assert runs[0] == runs[1] == runs[2]
 
-    def test_text_that_is_spelled_like_a_special_token_is_none(self, tmp_path: Path) -> None:
+    def test_text_spelled_like_a_special_token_is_not_one(self, tmp_path: Path) -> None:
         tokenizer = wordpiece.trained(lambda: ["a [SEP] b", "[SEP] c"], 100)
         corpus.write(tmp_path, [["a [SEP] b", "[SEP] c", "a"]], tokenizer)
         assert (corpus.read(tmp_path).ids > 4).all()
@@ -156,32 +156,32 @@ class TestVocabulary:
 
 class TestExamples:
     @pytest.mark.parametrize("n", [1, 2, 7, 64, 1000])
-    def test_an_epoch_has_each_pair_once_in_an_order_of_its_own(self, n: int) -> None:
+    def test_an_epoch_has_each_pair_once_in_a_different_order(self, n: int) -> None:
         first, second = ([permuted(i, n, (0, epoch)) for i in range(n)] for epoch in (0, 1))
         assert sorted(first) == sorted(second) == list(range(n))
         assert n < 7 or (first != second and first != list(range(n)))
 
-    def test_a_batch_in_which_nothing_was_chosen_has_one_label(self, examples: Examples) -> None:
+    def test_every_batch_has_at_least_one_label(self, examples: Examples) -> None:
         assert all((examples.batch(step, 1).labels != IGNORED).any() for step in range(50))
 
 
 class TestHeldOut:
-    def test_each_pair_is_on_one_side_and_none_stands_across(self, examples: Examples) -> None:
+    def test_each_pair_is_on_one_side_of_the_split_and_none_crosses_it(self, examples: Examples) -> None:
         c = examples.corpus
         training, held_out = corpus.split(c, 0.1)
         assert held_out is not None
         assert training.size + held_out.size == c.size
-        assert 0.1 * c.size <= held_out.size < 0.1 * c.size + 12  # utterances of the longest conversation
+        assert 0.1 * c.size <= held_out.size < 0.1 * c.size + 12  # Utterances of the longest conversation.
         parts = [(p.utterance(i), p.utterance(i + 1)) for p in (training, held_out) for i in p.firsts]
         assert [(*map(tuple, p),) for p in parts] == [(tuple(c.utterance(i)), tuple(c.utterance(i + 1))) for i in c.firsts]
 
-    def test_of_one_conversation_nothing_is_held_out(self, tmp_path: Path) -> None:
+    def test_a_single_conversation_has_nothing_held_out(self, tmp_path: Path) -> None:
         tokenizer = wordpiece.trained(lambda: ["a b c"], 100)
         corpus.write(tmp_path, [["a", "b", "c", "a", "b", "c"]], tokenizer)
         whole = corpus.read(tmp_path)
         assert corpus.split(whole, 0.5) == (whole, None)
 
-    def test_held_out_utterances_that_all_say_the_same_are_not_scored(
+    def test_held_out_utterances_that_are_all_equal_are_not_scored(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         (tmp_path / "a.txt").write_text("\n".join("abcdefghijklmnopqrstuvwxyz") + "\n\nyes\nyes\nyes\n")
@@ -193,7 +193,7 @@ class TestHeldOut:
 
 
 class TestRun:
-    def test_what_is_killed_and_resumed_has_the_same_curve_and_weights_bit_for_bit(self, tmp_path: Path) -> None:
+    def test_a_killed_and_resumed_run_has_the_same_curve_and_weights_bit_for_bit(self, tmp_path: Path) -> None:
         whole, parts = tmp_path / "whole", tmp_path / "parts"
         pretrain(small(), whole, 24, save_every=8)
         arguments = [f"--{name.replace('_', '-')}={value}" for name, value in vars(small()).items() if name != "folder"]
@@ -214,7 +214,7 @@ class TestRun:
         for file in ("model.safetensors", "training.safetensors"):
             assert (newest(parts) / file).read_bytes() == (newest(whole) / file).read_bytes()
 
-    def test_what_is_interrupted_while_the_corpus_is_read_or_written_begins_again(
+    def test_a_run_interrupted_while_the_corpus_is_read_or_written_starts_again(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def interrupted(*_: object) -> None:
@@ -231,7 +231,7 @@ class TestRun:
         assert corpus.read(tmp_path / "corpus").size == 329
         assert not (tmp_path / "partial").exists()
 
-    def test_a_folder_that_another_process_trains_in_is_refused_with_its_number(
+    def test_a_folder_in_use_by_another_training_process_is_refused_with_its_process_id(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         rest = ["--layers=1", "--hidden-size=16", "--heads=2", "--steps=1", "--batch-size=2", "--out", str(tmp_path)]
@@ -251,7 +251,7 @@ class TestRun:
             ([], True, {"DISPLAY": ":0", "CI": "true"}, False),
         ],
     )
-    def test_the_page_is_opened_where_someone_can_see_it(
+    def test_the_page_is_opened_only_where_a_user_can_see_it(
         self, monkeypatch: pytest.MonkeyPatch, arguments: list[str], terminal: bool, environment: dict[str, str], opens: bool
     ) -> None:
         shown: list[str] = []
@@ -263,7 +263,7 @@ class TestRun:
         assert main(arguments) == 0
         assert shown == (["file:///run/curve.html"] if opens else [])
 
-    def test_a_run_is_not_written_over_and_not_resumed_with_other_settings(
+    def test_a_run_is_not_overwritten_and_not_resumed_with_other_settings(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         rest = ["--layers=1", "--hidden-size=16", "--heads=2", "--steps=1", "--batch-size=2", "--out", str(tmp_path / "run")]

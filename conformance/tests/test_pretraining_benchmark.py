@@ -1,4 +1,4 @@
-"""The benchmarks of the pre-training pipeline: a difference is found, and a generated corpus is what it says."""
+"""The benchmarks of the pre-training pipeline: a difference is found, and a generated corpus has the declared contents."""
 
 import sys
 from pathlib import Path
@@ -30,14 +30,14 @@ def test_a_file_that_differs_or_is_missing_is_named(tmp_path: Path, name: str) -
     assert different(other, whole) == (name,)
 
 
-def test_a_run_that_ends_before_its_kill_is_an_error() -> None:
+def test_a_run_that_ends_before_it_is_killed_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="ended with 0 before it was killed"):
         kills.killed([sys.executable, "-c", ""], lambda: False)
 
 
-def test_a_generated_corpus_has_that_many_lines_each_in_one_conversation(tmp_path: Path) -> None:
+def test_a_generated_corpus_has_the_requested_number_of_lines_each_in_one_conversation(tmp_path: Path) -> None:
     generate(tmp_path, 1000)
     dialogues = Dialogues(tmp_path, tmp_path / "index")
     found = list(dialogues)
-    assert 999 <= sum(map(len, found)) <= 1000  # a single line that is left at the end is no conversation
+    assert 999 <= sum(map(len, found)) <= 1000  # A single remaining line would be no conversation.
     assert not dialogues.skipped.counts

@@ -1,4 +1,5 @@
-"""Checks of pre-training data: each finds its broken pipelines, lets unusual correct ones through, and is asked in a worker too."""
+"""The checks of pre-training data: each finds its broken pipelines and passes unusual correct ones, in this process and in a
+worker."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -32,7 +33,7 @@ def judged(check: str, candidate: Any) -> Result:
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_pipeline_is_found_by_the_check_that_is_meant_for_it(name: str) -> None:
+def test_a_broken_pipeline_is_found_by_the_intended_check(name: str) -> None:
     candidate, check, words = BROKEN[name]
     result = judged(check, candidate)
     assert result.outcome == "fail", result.reason
@@ -50,7 +51,7 @@ def test_an_unusual_correct_pipeline_passes_every_check(name: str) -> None:
     assert outcomes == dict.fromkeys(DATA, ("pass", "")) | (skipped if CORRECT[name].pairing.is_single else {})
 
 
-def test_two_neighbouring_tokens_are_at_one_place_and_every_token_is_as_frequent_as_the_others() -> None:
+def test_each_pair_of_adjacent_tokens_occurs_once_and_all_tokens_are_equally_frequent() -> None:
     corpus = indexed_corpus()
     assert (corpus.place[corpus.ids[:-1], corpus.ids[1:]] == np.arange(corpus.ids.size - 1)).all()
     assert set(np.bincount(corpus.ids)[corpus.ordinary]) == {105}
@@ -59,20 +60,18 @@ def test_two_neighbouring_tokens_are_at_one_place_and_every_token_is_as_frequent
     lengths = np.bincount(corpus.utterances)
     assert lengths.min() >= 5
     both = lengths[:-1] + lengths[1:] + 3
-    assert 0.1 < (both > corpus.given.length).mean() < 0.5  # some pairs are cut, and most are padded
+    assert 0.1 < (both > corpus.given.length).mean() < 0.5  # Some pairs are truncated, and most are padded.
 
 
 @pytest.mark.parametrize(("trials", "probability"), [(0, 0.5), (1, 0.5), (300, 0.15), (3323, 0.8), (50, 1.0 / 210.0)])
-def test_the_bounds_of_chance_are_the_counts_that_pass_and_leave_no_more_than_alpha_outside(
-    trials: int, probability: float
-) -> None:
+def test_the_bounds_of_a_binomial_count_leave_at_most_alpha_outside(trials: int, probability: float) -> None:
     low, high = binomial_bounds(trials, probability, 0.01)
     passed = [k for k in range(trials + 1) if is_binomial(k, trials, probability, 0.01)]
     assert passed == list(range(low, high + 1))
     assert binom.cdf(low - 1, trials, probability) + binom.sf(high, trials, probability) <= 0.01
 
 
-# Found by its name in a worker.
+# A worker finds it by its name.
 leaking = BROKEN["labels that leak"][0]
 
 
@@ -90,14 +89,14 @@ def test_data_is_judged_in_a_worker_as_in_this_process(worker: WorkerProcess) ->
 
 
 @pytest.mark.parametrize(("name", "golden"), [("demystified", "sinusoidal"), ("hf-eager", "tiny")])
-def test_the_implementations_data_is_right(name: str, golden: str, worker: WorkerProcess) -> None:
+def test_the_data_of_the_implementations_are_correct(name: str, golden: str, worker: WorkerProcess) -> None:
     candidate = RemoteCandidate(worker, name)
     outcomes = {check: run(CHECKS[check], candidate, golden, "cpu", "float32").outcome for check in DATA}
     assert outcomes == dict.fromkeys(DATA, "pass") | ({"data-pairs": "skip"} if name == "hf-eager" else {})
 
 
 def _every(change: Any) -> Any:
-    """A pipeline each of whose batches is another."""
+    """Return a pipeline whose batches are each replaced by a function of them."""
     return replace(RIGHT, batches=lambda rows: (change(batch) for batch in in_batches(rows)))
 
 
@@ -127,7 +126,7 @@ WRONG_FORM = {
 
 
 @pytest.mark.parametrize("name", WRONG_FORM)
-def test_what_is_no_data_is_one_error_that_says_where_and_what_was_expected(name: str) -> None:
+def test_invalid_data_are_one_error_with_the_place_and_the_expected_value(name: str) -> None:
     candidate, words = WRONG_FORM[name]
     result = judged("data-labels", candidate)
     assert (result.outcome, words in result.reason) == ("fail", True), result.reason
@@ -138,13 +137,13 @@ def test_a_pipeline_that_raises_crashes_with_its_traceback() -> None:
     assert (result.outcome, "ZeroDivisionError" in result.reason) == ("crash", True)
 
 
-def test_rows_without_an_end_are_looked_at_as_far_as_an_epoch_can_go() -> None:
+def test_endless_rows_are_read_up_to_the_longest_possible_epoch() -> None:
     endless = replace(RIGHT, batches=lambda rows: (batch for _ in count() for batch in in_batches(rows)))
     result = judged("data-layout", endless)
     assert (result.outcome, result.searched) == ("pass", Searched(2 * 2488))
 
 
-def test_the_rows_that_transformers_trainer_trains_on_are_right(tmp_path: Path) -> None:
+def test_the_rows_used_by_transformers_trainer_are_correct(tmp_path: Path) -> None:
     pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate")
 
     from transformers import DataCollatorForLanguageModeling, Trainer, TrainingArguments

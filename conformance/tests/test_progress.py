@@ -1,4 +1,4 @@
-"""Progress: what is shown on a terminal, the line for each case in a pipe, and that nobody need watch."""
+"""Progress reports: the display on a terminal, one line for each case in a pipe, and no cost without a listener."""
 
 import json
 import re
@@ -24,7 +24,7 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Terminal:
-    """A terminal of 80 columns, and a clock that is set by hand."""
+    """A terminal of 80 columns with a clock set by the test."""
 
     def __init__(self) -> None:
         self.file, self.seconds = StringIO(), 0.0
@@ -33,12 +33,12 @@ class Terminal:
         )
 
     def lines(self) -> list[str]:
-        """What stands there last."""
+        """Return the lines last shown."""
         *_, last = (found for part in _ERASED.split(self.file.getvalue()) if (found := _ESCAPE.sub("", part)).strip())
         return [line.rstrip() for line in last.replace("\r", "").split("\n") if line.strip()]
 
 
-def test_it_shows_the_case_the_activation_the_failures_and_the_time_that_is_left() -> None:
+def test_the_display_has_the_case_the_activation_the_failures_and_the_remaining_time() -> None:
     terminal = Terminal()
     with progress(4, terminal.console) as shown:
         for case, outcome in (("good on tiny", "pass"), ("bad on tiny", "fail")):
@@ -55,7 +55,7 @@ def test_it_shows_the_case_the_activation_the_failures_and_the_time_that_is_left
     assert re.search("━ +1 fail 0:00:25 elapsed, 0:00:15 left$", bar)
 
 
-def test_the_last_state_disappears() -> None:
+def test_the_last_state_is_cleared() -> None:
     terminal = Terminal()
     with progress(1, terminal.console) as shown, shown.case("good on tiny"):
         pass
@@ -64,7 +64,7 @@ def test_the_last_state_disappears() -> None:
     assert not _ESCAPE.sub("", end).strip()
 
 
-def test_a_hostile_name_is_shown_as_it_is_written() -> None:
+def test_a_hostile_name_is_escaped() -> None:
     terminal = Terminal()
     with progress(1, terminal.console) as shown, shown.case("\x1b[31m[bold]x[/] on tiny"):
         report_progress("[/]\n\x07", 0.1)
@@ -73,7 +73,7 @@ def test_a_hostile_name_is_shown_as_it_is_written() -> None:
     assert (case, what) == (r"1/1 \x1b[31m[bold]x[/] on tiny", r"  [/]\n\x07")
 
 
-def test_it_never_goes_back() -> None:
+def test_progress_never_decreases() -> None:
     terminal = Terminal()
     with progress(2, terminal.console) as shown, shown.case("good on tiny"):
         done = []
@@ -84,7 +84,7 @@ def test_it_never_goes_back() -> None:
 
 
 @pytest.mark.parametrize("environment", [{}, {"FORCE_COLOR": "1"}])
-def test_in_a_pipe_each_case_is_a_line_on_standard_error_as_it_ends(
+def test_in_a_pipe_each_case_is_a_line_on_standard_error_when_it_ends(
     environment: dict[str, str], tmp_path: Path, capsys: Any, monkeypatch: Any
 ) -> None:
     for name, value in environment.items():
@@ -106,7 +106,7 @@ def test_a_hostile_name_is_one_line_in_a_pipe(capsys: Any) -> None:
     assert capsys.readouterr().err == "1/1 \\x1b[31mx\\n on tiny: pass, 1.0 s\n"
 
 
-def test_a_judgement_tells_every_activation_that_is_next_in_order() -> None:
+def test_a_judgement_reports_every_activation_in_order() -> None:
     reported: list[tuple[str, float]] = []
     with watched(lambda *what: reported.append(what)):
         assert check(making_bert, "tiny").conforms
@@ -127,7 +127,7 @@ def test_batches_are_equal_parts_of_a_judgement() -> None:
     assert reported[: len(reported) // 2] == pytest.approx([done - 0.5 for done in reported[len(reported) // 2 :]])
 
 
-def test_a_search_tells_which_example_it_tries_and_that_one_failed() -> None:
+def test_a_search_reports_the_current_example_and_a_failure() -> None:
     reported: list[str] = []
     with watched(lambda what, done: reported.append(f"{what}, {done:.1f}")):
         run(CHECKS["padding-length"], making_bert, "tiny", "cpu", "float32", plan=Plan(5))
@@ -137,7 +137,7 @@ def test_a_search_tells_which_example_it_tries_and_that_one_failed() -> None:
     assert "example 1 fails; a smaller one is looked for, 0.2" in reported[well:]
 
 
-def test_nobody_need_watch() -> None:
+def test_reports_without_a_listener_are_ignored() -> None:
     with part(0, 2):
         report_progress("unheard", 0.5)
     heard: list[tuple[str, float]] = []

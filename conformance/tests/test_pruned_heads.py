@@ -1,4 +1,4 @@
-"""Pruned heads leave what a head mask leaves, and a mistake in them is found."""
+"""Pruning heads gives the result of masking them, and a mistake in pruned heads is found."""
 
 from typing import Any
 
@@ -14,8 +14,8 @@ from implementations.inner_workings import BertConfig, inner_workings
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_heads_that_are_pruned_after_loading_leave_what_a_head_mask_leaves() -> None:
-    """The parameters that are left are those of the kept heads; with them the pruned architecture conforms."""
+def test_pruning_heads_after_loading_gives_the_result_of_a_head_mask() -> None:
+    """The remaining parameters are those of the kept heads; with them the pruned architecture conforms."""
     golden = load_golden("tiny")
     pruned = ((0, (0, 2)), (1, (3,)))
     model: Any = inner_workings.module(golden.checkpoint, dtype="float64")
@@ -33,7 +33,7 @@ def test_heads_that_are_pruned_after_loading_leave_what_a_head_mask_leaves() -> 
     assert result.conforms, result
 
 
-def test_another_heads_output_in_the_place_of_a_pruned_one_fails_at_the_output_projection() -> None:
+def test_another_heads_output_in_place_of_a_pruned_one_fails_at_the_output_projection() -> None:
     def rotated(bert: Any) -> None:
         attention = bert.encoder.layer[0].attention
         attention.self.register_forward_hook(lambda _, __, output: (output[0].roll(8, -1), output[1]))
@@ -42,7 +42,7 @@ def test_another_heads_output_in_the_place_of_a_pruned_one_fails_at_the_output_p
     assert [v.activation for v in result.origins] == ["encoder.layer.0.attention.self.context"]
 
 
-def test_heads_that_are_not_there_are_refused() -> None:
+def test_heads_that_do_not_exist_are_refused() -> None:
     attention = walk.BertAttention(BertConfig(hidden_size=8, num_attention_heads=2))
     with pytest.raises(ValueError, match=r"no heads \[2\] to prune; there are 2"):
         attention.prune_heads([0, 2])

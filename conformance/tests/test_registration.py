@@ -45,7 +45,7 @@ OURS = "transformer.{layer}.attention.attention.project_query.weight"
 
 
 def changed(change: Callable[[Any], Any], **table: Any) -> TorchImplementation:
-    """Making Bert, its module changed once it is built."""
+    """Return Making Bert with its module changed after it is built."""
 
     def build(a: Architecture) -> nn.Module:
         model = making_bert.build(a)
@@ -56,7 +56,7 @@ def changed(change: Callable[[Any], Any], **table: Any) -> TorchImplementation:
 
 
 class HeadKernels(nn.Module):
-    """A projection whose weight is (heads, in, d)."""
+    """A projection whose weight has shape (heads, in, d)."""
 
     def __init__(self, heads: int, size: int) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ def _with_head_kernels(model: Any) -> None:
 
 
 @pytest.mark.parametrize(("axes", "outcome"), [((0, 2, 1), "pass"), ((1, 2, 0), "error"), ((1, 0), "error")])
-def test_a_weight_of_heads_in_and_d_is_written_by_permuted_and_other_axes_do_not_fit(axes: tuple[int, ...], outcome: str) -> None:
+def test_a_weight_of_heads_in_and_d_is_packed_by_permuted_and_other_axes_do_not_fit(axes: tuple[int, ...], outcome: str) -> None:
     parameters = {**making_bert.parameters, OURS: permuted(per_head(QUERY), axes)}
     result = check(changed(_with_head_kernels, parameters=parameters))
     assert result.outcome == outcome, result.reason
@@ -81,18 +81,18 @@ def test_a_weight_of_heads_in_and_d_is_written_by_permuted_and_other_axes_do_not
 
 
 @pytest.mark.parametrize("layout", [permuted(per_head("q"), (2, 0, 1)), transposed(per_head("q")), permuted("q", (1, 0))])
-def test_a_permuted_parameter_is_unpacked_as_it_was(layout: Layout) -> None:
+def test_unpacking_a_permuted_parameter_restores_it(layout: Layout) -> None:
     weight = np.arange(32.0 * 32).reshape(32, 32)
     (back,) = layout.unpack(layout.pack([weight], CHECKPOINT.architecture), [(32, 32)], CHECKPOINT.architecture)
     assert (back == weight).all()
 
 
-def test_axes_that_are_no_permutation_are_refused() -> None:
+def test_axes_that_are_not_a_permutation_are_refused() -> None:
     with pytest.raises(UsageError, match=r"the axes \(0, 0\), expected each of 0 to n - 1 once"):
         permuted("q", (0, 0))
 
 
-def test_of_errors_that_differ_by_layer_the_first_and_the_last_are_listed_and_an_asterisk_is_explained() -> None:
+def test_errors_that_differ_by_layer_are_listed_for_the_first_and_last_layer_and_an_asterisk_is_explained() -> None:
     parameters = {ours: theirs for ours, theirs in making_bert.parameters.items() if "project_query" not in ours}
     lines = check(replace(making_bert, parameters={**parameters, "transformer.*": "bert.*"}), "deep").reason.splitlines()
     query = "transformer.{}.attention.attention.project_query.weight"
@@ -111,19 +111,19 @@ def _with_a_head_more_that_acts(model: Any) -> None:
     model.transformer[1].register_forward_hook(lambda _m, _i, x: x + model.next_token.bias.sum() + 1)
 
 
-def test_a_parameter_that_the_checkpoint_lacks_may_be_ignored_and_is_refused_until_it_is() -> None:
+def test_a_parameter_missing_from_the_checkpoint_is_refused_unless_ignored() -> None:
     assert "next_token.weight (2, 32) is not mapped; map it, or name it in `ignored`" in check(changed(_with_a_head_more)).reason
     assert check(changed(_with_a_head_more, ignored=("next_token.*",))).outcome == "pass"
 
 
-def test_an_ignored_parameter_that_acts_is_found_where_it_acts() -> None:
+def test_an_ignored_parameter_with_an_effect_fails_at_its_place() -> None:
     result = check(changed(_with_a_head_more_that_acts, ignored=("next_token.*",)))
     assert result.outcome == "fail"
     assert {v.activation for v in result.origins} == {"cls.predictions.transform.dense"}
 
 
 class _Moving(nn.Module):
-    """Its `to` takes one argument and returns nothing, as TransformerLens's takes one."""
+    """A module whose `to` takes one argument and returns nothing, as TransformerLens's takes one."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class _Moving(nn.Module):
         super().to(device_or_dtype)
 
 
-def test_a_module_that_overrides_to_is_moved_by_its_own() -> None:
+def test_a_module_that_overrides_to_is_moved_by_its_own_method() -> None:
     prefixed = {f"model.{name}": value for name, value in making_bert.parameters.items()}
     tapped = {
         replace(tap, path=f"model.{tap.path}") if isinstance(tap, Tap) else f"model.{tap}": name
@@ -152,14 +152,14 @@ def test_a_module_that_overrides_to_is_moved_by_its_own() -> None:
     assert module.moved[-2:] == [torch.bfloat16, torch.device("cpu")]
 
 
-def test_a_checkpoint_takes_torchs_own_dtypes_and_devices() -> None:
+def test_a_checkpoint_accepts_torchs_dtypes_and_devices() -> None:
     by_name, by_object = CHECKPOINT.state_dict("bfloat16", "cpu"), CHECKPOINT.state_dict(torch.bfloat16, torch.device("cpu"))
     assert by_name.keys() == by_object.keys()
     assert all(by_object[name].dtype == torch.bfloat16 and torch.equal(by_object[name], by_name[name]) for name in by_name)
 
 
 @pytest.mark.parametrize("attribute", ["supports", "supported"])
-def test_an_object_with_prepare_says_by_either_name_what_it_does_not_support(attribute: str) -> None:
+def test_an_object_with_prepare_may_state_what_it_does_not_support_under_either_name(attribute: str) -> None:
     def only_float32(architecture: Architecture, device: str, dtype: str) -> str | None:
         return None if dtype == "float32" else "it is for float32"
 
@@ -170,12 +170,12 @@ def test_an_object_with_prepare_says_by_either_name_what_it_does_not_support(att
 
 
 @pytest.mark.parametrize("function", [lambda checkpoint, device, dtype: None, lambda *given: None, lambda a, b, c, d=0: None])
-def test_a_function_that_can_be_called_as_prepare_is_a_candidate(function: Callable[..., Any]) -> None:
+def test_a_function_with_the_signature_of_prepare_is_a_candidate(function: Callable[..., Any]) -> None:
     assert as_implementation(function).prepare is function
 
 
 @pytest.mark.parametrize("function", [lambda a: None, lambda vocab, hidden, layers, heads: None])
-def test_a_function_of_other_arguments_is_refused_with_those_that_a_candidate_is_called_with(function: Callable[..., Any]) -> None:
+def test_a_function_with_other_arguments_is_refused_with_the_expected_signature(function: Callable[..., Any]) -> None:
     with pytest.raises(UsageError, match=r"called with \(checkpoint, device, dtype\), and this one takes \((a|vocab, .*)\)"):
         as_implementation(function)
 
@@ -189,14 +189,14 @@ def test_a_function_of_other_arguments_is_refused_with_those_that_a_candidate_is
         ("embeddings.LayerNrom", "unknown activation 'embeddings.LayerNrom'; did you mean 'embeddings.LayerNorm'"),
     ],
 )
-def test_an_activation_of_a_part_that_the_network_lacks_is_distinguished_from_one_that_no_network_has(name: str, said: str) -> None:
+def test_an_activation_missing_from_this_network_is_distinguished_from_one_of_no_network(name: str, said: str) -> None:
     result = check(lambda checkpoint, device, dtype: lambda batch: {name: np.zeros(1, np.float32)}, "tiny")
     assert result.outcome == "fail"
     assert re.search(said, " ".join(str(result).split()))
 
 
 def in_numpy(checkpoint: Any, device: str, dtype: str) -> Callable[[Any], Any]:
-    """A candidate that reads NumPy's arrays alone, and has learned positions alone."""
+    """A candidate that reads only NumPy arrays and supports only learned positions."""
     if checkpoint.architecture.position_embedding_type != "absolute":
         raise Unsupported("it has learned positions alone")
     runner = making_bert.prepare(checkpoint, device, dtype)
@@ -208,7 +208,7 @@ def in_numpy(checkpoint: Any, device: str, dtype: str) -> Callable[[Any], Any]:
     return called
 
 
-def test_a_function_reads_filled_batches_in_numpy_in_every_search_and_refuses_what_it_does_not_support() -> None:
+def test_a_function_receives_filled_numpy_batches_in_every_search_and_refuses_what_it_does_not_support() -> None:
     for asked in ("token-types-omitted", "mask-omitted"):
         assert run(CHECKS[asked], in_numpy, "tiny", "cpu", "float32", plan=Plan(2)).outcome == "pass"
     refused = check(in_numpy, "sinusoidal")
@@ -236,7 +236,7 @@ def test_a_table_or_tap_that_does_not_fit_is_an_error_of_registration_in_every_c
     assert "registration: " in result.reason
 
 
-def test_an_error_of_registration_is_reported_once_with_all_the_checks_that_it_keeps_from_being_made(
+def test_an_error_of_registration_is_reported_once_with_all_checks_that_it_prevents(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     goldens = [word for name in ("tiny", "deep", "edges") for word in ("--golden", name)]
@@ -259,7 +259,7 @@ def test_an_error_of_registration_is_reported_once_with_all_the_checks_that_it_k
     assert read_results(tmp_path / "results.jsonl").footer == results.footer
 
 
-def test_errors_that_differ_are_each_reported(tmp_path: Path) -> None:
+def test_different_errors_are_each_reported(tmp_path: Path) -> None:
     names = ["unfit", "other_unfit"]
     command = ["run", *(f"-i=conformance.tests.test_registration:{name}" for name in names), "--golden", "tiny"]
     assert main([*command, "--out", str(tmp_path)]) == 1
@@ -269,8 +269,8 @@ def test_errors_that_differ_are_each_reported(tmp_path: Path) -> None:
     assert "the same error" not in rendered
 
 
-def test_in_pytest_it_is_an_error_and_no_failure_to_conform(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conformance.suite.parametrize.record", lambda *_: None)  # this session counts no checks
+def test_in_pytest_it_is_an_error_and_not_a_failure_to_conform(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conformance.suite.parametrize.record", lambda *_: None)  # This session counts no checks.
     bound = BoundCheck(CHECKS["values"], unfit, Case("unfit", "tiny"), 1)
     with pytest.raises(CheckError, match="registration: the table of activations does not fit"):
         bound()

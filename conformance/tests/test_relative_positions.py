@@ -1,4 +1,4 @@
-"""Relative positions: a mistake in the table of distances, or in the terms made of it, is named."""
+"""Relative positions: a mistake in the table of distances, or in the terms computed from it, is named."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def _distances(f: Callable[[Tensor], Tensor]) -> Callable[[Any], None]:
-    """The rows of f(i − j) are looked up."""
+    """Return a change that looks up the rows f(i − j)."""
 
     def change(attention: Any) -> None:
         right, longest = attention.distance_embedding.forward, attention.longest
@@ -25,7 +25,7 @@ def _distances(f: Callable[[Tensor], Tensor]) -> Callable[[Any], None]:
 
 
 def _einsum(monkeypatch: pytest.MonkeyPatch, of: str, f: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
-    """f of its usual result and its operands in the place of one term of the scores, in every layer."""
+    """Return a change that applies f to the result and operands of one term of the scores, in every layer."""
     usual = torch.einsum
 
     def changed(equation: str, x: Tensor, rows: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ OF_QUERIES, OF_KEYS = "bhld,lrd->bhlr", "bhrd,lrd->bhlr"
     ],
 )
 @pytest.mark.parametrize("golden", RELATIVE)
-def test_distances_that_are_looked_up_wrongly_are_named(golden: str, name: str, wrong: Callable[[Tensor], Tensor]) -> None:
+def test_wrong_look_ups_of_distances_are_named(golden: str, name: str, wrong: Callable[[Tensor], Tensor]) -> None:
     named(in_attention(_distances(wrong), layer=1), golden, name, layer=1)
 
 
@@ -62,7 +62,7 @@ def test_distances_that_are_looked_up_wrongly_are_named(golden: str, name: str, 
         ("distance-unscaled", OF_KEYS, lambda y, x, rows: y * x.shape[-1] ** 0.5),
     ],
 )
-def test_terms_of_distances_that_are_wrong_are_named(
+def test_wrong_distance_terms_are_named(
     monkeypatch: pytest.MonkeyPatch, name: str, of: str, wrong: Callable[[Tensor, Tensor, Tensor], Tensor]
 ) -> None:
     _einsum(monkeypatch, of, wrong)

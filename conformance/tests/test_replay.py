@@ -1,4 +1,4 @@
-"""What failed is run again as it was run: with what was required, published values too, and one after the other."""
+"""Replay of a failure: with the same required activations and published values, one failure after another."""
 
 import json
 from pathlib import Path
@@ -14,8 +14,8 @@ from conformance.report.run.case import command
 from conformance.results.case import Case
 from conformance.results.file import read_results
 from conformance.results.records import CheckRecord
-from conformance.tests.planted import MadeOf
-from conformance.tests.test_checkpoint import LAST, TINY, _published, _write
+from conformance.tests.planted_mistakes import MadeOf
+from conformance.tests.test_own_checkpoints import LAST, TINY, _published, _write
 
 HIDING = "conformance.tests.test_replay:hiding_the_last"
 hiding_the_last = MadeOf(lambda found: {name: value for name, value in found.items() if name != LAST})
@@ -24,14 +24,14 @@ REQUIRED = ("--require-activations", "*.layer.1.output.LayerNorm")
 
 @pytest.fixture(scope="module")
 def hiding(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that fails by what it requires alone."""
+    """A run that fails only because of a required activation."""
     out = tmp_path_factory.mktemp("hiding")
     run = ["run", "-i", "hf-sdpa", "--golden", "tiny", "--require-activations", "*.scores", "--out", str(out)]
     assert main(run) == 1
     return out / "results.jsonl"
 
 
-def test_what_was_required_is_required_again(hiding: Path) -> None:
+def test_required_activations_are_required_again(hiding: Path) -> None:
     (left,) = (hiding.parent / "failures").glob("*.safetensors")
     for file in (hiding, left):
         (again,) = replayed(file)
@@ -40,13 +40,13 @@ def test_what_was_required_is_required_again(hiding: Path) -> None:
         assert again.require == ("*.scores",)
 
 
-def test_the_page_s_command_requires_it(hiding: Path) -> None:
+def test_the_pages_command_requires_the_activation(hiding: Path) -> None:
     results = read_results(hiding)
     again = command(results.cases[0].check, results.headers)
     assert again == "bert-conformance run -i hf-sdpa --golden tiny --require-activations '*.scores'"
 
 
-def test_a_file_that_is_older_than_the_field_is_read(hiding: Path) -> None:
+def test_a_file_from_before_the_field_was_added_is_read(hiding: Path) -> None:
     (check,) = read_results(hiding).checks
     assert check.require == ["*.scores"]
     older = json.loads(msgspec.json.encode(check))
@@ -61,12 +61,12 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Values of the checkpoint are published."""
+    """Publish values of the checkpoint for the duration of the test."""
     monkeypatch.setattr(published_of, "__defaults__", ((_published(TINY.checkpoint),),))
 
 
 def _missed(checkpoint: Path, out: Path) -> Path:
-    """A run on the checkpoint that fails twice: by what it requires, and by the published values of that."""
+    """Return a run on the checkpoint that fails twice: by a required activation, and by the published values of the checkpoint."""
     assert main(["run", "-i", HIDING, "--checkpoint", str(checkpoint), *REQUIRED, "--in-process", "--out", str(out)]) == 1
     return out / "results.jsonl"
 
@@ -79,18 +79,18 @@ def test_published_values_that_were_missed_are_missed_again(checkpoint: Path, tm
         assert (again.case.check, again.outcome) == (PUBLISHED, "fail")
         assert "of which values are published" in again.reason
     results = read_results(file)
-    again = command(results.cases[1].check, results.headers)  # they are judged beside whatever check is asked for
+    again = command(results.cases[1].check, results.headers)  # They are judged with every check.
     assert again == f"bert-conformance run -i {HIDING} --checkpoint {checkpoint}"
 
 
-def test_a_failure_that_cannot_be_run_again_is_told_and_the_others_are(
+def test_a_failure_that_cannot_be_replayed_is_reported_and_the_others_are_replayed(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(published_of, "__defaults__", ((_published(TINY.checkpoint),),))
         file = _missed(checkpoint, tmp_path)
     lines = file.read_text().splitlines(keepends=True)
-    file.write_text("".join([lines[0], lines[-2], *lines[1:-2], lines[-1]]))  # what cannot be comes first
+    file.write_text("".join([lines[0], lines[-2], *lines[1:-2], lines[-1]]))  # The failure that cannot be replayed comes first.
     cannot, can = replayed(file)
     assert (cannot.case, cannot.outcome, cannot.exit_code) == (Case(HIDING, "tiny-bert", check=PUBLISHED), "error", 2)
     assert "no values are published of checkpoint:" in cannot.reason

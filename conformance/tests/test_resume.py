@@ -1,4 +1,4 @@
-"""Runs that were cut short are resumed to the records of a whole one; two runs do not write into one folder."""
+"""Interrupted runs are resumed to the records of a complete run; two runs do not write into one folder."""
 
 import fcntl
 import os
@@ -33,17 +33,17 @@ def test_a_run_that_was_killed_is_resumed_to_the_same_records(
     assert resumed(tmp_path) == expected
 
 
-def test_a_full_disk_loses_nothing_that_was_judged(whole: tuple[list[Any], float], tmp_path: Path) -> None:
+def test_a_full_disk_loses_no_completed_check(whole: tuple[list[Any], float], tmp_path: Path) -> None:
     expected, _ = whole
     ended = on_a_full_disk(tmp_path, 60_000)
     assert ended.returncode == 2
     assert "results.jsonl cannot be written: File too large" in ended.stderr
     assert "--resume runs the rest" in ended.stderr
-    assert '"outcome":"pass"' in ended.stdout  # what was judged is printed
+    assert '"outcome":"pass"' in ended.stdout  # The completed checks are printed.
     assert resumed(tmp_path) == expected
 
 
-def test_resume_runs_only_what_is_missing_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_runs_only_missing_checks_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*RUN, "--out", str(tmp_path)]) == 0
     file = tmp_path / "results.jsonl"
     before = records(tmp_path)
@@ -60,12 +60,12 @@ def test_resume_runs_only_what_is_missing_and_says_so(tmp_path: Path, capsys: py
     assert records(tmp_path) == before
 
 
-def test_resume_without_results_is_a_whole_run(tmp_path: Path) -> None:
+def test_resume_without_results_is_a_complete_run(tmp_path: Path) -> None:
     assert main([*RUN, "--out", str(tmp_path), "--resume"]) == 0
     assert len(records(tmp_path)) == 2 + 2 * 47 + 1
 
 
-def test_a_run_of_something_else_is_not_resumed_and_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_different_run_is_refused_and_the_results_remain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*RUN, "--out", str(tmp_path)]) == 0
     before = (tmp_path / "results.jsonl").read_bytes()
     assert main([*RUN, "--out", str(tmp_path), "--resume", "--dtype", "bfloat16"]) == 2
@@ -99,11 +99,12 @@ def test_results_are_not_written_through_a_link_or_into_a_pipe(tmp_path: Path, c
 
 
 def _as_in_a_terminal() -> None:
-    """A shell starts background processes, and so perhaps these tests, with interrupts ignored."""
+    """Restore the default handling of interrupts: a shell starts background processes, and so perhaps these tests, with
+    interrupts ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def test_an_interrupt_prints_what_is_known_and_how_to_go_on_without_a_traceback(tmp_path: Path) -> None:
+def test_an_interrupt_prints_the_results_so_far_and_how_to_resume_without_a_traceback(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "conformance", "run", "-i", "hf-eager", "-i", "conformance.tests.zoo:call_hangs"]
     command += ["--golden", "tiny", "--out", str(tmp_path)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
@@ -111,7 +112,7 @@ def test_an_interrupt_prints_what_is_known_and_how_to_go_on_without_a_traceback(
         results, end = tmp_path / "results.jsonl", time.monotonic() + 60.0
         while not (results.exists() and b'"kind":"check"' in results.read_bytes()) and time.monotonic() < end:
             time.sleep(0.05)
-        os.killpg(run.pid, signal.SIGINT)  # as a terminal sends it
+        os.killpg(run.pid, signal.SIGINT)  # As a terminal sends it.
         out, error = run.communicate(timeout=60.0)
     assert run.returncode == INTERRUPTED
     assert "hf-eager on tiny, cpu, float32: conforms" in out

@@ -1,4 +1,4 @@
-"""`similarity`: rounding explains the changes of rank between correct systems, and none of those that a mistake makes."""
+"""`similarity`: rounding explains changes of rank between correct systems, and does not explain those caused by a mistake."""
 
 import json
 from pathlib import Path
@@ -18,11 +18,11 @@ from conformance.numerics.arithmetic import modular
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
 from conformance.progress import watched
-from conformance.tests.dense import ARCHITECTURE, TANH, directory
+from conformance.tests.dense_modules import ARCHITECTURE, TANH, directory
 
 Captured = pytest.CaptureFixture[str]
 APART = [f"w{i} w{i + 3} w{i + 9} w{2 * i}" for i in range(4)]
-ALIKE = [f"w60 w61 w62 w63 w64 w65 w66 w{i}" for i in range(4)]  # seven of eight words are the same
+ALIKE = [f"w60 w61 w62 w63 w64 w65 w66 w{i}" for i in range(4)]  # Seven of eight words are the same.
 HIDDEN = "encoder.layer.0.output.LayerNorm"
 
 
@@ -34,7 +34,7 @@ def with_vocabulary(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory of sentence-transformers that takes the mean, with a tokenizer of the words w0 to w90."""
+    """A sentence-transformers directory with mean pooling and a tokenizer of the words w0 to w90."""
     folder = directory(tmp_path_factory.mktemp("model"), Checkpoint(ARCHITECTURE, weights(7, ARCHITECTURE)))
     return with_vocabulary(folder)
 
@@ -47,7 +47,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def of_hidden(model: Path, column: object) -> Array:
-    """(N, H): the hidden states of the texts, taken at a column of tokens."""
+    """Return an embedding function, (N, H): the hidden states of the texts at a slice or position of tokens."""
     values = trace("hf-eager", from_directory(model, APART + ALIKE)).activations["text"]
     return np.asarray(values[HIDDEN][:, column])  # type: ignore[call-overload]  # a slice or a number
 
@@ -63,7 +63,7 @@ def test_between_two_attention_kernels_no_pair_of_distinct_texts_changes_rank(mo
     assert max(found["excess"]) <= 1.0  # type: ignore[call-overload]
 
 
-def test_each_step_is_reported_as_it_ends_where_there_is_no_terminal(model: Path, texts: Path, capsys: Captured) -> None:
+def test_without_a_terminal_each_step_is_reported_when_it_ends(model: Path, texts: Path, capsys: Captured) -> None:
     main(["similarity", "hf-eager", "hf-sdpa", "--texts", str(texts), "--checkpoint", str(model), "--format", "json"])
     lines = [line.rpartition(",")[0] for line in capsys.readouterr().err.splitlines() if line[:2] in ("1/", "2/", "3/")]
     assert lines == [
@@ -85,9 +85,7 @@ def test_while_the_rounding_is_computed_the_number_of_the_text_is_reported(model
     assert seen[-1][1] < 1.0
 
 
-def test_near_duplicates_change_rank_by_rounding_to_bfloat16_and_that_is_explained(
-    model: Path, texts: Path, capsys: Captured
-) -> None:
+def test_rank_changes_of_near_duplicates_by_rounding_to_bfloat16_are_explained(model: Path, texts: Path, capsys: Captured) -> None:
     formats = ["--dtype", "float32", "--dtype", "bfloat16"]
     code, found = compared(["hf-eager", "hf-eager", "--texts", str(texts), "--checkpoint", str(model), *formats], capsys)
     assert code == 0
@@ -95,7 +93,7 @@ def test_near_duplicates_change_rank_by_rounding_to_bfloat16_and_that_is_explain
     assert (found["unexplained"], found["dtypes"]) == (0, ["float32", "bfloat16"])
 
 
-def test_pooled_by_the_first_token_where_the_model_says_mean_changes_ranks_that_rounding_does_not_explain(
+def test_first_token_pooling_where_the_model_says_mean_causes_unexplained_rank_changes(
     model: Path, texts: Path, tmp_path: Path, capsys: Captured
 ) -> None:
     np.save(tmp_path / "cls.npy", of_hidden(model, 0).astype(np.float32))
@@ -109,9 +107,7 @@ def test_pooled_by_the_first_token_where_the_model_says_mean_changes_ranks_that_
     assert "| texts |" in capsys.readouterr().out
 
 
-def test_embeddings_that_are_printed_to_two_decimals_are_explained_by_printing(
-    model: Path, texts: Path, tmp_path: Path, capsys: Captured
-) -> None:
+def test_printing_to_two_decimals_is_an_explanation(model: Path, texts: Path, tmp_path: Path, capsys: Captured) -> None:
     values = trace("hf-eager", from_directory(model, APART + ALIKE)).activations["text"]["sentence_embedding"]
     (tmp_path / "printed.txt").write_text(np.array2string(values, threshold=10**6, formatter={"float_kind": "{:.2f}".format}))
     np.save(tmp_path / "exact.npy", np.round(values, 2))
@@ -123,7 +119,7 @@ def test_embeddings_that_are_printed_to_two_decimals_are_explained_by_printing(
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_errors_of_a_correct_run_s_cosines_are_0_3_to_2_deviations_as_those_of_its_activations_are(model: Path, dtype: str) -> None:
+def test_cosine_errors_of_a_correct_run_are_0_3_to_2_deviations_as_for_its_activations(model: Path, dtype: str) -> None:
     golden = from_directory(model, APART + ALIKE)
     network = Network(golden.checkpoint.architecture, rounded_weights(golden.checkpoint, dtype), golden.batches["text"])
     rounded = RoundedCosines.of(network, modular(dtype))
@@ -134,7 +130,7 @@ def test_errors_of_a_correct_run_s_cosines_are_0_3_to_2_deviations_as_those_of_i
     assert 0.3 < rms < 2.0
 
 
-def test_along_a_direction_the_variance_is_that_of_every_rounding_and_no_more_than_the_bounds_add(model: Path) -> None:
+def test_the_variance_along_a_direction_is_that_of_every_rounding_plus_at_most_the_bounds(model: Path) -> None:
     golden = from_directory(model, APART[:1])
     network = Network(golden.checkpoint.architecture, golden.checkpoint.weights, golden.batches["text"])
     segment, hypothesis = Segment(network, EMBEDDING, {}), modular("float32")
@@ -152,11 +148,11 @@ def test_printing_enters_a_cosine_through_its_gradient() -> None:
     errors = np.array([exact.judge(embeddings + n).actual for n in noise]) - exact.judge(embeddings).actual
     variance = exact.with_printing(np.full(embeddings.shape, unit**2 / 12.0)).variance
     pairs = np.triu_indices(3, 1)
-    # 4000 draws: a relative deviation of √(2/4000) = 2.2 %, of which six
+    # 4000 draws have a relative deviation of √(2/4000) = 2.2 %; the limit is six of these.
     np.testing.assert_allclose((errors**2).mean(0)[pairs], (variance + variance.T)[pairs], rtol=6 * 0.0224)
 
 
-def test_of_texts_that_are_the_same_the_second_order_remains_and_no_more_is_allowed_than_the_turns_of_both() -> None:
+def test_for_identical_texts_the_allowed_error_covers_the_second_order_term_and_little_more() -> None:
     embeddings, unit = np.repeat(np.random.default_rng(4).standard_normal((1, 24)), 3, 0), 1e-3
     exact = RoundedCosines(embeddings, np.zeros((3, 3)), np.zeros(3), np.zeros(3))
     rounded = exact.with_printing(np.full(embeddings.shape, unit**2 / 12.0))
@@ -166,7 +162,7 @@ def test_of_texts_that_are_the_same_the_second_order_remains_and_no_more_is_allo
 
 
 def cosines(*values: float, allowed: float) -> Cosines:
-    """Those of three texts, by pair, of a system that should have 0.1, 0.2 and 0.3."""
+    """Return the cosines of three texts, by pair, in a system whose correct values are 0.1, 0.2 and 0.3."""
 
     def matrix(of: tuple[float, ...]) -> Array:
         found = np.eye(3)
@@ -176,7 +172,7 @@ def cosines(*values: float, allowed: float) -> Cosines:
     return Cosines(matrix(values), matrix((0.1, 0.2, 0.3)), np.full((3, 3), allowed))
 
 
-def test_a_change_of_order_counts_for_both_of_its_pairs_and_each_has_its_rank_in_both_systems() -> None:
+def test_a_change_of_order_counts_for_both_pairs_and_gives_each_pairs_rank_in_both_systems() -> None:
     found = compare_ranks(cosines(0.1, 0.2, 0.3, allowed=0.01), cosines(0.22, 0.2, 0.3, allowed=0.01))
     assert (found.pairs, found.discordant, found.unexplained, found.explained) == (3, 1, 1, False)
     assert found.tau == pytest.approx(1.0 / 3.0)
@@ -188,12 +184,12 @@ def test_a_change_of_order_counts_for_both_of_its_pairs_and_each_has_its_rank_in
     assert found.excess == pytest.approx((0.0, 12.0))
 
 
-def test_the_same_change_of_order_is_explained_where_the_limits_are_as_wide() -> None:
+def test_the_same_change_of_order_is_explained_by_limits_of_its_size() -> None:
     found = compare_ranks(cosines(0.1, 0.2, 0.3, allowed=0.03), cosines(0.22, 0.2, 0.3, allowed=0.03))
     assert (found.discordant, found.unexplained, found.explained) == (1, 0, True)
 
 
-def test_a_tie_in_one_system_is_no_change_of_order() -> None:
+def test_a_tie_in_one_system_is_not_a_change_of_order() -> None:
     found = compare_ranks(cosines(0.1, 0.2, 0.3, allowed=0.01), cosines(0.2, 0.2, 0.3, allowed=0.01))
     assert (found.discordant, found.tau) == (0, pytest.approx(2.0 / 3.0))
 
@@ -209,7 +205,7 @@ def test_a_tie_in_one_system_is_no_change_of_order() -> None:
         ({"A": "zeros.npy"}, "the embedding of text 2 is 0 all over"),
     ],
 )
-def test_what_cannot_be_compared_is_one_error_that_says_what_to_do(
+def test_inputs_that_cannot_be_compared_are_one_error_with_the_remedy(
     change: dict[str, str], words: str, model: Path, texts: Path, tmp_path: Path, capsys: Captured
 ) -> None:
     (tmp_path / "two.txt").write_text("w1\nw2\n")
@@ -224,7 +220,7 @@ def test_what_cannot_be_compared_is_one_error_that_says_what_to_do(
     assert words in " ".join(capsys.readouterr().err.split())
 
 
-def test_embeddings_behind_a_dense_layer_have_its_width(tmp_path: Path, texts: Path, capsys: Captured) -> None:
+def test_embeddings_after_a_dense_layer_have_its_width(tmp_path: Path, texts: Path, capsys: Captured) -> None:
     a = ARCHITECTURE.with_(dense=(TANH,), normalize=True)
     folder = directory(tmp_path, Checkpoint(a, weights(7, a)))
     (folder / "0_Transformer" / "vocab.txt").write_text(

@@ -1,4 +1,4 @@
-"""Gradients that are stored beside a golden: those of the oracle and of autograd, and what is altered in them is noticed."""
+"""The gradients stored beside a golden equal those of the oracle and of autograd, and alterations are noticed."""
 
 import json
 import shutil
@@ -27,13 +27,13 @@ CANDIDATES = {"tiny": hf_eager, "sinusoidal": demystified}
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """The goldens' folder, to be damaged."""
+    """A copy of the goldens' folder, to be damaged."""
     shutil.copytree(fixtures_directory(), tmp_path / "fixtures")
     return tmp_path / "fixtures"
 
 
 def _rewritten(home: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Another file of `tiny`'s gradients, with digests that are right."""
+    """Replace the file of `tiny`'s gradients, with correct digests."""
     file, manifest = home / f"tiny{GRADIENTS}", home / MANIFEST
     arrays = load_file(file)
     change(arrays)
@@ -47,7 +47,7 @@ def _rewritten(home: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_every_parameter_has_one_from_one_source_at_least(name: str) -> None:
+def test_every_parameter_has_a_gradient_from_at_least_one_source(name: str) -> None:
     golden = load_golden(name)
     for by_source in golden.gradients.values():
         found = {of for gradients in by_source.values() for of in gradients}
@@ -55,7 +55,7 @@ def test_every_parameter_has_one_from_one_source_at_least(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_they_are_the_oracles_and_those_of_autograd_in_float64(name: str) -> None:
+def test_they_equal_the_oracles_and_those_of_autograd_in_float64(name: str) -> None:
     golden = load_golden(name)
     runner: Any = CANDIDATES[name].prepare(golden.checkpoint, "cpu", "float64")
     compared = 0
@@ -66,7 +66,7 @@ def test_they_are_the_oracles_and_those_of_autograd_in_float64(name: str) -> Non
             oracle = dict(network.walk())
             autograd = dict(runner.gradients(given.on("cpu"), source, torch.ones((), dtype=torch.float64)))
             for of, gradient in stored.items():
-                # 5000 units in the last place of float64; that of a key's bias is 0 but for rounding
+                # 5000 units in the last place of float64; the gradient of a key's bias is 0 up to rounding.
                 room = 1e-12 * max(np.abs(gradient).max(), 1e-4)
                 np.testing.assert_allclose(oracle[of], gradient, rtol=0.0, atol=room, err_msg=of)
                 if of in autograd:
@@ -75,7 +75,7 @@ def test_they_are_the_oracles_and_those_of_autograd_in_float64(name: str) -> Non
     assert compared > 40
 
 
-def test_a_file_that_is_altered_gone_or_another_is_an_error(home: Path) -> None:
+def test_an_altered_missing_or_exchanged_file_is_an_error(home: Path) -> None:
     file = home / f"tiny{GRADIENTS}"
     content = file.read_bytes()
     file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
@@ -88,7 +88,7 @@ def test_a_file_that_is_altered_gone_or_another_is_an_error(home: Path) -> None:
     assert verify("tiny", home)[-1].outcome == "fail"
 
 
-def test_a_manifest_with_another_digest_of_them_is_an_error(home: Path) -> None:
+def test_a_manifest_with_another_digest_of_the_gradients_is_an_error(home: Path) -> None:
     text = (home / MANIFEST).read_text("utf-8")
     digest = json.loads(text)["goldens"]["tiny"]["gradients_digest"]
     (home / MANIFEST).write_text(text.replace(digest, "0" * 64), "utf-8")
@@ -96,7 +96,7 @@ def test_a_manifest_with_another_digest_of_them_is_an_error(home: Path) -> None:
         load_golden("tiny", home)
 
 
-def test_a_gradient_that_is_off_by_more_than_rounding_explains_is_noticed(home: Path) -> None:
+def test_a_gradient_that_differs_by_more_than_rounding_is_noticed(home: Path) -> None:
     name = "gradient/padded/cls.loss/bert.encoder.layer.0.attention.self.query.weight.grad"
 
     def moved(arrays: dict[str, Any]) -> None:
@@ -108,6 +108,6 @@ def test_a_gradient_that_is_off_by_more_than_rounding_explains_is_noticed(home: 
     assert "query.weight.grad of padded, from cls.loss, regenerates differently" in last.reason
 
 
-def test_a_gradient_that_is_not_there_is_noticed(home: Path) -> None:
+def test_a_missing_gradient_is_noticed(home: Path) -> None:
     _rewritten(home, lambda arrays: arrays.pop("gradient/padded/cls.loss/bert.pooler.dense.weight.grad"))
     assert "is not what is kept of the table" in verify("tiny", home)[-1].reason

@@ -1,4 +1,4 @@
-"""The checks and their pytest surface: what each catches, ids, known failures, options."""
+"""The checks and their pytest interface: what each check catches, test ids, known failures and options."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ from conformance.checks.run_check import run
 from conformance.errors import UnknownNameError
 from conformance.model.batch import Batch
 from conformance.tests.broken_pipelines import BROKEN as BROKEN_PIPELINES
-from conformance.tests.planted import Planted, epsilon, unscaled
+from conformance.tests.planted_mistakes import Planted, epsilon, unscaled
 from implementations.hugging_face import HuggingFace
 
 pytest_plugins = ["pytester"]
@@ -52,7 +52,7 @@ UNUSUAL = dict.fromkeys(BROKEN, _SHOWN.variant) | {
 }
 
 
-# What is no judgement of activations has its broken candidates in tests of its own: `test_pretraining_data`, `test_learning`,
+# The other checks have their broken candidates in tests of their own: `test_pretraining_data`, `test_learning`,
 # `test_loss_curve`.
 ELSEWHERE = {*(name for _, name, _ in BROKEN_PIPELINES.values()), "learning", "loss-curve"}
 
@@ -70,17 +70,17 @@ def test_the_judgement_catches_its_broken_candidate(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", BROKEN)
-def test_the_judgement_lets_an_unusual_but_correct_candidate_through(name: str, dtype: str) -> None:
+def test_the_judgement_passes_an_unusual_correct_candidate(name: str, dtype: str) -> None:
     result = run(named(name), UNUSUAL[name], "tiny", "cpu", dtype)
     assert result.outcome == "pass", result.reason
 
 
-def test_a_batch_as_small_as_they_come_is_judged() -> None:
+def test_a_batch_of_the_smallest_size_is_judged() -> None:
     tiny = load_golden("tiny")
     assert judge(HuggingFace("eager"), golden_of("one", tiny.checkpoint, {"one": Batch.of({"input_ids": [[7]]})})).conforms
 
 
-def test_an_unknown_check_is_told_with_the_nearest() -> None:
+def test_an_unknown_check_is_reported_with_the_nearest_name() -> None:
     with pytest.raises(UnknownNameError, match="did you mean values"):
         named("valeus")
 
@@ -94,7 +94,7 @@ def test_required_activations_that_are_hidden_fail() -> None:
 
 FILE = """
 from conformance import parametrize_with_checks
-from conformance.tests.planted import Planted, epsilon
+from conformance.tests.planted_mistakes import Planted, epsilon
 from implementations.hugging_face import HuggingFace
 
 good, bad = HuggingFace("eager"), Planted(epsilon(0))
@@ -107,7 +107,7 @@ def test_bert(check): check()
 ENTRY = '[[known-failure]]\ncheck = "{check}"\nimplementation = "{who}"\nreason = "epsilon is 1e-5"\nissue = "#17"\n'
 PLACED = ENTRY.format(check="values", who="bad") + 'activation = "{at}"\nfault = "{fault}"\n'
 
-# Somebody's test files, by the known failures that each one has.
+# Test files of users, by the known failures in each.
 KNOWN = {
     "none": "",
     "all_of_one": ENTRY.format(check="*", who="bad"),
@@ -132,7 +132,7 @@ Told = Mapping[str, Mapping[str, tuple[str, str]]]
 
 @pytest.fixture(scope="module")
 def rendered(tmp_path_factory: pytest.TempPathFactory) -> Told:
-    """Of one run of all these files: by file and test id, the outcome and what is reported with it."""
+    """Run all these files once; return the outcome and the report of each test, by file and test id."""
     folder = tmp_path_factory.mktemp("strangers")
     for name, toml in (KNOWN | {name: toml for name, (toml, _) in WRONG.items()}).items():
         (folder / f"{name}.toml").write_text(toml, "utf-8")
@@ -143,14 +143,14 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Told:
     assert done.returncode == 1, done.stdout
     found: dict[str, dict[str, tuple[str, str]]] = {}
     for case in ElementTree.parse(folder / "told.xml").iter("testcase"):
-        file = case.get("classname") or case.get("name", "")  # what cannot be collected has no class
+        file = case.get("classname") or case.get("name", "")  # A collection error has no class name.
         (outcome, words), *_ = [(c.get("type") or c.tag, f"{c.get('message')}\n{c.text}") for c in case] or [("passed", "")]
         found.setdefault(file.removeprefix("test_"), {})[case.get("name", "")] = (outcome, words)
     return found
 
 
 def _outcomes(rendered: Told, file: str) -> dict[str, str]:
-    """By check and candidate."""
+    """Return the outcomes of a file by check and candidate."""
     return {
         name.removeprefix("test_bert[").removesuffix("-tiny-cpu-float32]"): outcome for name, (outcome, _) in rendered[file].items()
     }
@@ -163,12 +163,12 @@ def _words(rendered: Told, file: str, case: str) -> str:
 RIGHT = {"values-good": "passed", "stages-good": "passed"}
 
 
-def test_a_strangers_file_gets_one_test_id_a_check(rendered: Told) -> None:
+def test_a_users_file_gets_one_test_id_for_each_check(rendered: Told) -> None:
     assert _outcomes(rendered, "none") == RIGHT | {"values-bad": "failure", "stages-bad": "failure"}
     assert "epsilon is 1e-05, the checkpoint says" in _words(rendered, "none", "values-bad")
 
 
-def test_known_failures_are_xfail_and_their_reason_is_told(rendered: Told) -> None:
+def test_known_failures_are_xfail_with_their_reason(rendered: Told) -> None:
     assert _outcomes(rendered, "all_of_one") == RIGHT | {"values-bad": "pytest.xfail", "stages-bad": "pytest.xfail"}
     assert "epsilon is 1e-5 (#17)" in _words(rendered, "all_of_one", "values-bad")
 
@@ -183,26 +183,26 @@ def test_a_known_failure_that_passes_is_a_failure(rendered: Told) -> None:
 @pytest.mark.parametrize(
     ("file", "outcome"), [("at_its_place", "pytest.xfail"), ("elsewhere", "failure"), ("another_mistake", "failure")]
 )
-def test_a_known_failure_holds_for_its_mistake_at_its_activation(rendered: Told, file: str, outcome: str) -> None:
+def test_a_known_failure_applies_only_to_its_mistake_at_its_activation(rendered: Told, file: str, outcome: str) -> None:
     assert _outcomes(rendered, file) == RIGHT | {"values-bad": outcome, "stages-bad": "failure"}
 
 
 @pytest.mark.parametrize("file", WRONG)
-def test_an_entry_that_is_wrong_or_idle_is_an_error(rendered: Told, file: str) -> None:
+def test_a_wrong_or_idle_entry_is_an_error(rendered: Told, file: str) -> None:
     (outcome, words) = rendered[file][f"test_{file}"]
     assert outcome == "error"
     assert WRONG[file][1] in words
-    assert len(rendered[file]) == 1  # and none of its tests is run
+    assert len(rendered[file]) == 1  # None of its tests is run.
 
 
-def test_the_shipped_suite_says_what_it_does_not_know(pytester: pytest.Pytester) -> None:
+def test_the_shipped_suite_reports_an_unknown_implementation(pytester: pytest.Pytester) -> None:
     options = ("--bert-implementation", "hf-eagr", "--bert-golden", "tiny")
     result = pytester.runpytest_subprocess("--pyargs", "conformance.suite", *options)
     assert result.ret != 0
     assert "did you mean hf-eager" in result.stdout.str()
 
 
-def test_the_plugin_imports_nothing_heavy(pytester: pytest.Pytester) -> None:
+def test_the_plugin_imports_no_heavy_module(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         "import sys\ndef test_light():\n    assert not {'torch', 'transformers', 'numpy', 'scipy'} & set(sys.modules)\n"
     )

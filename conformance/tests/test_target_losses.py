@@ -1,4 +1,4 @@
-"""The losses of a regression and of several labels: right in every form, and each mistake is named where it is."""
+"""The losses of regression and multi-label classification: correct in every form, and each mistake is named at its place."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -27,11 +27,11 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 REGRESSION, MULTI_LABEL = load_golden("regression"), load_golden("multi-label")
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
-Loss = Callable[[Tensor, Tensor], Tensor]  # of logits and targets, (B, C) each
+Loss = Callable[[Tensor, Tensor], Tensor]  # Functions of logits and targets, (B, C) each.
 
 
 class WithLoss(HuggingFace):
-    """Hugging Face's BERT with another loss of its classifier."""
+    """Hugging Face's BERT with another classification loss."""
 
     def __init__(self, loss: Loss) -> None:
         super().__init__("eager")
@@ -50,7 +50,7 @@ class WithLoss(HuggingFace):
 
 
 def replaced(batch: TorchBatch) -> TorchBatch:
-    """Without targets, so that the model computes no loss."""
+    """Return a forward pass without targets, so that the model computes no loss itself."""
     return replace(batch.numpy(), class_targets=None).on("cpu")
 
 
@@ -86,7 +86,7 @@ WRONG: dict[str, tuple[str, Loss]] = {
 @pytest.mark.parametrize(
     ("form", "dtype"), [*product(CORRECT, ["float32", "bfloat16"]), *product(["power", "softplus"], ["float64", "float16"])]
 )
-def test_every_form_of_a_right_loss_conforms(form: str, dtype: str) -> None:
+def test_every_correct_form_of_a_loss_conforms(form: str, dtype: str) -> None:
     golden, loss = CORRECT[form]
     result = check(WithLoss(loss), golden, dtype=dtype)
     assert result.conforms, [(v.place, v.local and v.local.error) for v in result.origins]
@@ -111,12 +111,13 @@ def test_every_fault_of_these_losses_is_planted() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("golden", [REGRESSION, MULTI_LABEL], ids=lambda g: g.name)
-def test_gradients_of_a_right_loss_conform(golden: Any, dtype: str) -> None:
+def test_gradients_of_a_correct_loss_conform(golden: Any, dtype: str) -> None:
     result = check(HuggingFace("eager"), golden, dtype=dtype, check="gradients")
     assert result.conforms, result.reason
 
 
-Slope = Callable[[Tensor, Tensor, Tensor], Tensor]  # of logits, targets and the right gradient with respect to the logits
+# Functions of logits, targets and the correct gradient with respect to the logits.
+Slope = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def sigmoid_slope(x: Tensor) -> Tensor:
@@ -145,9 +146,7 @@ WRONG_GRADIENTS: dict[str, list[tuple[str, Slope]]] = {
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", WRONG_GRADIENTS)
-def test_a_wrong_gradient_of_a_right_loss_is_found_at_the_logits_and_named(
-    name: str, dtype: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_gradient_of_a_correct_loss_is_named_at_the_logits(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for golden, slope in WRONG_GRADIENTS[name]:
 
         def planted(logits: dict[str, Tensor], batch: TorchBatch, problem: str | None, slope: Slope = slope) -> dict[str, Tensor]:
@@ -162,7 +161,7 @@ def test_a_wrong_gradient_of_a_right_loss_is_found_at_the_logits_and_named(
         assert found == {"classifier.grad": [name]}, golden
 
 
-def test_the_weight_of_positives_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_weight_of_positive_labels_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
     def weighted(x: Tensor, t: Tensor, problem: str | None) -> Tensor:
         return F.binary_cross_entropy_with_logits(x, t.to(x.dtype), pos_weight=torch.full(x.shape[1:], 3.0, dtype=x.dtype))
 
@@ -176,7 +175,7 @@ def test_the_weight_of_positives_is_estimated(monkeypatch: pytest.MonkeyPatch) -
 
 
 class Halved(HuggingFace):
-    """The gradient of half the loss, from a forward pass that shows all of it."""
+    """The gradient of half the loss, from a forward pass that shows the whole loss."""
 
     def prepare(self, checkpoint: Any, device: str, dtype: str) -> ModuleRunner:
         model = self.module(checkpoint, device, dtype)
@@ -189,7 +188,7 @@ class Halved(HuggingFace):
 
 
 @pytest.mark.parametrize("golden", [REGRESSION, MULTI_LABEL], ids=lambda g: g.name)
-def test_a_gradient_that_is_halved_fails_at_the_logits_and_where_it_is_read(golden: Any) -> None:
+def test_a_halved_gradient_fails_at_the_logits(golden: Any) -> None:
     origins = {v.activation for v in check(Halved("eager"), golden, check="gradients").origins}
     assert "classifier.grad" in origins
     assert "classifier.loss" not in origins
@@ -225,6 +224,6 @@ def test_targets_that_are_not_finite_are_refused() -> None:
         (1, "multi_label_classification", "multi_label_classification"),
     ],
 )
-def test_the_problem_is_what_hugging_face_takes_it_for(labels: int, problem_type: str | None, expected: str) -> None:
+def test_the_problem_type_is_determined_as_by_hugging_face(labels: int, problem_type: str | None, expected: str) -> None:
     a: Architecture = load_golden("tiny").checkpoint.architecture
     assert a.with_(num_labels=labels, problem_type=problem_type).problem == expected

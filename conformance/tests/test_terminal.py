@@ -1,7 +1,6 @@
-"""The report in text: on a narrow and a wide terminal, in a pipe, in Markdown and in JUnit; and no name breaks out of it.
+"""The report as text: on a narrow and a wide terminal, in a pipe, in Markdown and in JUnit, with every name escaped.
 
-The snapshots are to be read: `pytest conformance/tests/test_terminal.py --snapshot-update` writes them anew.
-"""
+The snapshots are meant to be read; `pytest conformance/tests/test_terminal.py --snapshot-update` rewrites them."""
 
 import re
 from collections.abc import Iterator
@@ -26,7 +25,7 @@ from conformance.report.views import PIPED, TEXTS
 from conformance.results.case import Case
 from conformance.results.merge import merged
 from conformance.results.records import FaultRecord, Note, Results
-from conformance.tests.recorded import EMPTY, activation, checked, everything, run
+from conformance.tests.sample_records import EMPTY, activation, checked, everything, run
 
 _LOOKED_FOR = (
     *("mask-added-raw", "epsilon", "scale-missing", "gelu-argument"),
@@ -37,14 +36,15 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 @pytest.fixture(autouse=True, scope="module")
 def few_mistakes() -> Iterator[None]:
-    """Those that a pass may exclude; so that one more in the catalogue changes no snapshot."""
+    """Use only the faults listed here as those that a pass may exclude, so that a new fault in the catalogue changes no
+    snapshot."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(words, "BY_NAME", {name: BY_NAME[name] for name in _LOOKED_FOR})
         yield
 
 
 def shown(results: Results, width: int, **console: Any) -> str:
-    """What a terminal of that width gets."""
+    """Return the text shown on a terminal of that width."""
     file = StringIO()
     settings = {"force_terminal": True, "color_system": "truecolor", "legacy_windows": False, **console}
     show(document(results), Console(file=file, width=width, **settings))
@@ -68,14 +68,14 @@ def test_in_junit(snapshot: SnapshotAssertion) -> None:
     assert junit(everything()) == snapshot
 
 
-def test_colour_says_nothing_that_words_do_not() -> None:
+def test_colour_carries_no_information_that_the_words_do_not() -> None:
     in_colour = shown(everything(), PIPED)
     assert "\x1b[" in in_colour
     assert _COLOUR.sub("", in_colour) == TEXTS["text"](everything())
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
-def test_lines_fit_and_end_without_spaces(width: int) -> None:
+def test_lines_fit_the_width_and_have_no_trailing_spaces(width: int) -> None:
     lines = _COLOUR.sub("", shown(everything(), width)).split("\n")
     long = [rendered for rendered in lines if len(rendered) > width]
     assert not long
@@ -83,7 +83,7 @@ def test_lines_fit_and_end_without_spaces(width: int) -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
-def test_no_name_is_broken(width: int) -> None:
+def test_names_are_not_split(width: int) -> None:
     results = everything()
     names = {c.implementation for c in results.checks} | {a.activation for a in results.activations}
     names |= {s.fault for c in results.checks for s in c.excludes} | set(_LOOKED_FOR)
@@ -92,18 +92,18 @@ def test_no_name_is_broken(width: int) -> None:
     assert len([name for name in names if name in rendered]) > 20
 
 
-def test_every_line_of_a_paragraph_stands_in_further_than_its_first() -> None:
+def test_continuation_lines_of_a_paragraph_are_indented_further_than_the_first() -> None:
     wrapped = [text.plain for text in line("what: " + "name, " * 60, indent=2).wrapped(80)]
     assert len(wrapped) > 3
     assert [len(text) - len(text.lstrip()) for text in wrapped] == [2, *[4] * (len(wrapped) - 1)]
 
 
-def test_a_number_stays_with_its_error() -> None:
+def test_a_number_is_not_separated_from_its_error() -> None:
     rendered = "\n".join(text.plain for text in line("epsilon = 1 ± 2, " * 20).wrapped(31))
     assert not re.search(r"[=±]$|^ *[=±]", rendered, re.MULTILINE)
 
 
-def test_numbers_stand_flush_right_below_their_heads_beside_the_name_or_under_it() -> None:
+def test_numbers_are_right_aligned_below_their_headings_beside_the_name_or_under_it() -> None:
     (block,) = tabled(("name", "rms", "most"), [("", [("a" * 20, "1.62 σ", "3"), ("b", "76.6 σ", "12345")])])
     wide = [text.plain for row in table(block, 80) for text in row.wrapped(80)]
     assert {len(text) for text in wide} == {len(wide[0])}
@@ -112,7 +112,7 @@ def test_numbers_stand_flush_right_below_their_heads_beside_the_name_or_under_it
     assert {len(text) for text in narrow[::2]} == {len(narrow[0])}
 
 
-def test_that_nothing_was_judged_is_said() -> None:
+def test_the_report_says_that_nothing_was_judged() -> None:
     assert TEXTS["text"](EMPTY) == "ran 0 / 0 declared: nothing\nNothing was judged, so nothing conforms.\n"
 
 
@@ -127,7 +127,7 @@ HOSTILE = st.lists(
 
 
 def told_of(text: str) -> Results:
-    """The text in every place of the records that may hold anything."""
+    """Return records with the text at every place that may contain arbitrary text."""
     case = Case(text, text, text, text, text)
     fault = FaultRecord(text, text, 1.0, 50.0, text, 1.0, 0.1, 2.0)
     broken = activation(case, text, 9.0, batch=text, reason=text, anatomy=[text])
@@ -144,7 +144,7 @@ def told_of(text: str) -> Results:
 
 
 @given(HOSTILE)
-def test_no_text_reaches_a_terminal_but_as_what_can_be_read(text: str) -> None:
+def test_texts_are_escaped_on_a_terminal(text: str) -> None:
     for width in (40, PIPED):
         rendered = shown(told_of(text), width, color_system=None)
         assert all(c == "\n" or c.isprintable() for c in rendered)
@@ -152,7 +152,7 @@ def test_no_text_reaches_a_terminal_but_as_what_can_be_read(text: str) -> None:
 
 
 @given(HOSTILE)
-def test_no_text_breaks_out_of_markdown(text: str) -> None:
+def test_no_text_breaks_the_markdown(text: str) -> None:
     rendered = TEXTS["markdown"](told_of(text))
     assert all(c == "\n" or c.isprintable() for c in rendered)
     prose = re.sub(r"^(`{3,})[a-z]+\n.*?^\1$", "", rendered, flags=re.MULTILINE | re.DOTALL)
@@ -163,13 +163,13 @@ def test_no_text_breaks_out_of_markdown(text: str) -> None:
 
 
 @given(HOSTILE)
-def test_no_text_breaks_junit(text: str) -> None:
+def test_no_text_breaks_the_junit_file(text: str) -> None:
     suite = ElementTree.fromstring(junit(told_of(text)).encode("utf-8", "strict"))[0]
     assert len(suite.findall("testcase")) == int(suite.attrib["tests"])
     assert len(suite.findall("testcase/failure")) == int(suite.attrib["failures"])
 
 
-def test_markup_and_escapes_are_shown_as_they_are_written() -> None:
+def test_markup_and_escape_sequences_are_shown_literally() -> None:
     name = "\x1b[31m[bold]red[/bold] :smile:\r\n"
     rendered = shown(merged([run(checked(Case(name, "tiny")))]), 120, color_system=None)
     assert r"\x1b[31m[bold]red[/bold] :smile:\r\n on tiny, cpu, float32: conforms" in rendered

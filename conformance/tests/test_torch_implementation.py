@@ -1,4 +1,5 @@
-"""Registering a module by two tables: layouts there and back, the example package's model, and every misuse of a table."""
+"""Registering a module by two tables: packing and unpacking of layouts, the example package's model, and every misuse of a
+table."""
 
 import sys
 from dataclasses import replace
@@ -42,7 +43,7 @@ Q, K, V = (f"{SELF}.{n}.weight" for n in ("query", "key", "value"))
         (tied(transposed(Q)), (32, 32)),
     ],
 )
-def test_every_layout_packs_to_its_shape_and_unpacks_to_what_was_packed(layout: Any, shape: tuple[int, ...]) -> None:
+def test_every_layout_packs_to_its_shape_and_unpacking_restores_the_parameters(layout: Any, shape: tuple[int, ...]) -> None:
     layers = range(2) if layout.across else [0]
     names = [n.format(layer=i) for i in layers for n in layout.names]
     parts = [np.asarray(GOLDEN.checkpoint.weights[n]) for n in names]
@@ -52,7 +53,7 @@ def test_every_layout_packs_to_its_shape_and_unpacks_to_what_was_packed(layout: 
         assert np.array_equal(part, again)
 
 
-def test_heads_by_turns_lie_as_they_should() -> None:
+def test_interleaved_heads_are_packed_in_order() -> None:
     q, k = (np.asarray(GOLDEN.checkpoint.weights[n.format(layer=0)]) for n in (Q, K))
     packed = interleaved(Q, K).pack([q, k], A)
     assert np.array_equal(packed[:8], q[:8])
@@ -68,7 +69,7 @@ def test_the_example_package_conforms(golden: str, dtype: str) -> None:
     assert result.coverage[0] == 1 + 7 * load_golden(golden).checkpoint.architecture.num_hidden_layers
 
 
-def test_the_example_package_is_blamed_where_its_layout_is_told_wrongly() -> None:
+def test_a_wrong_layout_in_the_example_package_fails_at_its_place() -> None:
     parameters = {**example_bert.parameters, "blocks.{layer}.merge": transposed(per_head(OUTPUT, axis=1))}
     wrong = check(replace(example_bert, parameters=parameters))
     assert wrong.outcome == "error"
@@ -99,7 +100,7 @@ _MISUSES = {
 
 
 @pytest.mark.parametrize("misuse", _MISUSES)
-def test_every_misuse_of_the_parameters_is_one_error_that_shows_the_way_out(misuse: str) -> None:
+def test_every_misuse_of_the_parameters_is_one_error_with_the_remedy(misuse: str) -> None:
     change, words = _MISUSES[misuse]
     table = {k: v for k, v in {**making_bert.parameters, **change}.items() if v is not None}
     result = check(replace(making_bert, parameters=table))
@@ -118,13 +119,13 @@ def test_every_misuse_of_the_parameters_is_one_error_that_shows_the_way_out(misu
         ({"embedding.dropout": "encoder.layer.{layer}.output.dense"}, "{layer} on one side only: embedding.dropout"),
     ],
 )
-def test_every_misuse_of_the_activations_is_one_error_too(change: dict[str, str], words: str) -> None:
+def test_every_misuse_of_the_activations_is_one_error(change: dict[str, str], words: str) -> None:
     result = check(replace(making_bert, activations={**making_bert.activations, **change}))
     assert result.outcome == "error"
     assert words in result.reason
 
 
-def test_a_head_that_the_checkpoint_lacks_is_one_sentence_a_tensor_not_two() -> None:
+def test_a_head_missing_from_the_checkpoint_is_one_sentence_for_each_tensor() -> None:
     encoder = replace(GOLDEN.checkpoint, architecture=A.with_(heads=()))
     module = making_bert.build(A)
     with pytest.raises(CandidateError) as caught:
@@ -134,7 +135,7 @@ def test_a_head_that_the_checkpoint_lacks_is_one_sentence_a_tensor_not_two() -> 
     assert "lm_head.mlp.bias (" not in str(caught.value)
 
 
-def test_all_that_is_wrong_with_a_table_is_told_at_once() -> None:
+def test_all_errors_in_a_table_are_reported_at_once() -> None:
     with pytest.raises(CandidateError) as caught:
         replace(making_bert, parameters={}).state_dict(making_bert.build(A), GOLDEN.checkpoint)
     assert str(caught.value).count("unexpected:") == len(making_bert.build(A).state_dict())

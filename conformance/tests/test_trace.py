@@ -1,4 +1,4 @@
-"""`trace`: what an input becomes step by step, in the terminal, as Markdown and as a page."""
+"""`trace`: what happens to an input step by step, on the terminal, as Markdown and as a page."""
 
 import json
 import re
@@ -25,7 +25,7 @@ from conformance.report.terminal import plain
 from conformance.report.trace.trace_document import document
 from conformance.report.trace.trace_rows import rows
 from conformance.report.trace.trace_view import rendered, trace_view
-from conformance.tests.test_checkpoint import _write
+from conformance.tests.test_own_checkpoints import _write
 
 TINY = load_golden("tiny")
 TRUE = true_trace(TINY)
@@ -35,7 +35,7 @@ Captured = pytest.CaptureFixture[str]
 
 
 def _with(trace: Trace, changes: Mapping[str, Array | None], **fields: object) -> Trace:
-    """The same trace with other values, without those that are None."""
+    """Return the same trace with other values, without those that are None."""
     activations = {
         batch: {n: v for n, v in {**found, **changes}.items() if v is not None} for batch, found in trace.activations.items()
     }
@@ -62,7 +62,7 @@ def my_bert(tmp_path: Path) -> Path:
     return folder
 
 
-def test_statistics_are_those_of_real_tokens_and_not_of_padding() -> None:
+def test_statistics_include_real_tokens_and_exclude_padding() -> None:
     value, mask = TRUE.activations["padded"][QUERY], TINY.batches["padded"].mask
     found, real = _statistics(TRUE, QUERY), value[mask]
     assert found.mean == pytest.approx(real.mean())
@@ -74,7 +74,7 @@ def test_statistics_are_those_of_real_tokens_and_not_of_padding() -> None:
     assert _statistics(_with(TRUE, {QUERY: value + 1.0}), QUERY).mean == pytest.approx(real.mean() + 1.0)
 
 
-def test_what_is_not_finite_is_told_and_drawn_as_nothing() -> None:
+def test_values_that_are_not_finite_are_reported_and_drawn_blank() -> None:
     huge = _with(TRUE, {QUERY: TRUE.activations["padded"][QUERY] * 1e300})
     with np.errstate(over="ignore", invalid="ignore"):
         found = trace_view(huge)
@@ -85,13 +85,13 @@ def test_what_is_not_finite_is_told_and_drawn_as_nothing() -> None:
     assert Ranges((None,)) in query.cells
 
 
-def test_where_no_real_token_is_read_statistics_are_of_everything() -> None:
+def test_without_real_tokens_the_statistics_include_everything() -> None:
     batch = Batch.of({"input_ids": [[1, 2]], "attention_mask": [[0, 1]]})
     trace = true_trace(golden_of("mine", TINY.checkpoint, {"left": batch}))
     assert _statistics(trace, "pooler.dense").mean == pytest.approx(trace.activations["left"]["pooler.dense"].mean())
 
 
-def test_two_traces_stand_side_by_side_with_their_largest_difference() -> None:
+def test_two_traces_are_shown_side_by_side_with_their_largest_difference() -> None:
     other = TRUE.activations["padded"][QUERY].copy()
     real, padded = np.argwhere(TINY.batches["padded"].mask)[0], np.argwhere(~TINY.batches["padded"].mask)[0]
     other[(*real, 3)] += 0.5
@@ -103,13 +103,13 @@ def test_two_traces_stand_side_by_side_with_their_largest_difference() -> None:
     assert trace_view(TRUE).batches[0].steps[0].largest is None
 
 
-def test_traces_of_other_inputs_do_not_stand_side_by_side() -> None:
+def test_traces_of_other_inputs_cannot_be_shown_side_by_side() -> None:
     short = golden_of("tiny", TINY.checkpoint, {"padded": Batch.of({"input_ids": [[1, 2]]})})
     with pytest.raises(UsageError, match="run both on the same"):
         trace_view(TRUE, true_trace(short))
 
 
-def test_a_step_that_nobody_shows_is_not_told_and_counts_as_not_shown() -> None:
+def test_a_hidden_step_is_omitted_and_counted_as_not_shown() -> None:
     found = trace_view(_with(TRUE, {PROBS: None}))
     assert PROBS not in {s.row.name for s in found.batches[0].steps}
     assert (len(found.shown[0]), len(found.table)) == (46, 47)
@@ -126,7 +126,7 @@ def test_numbers_are_short(value: float | None, text: str) -> None:
     assert rendered(value) == text
 
 
-def test_the_likeliest_tokens_are_told_for_each_mask(my_bert: Path) -> None:
+def test_the_likeliest_tokens_are_reported_for_each_mask(my_bert: Path) -> None:
     golden = from_directory(my_bert, ["i love [MASK] !", "[MASK]"])
     trace = true_trace(golden)
     first, second = trace_view(trace).batches[0].predictions
@@ -148,7 +148,7 @@ def test_nothing_is_predicted_without_a_mask_a_tokenizer_or_a_head(my_bert: Path
     assert not trace_view(_with(trace, {"cls.predictions.decoder": None})).batches[0].predictions
 
 
-def test_a_page_of_anything_stays_small_and_says_what_is_left_out() -> None:
+def test_a_page_of_any_trace_stays_small_and_says_what_is_omitted() -> None:
     batch = Batch.of({"input_ids": np.arange(8 * 32).reshape(8, 32) % 96})
     many = true_trace(golden_of("many", TINY.checkpoint, {f"b{i}": batch for i in range(60)}))
     text = page(document(trace_view(many), [many]))
@@ -158,7 +158,7 @@ def test_a_page_of_anything_stays_small_and_says_what_is_left_out() -> None:
     assert "so that the page stays small" not in page(document(trace_view(TRUE), [TRUE]))
 
 
-def test_a_batch_of_many_tokens_is_shown_in_part_on_a_page_and_whole_in_text() -> None:
+def test_a_batch_of_many_tokens_is_abridged_on_a_page_and_complete_in_text() -> None:
     batch = Batch.of({"input_ids": np.zeros((300, 32), int)})
     long = true_trace(golden_of("long", TINY.checkpoint, {"long": batch}))
     made = document(trace_view(long), [long])
@@ -166,7 +166,7 @@ def test_a_batch_of_many_tokens_is_shown_in_part_on_a_page_and_whole_in_text() -
     assert "\n299 " in plain(made, 80)
 
 
-def test_hostile_names_and_tokens_stay_text(my_bert: Path) -> None:
+def test_hostile_names_and_tokens_are_escaped(my_bert: Path) -> None:
     hostile = "<script>alert(1)</script>"
     vocabulary = (my_bert / "vocab.txt").read_text().replace("love", "<img")
     (my_bert / "vocab.txt").write_text(vocabulary)
@@ -221,7 +221,9 @@ def test_markdown_has_tokens_drawings_and_every_step(my_bert: Path) -> None:
     assert "row 0, position 3: " in text
 
 
-def test_the_suffix_says_what_is_written_and_what_is_saved_is_traced_again(my_bert: Path, tmp_path: Path, capsys: Captured) -> None:
+def test_the_suffix_determines_the_output_format_and_a_saved_trace_is_traced_again(
+    my_bert: Path, tmp_path: Path, capsys: Captured
+) -> None:
     files = [tmp_path / f"out/walk{suffix}" for suffix in (".html", ".md", ".json", ".txt", ".safetensors")]
     outputs = [argument for file in files for argument in ("-o", str(file))]
     arguments = ["--checkpoint", str(my_bert), "--text", "i love [MASK] !", "--text", "cats"]
@@ -237,7 +239,7 @@ def test_the_suffix_says_what_is_written_and_what_is_saved_is_traced_again(my_be
     assert "<h1>How an input flows through golden:my-bert</h1>" in files[0].read_text()
     assert main(["trace", str(files[4]), "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == listed
-    assert main(["diff", str(files[4]), "golden:my-bert"]) == 0  # on what was saved, not on what would be generated
+    assert main(["diff", str(files[4]), "golden:my-bert"]) == 0  # The trace uses the saved batch instead of a generated one.
 
 
 def test_two_implementations_are_traced_side_by_side(tmp_path: Path, capsys: Captured) -> None:
@@ -268,13 +270,13 @@ def test_what_cannot_be_traced_is_one_clear_error(arguments: list[str], words: s
     assert words in capsys.readouterr().err
 
 
-def test_texts_are_read_by_minilm_where_nothing_else_is_named(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_are_tokenized_with_minilm_by_default(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> Path:
         raise DependencyMissingError(f"not installed: {minilm.INSTALL}")
 
     with monkeypatch.context() as patch:
         patch.setattr(minilm, "directory", missing)
-        golden._verified.cache_clear()  # another test may have opened it
+        golden._verified.cache_clear()  # Another test may have opened it.
         assert main(["trace", "hf-eager", "--text", "I love cats!"]) == 3
         assert minilm.INSTALL in capsys.readouterr().err
     try:
@@ -285,7 +287,7 @@ def test_texts_are_read_by_minilm_where_nothing_else_is_named(capsys: Captured, 
     assert "[CLS] i love cats ! [SEP]" in capsys.readouterr().out
 
 
-def test_a_batch_of_one_s_own_is_traced_on_a_golden_s_network(tmp_path: Path, capsys: Captured) -> None:
+def test_a_users_batch_is_traced_on_a_goldens_network(tmp_path: Path, capsys: Captured) -> None:
     file = tmp_path / "batch.json"
     file.write_text('{"input_ids": [[1, 2, 3]]}')
     assert main(["trace", "golden:tiny", "--batch", str(file)]) == 0

@@ -1,4 +1,4 @@
-"""The drawings of a view: the network's parts, laid out, and attention as heat maps."""
+"""The drawings of a trace: the graph of the network, and attention as heat maps."""
 
 import re
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ PROBS = "encoder.layer.{}.attention.self.probs"
 
 
 def _without(*names: str) -> Trace:
-    """The oracle's trace, of a candidate that does not show these."""
+    """Return the view of the oracle's trace as if a candidate did not show these activations."""
     found = {n: v for n, v in TRUE.activations["padded"].items() if n not in names}
     return replace(TRUE, name="shy", activations={"padded": found})
 
@@ -39,12 +39,12 @@ ARCHITECTURES = [
 
 
 def _blank(architecture: Architecture) -> TraceView:
-    """The view of a candidate that shows nothing."""
+    """Return the view of a candidate that shows nothing."""
     return trace_view(Trace("x", "x", "float64", "cpu", {"b": TINY.batches["padded"]}, {"b": {}}, architecture))
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_boxes_lie_below_their_parents_apart_from_each_other_and_hold_their_text(architecture: Architecture) -> None:
+def test_boxes_are_below_their_parents_do_not_overlap_and_contain_their_text(architecture: Architecture) -> None:
     blank = _blank(architecture)
     drawn = parts(blank)
     once = sorted(name for name, row in blank.table.items() if not row.layer)
@@ -71,12 +71,12 @@ def test_lines_that_pass_other_steps_go_around_their_boxes(architecture: Archite
             for x, top, bottom in _downs(edge.path):
                 assert not [b for b in found.boxes if b.x < x < b.right and b.bottom > top and b.y < bottom]
     around = [edge for edge in layout(parts(trace_view(TRUE))[1].nodes).edges if edge.skip]
-    assert len(around) == 3  # the two residuals, and the values
+    assert len(around) == 3  # The two residual connections and the values.
     assert all(list(_downs(edge.path)) for edge in around)
 
 
 def _downs(path: str) -> Iterator[tuple[float, float, float]]:
-    """Where a path of M, H, V, q and c goes straight down: x, from y, to y."""
+    """Return the vertical segments of a path of M, H, V, q and c as (x, from y, to y)."""
     x = y = 0.0
     for command, arguments in re.findall(r"([MHVqc])([^MHVqc]*)", path):
         numbers = [float(n) for n in arguments.split()]
@@ -89,13 +89,13 @@ def _downs(path: str) -> Iterator[tuple[float, float, float]]:
             x, y = (x + numbers[-2], y + numbers[-1]) if command in "qc" else numbers
 
 
-def test_text_is_broken_where_it_may_be_and_is_all_there() -> None:
+def test_text_is_wrapped_at_separators_without_loss() -> None:
     assert wrapped("attention.self.query", 15) == ["attention.self.", "query"]
     assert wrapped("a" * 7, 3) == ["aaa", "aaa", "a"]
     assert wrapped("x Wᵀ + b", 20) == ["x Wᵀ + b"]
 
 
-def test_a_drawing_shows_what_a_candidate_does_not_show() -> None:
+def test_a_drawing_marks_activations_that_a_candidate_does_not_show() -> None:
     whole, partly = (diagram(parts(trace_view(t))[1]) for t in (TRUE, _without("encoder.layer.1.attention.self.scores")))
     assert whole.count("dashed") == 0
     assert partly.count("dashed") == 1
@@ -103,7 +103,7 @@ def test_a_drawing_shows_what_a_candidate_does_not_show() -> None:
     assert flow.count("-->") == sum(len(row.parents) for row in trace_view(TRUE).table.values() if row.layer == 0)
 
 
-def test_a_head_s_map_leaves_out_padding_and_names_its_favourite() -> None:
+def test_the_map_of_a_head_omits_padding_and_names_its_most_attended_token() -> None:
     probs = np.zeros((1, 4, 4))
     probs[0, :, 1] = 0.75
     probs[0, :, 2] = 0.25
@@ -118,7 +118,7 @@ def test_a_head_s_map_leaves_out_padding_and_names_its_favourite() -> None:
     assert svg.count("<path") == 2
 
 
-def test_long_sequences_are_pooled_by_the_largest() -> None:
+def test_long_sequences_are_pooled_by_the_maximum() -> None:
     values = np.arange(25.0).reshape(5, 5)
     assert pooled(values, 2).tolist() == [[6, 8, 9], [16, 18, 19], [21, 23, 24]]
     probs = np.full((1, 65, 65), 1 / 65)
@@ -127,7 +127,7 @@ def test_long_sequences_are_pooled_by_the_largest() -> None:
     assert "<text" not in drawn(found)
 
 
-def test_attention_that_is_not_shown_or_not_drawn_is_told_in_words() -> None:
+def test_attention_that_is_not_shown_or_not_drawn_is_described_in_words() -> None:
     rows, notes = _attention(TRUE)
     assert [sum(isinstance(block, Folded) for block in row.blocks) for row in rows] == [2] * 6
     assert not notes
@@ -139,7 +139,7 @@ def test_attention_that_is_not_shown_or_not_drawn_is_told_in_words() -> None:
 
 
 def _attention(trace: Trace, **budget: int) -> tuple[list[Folded], list[str]]:
-    """The rows that are drawn, and the sentences on what is not."""
+    """Return the rows that are drawn, and the sentences on what is not."""
     blocks = list(attention(trace_view(trace), [trace], **budget))
     notes = [block.text for block in blocks if isinstance(block, Paragraph) and not block.text.startswith("A map")]
     return [block for block in blocks if isinstance(block, Folded)], notes

@@ -35,7 +35,7 @@ from implementations.making_bert import making_bert
 GOLDEN = load_golden("tiny")
 MATRIX, VECTOR = "bert.pooler.dense.weight", "bert.pooler.dense.bias"
 
-loop = CORRECT["torch's AdamW"].candidate  # found by its name in a worker
+loop = CORRECT["torch's AdamW"].candidate  # A worker finds it by its name.
 
 
 def judged(check: str, candidate: Any, dtype: str = "float32", golden: str = "tiny") -> Result:
@@ -43,17 +43,17 @@ def judged(check: str, candidate: Any, dtype: str = "float32", golden: str = "ti
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_loop_is_found_and_named(name: str) -> None:
+def test_a_wrong_loop_is_named(name: str) -> None:
     found = explained(WRONG[name], "float32")
     assert is_named(WRONG[name], found), found
 
 
 @pytest.mark.parametrize("name", WRONG_GRADIENTS)
-def test_a_wrong_gradient_of_a_loop_is_found_and_said_to_be_what_it_is(name: str) -> None:
+def test_a_wrong_gradient_in_a_loop_is_found_and_described(name: str) -> None:
     assert WRONG_GRADIENTS[name].said in said_of(WRONG_GRADIENTS[name], "float32")
 
 
-def test_parameters_that_are_not_finite_fail_by_themselves() -> None:
+def test_parameters_that_are_not_finite_fail_alone() -> None:
     def diverged(model: Any, training: Training) -> Any:
         step = loop.train(model, training) if loop.train else None
 
@@ -70,7 +70,7 @@ def test_parameters_that_are_not_finite_fail_by_themselves() -> None:
     assert "not finite" in first.reason
 
 
-def test_without_a_bias_of_a_head_no_loss_is_known_and_the_steps_alone_are_judged() -> None:
+def test_without_the_bias_of_a_head_the_loss_is_unknown_and_only_the_steps_are_judged() -> None:
     frozen = replace(loop, frozen=("lm_head.unembedding.bias",))
     assert gradients_alone(frozen, GOLDEN, Case("", "tiny")) == []
     assert len(gradients_alone(loop, GOLDEN, Case("", "tiny"))) == 1
@@ -92,7 +92,7 @@ def test_the_loops_of_the_implementations_pass(candidate: Any, golden: str, chec
 
 
 @pytest.mark.parametrize("passes", [optimizer_passes, schedule_passes])
-def test_with_the_right_trainer_the_tutorials_network_is_trained_right(passes: Passes) -> None:
+def test_with_the_correct_trainer_the_tutorials_network_is_trained_correctly(passes: Passes) -> None:
     def steps(*asked: Any) -> list[Pass]:
         return [one for one in passes(*asked) if not one.is_of_gradients]
 
@@ -100,7 +100,7 @@ def test_with_the_right_trainer_the_tutorials_network_is_trained_right(passes: P
     assert result.outcome == "pass", str(result)
 
 
-def test_the_tutorials_coupled_decay_and_count_of_steps_are_named_where_its_settings_are_asked_for(
+def test_the_tutorials_coupled_decay_and_step_count_are_named_with_its_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     hidden_size = load_golden("sinusoidal").checkpoint.architecture.hidden_size
@@ -117,7 +117,7 @@ def test_the_tutorials_coupled_decay_and_count_of_steps_are_named_where_its_sett
     assert found == {frozenset({"decay-coupled", "rate-one-step-ahead"})}
 
 
-def test_without_a_loop_or_in_float16_it_is_skipped_with_the_reason() -> None:
+def test_without_a_loop_or_in_float16_the_check_is_skipped_with_the_reason() -> None:
     result = judged("optimizer-step", making_bert)
     assert (result.outcome, "no training loop" in result.reason) == ("skip", True)
     result = judged("optimizer-step", loop, "float16")
@@ -125,12 +125,12 @@ def test_without_a_loop_or_in_float16_it_is_skipped_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize("check", ["optimizer-step", "schedule"])
-def test_of_a_network_without_a_loss_it_is_skipped_with_the_reason(check: str) -> None:
+def test_a_network_without_a_loss_is_skipped_with_the_reason(check: str) -> None:
     result = run(named(check), hf_eager, with_config(GOLDEN, heads=()), "cpu", "float32")
     assert (result.outcome, "no head with a loss" in result.reason) == ("skip", True)
 
 
-def test_a_loop_in_a_worker_is_judged_as_it_is_here() -> None:
+def test_a_loop_in_a_worker_is_judged_as_in_this_process() -> None:
     with WorkerProcess(CandidateWork) as worker:
         there = judged("schedule", RemoteCandidate(worker, f"{__name__}:loop"))
         without = judged("schedule", RemoteCandidate(worker, "implementations.making_bert:making_bert"))
@@ -140,7 +140,7 @@ def test_a_loop_in_a_worker_is_judged_as_it_is_here() -> None:
     assert (without.outcome, "no training loop" in without.reason) == ("skip", True)
 
 
-def test_what_a_step_yields_must_be_parameters_and_gradients_of_their_shapes() -> None:
+def test_a_step_must_yield_parameters_and_gradients_of_their_shapes() -> None:
     def of(**pairs: Any) -> Any:
         class Candidate:
             def prepare(self, *asked: Any) -> Any:
@@ -155,7 +155,7 @@ def test_what_a_step_yields_must_be_parameters_and_gradients_of_their_shapes() -
 
 
 @given(st.sampled_from(sorted(STEPPED)), st.integers(0, 2**32 - 1))
-def test_the_oracles_steps_are_torchs_in_float64(label: str, seed: int) -> None:
+def test_the_oracles_steps_equal_torchs_in_float64(label: str, seed: int) -> None:
     training, rng = STEPPED[label], np.random.default_rng(seed)
     weights = {name: np.asarray(GOLDEN.checkpoint.weights[name]) for name in (MATRIX, VECTOR)}
     gradients = [{name: rng.standard_normal(w.shape) * rng.uniform(0.01, 10.0) for name, w in weights.items()} for _ in range(4)]
@@ -163,7 +163,7 @@ def test_the_oracles_steps_are_torchs_in_float64(label: str, seed: int) -> None:
     run = TrainingRun(GOLDEN.checkpoint.architecture, weights, batch, training=training, gradients=tuple(gradients))
     found = dict(run.walk())
     if not training.bias_correction:
-        return  # torch has no such Adam; `ByHand` is judged by the check
+        return  # torch has no such Adam; `ByHand` is judged by the check.
     parameters = {name: nn.Parameter(torch.from_numpy(w.copy())) for name, w in weights.items()}
     groups = [{"params": [p], "weight_decay": training.weight_decay * decays(name)} for name, p in parameters.items()]
     optimizer = torch.optim.AdamW(groups, eps=training.adam_epsilon)
@@ -178,7 +178,7 @@ def test_the_oracles_steps_are_torchs_in_float64(label: str, seed: int) -> None:
             np.testing.assert_allclose(found[at(t, name)], p.detach().numpy(), rtol=0.0, atol=1e-6 * training.learning_rate)
 
 
-def test_berts_own_rates_decline_from_the_first_step_but_for_the_warm_up() -> None:
+def test_berts_own_rates_decline_from_the_first_step_except_during_warm_up() -> None:
     training = SCHEDULED["bert"]
     found = [training.rate(step) / training.learning_rate for step in range(1, WHOLE + 1)]
     declining, rising = np.linspace(1.0, 0.0, WHOLE + 1)[:-1], np.linspace(0.0, 1.0, training.warmup_steps + 1)[:-1]
@@ -186,7 +186,7 @@ def test_berts_own_rates_decline_from_the_first_step_but_for_the_warm_up() -> No
 
 
 @pytest.mark.parametrize("label", ["linear", "inverse_sqrt"])
-def test_the_rates_are_those_of_transformers_schedulers(label: str) -> None:
+def test_the_rates_equal_those_of_transformers_schedulers(label: str) -> None:
     training = SCHEDULED[label]
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=training.learning_rate)
     if training.lr_scheduler_type == "linear":
@@ -199,7 +199,7 @@ def test_the_rates_are_those_of_transformers_schedulers(label: str) -> None:
         scheduler.step()
 
 
-def test_a_schedule_without_formula_or_without_room_is_refused() -> None:
+def test_an_unknown_schedule_or_one_with_too_few_steps_is_refused() -> None:
     with pytest.raises(UsageError, match="cosine"):
         Training(lr_scheduler_type="cosine")
     with pytest.raises(UsageError, match="warmup_steps is 100"):

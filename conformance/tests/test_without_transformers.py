@@ -9,7 +9,7 @@ import pytest
 
 from conformance import load_golden, read_results
 from conformance.results.records import CheckRecord
-from conformance.tests.test_checkpoint import _write
+from conformance.tests.test_own_checkpoints import _write
 
 ABSENT = "raise ModuleNotFoundError(\"No module named 'transformers'\", name='transformers')"
 COMMANDS = [
@@ -24,7 +24,8 @@ SCRIPT = f"from conformance.cli import main\nfor command in {COMMANDS}:\n    ass
 
 @pytest.fixture(scope="module")
 def checks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CheckRecord]:
-    """By candidate, of a run after each other command, in processes in which the import of transformers fails."""
+    """Return the checks by candidate of a run made after every other command, in processes in which importing transformers
+    fails."""
     folder = tmp_path_factory.mktemp("without")
     hidden = folder / "first on the path" / "transformers"
     hidden.mkdir(parents=True)
@@ -51,8 +52,6 @@ def test_every_other_candidate_is_judged_without_transformers(checks: dict[str, 
 
 
 @pytest.mark.parametrize("name", ["hf-eager", "hf-compiled", "hf-onnx"])
-def test_an_implementation_of_hugging_face_is_skipped_with_the_command_that_installs_it(
-    name: str, checks: dict[str, CheckRecord]
-) -> None:
+def test_an_implementation_of_hugging_face_is_skipped_with_the_install_command(name: str, checks: dict[str, CheckRecord]) -> None:
     assert (checks[name].outcome, checks[name].declared) == ("skip", True)
     assert "pip install 'bert-conformance[reference]'" in checks[name].reason

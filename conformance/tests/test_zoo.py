@@ -1,4 +1,4 @@
-"""Misbehaving candidates in one run: each ends in an outcome of its own, and correct ones before and after them conform."""
+"""Misbehaving candidates in one run: each has its own outcome, and correct candidates before and after them conform."""
 
 import json
 import os
@@ -31,7 +31,7 @@ CONTROLS = ("hf-sdpa", "hf-eager")
 ZOO = "conformance.tests.zoo"
 _CALLS = {f"{ZOO}:call_{i}": (name, outcome, reason) for i, (name, (_, outcome, reason)) in enumerate(CALLS.items())}
 _HALF = len(_CALLS) // 2
-# By run: each name with what is wrong with it, its outcome and what its reason says.
+# By run: the names of the candidates, each with its misbehaviour, its outcome and words of the reason.
 RUNS = {
     "first calls": dict(list(_CALLS.items())[:_HALF]),
     "further calls": dict(list(_CALLS.items())[_HALF:]),
@@ -39,13 +39,13 @@ RUNS = {
     "asked": {f"{ZOO}:asked_{i}": (name, outcome, reason) for i, (name, (_, outcome, reason)) in enumerate(ASKED.items())}
     | {f"at_import_{i}:candidate": (f"import: {name}", *expected) for i, (name, (_, *expected)) in enumerate(IMPORTS.items())},
 }
-LIMIT = "4"  # seconds
+LIMIT = "4"  # Seconds.
 MEMORY = "8GiB"
 
 
 @dataclass(frozen=True)
 class Ran:
-    """A run: standard output, standard error, results, and the processes that candidates left behind."""
+    """A run: standard output, standard error, results, and the processes left behind by candidates."""
 
     out: str
     error: str
@@ -54,7 +54,8 @@ class Ran:
 
 
 def _run(names: Iterable[str], folder: Path) -> Ran:
-    """Each of these with a correct one after it, and others before and after all, from a folder with what misbehaves at import."""
+    """Run each of these candidates followed by a correct one, with further correct ones before and after all, in a folder with
+    the modules that misbehave at import."""
     for i, (source, _, _) in enumerate(IMPORTS.values()):
         (folder / f"at_import_{i}.py").write_text(f"{source}\n")
     if NAMED.keys() & set(names):
@@ -72,16 +73,16 @@ def _run(names: Iterable[str], folder: Path) -> Ran:
 
 
 def _said(results: Results) -> dict[str, tuple[str, str]]:
-    """Of each candidate its outcome, and every reason that is given."""
+    """Return the outcome and all reasons of each candidate."""
     return {
         case.check.implementation: (case.check.outcome, " ".join([case.check.reason, *(a.reason for a in case.activations)]))
         for case in results.cases
     }
 
 
-# One test a run, since each takes half a minute.
+# One test for each run, since each takes half a minute.
 @pytest.mark.parametrize("run", RUNS)
-def test_misbehaving_candidates_end_in_outcomes_of_their_own_and_correct_ones_beside_them_conform(run: str, tmp_path: Path) -> None:
+def test_misbehaving_candidates_have_their_own_outcomes_and_correct_ones_beside_them_conform(run: str, tmp_path: Path) -> None:
     ran = _run(RUNS[run], tmp_path)
     said = _said(ran.results)
     expected = {name: (outcome, reason) for name, (_, outcome, reason) in RUNS[run].items()}
@@ -93,10 +94,10 @@ def test_misbehaving_candidates_end_in_outcomes_of_their_own_and_correct_ones_be
     assert wrong == {}
     controls = [*CONTROLS, *(f"{ZOO}:good_{i}" for i in range(len(RUNS[run])))]
     assert {name: said[name][0] for name in controls} == dict.fromkeys(controls, "pass")
-    assert len(json.loads(ran.out)["cases"]) == len(said) == len(RUNS[run]) + len(controls)  # all that is on standard output
+    assert len(json.loads(ran.out)["cases"]) == len(said) == len(RUNS[run]) + len(controls)  # This is the whole of standard output.
     assert ran.results.sound
     assert ran.results.footer
-    assert ran.results.footer.exit_code == (2 if run == "asked" else 1)  # 2: a name that does not exist is the caller's mistake
+    assert ran.results.footer.exit_code == (2 if run == "asked" else 1)  # 2: a name that does not exist is a usage error.
     assert [number for number in ran.left if Path(f"/proc/{number}").exists()] == []
     assert len(ran.error) < 2**22
     assert "\x1b" not in ran.error
@@ -105,12 +106,12 @@ def test_misbehaving_candidates_end_in_outcomes_of_their_own_and_correct_ones_be
         assert "is not shown" in ran.error
 
 
-def test_sixty_ways_are_tried() -> None:
+def test_sixty_misbehaviours_are_tried() -> None:
     assert sum(map(len, RUNS.values())) >= 60
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if name not in APART])
-def test_in_the_same_process_they_end_so_too_and_a_correct_one_after_them_conforms(name: str) -> None:
+def test_in_one_process_they_have_the_same_outcomes_and_a_correct_candidate_after_them_conforms(name: str) -> None:
     call, outcome, reason = CALLS[name]
     found = check(lambda checkpoint, device, dtype: call, "tiny")
     assert found.outcome == outcome
@@ -118,7 +119,7 @@ def test_in_the_same_process_they_end_so_too_and_a_correct_one_after_them_confor
     assert check(good, "tiny").outcome == "pass"
 
 
-def test_files_end_so_too_in_the_same_process_and_a_correct_one_after_them_conforms(
+def test_files_have_the_same_outcomes_in_one_process_and_a_correct_candidate_after_them_conforms(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_files(tmp_path)
@@ -134,13 +135,13 @@ def test_files_end_so_too_in_the_same_process_and_a_correct_one_after_them_confo
 
 
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
-def test_what_a_candidate_writes_into_its_checkpoint_reaches_no_other_candidate_in_the_same_process() -> None:
+def test_a_change_of_the_checkpoint_by_a_candidate_reaches_no_other_candidate_in_the_same_process() -> None:
     assert check(ASKED["alters the checkpoint"][0], "tiny").outcome == "pass"
     assert check(good, "tiny").outcome == "pass"
 
 
 class _Reaching:
-    """Correct, but that it alters the weights by which it is judged, where it is in the same process."""
+    """A correct candidate that alters the weights by which it is judged, where it runs in the same process."""
 
     def __init__(self, golden: Golden | None = None) -> None:
         self.golden = golden
@@ -159,14 +160,14 @@ ALTERS = "it alters the weights that it is judged by, in the memory of this proc
 
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 @pytest.mark.parametrize("check_name", ["values", "repeated"])
-def test_who_alters_the_reference_fails_and_a_correct_one_after_it_conforms(check_name: str) -> None:
+def test_a_candidate_that_alters_the_reference_fails_and_a_correct_one_after_it_conforms(check_name: str) -> None:
     found = run(CHECKS[check_name], reaching, "tiny", "cpu", "float32")
     assert (found.outcome, found.reason) == ("fail", ALTERS)
     assert check(good, "tiny").outcome == "pass"
 
 
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
-def test_a_golden_of_one_s_own_that_a_candidate_altered_judges_nobody() -> None:
+def test_a_users_golden_altered_by_a_candidate_is_used_for_no_judgement() -> None:
     tiny = load_golden("tiny")
     weights = read_only({name: np.array(w) for name, w in tiny.checkpoint.weights.items()})
     own = golden_of("own", Checkpoint(tiny.checkpoint.architecture, weights), tiny.batches)
@@ -176,14 +177,14 @@ def test_a_golden_of_one_s_own_that_a_candidate_altered_judges_nobody() -> None:
     assert "were altered by a candidate that ran in this process before" in after.reason
 
 
-def test_who_would_alter_the_reference_from_a_worker_alters_its_own() -> None:
+def test_a_candidate_in_a_worker_can_alter_only_its_own_copy_of_the_reference() -> None:
     with WorkerProcess(CandidateWork) as worker:
         assert check(RemoteCandidate(worker, "conformance.tests.test_zoo:reaching"), "tiny").outcome == "pass"
     assert check(good, "tiny").outcome == "pass"
 
 
 @pytest.mark.parametrize("call", ["exits at once", "is killed"])
-def test_a_candidate_that_ends_the_process_ends_no_diff_and_no_replay_with_a_verdict(
+def test_a_candidate_that_ends_its_process_gives_no_verdict_in_diff_and_replay(
     call: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     name = f"{ZOO}:call_{list(CALLS).index(call)}"
@@ -195,7 +196,7 @@ def test_a_candidate_that_ends_the_process_ends_no_diff_and_no_replay_with_a_ver
     assert "it ended the process that it ran in" in capfd.readouterr().out
 
 
-def test_a_candidate_cannot_alter_the_judgement_of_drawn_batches_and_what_ends_it_is_placed(tmp_path: Path) -> None:
+def test_a_candidate_cannot_alter_the_judgement_of_drawn_batches_and_the_batch_that_ends_it_is_reported(tmp_path: Path) -> None:
     patching, ending, good_one = f"{ZOO}:patching_and_wrong", f"{ZOO}:ending_at_odd_lengths", "hf-sdpa"
     names = [x for name in (patching, ending, good_one) for x in ("-i", name)]
     command = ["run", *names, "--golden", "tiny", "--check", "generated-batches", "--examples", "8", "--out", str(tmp_path)]
@@ -206,11 +207,11 @@ def test_a_candidate_cannot_alter_the_judgement_of_drawn_batches_and_what_ends_i
     assert "exit code 5" in found[ending].reason
     example = found[ending].counterexample
     assert example
-    assert len(example.batch["input_ids"][0]) % 2  # the one on which it ended, and no other
+    assert len(example.batch["input_ids"][0]) % 2  # The batch on which it ended, and no other.
     assert found[good_one].outcome == "pass"
 
 
-def test_who_patches_comparisons_and_laws_in_its_process_fails_every_law_that_it_breaks(tmp_path: Path) -> None:
+def test_a_candidate_that_patches_comparisons_and_laws_in_its_process_fails_every_law_that_it_breaks(tmp_path: Path) -> None:
     checks = [word for law in LAWLESS for word in ("--check", law)]
     command = ["run", "-i", f"{ZOO}:patching_and_lawless", "-i", "hf-sdpa", "--golden", "tiny", *checks]
     assert main([*command, "--examples", "2", "--out", str(tmp_path)]) == 1

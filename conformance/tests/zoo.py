@@ -1,7 +1,6 @@
-"""Candidates that misbehave, each in one way: at import (as a module of its own), when they are asked, or in a call.
+"""Candidates that misbehave in one way each: at import (as a module of its own), when they are prepared, or in a call.
 
-What each must come to stands beside it. After each, a correct candidate is run, and must conform.
-"""
+The expected outcome is listed beside each. After each, a correct candidate is run, and must conform."""
 
 import contextlib
 import os
@@ -22,14 +21,14 @@ from conformance.checks.catalogue import CHECKS
 from conformance.checks.run_check import entry_point
 
 _TRUE = trace("golden:tiny").activations["padded"]
-MARKS = "ZOO_MARKS"  # names a file in which processes that are left behind write their numbers
+MARKS = "ZOO_MARKS"  # Names a file into which processes that are left behind write their process ids.
 LAST = "encoder.layer.1.output.LayerNorm"
 GOOD = "from conformance.tests.zoo import good as candidate"
-_LARGE = torch.zeros(1).expand(50_000, 50_000)  # ten gigabytes, were it copied
+_LARGE = torch.zeros(1).expand(50_000, 50_000)  # Ten gigabytes if it were copied.
 
 
 def right(batch: Any) -> dict[str, Any]:
-    """What a correct candidate yields on the golden `tiny` in float32."""
+    """Return what a correct candidate yields on the golden `tiny` in float32."""
     return {name: np.asarray(value, np.float32) for name, value in _TRUE.items()}
 
 
@@ -48,7 +47,7 @@ class _Evil(str):
 
 
 class _Array:
-    """No array, though it says so."""
+    """An object with the array interface that is not an array."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
@@ -70,7 +69,7 @@ class _Tensor(torch.Tensor):
 
 
 class _Unspeakable(Exception):
-    """An error whose text raises."""
+    """An exception whose text raises."""
 
     def __str__(self) -> str:
         raise ValueError("no text")
@@ -79,7 +78,7 @@ class _Unspeakable(Exception):
 
 
 def _hidden_state(value: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Everything right but the last hidden state."""
+    """Return correct activations except for the last hidden state."""
     return lambda batch: {**right(batch), LAST: value(right(batch)[LAST])}
 
 
@@ -136,7 +135,7 @@ def _parent(batch: Any) -> Any:
 
 
 def _network(batch: Any) -> Any:
-    socket.create_connection(("192.0.2.1", 9), timeout=2.0)  # RFC 5737: an address of no machine
+    socket.create_connection(("192.0.2.1", 9), timeout=2.0)  # RFC 5737: an address that belongs to no machine.
 
 
 def _talkative(batch: Any) -> Any:
@@ -146,7 +145,7 @@ def _talkative(batch: Any) -> Any:
     return right(batch)
 
 
-# In a call: the outcome, and what its reason says.
+# In a call: the outcome and words of its reason.
 CALLS: Mapping[str, tuple[Callable[[Any], Any], str, str]] = {
     "raises": (lambda batch: _raises(ValueError("no")), "crash", "ValueError: no"),
     "raises an error without a text": (lambda batch: _raises(_Unspeakable()), "crash", "_Unspeakable"),
@@ -203,7 +202,7 @@ CALLS: Mapping[str, tuple[Callable[[Any], Any], str, str]] = {
     ),
 }  # fmt: skip
 
-# Those that cannot be run in the process of the tests: they end it, or leave it changed.
+# Those that cannot run in the process of the tests, since they end it or leave it changed.
 APART = frozenset(
     {"exits at once", "is killed", "aborts", "hangs", "hangs and ignores signals", "kills its parent", "closes every file"}
     | {"leaves a process behind and ends", "leaves a process of another session behind", "writes into every file"}
@@ -219,7 +218,7 @@ def _altering(checkpoint: Any, device: str, dtype: str) -> Any:
 
 
 class _Attributes:
-    """Its attributes raise."""
+    """A candidate whose attributes raise."""
 
     def __getattr__(self, name: str) -> Any:
         raise OSError(f"no {name}")
@@ -229,7 +228,7 @@ class _Attributes:
 
 
 class _Support:
-    """What `supports` does."""
+    """A candidate whose `supports` is given."""
 
     def __init__(self, supports: Callable[..., Any]) -> None:
         self.supports = supports
@@ -238,7 +237,7 @@ class _Support:
         return right
 
 
-# When asked: the candidate, its outcome, and what its reason says.
+# When prepared: the candidate, its outcome and words of its reason.
 ASKED: Mapping[str, tuple[Any, str, str]] = {
     "alters the checkpoint": (_altering, "pass", ""),
     "cannot be prepared": (lambda *a: _raises(MemoryError("too large")), "crash", "MemoryError"),
@@ -251,7 +250,7 @@ ASKED: Mapping[str, tuple[Any, str, str]] = {
     "says so in prepare": (lambda *a: _raises(Unsupported("nor this")), "skip", "nor this"),
 }
 
-# At import: the module's source, its outcome, and what its reason says.
+# At import: the source of the module, its outcome and words of its reason.
 IMPORTS: Mapping[str, tuple[str, str, str]] = {
     "exits": ("import os; os._exit(0)", "crash", "exit code 0"),
     "raises": ("1 / 0", "error", "ZeroDivisionError"),
@@ -270,12 +269,12 @@ IMPORTS: Mapping[str, tuple[str, str, str]] = {
 
 
 def good(checkpoint: Any, device: str, dtype: str) -> Any:
-    """A correct candidate."""
+    """Prepare a correct candidate."""
     return right
 
 
 def patching_and_wrong(checkpoint: Any, device: str, dtype: str) -> Any:
-    """Wrong by a factor, with comparisons patched so that nothing differs in its process."""
+    """Prepare a candidate that is wrong by a factor and patches comparisons in its process so that nothing differs."""
     from implementations.hugging_face import hf_sdpa
 
     runner = hf_sdpa.prepare(checkpoint, device, dtype)
@@ -295,7 +294,8 @@ LAWLESS = (
 
 
 def patching_and_lawless(checkpoint: Any, device: str, dtype: str) -> Any:
-    """Breaks the laws of `LAWLESS`, with comparisons and the laws themselves patched in its process so that they hold."""
+    """Prepare a candidate that breaks the laws of `LAWLESS` and patches comparisons and the laws in its process so that they
+    hold."""
     from implementations.hugging_face import hf_sdpa, run
 
     _patch_laws()
@@ -320,7 +320,7 @@ def _patch_laws() -> None:
     torch.equal = np.array_equal = lambda *a, **k: True  # type: ignore[assignment]
     np.abs = np.where = lambda x, *a, **k: np.zeros_like(x)  # type: ignore[assignment]
     for law in LAWLESS:
-        entry_point(CHECKS[law])  # imports its module
+        entry_point(CHECKS[law])  # This imports the module of the check.
     for module in [module for name, module in sys.modules.items() if name.startswith("conformance.checks")]:
         for name, value in list(vars(module).items()):
             if name in ("require_agreement", "require_identity"):
@@ -330,7 +330,7 @@ def _patch_laws() -> None:
 
 
 def ending_at_odd_lengths(checkpoint: Any, device: str, dtype: str) -> Any:
-    """Ends its process on batches of odd length."""
+    """End the process on batches of odd length."""
     from implementations.hugging_face import hf_sdpa
 
     runner = hf_sdpa.prepare(checkpoint, device, dtype)
@@ -342,10 +342,9 @@ def _calling(call: Callable[[Any], Any]) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    """`call_N`, `asked_N`: the N-th of each, so that it can be named on the command line; `call_hangs` that which does.
+    """Return the candidate named `call_N` or `asked_N`, the N-th of each kind, so that it can be given on the command line.
 
-    `good_N` is a correct one, under as many names as are needed.
-    """
+    `call_hangs` is the one that hangs. `good_N` is a correct one, under as many names as needed."""
     kind, _, number = name.partition("_")
     if kind == "good":
         return good

@@ -1,7 +1,6 @@
-"""Candidates that are files and misbehave: programs (`cmd:`), recorded traces, and modules that are mapped.
+"""Candidates given as files that misbehave: programs (`cmd:`), recorded traces, and modules that are mapped.
 
-What each must come to stands beside it, as in `zoo`.
-"""
+The expected outcome is listed beside each, as in `zoo`."""
 
 import shlex
 import sys
@@ -30,7 +29,7 @@ _LEFT = (
     "time.sleep(0.2)"
 )
 
-# What it does when it is to run: the outcome, and what its reason says.
+# Programs: what each does when it is run, the outcome and words of its reason.
 PROGRAMS: Mapping[str, tuple[str, str, str]] = {
     "writes a line without end": ("[sys.stdout.write('x' * 2**20) for _ in range(2**10)]", "fail", "its standard output has"),
     "replies with nested lists": ("print('{\"a\":' * 10**5, flush=True); continue", "fail", "its standard output has"),
@@ -46,10 +45,10 @@ PROGRAMS: Mapping[str, tuple[str, str, str]] = {
     "leaves a process of another session behind": (_LEFT, "fail", "outputs.safetensors"),
 }
 
-# Those that cannot be run in the process of the tests, by the first words of what they do: they end it, or never end.
+# Those that cannot run in the process of the tests, by the beginning of their source: they end it, or never end.
 APART = ("kills", "takes too much", "hangs", "leaves a process", "ends the process")
 
-# A class of modules, by the body of its forward pass.
+# Modules: the body of the forward pass of each.
 _MODULE = """
 import os, time
 from torch import nn
@@ -64,7 +63,7 @@ class Stranger(nn.Module):
     def forward(self, input_ids, attention_mask, token_type_ids):
         {called}
 """
-# What it does in its constructor, and when it is called.
+# Modules: what each does in its constructor, and when it is called.
 MODULES: Mapping[str, tuple[str, str, str, str]] = {
     "raises in its constructor": ("raise ValueError('not built')", "pass", "fail", "not built"),
     "ends the process in its constructor": ("os._exit(6)", "pass", "crash", "exit code 6"),
@@ -90,7 +89,7 @@ def _changed(path: Path, key: str, value: str) -> None:
     save_file(arrays, path, metadata)
 
 
-# What is done to the file of a correct one.
+# Recorded traces: the change made to a correct file.
 TRACES: Mapping[str, tuple[Callable[[Path], object], str, str]] = {
     "is cut short": (_cut, "error", "cannot be read as a trace"),
     "is empty": (lambda path: path.write_bytes(b""), "error", "cannot be read as a trace"),
@@ -109,12 +108,12 @@ def _named() -> Iterator[tuple[str, tuple[str, str, str]]]:
         yield f"trace_{i}.safetensors", (f"trace: {what}", outcome, reason)
 
 
-# By the name of each as a candidate: what is wrong with it, its outcome and what its reason says.
+# By the name of each as a candidate: what is wrong with it, its outcome and words of its reason.
 NAMED = dict(_named())
 
 
 def write_files(folder: Path) -> None:
-    """Write them all."""
+    """Write all files."""
     for i, (misbehaves, _, _) in enumerate(PROGRAMS.values()):
         (folder / f"program_{i}.py").write_text(_PROGRAM.format(misbehaves=misbehaves))
     for i, (constructed, called, _, _) in enumerate(MODULES.values()):

@@ -1,4 +1,5 @@
-"""A BERT encoder in NumPy, by the copy of the client that lies beside it; `--epsilon X` sets LayerNorm's, whatever the config."""
+"""A BERT encoder in NumPy that uses the copy of the client beside it; `--epsilon X` sets LayerNorm's epsilon, whatever the
+config says."""
 
 import math
 import sys

@@ -1,4 +1,5 @@
-"""A program of the standard library alone that answers with a file's activations, or misbehaves as its first argument says."""
+"""A program that uses only the standard library: it answers with the activations of a file, or misbehaves as its first argument
+says."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""making-bert with its backward pass, by the copy of the client that lies beside it; `--detached` detaches a norm's mean."""
+"""making-bert with its backward pass, through the copy of the client beside it; `--detached` detaches the mean of a norm."""
 
 import sys
 from typing import Any
@@ -14,7 +14,7 @@ from implementations.making_bert import making_bert
 
 
 class DetachedMean(nn.LayerNorm):
-    """LayerNorm whose mean is a constant to the backward pass."""
+    """LayerNorm whose mean is treated as a constant by the backward pass."""
 
     def forward(self, x: Tensor) -> Tensor:
         mean, variance = x.mean(-1, keepdim=True), x.var(-1, unbiased=False, keepdim=True)

@@ -1,1 +1,1 @@
-"""A stranger's package."""
+"""An example of a user's own package."""

@@ -1,4 +1,4 @@
-"""The package's registration."""
+"""The registration of the example package's candidate."""
 
 from conformance import Tap, TorchImplementation, fused, per_head, transposed
 from example_bert.model import Encoder

@@ -1,4 +1,5 @@
-"""A BERT encoder in the style of JAX: kernels of (in, out), one product for query, key and value, heads apart in the output."""
+"""A BERT encoder in the style of JAX: kernels of shape (in, out), one product for query, key and value, separate heads in the
+output projection."""
 
 import torch
 from torch import nn

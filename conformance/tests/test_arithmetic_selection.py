@@ -1,0 +1,63 @@
+"""Selection of the arithmetic under which each kind of step is judged, on constructed evidence."""
+
+from dataclasses import replace
+
+import pytest
+
+from conformance.judge.evidence import BY_OPERATIONS, WIDEST, Error, Explanation, FilterResult, Local, Verdict
+from conformance.judge.select_arithmetic import select_arithmetic
+
+THRESHOLD = 6.0  # With this share of the false-alarm probability for the filters, a false alarm costs 18 nats.
+FAULT = FilterResult("gelu-approximated", "intermediate_act_fn", 1.0, 50.0, 50.0, True)
+
+
+def local(arithmetic: str, nll: float, *, rms: float = 1.0) -> Local:
+    return Local(arithmetic, arithmetic, Error(rms, rms, 0.0, ()), nll, 2.0, 2.0, THRESHOLD)
+
+
+def judged(layer: int, *locals_: Local) -> tuple[Verdict, tuple[Local, ...]]:
+    return Verdict(f"encoder.layer.{layer}.intermediate.intermediate_act_fn", "gelu", "pass", local=locals_[0]), locals_
+
+
+STRAIGHT = judged(1, local("fused", 40.0), local("modular", 20.0), local("native", 40.0))
+CLOSE = judged(2, local("fused", 20.0), local("modular", 40.0), local("native", 20.0))
+BY_HAND = judged(0, local(BY_OPERATIONS, 0.0))
+
+
+@pytest.mark.parametrize("order", [(STRAIGHT, CLOSE, BY_HAND), (BY_HAND, STRAIGHT, CLOSE), (BY_HAND, CLOSE, STRAIGHT)])
+def test_of_equal_costs_the_tightest_arithmetic_is_selected_for_any_order_of_layers(order) -> None:  # type: ignore[no-untyped-def]
+    found = {v.activation.split(".")[2]: v.local.arithmetic for v in select_arithmetic(order) if v.local}
+    assert found == {"0": BY_OPERATIONS, "1": "fused", "2": "fused"}
+
+
+def test_a_wider_arithmetic_is_not_selected_on_a_tie_caused_by_steps_composed_of_operations() -> None:
+    wide = judged(1, local("modular", 0.0, rms=3.0), local(WIDEST, 0.0))
+    (first, second) = select_arithmetic([BY_HAND, wide])
+    assert first.outcome == "pass"
+    assert (second.outcome, second.local and second.local.arithmetic) == ("fail", "modular")
+
+
+@pytest.mark.parametrize(("nll", "outcome"), [(-50.0, "fail"), (-5.0, "pass")])
+def test_the_likeliest_explanation_is_compared_with_no_mistake(nll: float, outcome: str) -> None:
+    first, likeliest = Explanation((FAULT,), 0, 0.0), Explanation((FAULT,), 1, nll)
+    tight = replace(local("fused", 10.0, rms=3.0), explanations=(first, likeliest))
+    (verdict,) = select_arithmetic([judged(0, tight, local("native", 0.0))])
+    assert verdict.outcome == outcome
+
+
+def gradient(layer: int, *locals_: Local) -> tuple[Verdict, tuple[Local, ...]]:
+    return Verdict(f"encoder.layer.{layer}.intermediate.dense.grad", "gelu_backward", "pass", local=locals_[0]), locals_
+
+
+def test_each_backward_step_is_decided_separately_from_all_its_passes_together() -> None:
+    tight = gradient(0, local("fused", 10.0), local("native", 40.0))
+    wide = gradient(1, local("fused", 10.0, rms=3.0), local("native", 40.0))
+    either = gradient(1, local("fused", 10.0), local("native", 12.0))
+    found = [(v.outcome, v.local and v.local.arithmetic) for v in select_arithmetic([tight, tight, wide, either])]
+    assert found == [("pass", "fused"), ("pass", "fused"), ("pass", "native"), ("pass", "native")]
+
+
+def test_a_named_mistake_in_a_backward_pass_is_preferred_to_a_wide_arithmetic() -> None:
+    named = replace(local("fused", 10.0, rms=3.0), explanations=(Explanation((FAULT,), 0, -50.0),))
+    (verdict,) = select_arithmetic([gradient(0, named, local("native", 0.0))])
+    assert verdict.outcome == "fail"

@@ -1,0 +1,199 @@
+"""A judgement in blocks of rows equals that of the whole; a probe calls no fault gross that is not; the global error needs no
+second pass."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from conformance import load_golden
+from conformance.judge import observation as parts
+from conformance.judge.effective_samples import Repeats, hashed
+from conformance.judge.evidence import Local
+from conformance.judge.fault_directions import looked_for
+from conformance.judge.filters import is_gross, largest_element
+from conformance.judge.global_error import GlobalError
+from conformance.judge.local_error import locally
+from conformance.judge.noise import of_segment
+from conformance.judge.observation import Observation
+from conformance.judge.statistics import max_threshold
+from conformance.model.checkpoint import rounded_weights
+from conformance.numerics.arithmetic import hypotheses, modular
+from conformance.numerics.formats import FORMATS, Array, Captured
+from conformance.oracle import Network
+from conformance.oracle.accumulation import Accumulation
+
+ALPHA = 1e-8
+GOLDENS = ("tiny", "tanh", "sinusoidal", "narrow-heads")
+
+
+def network_of(golden: str, dtype: str, batch: str | None = None) -> Network:
+    loaded = load_golden(golden)
+    inputs = loaded.batches[batch] if batch else next(iter(loaded.batches.values()))
+    return Network(loaded.checkpoint.architecture, rounded_weights(loaded.checkpoint, dtype), inputs)
+
+
+def correct(network: Network, dtype: str, spoilt: str = "", by: float = 0.0) -> Mapping[str, Captured]:
+    """Return a correct candidate's activations: each is computed from the stored parents and rounded once; `by` is added
+    to the activation `spoilt`."""
+    values: dict[str, Captured] = {}
+    for name, row in network.table.items():
+        step = network.step(name, *(values[p].astype(np.float64) for p in row.parents))
+        values[name] = FORMATS[dtype].stored(step.value + by * (name == spoilt))
+    return values
+
+
+def observations(network: Network, values: Mapping[str, Captured]) -> Iterator[Observation]:
+    seen: dict[str, Captured] = {}
+    for name, value in values.items():
+        observation = Observation(network, name, value, dict(seen))
+        if observation.count and not all(step.exact for step in observation.steps):
+            yield observation
+        seen[name] = value
+
+
+def figures(local: Local) -> list[float]:
+    """Return all numbers of a judgement; of gross faults only that they are gross."""
+    numbers = [local.error.rms, local.error.max, local.error.max_abs, local.nll, local.rms_threshold, local.max_threshold]
+    numbers += [x for f in local.filters if f.amplitude for x in (f.amplitude, f.z, f.expected_z)]
+    numbers += [x for f in local.filters if f.estimate for x in (f.estimate.value, f.estimate.deviation)]
+    assert local.spread
+    return [float(x) for x in (*numbers, *local.spread.counts) if x is not None]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("golden", ["tiny", "tanh"])
+def test_a_judgement_in_blocks_equals_that_of_the_whole(golden: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = network_of(golden, dtype)
+    values = correct(network, dtype)
+    judged = {}
+    for block in (parts.BLOCK, 1):
+        monkeypatch.setattr(parts, "BLOCK", block)
+        judged[block] = [locally(o, hypotheses(dtype), ALPHA)[0] for o in observations(network, values)]
+    several = next(observations(network, values))
+    assert len(several.rows) == network.batch.size > 1
+    whole, blocks = judged.values()
+    assert len(whole) == len(blocks) > 30
+    for one, other in zip(whole, blocks, strict=True):
+        assert [(a.hypothesis, a.error.index, len(a.filters)) for a in one] == [
+            (b.hypothesis, b.error.index, len(b.filters)) for b in other
+        ]
+        for a, b in zip(one, other, strict=True):
+            assert figures(a) == pytest.approx(figures(b), rel=1e-4, abs=1e-3)
+
+
+def test_rows_and_values_that_repeat_between_blocks_share_their_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = network_of("tiny", "bfloat16")
+    twice = replace(network.batch, **{k: np.concatenate([v, v]) for k, v in network.batch.arrays().items()})
+    network = Network(network.architecture, network.weights, twice)
+    values = correct(network, "bfloat16")
+    monkeypatch.setattr(parts, "BLOCK", 1)
+    for name in ("encoder.layer.0.attention.output.LayerNorm", "encoder.layer.0.intermediate.intermediate_act_fn"):
+        one = next(o for o in observations(network, values) if o.name == name)
+        blocks, _ = locally(one, hypotheses("bfloat16"), ALPHA)
+        monkeypatch.setattr(parts, "BLOCK", 2**20)
+        whole, _ = locally(Observation(network, name, one.actual, one.captured), hypotheses("bfloat16"), ALPHA)
+        monkeypatch.setattr(parts, "BLOCK", 1)
+        assert figures(blocks[0]) == pytest.approx(figures(whole[0]), rel=1e-4, abs=1e-3)
+        apart = of_segment(one.whole.segment, hypotheses("bfloat16")[0], one.judged, apart=True)
+        shared = of_segment(one.whole.segment, hypotheses("bfloat16")[0], one.judged)
+        weights = np.ones(one.actual.shape) * one.judged
+        assert shared.projected(weights)[0] >= 1.9 * apart.projected(weights)[0]
+
+
+@pytest.mark.parametrize("golden", GOLDENS)
+def test_a_fault_that_is_gross_on_the_probe_is_gross_on_all_rows(golden: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = network_of(golden, "float32")
+    hypothesis, count = modular("float32"), 0
+    monkeypatch.setattr(parts, "SMALL", 0)
+    monkeypatch.setattr(parts, "BLOCK", 1)
+    for one in observations(network, correct(network, "float32")):
+        assert one.probe.actual.size < one.actual.size or network.batch.size == 1 or not one.row.axes
+        probe, limit = one.probe, max_threshold(one.count, ALPHA)
+        few = of_segment(probe.segment, hypothesis, probe.judged)
+        every = of_segment(one.whole.segment, hypothesis, one.judged)
+        for look in looked_for(probe.segment, FORMATS["float32"]):
+            if look.fault.across or look.moved is None or look.parameter or not is_gross(largest_element(look.moved, few), limit):
+                continue
+            moved = look.on(one.whole.segment).moved
+            assert moved is not None, (one.name, look.fault.name)
+            assert is_gross(largest_element(moved, every), limit), (one.name, look.fault.name)
+            count += 1
+    assert count > 50
+
+
+@pytest.mark.parametrize("golden", GOLDENS)
+def test_the_effect_of_a_fault_on_a_block_is_that_part_of_its_effect_on_the_whole_unless_it_acts_across_rows(
+    golden: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, across = network_of(golden, "float32"), set()
+    monkeypatch.setattr(parts, "BLOCK", 1)
+    for one in observations(network, correct(network, "float32")):
+        for look in looked_for(one.whole.segment, FORMATS["float32"]) if len(one.rows) > 1 else ():
+            whole, room = look.moved, 1e-12 * float(np.abs(one.actual).max())
+            for rows in one.rows:
+                moved = look.on(one.block(rows).segment).moved
+                expected = None if whole is None else whole[rows]
+                unlike = np.abs((0.0 if moved is None else moved) - (0.0 if expected is None else expected)).max() > room
+                if unlike:
+                    across.add(look.fault.name)
+    assert across == {"hidden-clipped"} | ({"positions-by-row"} if golden == "sinusoidal" else set())
+
+
+@pytest.mark.parametrize("size", [1e-7, 1e-3, 1.0])
+@pytest.mark.parametrize("golden", GOLDENS)
+def test_the_effect_of_an_error_on_a_step_is_the_difference_of_the_values(golden: str, size: float) -> None:
+    network, rng = network_of(golden, "float64"), np.random.default_rng(0)
+    values: dict[str, Array] = {}
+    for name, row in network.table.items():
+        step = network.step(name, *(values[p] for p in row.parents))
+        values[name] = step.value
+        if not row.parents:
+            continue
+        errors = [size * rng.standard_normal(values[p].shape) for p in row.parents]
+        expected = step.value - step.again(parents=tuple(values[p] - e for p, e in zip(row.parents, errors, strict=True))).value
+        largest = float(np.abs(expected).max())
+        # The allowed difference: float32 rounding, the quadratic term of a function below 2^-12, and float64's own rounding.
+        room = 2.0**-11 * largest + 1e-14 * float(np.abs(step.value).max())
+        assert np.abs(step.moved_by(*errors) - expected).max() <= room, name
+
+
+@pytest.mark.parametrize("spoilt", [0.0, 0.5])
+def test_the_global_error_is_computed_without_a_second_forward_pass(spoilt: float) -> None:
+    network = network_of("tiny", "float32")
+    values = correct(network, "float32", "encoder.layer.0.attention.self.query", spoilt)
+    truth = dict(network.walk())
+    errors: dict[str, Array] = {}
+    for name, actual in values.items():
+        before = {n: v for n, v in values.items() if n in errors}
+        one = Observation(network, name, actual, before, errors)
+        overall = GlobalError.of(one.whole, np.ones((1,) * actual.ndim))
+        errors[name] = overall.error
+        judged = one.judged
+        expected = np.where(judged, actual - truth[name], 0.0)
+        largest = np.abs(expected).max()
+        assert np.abs(np.where(judged, overall.error, 0.0) - expected).max() <= 2e-3 * largest + 1e-11, name
+        assert overall.summary.max_abs == pytest.approx(largest, rel=2e-3, abs=1e-11)
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_equal_rows_have_equal_hashes(dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    for width in (1, 2, 7, 64):
+        stored = FORMATS[dtype].stored(rng.standard_normal((500, width)))
+        stored[100] = stored[3]
+        found, distinct = Repeats.of(hashed(stored, 1)), len({row.tobytes() for row in stored})
+        assert found.draws == distinct
+        assert found.number[100] == found.number[3]
+
+
+def test_partial_sums_in_float32_equal_those_in_float64_for_every_size() -> None:
+    rng = np.random.default_rng(0)
+    left, right, bias = rng.standard_normal((5, 64)), rng.standard_normal((64, 3)), rng.standard_normal(3)
+    plain = Accumulation(left, right, bias).squares
+    steps = np.cumsum(left[:, :, None] * right[None], 1)
+    assert (plain > 0.5 * (steps**2).sum(1)).all()
+    for size in (1e-30, 1e30):
+        scaled = Accumulation(size * left, right, size * bias).squares
+        assert scaled / size**2 == pytest.approx(plain, rel=1e-5)

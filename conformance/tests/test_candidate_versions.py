@@ -1,0 +1,106 @@
+"""The version of the judged candidate: in the header, on the page, in comparisons of two runs, and among the shards of one."""
+
+import json
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from conformance.checks.recording import header_of
+from conformance.checks.search.plan import Plan
+from conformance.cli import main
+from conformance.goldens.manifest import manifest
+from conformance.report.changes.between import changes
+from conformance.report.changes.environment_changes import EnvironmentChange
+from conformance.report.views import TEXTS
+from conformance.results.case import Case
+from conformance.results.file import read_results
+from conformance.results.merge import merged
+from conformance.results.records import Header, ImplementationRecord, Results
+from conformance.tests.sample_records import checked, header, run
+from conformance.tests.test_diff_report_trace_replay import BAD
+
+OLD = ImplementationRecord("my-package", "1.0", "my_package.conformance:bert")
+NEW = msgspec.structs.replace(OLD, version="1.1")
+
+
+def _results(*names: str, **fields: object) -> Results:
+    return merged([run(*(checked(Case(name, "tiny")) for name in names), **fields)])
+
+
+def test_a_header_has_the_versions_of_registered_candidates_and_of_the_libraries(tmp_path: Path) -> None:
+    assert main(["run", "-i", "hf-eager", "-i", BAD, "--golden", "tiny", "--out", str(tmp_path)]) == 1
+    (found,) = read_results(tmp_path / "results.jsonl").headers
+    ours = ("bert-conformance", metadata.version("bert-conformance"))
+    assert found.implementations["hf-eager"] == ImplementationRecord(*ours, "implementations.hugging_face:hf_eager")
+    assert BAD not in found.implementations  # An object without a known version.
+    assert found.numpy == metadata.version("numpy")
+    assert found.onnxruntime is None or found.onnxruntime == metadata.version("onnxruntime")
+
+
+def test_a_header_has_the_versions_of_the_runs_names_or_of_all_without_names() -> None:
+    some = header_of("cpu", dict.fromkeys(manifest()), Plan(), implementations=["hf-sdpa", "my_package:bert"])
+    assert some.implementations.keys() == {"hf-sdpa"}
+    assert header_of("cpu", {}, Plan()).implementations.keys() > {"hf-eager", "hf-sdpa", "making-bert"}
+
+
+def test_a_file_from_before_the_fields_were_added_is_read() -> None:
+    older = json.loads(msgspec.json.encode(header(implementations={"mine": OLD}, numpy="2.4.6", onnxruntime=None)))
+    for field in ("implementations", "numpy", "onnxruntime"):
+        del older[field]
+    assert msgspec.json.decode(json.dumps(older), type=Header) == header()
+
+
+def test_another_version_of_a_candidate_may_explain_a_change() -> None:
+    def differing(before: Results, after: Results) -> tuple[EnvironmentChange, ...]:
+        return changes(before, after).environment
+
+    old, new = ({"mine": record, "other": record, "idle": record} for record in (OLD, NEW))
+    before, after = _results("mine", "other", implementations=old), _results("mine", "other", implementations=new)
+    assert differing(before, after) == (EnvironmentChange("mine, other", "my-package 1.0", "my-package 1.1"),)
+    assert not differing(before, before)
+    assert not differing(_results("mine", "other"), after)  # A file of an earlier version of the suite does not record it.
+    moved = {"mine": msgspec.structs.replace(OLD, origin="elsewhere:bert")}
+    (rendered,) = differing(_results("mine", implementations=old), _results("mine", implementations=moved))
+    assert rendered == EnvironmentChange("mine", "my_package.conformance:bert", "elsewhere:bert")
+    renamed = differing(_results("mine", implementations=old), _results("yours", implementations={"yours": NEW}))
+    assert renamed == (EnvironmentChange("yours", "my-package 1.0", "my-package 1.1"),)
+
+
+def test_another_numpy_or_onnx_runtime_may_explain_a_change_and_an_unrecorded_one_does_not() -> None:
+    before, after = _results("mine", numpy="2.4.5", onnxruntime=None), _results("mine", numpy="2.4.6", onnxruntime="1.31.1")
+    assert changes(before, after).environment == (
+        EnvironmentChange("numpy", "2.4.5", "2.4.6"),
+        EnvironmentChange("onnxruntime", "none", "1.31.1"),
+    )
+    assert not changes(_results("mine"), after).environment
+
+
+def test_the_page_shows_the_versions_of_the_judged_candidates() -> None:
+    page = TEXTS["html"](_results("mine", implementations={"mine": OLD, "idle": NEW}, numpy="2.4.6", onnxruntime="1.31.1"))
+    assert "my_package.conformance:bert" in page
+    assert ">1.0</td>" in page
+    assert ">1.1</td>" not in page
+    assert "<dt>NumPy</dt><dd>2.4.6</dd>" in page
+    assert "<dt>ONNX Runtime</dt><dd>1.31.1</dd>" in page
+    assert "distribution" in page
+    assert "distribution" not in TEXTS["html"](_results("mine"))
+
+
+@pytest.mark.parametrize(("second", "contradicts"), [({"mine": OLD}, False), ({"mine": NEW}, True), ({}, False)])
+def test_the_shards_of_one_run_must_have_one_version(second: dict[str, ImplementationRecord], contradicts: bool) -> None:
+    shards = [
+        run(checked(Case("mine", golden)), source=f"{golden}.jsonl", shard=shard, run="r", implementations=implementations)
+        for golden, shard, implementations in (("tiny", "1/2", {"mine": OLD}), ("deep", "2/2", second))
+    ]
+    rendered = [str(note) for note in merged(shards).notes]
+    words = "my-package 1.0 in tiny.jsonl, my-package 1.1 in deep.jsonl"
+    assert rendered == ([f"contradiction: shards of one run differ in the version of mine: {words}"] if contradicts else [])
+
+
+def test_shards_on_a_golden_at_another_path_must_have_one_version_of_it() -> None:
+    (golden,) = header().goldens.values()
+    sources = [msgspec.structs.replace(golden, source=source) for source in ("/here/mine", "/there/mine")]
+    shards = [run(checked(Case(f"m{n}", "tiny")), goldens={"tiny": source}) for n, source in enumerate(sources)]
+    assert len(merged(shards).cases) == 2

@@ -1,0 +1,119 @@
+"""Correct BERTs with unusual computations raise no alarm, in any format."""
+
+from typing import Any
+
+import pytest
+from torch import Tensor
+from torch.nn import functional as F
+
+from conformance import check, golden_of, load_golden
+from conformance.benchmarks.detection.bert import Bert, Candidate
+from conformance.benchmarks.detection.networks import network
+from conformance.benchmarks.detection.planted.plant import override
+from conformance.benchmarks.detection.rewritten import places
+from conformance.benchmarks.detection.steps import LayerNorm, tanh_gelu
+from conformance.benchmarks.detection.variants import VARIANTS
+from conformance.model.batch import Batch
+
+
+@pytest.mark.parametrize(("name", "dtype"), [(name, dtype) for name, variant in VARIANTS.items() for dtype in variant.dtypes])
+def test_a_correct_variant_raises_no_alarm(name: str, dtype: str) -> None:
+    result = check(VARIANTS[name], "tiny", dtype=dtype)
+    assert result.conforms, (result.reason, [(v.place, v.local and v.local.error) for v in result.origins])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_sinusoids_computed_in_float32_raise_no_alarm(dtype: str) -> None:
+    result = check(VARIANTS["sinusoids in float32"], "sinusoidal", dtype=dtype)
+    assert result.conforms, (result.reason, [(v.place, v.local and v.local.error) for v in result.origins])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("golden", ["sinusoidal", "deep", "wide"])
+def test_the_architecture_of_every_golden_has_a_candidate_that_passes_all_checks(golden: str, dtype: str) -> None:
+    result = check(Candidate(), golden, dtype=dtype)
+    assert result.conforms, (result.reason, [(v.place, v.local and v.local.error) for v in result.origins])
+    judged, activations = result.coverage
+    assert judged == activations
+
+
+@pytest.fixture
+def long_golden() -> Any:
+    """Return a golden with the batch of `tiny` 24 times: as many rows as a real run has."""
+    tiny = load_golden("tiny")
+    arrays = tiny.batches["padded"].arrays()
+    many = Batch.of({n: a.repeat(24, 0) for n, a in arrays.items()})
+    return golden_of("long", tiny.checkpoint, {"long": many})
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", ["norm, every operation rounded", "norm in float32", "softmax, every operation rounded"])
+def test_a_correct_variant_passes_on_a_large_batch(name: str, dtype: str, long_golden: Any) -> None:
+    result = check(VARIANTS[name], long_golden, dtype=dtype)
+    assert result.conforms, (result.reason, [(v.place, v.local and v.local.error) for v in result.origins])
+
+
+@pytest.mark.parametrize("architecture", ["bert", "sinusoidal"])
+def test_a_norm_composed_of_operations_after_hidden_steps_raises_no_alarm_where_other_norms_are_not(architecture: str) -> None:
+    result = check(VARIANTS["several kinds, norms only"], network(architecture, 101), dtype="bfloat16")
+    assert result.conforms, (result.reason, [(v.place, v.local and v.local.error) for v in result.origins])
+
+
+def test_a_norm_that_is_rounded_before_its_scale_raises_no_alarm() -> None:
+    result = check(VARIANTS["norm in float32, rounded before the scale"], network("tanh-form", 104), dtype="bfloat16")
+    assert result.conforms, (result.reason, [(v.place, v.local and v.local.error) for v in result.origins])
+
+
+@pytest.mark.parametrize("epsilon", [3e-7, 1e-6])
+def test_after_hidden_steps_only_a_filter_finds_a_small_epsilon_in_one_layer(epsilon: float) -> None:
+    def plant(model: Bert) -> None:
+        norm = model.layer(0).attention.output.LayerNorm
+        override(norm, "normalise", lambda x: F.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, epsilon))
+
+    wrong = Candidate((plant,), exposes=lambda name: name.endswith("LayerNorm"))
+    (verdict,) = check(wrong, "tiny", dtype="bfloat16").origins
+    assert verdict.local
+    assert verdict.local.fails_by_filters_alone
+    assert "epsilon" in {f.name for e in (*verdict.local.explanations,) for f in e.faults}
+
+
+@pytest.mark.parametrize("factor", [1.01, 1.003])
+def test_a_small_error_of_the_scale_is_found_and_estimated_in_float16(factor: float) -> None:
+    wrong = Candidate((places.scores(lambda q, k: q @ k.transpose(-1, -2) * (factor * q.shape[-1] ** -0.5)),))
+    result = check(wrong, "tiny", dtype="float16")
+    assert {v.activation for v in result.origins} == {f"encoder.layer.{i}.attention.self.scores" for i in range(2)}
+    for verdict in result.origins:
+        assert verdict.local
+        (fault,) = verdict.local.named
+        assert fault.estimate
+        assert fault.estimate.value == pytest.approx(factor * 8**-0.5, abs=5 * fault.estimate.deviation)
+        assert fault.estimate.deviation < 1e-5
+
+
+@pytest.mark.parametrize("epsilon", [1e-6, 1e-5, 1e-3])
+def test_any_wrong_epsilon_is_named_with_its_value(epsilon: float) -> None:
+    def norm(module: LayerNorm, x: Tensor) -> Tensor:
+        return F.layer_norm(x, x.shape[-1:], module.weight, module.bias, epsilon)
+
+    wrong = Candidate((places.norms(norm),))
+    result = check(wrong, "tiny")
+    assert len(result.origins) == 6
+    for verdict in result.origins:
+        assert verdict.local
+        (fault,) = verdict.local.named
+        assert fault.estimate
+        room = fault.estimate.room(verdict.local.filter_threshold)
+        assert (fault.name, fault.estimate.value) == ("epsilon", pytest.approx(epsilon, abs=room))
+        assert room < epsilon
+
+
+def test_a_fault_in_the_first_layer_is_named_from_the_last_hidden_state() -> None:
+    first = "encoder.layer.0.intermediate.intermediate_act_fn"
+
+    def plant(model: Bert) -> None:
+        model.layer(0).intermediate.intermediate_act_fn.function = tanh_gelu
+
+    wrong = Candidate((plant,), exposes=lambda n: n == "encoder.layer.1.output.LayerNorm")
+    (verdict,) = check(wrong, "tiny").origins
+    assert verdict.local
+    assert [(f.name, f.step) for f in verdict.local.named] == [("gelu-variant", first)]

@@ -1,0 +1,177 @@
+"""sentence-transformers `Dense` modules: read from a directory, judged in every format, and named where they are left out."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from conformance import Golden, Result, check, load_directory
+from conformance.diagnosis import diagnose
+from conformance.errors import CheckpointError, UnsupportedArchitectureError
+from conformance.model.dense import Dense
+from conformance.report.findings import findings, layers_of, sentence
+from conformance.results.to_records import activation_records
+from conformance.tests.dense_modules import ARCHITECTURE, PLAIN, TANH, WIDTH, directory, network
+from conformance.tests.planted_mistakes import Planted
+from implementations.hugging_face import BertWithHeads, hf_eager
+from implementations.inner_workings import inner_workings
+
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+
+
+def layers(model: BertWithHeads) -> Any:
+    """Return the dense layers of a model."""
+    return model.get_submodule("sentence_embedding.dense")
+
+
+def without_function(model: BertWithHeads) -> None:
+    layers(model)[0].activation_function = nn.Identity()
+
+
+def without_layers(model: BertWithHeads) -> None:
+    del model["sentence_embedding"]
+
+
+def without_product(model: BertWithHeads) -> None:
+    layers(model)[0].linear = nn.Identity()
+
+
+def named(result: Result) -> Mapping[str, str]:
+    """Return the mistakes that were found, each with its sentence."""
+    records = activation_records(result)
+    return {f.fault.name if f.fault else "": sentence(f, layers_of(records)) for f in findings(records)}
+
+
+MIXED = (Dense(48, activation="gelu"), Dense(20, bias=False, activation="relu"), Dense(9, activation="tanh"), Dense(7, bias=False))
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_dense_modules_are_read_in_order_with_everything_in_their_files(normalize: bool, tmp_path: Path) -> None:
+    given = network(*MIXED, normalize=normalize).checkpoint
+    found = load_directory(directory(tmp_path, given))
+    assert (found.architecture.dense, found.architecture.normalize) == (MIXED, normalize)
+    assert found.weights.keys() == given.weights.keys()
+    for name, w in given.weights.items():
+        np.testing.assert_array_equal(found.weights[name], w)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("dense", "normalize"), [(MIXED, True), ((TANH,), False), ((PLAIN,), False)])
+def test_dense_layers_conform_in_every_format_and_each_of_their_steps_is_judged(
+    dense: tuple[Dense, ...], normalize: bool, dtype: str
+) -> None:
+    golden = network(*dense, normalize=normalize)
+    result = check(hf_eager, golden, dtype=dtype, depth="screen")
+    assert result.conforms, result.reason
+    passed = {a.activation for a in activation_records(result) if a.outcome == "pass"}
+    steps = sum(1 + bool(d.activation) for d in dense)
+    assert sum(name.startswith("sentence_embedding") for name in passed) == 1 + steps + normalize
+
+
+@pytest.mark.parametrize("dense", [MIXED, (TANH, PLAIN)])
+def test_the_gradients_of_dense_layers_and_of_their_parameters_conform(dense: tuple[Dense, ...]) -> None:
+    result = check(hf_eager, network(*dense, normalize=True), check="gradients")
+    assert result.conforms, result.reason
+    passed = {a.activation for a in activation_records(result) if a.outcome == "pass"}
+    assert {"sentence_embedding.dense.0.linear.weight.grad", "sentence_embedding.dense.0.linear.bias.grad"} <= passed
+    assert "sentence_embedding.dense.1.linear.weight.grad" in passed
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize(
+    ("change", "name", "words"),
+    [
+        (without_function, "activation-missing", "there is no activation function"),
+        (without_layers, "dense-missing", "the dense layer after the pooling returns its input unchanged"),
+        (without_product, "dense-missing", "the dense layer after the pooling returns its input unchanged"),
+    ],
+)
+def test_an_omitted_part_of_a_dense_layer_is_named(
+    change: Callable[[BertWithHeads], None], name: str, words: str, normalize: bool, dtype: str
+) -> None:
+    found = named(check(Planted(change), network(TANH, normalize=normalize), dtype=dtype))
+    assert set(found) == {name}
+    assert words in found[name]
+
+
+def test_an_omitted_dense_layer_without_activation_function_is_named() -> None:
+    assert set(named(check(Planted(without_layers), network(PLAIN)))) == {"dense-missing"}
+
+
+def test_a_bias_that_the_layer_does_not_have_fails_there() -> None:
+    def biased(model: BertWithHeads) -> None:
+        layers(model)[0].linear.bias = nn.Parameter(torch.full((WIDTH,), 0.5), requires_grad=False)
+
+    result = check(Planted(biased), network(PLAIN))
+    assert [f.activation for f in result.failures] == ["sentence_embedding"]
+
+
+def written_otherwise(model: BertWithHeads) -> None:
+    """Compute the product by `einsum`, add the bias separately, and compute tanh from two sigmoids."""
+    (layer,) = layers(model)
+    weight, bias = layer.linear.weight, layer.linear.bias
+    layer.linear.forward = lambda x: torch.einsum("bi,oi->bo", x, weight) + bias
+    layer.activation_function.forward = _tanh
+
+
+def _tanh(x: Tensor) -> Tensor:
+    return (torch.sigmoid(2.0 * x.double()) - torch.sigmoid(-2.0 * x.double())).to(x.dtype)
+
+
+def test_a_dense_layer_computed_in_another_way_conforms() -> None:
+    result = check(Planted(written_otherwise), network(TANH, normalize=True))
+    assert result.conforms, result.reason
+
+
+def _embeddings(candidate: Any, golden: Golden) -> Mapping[str, np.ndarray]:
+    (batch,) = golden.batches.values()
+    made = dict(candidate.prepare(golden.checkpoint, "cpu", "float32")(batch.on("cpu")))
+    return {"embedding": made["sentence_embedding"].numpy()}
+
+
+def test_diagnose_expects_the_embeddings_after_the_dense_layers() -> None:
+    golden = network(TANH, normalize=True)
+    (batch,) = golden.batches.values()
+    assert diagnose(golden.checkpoint, batch, _embeddings(hf_eager, golden)).conforms
+    found = diagnose(golden.checkpoint, batch, _embeddings(Planted(without_layers), golden))
+    assert not found.conforms
+    assert [f.name for f in found.explanations[0].faults] == ["dense-missing"]
+
+
+def test_an_implementation_without_dense_layers_is_not_judged_on_them() -> None:
+    result = check(inner_workings, network(TANH))
+    assert result.outcome == "skip"
+    assert "dense layers behind the pooling of a sentence embedding" in result.reason
+
+
+def test_dense_modules_without_an_equation_are_refused_by_name(tmp_path: Path) -> None:
+    folder = directory(tmp_path, network(TANH).checkpoint)
+    file = folder / "2_Dense" / "config.json"
+    config = json.loads(file.read_text())
+    file.write_text(json.dumps({**config, "activation_function": "torch.nn.modules.activation.SiLU"}))
+    with pytest.raises(UnsupportedArchitectureError, match=r"activation_function 'torch.nn.modules.activation.SiLU'"):
+        load_directory(folder)
+    file.write_text(json.dumps({**config, "module_output_name": "small"}))
+    with pytest.raises(UnsupportedArchitectureError, match="reads or writes sentence_embedding, small"):
+        load_directory(folder)
+    file.write_text(json.dumps({**config, "use_residual": True}))
+    with pytest.raises(UnsupportedArchitectureError, match="equations for dense layers without residual"):
+        load_directory(folder)
+    file.write_text(json.dumps({**config, "bias": False}))
+    with pytest.raises(CheckpointError, match=r"unexpected: sentence_embedding.dense.0.linear.bias"):
+        load_directory(folder)
+    file.write_text(json.dumps({**config, "out_features": 5}))
+    with pytest.raises(CheckpointError, match=r"wrong shape: sentence_embedding.dense.0.linear.weight"):
+        load_directory(folder)
+    with pytest.raises(UnsupportedArchitectureError, match="there is no pooling"):
+        ARCHITECTURE.with_(pooling="", dense=(TANH,))
+    with pytest.raises(UnsupportedArchitectureError, match="out_features of a Dense module is 0"):
+        Dense(0)
+    with pytest.raises(UnsupportedArchitectureError, match="the activation 'silu' of a Dense module"):
+        Dense(5, activation="silu")

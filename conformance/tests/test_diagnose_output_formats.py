@@ -1,0 +1,151 @@
+"""Outputs in the formats users have: each example of `diagnose --help`, and what libraries print."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+
+from conformance.cli.forms import FORMS, Form
+from conformance.diagnosis.outputs import resolved
+from conformance.diagnosis.reading import read
+from conformance.diagnosis.transcript import printed_text
+from conformance.errors import ConformanceError, DependencyMissingError, UsageError
+from conformance.model.architecture import Architecture
+from conformance.model.batch import Batch
+
+WIDTH = 32
+SIZES: dict[str, Any] = {"vocab_size": 9, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 1}
+SIZES |= {"max_position_embeddings": 16}
+HIDDEN = np.random.default_rng(0).standard_normal((1, 8, WIDTH)).astype(np.float32)
+
+
+def _known(file: Path, width: int = WIDTH, batch: int = 1, length: int = 8) -> tuple[str, np.ndarray]:
+    inputs = Batch(np.ones((batch, length), np.int64))
+    (output,) = resolved(read(file).tables, Architecture(hidden_size=width, **SIZES), inputs)
+    return output.name, output.known.values
+
+
+def _written(folder: Path, content: str, suffix: str = ".txt") -> Path:
+    file = folder / f"out{suffix}"
+    file.write_text(content)
+    return file
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.source)
+def test_every_example_of_the_help_is_read_as_its_embedding(form: Form, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / f"out{form.suffix}"
+    if form.is_code:
+        monkeypatch.chdir(tmp_path)
+        names: dict[str, Any] = {"numpy": np, "safetensors": safetensors, "x": np.array([[0.125, -0.5, 0.75, 0.25]], np.float32)}
+        if form.suffix == ".parquet":
+            names["pyarrow"] = pytest.importorskip("pyarrow")
+            pytest.importorskip("pyarrow.parquet")
+        exec(form.example, names)
+    else:
+        file.write_text(form.example)
+    name, values = _known(file, 4)
+    assert name == "embedding"
+    is_known = ~np.isnan(values)
+    assert is_known.sum() >= 2
+    assert is_known.all() == ("..." not in form.example and "null" not in form.example)
+    assert values[is_known].tolist() == np.array([[0.125, -0.5, 0.75, 0.25]])[is_known].tolist()
+
+
+def _torch(x: np.ndarray) -> str:
+    torch.set_printoptions(threshold=10, sci_mode=False)
+    try:
+        return repr(torch.tensor(x, requires_grad=True) * 1)
+    finally:
+        torch.set_printoptions(profile="default")
+
+
+def _numpy(x: np.ndarray, function: Any = repr) -> str:
+    with np.printoptions(threshold=10):
+        return str(function(x))
+
+
+def _candle(x: np.ndarray) -> str:
+    def edges(items: list[str], between: str) -> str:
+        return between.join([*items[:3], "...", *items[-3:]])
+
+    rows = edges(["[" + edges([f"{v:7.4f}" for v in row], ", ") + "]" for row in x[0]], "\n  ")
+    return f"[[{rows}]]\nTensor[{list(x.shape)}, f32]"
+
+
+PRINTED = {
+    "torch": _torch(HIDDEN),
+    "torch, a session": f">>> out = model(**tokens, x=[1, 2])\n>>> for t in out[0]:\n...     t[0]\n{_torch(HIDDEN)}",
+    "torch, a list of tensors": "[" + ",\n ".join(_torch(row) for row in HIDDEN[0]) + "]",
+    "NumPy, repr": _numpy(HIDDEN),
+    "NumPy, print": _numpy(HIDDEN, str),
+    "NumPy, IPython": f"In [7]: h[[0]]\nOut[7]: \n{_numpy(HIDDEN)}",
+    "NumPy, quoted": "\n".join(f"> {line}" for line in _numpy(HIDDEN, str).splitlines()),
+    "a variable": f"hidden: {_numpy(HIDDEN, str)} float32",
+    "a dictionary": f"{{'last_hidden_state': {_numpy(HIDDEN)}}}",
+    "candle": _candle(HIDDEN),
+    "Rust": json.dumps(HIDDEN[0].tolist()),
+    "JavaScript": f"Tensor {{ dims: [1, 8, {WIDTH}], data: Float32Array(256) "
+    f"[\n {', '.join(map(repr, HIDDEN.reshape(-1)[:100].tolist()))},\n ... 156 more items\n] }}",
+}
+
+
+@pytest.mark.parametrize("what", PRINTED)
+def test_a_hidden_state_printed_by_a_library_has_its_numbers_at_their_places(what: str, tmp_path: Path) -> None:
+    name, values = _known(_written(tmp_path, PRINTED[what]))
+    assert name == "encoder.layer.0.output.LayerNorm"
+    is_known = ~np.isnan(values)
+    assert is_known.all() if what == "Rust" else 36 <= is_known.sum() < HIDDEN.size
+    assert np.abs(values - HIDDEN)[is_known].max() <= 0.5e-4
+
+
+def test_token_vectors_of_two_lengths_are_those_of_the_first_positions(tmp_path: Path) -> None:
+    reply = [{"index": 1, "embedding": HIDDEN[0, 5:].tolist()}, {"index": 0, "embedding": HIDDEN[0, :5].tolist()}]
+    name, values = _known(_written(tmp_path, json.dumps(reply), ".json"), batch=2, length=5)
+    assert name == "encoder.layer.0.output.LayerNorm"
+    assert np.isnan(values[1, 3:]).all()
+    assert np.array_equal(values[1, :3], HIDDEN[0, 5:])
+
+
+def test_columns_of_numbers_are_one_embedding_and_a_column_of_texts_the_inputs(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    columns = {"text": ["a", "b"], **{str(i): HIDDEN[0, :2, i] for i in range(WIDTH)}}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "out.parquet")
+    assert read(tmp_path / "out.parquet").texts == ("a", "b")
+    name, values = _known(tmp_path / "out.parquet", batch=2)
+    assert (name, values.tolist()) == ("embedding", HIDDEN[0, :2].astype(np.float64).tolist())
+
+
+def test_without_pyarrow_a_parquet_file_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
+    with pytest.raises(DependencyMissingError, match="pip install pyarrow"):
+        read(_written(tmp_path, "", ".parquet"))
+
+
+REFUSED = {
+    "another shape": (_candle(HIDDEN[:, :7]), r"printed with the shape \[1, 7, 32\], expected \[1, 8, 32\]"),
+    "another length": (_numpy(HIDDEN[:, :5], str).replace("...", ""), "read as last_hidden_state: 1 × 5 × 6, expected: 1 rows × 8"),
+    "another width": ("[[0.1, 0.2], [0.1]]", r"read as last_hidden_state: 1 × 2 × \(1 to 2\), expected: 1 rows × 8 positions × 32"),
+    "a misspelt name": (f"last_hiden_state = {_torch(HIDDEN)}", "did you mean last_hidden_state"),
+    "no base64": ('{"data": [{"embedding": "a lamp"}]}', "float32 in base64"),
+    "two variables": ("x = [0.5, ...]\ny = [0.5, ...]", "no output 'x' of this checkpoint"),
+    "code alone": (">>> model(x)[0]\nloading", "line 2: 'loading' is no number"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_outputs_that_do_not_fit_are_refused_with_what_was_understood(what: str, tmp_path: Path) -> None:
+    content, said = REFUSED[what]
+    with pytest.raises(ConformanceError, match=said) as caught:
+        _known(_written(tmp_path, content))
+    assert isinstance(caught.value, UsageError)
+
+
+def test_code_after_prompts_is_removed_and_positions_stay_the_same() -> None:
+    session = '>>> x["a"][0]\n... .numpy()\n[0.1,\n...\n 0.2]\n>>> [0.3]\nOut[2]: [0.4]'
+    assert printed_text(session).split("\n") == ["", "... .numpy()", "[0.1,", "...", " 0.2]", "    [0.3]", "        [0.4]"]
+    assert printed_text("> [0.1\n\n>>  0.2]") == "  [0.1\n\n    0.2]"

@@ -1,0 +1,144 @@
+"""`diff` of two candidates: where their difference begins, and how it is reported."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance import load_golden
+from conformance.checks.trace import Trace, record
+from conformance.cli import main
+from conformance.report.difference.difference import Difference, compare
+from conformance.report.difference.difference_document import document, rows
+from conformance.report.difference.difference_view import DifferenceView, difference_view
+from conformance.report.difference.judged import judged
+from conformance.report.html.page import page
+from conformance.report.markdown import markdown
+from conformance.report.terminal import wrapped
+from conformance.results.case import Case
+from conformance.results.records import ActivationRecord, FaultRecord
+from conformance.tests.planted_mistakes import Planted, unscaled
+from conformance.tests.sample_records import activation
+from implementations.hugging_face import HuggingFace
+
+TINY = load_golden("tiny")
+NORM, PROBS = "encoder.layer.1.attention.output.LayerNorm", "encoder.layer.0.attention.self.probs"
+LOOKUP, DECODER = "embeddings.word_embeddings", "cls.predictions.decoder"
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_a_difference_that_begins_in_a_hidden_step_begins_in_the_next_step_that_both_show(attention: str) -> None:
+    a, b = (record(c, TINY, "cpu", "float32") for c in (Planted(unscaled(0)), HuggingFace(attention)))
+    view = difference_view(compare(a, b, TINY.checkpoint), (a, b), (judged(a, TINY.checkpoint), judged(b, TINY.checkpoint)))
+    assert view.begins == f"layer 0, attention.self.{'probs' if attention == 'eager' else 'context'}"
+    assert [bool(side.mistakes) for side in view.sides] == [True, False]
+    assert view.exit_code == 1
+
+
+def _trace(name: str, *shown: str) -> Trace:
+    found = {"": {activation: np.zeros(1) for activation in shown}}
+    return Trace(name, "tiny", "float32", "cpu", {}, found, TINY.checkpoint.architecture)
+
+
+def _differs(name: str, local: float = 0.5, batch: str = "", **fields: Any) -> Difference:
+    usual = {"largest": 0.125, "index": (1, 2), "values": (0.5, 0.375), "accumulated": 40.0, "local": local, "limit": 3.0}
+    usual |= {"local_max": 4 * local, "max_limit": 8.0, "begins": local > 3.0}
+    return Difference(batch, name, **{**usual, **fields})
+
+
+def _view(
+    *found: Difference, names: tuple[str, str] = ("mine", "yours"), wrong: tuple[ActivationRecord, ...] = ()
+) -> DifferenceView:
+    traces = tuple(_trace(name, *(d.activation for d in found)) for name in names)
+    return difference_view(found, (traces[0], traces[1]), (wrong, ()))
+
+
+EXACT = Difference("", LOOKUP, values=(0.5, 0.5), index=(0, 0, 0))
+USUAL = (EXACT, Difference("", PROBS, "B"), _differs(NORM, 9.0), _differs(DECODER))
+
+
+def _plain(view: DifferenceView) -> str:
+    return "\n".join(line.plain for line in wrapped(document(view), 160))
+
+
+def test_the_place_where_the_difference_begins_is_reported_first_and_marked_with_words() -> None:
+    view = _view(*USUAL)
+    sentence = "mine and yours on tiny, 3 activations in common: the difference begins at layer 1, attention.output.LayerNorm"
+    assert _plain(view).startswith(sentence)
+    assert markdown(document(view)).startswith(f"**{sentence}**")
+    lines = {line.split()[0]: line for line in _plain(view).splitlines() if line.startswith("    ")}
+    assert lines["attention.output.LayerNorm"].endswith("begins here")
+    assert lines["attention.self.probs"].endswith("only B")
+    assert lines["cls.predictions.decoder"].endswith("0.375")
+    html = page(document(view))
+    assert html.count(">begins here</td>") == html.count(">only B</td>") == 1
+    assert (view.exit_code, _view(*USUAL[:2], _differs(DECODER)).exit_code) == (1, 0)
+
+
+def test_each_side_is_described_by_its_mistakes_by_its_failure_or_as_correct() -> None:
+    case = Case("mine", "tiny")
+    named = activation(case, NORM, 76.0, (FaultRecord("epsilon", NORM, 1.0, 681.0, "epsilon", 1e-5, 1e-8, 1e-12),))
+    broken = activation(case, NORM, reason="3 of 96 elements differ, where none may")
+    mistake = "layer 1, attention.output.LayerNorm: epsilon is 1e-05, the checkpoint says 1e-12"
+    assert mistake in _plain(_view(*USUAL, wrong=(named,)))
+    assert "layer 1, attention.output.LayerNorm: 3 of 96 elements differ, where none may" in _plain(_view(*USUAL, wrong=(broken,)))
+    assert "A: mine, cpu, float32: no error when judged alone" in _plain(_view(*USUAL))
+
+
+def test_of_several_batches_the_worst_is_shown_and_the_others_are_counted() -> None:
+    found = [
+        _differs(name, local, batch) for batch, local in (("short", 9.0), ("long", 90.0), ("odd", 0.5)) for name in (NORM, DECODER)
+    ]
+    view = _view(*found)
+    assert view.batches == ("long", "short", "odd")
+    assert [(row.worst.batch, row.mark) for row in view.rows] == [("long", "begins in 2 of 3")] * 2
+    html = page(document(view))
+    assert [html.index(f"<summary>{batch}") for batch in view.batches] == sorted(
+        html.index(f"<summary>{batch}") for batch in view.batches
+    )
+    assert [row["batch"] for row in rows(view)] == ["short", "short", "long", "long", "odd", "odd"]
+
+
+def test_a_difference_of_one_element_is_reported_as_such() -> None:
+    (row,) = _view(_differs(NORM, 0.5, local_max=31.0, begins=True)).rows
+    assert row.mark == "begins here: largest 31 σ, limit 8 σ"
+    (row,) = _view(_differs(NORM, 9.0)).rows
+    assert row.mark == "begins here"
+
+
+def test_names_are_shown_as_text_in_every_format() -> None:
+    view = _view(*USUAL, names=("<script>alert(1)</script>", "|*x*\x1b[31m"))
+    html, rendered = page(document(view)), markdown(document(view))
+    assert "<script>alert" not in html + rendered
+    assert "&lt;script&gt;alert" in html
+    assert r"\|\*x\*" in rendered
+    assert "\x1b" not in rendered + _plain(view)
+
+
+def test_rows_have_their_texts_and_the_numbers() -> None:
+    first, only, begins, _ = rows(_view(*USUAL))
+    assert begins.items() >= {"activation": NORM, "begins here": "9 σ", "limit": "3 σ", "": "begins here", "local_rms": 9.0}.items()
+    assert begins.items() >= {"largest": "0.125 at [1, 2]", "difference": "40 σ", "a": 0.5, "b": 0.375}.items()
+    assert (only["largest"], only["a"]) == ("only yours", None)
+    assert (first["begins here"], first["local_rms"]) == ("-", None)
+
+
+def test_the_command_writes_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    forms = [part for suffix in ("html", "md", "json", "txt") for part in ("-o", str(tmp_path / f"out.{suffix}"))]
+    assert main(["diff", "hf-eager", "making-bert", *forms]) == 0
+    assert not capsys.readouterr().out
+    assert "no difference beyond rounding" in (tmp_path / "out.txt").read_text("utf-8")
+    assert "no difference beyond rounding" in (tmp_path / "out.md").read_text("utf-8")
+    assert "no difference beyond rounding" in (tmp_path / "out.html").read_text("utf-8")
+    assert not any(row["begins"] for row in json.loads((tmp_path / "out.json").read_text()))
+
+
+def test_a_narrow_terminal_keeps_the_important_columns_with_each_row_on_one_line() -> None:
+    for width, there, gone in ((160, "A there", ""), (100, "|A − B|", "A there"), (78, "difference", "|A − B|")):
+        lines = [line.plain for line in wrapped(document(_view(*USUAL)), width)]
+        head = next(line for line in lines if line.startswith("  activation "))
+        assert there in head
+        assert not gone or gone not in head
+        assert any(line.startswith("    attention.output.LayerNorm") and line.endswith("begins here") for line in lines)

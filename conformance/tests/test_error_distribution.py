@@ -1,0 +1,98 @@
+"""The distribution of a residual: the histogram counts every judged element, and the strips show where an error is."""
+
+import math
+
+import numpy as np
+import pytest
+
+from conformance import check
+from conformance.judge.error_distribution import REACH, SLICES, STEP, ErrorDistribution, spread
+from conformance.model.activation import ATTENTION, HIDDEN, SCALAR, Activation
+from conformance.tests.planted_mistakes import Planted, epsilon
+from implementations.hugging_face import HuggingFace
+
+SHAPE, HEADS = (2, 5, 12), 3
+QUERY = Activation("encoder.layer.0.attention.self.query", "linear", (), HIDDEN, 12, "")
+
+
+def _spread(scaled: np.ndarray, row: Activation = QUERY, judged: np.ndarray | None = None) -> ErrorDistribution:
+    judged = np.ones(scaled.shape, bool) if judged is None else judged
+    return spread(row, scaled, judged, "sigma", HEADS, fails=True)
+
+
+def _hot(found: ErrorDistribution) -> dict[str, list[int]]:
+    return {s.axis: [i for i, v in enumerate(s.values) if v > 1.0] for s in found.strips}
+
+
+def test_a_strip_shows_the_row_position_feature_and_head_that_is_wrong() -> None:
+    scaled = np.zeros(SHAPE)
+    scaled[1, 3, 9] = 100.0
+    found = _spread(scaled)
+    assert _hot(found) == {"batch row": [1], "position": [3], "feature": [9], "head": [2]}
+    assert [(r, i) for r, row in enumerate(found.tokens) for i, v in enumerate(row) if v] == [(1, 3)]
+
+
+def test_the_head_of_attention_probabilities_is_an_axis_of_its_own() -> None:
+    scaled = np.zeros((2, HEADS, 4, 4))
+    scaled[:, 1, 2, :] = 50.0
+    found = _spread(scaled, Activation("encoder.layer.0.attention.self.probs", "probs", (), ATTENTION, 0, ""))
+    assert _hot(found) == {"batch row": [0, 1], "head": [1], "query": [2], "key": [0, 1, 2, 3]}
+    assert [len(row) for row in found.tokens] == [4, 4]
+
+
+def test_elements_that_are_not_judged_are_neither_counted_nor_shown() -> None:
+    scaled, judged = np.full(SHAPE, 2.0), np.ones(SHAPE, bool)
+    scaled[0, 4], judged[0, 4] = 1e9, False
+    judged[1, 4] = False
+    found = _spread(scaled, judged=judged)
+    assert sum(found.counts) == judged.sum()
+    assert found.counts[-1] == 0
+    position = next(s for s in found.strips if s.axis == "position")
+    assert position.values[:4] == (2.0, 2.0, 2.0, 2.0)
+    assert math.isnan(position.values[4])
+
+
+@pytest.mark.parametrize(("value", "index"), [(-REACH - 1.0, 0), (-REACH, 1), (0.1, 13), (REACH - 0.1, -2), (REACH, -1)])
+def test_each_residual_is_counted_in_its_bin(value: float, index: int) -> None:
+    counts = _spread(np.full(SHAPE, value)).counts
+    assert len(counts) == 2 * REACH / STEP + 2
+    assert counts[index] == np.prod(SHAPE)
+
+
+def test_a_long_axis_is_divided_into_adjacent_slices_that_cover_it() -> None:
+    scaled = np.zeros((1, 1, 1000))
+    scaled[..., 999] = 4.0
+    dense = Activation("encoder.layer.0.output.dense", "linear", (), HIDDEN, 1000, "")
+    features = next(s for s in _spread(scaled, dense).strips if s.axis == "feature")
+    assert len(features.values) <= SLICES
+    per = -(-features.size // len(features.values))
+    assert features.values[-1] == pytest.approx(4.0 / math.sqrt(features.size - per * (len(features.values) - 1)))
+    assert sum(features.values[:-1]) == 0.0
+
+
+def test_values_that_are_not_finite_are_counted_in_the_last_bin_and_do_not_end_the_judgement() -> None:
+    scaled = np.zeros(SHAPE)
+    scaled[0, 0, :4] = (np.nan, np.inf, -np.inf, 1e300)
+    found = _spread(scaled)
+    assert (found.counts[0], found.counts[-1]) == (1, 3)
+    assert all(math.isfinite(v) for s in found.strips for v in s.values)
+
+
+def test_a_scalar_has_a_histogram_and_no_strips() -> None:
+    found = _spread(np.array(3.2), Activation("cls.loss", "total_loss", (), SCALAR, 0, ""), np.array(True))
+    assert (sum(found.counts), found.strips, found.tokens) == (1, (), ())
+
+
+def test_a_correct_candidate_has_histograms_within_the_noise_and_no_strips() -> None:
+    result = check(HuggingFace("eager"))
+    found = [v.local.spread for v in result.verdicts if v.local and v.local.spread]
+    assert found
+    assert not any(s.strips or s.tokens for s in found)
+    assert all(s.counts[0] == s.counts[-1] == 0 for s in found)
+
+
+def test_a_mistake_has_strips_only_where_it_fails() -> None:
+    result = check(Planted(epsilon(0)))
+    placed = {v.activation for v in result.verdicts if v.local and v.local.spread and v.local.spread.strips}
+    assert placed == {v.activation for v in result.verdicts if v.outcome == "fail"}
+    assert placed == {"encoder.layer.0.attention.output.LayerNorm"}

@@ -1,0 +1,73 @@
+"""Errors of hidden steps that a later step sums: sigma is that of their sum, and correct candidates that hide these steps pass."""
+
+import numpy as np
+import pytest
+
+from conformance import Architecture, Batch, Checkpoint, Golden, golden_of, load_golden
+from conformance.checks.backward import backward_passes
+from conformance.checks.run import check_values
+from conformance.judge.segment import Segment
+from conformance.model.activations import parameter_shapes
+from conformance.numerics.arithmetic import hypotheses
+from conformance.oracle import Network
+from implementations.torch_encoder import torch_encoder
+
+ATTENTION = "encoder.layer.1.attention"
+
+# For each result, the steps hidden before it: their errors are common to several positions or elements of a row that it sums.
+HIDDEN = {
+    f"{ATTENTION}.self.query.grad": ("scores.grad",),
+    f"bert.{ATTENTION}.output.dense.weight.grad": ("value", "context"),
+    f"bert.{ATTENTION}.self.value.weight.grad": ("context.grad", "value.grad"),
+    f"bert.{ATTENTION}.self.value.bias.grad": ("context.grad", "value.grad"),
+    f"bert.{ATTENTION}.self.query.weight.grad": ("key", "query.grad"),
+    f"bert.{ATTENTION}.self.query.bias.grad": ("key", "query.grad"),
+    f"bert.{ATTENTION}.self.key.weight.grad": ("scores.grad", "key.grad"),
+    f"bert.{ATTENTION}.self.key.bias.grad": ("query", "key.grad"),
+}
+
+
+@pytest.mark.parametrize("result", HIDDEN)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_common_errors_in_several_terms_of_a_sum_are_added_with_their_signs(dtype: str, result: str) -> None:
+    """Compare sigma with the exact variance of single elements, Σ v (Jᵀ e)²; between similar keys the errors of a row add up."""
+    golden = load_golden("tiny")
+    weights, key = dict(golden.checkpoint.weights), f"bert.{ATTENTION}.self.key.bias"
+    weights[key] = weights[key] + 8.0
+    network = Network(golden.checkpoint.architecture, weights, golden.batches["padded"], source="cls.loss")
+    hidden = {f"{ATTENTION}.self.{name}" for name in HIDDEN[result]}
+    segment = Segment(network, result, {name: value for name, value in network.walk() if name not in hidden})
+    assert {*segment.steps} == {*hidden, result}
+    shape = segment.value.shape
+    for hypothesis in hypotheses(dtype)[:3]:
+        found, own = segment.propagate({}, hypothesis), np.broadcast_to(segment.bound(hypothesis), shape)
+        for number in np.linspace(0, found.size - 1, 5).astype(int):
+            place, direction = np.unravel_index(number, shape), np.zeros(shape)
+            direction[place] = 1.0
+            exact = segment.directional_variance(direction, hypothesis) - own[place] ** 2
+            assert found[place] == pytest.approx(exact, rel=1e-6)
+
+
+def _alike(length: int) -> Golden:
+    """Return two layers in which all tokens are similar: they attend alike, and the error of one value enters every context."""
+    a = Architecture(50, 32, 2, 2, 64, max_position_embeddings=length)
+    rng = np.random.default_rng(0)
+    weights = {}
+    for name, shape in parameter_shapes(a).items():
+        normal = rng.standard_normal(shape)
+        if name.endswith("LayerNorm.weight"):
+            weights[name] = 0.3 + 0.03 * normal
+        elif name.endswith("LayerNorm.bias"):
+            weights[name] = normal
+        else:
+            weights[name] = 0.6 / np.sqrt(shape[-1]) * normal
+    ids = rng.integers(1, a.vocab_size, (1, length))
+    return golden_of("alike", Checkpoint(a, weights), {"one": Batch(ids, np.zeros_like(ids), np.ones_like(ids))})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_similar_tokens_raise_no_alarm_where_attention_is_hidden(dtype: str) -> None:
+    found = check_values(torch_encoder, _alike(128), dtype=dtype, passes=backward_passes, depth="screen")
+    assert found.outcome == "pass", found.reason
+    judged = {verdict.activation for verdict in found.verdicts if verdict.outcome == "pass"}
+    assert judged >= {name for name in HIDDEN if name.startswith("bert.")}

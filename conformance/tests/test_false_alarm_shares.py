@@ -1,0 +1,76 @@
+"""Checks beside the judgement of activations have a share of the run's false-alarm probability, and no more."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import sqrt
+
+import numpy as np
+import pytest
+
+from conformance.checks.check import CheckRequest
+from conformance.checks.judged import moments
+from conformance.checks.moments import watched
+from conformance.checks.published import check_published
+from conformance.errors import CandidateError
+from conformance.goldens.custom_golden import golden_of
+from conformance.judge.statistics import FALSE_ALARM, max_threshold, share
+from conformance.oracle import Network
+from conformance.results.case import Case
+from conformance.tests.planted_mistakes import MadeOf
+from conformance.tests.test_own_checkpoints import LAST, TINY, _published
+
+RUNS = 10**6
+BATCH = TINY.batches["padded"]
+NORM = "encoder.layer.0.output.LayerNorm"
+NETWORK = Network(TINY.checkpoint.architecture, TINY.checkpoint.weights, BATCH)
+
+
+def _shifted(by: float) -> Iterator[tuple[str, np.ndarray]]:
+    """Return the oracle's values with the mean of one LayerNorm's result shifted by the given amount."""
+    gamma = TINY.checkpoint.weights[f"bert.{NORM}.weight"]
+    for name, value in NETWORK.walk():
+        yield name, (value + by * gamma if name == NORM else value).astype(np.float32)
+
+
+def _is_caught(by: float, calls: int) -> bool:
+    look = watched(TINY.checkpoint, "cpu", "float32", calls=calls)
+    try:
+        list(look(BATCH.on("cpu"), _shifted(by)))
+    except CandidateError as error:
+        return "has mean" in str(error)
+    return False
+
+
+def _smallest_caught(calls: int) -> float:
+    caught, missed = 1e-4, 0.0
+    while caught - missed > 1e-3 * caught:
+        middle = (caught + missed) / 2
+        caught, missed = (middle, missed) if _is_caught(middle, calls) else (caught, middle)
+    return caught
+
+
+def test_moments_divide_the_false_alarm_probability_among_calls_and_norms() -> None:
+    norms, tests = 5, 2 * int(BATCH.mask.sum())
+    alone, among_many = (_smallest_caught(calls) for calls in (1, RUNS))
+    expected = max_threshold(tests, share(RUNS * norms)) / max_threshold(tests, share(norms))
+    assert among_many / alone == pytest.approx(expected, rel=0.05)
+
+
+def test_the_check_of_moments_counts_as_one_of_the_runs_calls_for_every_batch() -> None:
+    golden = golden_of("two", TINY.checkpoint, {"a": BATCH, "b": BATCH})
+    look = moments.view(CheckRequest(Case("any", "two"), object(), golden, runs=7)).looking
+    assert look.keywords == {"calls": 14}
+
+
+def test_published_values_divide_the_false_alarm_probability_among_runs() -> None:
+    golden, exact = golden_of("tiny-bert", TINY.checkpoint, TINY.batches), _published(TINY.checkpoint, digits=12)
+    first, one = exact.first, replace(exact, values=((exact.values[0][0],),))
+
+    def room(runs: int) -> float:
+        far = MadeOf(lambda found: {**found, LAST: found[LAST] + 1.0})
+        reason = check_published(far, golden, one, "cpu", "float32", runs).reason
+        assert f"{LAST}{list(first)}" in reason
+        return float(reason.partition("± ")[2].partition(" ")[0])
+
+    assert room(RUNS) / room(1) == pytest.approx(max_threshold(1, share(RUNS)) / max_threshold(1, FALSE_ALARM), rel=0.1)
+    assert room(RUNS) / room(1) > sqrt(1.5)

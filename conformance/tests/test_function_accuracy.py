@@ -1,0 +1,202 @@
+"""The accuracy of library functions: how it is bounded, what the table of known kernels allows, and what is measured on this
+machine."""
+
+import mmap
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from conformance import check
+from conformance.checks import placement
+from conformance.checks.recording import header_of
+from conformance.checks.search.plan import Plan
+from conformance.numerics.accuracy import known, rows
+from conformance.numerics.arithmetic import hypotheses
+from conformance.numerics.first_calls import FUNCTIONS as FIRST_CALLED
+from conformance.numerics.first_calls import make_first_calls
+from conformance.numerics.formats import FORMATS
+from conformance.numerics.functions import BINS, FUNCTIONS, Errors, measured
+from conformance.numerics.machine import Machine, measure, this_machine, torch_functions
+from conformance.report.run.run_document import document
+from conformance.report.terminal import plain
+from conformance.results.records import Results
+from conformance.results.to_records import footer, records_of
+from conformance.tests.planted_mistakes import Planted
+
+SINGLE = FORMATS["float32"]
+LIBRARY = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+GRID = np.concatenate([s * np.geomspace(2.0**-20, 4.0, 4000) for s in (-1.0, 1.0)]).astype(np.float32)
+
+Function = Callable[[torch.Tensor], torch.Tensor]
+
+
+def less_accurate_erf(x: torch.Tensor) -> torch.Tensor:
+    """erf off by 6e-6, as computed by a polynomial of low degree."""
+    return torch.erf(x) + 6e-6 * torch.sin(3.0 * x)
+
+
+def less_accurate_gelu(x: torch.Tensor) -> torch.Tensor:
+    return x / 2.0 * (1.0 + less_accurate_erf(x * 0.5**0.5))
+
+
+class LessAccurateGelu(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return less_accurate_gelu(x)
+
+
+def machine_with(**functions: Function) -> Machine:
+    return measure("cpu", {**torch_functions(), **functions})
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_every_function_has_a_finite_bound(name: str, dtype: str) -> None:
+    bounds = known().bounds[name, dtype]
+    assert bounds
+    assert all(np.isfinite([b.absolute, b.ulp]).all() for b in bounds)
+
+
+def test_every_row_states_its_source() -> None:
+    assert all(row["source"] for row in rows())
+    assert {row["library"] for row in rows()} >= {"torch", "numpy", "onnxruntime"}
+    assert any(row["source"] != "measured" for row in rows())
+    assert not any("+" in row["versions"] for row in rows() if row["source"] == "measured")
+
+
+@pytest.mark.parametrize(("absolute", "ulp"), [(0.0, 2.0), (3e-7, 0.0), (3e-7, 2.0)], ids=["relative", "absolute", "both"])
+def test_the_bound_covers_the_measured_errors_and_is_not_much_wider(absolute: float, ulp: float) -> None:
+    erf = FUNCTIONS["erf"]
+    y = erf.true(GRID.astype(np.float64))
+    errors = measured(erf, GRID, y + absolute + ulp * SINGLE.ulp(y), SINGLE)
+    bound = errors.bound(erf, SINGLE)
+    allowed = bound.absolute + bound.ulp * SINGLE.ulp(y)
+    assert (allowed >= (absolute + ulp * SINGLE.ulp(y)) * (1.0 - 1e-9)).all()
+    assert allowed.max() <= 2.0 ** (1.0 / BINS) * (absolute + ulp * SINGLE.ulp(y)).max() * (1.0 + 1e-9)
+    assert not errors.exceed([bound])
+
+
+def test_results_that_are_not_numbers_exceed_every_bound() -> None:
+    erf = FUNCTIONS["erf"]
+    assert measured(erf, GRID, np.full_like(GRID, np.nan), SINGLE).exceed(known().bounds["erf", "float32"])
+    assert not Errors().exceed(known().bounds["erf", "float32"])
+
+
+def test_functions_in_a_half_format_are_within_one_ulp() -> None:
+    y = np.array([0.3, 0.9])
+    error = known().error("tanh", y, FORMATS["bfloat16"])
+    assert (error < FORMATS["bfloat16"].ulp(y)).all()
+    assert (error > FORMATS["bfloat16"].ulp(y) / 2.0).all()
+
+
+def test_a_machine_has_one_note_for_each_function_and_float32_product_beyond_the_table() -> None:
+    machine = this_machine("cpu")
+    assert len(machine.notes) == len(machine.exceeding)
+    assert machine.exceeding or machine.accuracy is known()
+    assert min(machine.products.values()) > 18.0
+    assert machine.functions.keys() == FUNCTIONS.keys()
+
+
+def test_a_bfloat16_product_is_measured_to_have_eight_bits() -> None:
+    def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a.bfloat16().float() @ b.bfloat16().float()
+
+    bits = measure("cpu", {}, product).products
+    assert all(7.5 < b < 8.5 for b in bits.values())
+
+
+def test_a_library_beyond_the_table_is_a_property_of_the_machine_and_not_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    def plant(model: nn.ModuleDict) -> None:
+        model["bert"].encoder.layer[1].intermediate.intermediate_act_fn = LessAccurateGelu()
+
+    alone = check(Planted(plant), "tiny")
+    assert [v.activation for v in alone.origins] == ["encoder.layer.1.intermediate.intermediate_act_fn"]
+    machine = machine_with(gelu=less_accurate_gelu)
+    assert machine.exceeding.keys() == {*this_machine("cpu").exceeding, "gelu"}
+    assert any("torch's gelu on this machine is off by up to" in note for note in machine.notes)
+    monkeypatch.setattr(placement, "this_machine", lambda device: machine)
+    result = check(Planted(plant), "tiny")
+    assert result.conforms, result.reason
+
+
+def test_functions_beyond_the_table_are_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from conformance.checks import recording
+
+    machine = machine_with(gelu=less_accurate_gelu)
+    monkeypatch.setattr(recording, "this_machine", lambda device: machine)
+    header = header_of("cpu", {}, Plan())
+    cases = tuple(records_of(check("hf-eager", "tiny", dtype=dtype)) for dtype in ("float32", "bfloat16"))
+    counts = footer(case.check for case in cases)
+    text = " ".join(plain(document(Results((header, header), cases, counts)), 400).split())
+    assert text.count(machine.notes[0]) == 1
+    assert counts.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "wrong", [lambda x: torch.nn.functional.gelu(x, approximate="tanh"), lambda x: x * torch.nan], ids=["tanh", "nan"]
+)
+def test_a_function_that_returns_no_float32_is_an_error_of_the_machine(wrong: Function, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = machine_with(gelu=wrong)
+    monkeypatch.setattr(placement, "this_machine", lambda device: machine)
+    result = check("hf-eager", "tiny")
+    assert (result.outcome, result.exit_code) == ("error", 3)
+    assert "torch's gelu on cpu is no float32 function" in result.reason
+
+
+def test_the_header_has_the_measured_values() -> None:
+    machine = header_of("cpu", {}, Plan()).machine
+    assert machine
+    assert machine.functions.keys() == FUNCTIONS.keys()
+    assert machine.settings.keys() == {"float32_matmul_precision", "tf32", "onednn_fpmath_mode", "flush_to_zero", "threads"}
+    assert machine.exceeding == list(this_machine("cpu").notes)
+
+
+def test_measured_functions_enter_sigma() -> None:
+    accuracy = machine_with(gelu=less_accurate_gelu).accuracy
+    ours, theirs = (hypotheses("float32", functions=f)[0].arithmetic.functions for f in (accuracy, None))
+    assert ours.absolute("gelu", SINGLE) > 5e-6 > theirs.absolute("gelu", SINGLE)
+
+
+class Calls(TorchDispatchMode):
+    """A recorder of the operators that are called, with the number of elements and the format of each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[tuple[str, int, torch.dtype]] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        self.seen.add((func.overloadpacket._qualified_op_name, found.numel(), found.dtype))
+        return found
+
+
+def test_first_calls_are_made_by_one_thread_for_every_function_in_both_formats() -> None:
+    with Calls() as calls:
+        make_first_calls.__wrapped__()
+    for name in FIRST_CALLED:
+        assert {(f"aten::{name}", 1, torch.float32), (f"aten::{name}", 1, torch.float64)} <= calls.seen
+    assert {elements for _, elements, _ in calls.seen} == {1}
+
+
+@pytest.mark.skipif(not LIBRARY.is_file(), reason="torch is not built as libtorch_cpu.so, which has the functions' names")
+def test_first_calls_are_made_for_every_function_that_torch_takes_from_onemkl() -> None:
+    """oneMKL's float32 vector functions are named vms and the function's name."""
+    with LIBRARY.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as library:
+        names = {name.decode().lower() for name in re.findall(rb"\0vms([A-Z][A-Za-z0-9]*)(?=\0)", library)}
+    assert {"log" if name == "ln" else name for name in names} == ({*FIRST_CALLED} if torch.backends.mkl.is_available() else set())
+
+
+def test_first_calls_are_made_before_a_candidate_is_imported(tmp_path: Path) -> None:
+    made = "from conformance.numerics.first_calls import make_first_calls\nassert make_first_calls.cache_info().currsize == 1\n"
+    (tmp_path / "imported.py").write_text(made + "def prepare(checkpoint, device, dtype): return None\n")
+    before = "from conformance.numerics.first_calls import make_first_calls\nassert make_first_calls.cache_info().currsize == 0\n"
+    program = before + "from conformance.candidates.registry import load\nload('imported:prepare')"
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)

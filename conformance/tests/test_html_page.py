@@ -1,0 +1,234 @@
+"""The HTML page of a run, as text: self-contained, with every text escaped, links that lead to existing places, and the failures
+stated."""
+
+import base64
+import hashlib
+import re
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import msgspec
+import pytest
+
+from conformance import check
+from conformance.report.document import Table, TextSpan
+from conformance.report.html.drawings import cells
+from conformance.report.html.svg import element
+from conformance.report.run.network import network
+from conformance.report.run.verdicts import candidate_checks
+from conformance.report.views import TEXTS, results_fragment
+from conformance.results.records import CaseRecords, ErrorRecord, GoldenRecord, Note, Results
+from conformance.results.to_records import records_of, results_of
+from conformance.tests.planted_mistakes import Planted, epsilon, tanh_gelu
+from conformance.tests.sample_pages import HOSTILE, renamed, sample
+from implementations.hugging_face import HuggingFace
+
+VOID = {"meta", "link", "input", "br", "img", "hr", "col", "wbr"}
+
+
+class Page(HTMLParser):
+    """The elements of a page, and its text without styles and scripts; raises if elements are not closed in order."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.texts: list[str] = []
+        self.feed(source)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+    def attribute(self, name: str) -> list[str]:
+        return [value for _, found in self.elements if (value := found.get(name)) is not None]
+
+
+@pytest.fixture(scope="module")
+def source() -> str:
+    return TEXTS["html"](sample())
+
+
+@pytest.fixture(scope="module")
+def shown(source: str) -> Page:
+    return Page(source)
+
+
+def test_hostile_names_reasons_and_notes_are_escaped(source: str, shown: Page) -> None:
+    assert [tag for tag, _ in shown.elements].count("script") == 1
+    assert not any(tag == "img" for tag, _ in shown.elements)
+    assert not any(name.startswith("on") for _, attributes in shown.elements for name in attributes)
+    assert shown.text.count(HOSTILE) >= 4  # The summary, the matrix, the card and the note; escaped once.
+    assert HOSTILE in shown.attribute("data-name")
+
+
+def test_the_page_requests_nothing_from_outside(source: str, shown: Page) -> None:
+    assert not shown.attribute("src")
+    assert all(link.startswith("#") or link == "data:," for link in shown.attribute("href"))
+    assert not re.search(r"url\(|@import|https?://", re.sub(r"<(p|pre|li)[^>]*>.*?</\1>", "", source, flags=re.S))
+
+
+def test_no_script_can_run_except_the_pages_own(source: str) -> None:
+    (script,) = re.findall(r"<script>(.*?)</script>", source, re.S)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in source
+    assert "default-src 'none'" in source
+
+
+def test_every_link_leads_to_an_element_of_the_page_and_ids_are_unique(shown: Page) -> None:
+    places = shown.attribute("id")
+    assert len(places) == len(set(places))
+    assert {link[1:] for link in shown.attribute("href") if link.startswith("#")} <= set(places)
+
+
+def test_failures_come_first_with_their_place_and_cause(shown: Page) -> None:
+    text, summary = shown.text, shown.text.split("Verdicts")[0]
+    assert "3 of 5 candidates do not conform" in text
+    assert "layer 1, intermediate.intermediate_act_fn: GELU takes the other form" in summary
+    assert "layer 0, attention.output.LayerNorm: epsilon is 1e-05, the checkpoint says 1e-12" in summary
+    assert "padding-length: " in summary
+    assert "usual cause: a LayerNorm left at its default" in text
+    assert "missing: shard 2/3" in summary
+    assert text.index("does not conform") < text.index("correct on tiny")
+
+
+def test_a_failure_has_its_tokens_a_command_and_a_script(shown: Page) -> None:
+    assert "bert-conformance run -i attends-to-padding --golden tiny --check padding-length" in shown.text
+    assert "from conformance import Batch, load_golden" in shown.text
+    assert any("token" in found.split() for found in shown.attribute("class"))
+
+
+def test_each_activation_is_shown_with_its_limits_and_origins_are_marked() -> None:
+    activations = records_of(check(Planted(epsilon(0), tanh_gelu(1)))).activations
+    tables = [table for part in network(activations) for table in part.blocks if isinstance(table, Table)]
+    rows = [row for table in tables for _, rows in table.groups for row in rows]
+    names = {row.cells[0].text: row for row in rows if isinstance(row.cells[0], TextSpan) and row.cells[0].note == "origin"}
+    assert list(names) == ["attention.output.LayerNorm", "intermediate.intermediate_act_fn"]
+    for row in rows:
+        points = row.cells[1]
+        if points.band is not None:
+            assert (points.at[-1] > points.band) == (row in names.values())
+    assert any(row.cells[0].note == "not observed" for row in rows)
+    assert {row.cells[2] for row in rows if "dropout" in row.cells[0].text and not row.cells[0].note} == {"exact"}
+
+
+def test_the_page_of_an_empty_run_says_that_it_is_empty() -> None:
+    text = Page(TEXTS["html"](Results((), (), None, (Note("missing", "the end of it"),)))).text
+    assert "ran 0 / 0 declared" in text
+    assert "missing: the end of it" in text
+
+
+def test_twenty_failing_candidates_on_six_goldens_stay_under_five_megabytes() -> None:
+    (case,) = results_of([check(Planted(epsilon(0), tanh_gelu(1)))]).cases
+    layers = {"tiny": 2, "edges": 2, "deep": 12, "wide": 1, "sinusoidal": 2, "minilm": 6}
+    cases = [renamed(_deepened(case, n), f"candidate-{k}", golden=g) for k in range(20) for g, n in layers.items()]
+    made = TEXTS["html"](Results((), tuple(cases), None))
+    assert len(made.encode()) < 5_000_000
+    assert made.count("<article") == 120
+
+
+def _deepened(case: CaseRecords, layers: int) -> CaseRecords:
+    """Return the records of a network with that many layers, all but the first like its second."""
+    more = (
+        msgspec.structs.replace(a, activation=a.activation.replace("layer.1.", f"layer.{n}."))
+        for n in range(2, layers)
+        for a in case.activations
+        if ".layer.1." in a.activation
+    )
+    return replace(case, activations=(*case.activations, *more))
+
+
+def test_a_skipped_check_does_not_hide_that_the_others_pass() -> None:
+    (case,) = results_of([check(HuggingFace("eager"))]).cases
+    cases = (renamed(case, "x"), renamed(CaseRecords(case.check, ()), "x", check="tokenization", outcome="skip", reason="none"))
+    (group,) = candidate_checks(cases)
+    assert (group.outcome, group.tone) == ("pass", "good")
+    assert "1 skipped" in group.ran
+    assert candidate_checks(cases[1:])[0].outcome == "skip"
+
+
+def test_known_failures_are_described_in_full() -> None:
+    (case,) = results_of([check(Planted(epsilon(0)))]).cases
+    known = [msgspec.structs.replace(a, outcome="xfail") if a.outcome == "fail" else a for a in case.activations]
+    made = renamed(replace(case, activations=tuple(known)), "x", outcome="xfail", reason="until 2.0 (#17)")
+    text = Page(TEXTS["html"](Results((), (made,), None))).text
+    assert "x: known failures only" in text
+    assert "until 2.0 (#17)" in text
+    assert "epsilon is 1e-05, the checkpoint says 1e-12" in text
+
+
+def test_an_incomplete_run_is_not_shown_as_conforming() -> None:
+    (case,) = results_of([check(HuggingFace("eager"))]).cases
+    assert "all conforms" in Page(TEXTS["html"](Results((), (case,), None))).text
+    shown = Page(TEXTS["html"](Results((), (case,), None, (Note("missing", "shard 2/2"),)))).text
+    assert "all conforms" not in shown
+    assert "incomplete; no failure in what was judged" in shown
+
+
+def test_the_command_repeats_the_failed_search_and_uses_the_runs_own_checkpoint() -> None:
+    searched = next(c for c in sample().cases if c.check.check == "padding-length")
+    (header,) = sample().headers
+    mine = GoldenRecord(0, "0", "1", "checkpoint:/models/my bert")
+    other = msgspec.structs.replace(header, goldens={"mine": mine}, seed=7, examples=200)
+    shown = Page(TEXTS["html"](Results((header, other), (renamed(searched, "x", golden="mine"),), None))).text
+    assert "bert-conformance run -i x --checkpoint '/models/my bert' --check padding-length --examples 200 --seed 7" in shown
+
+
+def test_control_and_bidirectional_characters_are_shown_as_python_escapes() -> None:
+    name = "a\x1b[31m\u202ebad\x00"
+    made = TEXTS["html"](Results((), (renamed(sample().cases[0], name, reason="\x07"),), None))
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", made)
+    assert r"a\x1b[31m\u202ebad\x00" in Page(made).text
+
+
+def test_an_infinite_error_is_shown() -> None:
+    (case,) = results_of([check(Planted(epsilon(0)))]).cases
+    largest = ErrorRecord(sys.float_info.max, sys.float_info.max, sys.float_info.max, (0, 0, 0))
+    huge = tuple(msgspec.structs.replace(a, local=largest) if a.outcome == "fail" else a for a in case.activations)
+    assert "1.8×10³⁰⁸" in Page(TEXTS["html"](Results((), (replace(case, activations=huge),), None))).text
+
+
+def test_in_a_notebook_results_are_an_html_fragment() -> None:
+    made = results_fragment(results_of([check(Planted(epsilon(0)))]))
+    tags = [tag for tag, _ in Page(made).elements]
+    assert "style" in tags
+    assert not {"html", "head", "body", "script", "main"} & set(tags)
+    result = check(Planted(epsilon(0)))
+    assert "epsilon is 1e-05" in Page(result._repr_html_()).text
+
+
+def test_two_fragments_in_one_notebook_have_separate_links() -> None:
+    parts = [Page(check(Planted(*plants))._repr_html_()) for plants in ((epsilon(0),), (epsilon(1),))]
+    places = [set(part.attribute("id")) for part in parts]
+    assert all(places)
+    assert not places[0] & places[1]
+    for part, own in zip(parts, places, strict=True):
+        assert part.attribute("href")
+        assert {link[1:] for link in part.attribute("href")} <= own
+
+
+def test_svg_escapes_its_texts_and_attributes() -> None:
+    made = element("text", "<b>&", data_x='"><script>', class_="a", width=1.2345, x=None)
+    assert made == '<text data-x="&#34;&gt;&lt;script&gt;" class="a" width="1.23">&lt;b&gt;&amp;</text>'
+
+
+def test_adjacent_cells_in_a_row_are_merged_and_those_below_are_not() -> None:
+    assert cells([(1, 0), (0, 0), (2, 1), (3, 0)]) == "M0 0h2v1h-2zM3 0h1v1h-1zM2 1h1v1h-1z"

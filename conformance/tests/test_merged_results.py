@@ -1,0 +1,162 @@
+"""Several results files merged into one: duplicates count once, the worse of two outcomes counts, and missing or contradicting
+parts are reported."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from conformance.cli import main
+from conformance.errors import UsageError
+from conformance.results.case import Case
+from conformance.results.file import Writer
+from conformance.results.merge import merged
+from conformance.results.records import GoldenRecord, Results
+from conformance.results.shards import Run
+from conformance.tests.sample_records import activation, checked, header, run
+
+CASE = Case("bert", "tiny")
+
+
+def _notes(results: Results) -> list[str]:
+    return [str(note) for note in results.notes]
+
+
+def _of(outcome: Any, source: str = "", **fields: Any) -> Run:
+    return run(checked(CASE, outcome), source=source, **fields)
+
+
+def test_one_run_is_unchanged() -> None:
+    alone = _of("pass")
+    results = merged([alone])
+    assert (results.headers, results.cases, results.footer, results.notes) == ((alone.header,), alone.cases, alone.footer, ())
+    assert results.sound
+
+
+def test_every_header_is_kept() -> None:
+    results = merged([_of("pass", torch="2.12.0"), run(checked(Case("other", "tiny")), torch="2.13.0")])
+    assert [h.torch for h in results.headers] == ["2.12.0", "2.13.0"]
+    assert results.header == results.headers[0]
+    assert results.sound
+
+
+def test_the_same_outcome_twice_is_counted_once_with_a_note() -> None:
+    results = merged([_of("pass"), _of("pass")])
+    assert len(results.checks) == 1
+    assert results.footer is None
+    assert _notes(results) == ["duplicate: 1 check, with the same outcome each time; counted once"]
+    assert results.sound
+
+
+@pytest.mark.parametrize("outcomes", [("pass", "fail"), ("fail", "pass"), ("xfail", "fail"), ("fail", "fail", "pass")])
+def test_of_two_outcomes_the_worse_counts_and_the_result_is_not_a_success(outcomes: tuple[str, ...]) -> None:
+    results = merged([_of(outcome, f"{n}.jsonl") for n, outcome in enumerate(outcomes)])
+    (check,) = results.checks
+    assert check.outcome == "fail"
+    (note,) = results.notes
+    assert note.kind == "contradiction"
+    assert note.text.endswith("; fail counts")
+    assert all(f"{outcome} in " in note.text for outcome in outcomes)
+    assert not results.sound
+
+
+def test_of_two_failures_the_one_with_more_failing_activations_counts() -> None:
+    few, many = (checked(CASE, "fail", tuple(activation(CASE, f"a.{i}", 9.0) for i in range(n))) for n in (1, 2))
+    assert merged([run(few), run(many)]).cases == (many,)
+
+
+@pytest.mark.parametrize("judged", ["pass", "fail"])
+def test_a_skip_neither_contradicts_nor_replaces_an_outcome(judged: str) -> None:
+    for outcomes in (("skip", judged), (judged, "skip")):
+        results = merged([_of(outcome) for outcome in outcomes])
+        assert results.checks[0].outcome == judged
+        assert _notes(results) == ["duplicate: 1 check, skipped in one run and not in another; what ran counts"]
+
+
+def test_a_case_on_another_device_is_another_case() -> None:
+    results = merged([_of("pass"), run(checked(Case("bert", "tiny", "cuda"), "fail"))])
+    assert [c.outcome for c in results.checks] == ["pass", "fail"]
+    assert results.sound
+
+
+@pytest.mark.parametrize("field", ["suite", "torch", "transformers", "seed", "examples"])
+def test_shards_of_one_run_with_different_versions_contradict_each_other(field: str) -> None:
+    here, there = (run(source=f"{n}.jsonl", shard=f"{n}/2", **{field: n}) for n in (1, 2))
+    assert _notes(merged([here, there])) == [f"contradiction: shards of one run differ in {field}: 1 in 1.jsonl, 2 in 2.jsonl"]
+    alike = run(source="2.jsonl", shard="2/2", **{field: 1})
+    assert merged([here, alike]).sound
+
+
+def test_absent_shards_are_reported_as_missing() -> None:
+    results = merged([run(shard="3/4", source="c.jsonl"), run(shard="1/4", source="a.jsonl")])
+    assert _notes(results) == ["missing: shard 2/4, 4/4; of this run there is 1/4 (a.jsonl), 3/4 (c.jsonl)"]
+
+
+def test_shards_of_other_runs_do_not_replace_missing_ones() -> None:
+    of_two_runs = [run(shard="1/2", run="first"), run(shard="2/2", run="second")]
+    assert [note.kind for note in merged(of_two_runs).notes] == ["missing", "missing"]
+
+
+def test_a_sharded_run_may_be_repeated() -> None:
+    """Two complete runs with different torch versions are sound."""
+    made = [run(shard=shard, torch=torch) for torch in ("2.12.0", "2.13.0") for shard in ("1/2", "2/2")]
+    assert merged(made).sound
+    assert _notes(merged(made[:3])) == ["missing: shard 2/2; of this run there is 1/2"]
+
+
+def test_a_run_without_an_end_or_with_wrong_counts_is_not_complete() -> None:
+    cut = run(checked(CASE), source="a.jsonl", finished=False)
+    assert _notes(merged([cut])) == ["missing: the end of a.jsonl: it was cut short, and has no footer"]
+    whole = _of("pass", "a.jsonl")
+    robbed = Run(whole.header, (), whole.footer, whole.source)
+    assert _notes(merged([robbed])) == ["missing: a.jsonl has 0 checks, and its footer counts 1"]
+
+
+def test_the_footer_is_recomputed_and_its_exit_code_is_ignored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    failed = _of("fail", "a.jsonl")
+    assert failed.footer
+    for code in (0, 256, -1):
+        lying = Run(failed.header, failed.cases, msgspec.structs.replace(failed.footer, exit_code=code), failed.source)
+        assert _notes(merged([lying])) == [f"contradiction: a.jsonl: the footer says exit_code {code}, the checks 1"]
+        assert main(["report", _written(lying, tmp_path / f"{code}.jsonl")]) == 1
+    passed = _of("pass", "a.jsonl")
+    lying = Run(failed.header, failed.cases, passed.footer, failed.source)
+    assert "contradiction: a.jsonl: the footer says outcomes 1 pass, the checks 1 fail" in _notes(merged([lying]))
+    short = Run(msgspec.structs.replace(passed.header or header(), cases=3), passed.cases, passed.footer, passed.source)
+    assert _notes(merged([short])) == ["missing: 2 of the 3 checks of a.jsonl"]
+
+
+def test_different_versions_of_a_golden_are_refused_with_the_files_that_have_them() -> None:
+    other = {"tiny": GoldenRecord(2, "0" * 64, "1" * 64, "generated")}
+    with pytest.raises(UsageError, match=r"of the golden tiny: 1 and 2 \(a\.jsonl; b\.jsonl\)"):
+        merged([_of("pass", "a.jsonl"), _of("pass", "b.jsonl", goldens=other)])
+    digests = {"tiny": GoldenRecord(1, "2" * 64, "1" * 64, "generated")}
+    with pytest.raises(UsageError, match="1, with other digests"):
+        merged([_of("pass"), _of("pass", goldens=digests)])
+
+
+def _written(made: Run, path: Path) -> str:
+    with Writer(path) as writer:
+        writer.write(made.header or header())
+        for case in made.cases:
+            writer.write(case.check)
+        if made.footer:
+            writer.write(made.footer)
+    return str(path)
+
+
+def test_report_exits_as_the_runs_did_and_at_least_with_1_where_they_contradict_each_other(tmp_path: Path, capsys: Any) -> None:
+    good, known = (_written(_of(o), tmp_path / f"{o}.jsonl") for o in ("pass", "xfail"))
+    assert main(["report", good]) == 0
+    assert main(["report", good, good]) == 0
+    assert "contradiction" not in capsys.readouterr().out
+    assert main(["report", good, known]) == 1  # Each of them is a success.
+    rendered = capsys.readouterr().out
+    assert rendered.startswith("ran 1 / 1 declared: 1 xfail; 1 contradiction\n")
+    assert f"bert on tiny, cpu, float32: pass in {good}, xfail in {known}; xfail counts" in " ".join(rendered.split())
+
+
+def test_an_invalid_shard_is_refused(tmp_path: Path, capsys: Any) -> None:
+    assert main(["report", _written(run(shard="some"), tmp_path / "odd.jsonl")]) == 2
+    assert "has no shard K/N" in capsys.readouterr().err

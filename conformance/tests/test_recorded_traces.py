@@ -1,0 +1,222 @@
+"""Recorded traces: a trace recorded by another library is judged like a run, and the metadata in its file are checked."""
+
+import hashlib
+import json
+import runpy
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+from safetensors.torch import save_file as save_tensors
+
+from conformance import RecordedTrace, Unavailable, check, load_golden
+from conformance.candidates.recorded import form
+from conformance.checks.trace import record
+from conformance.cli import main
+from conformance.goldens.manifest import manifest
+from conformance.numerics.devices import require_device
+from conformance.results.file import read_results
+from conformance.suite.parametrize import bound_checks
+from implementations.making_bert import making_bert
+
+TINY = load_golden("tiny")
+TAMPERED = "encoder.layer.1.attention.output.dense"
+
+
+def as_described() -> Callable[[dict[str, Any]], str]:
+    """Return the function `digest` of the snippet printed by `explain trace`."""
+    lines = (form.__doc__ or "").splitlines()
+    first = next(i for i, line in enumerate(lines) if "def digest" in line)
+    last = next(i for i, line in enumerate(lines) if "return found.hexdigest()" in line)
+    names: dict[str, Any] = {"hashlib": hashlib}
+    exec(textwrap.dedent("\n".join(lines[first : last + 1])), names)
+    return names["digest"]
+
+
+digest = as_described()
+
+
+class Foreign:
+    """The data of another program: activations of `tiny` on its own batch."""
+
+    def __init__(self, dtype: str = "float32") -> None:
+        batch = TINY.batches["padded"].cut(slice(1, 4))
+        self.inputs = batch.arrays()
+        weights = load_file(TINY.checkpoint.path)
+        mine = type(TINY)("mine", 0, {"mine": batch}, lambda: TINY.checkpoint)
+        values = record(making_bert, mine, "cpu", dtype).activations["mine"]
+        self.activations = {name: np.array(value, np.float32, order="C") for name, value in values.items()}
+        self.metadata = {
+            "name": "my-bert", "golden": "tiny", "checkpoint": digest(weights), "batch/mine": digest(self.inputs), "dtype": dtype,
+            "device": "cpu", "library": "my-library 1.2",
+        }  # fmt: skip
+
+    def saved(self, path: Path) -> Path:
+        tensors = {f"batch/mine/{name}": array for name, array in self.inputs.items()}
+        tensors |= {f"activation/mine/{name}": array for name, array in self.activations.items()}
+        save_file(tensors, path, self.metadata)
+        return path
+
+
+def run(path: Path, *options: str) -> int:
+    return main(["run", "-i", str(path), "--out", str(path.parent / "out"), *options])
+
+
+def outcomes(path: Path) -> list[str]:
+    return [check.outcome for check in read_results(path.parent / "out" / "results.jsonl").checks]
+
+
+def test_a_trace_recorded_by_another_library_on_its_own_batch_conforms(tmp_path: Path) -> None:
+    path = Foreign().saved(tmp_path / "trace.safetensors")
+    assert run(path) == 0
+    assert outcomes(path) == ["pass"]
+    assert main(["diff", str(path), "making-bert"]) == 0
+
+
+def test_half_formats_are_accepted_as_stored_or_wider(tmp_path: Path) -> None:
+    foreign = Foreign("bfloat16")
+    wide, path = foreign.saved(tmp_path / "wide.safetensors"), tmp_path / "half.safetensors"
+    half = {key: torch.from_numpy(array) for key, array in load_file(wide).items()}
+    half = {key: t.bfloat16() if t.is_floating_point() else t for key, t in half.items()}
+    save_tensors(half, path, foreign.metadata)
+    assert (run(wide), run(path)) == (0, 0)
+    assert outcomes(path) == ["pass"]
+
+
+def test_an_altered_activation_is_the_only_failure(tmp_path: Path) -> None:
+    foreign = Foreign()
+    foreign.activations[TAMPERED][0, 0, 0] += 0.01
+    path = foreign.saved(tmp_path / "trace.safetensors")
+    assert run(path) == 1
+    results = read_results(tmp_path / "out" / "results.jsonl")
+    assert {a.activation for a in results.cases[0].activations if a.role == "origin"} >= {TAMPERED}
+    (left,) = (tmp_path / "out" / "failures").glob("*.safetensors")
+    assert f"candidate = RecordedTrace({str(path)!r})" in left.with_suffix(".py").read_text()
+    assert main(["replay", str(left)]) == 1
+
+
+def test_checks_that_need_other_batches_are_skipped_and_not_declared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Foreign().saved(tmp_path / "trace.safetensors")
+    assert run(path, "--check", "values", "--check", "mask-omitted", "--check", "gradients", "--format", "json") == 0
+    cases = [case["check"] for case in json.loads(capsys.readouterr().out)["cases"]]
+    assert {c["check"]: c["outcome"] for c in cases} == {"values": "pass", "mask-omitted": "skip", "gradients": "skip"}
+    assert "which holds mine and no other batch" in next(c["reason"] for c in cases if c["check"] == "mask-omitted")
+    assert read_results(tmp_path / "out" / "results.jsonl").footer.declared == 1
+
+
+def test_a_saved_trace_of_a_candidate_or_of_the_oracle_is_judged(tmp_path: Path) -> None:
+    for name in ("making-bert", "golden:tiny"):
+        path = tmp_path / "trace.safetensors"
+        assert main(["trace", name, "-o", str(path)]) == 0
+        assert run(path) == 0
+        assert outcomes(path) == ["pass"]
+
+
+def without(name: str) -> Callable[[Foreign], object]:
+    return lambda foreign: foreign.metadata.pop(name)
+
+
+def with_(**metadata: str) -> Callable[[Foreign], object]:
+    return lambda foreign: foreign.metadata.update(metadata)
+
+
+@pytest.mark.parametrize(
+    ("alter", "words"),
+    [
+        *((without(name), f"its metadata lack {name}") for name in ("name", "golden", "checkpoint", "dtype", "device", "library")),
+        (without("batch/mine"), "its metadata lack batch/mine, the digest of that batch's inputs"),
+        (with_(checkpoint="0" * 64), f"recorded on weights with the digest {'0' * 64} (tiny), and those of tiny have"),
+        (with_(golden="tinny"), "no golden 'tinny'"),
+        (with_(dtype="float31"), "no floating-point format 'float31'"),
+        (with_(dtype="bfloat16"), "stored in float32, which is no number of bfloat16"),
+        (lambda foreign: foreign.inputs["input_ids"].__setitem__((0, 0), 5), "the inputs of batch mine have the digest"),
+        (lambda foreign: foreign.activations.clear(), "expected inputs and activations of the same batches; mine"),
+    ],
+)  # fmt: skip
+def test_missing_or_wrong_metadata_are_an_error(
+    alter: Callable[[Foreign], object], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    foreign = Foreign()
+    alter(foreign)
+    assert run(foreign.saved(tmp_path / "trace.safetensors")) == 2
+    assert words in " ".join(capsys.readouterr().err.split())
+
+
+def test_another_format_or_device_is_a_skip_with_its_reason(tmp_path: Path) -> None:
+    foreign = Foreign()
+    path = foreign.saved(tmp_path / "trace.safetensors")
+    assert check(str(path), "tiny", dtype="float64").reason == "it was recorded in float32, not in float64"
+    assert check(str(path), "tiny").reason.startswith("it is a recorded trace, which holds mine and no other batch")
+    foreign.metadata["device"] = "cuda:0"
+    assert check(str(foreign.saved(path)), "tiny").reason == "it was recorded on cuda:0, not on cpu: ask for that device"
+
+
+def test_a_requested_golden_with_other_weights_is_an_error(tmp_path: Path) -> None:
+    path = Foreign().saved(tmp_path / "trace.safetensors")
+    result = check(str(path), "odd-width")
+    assert (result.outcome, result.declared) == ("error", True)
+    assert result.reason.startswith("registration: it was recorded on tiny, on weights with the digest")
+    assert run(path, "--golden", "odd-width") != 0
+    assert outcomes(path) == ["error"]
+
+
+def test_without_a_golden_the_suite_judges_a_trace_on_the_traces_own(tmp_path: Path) -> None:
+    path = Foreign().saved(tmp_path / "trace.safetensors")
+    bound = bound_checks([RecordedTrace(path), making_bert], checks=["values", "padding-length"])
+    goldens = {name: {b.case.golden for b in bound if b.case.implementation == name} for name in (path.name, making_bert.name)}
+    assert goldens == {path.name: {"tiny"}, making_bert.name: set(manifest())}
+
+
+def recorded_on_cuda(folder: Path, *, tampered: bool = False) -> Path:
+    """A bfloat16 trace recorded on an accelerator, according to its metadata."""
+    foreign = Foreign("bfloat16")
+    foreign.metadata["device"] = "cuda:0"
+    if tampered:
+        foreign.activations[TAMPERED][0, 0, 0] = 1.0
+    return foreign.saved(folder / "trace.safetensors")
+
+
+def test_a_trace_from_an_absent_device_is_judged_here_under_that_devices_arithmetics(tmp_path: Path) -> None:
+    path = recorded_on_cuda(tmp_path)
+    with pytest.raises(Unavailable):
+        require_device("cuda:0")
+    assert run(path, "--check", "values", "--check", "mask-omitted", "--check", "gradients") == 0
+    results = read_results(tmp_path / "out" / "results.jsonl")
+    assert {(c.check, c.outcome, c.device) for c in results.checks} == {
+        ("values", "pass", "cuda:0"), ("mask-omitted", "skip", "cuda:0"), ("gradients", "skip", "cuda:0"),
+    }  # fmt: skip
+    assert results.footer is not None
+    assert results.footer.declared == 1
+
+
+def test_an_altered_activation_of_an_absent_device_fails_at_its_place_and_is_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = recorded_on_cuda(tmp_path, tampered=True)
+    assert run(path) == 1
+    results = read_results(tmp_path / "out" / "results.jsonl")
+    assert {a.activation for a in results.cases[0].activations if a.role == "origin"} >= {TAMPERED}
+    (left,) = (tmp_path / "out" / "failures").glob("*.safetensors")
+    assert main(["replay", str(left)]) == 1
+    monkeypatch.setattr(sys, "path", [*sys.path])  # The script appends to it.
+    with pytest.raises(AssertionError):
+        runpy.run_path(str(left.with_suffix(".py")))
+
+
+def test_traces_of_several_devices_are_judged_one_at_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    here = Foreign().saved(tmp_path / "here.safetensors")
+    assert run(here, "-i", str(recorded_on_cuda(tmp_path))) == 2
+    assert "recorded on cpu and cuda:0: judge those of one device at a time" in capsys.readouterr().err
+
+
+def test_two_traces_with_different_inputs_on_one_golden_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine, own = Foreign().saved(tmp_path / "mine.safetensors"), tmp_path / "own.safetensors"
+    assert main(["trace", "making-bert", "-o", str(own)]) == 0
+    assert run(mine, "-i", str(own)) == 2
+    assert "different inputs of tiny" in capsys.readouterr().err

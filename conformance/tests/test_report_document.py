@@ -1,0 +1,131 @@
+"""One document in three formats: each block is rendered in each of them, and what only a page can show is omitted from text."""
+
+from typing import Any, get_args
+
+import pytest
+
+from conformance.report.document import (
+    Abridged,
+    Block,
+    Code,
+    Column,
+    Diagram,
+    DiagramNode,
+    Document,
+    Figures,
+    Filtered,
+    Folded,
+    Heading,
+    Headline,
+    HeatMap,
+    HeatStrip,
+    Histogram,
+    Items,
+    Lists,
+    Paragraph,
+    Points,
+    Ranges,
+    Section,
+    Table,
+    TextSpan,
+    Token,
+    Tokens,
+    tabled,
+)
+from conformance.report.html.page import page
+from conformance.report.markdown import markdown
+from conformance.report.terminal import plain
+
+PLOTS = (Points((20.0, 40.0), 60.0, joined=True), Ranges(((10.0, 20.0, 30.0, 40.0), None)), HeatStrip((0, 5, None), "in a strip"))
+COLUMNS = (
+    "name",
+    Column("points", ticks=((0.0, "0.01"), (80.0, "1e+4"))),
+    "ranges",
+    "strip",
+    Column("equation", is_text=True, is_remark=True),
+    "number",
+)
+(TABLE,) = tabled(COLUMNS, [("a group", [(f"row-{n}", *PLOTS, "x + 1", f"{n}e+04") for n in range(3)])], most=2)
+DIAGRAM = Diagram(
+    "a diagram", (DiagramNode("a", ("first",), (), "source"), DiagramNode("b", ("second", "a + 1"), ("a",), remark="not exposed"))
+)
+FIGURES = (
+    (DIAGRAM, ""),
+    (HeatMap(((0, 1), (2, 6)), ("x", "y"), "a map"), "of a head"),
+    (Histogram((1, 2, 3), (2, 2, 2), (), "bars"), ""),
+)
+SECTION = Section((Paragraph("in a section"),), "bad", "here", (("name", "x"),))
+BLOCKS: tuple[Block, ...] = (
+    Headline("a verdict", "good"),
+    Heading("a heading", "its outcome", "bad", level=2),
+    Paragraph("a paragraph"),
+    Items((("a statement", TextSpan("a detail", "bad", "here", "a note")),)),
+    Lists((("a list", ("one", "two")),)),
+    TABLE,
+    Code("some code"),
+    Tokens(((Token("seen"), Token("hidden", masked=True)),)),
+    Figures(FIGURES),
+    Folded("a summary", (Paragraph("folded"),)),
+    Folded("long", (Paragraph("not in a terminal"),), long=True),
+    SECTION,
+    Filtered((Section((Paragraph("to be filtered"),), facets=(("name", "y"),)),)),
+    Abridged((Paragraph("in full"),), (Paragraph("in short"),)),
+)
+EVERYWHERE = (
+    *("a verdict", "a heading", "its outcome", "a paragraph", "a statement", "a detail", "a note", "a list", "one, two", "a group"),
+    *("row-1", "x + 1", "some code", "seen", "hidden", "a summary", "folded", "in a section", "to be filtered"),
+)
+
+
+def test_the_document_has_every_block() -> None:
+    assert {type(block) for block in BLOCKS} == set(get_args(Block))
+
+
+def test_every_block_is_in_every_form() -> None:
+    document = Document("a title", BLOCKS)
+    for form in (page(document), markdown(document), plain(document, 100)):
+        text = form.replace("\\", "").replace("<wbr>", "").replace("</dt><dd>", ": ")
+        assert [part for part in EVERYWHERE if part not in text] == []
+
+
+def test_a_page_has_the_title_all_rows_drawings_and_abridged_texts_in_full() -> None:
+    text = page(Document("a title", BLOCKS)).replace("<wbr>", "")
+    for part in (
+        "<h1>a title</h1>",
+        "row-2",
+        "in full",
+        "not in a terminal",
+        'href="#here"',
+        "1×10⁴",
+        "second",
+        "of a head",
+        'data-head="number">1×10⁴',
+    ):
+        assert part in text
+    assert "in short" not in text
+    assert text.count("<svg") == 1 + 3 * (1 + 2 + 1) + 3
+
+
+def test_texts_have_no_plots_a_limited_number_of_rows_and_abridged_texts_in_short() -> None:
+    document = Document("a title", BLOCKS)
+    for text in (markdown(document), plain(document, 100)):
+        assert "in short" in text
+        assert "and 1 more" in text
+        for part in ("a title", "row-2", "points", "in full", "a strip", "a map"):
+            assert part not in text
+    assert "not in a terminal" in markdown(document)
+    assert "not in a terminal" not in plain(document, 100)
+    assert "n0 --> n1" in markdown(document)
+
+
+@pytest.mark.parametrize("render", [page, markdown, lambda document: plain(document, 80)])
+def test_an_unknown_block_is_an_error_instead_of_empty_text(render: Any) -> None:
+    with pytest.raises(Exception, match="undefined|no block"):
+        render(Document("", (Table,)))  # type: ignore[arg-type]
+
+
+def test_empty_columns_and_groups_are_omitted() -> None:
+    (table,) = tabled(("name", "none", "some"), [("", [("a", "-", ""), ("b", "", "1")]), ("empty", [])])
+    assert [column.head for column in table.columns] == ["name", "some"]
+    assert [title for title, _ in table.groups] == [""]
+    assert not list(tabled(("name",), [("empty", [])]))

@@ -1,0 +1,282 @@
+"""The files written for a failure: a file for `replay`, a script, a patch, and a record that suffices on another machine."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+
+from conformance.checks.repro.artifacts import artifact_path
+from conformance.checks.repro.patch import new_test
+from conformance.checks.repro.snippet import snippet
+from conformance.cli import main
+from conformance.model.batch import Batch
+from conformance.results.case import Case
+from conformance.results.example import Example
+from conformance.results.file import read_results
+from conformance.results.law_broken import Location, Run
+from conformance.results.result import Counterexample
+from conformance.tests.lawless import BROKEN
+from conformance.tests.planted_mistakes import Planted, epsilon
+
+pytest_plugins = ["pytester"]
+
+leaking = BROKEN["padding-length"]
+clipping = BROKEN["ids-refused"]
+mutating = BROKEN["inputs-untouched"]
+stale = BROKEN["called-again"]
+misreading = BROKEN["tokenization"]
+training = BROKEN["dropout-off"]
+untied = BROKEN["tied-weights"]
+unregistered = BROKEN["registered-tensors"]
+halved = Planted(epsilon(0))
+
+CASES = {
+    "leaking": ("padding-length", "differ by"),
+    "clipping": ("ids-refused", "is accepted, where it must be refused"),
+    "mutating": ("inputs-untouched", "[[0, 1]"),
+    "stale": ("called-again", "differ by"),
+    "training": ("dropout-off", "eval() was not called"),
+    "untied": ("tied-weights", "are equal and not tied"),
+    "unregistered": ("registered-tensors", "neither parameter nor buffer"),
+    "misreading": ("tokenization", "AssertionError"),
+    "halved": ("values", "expected"),
+}
+HERE = "conformance.tests.test_repro_files"
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a run in which each of the candidates fails its check."""
+    out = tmp_path_factory.mktemp("left")
+    for name, (check, _) in CASES.items():
+        assert main(["run", "-i", f"{HERE}:{name}", "--golden", "tiny", "--check", check, "--out", str(out / name)]) == 1
+    return out
+
+
+def _left(folder: Path, suffix: str) -> Path:
+    (found,) = (folder / "failures").glob(f"*{suffix}")
+    return found
+
+
+SHOWN = f"""
+import os, runpy, sys
+import {HERE}, transformers.models.bert.modeling_bert  # what all of them import, once
+
+for script in sys.argv[1:]:
+    if not os.fork():
+        told = os.open(script + ".told", os.O_WRONLY | os.O_CREAT)
+        os.dup2(told, 1), os.dup2(told, 2)
+        runpy.run_path(script, run_name="__main__")
+        sys.exit()
+    _, status = os.wait()
+    print(os.waitstatus_to_exitcode(status), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def shown(left: Path) -> dict[str, tuple[int, str]]:
+    """Return the exit code and the output of every script, each run in its own process."""
+    scripts = {name: _left(left / name, ".py") for name in CASES}
+    command = [sys.executable, "-c", SHOWN, *map(str, scripts.values())]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path.cwd())
+    codes = zip(scripts.items(), done.stdout.split(), strict=True)
+    return {name: (int(code), Path(f"{script}.told").read_text("utf-8")) for (name, script), code in codes}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_script_reproduces_the_failure_without_the_suite(name: str, left: Path, shown: dict[str, tuple[int, str]]) -> None:
+    script = _left(left / name, ".py").read_text("utf-8")
+    imports = [line for line in script.splitlines() if line.startswith(("import ", "from ")) and HERE not in line]
+    allowed = (
+        "import sys",
+        "import torch",
+        "from conformance import Batch, load_golden",
+        "from conformance.checks.laws.vocabulary import VOCABULARY",
+    )
+    assert set(imports) <= set(allowed)
+    code, rendered = shown[name]
+    assert code == 1, rendered
+    assert CASES[name][1] in rendered
+
+
+@pytest.mark.parametrize("name", ["leaking", "clipping", "misreading", "halved"])
+def test_replay_accepts_the_repro_file_or_the_results_file_alone(name: str, left: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for file in (_left(left / name, ".safetensors"), left / name / "results.jsonl"):
+        assert main(["replay", str(file), "--format", "json"]) == 1
+        record = json.loads(capsys.readouterr().out)["cases"][0]["check"]
+        assert (record["check"], record["outcome"]) == (CASES[name][0], "fail")
+        assert record["tried"] in (0, 1)  # The stored example is run; there is no search.
+
+
+def test_a_results_file_without_a_failure_has_nothing_to_replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "-i", "hf-eager", "--golden", "tiny", "--check", "tokenization", "--out", str(tmp_path)]) == 0
+    assert main(["replay", str(tmp_path / "results.jsonl")]) == 2
+    assert "nothing failed there" in capsys.readouterr().err
+
+
+def test_the_repro_file_has_the_batches_and_the_activations(left: Path) -> None:
+    arrays = load_file(_left(left / "leaking", ".safetensors"))
+    assert arrays["batch/run-2/input_ids"].shape[1] > arrays["batch/run-1/input_ids"].shape[1]
+    probs = "activation/run-{}/encoder.layer.0.attention.self.probs"
+    assert arrays[probs.format(1)][0, 2, 0, 0] == 1.0
+    assert arrays[probs.format(2)][0, 2, 0, 0] < 0.9
+
+
+def test_the_record_contains_the_smallest_batch(left: Path) -> None:
+    (check,) = read_results(left / "leaking" / "results.jsonl").checks
+    assert check.counterexample
+    assert check.counterexample.network == "tiny"
+    assert len(check.counterexample.batch["input_ids"]) == 1
+    assert check.counterexample.variation["tokens"] == 1
+    assert len(check.counterexample.runs) == 2
+
+
+def _pytest(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
+    environment = {**os.environ, "PYTHONPATH": f"{Path.cwd()}{os.pathsep}{folder}", "CI": "1"}
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
+
+
+def test_the_patch_of_a_command_is_a_test_that_fails(left: Path, tmp_path: Path) -> None:
+    subprocess.run(["git", "apply", str(_left(left / "leaking", ".patch"))], cwd=tmp_path, check=True)
+    (test,) = tmp_path.glob("test_*.py")
+    assert "@conformance.example('padding-length', {'input_ids': [[0]]}, tokens=1, id=0)" in test.read_text("utf-8")
+    done = _pytest(tmp_path, "--bert-examples", "1")
+    assert "1 failed" in done.stdout
+    assert "in the other run" in done.stdout
+
+
+TEST = '''"""Somebody's own test."""
+
+import pytest
+from conformance import parametrize_with_checks
+from conformance.tests.lawless import BROKEN
+
+leaking = BROKEN["padding-length"]
+
+
+@parametrize_with_checks([leaking], goldens=["tiny"], checks=["padding-length"])
+def test_bert(check):
+    check()
+'''
+
+
+def test_the_patch_of_a_test_adds_the_example_to_it(tmp_path: Path) -> None:
+    file = tmp_path / "test_own.py"
+    file.write_text(TEST, "utf-8")
+    assert "1 failed" in _pytest(tmp_path, "--bert-out", "out").stdout
+    subprocess.run(["git", "apply", str(_left(tmp_path / "out", ".patch"))], cwd=tmp_path, check=True)
+    patched = file.read_text("utf-8")
+    assert "import conformance\nimport pytest" in patched
+    assert "@conformance.example('padding-length', {'input_ids': [[0]]}, tokens=1, id=0)\n@parametrize_with_checks" in patched
+    # The stored example is tried first, unchanged, and is enough.
+    done = _pytest(tmp_path, "--bert-examples", "1", "--bert-out", "again")
+    assert "1 failed" in done.stdout
+    (check,) = read_results(tmp_path / "again" / "results.jsonl").checks
+    assert check.tried == 1
+
+
+def _outcomes(*files: Path) -> list[tuple[str, ...]]:
+    checks = [check for file in files for check in read_results(file).checks]
+    return sorted((c.implementation, c.golden, c.check, c.outcome, c.reason, str(c.worst)) for c in checks)
+
+
+def test_two_workers_or_two_shards_give_the_results_of_one_process(tmp_path: Path) -> None:
+    """The shipped suite also accepts its options alone and under xdist."""
+    checks = ("padding-length", "batching", "ids-refused", "registered-tensors")
+    chosen = f"values or outputs or (float32 and ({' or '.join(checks)}))"
+    dtypes = ("--bert-dtype", "float32", "--bert-dtype", "bfloat16")
+    candidate = ("--bert-implementation", "hf-eager", "--bert-golden", "tiny", "--bert-examples", "5")
+    suite = ("--pyargs", "conformance.suite", *candidate, *dtypes, "-k", chosen)
+    assert "9 passed" in _pytest(tmp_path, *suite, "-n", "2", "--bert-out", "two").stdout
+    assert "9 passed" in _pytest(tmp_path, *suite, "--bert-out", "one").stdout
+    workers = sorted((tmp_path / "two").glob("results-*.jsonl"))
+    assert _outcomes(*workers) == _outcomes(tmp_path / "one" / "results.jsonl")
+
+    run = ["run", "-i", "hf-eager", "--golden", "tiny", "--examples", "5"]
+    run += [part for check in checks for part in ("--check", check)]
+    for shard in ("1/2", "2/2"):
+        assert main([*run, "--shard", shard, "--out", str(tmp_path / shard[0])]) == 0
+    shards = [tmp_path / n / "results.jsonl" for n in "12"]
+    assert main([*run, "--out", str(tmp_path / "whole")]) == 0
+    assert _outcomes(*shards) == _outcomes(tmp_path / "whole" / "results.jsonl")
+
+
+def test_a_missing_shard_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = ["run", "-i", "hf-eager", "--golden", "tiny", "--check", "ids-*", "--check", "repeated"]
+    assert main([*run, "--shard", "1/2", "--out", str(tmp_path)]) == 0
+    file = tmp_path / "results.jsonl"
+    capsys.readouterr()
+    assert main(["report", str(file)]) == 1
+    assert "missing: shard 2/2; of this run there is 1/2" in capsys.readouterr().out
+    assert main([*run, "--shard", "2/2", "--out", str(tmp_path / "two")]) == 0
+    assert main(["report", str(file), str(tmp_path / "two" / "results.jsonl")]) == 0
+
+
+@pytest.mark.parametrize("shard", ["0/2", "3/2", "2", "a/b"])
+def test_an_invalid_shard_is_refused(shard: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "-i", "hf-eager", "--golden", "tiny", "--shard", shard, "--out", str(tmp_path)]) == 2
+    assert "expected K/N" in capsys.readouterr().err
+
+
+NAMES = st.one_of(
+    st.text(max_size=60),
+    st.sampled_from(
+        [
+            "x\nimport os; os.abort()",
+            'a:b"""',
+            "a:b'''",
+            'ends with "',
+            "a.b:c-d",
+            "a:class",
+            "a b:c",
+            "\u202e:x",
+            "\ud800:x",
+            "a\\",
+            "m:o.p",
+        ]
+    ),
+)
+
+
+@given(NAMES, st.text(max_size=60), st.sampled_from(["tiny", "checkpoint:/a'b\"\n/c"]))
+def test_a_script_and_a_patch_parse_and_contain_names_only_as_string_literals(name: str, reason: str, network: str) -> None:
+    batch = Batch.of({"input_ids": [[1, 2]]})
+    example, place = Example(batch), Location("pooler.dense", (0, 1), (0, 1), (1.0, 2.0))
+    case = Case(name, "tiny", check="values")
+    for found in (
+        Counterexample(example, {"run-1": Run(batch, {})}, place, 0.5),
+        Counterexample(example, {"run-1": Run(batch, {}), "run-2": Run(batch, {})}, place, 0.5),
+        Counterexample(example, {"run-1": Run(batch, {}), "run-2": Run(batch, {}, afresh=True)}, place, 0.5),
+        Counterexample(example, {}, crashes=True),
+        Counterexample(example, {}),
+    ):
+        source = snippet(case, network, name, found, reason)
+        source.encode()  # The name can be encoded.
+        calls = {ast.unparse(node.func) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)}
+        assert calls <= CALLS
+    added = [line[1:] for line in new_test(case, network, example).splitlines() if line.startswith("+") and line[:3] != "+++"]
+    calls = {ast.unparse(node.func) for node in ast.walk(ast.parse("\n".join(added))) if isinstance(node, ast.Call)}
+    assert calls == {"conformance.parametrize_with_checks", "conformance.example", "check"}
+
+
+CALLS = {
+    "sys.path.insert", "load_golden", "load_directory", "Path", "candidate.prepare", "dict", "runner", "Batch.of", "run",
+    "float", "print", "abs", "SystemExit", "getattr", "prepared",
+    "importlib.import_module", "Batch.of(inputs).on",
+}  # fmt: skip
+
+
+def test_files_of_names_that_differ_in_unusual_characters_have_different_paths(tmp_path: Path) -> None:
+    names = ("a:b", "a/b", "a_b", "a b", "ä", "ö", "x" * 300, "x" * 301, "\ud800")
+    paths = {artifact_path(Case(name, "tiny"), tmp_path) for name in names}
+    assert len(paths) == len(names)
+    for path in paths:
+        path.write_bytes(b"")

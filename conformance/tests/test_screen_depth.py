@@ -1,0 +1,88 @@
+"""The depth `screen`: the same verdicts from RMS and largest error, without named mistakes, and the report says so."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance import check
+from conformance.benchmarks.detection.variants import VARIANTS
+from conformance.cli import main
+from conformance.judge.depth import SCREENED
+from conformance.report.views import case_text
+from conformance.results.file import read_results
+from conformance.tests.planted_mistakes import Planted, epsilon, native_norms, tanh_gelu, unscaled
+
+BROKEN = Planted(unscaled(1), tanh_gelu(1), epsilon(0))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_screened_candidate_fails_where_it_fails_at_full_depth(dtype: str) -> None:
+    full, screened = (check(BROKEN, "tiny", dtype=dtype, depth=depth) for depth in ("full", "screen"))
+    assert screened.outcome == full.outcome == "fail"
+    seen = {v.activation for v in full.verdicts if v.outcome == "fail" and v.local and not v.local.detected}
+    failed = {v.activation for v in screened.verdicts if v.outcome == "fail"}
+    assert seen <= failed <= {v.activation for v in full.verdicts if v.outcome == "fail"}
+    assert failed
+    for verdict in screened.verdicts:
+        assert verdict.overall is None
+        assert verdict.local is None or not (verdict.local.filters or verdict.local.explanations)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+@pytest.mark.parametrize("implementation", ["hf-eager", "hf-sdpa", "torch-encoder-fast"])
+def test_a_correct_candidate_passes(implementation: str, dtype: str) -> None:
+    result = check(implementation, "tiny", dtype=dtype, depth="screen")
+    assert result.outcome == "pass", result.reason
+
+
+def test_an_unusual_correct_candidate_passes() -> None:
+    assert check(Planted(native_norms), "tiny", dtype="bfloat16", depth="screen").conforms
+    for variant in list(VARIANTS.values())[:6]:
+        assert check(variant, "tiny", depth="screen").outcome in ("pass", "skip")
+
+
+def test_errors_and_limits_equal_those_of_a_full_judgement_of_two_statistics() -> None:
+    full, screened = (check("hf-eager", "tiny", depth=depth) for depth in ("full", "screen"))
+    for a, b in zip(full.verdicts, screened.verdicts, strict=True):
+        if a.local and b.local and a.local.error.rms is not None:
+            assert a.local.error == b.local.error
+            assert b.local.rms_threshold <= a.local.rms_threshold
+
+
+def test_the_report_says_that_mistakes_were_not_searched_for() -> None:
+    rendered = case_text(check(BROKEN, "tiny", depth="screen"))
+    assert SCREENED in " ".join(rendered.split())
+    assert "has a name" not in rendered
+
+
+def test_the_command_line_passes_the_depth_on_and_the_results_file_records_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["run", "-i", "making-bert", "--golden", "tiny", "--depth", "screen", "--out", str(tmp_path)]
+    assert main(asked) == 0
+    assert "Depth screen: each step was judged by its RMS and largest error alone" in " ".join(capsys.readouterr().out.split())
+    results = read_results(tmp_path / "results.jsonl")
+    assert results.header
+    assert results.header.depth == "screen"
+    assert all(a.overall is None for a in results.activations)
+
+
+TEST = """
+from conformance.suite.parametrize import parametrize_with_checks
+from conformance.suite.pytest_session import plan
+
+@parametrize_with_checks(["making-bert"], goldens=["tiny"], checks=["values"])
+def test_bert(check):
+    assert plan().depth == "screen"
+    check()
+"""
+
+
+def test_pytest_passes_the_depth_on(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(TEST)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--bert-depth", "screen", str(tmp_path)]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout
+    assert "1 passed" in ran.stdout

@@ -1,0 +1,102 @@
+"""Laws for sentence embeddings: a dependence on padding or on other rows is found there, and other correct formulas pass."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from conformance import Batch, check, golden_of
+from conformance.checks.catalogue import CHECKS
+from conformance.checks.run_check import run
+from conformance.checks.search.plan import Plan
+from conformance.judge.selection import judged_elements
+from conformance.model.activations import table
+from conformance.tests.dense_modules import ARCHITECTURE, network
+from conformance.tests.lawless import Around
+
+GOLDEN = "token-heads"  # Normalised mean pooling.
+HIDDEN, EMBEDDING = "encoder.layer.0.output.LayerNorm", "sentence_embedding"
+Embed = Callable[[Tensor, Tensor], Tensor]
+
+
+def embedding(embed: Embed) -> Around:
+    """Return Hugging Face's encoder with the embedding `embed` of its hidden states (B, S, H) and mask (B, S, 1)."""
+
+    def after(self: Any, batch: Any, name: str, value: Tensor) -> Tensor:
+        if name == HIDDEN:
+            self.hidden = value
+        mask = batch.filled().attention_mask[:, :, None].to(value.dtype)
+        return embed(self.hidden, mask) if name == EMBEDDING else value
+
+    return Around(after=after)
+
+
+def mean(hidden: Tensor, mask: Tensor) -> Tensor:
+    return (hidden * mask).sum(1) / mask.sum(1).clamp(min=1e-9)
+
+
+def over_padding(hidden: Tensor, mask: Tensor) -> Tensor:
+    return normalize(hidden.mean(1))
+
+
+def over_the_batch(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Divide by the norm of the whole batch instead of each row's."""
+    return mean(hidden, mask) / mean(hidden, mask).norm()
+
+
+def by_the_first_row(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Divide by the norm of the first row."""
+    return mean(hidden, mask) / mean(hidden, mask)[:1].norm(dim=1)
+
+
+def in_float64(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Compute each row separately as a product with the weights in float64, rounded once."""
+    weights = mask.double() / mask.double().sum(1, keepdim=True).clamp(min=1e-9)
+    pooled = torch.stack([w.T @ h for w, h in zip(weights, hidden.double(), strict=True)])[:, 0]
+    return (pooled * pooled.square().sum(1, keepdim=True).rsqrt()).to(hidden.dtype)
+
+
+@pytest.mark.parametrize(
+    ("law", "embed"),
+    [
+        ("padding-length", over_padding),
+        ("padding-content", over_padding),
+        ("batching", over_the_batch),
+        ("batching", by_the_first_row),
+    ],
+)
+def test_an_embedding_that_depends_on_padding_or_on_other_rows_fails_at_the_embedding(law: str, embed: Embed) -> None:
+    result = run(CHECKS[law], embedding(embed), GOLDEN, "cpu", "float32")
+    assert result.outcome == "fail"
+    assert result.reason.startswith(f"{EMBEDDING}[")
+    assert result.counterexample
+    assert result.counterexample.example.batch.size <= 2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("law", ["padding-length", "padding-content", "batching", "masked-row"])
+def test_an_embedding_computed_in_another_way_obeys_the_laws(law: str, dtype: str) -> None:
+    result = run(CHECKS[law], embedding(in_float64), GOLDEN, "cpu", dtype, plan=Plan(10))
+    assert result.outcome == "pass", result.reason
+
+
+def test_a_sentence_is_judged_where_the_tokens_that_it_depends_on_are_attended_to() -> None:
+    batch = Batch.of({"input_ids": [[1, 2, 3], [0, 4, 5]], "attention_mask": [[1, 1, 1], [0, 1, 1]]})
+    for pooling, judged in (("mean", [True, True]), ("last", [True, True]), ("cls", [True, False])):
+        row = table(ARCHITECTURE.with_(pooling=pooling, normalize=True))[EMBEDDING]
+        assert judged_elements(row, batch, (2, 1))[:, 0].tolist() == judged
+
+
+def test_a_mistake_in_rows_whose_first_token_is_padding_fails() -> None:
+    given = network(normalize=True)
+    ids = np.array([[0, 0, 7, 8, 9], [3, 4, 5, 6, 7]])
+    left = Batch.of({"input_ids": ids, "attention_mask": [[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]]})
+    golden = golden_of("left", given.checkpoint, {"left": left})
+    assert check(embedding(in_float64), golden, depth="screen").conforms
+    wrong = embedding(lambda hidden, mask: in_float64(hidden, mask) * (2.0 - mask[:, 0]))
+    result = check(wrong, golden, depth="screen")
+    assert [f.activation for f in result.failures] == [EMBEDDING]

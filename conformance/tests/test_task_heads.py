@@ -1,0 +1,170 @@
+"""Heads of fine-tuned models and sentence embeddings: wrong ones are named in one sentence, and labels either define a loss or
+do not."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from conformance import Golden, UsageError, check, golden_of, load_golden
+from conformance.benchmarks.detection.bert import Bert, Candidate
+from conformance.benchmarks.detection.heads import SentenceEmbedding
+from conformance.benchmarks.detection.planted import PLANTS
+from conformance.benchmarks.detection.planted.plant import override, widely
+from conformance.benchmarks.detection.rewritten.formats import at_least_float32
+from conformance.errors import UnsupportedArchitectureError
+from conformance.model.architecture import COMPATIBLE_HEADS, HEADS, SAME_NAMES
+from conformance.model.batch import IGNORED_LABEL
+from conformance.oracle import Network
+from conformance.report.findings import findings, layers_of, sentence
+from conformance.results.to_records import activation_records
+from implementations.torch_encoder import torch_encoder
+
+TOKENS, SENTENCES = load_golden("token-heads"), load_golden("sentence-heads")
+
+
+def named(golden: Golden, plant: Callable[[Bert], None]) -> dict[str, str]:
+    """Return the mistakes found in a candidate with that change, each with its sentence."""
+    records = activation_records(check(Candidate((plant,)), golden))
+    return {f.fault.name if f.fault else "": sentence(f, layers_of(records)) for f in findings(records)}
+
+
+@pytest.mark.parametrize(
+    ("name", "golden", "words"),
+    [
+        ("span-ends-exchanged", TOKENS, "the start logits and the end logits are exchanged"),
+        ("span-labels-exchanged", TOKENS, "start_positions and end_positions are exchanged in the loss"),
+        ("span-loss-summed", TOKENS, "the losses of start and end are added, not averaged"),
+        ("pooling-first-token", TOKENS, "the embedding is the first token"),
+        ("pooling-with-padding", TOKENS, "the mean is taken over all tokens, including padding"),
+        ("pooling-without-special", TOKENS, "the mean leaves out the first and the last token"),
+        ("pooling-max", TOKENS, "the embedding is the largest value of each feature over the tokens"),
+        ("pooling-not-normalised", TOKENS, "the embedding is not normalised"),
+        ("pooling-normalised-by-largest", TOKENS, "the embedding is divided by its largest feature, not by its length"),
+        ("pooling-mean", SENTENCES, "the embedding is the mean over the tokens"),
+        ("choices-interleaved", SENTENCES, "the choices of a question are read from rows Q apart, Q the number of questions"),
+        ("choices-one-by-one", SENTENCES, "each choice is scored independently, not against the others"),
+    ],
+)
+def test_a_mistake_in_a_head_is_named_in_one_sentence(name: str, golden: Golden, words: str) -> None:
+    found = named(golden, PLANTS[name].at())
+    assert set(found) == {name}
+    assert words in found[name]
+
+
+def _of_all_tokens(labels: Tensor) -> Tensor:
+    return labels.masked_fill(labels == IGNORED_LABEL, 0)
+
+
+def _of_the_next(labels: Tensor) -> Tensor:
+    moved = labels.roll(-1, 1)
+    moved[:, -1] = IGNORED_LABEL
+    return moved
+
+
+def _without_zero(labels: Tensor) -> Tensor:
+    return labels.masked_fill(labels == 0, IGNORED_LABEL)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "name"), [(_of_the_next, "loss-labels-shifted"), (_without_zero, "loss-ignores-zero"), (_of_all_tokens, "")]
+)
+def test_a_token_loss_with_other_labels_fails(wrong: Callable[[Tensor], Tensor], name: str) -> None:
+    def plant(model: Bert) -> None:
+        assert model.classifier
+        override(model.classifier.loss, "labels", wrong)
+
+    assert set(named(TOKENS, plant)) == {name}
+
+
+def _written_otherwise(model: Bert) -> None:
+    """Compute the pooling as a product, the norm by a reciprocal root and the span loss by log-sum-exp, all in at least float32."""
+    embedding, span = model.sentence_embedding, model.qa_outputs
+    assert isinstance(embedding, SentenceEmbedding)
+    assert span
+
+    def pooled(hidden: Tensor, mask: Tensor) -> Tensor:
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        shares = mask.to(wide) / mask.sum(1, keepdim=True)
+        return (shares[:, None] @ hidden.to(wide))[:, 0].to(hidden.dtype)
+
+    def loss(logits: Tensor, labels: Tensor) -> Tensor:
+        kept = labels != IGNORED_LABEL
+        chosen = logits[kept].gather(1, labels[kept, None])[:, 0]
+        return (logits[kept].logsumexp(1) - chosen).mean()
+
+    override(embedding.pooled, "forward", pooled)
+    override(embedding, "normal", widely(lambda x: x * x.square().sum(1, keepdim=True).rsqrt()))
+    override(span.start_loss, "each", at_least_float32(loss))
+    override(span.end_loss, "each", at_least_float32(loss))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+def test_heads_computed_in_another_way_conform(dtype: str) -> None:
+    result = check(Candidate((_written_otherwise,)), TOKENS, dtype=dtype)
+    assert result.conforms, (result.reason, [v.place for v in result.origins])
+
+
+def _losses(golden: Golden, **labels: object) -> set[str]:
+    """Return the losses defined by the golden's batch with other labels."""
+    (batch,) = golden.batches.values()
+    network = Network(golden.checkpoint.architecture, golden.checkpoint.weights, replace(batch, **labels))  # type: ignore[arg-type]
+    return {name for name in network.table if name.endswith("loss")}
+
+
+def test_a_span_in_a_row_with_padding_defines_no_loss_since_its_softmax_includes_the_padding() -> None:
+    (batch,) = TOKENS.batches.values()
+    span = {"qa_outputs.start_loss", "qa_outputs.end_loss", "qa_outputs.loss"}
+    everywhere = np.zeros(batch.size, np.int64)
+    assert _losses(TOKENS) == {"classifier.loss", *span}
+    assert _losses(TOKENS, start_positions=everywhere) == {"classifier.loss", "qa_outputs.end_loss"}
+    assert _losses(TOKENS, attention_mask=None, start_positions=everywhere) >= span
+
+
+def test_choices_are_consecutive_rows_whose_number_follows_from_the_labels() -> None:
+    (batch,) = SENTENCES.batches.values()
+    with pytest.raises(UsageError, match=r"choice_labels is of shape \(3,\)"):
+        replace(batch, choice_labels=np.zeros(3, np.int64))
+    four = replace(batch, choice_labels=np.array([2]))
+    network = Network(SENTENCES.checkpoint.architecture, SENTENCES.checkpoint.weights, four)
+    values = dict(network.walk())
+    logits = values["classifier"][:, 0]
+    assert values["classifier.loss"] == pytest.approx(np.log(np.exp(logits).sum()) - logits[2])
+    assert batch.cut(slice(0, 2)).choice_labels is None
+    with pytest.raises(UsageError, match="choice_labels has labels outside 0 to 1"):
+        golden_of("mine", SENTENCES.checkpoint, {"one": replace(batch, choice_labels=np.array([0, 2]))})
+
+
+def test_a_label_out_of_range_is_refused() -> None:
+    (batch,) = TOKENS.batches.values()
+    for name, values, most in (
+        ("token_labels", np.full(batch.input_ids.shape, 5), 4),
+        ("start_positions", np.full(batch.size, batch.length), batch.length - 1),
+    ):
+        with pytest.raises(UsageError, match=f"{name} has labels outside 0 to {most}"):
+            golden_of("mine", TOKENS.checkpoint, {"one": replace(batch, **{name: values})})  # type: ignore[arg-type]
+
+
+def test_heads_with_the_same_name_exclude_each_other_and_every_head_combines_with_some() -> None:
+    a = SENTENCES.checkpoint.architecture
+    for first, second, *_ in SAME_NAMES:
+        with pytest.raises(UnsupportedArchitectureError, match=f"the heads {first} and {second} have the same names"):
+            a.with_(heads=(first, second))
+    assert {head for heads in COMPATIBLE_HEADS for head in a.with_(heads=heads).heads} == set(HEADS)
+
+
+def test_normalisation_requires_a_pooling() -> None:
+    with pytest.raises(UnsupportedArchitectureError, match="there is no pooling"):
+        TOKENS.checkpoint.architecture.with_(pooling="")
+
+
+def test_a_candidate_whose_tables_omit_a_head_is_skipped_and_one_that_omits_a_part_of_it_is_an_error() -> None:
+    silent = replace(torch_encoder, unused=("classifier.*",))
+    result = check(silent, TOKENS)
+    assert (result.outcome, result.reason) == ("skip", "its tables name no parameter of the head question_answering")
+    forgetful = replace(torch_encoder, unused=("classifier.*", "qa_outputs.weight"))
+    assert "missing: nothing is made of qa_outputs.bias" in check(forgetful, TOKENS).reason
+    assert check(torch_encoder, TOKENS).conforms

@@ -1,0 +1,197 @@
+"""Training mode: dropouts are judged by their masks, and all other steps given those masks."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from conformance import Tap, TorchImplementation, captured_with_gradients, load_golden
+from conformance.benchmarks.training.correct import CORRECT
+from conformance.benchmarks.training.measure import found_as
+from conformance.benchmarks.training.wrong import PROBS, WRONG
+from conformance.candidates.stream import pairs
+from conformance.checks.catalogue import named
+from conformance.checks.run_check import run
+from conformance.checks.training import in_training
+from conformance.errors import UnsupportedArchitectureError
+from conformance.isolation.process import WorkerProcess
+from conformance.isolation.remote import RemoteCandidate
+from conformance.isolation.serve import CandidateWork
+from conformance.judge.draws import Draw, wrong_draws
+from conformance.judge.selection import Mask
+from conformance.model.activation import Activation
+from conformance.model.dropout import dropouts
+from conformance.oracle import Network
+from conformance.results.result import Result
+from implementations.demystified import demystified
+from implementations.hugging_face import hf_eager, hf_sdpa
+from implementations.inner_workings import inner_workings
+from implementations.making_bert import making_bert
+from implementations.torch_encoder import BertOfTorch, torch_encoder
+
+TINY = load_golden("tiny")
+ARCHITECTURE = TINY.checkpoint.architecture
+ROW = dropouts(ARCHITECTURE)["embeddings.dropout"]
+
+# A worker finds these by their names.
+planted = WRONG["rate doubled"].candidate
+for_evaluation = replace(making_bert, evaluation_only=True)
+
+
+def judged(candidate: Any, golden: str = "tiny", dtype: str = "float32") -> Result:
+    return run(named("training-mode"), candidate, golden, "cpu", dtype)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_dropout_is_named_at_its_place(name: str) -> None:
+    assert found_as(WRONG[name], "float32") == (True, True, True)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", CORRECT)
+def test_an_unusual_correct_dropout_passes(name: str, dtype: str) -> None:
+    result = judged(CORRECT[name], dtype=dtype)
+    assert result.outcome == "pass", result.reason
+
+
+@pytest.mark.parametrize(
+    ("candidate", "golden"),
+    [(hf_eager, "tiny"), (hf_sdpa, "tiny"), (inner_workings, "tiny"), (torch_encoder, "tiny"), (demystified, "sinusoidal")],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_training_mode_is_judged_at_full_coverage(candidate: Any, golden: str) -> None:
+    result, in_evaluation = judged(candidate, golden), run(named("gradients"), candidate, golden, "cpu", "float32")
+    assert result.outcome == "pass", result.reason
+    judged_there = {v.activation for v in in_evaluation.verdicts if v.outcome == "pass"}
+    missed = judged_there - {v.activation for v in result.verdicts if v.outcome == "pass"}
+    # transformers returns the probabilities of its eager attention after dropout: those before it are hidden.
+    assert {name.removesuffix(".grad").rpartition(".")[2] for name in missed} <= {"probs"}
+
+
+def test_a_dropout_that_is_neither_shown_nor_applied_is_noticed() -> None:
+    def without_embeddings(a: Any) -> nn.Module:
+        model = BertOfTorch(a, nested=False)
+        model.embeddings.dropout = nn.Identity()  # type: ignore[assignment]  # the mistake
+        return model
+
+    def without_probabilities(a: Any) -> nn.Module:
+        model = BertOfTorch(a, nested=False)
+        for layer in model.encoder.layers:
+            layer.self_attn.dropout = 0.0  # type: ignore[union-attr,assignment]  # the mistake
+        return model
+
+    assert isinstance(torch_encoder, TorchImplementation)
+    hidden = {where: name for where, name in torch_encoder.activations.items() if name != "embeddings.dropout"}
+    result = judged(replace(torch_encoder, build=without_embeddings, activations=hidden))
+    assert (result.outcome, "nothing is dropped at embeddings.dropout" in result.reason) == ("fail", True)
+    result = judged(replace(torch_encoder, build=without_probabilities))
+    assert (result.outcome, f"nothing is dropped at {PROBS.replace('1', '0')}" in result.reason) == ("fail", True)
+
+
+def test_a_runner_without_training_mode_is_skipped_with_the_reason() -> None:
+    class WithoutTraining:
+        def prepare(self, *asked: Any) -> Any:
+            runner = making_bert.prepare(*asked)
+            return lambda batch: runner(batch)
+
+    result = judged(WithoutTraining())
+    assert (result.outcome, "no training mode" in result.reason) == ("skip", True)
+
+
+def test_afterwards_the_module_is_in_eval_mode_and_torchs_random_state_is_restored() -> None:
+    runner = making_bert.prepare(TINY.checkpoint, "cpu", "float32")
+    batch, before = TINY.batches["padded"].on("cpu"), torch.get_rng_state()
+    found, again, other = (dict(in_training(runner, seed, lambda: pairs(runner(batch), {}))) for seed in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not any(module.training for module in runner.module.modules())
+    assert torch.equal(found[PROBS], again[PROBS])
+    assert not torch.equal(found[PROBS], other[PROBS])
+
+
+def test_training_mode_is_judged_in_a_worker() -> None:
+    with WorkerProcess(CandidateWork) as worker:
+        right = judged(RemoteCandidate(worker, "implementations.making_bert:making_bert"))
+        wrong = judged(RemoteCandidate(worker, f"{__name__}:planted"))
+        skipped = judged(RemoteCandidate(worker, f"{__name__}:for_evaluation"))
+    assert right.outcome == "pass", right.reason
+    assert (skipped.outcome, skipped.reason) == ("skip", "it is declared to be for evaluation only")
+    here = judged(planted)
+    assert [(v.activation, v.outcome, v.reason) for v in wrong.verdicts] == [
+        (v.activation, v.outcome, v.reason) for v in here.verdicts
+    ]
+
+
+def test_the_oracles_dropout_and_its_gradient_equal_torchs() -> None:
+    kept = np.random.default_rng(0).random(ROW.shape(6, 16, 4)) >= 0.1
+    batch = TINY.batches["padded"]
+    network = Network(ARCHITECTURE, TINY.checkpoint.weights, batch, source="cls.loss", kept={ROW.name: kept.astype(np.float64)})
+    values = dict(network.walk())
+    assert network.table["embeddings.LayerNorm.grad"].kind == "dropout_backward"
+    x = torch.from_numpy(values["embeddings.LayerNorm"]).requires_grad_()
+    y = x * torch.from_numpy(kept) / 0.9
+    y.backward(torch.from_numpy(values["embeddings.dropout.grad"]))
+    np.testing.assert_allclose(values[ROW.name], y.detach().numpy(), rtol=1e-15)
+    assert x.grad is not None
+    np.testing.assert_allclose(values["embeddings.LayerNorm.grad"], x.grad.numpy(), rtol=1e-15)
+
+
+def _draw(kept: Mask, row: Activation = ROW) -> dict[str, Draw]:
+    return {row.name: Draw.of(row, ARCHITECTURE, kept, np.ones_like(kept))}
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_fair_masks_are_accepted(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    calls = [_draw(rng.random((3, 8, 16)) >= 0.1) for _ in range(2)]
+    assert wrong_draws(calls, 1e-9) == [{}, {}]
+
+
+def test_fair_masks_are_rejected_no_more_often_than_promised() -> None:
+    rng, total, trials = np.random.default_rng(0), 0.2, 300
+    alarms = sum(bool(wrong_draws([_draw(rng.random((3, 8, 16)) >= 0.1)], total)[0]) for _ in range(trials))
+    assert 0 < alarms <= total * trials
+
+
+@given(st.sampled_from(["batch", "position", "feature", "call", "rate"]), st.integers(0, 2**32 - 1))
+def test_masks_that_are_not_independent_draws_are_rejected(how: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    fair = rng.random((4, 16, 32)) >= 0.1
+    masks = {
+        "batch": np.broadcast_to(fair[:1], fair.shape),
+        "position": np.broadcast_to(fair[:, :1], fair.shape),
+        "feature": np.broadcast_to(rng.random((4, 64, 1))[:, :16] >= 0.1, fair.shape),
+        "call": fair,
+        "rate": rng.random(fair.shape) >= 0.2,
+    }
+    wrong = wrong_draws([_draw(fair), _draw(masks[how])], 1e-6)[1]
+    # With one draw for each token, all of them may be kept, and then no repetition can be seen.
+    assert wrong or masks[how].all()
+    if how not in ("call", "rate") and not masks[how].all():
+        assert f"`{how}`" in wrong[ROW.name] or "the call before" in wrong[ROW.name]
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.5, float("nan"), "0.1", None])
+def test_a_rate_that_is_not_a_probability_is_refused(rate: Any) -> None:
+    with pytest.raises(UnsupportedArchitectureError, match="hidden_dropout_prob"):
+        ARCHITECTURE.with_(hidden_dropout_prob=rate)
+
+
+def test_the_gradient_of_a_tensor_changed_in_place_is_that_of_its_earlier_value() -> None:
+    """The result of a linear layer in three dimensions is a view, which loses its place in the graph when it is changed in
+    place."""
+    for inputs in (torch.ones(3, 2), torch.ones(3, 1, 2)):
+        net = nn.Sequential(nn.Linear(2, 2), nn.ReLU(inplace=True))
+        with torch.no_grad():
+            net[0].weight.copy_(torch.tensor([[1.0, 1.0], [-1.0, -1.0]]))
+            net[0].bias.zero_()
+        taps = {"x": Tap("0"), "y": Tap("1")}
+        upstream = torch.full((*inputs.shape[:-1], 2), 3.0)
+        found = dict(captured_with_gradients(net, taps, lambda net=net, x=inputs: net(x) is None or None, "y", upstream))
+        assert found["x"].flatten()[:2].tolist() == [2.0, -2.0]
+        assert found["x.grad"].flatten()[:2].tolist() == [3.0, 0.0]
+        assert found["y.grad"].equal(upstream)

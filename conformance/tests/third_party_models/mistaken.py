@@ -1,0 +1,79 @@
+"""Third-party models with one mistake each."""
+
+from torch import nn
+from torch.nn import functional as F
+
+from conformance.tests.third_party_models import fused
+from conformance.tests.third_party_models.annotated import AnnotatedBert, FeedForward
+from conformance.tests.third_party_models.fairseq import SentenceEncoder
+from conformance.tests.third_party_models.lens import LensBert
+
+
+class UnscaledEncoder(SentenceEncoder):
+    """A model whose scores are not divided by √d."""
+
+    def __init__(self, cfg):
+        super().__init__(cfg)
+        for layer in self.layers:
+            layer.scaling = 1.0
+
+
+class TanhFeedForward(FeedForward):
+    def forward(self, x):
+        return self.w_2(F.gelu(self.w_1(x), approximate="tanh"))
+
+
+class TanhBert(AnnotatedBert):
+    """A model with the tanh form of GELU."""
+
+    def __init__(self, vocab, d_model, n_layers, heads, d_ff, max_len):
+        super().__init__(vocab, d_model, n_layers, heads, d_ff, max_len)
+        for layer in self.layers:
+            layer.feed_forward.__class__ = TanhFeedForward
+
+
+class FirstNormBert(AnnotatedBert):
+    """A model whose embedding norm has an epsilon of its own."""
+
+    def __init__(self, vocab, d_model, n_layers, heads, d_ff, max_len):
+        super().__init__(vocab, d_model, n_layers, heads, d_ff, max_len)
+        self.norm.eps = 1e-3
+
+
+class NormlessBert(AnnotatedBert):
+    """A model that has an embedding norm and never calls it."""
+
+    def __init__(self, vocab, d_model, n_layers, heads, d_ff, max_len):
+        super().__init__(vocab, d_model, n_layers, heads, d_ff, max_len)
+        self.norm.forward = lambda x: x
+
+
+class WidthScaledAttention(fused.SelfAttention):
+    """Attention whose scores are divided by the square root of the whole width."""
+
+    def forward(self, x, mask):
+        b, t, c = x.size()
+        q, k, v = (y.view(b, t, self.n_head, -1).transpose(1, 2) for y in self.c_attn(x).split(c, dim=2))
+        att = (q @ k.transpose(-2, -1)) * c**-0.5
+        att = att.masked_fill(mask[:, None, None, :] == 0, float("-inf")).softmax(-1)
+        return self.c_proj((att @ v).transpose(1, 2).contiguous().view(b, t, c))
+
+
+class WidthScaledBert(fused.BERT):
+    """A model whose scores are divided by the square root of the whole width."""
+
+    def __init__(self, config: fused.Config):
+        super().__init__(config)
+        for block in self.h:
+            block.attn.__class__ = WidthScaledAttention
+
+
+class ScaledLensBert(LensBert):
+    """A model whose logits are multiplied by a parameter that BERT does not have."""
+
+    def __init__(self, d_vocab, d_model, n_layers, n_heads, d_mlp, n_ctx):
+        super().__init__(d_vocab, d_model, n_layers, n_heads, d_mlp, n_ctx)
+        nn.init.constant_(self.logit_scale, 2.0)
+
+    def forward(self, tokens, token_type, mask):
+        return super().forward(tokens, token_type, mask) * self.logit_scale
