@@ -1,4 +1,4 @@
-"""The command line's arguments. The function of a command is in a module that is imported when the command is run."""
+"""The argument parser of the command line. The module with the function of a command is imported when the command is run."""
 
 import argparse
 import math
@@ -25,13 +25,13 @@ _SIZE = re.compile(r"(\d{1,15})(KiB|MiB|GiB)?")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code: 0 conforms, 1 does not, 2 usage, 3 the harness or a fixture is broken."""
+    """Run a command and return the exit code: 0 conforms, 1 does not, 2 usage error, 3 the harness or a fixture is broken."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     arguments = _parser().parse_args(argv)
     try:
         _require_our_packages()
         if getattr(arguments, "allow_pickle", False):
-            os.environ[ALLOW_PICKLE] = "1"  # in processes that are started from here, too
+            os.environ[ALLOW_PICKLE] = "1"  # child processes inherit it
         return int(arguments.command(arguments))
     except ConformanceError as error:
         print("\n".join(printable_lines(capped(f"bert-conformance: {error}"))), file=sys.stderr)
@@ -40,12 +40,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("bert-conformance: interrupted", file=sys.stderr)
         return INTERRUPTED
     except SystemExit as error:  # after argparse reported a usage error
-        if isinstance(error.__context__, BrokenPipeError):  # so rich ends where the reader of a pipe has seen enough
+        if isinstance(error.__context__, BrokenPipeError):  # rich raises it when the reader of a pipe has closed it
             return 1
         print(f"bert-conformance: what was run tried to end the process ({error.code})", file=sys.stderr)
         return ConformanceError.exit_code
     except (OSError, UnicodeError) as error:
-        if isinstance(error, BrokenPipeError):  # the reader of a pipe has seen enough
+        if isinstance(error, BrokenPipeError):  # the reader has closed the pipe
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
         print(f"bert-conformance: {error}", file=sys.stderr)
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _require_our_packages() -> None:
-    """Both import names are generic: say so if another distribution's `implementations` would be imported."""
+    """Raise `UsageError` if another distribution's package `implementations` shadows ours; the name is generic."""
     ours = Path(__file__).resolve().parents[2]
     spec = find_spec("implementations")
     theirs = Path(spec.origin).resolve().parents[1] if spec and spec.origin else None
@@ -69,7 +69,7 @@ def _require_our_packages() -> None:
 
 
 def _command(entry_point: str, *, workers: bool = False) -> Callable[[argparse.Namespace], int]:
-    """The function `module:name` of this package, imported when it is run; with `workers` while the workers' server starts."""
+    """Return a function that imports and runs `module:name` of this package; with `workers`, the fork server is started first."""
 
     def call(arguments: argparse.Namespace) -> int:
         if workers:
@@ -120,7 +120,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _reference(command: str) -> dict[str, Any]:
-    """The reference of a command, below its options, as it is laid out."""
+    """Return the parser arguments that show a command's reference below its options, without reformatting."""
     return {"epilog": REFERENCE.get(command, ""), "formatter_class": argparse.RawDescriptionHelpFormatter}
 
 
@@ -232,7 +232,7 @@ def _add_new(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_subject(parser: argparse.ArgumentParser) -> None:
-    """One golden or checkpoint, on its own inputs or on the user's."""
+    """Add the options that select one golden or checkpoint, with its own inputs or the user's."""
     parser.add_argument(
         "--golden",
         metavar="NAME",

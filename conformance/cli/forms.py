@@ -1,4 +1,4 @@
-"""The forms in which `diagnose` takes outputs, each with an example, which `diagnose --help` shows and the tests read."""
+"""The forms of outputs that `diagnose` accepts, each with an example that `diagnose --help` shows and the tests read."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ from textwrap import indent
 
 @dataclass(frozen=True)
 class Form:
-    """One form of outputs.
+    """A form of outputs.
 
     Attributes:
-        source: what makes it.
-        example: the file's content, of the embedding (0.125, -0.5, 0.75, 0.25); or the line of Python that writes `out` + suffix,
-            x that embedding.
-        suffix: of the file.
+        source: program or function that writes this form.
+        example: content of a file with the embedding (0.125, -0.5, 0.75, 0.25); or, if `is_code`, the line of Python that writes
+            the file `out` + suffix from this embedding, x.
+        suffix: suffix of the file.
     """
 
     source: str
@@ -49,5 +49,5 @@ FORMS: Sequence[Form] = (
 
 
 def shown() -> str:
-    """Every form with its example, for `--help`."""
+    """Return every form with its example, for `--help`."""
     return "\n".join(f"{form.source} ({form.suffix}):\n{indent(form.example, '    ')}" for form in FORMS)

@@ -1,4 +1,4 @@
-"""What `COMMAND --help` says after the options: the reference of each command."""
+"""The reference of each command, which `COMMAND --help` prints after the options."""
 
 from collections.abc import Mapping
 
