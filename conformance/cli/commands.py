@@ -41,7 +41,7 @@ def cache(arguments: Namespace) -> int:
 
     home = kept.folder()
     if home is None:
-        print(f"nothing is kept: {kept.VARIABLE} is {kept.OFF}")
+        print(f"the cache is disabled: {kept.VARIABLE} is {kept.OFF}")
         return 0
     if arguments.clear:
         print(f"removed {kept.clear()} entries from {home}")
@@ -119,7 +119,7 @@ def _device_of(traces: "Sequence[Recorded]") -> str:
     """Return the device of the traces; the CPU if there are none. Raise `UsageError` if they were recorded on several devices."""
     devices = list(dict.fromkeys(trace.source.device for trace in traces)) or ["cpu"]
     if len(devices) > 1:
-        raise UsageError(f"the traces were recorded on {' and '.join(devices)}: judge those of one device at a time")
+        raise UsageError(f"the traces were recorded on {' and '.join(devices)}: judge the traces of one device at a time")
     return devices[0]
 
 
@@ -144,7 +144,7 @@ def _goldens(arguments: Namespace, traces: "Sequence[Recorded]") -> "dict[str, G
         loaded = load_golden(golden) if is_folder(golden) else None
         name = loaded.name if loaded else golden
         if name in found:
-            raise UsageError(f"{golden}: another golden that is asked for is called {name!r}, too; run on one at a time")
+            raise UsageError(f"{golden}: another requested golden is also named {name!r}; run on one at a time")
         found[name] = loaded
     return found
 
@@ -155,7 +155,7 @@ def _recorded_on(traces: "Sequence[Recorded]", own: "Golden | None", *, keeps_in
     from conformance.candidates.recorded.network import recorded_on
 
     if keeps_inputs:
-        raise UsageError("a recorded trace has inputs of its own; leave --text and --batch away")
+        raise UsageError("a recorded trace has its own inputs; omit --text and --batch")
     found: dict[str, Golden] = {}
     for trace in traces:
         golden = recorded_on(trace, own)
@@ -168,7 +168,7 @@ def _own(arguments: Namespace) -> "Golden | None":
     """Return the golden of the user's checkpoint and inputs; None without `--checkpoint`."""
     if not arguments.checkpoint:
         if arguments.text or arguments.batch:
-            raise UsageError("--text and --batch are inputs for a checkpoint; name one with --checkpoint DIR")
+            raise UsageError("--text and --batch are inputs for a checkpoint; give one with --checkpoint DIR")
         return None
     from conformance.goldens.custom_golden import from_directory
 

@@ -64,7 +64,9 @@ def _named(given: Given, arguments: Namespace) -> dict[str, OutputTable]:
     if arguments.output is None:
         return dict(given.tables)
     if len(given.tables) != 1:
-        raise UsageError(f"--output says what the only table is; {arguments.outputs} has {', '.join(given.tables)}")
+        raise UsageError(
+            f"--output names a single table, and {arguments.outputs} has {len(given.tables)}: {', '.join(given.tables)}"
+        )
     return {arguments.output: next(iter(given.tables.values()))}
 
 
@@ -79,11 +81,11 @@ def _batch(arguments: Namespace, given: Given) -> Batch:
     said = [name for name, there in sources.items() if there]
     if len(said) != 1:
         found = " and ".join(said) if said else "none"
-        raise UsageError(f"inputs are needed, from one place: --text, --batch, or text or input_ids in the file; found {found}")
+        raise UsageError(f"give inputs in exactly one place: --text, --batch, or text or input_ids in the file; found {found}")
     if arguments.batch:
         batches = read_batches(Path(arguments.batch))
         if len(batches) != 1:
-            raise UsageError(f"{arguments.batch} holds {len(batches)} batches, and outputs are of one: {', '.join(batches)}")
+            raise UsageError(f"{arguments.batch} has {len(batches)} batches ({', '.join(batches)}), expected one")
         return next(iter(batches.values()))
     if given.inputs:
         return Batch.of(given.inputs)

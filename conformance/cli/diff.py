@@ -43,7 +43,7 @@ def _is_results(side: str) -> bool:
 def _require_two_of_a_kind(sides: tuple[str, str]) -> None:
     """Raise `UsageError`, before anything is run, if only one side is a results file."""
     if any(map(_is_results, sides)) and not all(map(_is_results, sides)):
-        raise UsageError(f"{' and '.join(sides)}: one is a results file and the other is none; give two of a kind")
+        raise UsageError(f"{' and '.join(sides)}: one is a results file and the other is not; give two of the same kind")
 
 
 def _of_results(before: Path, after: Path) -> Comparison:

@@ -46,10 +46,10 @@ def run(arguments: Namespace) -> int:
 def _require_new_python_file(path: Path) -> None:
     if path.suffix != ".py":
         raise UsageError(
-            f"the adaptor is Python, and {path} does not end in .py: give another name, such as {path.with_suffix('.py')}"
+            f"the adaptor is a Python file, but {path} does not end in .py: give another name, such as {path.with_suffix('.py')}"
         )
     if path.exists():
-        raise UsageError(f"{path} exists already, and nothing is overwritten: give another name, or remove it first")
+        raise UsageError(f"{path} already exists and is not overwritten: give another name, or remove it first")
 
 
 def proposal_of(name: str, checkpoint: Path | None = None) -> "Proposal":
@@ -69,9 +69,7 @@ def _blocks(found: "Proposal", output: Path | None) -> Iterator[Block]:
     from conformance.mapping.source import variable
 
     computed, of = found.coverage
-    yield Heading(
-        found.name, f"{computed} of {of} activations are computed as the oracle does", "good" if computed == of else "odd"
-    )
+    yield Heading(found.name, f"{computed} of {of} activations match the oracle", "good" if computed == of else "odd")
     yield Items((("build", found.builder.text), ("call", f"model({found.call.arguments})")))
     for what, rows in groupby(found.rows(), key=lambda row: row[0]):
         yield Heading(what, close=True)
@@ -82,7 +80,7 @@ def _blocks(found: "Proposal", output: Path | None) -> Iterator[Block]:
     if output and not found.parameters:
         yield Paragraph(f"{output} is not written: no parameter of {found.name} was recognised as one of BERT's")
     elif output:
-        yield Paragraph(f"the adaptor is in {output}; now: bert-conformance run -i {output}:{variable(found)}")
+        yield Paragraph(f"the adaptor is in {output}; next: bert-conformance run -i {output}:{variable(found)}")
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> str:

@@ -20,9 +20,9 @@ def run(arguments: Namespace) -> int:
     folder = arguments.folder
     package = folder.name.replace("-", "_").lower()
     if not package.isidentifier():
-        raise UsageError(f"{folder.name!r} is no name of a package; give a folder of letters, digits and hyphens, such as my-bert")
+        raise UsageError(f"{folder.name!r} is not a valid package name; use letters, digits and hyphens, such as my-bert")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} exists and is not empty; nothing is overwritten, name a new folder")
+        raise UsageError(f"{folder} exists and is not empty, and nothing is overwritten; give a new folder")
     files = dict(_files(package, arguments.map))
     for name, text in files.items():
         path = folder / name
@@ -61,5 +61,5 @@ def _adaptor(mapped: str | None) -> tuple[str, str]:
 
     found = proposal_of(mapped)
     if not found.has_output:
-        raise UsageError(f"{mapped}: the mapping is not complete:\n  " + "\n  ".join(found.open))
+        raise UsageError(f"{mapped}: the mapping is incomplete:\n  " + "\n  ".join(found.open))
     return adaptor(found), variable(found)

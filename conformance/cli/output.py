@@ -45,11 +45,11 @@ def forms_of(outputs: Iterable[Path], forms: Collection[str], read: Iterable[Pat
     for path in outputs:
         form = SUFFIXES.get(path.suffix.lower(), "")
         if form not in forms:
-            raise UsageError(f"{path}: give it a suffix of {', '.join(s for s, form in SUFFIXES.items() if form in forms)}")
+            raise UsageError(f"{path}: expected a suffix of {', '.join(s for s, form in SUFFIXES.items() if form in forms)}")
         if path.is_dir():
-            raise UsageError(f"{path} is a folder; name a file")
+            raise UsageError(f"{path} is a folder; give a file")
         if path.resolve() in given:
-            raise UsageError(f"{path} is read; write to another file")
+            raise UsageError(f"{path} is an input of this command; write to another file")
         found[path] = form
     return found
 

@@ -57,7 +57,7 @@ def run_all(session: Session, out: Path, how: str, *, resume: bool = False) -> i
     page.unlink(missing_ok=True)  # it belongs to an earlier run
     if recording.recorded:
         cases = [case for case in cases if case not in recording.recorded]
-        print(f"resumed: {len(recording.recorded)} checks are in {path}, {len(cases)} are run", file=sys.stderr)
+        print(f"resumed: {len(recording.recorded)} checks are already in {path}, {len(cases)} remain", file=sys.stderr)
     try:
         with recording, progress(len(cases)) as shown:
             for case, result_of in _running(session, cases, len(everything)):
@@ -75,7 +75,7 @@ def run_all(session: Session, out: Path, how: str, *, resume: bool = False) -> i
     show_results(results, how)
     page.write_text(TEXTS["html"](results), "utf-8")
     if how == "pretty":
-        print(f"\nresults: {out / path.name}\nas a page: {out / page.name}")
+        print(f"\nresults: {out / path.name}\nreport: {out / page.name}")
     assert results.footer
     return results.footer.exit_code
 

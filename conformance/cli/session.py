@@ -47,5 +47,5 @@ def shard_of(text: str) -> tuple[int, int]:
     """Return the numbers in `K/N`; raise `UsageError` unless 1 ≤ K ≤ N."""
     which, slash, count = text.partition("/")
     if not slash or not which.isdecimal() or not count.isdecimal() or not 1 <= int(which) <= int(count):
-        raise UsageError(f"--shard {text}: expected K/N, as 1/3 for the first of three")
+        raise UsageError(f"--shard {text}: expected K/N, such as 1/3 for the first of three shards")
     return int(which), int(count)

@@ -38,8 +38,8 @@ def run(arguments: Namespace) -> int:
     golden = from_directory(arguments.checkpoint, texts)
     if not golden.checkpoint.architecture.pooling:
         raise UsageError(
-            f"{arguments.checkpoint} does not say how it pools; give a directory of sentence-transformers, whose modules.json and "
-            "1_Pooling/config.json say it"
+            f"{arguments.checkpoint} does not define a pooling; give a sentence-transformers directory, which defines it in "
+            "modules.json and 1_Pooling/config.json"
         )
     names, dtypes = (arguments.a, arguments.b), _dtypes(arguments.dtype)
     with progress(len(names) + len(set(dtypes))) as shown, products_on_one_thread():
@@ -50,7 +50,7 @@ def run(arguments: Namespace) -> int:
             _require_directions(side, given[-1][0])
         rounded = {}
         for dtype in dict.fromkeys(dtypes):
-            with _step(shown, f"what rounding to {dtype} does to the cosines of {len(texts)} texts", "computed"):
+            with _step(shown, f"rounding errors in {dtype} of the cosines of {len(texts)} texts", "computed"):
                 rounded[dtype] = _rounded(golden, dtype, arguments.device)
         a, b = (
             rounded[dtype].with_printing(printing).judge(values) for dtype, (values, printing) in zip(dtypes, given, strict=True)
@@ -76,7 +76,7 @@ def _texts(file: Path) -> list[str]:
     with reading(file, "texts", UsageError):
         texts = read_text(file).splitlines()
     if len(texts) < LEAST:
-        raise UsageError(f"{file} has {len(texts)} texts, one a line; expected at least {LEAST}: of fewer no pair has a rank")
+        raise UsageError(f"{file} has {len(texts)} texts (one per line), expected at least {LEAST}: fewer have no ranking of pairs")
     return texts
 
 
@@ -111,7 +111,7 @@ def _require_directions(side: str, embeddings: Array) -> None:
     """Raise `UsageError` if an embedding is zero, since its cosine is undefined."""
     empty = np.flatnonzero(~embeddings.any(1))
     if empty.size:
-        raise UsageError(f"{side}: the embedding of text {empty[0] + 1} is 0 all over, expected a vector that has a direction")
+        raise UsageError(f"{side}: the embedding of text {empty[0] + 1} is zero, expected a nonzero vector")
 
 
 def _stored(file: Path, golden: Golden) -> tuple[Array, Array]:
@@ -120,5 +120,7 @@ def _stored(file: Path, golden: Golden) -> tuple[Array, Array]:
     outputs = resolved(read(file).tables, golden.checkpoint.architecture, batch)
     embeddings = [o.known for o in outputs if o.name in ("embedding", EMBEDDING)]
     if len(embeddings) != 1 or np.isnan(embeddings[0].values).any():
-        raise UsageError(f"{file} has {', '.join(o.name for o in outputs)}; expected one table of embeddings, a whole row a text")
+        raise UsageError(
+            f"{file} has {', '.join(o.name for o in outputs)}; expected one table of embeddings with a complete row for each text"
+        )
     return embeddings[0].values, embeddings[0].units ** 2 / 12.0

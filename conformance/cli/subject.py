@@ -27,7 +27,7 @@ def subject(arguments: Namespace, sides: Sequence[str]) -> Golden:
         DependencyMissingError: the golden comes from a package that is not installed.
     """
     if arguments.checkpoint and arguments.golden:
-        raise UsageError(f"--checkpoint {arguments.checkpoint} and --golden {arguments.golden} are two networks; name one")
+        raise UsageError(f"--checkpoint {arguments.checkpoint} and --golden {arguments.golden} are two networks; give only one")
     if arguments.checkpoint:
         return from_directory(arguments.checkpoint, arguments.text or (), arguments.batch)
     saved = [Path(side) for side in sides if _is_saved(side)]
@@ -42,7 +42,7 @@ def subject(arguments: Namespace, sides: Sequence[str]) -> Golden:
 def _of_saved(path: Path, arguments: Namespace) -> Golden:
     """Return the network of a saved trace, with the inputs of the trace."""
     if arguments.text or arguments.batch:
-        raise UsageError(f"{path} was saved with inputs of its own; leave --text and --batch away")
+        raise UsageError(f"{path} was saved with its own inputs; omit --text and --batch")
     return recorded_on(read_recorded(path))
 
 

@@ -20,7 +20,7 @@ def run(arguments: Namespace) -> int:
     files = forms_of(arguments.output, (*FORMS, SAVED))
     alone = [path for path, form in files.items() if form == SAVED]
     if alone and len(names) > 1:
-        raise UsageError(f"{alone[0]} holds the activations of one implementation; name one, or write .html or .md")
+        raise UsageError(f"{alone[0]} holds the activations of one implementation; give only one, or write .html or .md")
     golden = subject(arguments, names)
     traces = [traced(name, golden, arguments) for name in names]
     found = trace_view(*traces)

@@ -129,7 +129,7 @@ def test_a_report_is_not_written_over_what_it_is_made_of(results: Path, capsys: 
     assert main(["report", str(file), "-o", str(file), "--format", "markdown"]) == 2
     assert file.read_bytes() == before
     assert main(["report", str(file), "-o", "out.doc"]) == 2
-    assert "give it a suffix of .html, .md, .json, .txt, .xml" in capsys.readouterr().err
+    assert "expected a suffix of .html, .md, .json, .txt, .xml" in capsys.readouterr().err
 
 
 def test_a_file_cut_short_is_told_as_such(results: Path, tmp_path: Path, capsys: Captured) -> None:

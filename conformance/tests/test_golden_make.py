@@ -330,7 +330,7 @@ def test_what_is_no_checkpoint_or_does_not_fit_it_makes_none(home: Path, tmp_pat
 def test_two_goldens_of_one_name_are_not_run_together(home: Path, copy: Path, tmp_path: Path, capsys: Told) -> None:
     both = ("--golden", str(home / "mine"), "--golden", str(copy / "mine"))
     assert _run("-i", "hf-eager", *both, out=tmp_path / "out") == 2
-    assert "another golden that is asked for is called 'mine', too" in capsys.readouterr().err
+    assert "another requested golden is also named 'mine'" in capsys.readouterr().err
 
 
 def test_the_shipped_ones_are_made_by_the_same_hands(tmp_path: Path) -> None:
