@@ -1,1 +1,1 @@
-"""Candidates: how they are found, built from tables, and watched while they run."""
+"""Candidates: finding them, building them from tables, and capturing their activations while they run."""

@@ -1,4 +1,4 @@
-"""Arrays of whatever library a candidate computes with: described before any value is touched, then read into NumPy."""
+"""Arrays of any library: described without accessing their values, then read into NumPy."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Described:
-    """An array whose values have not been read.
+    """The description of an array whose values have not been read.
 
     Attributes:
-        dtype: its name, as `float32`.
-        shape: the length of each axis.
-        device: a torch device string; None where its library has no devices.
-        read: the values in NumPy, those of a half format in float32; raises `CandidateError` where they cannot be read.
+        dtype: name of the dtype, such as `float32`.
+        shape: length of each axis.
+        device: torch device string; None if the array's library has no devices.
+        read: returns the values as a NumPy array, half-precision values in float32; raises `CandidateError` if they cannot be read.
     """
 
     dtype: str
@@ -32,24 +32,28 @@ class Described:
     read: Callable[[], Any]
 
     def __getitem__(self, index: Any) -> Any:
-        """An element, or several, as NumPy has them."""
+        """Return the elements at a NumPy index."""
         return self.read()[index]
 
 
 @dataclass(frozen=True)
 class Unreadable:
-    """What is no array, and why."""
+    """A value that is not an array, with the reason."""
 
     reason: str
 
 
 def held_in(dtype: str, values: Any) -> Described:
-    """NumPy's values as if they lay in an array of that dtype."""
+    """Return the description of an array of the given dtype with the given NumPy values."""
     return Described(dtype, values.shape, None, lambda: values)
 
 
 def described(value: Any) -> Described:
-    """What NumPy, torch or DLPack say of an array; `CandidateError` where it is none, or its own code raises."""
+    """Return the description of a NumPy array, a torch tensor or an object with `__dlpack__`.
+
+    Raises:
+        CandidateError: the value is not an array, or the value's own code raises an exception.
+    """
     if isinstance(value, Unreadable):
         raise CandidateError(value.reason)
     return value if isinstance(value, Described) else _guarded(partial(_described, value), value)
@@ -76,19 +80,19 @@ def _to_numpy(value: Any) -> Any:
 
 
 def _guarded(read: Callable[[], T], value: Any) -> T:
-    """What `read` returns; what the candidate's own object raises meanwhile is the candidate's error."""
+    """Return the result of `read`; convert an exception raised by the candidate's object `value` to `CandidateError`."""
     try:
         return read()
     except (CandidateError, KeyboardInterrupt):
         raise
-    except BaseException as error:  # sparse, nested, quantized, meta: each raises an error of its own; __dlpack__ may exit
+    except BaseException as error:  # sparse, nested, quantized and meta tensors raise different errors; __dlpack__ may exit
         layout, device = getattr(value, "layout", None), getattr(value, "device", None)
         what = f"a tensor of layout {layout} on {device}" if layout is not None else f"a {type(value).__name__}"
         raise CandidateError(f"{what} cannot be read: {type(error).__name__}: {error}") from error
 
 
 def tensors_in(value: Any) -> "Iterator[torch.Tensor]":
-    """The tensors in a value, itself or in mappings, lists and tuples of any depth, in their order."""
+    """Yield the tensors in a value in order: the value itself, or tensors nested in mappings, lists and tuples at any depth."""
     import torch
 
     if isinstance(value, torch.Tensor):

@@ -1,9 +1,10 @@
-"""Capturing a backward pass of an `nn.Module`: its activations, and the gradients of some result with respect to them.
+"""Capture of a backward pass of an `nn.Module`: its activations, and the gradients of a result with respect to them.
 
-A gradient is taken by a hook at the very tensor that a tap shows, so that it is the sum over all uses of that tensor, and where the
-tensor is changed in place later it is the gradient of what was there before. (A view that is changed in place has no place in the
-graph any more; there it is what arrives at the operation that its base came from.) Gradients of parameters are those that the pass
-leaves in `.grad`, as an optimizer finds them. Afterwards module and parameters are as they were.
+A gradient is captured by a hook on the tensor at the tap. It is therefore the sum over all uses of that tensor; if the tensor is
+modified in place later, it is the gradient with respect to the value before the modification. (A view that is modified in place
+is no longer part of the graph; for such a view, the gradient that arrives at the operation that produced its base is captured.)
+Gradients of parameters are read from `.grad` after the pass, as an optimizer reads them. The module and its parameters are
+restored afterwards.
 """
 
 import contextlib
@@ -33,24 +34,26 @@ def captured_with_gradients(
     show: Show = lambda name, tensor: [(name, tensor)],
     parameters: Callable[[Named], Named] = lambda named: named,
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Run `forward`, then go back from one of the activations; yield all activations, then the gradients under `NAME.grad`.
+    """Run `forward` and a backward pass from one activation; yield all activations, then the gradients under `NAME.grad`.
 
-    What is not reached has the gradient 0: a tapped tensor that was detached on the way, a parameter that does not learn. Not
-    yielded are the gradients of tensors that need none, as of what no parameter precedes, of a part of a tensor that is changed in
-    place, and of returned tensors that are not reached: a compiled graph does not compute further from what it returns.
+    A tensor that the backward pass does not reach has the gradient 0: a tapped tensor that was detached, or a parameter without
+    `requires_grad`. Three kinds of gradients are not yielded: those of tensors that do not require a gradient (no parameter
+    precedes them), those of a part of a tensor that is modified in place, and those of returned tensors that are not reached,
+    since a compiled graph does not compute further from the tensors that it returns.
 
     Args:
-        module: as for `captured`.
-        taps: likewise.
-        forward: likewise.
-        source: the activation to start from, as it is shown.
-        gradient: ∂L/∂source, in its shape.
-        show: what is shown of a tensor, by name. Gradients are shown in the same way where that only rearranges numbers, else not.
-        parameters: from the module's names of parameters and their gradients to those of the checkpoint.
+        module: module that is run, as for `captured`.
+        taps: tap of each activation by name, as for `captured`.
+        forward: runs the module and may return further activations by name, as for `captured`.
+        source: name of the activation at which the backward pass starts.
+        gradient: ∂L/∂source, in the shape of the activation.
+        show: maps (key, tensor) to the activations in the tensor, by name. It is also applied to a gradient, but only if it merely
+            rearranges the elements of a tensor; otherwise the gradient is not yielded.
+        parameters: converts pairs of the module's parameter names and gradients to those of the checkpoint.
 
     Raises:
-        CandidateError: nothing of that name is tapped or returned; or as `captured`.
-        NotApplicable: the forward pass does not record what a backward pass needs.
+        CandidateError: no activation named `source` is tapped or returned; or as raised by `captured`.
+        NotApplicable: `source` was computed without a record for the backward pass.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(2, 1, bias=False))
@@ -98,7 +101,7 @@ def captured_with_gradients(
 
 
 def _listen_at_base(tensor: torch.Tensor, put: Callable[[torch.Tensor], None]) -> None:
-    """What arrives at the operation that a view's base came from, if the view is all of it and is changed in place."""
+    """Pass the gradient of a view's base to `put`, if the view covers the whole base and is modified in place."""
     base = tensor._base
     if (
         base is None
@@ -113,13 +116,13 @@ def _listen_at_base(tensor: torch.Tensor, put: Callable[[torch.Tensor], None]) -
         if view is not None and view._version != version and gradient is not None:
             put(gradient.detach().clone().reshape(view.shape))
 
-    # The graph holds what listens to it: a tensor in there would hold itself.
+    # The graph holds a reference to its hooks: a strong reference to the tensor would create a cycle.
     viewed, number, version = ref(tensor), base.output_nr, tensor._version
     base.grad_fn.register_prehook(arrive)
 
 
 def _start(source: str, seen: Mapping[str, torch.Tensor], yielded: Named, show: Show) -> torch.Tensor:
-    """The activation as it is shown, differentiable."""
+    """Return the differentiable tensor of the activation named `source`."""
     for key, tensor in seen.items():
         for name, part in show(key, tensor):
             if name == source:
@@ -131,7 +134,7 @@ def _start(source: str, seen: Mapping[str, torch.Tensor], yielded: Named, show: 
 
 @contextlib.contextmanager
 def _without_gradients(module: nn.Module) -> Iterator[None]:
-    """Every `.grad` empty inside, and afterwards as it was."""
+    """Clear `.grad` of every parameter inside the context, and restore it afterwards."""
     before = {p: p.grad for p in module.parameters()}
     try:
         for p in before:
@@ -143,7 +146,7 @@ def _without_gradients(module: nn.Module) -> Iterator[None]:
 
 
 def _only_rearranges(show: Show, key: str, tensor: torch.Tensor) -> bool:
-    """Whether what is shown has each number of the tensor once: then the gradient has the same layout."""
+    """Return whether `show` returns each element of the tensor exactly once, so that it can be applied to a gradient."""
     numbers = torch.arange(tensor.numel(), dtype=torch.float64, device=tensor.device)
     parts = [part.double().flatten() for _, part in show(key, numbers.reshape(tensor.shape))]
     shown = torch.cat(parts).sort().values

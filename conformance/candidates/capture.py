@@ -1,9 +1,9 @@
-"""Capturing interior activations of an `nn.Module`, by hooks that leave no trace.
+"""Capture of interior activations of an `nn.Module` by temporary hooks.
 
-A tap says where an activation is taken: the output of a module, one element of a tuple or a mapping that it returns, or one of
-its inputs. The forward pass runs in a thread of its own and hands each tensor over as it is computed, so that the consumer works
-while it goes on and no more than a few activations exist at a time, however deep the network. A consumer of small batches takes
-them all at once, within `at_once`, without a second thread.
+A tap specifies where an activation is captured: the output of a module, one element of a tuple or mapping that the module returns,
+or one of its inputs. The forward pass runs in its own thread and passes on each tensor when it is computed, so that the consumer
+works in parallel and only a few activations exist at a time, independent of the depth of the network. Inside the context
+`at_once`, meant for small batches, all activations are captured before the first is consumed, without a second thread.
 """
 
 import contextlib
@@ -21,18 +21,21 @@ from torch import nn
 from conformance.errors import CandidateError, RegistrationError, UsageError
 from conformance.model.batch import TorchBatch
 
-DEPTH = 2  # activations in flight: one being judged, one waiting.
+DEPTH = 2  # size of the queue of activations: one being judged, one waiting
 
 
 @dataclass(frozen=True)
 class Tap:
-    """Where in a module tree an activation is found.
+    """The place in a module tree at which an activation is captured.
 
     Attributes:
-        path: the module's, as in `named_modules`; a module that stands at several paths may be named by any.
-        what: its output, or its input.
-        element: which element of a tuple that it returns or takes, or the key of a mapping or of a keyword argument.
-        call: which of its calls, where a module is used more than once in a forward pass.
+        path: path of the module as in `named_modules`; any of its paths if it is registered at several.
+        what: `output` or `input` of the module.
+        element: index in the tuple of outputs or inputs, or key of a mapping or keyword argument.
+        call: index of the call, if the module is called more than once in a forward pass.
+
+    Raises:
+        UsageError: `what` is neither `output` nor `input`.
 
     Example:
         >>> Tap("encoder.norm", "input").element
@@ -50,7 +53,7 @@ class Tap:
 
 
 class _Abandoned(BaseException):
-    """Raised inside the forward pass when the consumer has stopped."""
+    """An exception raised inside the forward pass after the consumer has stopped."""
 
 
 _END = object()
@@ -59,7 +62,7 @@ _AT_ONCE = contextvars.ContextVar("at once", default=False)
 
 @contextlib.contextmanager
 def at_once() -> Iterator[None]:
-    """Forward passes in here run to their end, in the thread of their caller, before their first activation is seen."""
+    """Let `captured` run each forward pass to its end, in the caller's thread, before it yields the first activation."""
     token = _AT_ONCE.set(True)
     try:
         yield
@@ -68,20 +71,26 @@ def at_once() -> Iterator[None]:
 
 
 def is_at_once() -> bool:
-    """Whether this is inside `at_once`."""
+    """Return whether the context `at_once` is active."""
     return _AT_ONCE.get()
 
 
 def captured(
     module: nn.Module, taps: Mapping[str, Tap], forward: Callable[[], Mapping[str, Any] | None]
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Run `forward` and yield (activation name, tensor copy) as its hooks fire, then what `forward` itself returns by name.
+    """Run `forward` and yield (activation name, copy of the tensor): first those at the taps, then those that `forward` returns.
 
-    Copies are taken at the hook, since in-place operations alter tensors later. Hooks are removed whatever happens; an exception
-    of the forward pass is raised here. No gradients are recorded.
+    Tensors are copied in the hook, since in-place operations may modify them later. The hooks are always removed. No gradients
+    are recorded.
+
+    Args:
+        module: module that is run.
+        taps: tap of each activation, by name.
+        forward: runs the module; may return further activations by name. Its exceptions are raised here.
 
     Raises:
-        RegistrationError: a tap names a module that does not exist, or an element that it does not have.
+        RegistrationError: a tap names a module that does not exist, or an element that the module does not have.
+        CandidateError: `forward` returns a value that is not a tensor.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
@@ -94,7 +103,7 @@ def captured(
 
 
 def require_modules(module: nn.Module, taps: Mapping[str, Tap]) -> Mapping[str, nn.Module]:
-    """Every submodule by its paths; `RegistrationError` where a tap names one that does not exist."""
+    """Return every submodule by its paths; raise `RegistrationError` if a tap names a module that does not exist."""
     modules = dict(module.named_modules(remove_duplicate=False))
     missing = [tap.path for tap in taps.values() if tap.path not in modules]
     if missing:
@@ -138,7 +147,7 @@ def _streamed(
             with contextlib.suppress(_Abandoned):
                 put(error)
 
-    # The caller's context goes along: what it has set for itself holds in the worker as well.
+    # The thread inherits the caller's context variables.
     worker = threading.Thread(target=contextvars.copy_context().run, args=(work,), name="forward", daemon=True)
     worker.start()
     try:
@@ -152,9 +161,10 @@ def _streamed(
 
 
 class Showing(nn.Module):
-    """A module whose forward pass returns its activations by name: to be traced or exported with its interior as outputs.
+    """A module whose forward pass returns its activations by name, so that it can be traced or exported with them as outputs.
 
-    (B, S) ids, mask and token types -> what `forward`, given a batch of them, makes at the taps, then what it returns by name.
+    Its inputs are token ids, attention mask and token types, (B, S) each. Its outputs are the activations at the taps while
+    `forward` runs on a batch of these inputs, then the activations that `forward` returns by name.
 
     Example:
         >>> net = nn.Sequential(nn.Embedding(9, 4))
@@ -171,14 +181,21 @@ class Showing(nn.Module):
         forward: Callable[[TorchBatch], Mapping[str, Any] | None],
         shown: Callable[[str, torch.Tensor], Iterable[tuple[str, torch.Tensor]]] = lambda name, tensor: [(name, tensor)],
     ) -> None:
-        """`shown` may give several activations of what a tap gives."""
+        """Wrap a module.
+
+        Args:
+            module: the module that is run.
+            taps: tap of each key.
+            forward: runs the module on a batch; may return further activations by name.
+            shown: maps (key, tensor at the tap) to one or several activations, by name.
+        """
         super().__init__()
         self.module, self._taps, self._forward, self._shown = module, dict(taps), forward, shown
 
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor
     ) -> dict[str, torch.Tensor]:
-        """Every activation, in the order of computation."""
+        """Return every activation by name, in the order of computation."""
         found: dict[str, torch.Tensor] = {}
         batch = TorchBatch(input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
         modules = dict(self.module.named_modules(remove_duplicate=False))
@@ -189,7 +206,13 @@ class Showing(nn.Module):
 
 @contextlib.contextmanager
 def hooked(modules: Mapping[str, nn.Module], taps: Mapping[str, Tap], put: Callable[[str, torch.Tensor], None]) -> Iterator[None]:
-    """Hooks at every tapped module, one a module and direction, removed at the end; `put` is given the tensors themselves."""
+    """Register one hook per tapped module and direction, and remove them at the end.
+
+    Args:
+        modules: every submodule by its paths.
+        taps: tap of each activation, by name.
+        put: called with the name and the tensor, which is not copied.
+    """
     at: dict[tuple[int, str], list[tuple[str, Tap]]] = {}
     for name, tap in taps.items():
         at.setdefault((id(modules[tap.path]), tap.what), []).append((name, tap))
@@ -218,19 +241,23 @@ def hooked(modules: Mapping[str, nn.Module], taps: Mapping[str, Tap], put: Calla
 
 
 def _parts(result: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """What a module returned, by position and by key."""
+    """Return the elements of a module's result by position and by key."""
     if isinstance(result, Mapping):
         return tuple(result.values()), result
     return (tuple(result) if isinstance(result, (tuple, list)) else (result,)), {}
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy, since in-place operations alter the tensor later."""
+    """Return a copy of a tensor, since in-place operations may modify the tensor later."""
     return tensor.detach().clone()
 
 
 def returned(value: Any, name: str) -> torch.Tensor:
-    """The tensor that a forward pass returns by that name, or the first of several; `CandidateError` where there is none."""
+    """Return the tensor that a forward pass returned under a name, or the first of several.
+
+    Raises:
+        CandidateError: there is no tensor.
+    """
     tensor = _tensor_at(value, 0, name)
     if tensor is None:
         raise CandidateError(f"{name}: None is returned, expected a tensor")
@@ -238,7 +265,7 @@ def returned(value: Any, name: str) -> torch.Tensor:
 
 
 def _tensor_at(value: Any, element: int | str, name: str, error: type[CandidateError] = CandidateError) -> torch.Tensor | None:
-    """The tensor at `element`, or `value` itself where it is one; None where there is None; raises `error` for anything else."""
+    """Return `value` if it is a tensor, else its element at `element`; None if that is None; raise `error` for anything else."""
     if not isinstance(value, torch.Tensor):
         try:
             value = value[element]

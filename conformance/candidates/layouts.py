@@ -1,8 +1,9 @@
-"""Layouts of parameters: how a module's own tensor is made of Hugging Face's, and taken apart again.
+"""Layouts of parameters: packing Hugging Face's parameters into a module's own tensors, and unpacking them.
 
-A layout packs one or several parameters into one tensor and unpacks it; both ways are exact, so a mapping made of layouts can be
-checked by going there and back. Layouts nest: `transposed(fused(query, key, value))`. In names, `{layer}` stands for each layer,
-from 0; where a layer has several parts in one list, `{2*layer}` and `{2*layer+1}` are the numbers of its first and second.
+A layout packs one or several parameters into one tensor and unpacks that tensor. Both directions are exact, so a mapping made of
+layouts can be checked by a round trip. Layouts can be nested: `transposed(fused(query, key, value))`. In names, `{layer}` stands
+for the index of each layer, from 0. If a module keeps two parts of each layer in one list, `{2*layer}` and `{2*layer+1}` are the
+indices of the first and the second part.
 """
 
 import re
@@ -24,14 +25,14 @@ _LAYER = re.compile(r"\{(?:(\d+)\*)?layer(?:\+(\d+))?\}")
 
 @dataclass(frozen=True)
 class Layout:
-    """A reversible way of holding parameters.
+    """A reversible layout of parameters in one tensor.
 
     Attributes:
-        names: Hugging Face's names, with `{layer}` where they are patterns.
-        pack: from the parameters, in the order of the names, to the module's tensor.
-        unpack: the other way, given the parameters' shapes.
-        again: whether the parameters are used elsewhere as well (a tied decoder).
-        across: whether one tensor holds every layer.
+        names: Hugging Face's names of the parameters; patterns contain `{layer}`.
+        pack: maps the parameters, in the order of the names, to the module's tensor.
+        unpack: maps the module's tensor and the parameters' shapes to the parameters.
+        again: whether the parameters are also mapped elsewhere (a tied decoder).
+        across: whether one tensor holds the parameters of every layer.
 
     Example:
         >>> a = load_golden("tiny").checkpoint.architecture
@@ -51,14 +52,14 @@ class Layout:
 
 
 def plain(name: "str | Layout") -> Layout:
-    """The parameter as it is; a layout is returned as it is."""
+    """Return the layout that holds one parameter unchanged; a layout is returned as it is."""
     if isinstance(name, Layout):
         return name
     return Layout((name,), lambda parts, _: parts[0], lambda whole, _s, _a: [whole])
 
 
 def transposed(inner: str | Layout) -> Layout:
-    """Axes reversed: a kernel of (in, out), as TensorFlow and JAX have it, for a weight of (out, in).
+    """Return a layout with reversed axes: a kernel of (in, out), as in TensorFlow and JAX, for a weight of (out, in).
 
     Example:
         >>> transposed("bert.pooler.dense.weight").names
@@ -68,17 +69,17 @@ def transposed(inner: str | Layout) -> Layout:
 
 
 def permuted(inner: str | Layout, axes: Sequence[int]) -> Layout:
-    """Axes in another order: axis i is axis `axes[i]` of `inner`, as in `numpy.transpose`.
+    """Return a layout with permuted axes: axis i is axis `axes[i]` of `inner`, as in `numpy.transpose`.
 
     Args:
         inner: a name or a layout.
         axes: each axis of `inner` once.
 
     Raises:
-        UsageError: `axes` is no permutation.
+        UsageError: `axes` is not a permutation.
 
     Example:
-        A weight of (heads, in, d), as TransformerLens has it; `per_head` gives (heads, d, in):
+        A weight of (heads, in, d), as in TransformerLens; `per_head` gives (heads, d, in):
 
         >>> a = load_golden("tiny").checkpoint.architecture
         >>> permuted(per_head("q"), (0, 2, 1)).pack([np.zeros((32, 32))], a).shape
@@ -91,7 +92,7 @@ def permuted(inner: str | Layout, axes: Sequence[int]) -> Layout:
 
 
 def _with_axes(inner: str | Layout, there: Callable[[Array], Array], back: Callable[[Array], Array]) -> Layout:
-    """The layout with its axes in another order, and the way back."""
+    """Return a layout that applies `there` after packing and `back` before unpacking."""
     layout = plain(inner)
     return Layout(
         layout.names,
@@ -103,7 +104,7 @@ def _with_axes(inner: str | Layout, there: Callable[[Array], Array], back: Calla
 
 
 def fused(*inners: str | Layout, axis: int = 0) -> Layout:
-    """Several side by side along `axis`: query, key and value in one product.
+    """Return a layout that concatenates several layouts along `axis`: query, key and value in one product.
 
     Example:
         >>> attention = "bert.encoder.layer.{layer}.attention.self"
@@ -124,7 +125,7 @@ def fused(*inners: str | Layout, axis: int = 0) -> Layout:
 
 
 def per_head(inner: str | Layout, axis: int = 0) -> Layout:
-    """`axis` of H features as two, heads and features of a head: (H, in) as (h, d, in).
+    """Return a layout that splits `axis`, of H features, into two axes, heads and features of a head: (H, in) becomes (h, d, in).
 
     Example:
         >>> transposed(per_head("q")).names
@@ -145,7 +146,7 @@ def per_head(inner: str | Layout, axis: int = 0) -> Layout:
 
 
 def interleaved(*inners: str | Layout) -> Layout:
-    """Several of (H, …) with their heads by turns: rows of head 0 of the first, of the second, …, then head 1: (n H, …).
+    """Return a layout that interleaves n tensors of (H, …) by head: head 0 of each tensor, then head 1 of each, …: (n H, …).
 
     Example:
         >>> interleaved("q", "k", "v").names
@@ -164,9 +165,9 @@ def interleaved(*inners: str | Layout) -> Layout:
 
 
 def stacked(*inners: str | Layout) -> Layout:
-    """Several of one shape with a new first axis, as by `numpy.stack`: query, key and value as (3, H, in).
+    """Return a layout that stacks tensors of one shape along a new first axis: query, key and value as (3, H, in).
 
-    One alone is that of every layer, `{layer}` in its names, with the layers as first axis.
+    A single layout, with `{layer}` in its names, is stacked over all layers: the first axis is the layer.
 
     Example:
         >>> stacked("layer.{layer}.bias").across
@@ -202,7 +203,7 @@ def _of_layers(layout: Layout) -> Layout:
 
 
 def tied(inner: str | Layout) -> Layout:
-    """A second use of parameters that are mapped elsewhere too: a decoder tied to the word embeddings.
+    """Return a layout for a second use of parameters that are also mapped elsewhere: a decoder tied to the word embeddings.
 
     Example:
         >>> tied("bert.embeddings.word_embeddings.weight").again
@@ -213,7 +214,7 @@ def tied(inner: str | Layout) -> Layout:
 
 
 def _shared(layouts: Sequence[Layout], parts: Sequence[T]) -> list[tuple[Layout, Sequence[T]]]:
-    """Each layout with its own share of the parts."""
+    """Return each layout with the parts that belong to it."""
     shared, start = [], 0
     for layout in layouts:
         shared.append((layout, parts[start : start + len(layout.names)]))
@@ -222,12 +223,12 @@ def _shared(layouts: Sequence[Layout], parts: Sequence[T]) -> list[tuple[Layout,
 
 
 def is_layered(pattern: str) -> bool:
-    """Whether the pattern has `{layer}`, or a multiple of it."""
+    """Return whether the pattern contains `{layer}` or a multiple of it."""
     return _LAYER.search(pattern) is not None
 
 
 def in_layer(pattern: str, layer: int) -> str:
-    """The name in a layer.
+    """Return the name that a pattern stands for in a layer.
 
     Example:
         >>> in_layer("blocks.{2*layer+1}.weight", 3)
@@ -237,7 +238,7 @@ def in_layer(pattern: str, layer: int) -> str:
 
 
 def each_layer(pattern: str, text: str) -> str:
-    """The pattern with a text in the place of the layer's number, such as `*` for a pattern of the shell.
+    """Return the pattern with a text in place of the layer's index, such as `*` for a shell pattern.
 
     Example:
         >>> each_layer("blocks.{2*layer+1}.weight", "*")
@@ -247,5 +248,5 @@ def each_layer(pattern: str, text: str) -> str:
 
 
 def expanded(pattern: str, layers: int) -> list[str]:
-    """The pattern for each layer, or itself where it has no `{layer}`."""
+    """Return the name for each layer; the pattern alone if it has no `{layer}`."""
     return [in_layer(pattern, i) for i in range(layers)] if is_layered(pattern) else [pattern]

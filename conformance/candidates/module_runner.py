@@ -1,4 +1,4 @@
-"""A runner that says which module it runs, so that its weights, flags and state dict can be looked at."""
+"""A runner that exposes its module, so that checks can inspect the module's weights, flags and state dict."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class ModuleRunner:
-    """A module, and what running it on a batch yields.
+    """A runner together with the module that it runs.
 
     Attributes:
-        module: the very one that runs, not a copy.
-        call: of a batch, activations by name or pairs of them.
-        gradients: of a batch, the name of an activation and the gradient with respect to it, the same and `NAME.grad` for each
-            gradient, as `conformance.captured_with_gradients` yields them; None: there is no backward pass.
-        trainer: of a `conformance.Training`, a function that does a step of training on a batch and gives what
-            `conformance.captured_step` yields of it; None: it has no training loop.
-        initial: yields the checkpoint's name and the value of each parameter before training, drawn anew from torch's random
-            numbers for the architecture that was prepared; None: it does not say what training starts from.
-        evaluation_only: whether it is not meant to be trained, and so has no dropout.
+        module: the module that is run, not a copy of it.
+        call: maps a batch to a mapping of activations by name, or to pairs of name and activation.
+        gradients: maps a batch, the name of an activation and the gradient with respect to that activation to the activations and,
+            under `NAME.grad`, the gradients, as `conformance.captured_with_gradients` yields them; None: there is no backward pass.
+        evaluation_only: whether the module is not meant to be trained, and therefore has no dropout.
+        trainer: maps a `conformance.Training` to a function that does one training step on a batch and returns what
+            `conformance.captured_step` yields; None: there is no training loop.
+        initial: yields the checkpoint's name and the value of each parameter before training, newly drawn from torch's random
+            number generator for the prepared architecture; None: the values at the start of training are not available.
 
     Example:
         >>> runner = ModuleRunner(nn.Identity(), lambda batch: {"logits": batch})
@@ -39,11 +39,15 @@ class ModuleRunner:
     initial: Callable[[], Any] | None = None
 
     def __call__(self, batch: Any) -> Any:
-        """Run it."""
+        """Run the module on a batch."""
         return self.call(batch)
 
     def train(self, mode: bool = True) -> None:
-        """Training mode or eval mode, as `nn.Module.train`; raises `Unsupported` where it is for evaluation only."""
+        """Set training mode or eval mode, as `nn.Module.train`.
+
+        Raises:
+            Unsupported: training mode is requested, and the module is for evaluation only.
+        """
         if mode and self.evaluation_only:
             raise Unsupported("it is declared to be for evaluation only")
         self.module.train(mode)

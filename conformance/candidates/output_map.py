@@ -1,4 +1,4 @@
-"""What a module's tensor shows: which activations, and how they are brought to their layout."""
+"""The mapping from a module's tensor to the activations that it contains."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,11 @@ from conformance.errors import RegistrationError
 
 @dataclass(frozen=True)
 class OutputMap:
-    """What a module's tensor shows: activations, after `function` has brought it to their layout (one tensor a name).
+    """The activations that a module's tensor contains, and the function that computes them from the tensor.
+
+    Attributes:
+        names: names of the activations.
+        function: maps the tensor to one tensor in the activation's layout for each name.
 
     Example:
         A module that returns (sequence, batch, feature):
@@ -25,7 +29,11 @@ class OutputMap:
     function: Callable[[torch.Tensor], Any]
 
     def show(self, tensor: torch.Tensor) -> list[tuple[str, Any]]:
-        """What is seen in a tensor, by name; `RegistrationError` where the function gives another number of tensors."""
+        """Return the activations in a tensor as pairs of name and tensor.
+
+        Raises:
+            RegistrationError: the function returns a different number of tensors than there are names.
+        """
         made = self.function(tensor)
         parts = [made] if isinstance(made, torch.Tensor) else list(made)
         if len(parts) != len(self.names):
@@ -34,7 +42,7 @@ class OutputMap:
 
     @classmethod
     def of(cls, value: "str | tuple[str, ...] | OutputMap") -> "OutputMap":
-        """One name: the tensor itself. Several: equal parts of its last axis, as of a fused product."""
+        """Return the map for one name (the tensor itself) or several (equal parts of its last axis, as in a fused product)."""
         if isinstance(value, OutputMap):
             return cls((value.names,), value.function) if isinstance(value.names, str) else value
         if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Finding implementations: by entry point, or as `package.module:object`. Imports a plug-in only when it is asked for."""
+"""The registry of implementations: lookup by entry point or as `package.module:object`; a plug-in is imported only when loaded."""
 
 import ast
 import importlib
@@ -26,35 +26,35 @@ Runner = Callable[[Any], Mapping[str, Any] | Iterator[tuple[str, Any]]]
 
 
 class Implementation(Protocol):
-    """The base protocol: any object with `prepare`; a function of the same arguments serves as well.
+    """The base protocol of implementations: any object with `prepare`, or a function with the arguments of `prepare`.
 
-    A runner is a function of a batch. It returns a mapping of activation names to arrays (NumPy, torch, or anything with
-    `__dlpack__`), or yields pairs of them in the order of computation. A batch has `input_ids`, `token_type_ids` and
-    `attention_mask`, int64 tensors (B, S) on the device; the last two are None where a check omits them, and
-    `batch.filled()` has zeros and ones for them; `batch.numpy()` and `batch.filled().numpy()` are the same in NumPy.
+    A runner is a function of a batch. It returns a mapping of activation names to arrays (NumPy, torch, or any object with
+    `__dlpack__`), or yields pairs of name and array in the order of computation. A batch has `input_ids`, `token_type_ids` and
+    `attention_mask`, int64 tensors (B, S) on the device. The last two are None where a check omits them; `batch.filled()` replaces
+    them with zeros and ones. `batch.numpy()` and `batch.filled().numpy()` return the same batches as NumPy arrays.
 
-    All else is optional, and asked for by the checks that need it. An implementation may have
+    All other attributes are optional, and used only by the checks that need them. An implementation may have
 
-    - `supports(architecture, device, dtype)`, or the same under the name `supported`: None, or the reason for which a case is
-      skipped;
-    - `features`: names of what it can do beyond the encoder of the paper, of `relative_key`, `relative_key_query`, `is_decoder`,
-      `add_cross_attention` and `pruned_heads` (of the architecture), `position_ids` and `attention_mask_3d` (inputs that a batch
-      may have besides; a decoder with cross-attention gets `encoder_hidden_states`, (B, T, H) in float64, and
-      `encoder_attention_mask`). Goldens for what is not named are skipped, with the reason;
+    - `supports(architecture, device, dtype)`, or the same under the name `supported`: returns None, or the reason for which a case
+      is skipped;
+    - `features`: names of features that it supports beyond the encoder of the paper: `relative_key`, `relative_key_query`,
+      `is_decoder`, `add_cross_attention` and `pruned_heads` (of the architecture), `position_ids` and `attention_mask_3d`
+      (additional inputs of a batch; a decoder with cross-attention gets `encoder_hidden_states`, (B, T, H) in float64, and
+      `encoder_attention_mask`). Goldens that need a feature that is not named are skipped, with the reason;
     - `evaluation_only = True`: it is not meant to be trained.
 
     A runner may have
 
-    - `gradients(batch, name, gradient)`: the gradient with respect to the activation of that name is given; yields what the runner
-      yields, and each gradient as `NAME.grad` (`conformance.captured_with_gradients` does it for a module);
-    - `train(mode)`: as modules have it, for `training-mode`. Dropouts are exposed like other activations, and
+    - `gradients(batch, name, gradient)`: takes the name of an activation and the gradient with respect to it; yields the same
+      activations as the runner, and each gradient as `NAME.grad` (`conformance.captured_with_gradients` does so for a module);
+    - `train(mode)`: as in `nn.Module`, for `training-mode`. Dropouts are exposed like other activations, and
       `checkpoint.architecture` has their rates;
-    - `trainer(training)`: for `optimizer-step` and `schedule`, of a `conformance.Training` a function of a batch that does one step
-      and yields `NAME.grad` and `NAME` of each parameter that learns (`conformance.captured_step` does it for a module);
-    - `initial()`: for `initialization`, draws parameters anew and yields them by the checkpoint's names.
+    - `trainer(training)`: for `optimizer-step` and `schedule`; maps a `conformance.Training` to a function of a batch that does one
+      step and yields `NAME.grad` and `NAME` of each trained parameter (`conformance.captured_step` does so for a module);
+    - `initial()`: for `initialization`; draws new parameters and yields them by the checkpoint's names.
 
     Example:
-        A function as a candidate. It looks its first step up rightly; without an output of the network it does not conform:
+        A function as a candidate. Its only activation is correct, but it exposes no output of the network and does not conform:
 
         >>> def words(checkpoint, device, dtype):
         ...     table = checkpoint.state_dict(dtype, device)["bert.embeddings.word_embeddings.weight"]
@@ -65,22 +65,22 @@ class Implementation(Protocol):
     """
 
     def prepare(self, checkpoint: Any, device: str, dtype: str) -> Runner:
-        """A runner for this checkpoint on this device in this dtype.
+        """Return a runner for a checkpoint on a device in a dtype.
 
         Args:
-            checkpoint: has `architecture` (the names of Hugging Face's config), `weights` (float64 NumPy, read-only, by Hugging
-                Face's names as in `BertForPreTraining`), `state_dict(dtype, device)` (the same in torch), and `path`, a
-                safetensors file.
-            device: any torch device, as "cpu" or "cuda:0".
-            dtype: its name, as "float32".
+            checkpoint: has `architecture` (with the names of Hugging Face's config), `weights` (read-only float64 NumPy arrays by
+                Hugging Face's names as in `BertForPreTraining`), `state_dict(dtype, device)` (the same weights in torch), and
+                `path`, a safetensors file.
+            device: torch device string, such as "cpu" or "cuda:0".
+            dtype: name of the dtype, such as "float32".
 
         Raises:
-            Unsupported: this case cannot be run; it is skipped with that reason.
+            Unsupported: the case cannot be run; it is skipped with this reason.
         """
 
 
 class Isolated:
-    """Base of implementations that run no code of theirs in this process: what is here is out of their reach."""
+    """The base class of implementations whose own code does not run in this process."""
 
 
 @dataclass(frozen=True)
@@ -95,26 +95,29 @@ class Registered:
 
 @dataclass(frozen=True)
 class _Prepare:
-    """A bare `prepare` function, as an implementation."""
+    """An implementation made of a `prepare` function."""
 
     prepare: Callable[[Any, str, str], Runner]
 
 
 def as_implementation(found: Any) -> Implementation:
-    """`found` itself where it has `prepare`; a function serves as `prepare`; a bare `nn.Module` or class of them is mapped.
+    """Return an object as an implementation.
+
+    An object with `prepare` is returned as it is; a function is used as `prepare`; an `nn.Module` or a subclass of it is mapped
+    automatically.
 
     Raises:
-        UsageError: it is anything else, or a function of other arguments.
+        UsageError: the object is none of these, or a function with other arguments.
     """
     make_first_calls()
-    if hasattr(found, "named_modules") and not hasattr(found, "prepare"):  # a class of `nn.Module`, or a module
+    if hasattr(found, "named_modules") and not hasattr(found, "prepare"):  # an `nn.Module` or a subclass of it
         from conformance.mapping.mapped import MappedModule
 
         return MappedModule(found, found.__name__ if isinstance(found, type) else type(found).__name__)
     if isinstance(found, type):
         raise UsageError(f"{found.__name__} is a class; give an object of it: {found.__name__}()")
     if hasattr(found, "prepare"):
-        return found  # type: ignore[no-any-return]  # anything with prepare() is one
+        return found  # type: ignore[no-any-return]  # any object with prepare() is an implementation
     if callable(found):
         _require_arguments(found)
         return _Prepare(found)
@@ -122,10 +125,10 @@ def as_implementation(found: Any) -> Implementation:
 
 
 def _require_arguments(function: Callable[..., Any]) -> None:
-    """Raise `UsageError` for a function that cannot be called as `prepare` is."""
+    """Raise `UsageError` for a function that cannot be called with the arguments of `prepare`."""
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # of a function that is not Python's
+    except (TypeError, ValueError):  # a function that is not written in Python
         return
     try:
         signature.bind("checkpoint", "device", "dtype")
@@ -137,17 +140,17 @@ def _require_arguments(function: Callable[..., Any]) -> None:
 
 
 def supports_of(candidate: Any) -> Callable[[Any, str, str], Any] | None:
-    """Its `supports`, or where it has none its `supported`, as a `TorchImplementation` calls it; None where it has neither."""
+    """Return the candidate's `supports`, else its `supported` (as in `TorchImplementation`); None if it has neither."""
     found: Callable[[Any, str, str], Any] | None = getattr(candidate, "supports", None) or getattr(candidate, "supported", None)
     return found
 
 
 def name_of(implementation: Any) -> str:
-    """What a result calls it: the name that was asked for, else the object's own `name`, its function's or its class's."""
+    """Return the name used in results: the requested name, else the object's `name`, its `__name__`, or the name of its class."""
     if isinstance(implementation, str):
         return implementation
     for attribute in ("name", "__name__"):
-        with suppress(Exception):  # what the candidate's own code raises
+        with suppress(Exception):  # the candidate's own code may raise any exception
             if isinstance(name := getattr(implementation, attribute, None), str) and name:
                 return str.__str__(name)
     return type(implementation).__name__
@@ -160,7 +163,7 @@ def _entry_points() -> dict[str, metadata.EntryPoint]:
 
 
 def registered() -> list[Registered]:
-    """Every registered implementation, by name."""
+    """Return every registered implementation, sorted by name."""
     return [_described(e) for e in _entry_points().values()]
 
 
@@ -171,14 +174,14 @@ def _described(entry: metadata.EntryPoint) -> Registered:
 
 
 def load(implementation: str | Any) -> Implementation:
-    """The implementation of that name, or made of that object (`as_implementation`).
+    """Return the implementation with a name, or the one made of an object (`as_implementation`).
 
-    A name is registered, `cmd:` and the command line of a program, the file of an exported program or of a recorded trace, or
-    `package.module:object`.
+    A name is a registered name, `cmd:` followed by the command line of a program, the path of an exported program or of a recorded
+    trace, or `package.module:object`.
 
     Raises:
-        UnknownNameError: nothing of that name, with the nearest names that there are.
-        UsageError: the object is none.
+        UnknownNameError: there is no implementation of that name; the message lists the nearest names.
+        UsageError: the object is not an implementation.
         PluginError: its import failed.
     """
     if not isinstance(implementation, str):
@@ -192,7 +195,12 @@ def load(implementation: str | Any) -> Implementation:
 
 
 def require_known(name: str) -> None:
-    """Raise `UnknownNameError` for a name that nothing is registered under, `UsageError` where there is no such program."""
+    """Check, without importing it, that an implementation of that name can exist.
+
+    Raises:
+        UnknownNameError: the name is not registered, and neither a file, a command nor `module:object`.
+        UsageError: the program of a command does not exist.
+    """
     entries = _entry_points()
     if _is_command(name) and name not in entries:
         from conformance.candidates.command import arguments_of
@@ -206,7 +214,7 @@ def require_known(name: str) -> None:
 
 
 def _objects_in(name: str) -> list[str]:
-    """What a module or a file of this name, which is read and not imported, defines at its top level."""
+    """Return the public names that a module or file defines at its top level; its source is parsed, not imported."""
     file = Path(name if name.endswith(".py") else f"{name.replace('.', '/')}.py")
     folders = [Path(), *map(Path, sys.path)]
     found = next((folder / file for folder in folders if (folder / file).is_file()), None)
@@ -230,7 +238,7 @@ def _is_command(name: str) -> bool:
 
 
 def described_by(name: str) -> tuple[str, str] | None:
-    """Which public class a name that is no module's is an argument of, and the argument: a command line or a file; else None."""
+    """Return the public class for a command line or file, and its argument; None for a name of any other kind."""
     if _is_command(name):
         return "Command", name
     if not _is_file(name):
@@ -239,19 +247,19 @@ def described_by(name: str) -> tuple[str, str] | None:
 
 
 def _made(name: str) -> Any:
-    """To load an exported program may run its code, which happens to what the user names alone."""
+    """Make the implementation with a name that is not registered. Loading an exported program may run code in the file."""
     found = described_by(name)
     return getattr(importlib.import_module("conformance"), found[0])(found[1]) if found else resolved(name)
 
 
 def resolved(name: str) -> Any:
-    """The object at `package.module:object` or `FILE.py:object`.
+    """Return the object at `package.module:object` or `FILE.py:object`.
 
     Raises:
-        UnknownNameError: there is no such module, or it has no such object.
+        UnknownNameError: there is no such module or file, or it has no such object.
     """
     module, _, path = name.partition(":")
-    importlib.import_module("implementations")  # ours, before a folder of that name here can take its place
+    importlib.import_module("implementations")  # imported first, so that a local folder of that name cannot shadow it
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as `python -m` does
     found: Any = _from_file(Path(module)) if module.endswith(".py") else _from_path(module, name)
@@ -274,7 +282,7 @@ def _from_path(module: str, name: str) -> Any:
 
 
 def _from_file(file: Path) -> Any:
-    """The module in a file, which may import its neighbours."""
+    """Return the module in a file; it may import other modules of its folder."""
     if not file.is_file():
         raise UnknownNameError(f"there is no file {str(file)!r}")
     sys.path.insert(0, str(file.resolve().parent))
@@ -290,17 +298,21 @@ def _imported(importer: Callable[[], Any], label: str) -> Implementation:
         return as_implementation(found)
     except UsageError as error:
         raise UsageError(f"{label}: {error}") from error
-    except Exception as error:  # of an attribute that is computed
+    except Exception as error:  # a computed attribute may raise any exception
         raise PluginError(f"{label} cannot be looked into: {type(error).__name__}: {error}") from error
 
 
 def imported(importer: Callable[[], Any], label: str) -> Any:
-    """What the importer returns; `PluginError` with the traceback for whatever the imported code raises."""
+    """Return the result of `importer`.
+
+    Raises:
+        PluginError: the imported code raised an exception or tried to exit; the message contains the traceback.
+    """
     make_first_calls()
     try:
         return importer()
     except (UsageError, KeyboardInterrupt):
         raise
-    except BaseException as error:  # it may not end the process, either
+    except BaseException as error:  # SystemExit must not end the process either
         what = f"{type(error).__name__}: {error}"
         raise PluginError(f"{label} could not be imported: {what}\n{traceback.format_exc()}") from error

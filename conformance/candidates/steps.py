@@ -1,4 +1,4 @@
-"""Capturing a step of a training loop: the gradients before they are clipped, and the parameters after the step."""
+"""Capture of a step of a training loop: the gradients before clipping, and the parameters after the step."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -15,14 +15,15 @@ Named = Iterable[tuple[str, torch.Tensor]]
 def captured_step(
     module: nn.Module, step: Callable[[], Any], *, parameters: Callable[[Named], Named] = lambda named: named
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Run one step of a training loop; yield `NAME.grad` and then `NAME` for each parameter that learns.
+    """Run one step of a training loop; yield `NAME.grad` of each trained parameter, then `NAME` of each.
 
-    A gradient is what backward passes have accumulated by the last of them. Parameters that no backward pass reaches are left out.
+    A gradient is the value accumulated after the last backward pass of the step. Parameters that no backward pass reaches are
+    omitted.
 
     Args:
-        module: whose parameters are trained.
-        step: forward and backward passes, clipping, the optimizer's step, the schedule's.
-        parameters: from the module's names of parameters and tensors to those of the checkpoint.
+        module: the module that is trained.
+        step: runs the forward and backward passes, clipping, and the steps of optimizer and schedule.
+        parameters: converts pairs of the module's parameter names and tensors to those of the checkpoint.
 
     Example:
         >>> net = nn.Linear(1, 1, bias=False)

@@ -1,4 +1,4 @@
-"""What a runner returns, as a stream of (activation name, value)."""
+"""Conversion of a runner's result to a stream of (activation name, value)."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -7,10 +7,10 @@ from conformance.errors import CandidateError
 
 
 def pairs(output: Any, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
-    """A mapping in the order of `names`, unknown names last, or an iterable's pairs as they come.
+    """Yield the pairs of a mapping in the order of `names`, unknown names last, or the pairs of an iterable in its own order.
 
     Raises:
-        CandidateError: it is neither, or yields what is no pair.
+        CandidateError: `output` is neither a mapping nor an iterable, or yields an item that is not a pair.
     """
     if isinstance(output, Mapping):
         order = {name: i for i, name in enumerate(names)}
@@ -26,5 +26,5 @@ def pairs(output: Any, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
 
 
 def _plain(name: Any) -> Any:
-    """A text of a class of the candidate's as a plain one, whose comparisons and hashes are Python's."""
+    """Return an instance of a subclass of `str` as a plain `str`, since a subclass may override comparison and hashing."""
     return str.__str__(name) if isinstance(name, str) else name

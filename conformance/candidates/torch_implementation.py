@@ -1,4 +1,4 @@
-"""Any `nn.Module` as an implementation: a table of its parameters and a table of its activations.
+"""An implementation made of any `nn.Module`, with a table of its parameters and a table of its activations.
 
     my_bert = TorchImplementation(
         build=lambda a: MyBert(a.vocab_size, a.hidden_size, a.num_hidden_layers),
@@ -11,8 +11,8 @@
         call=lambda model, batch: model(batch.input_ids, batch.attention_mask),
     )
 
-Strict both ways: every tensor of the module's state dict is mapped or ignored by name, every parameter of the checkpoint is used
-exactly once or named as unused; whatever does not fit is one error that lists all of it.
+The table of parameters must be complete in both directions: every tensor of the module's state dict is mapped or listed as ignored,
+and every parameter of the checkpoint is used exactly once or listed as unused. All mismatches are reported in a single error.
 """
 
 import re
@@ -52,28 +52,29 @@ class TorchImplementation:
     """An implementation made of an `nn.Module`.
 
     Attributes:
-        build: the module for an architecture; its parameters' values do not matter.
-        parameters: names in the module's state dict to Hugging Face's names, or to a layout of them; `{layer}` for each layer
-            (`{2*layer+1}` for the second of two parts that each layer has in one list).
-        activations: module paths (or `Tap`s) to activation names, several for a fused one, or `OutputMap`.
-        call: runs the module on a batch; may return further activations by name, of what comes after the layers.
-        unused: patterns (as in a shell) of checkpoint parameters that the module does without.
-        ignored: patterns of state-dict entries that nothing of the checkpoint is for: buffers, and parameters that the checkpoint
-            lacks, as of a head that is not run; these keep the values that `build` gave them.
-        frozen: patterns of state-dict entries that are not trained, so that their gradients are not asked for.
-        train: of the module and a `conformance.Training`, a function that does one step of its training loop on a batch; raises
-            `conformance.Unsupported` for settings that it has not.
-        untrained: the module for an architecture as training starts from it; `build` where that draws its parameters so.
-        evaluation_only: whether it is not meant to be trained, and so has no dropout.
-        supported: why an (architecture, device, dtype) is not supported, or None.
-        features: what it can do beyond the BERT of the paper (`conformance.model.features.FEATURES`).
-        name: what results call it.
-        known_failures: a TOML file of what it is known to fail (`conformance.checks.known_failures`).
-        tokenizer: makes the tokenizer that it brings, if it does (`conformance.checks.laws.tokenization`).
-        pretraining_data: the pipeline that makes its pre-training examples, if it brings one.
+        build: returns the module for an architecture; the values of its parameters do not matter.
+        parameters: maps names in the module's state dict to Hugging Face's names, or to a layout of them; `{layer}` stands for the
+            index of each layer (`{2*layer+1}` for the second part, if the module keeps two parts of each layer in one list).
+        activations: maps module paths (or `Tap`s) to an activation name, to several names for a fused tensor, or to an `OutputMap`.
+        call: runs the module on a batch; may return further activations by name, if they are computed after the layers.
+        unused: shell patterns of checkpoint parameters that the module does not use.
+        ignored: shell patterns of state-dict entries that no parameter of the checkpoint belongs to: buffers, and parameters that
+            the checkpoint lacks, such as those of a head that is not run. They keep the values that `build` gave them.
+        frozen: shell patterns of state-dict entries that are not trained, so that no gradients are requested for them.
+        train: maps the module and a `conformance.Training` to a function that does one step of its training loop on a batch; raises
+            `conformance.Unsupported` for settings that it does not support.
+        untrained: returns the module for an architecture in its state before training; may be the same function as `build` if that
+            draws the initial parameters.
+        evaluation_only: whether the module is not meant to be trained, and therefore has no dropout.
+        supported: returns the reason why an (architecture, device, dtype) is not supported, or None.
+        features: features supported beyond the BERT of the paper (`conformance.model.features.FEATURES`).
+        name: name used in results.
+        known_failures: TOML file of its known failures (`conformance.checks.known_failures`).
+        tokenizer: makes its own tokenizer, if it has one (`conformance.checks.laws.tokenization`).
+        pretraining_data: the pipeline that makes its pre-training examples, if it has one.
 
     Example:
-        The first step of a BERT. It is judged, and right; without an output of the network the candidate does not conform:
+        The first step of a BERT. It is judged and correct, but without an output of the network the candidate does not conform:
 
         >>> class Words(nn.Module):
         ...     def __init__(self, a):
@@ -111,7 +112,11 @@ class TorchImplementation:
     pretraining_data: PretrainingData | None = None
 
     def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
-        """As `supported` says; nor where the tables speak of what BERT has and this architecture has not."""
+        """Return the reason why a case is not supported, or None.
+
+        A case is not supported if `supported` returns a reason, if the tables name a parameter or activation of the standard BERT
+        that the architecture lacks, or if the tables name no parameter of one of its heads.
+        """
         reason = self.supported(architecture, device, dtype)
         if reason is not None:
             return reason
@@ -122,7 +127,7 @@ class TorchImplementation:
         mapped = [each for n in mapped for each in expanded(n, architecture.num_hidden_layers)]
         has_its_own = bool(set(mapped) & (parameter_shapes(architecture).keys() - usual_names))
         lacking = [n for n in mapped if n in usual_names - names]
-        if lacking and not has_its_own:  # nor what stands in the place of the usual
+        if lacking and not has_its_own:  # an alternative component may replace the standard one
             return f"its tables speak of {lacking[0]}, which this architecture has not"
         unnamed = next(
             (h for h in architecture.heads if not any(self._names(n, mapped) for n in parameters_of_head(h, architecture))), None
@@ -130,11 +135,16 @@ class TorchImplementation:
         return f"its tables name no parameter of the head {unnamed}" if unnamed else None
 
     def _names(self, parameter: str, mapped: Sequence[str]) -> bool:
-        """Whether the tables name a parameter, as used or as unused."""
+        """Return whether the tables name a parameter, as used or as unused."""
         return parameter in mapped or _matches(parameter, self.unused)
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> ModuleRunner:
-        """Build the module, load it and tap it; `CandidateError` lists all that the two tables get wrong."""
+        """Build the module, load the checkpoint into it, and return a runner that captures its activations.
+
+        Raises:
+            RegistrationError: a table does not match; the message lists all mismatches.
+            CandidateError: the module does not load its state dict.
+        """
         module, taps, show = self._tapped(checkpoint, device, dtype)
 
         a = checkpoint.architecture
@@ -170,7 +180,7 @@ class TorchImplementation:
         )
 
     def _first_of_copies(self, module: nn.Module, a: Architecture) -> Iterator[tuple[str, torch.Tensor]]:
-        """The checkpoint's parameters; of one that the module has twice the first, since `tied-weights` compares them."""
+        """Yield the checkpoint's parameters; only the first copy of a parameter, since the check `tied-weights` compares copies."""
         seen = set()
         for name, tensor in self._parts(module, a, module.named_parameters()):
             if name not in seen:
@@ -180,7 +190,7 @@ class TorchImplementation:
     def _unpacked(
         self, module: nn.Module, a: Architecture, tensors: Iterable[tuple[str, torch.Tensor]]
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """The gradients of the checkpoint's parameters, of those that are not frozen; where there are copies of one, their sum."""
+        """Yield the gradients of the checkpoint's parameters that are not frozen; copies of one parameter are summed."""
         found: dict[str, torch.Tensor] = {}
         for name, part in self._parts(module, a, tensors):
             found[name] = found[name] + part if name in found else part
@@ -189,7 +199,7 @@ class TorchImplementation:
     def _parts(
         self, module: nn.Module, a: Architecture, tensors: Iterable[tuple[str, torch.Tensor]]
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Tensors of the module's parameters as those of the checkpoint's, but for those that are frozen."""
+        """Yield tensors of the module's parameters, except frozen ones, unpacked to the checkpoint's names and layouts."""
         shapes, own = parameter_shapes(a), {n: tuple(t.shape) for n, t in module.state_dict().items()}
         layouts = {name: (layout, names) for name, layout, names in self._entries(own, shapes, a)[0]}
         for name, tensor in tensors:
@@ -200,18 +210,18 @@ class TorchImplementation:
                     yield each, torch.from_numpy(np.array(part, order="C")).to(tensor)
 
     def shown(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> nn.Module:
-        """The module with every activation that is tapped as an output: to be traced or exported."""
+        """Return the module with every tapped activation as an output, so that it can be traced or exported."""
         module, taps, show = self._tapped(checkpoint, device, dtype)
         return Showing(module, taps, lambda batch: self._called(module, batch, checkpoint.architecture), show)
 
     def _tapped(self, checkpoint: Checkpoint, device: str, dtype: str) -> tuple[nn.Module, dict[str, Tap], Show]:
-        """The module, its taps, and what is shown of what a tap gives."""
+        """Return the module, its taps, and the function from (key, tensor) at a tap to activations."""
         module = self.module(checkpoint, device, dtype)
         taps, seen = self.taps(module, checkpoint.architecture)
         return module, taps, lambda key, tensor: (seen.get(key) or OutputMap.of(key)).show(tensor)
 
     def _called(self, module: nn.Module, batch: Any, a: Architecture) -> dict[str, Any]:
-        """What `call` returns by name; `CandidateError` for what comes too late."""
+        """Return the activations that `call` returns by name; raise `CandidateError` for interior activations of a layer."""
         returned = self.call(module, batch)
         found = dict(returned) if isinstance(returned, Mapping) else {}
         late = [n for n in found if str(n).startswith("encoder.layer.") and n not in outputs(a)]
@@ -220,11 +230,11 @@ class TorchImplementation:
         return found
 
     def module(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> nn.Module:
-        """The module, built and loaded, in eval mode.
+        """Return the module with the checkpoint loaded, in eval mode.
 
         Raises:
-            RegistrationError: the table of parameters does not fit; lists all that is wrong.
-            CandidateError: the module does not take its state dict.
+            RegistrationError: the table of parameters does not match; the message lists all mismatches.
+            CandidateError: the module does not load all of its state dict.
         """
         module = _moved(self.build(checkpoint.architecture), "cpu", torch.float64)
         state = self.state_dict(module, checkpoint)
@@ -235,10 +245,10 @@ class TorchImplementation:
         return _moved(module, device, getattr(torch, dtype)).eval()
 
     def state_dict(self, module: nn.Module, checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
-        """The checkpoint in the module's own names and layouts, float64.
+        """Return the checkpoint in the module's own names and layouts, in float64.
 
         Raises:
-            RegistrationError: what is missing, unexpected, used twice or of the wrong shape, all at once.
+            RegistrationError: tensors are missing, unexpected, used twice or of the wrong shape; the message lists all of them.
         """
         a, wanted = checkpoint.architecture, parameter_shapes(checkpoint.architecture)
         own = {n: tuple(t.shape) for n, t in module.state_dict().items() if isinstance(t, torch.Tensor)}
@@ -263,7 +273,7 @@ class TorchImplementation:
     def _entries(
         self, own: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]], a: Architecture
     ) -> tuple[list[tuple[str, Layout, list[str]]], list[str]]:
-        """Every (state-dict name, layout, parameters) of the table for this architecture, and what is wrong with the table."""
+        """Return every (state-dict name, layout, parameters) of the table for an architecture, and the errors in the table."""
         entries: list[tuple[str, Layout, list[str]]] = []
         wrong: list[str] = []
         absent: dict[str, list[str]] = {}
@@ -294,7 +304,11 @@ class TorchImplementation:
         return entries, wrong
 
     def taps(self, module: nn.Module, a: Architecture) -> tuple[dict[str, Tap], dict[str, OutputMap]]:
-        """The taps, and the activations that each shows, under the same keys; raises `RegistrationError` with all that is wrong."""
+        """Return the taps and, under the same keys, the activations that each tap captures.
+
+        Raises:
+            RegistrationError: the table of activations does not match; the message lists all mismatches.
+        """
         rows, modules = table(a), dict(module.named_modules(remove_duplicate=False))
         taps: dict[str, Tap] = {}
         seen: dict[str, OutputMap] = {}
@@ -327,14 +341,14 @@ class TorchImplementation:
 
 
 def _moved(module: nn.Module, device: str, dtype: torch.dtype) -> nn.Module:
-    """The module itself, moved by its own `to`: one argument at a time, which overrides take too, whatever they return."""
+    """Move a module with its own `to` and return it; an overridden `to` may take one argument only and return anything."""
     module.to(dtype)
     module.to(torch.device(device))
     return module
 
 
 def _expanded(pattern: str, layout: Layout, layers: int) -> Iterator[tuple[str, list[str]]]:
-    """(state-dict name, parameters) for each layer, or once."""
+    """Yield (state-dict name, parameters) for each layer, or once for a pattern without layers."""
     if layout.across:
         yield pattern, [in_layer(n, i) for i in range(layers) for n in layout.names]
         return
@@ -343,7 +357,10 @@ def _expanded(pattern: str, layout: Layout, layers: int) -> Iterator[tuple[str, 
 
 
 def _is_of_another_architecture(names: Sequence[str], a: Architecture) -> bool:
-    """Heads, pooler, cross-attention and kinds of positions come and go; a table may serve architectures with and without."""
+    """Return whether all names exist in an architecture that differs in heads, pooler, cross-attention or kind of positions.
+
+    One table may be used for architectures with and without these components.
+    """
     every = [
         a.with_(pooler=True, heads=heads, position_embedding_type=positions, is_decoder=True, add_cross_attention=True)
         for heads, positions in product(COMPATIBLE_HEADS, ("absolute", "relative_key"))
@@ -352,7 +369,7 @@ def _is_of_another_architecture(names: Sequence[str], a: Architecture) -> bool:
 
 
 def _never_drops(names: Sequence[str], a: Architecture) -> bool:
-    """Dropouts that BERT has not, or has only before a classifier, are there where their rate is not 0."""
+    """Return whether the names are dropouts that are absent because their rate is 0, or because there is no classifier."""
     return all(n in table(a.with_(**dict.fromkeys(OPTIONAL, 0.5), pooler=True, heads=("classification",))) for n in names)
 
 
@@ -361,7 +378,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _folded(wrong: Sequence[str]) -> Iterator[str]:
-    """Of sentences that differ in numbers within a path alone, as `layer.0.`, the first, the last and how many are between."""
+    """Yield the messages; of those that differ only in the numbers in a path (`layer.0.`), the first, a count and the last."""
     alike: dict[str, list[str]] = {}
     for sentence in wrong:
         alike.setdefault(re.sub(r"(?<=\.)\d+(?=\.)", "0", sentence), []).append(sentence)

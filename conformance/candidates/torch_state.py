@@ -1,4 +1,4 @@
-"""Torch's process-wide settings, put back after a candidate has run, so that it cannot disturb the next."""
+"""Process-wide settings of torch and NumPy, restored after a candidate has run, so that it cannot affect the next one."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def _settings() -> tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...]:
-    """How each is asked for, and set."""
+    """Return the pair (getter, setter) of each setting."""
     import numpy as np
     import torch
 
@@ -23,12 +23,16 @@ def _settings() -> tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...]:
 
 
 def settings_now() -> list[Any]:
-    """Default dtype and device, thread count, gradient mode, deterministic algorithms, TF32 and fast paths, NumPy's errors."""
+    """Return the current settings.
+
+    These are default dtype, default device, thread count, gradient mode, deterministic algorithms, float32 matmul precision
+    (TF32), the fast path of attention, and NumPy's handling of floating-point errors.
+    """
     return [get() for get, _ in _settings()]
 
 
 def restore(before: list[Any]) -> None:
-    """Set them to what `settings_now` gave."""
+    """Restore the settings that `settings_now` returned."""
     for (get, put), value in zip(_settings(), before, strict=True):
         if get() != value:
             put(value)
@@ -36,7 +40,7 @@ def restore(before: list[Any]) -> None:
 
 @contextmanager
 def restored() -> Iterator[None]:
-    """All of them as they were, whatever happens inside."""
+    """Restore all settings at the end of the context, also after an exception."""
     before = settings_now()
     try:
         yield
@@ -45,7 +49,7 @@ def restored() -> Iterator[None]:
 
 
 def _set_default_device(device: Any) -> None:
-    """None for the CPU: to set it by name leaves a mode behind that keeps torch's encoder off its fast path."""
+    """Set the default device; None for the CPU, since "cpu" would install a mode that disables the fast path of torch's encoder."""
     import torch
 
     torch.set_default_device(None if device.type == "cpu" else device)

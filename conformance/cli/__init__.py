@@ -1,4 +1,4 @@
-"""The command line's arguments. The function of a command is in a module that is imported when the command is run."""
+"""The argument parser of the command line. The module with the function of a command is imported when the command is run."""
 
 import argparse
 import math
@@ -25,13 +25,13 @@ _SIZE = re.compile(r"(\d{1,15})(KiB|MiB|GiB)?")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code: 0 conforms, 1 does not, 2 usage, 3 the harness or a fixture is broken."""
+    """Run a command and return the exit code: 0 conforms, 1 does not, 2 usage error, 3 the harness or a fixture is broken."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     arguments = _parser().parse_args(argv)
     try:
         _require_our_packages()
         if getattr(arguments, "allow_pickle", False):
-            os.environ[ALLOW_PICKLE] = "1"  # in processes that are started from here, too
+            os.environ[ALLOW_PICKLE] = "1"  # child processes inherit it
         return int(arguments.command(arguments))
     except ConformanceError as error:
         print("\n".join(printable_lines(capped(f"bert-conformance: {error}"))), file=sys.stderr)
@@ -40,36 +40,36 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("bert-conformance: interrupted", file=sys.stderr)
         return INTERRUPTED
     except SystemExit as error:  # after argparse reported a usage error
-        if isinstance(error.__context__, BrokenPipeError):  # so rich ends where the reader of a pipe has seen enough
+        if isinstance(error.__context__, BrokenPipeError):  # rich raises it when the reader of a pipe has closed it
             return 1
-        print(f"bert-conformance: what was run tried to end the process ({error.code})", file=sys.stderr)
+        print(f"bert-conformance: the code that was run tried to exit the process ({error.code})", file=sys.stderr)
         return ConformanceError.exit_code
     except (OSError, UnicodeError) as error:
-        if isinstance(error, BrokenPipeError):  # the reader of a pipe has seen enough
+        if isinstance(error, BrokenPipeError):  # the reader has closed the pipe
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
         print(f"bert-conformance: {error}", file=sys.stderr)
         return UsageError.exit_code
     except Exception as error:
         traceback.print_exc()
-        print(f"bert-conformance: the harness itself failed, please report it: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"bert-conformance: internal error, please report it: {type(error).__name__}: {error}", file=sys.stderr)
         return ConformanceError.exit_code
 
 
 def _require_our_packages() -> None:
-    """Both import names are generic: say so if another distribution's `implementations` would be imported."""
+    """Raise `UsageError` if another distribution's package `implementations` shadows ours; the name is generic."""
     ours = Path(__file__).resolve().parents[2]
     spec = find_spec("implementations")
     theirs = Path(spec.origin).resolve().parents[1] if spec and spec.origin else None
     if theirs != ours:
         raise UsageError(
-            f"the package 'implementations' comes from {theirs}, not from {ours}: it shadows bert-conformance's own; "
-            "run the command bert-conformance, which does not look here first, or start from another folder"
+            f"the package 'implementations' was found in {theirs}, not in {ours}: it shadows that of bert-conformance; "
+            "run the command bert-conformance, which does not search the current folder first, or change to another folder"
         )
 
 
 def _command(entry_point: str, *, workers: bool = False) -> Callable[[argparse.Namespace], int]:
-    """The function `module:name` of this package, imported when it is run; with `workers` while the workers' server starts."""
+    """Return a function that imports and runs `module:name` of this package; with `workers`, the fork server is started first."""
 
     def call(arguments: argparse.Namespace) -> int:
         if workers:
@@ -81,7 +81,9 @@ def _command(entry_point: str, *, workers: bool = False) -> Callable[[argparse.N
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="bert-conformance", description="Is this BERT right, and if not, where?")
+    parser = argparse.ArgumentParser(
+        prog="bert-conformance", description="Check whether a BERT implementation is correct and, if not, where it is wrong."
+    )
     parts = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(
@@ -92,43 +94,47 @@ def _parser() -> argparse.ArgumentParser:
         made.add_argument("--format", choices=formats, default="pretty")
         return made
 
-    command("list", "implementations and goldens", "commands:listing")
-    _add_explain(command("explain", "what a name in a report means, its equation, usual cause and remedy; no arguments: all names"))
-    _add_run(command("run", "run candidates and judge them; no arguments: everything", "commands:run"))
-    _add_diff(command("diff", "what differs between two implementations, traces, goldens or results files", workers=True))
-    report = command("report", "one report from one or many results files", "commands:report", formats=(*FORMATS, "junit"))
+    command("list", "list implementations and goldens", "commands:listing")
+    _add_explain(
+        command("explain", "explain names in a report: meaning, equation, usual cause, remedy; no arguments: list all names")
+    )
+    _add_run(command("run", "run and judge candidates; no arguments: every candidate on every golden", "commands:run"))
+    _add_diff(command("diff", "compare two implementations, traces, goldens or results files", workers=True))
+    report = command("report", "make one report from one or more results files", "commands:report", formats=(*FORMATS, "junit"))
     report.add_argument("results", nargs="+", type=Path)
     _add_output(report, ".txt, .md, .xml, .json or .html")
-    trace = command("trace", "how an input flows through a network: tokens, and every activation's shape, equation and statistics")
+    trace = command(
+        "trace", "show an input's way through a network: tokens, and the shape, equation and statistics of each activation"
+    )
     _add_trace(trace)
-    _add_diagnose(command("diagnose", "which faults explain the final outputs of a closed system, given its checkpoint"))
+    _add_diagnose(command("diagnose", "find the faults that explain the final outputs of a closed system, given its checkpoint"))
     _add_similarity(
         command(
             "similarity",
-            "which texts change rank by cosine similarity between two systems, and whether rounding explains it",
+            "find pairs of texts whose rank by cosine similarity differs between two systems, and whether rounding explains it",
             workers=True,
         )
     )
-    again = command("replay", "run again what a failure left behind, or every failure of a results file", "commands:replay")
+    again = command("replay", "repeat a saved failure, or every failure of a results file", "commands:replay")
     again.add_argument("file", type=Path)
-    kept = command("cache", "what is kept from run to run, and where", "commands:cache", formats=("pretty", "json"))
-    kept.add_argument("--clear", action="store_true", help="remove it")
-    _add_map(command("map", "propose the registration of a module of unknown names, and write its adaptor"))
-    _add_new(command("new", "a package around a registration: entry point, tests, tox, CI", formats=("pretty",)))
-    _add_golden(parts.add_parser("golden", help="verify or make goldens, or show their power"))
+    kept = command("cache", "show or clear the data kept between runs", "commands:cache", formats=("pretty", "json"))
+    kept.add_argument("--clear", action="store_true", help="remove all entries")
+    _add_map(command("map", "propose the registration of a module with unknown names, and write its adaptor"))
+    _add_new(command("new", "create a package around a registration: entry point, tests, tox, CI", formats=("pretty",)))
+    _add_golden(parts.add_parser("golden", help="verify or make goldens, or show their detection power"))
     return parser
 
 
 def _reference(command: str) -> dict[str, Any]:
-    """The reference of a command, below its options, as it is laid out."""
+    """Return the parser arguments that show a command's reference below its options, without reformatting."""
     return {"epilog": REFERENCE.get(command, ""), "formatter_class": argparse.RawDescriptionHelpFormatter}
 
 
 def _add_trace(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("implementation", metavar="NAME", help="an implementation, golden:NAME (the true values), or a saved trace")
-    parser.add_argument("other", metavar="NAME2", nargs="?", help="another one, to be shown beside it")
+    parser.add_argument("implementation", metavar="NAME", help="an implementation, golden:NAME (the oracle), or a saved trace")
+    parser.add_argument("other", metavar="NAME2", nargs="?", help="a second one, shown beside the first")
     _add_output(
-        parser, ".html (with the drawings), .md, .json, .txt, or .safetensors for the activations, which `diff` and `trace` read"
+        parser, ".html (with drawings), .md, .json, .txt, or .safetensors for the activations, which `diff` and `trace` read"
     )
     _add_subject(parser)
 
@@ -141,7 +147,7 @@ def _add_output(parser: argparse.ArgumentParser, suffixes: str) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help=f"write it there in the form that the suffix says: {suffixes}; may be given several times",
+        help=f"write to FILE in the form given by its suffix: {suffixes}; may be repeated",
     )
 
 
@@ -150,8 +156,8 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
         "name",
         nargs="*",
         metavar="NAME",
-        help="a fault, a mistake in inputs, a check or the id of its test, an activation or the end of its name, an outcome, "
-        "a golden, an arithmetic, cmd or trace",
+        help="a fault, a mistake in inputs, a check or its test id, an activation or the end of its name, an outcome, "
+        "a golden, an arithmetic, cmd, or trace",
     )
 
 
@@ -167,36 +173,36 @@ def _add_checkpoint(parser: argparse.ArgumentParser, says: str, *, required: boo
     parser.add_argument(
         "--allow-pickle",
         action="store_true",
-        help="read DIR's pytorch_model.bin, its tensors alone, where it has no safetensors file",
+        help="if DIR has no safetensors file, read its pytorch_model.bin (tensors only)",
     )
 
 
 def _add_diagnose(parser: argparse.ArgumentParser) -> None:
-    _add_checkpoint(parser, "the local Hugging Face BERT that it should run", required=True)
+    _add_checkpoint(parser, "the local Hugging Face BERT that the system should run", required=True)
     parser.add_argument(
         "--outputs",
         type=Path,
         metavar="FILE",
         required=True,
-        help="the outputs: text as a library prints it, a server's JSON, npy, npz, safetensors or Parquet; the forms are below",
+        help="the outputs: text printed by a library, a server's JSON, npy, npz, safetensors or Parquet; see the forms below",
     )
     parser.add_argument(
-        "--text", action="append", metavar="TEXT", help="an input, where FILE has none; the checkpoint's tokenizer reads it"
+        "--text", action="append", metavar="TEXT", help="an input, if FILE has none; tokenized with the checkpoint's tokenizer"
     )
-    parser.add_argument("--batch", type=Path, metavar="FILE", help="inputs, where FILE has none; JSON or safetensors")
-    parser.add_argument("--output", metavar="NAME", help="which output a table without a name is (default: by its axes)")
+    parser.add_argument("--batch", type=Path, metavar="FILE", help="inputs, if the outputs file has none; JSON or safetensors")
+    parser.add_argument("--output", metavar="NAME", help="name of the output in a table without a name (default: by its axes)")
     parser.add_argument(
         "--pooling",
         metavar="NAME",
-        help="how an embedding is pooled: cls, mean, max, mean-normalised … (default: as the checkpoint says, else any)",
+        help="pooling of an embedding: cls, mean, max, mean-normalised … (default: that of the checkpoint, else any)",
     )
     parser.add_argument(
-        "--dtype", default="float32", help="what it computes in: float64, float32, bfloat16 or float16 (default: float32)"
+        "--dtype", default="float32", help="dtype of the computation: float64, float32, bfloat16 or float16 (default: float32)"
     )
     parser.add_argument(
         "--time-limit",
         metavar="SECONDS",
-        help="end the search after so long with the best that was found, and say what was not tried (default: none)",
+        help="end the search after this time; report the best result, and what was not tried (default: no limit)",
     )
 
 
@@ -205,41 +211,41 @@ def _add_similarity(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             side,
             metavar=side.upper(),
-            help="an implementation, as `run -i` takes it, or a file of embeddings, as `diagnose` reads it",
+            help="an implementation, as for `run -i`, or a file of embeddings, as for `diagnose`",
         )
-    parser.add_argument("--texts", type=Path, metavar="FILE", required=True, help="the texts, one a line, at least three")
-    _add_checkpoint(parser, "the network, with its pooling: a local directory of sentence-transformers", required=True)
+    parser.add_argument("--texts", type=Path, metavar="FILE", required=True, help="the texts, one per line, at least three")
+    _add_checkpoint(parser, "the network with its pooling: a local sentence-transformers directory", required=True)
     parser.add_argument("--device", default="cpu", help="torch device (default: cpu)")
     parser.add_argument(
         "--dtype",
         action="append",
         metavar="DTYPE",
-        help="float64, float32, bfloat16 or float16; given twice, that of A and that of B (default: float32)",
+        help="float64, float32, bfloat16 or float16; if given twice, the first is for A and the second for B (default: float32)",
     )
 
 
 def _add_map(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "module", metavar="MODULE:FACTORY", help="a class of torch.nn.Module, a function that builds one, or one that is built"
+        "module", metavar="MODULE:FACTORY", help="a subclass of torch.nn.Module, a function that builds a module, or a module"
     )
-    _add_checkpoint(parser, "look at it with this network's sizes (default: sizes that are all different)")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the adaptor there: a Python file")
+    _add_checkpoint(parser, "examine the module with the sizes of this network (default: sizes that are all different)")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the adaptor to this Python file")
 
 
 def _add_new(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", type=Path, metavar="DIR", help="a new folder; the package is called as it is")
-    parser.add_argument("--map", metavar="MODULE:FACTORY", help="the module that it registers, mapped as `map` does")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="a new folder; its name is the name of the package")
+    parser.add_argument("--map", metavar="MODULE:FACTORY", help="the module to register, mapped as by `map`")
 
 
 def _add_subject(parser: argparse.ArgumentParser) -> None:
-    """One golden or checkpoint, on its own inputs or on the user's."""
+    """Add the options that select one golden or checkpoint, with its own inputs or the user's."""
     parser.add_argument(
         "--golden",
         metavar="NAME",
-        help="golden to run on, or a folder that `golden make` wrote (default: tiny, and minilm for texts)",
+        help="golden to run on, or a folder written by `golden make` (default: tiny, or minilm with --text)",
     )
     _add_checkpoint(parser, "a local Hugging Face BERT, instead of a golden")
-    parser.add_argument("--text", action="append", metavar="TEXT", help="an input, read by the network's tokenizer")
+    parser.add_argument("--text", action="append", metavar="TEXT", help="an input, tokenized with the network's tokenizer")
     parser.add_argument("--batch", type=Path, metavar="FILE", help="inputs; JSON or safetensors")
     parser.add_argument("--device", default="cpu", help="torch device (default: cpu)")
     parser.add_argument("--dtype", default="float32", help="float64, float32, bfloat16 or float16 (default: float32)")
@@ -247,14 +253,14 @@ def _add_subject(parser: argparse.ArgumentParser) -> None:
 
 def _add_own(parser: argparse.ArgumentParser) -> None:
     _add_checkpoint(parser, "a local Hugging Face BERT, instead of all goldens")
-    parser.add_argument("--text", action="append", metavar="TEXT", help="with --checkpoint: an input; its tokenizer reads it")
+    parser.add_argument("--text", action="append", metavar="TEXT", help="with --checkpoint: an input, tokenized with its tokenizer")
     parser.add_argument(
         "--batch",
         type=Path,
         metavar="FILE",
         help="with --checkpoint: inputs; JSON or safetensors",
     )
-    parser.add_argument("--device", help="torch device (default: cpu, or that of the recorded traces)")
+    parser.add_argument("--device", help="torch device (default: that of recorded traces, else cpu)")
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
@@ -266,42 +272,53 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         help="registered name, package.module:object, 'cmd:PROGRAM ARGS', an exported program or a recorded trace (default: all)",
     )
     parser.add_argument(
-        "--golden", action="append", metavar="NAME", help="golden to run on, or a folder that `golden make` wrote (default: all)"
+        "--golden", action="append", metavar="NAME", help="golden to run on, or a folder written by `golden make` (default: all)"
     )
     parser.add_argument("--dtype", action="append", help="float64, float32, bfloat16 or float16 (default: float32)")
     parser.add_argument(
-        "--check", action="append", metavar="NAME", help="checks to run (* and ? as in a shell; default: values; '*' is all)"
-    )
-    parser.add_argument("--examples", type=_count, default=EXAMPLES, metavar="N", help=f"of each search (default: {EXAMPLES})")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="from which examples are drawn (default: 0)")
-    parser.add_argument(
-        "--depth", choices=DEPTHS, default="full", help="screen: whether a step fails; full: which mistake it is, too (default)"
-    )
-    parser.add_argument("--no-cache", action="store_true", help="compute what depends on no candidate anew, and keep none of it")
-    parser.add_argument("--shard", default="1/1", metavar="K/N", help="the K-th of N shares; `report` puts them together")
-    parser.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="end a check that takes longer (default: none)")
-    parser.add_argument("--memory", type=_bytes, metavar="SIZE", help="how much a candidate may take, as 8GiB (default: any)")
-    parser.add_argument(
-        "--network", action="store_true", help="let candidates use the network (default: not, where the system allows to forbid it)"
+        "--check", action="append", metavar="NAME", help="checks to run (* and ? as in a shell; default: values; '*': all)"
     )
     parser.add_argument(
-        "--in-process", action="store_true", help="run candidates in this process, for a debugger; none is kept from the others"
+        "--examples", type=_count, default=EXAMPLES, metavar="N", help=f"number of examples per search (default: {EXAMPLES})"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the examples (default: 0)")
+    parser.add_argument(
+        "--depth", choices=DEPTHS, default="full", help="screen: find failing steps; full: also identify the mistakes (default)"
+    )
+    parser.add_argument("--no-cache", action="store_true", help="neither read nor write the cache of candidate-independent data")
+    parser.add_argument("--shard", default="1/1", metavar="K/N", help="run the K-th of N shards; `report` merges them")
+    parser.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="time limit of a check (default: none)")
+    parser.add_argument("--memory", type=_bytes, metavar="SIZE", help="memory limit of a candidate, such as 8GiB (default: none)")
+    parser.add_argument(
+        "--network", action="store_true", help="allow network access to candidates (default: blocked, if the system supports this)"
+    )
+    parser.add_argument(
+        "--in-process", action="store_true", help="run candidates in this process, for a debugger, without isolation or limits"
     )
     _add_own(parser)
     parser.add_argument(
-        "--require-activations", action="append", metavar="PATTERN", help="these must be observed (* and ? as in a shell)"
+        "--require-activations",
+        action="append",
+        metavar="PATTERN",
+        help="activations that must be observed (* and ? as in a shell)",
     )
-    parser.add_argument("--known-failures", type=Path, metavar="FILE", help="a TOML file of what is known to fail")
-    parser.add_argument("--out", type=Path, default=Path("conformance-results"), metavar="DIR", help="where results.jsonl goes")
+    parser.add_argument("--known-failures", type=Path, metavar="FILE", help="TOML file of known failures")
     parser.add_argument(
-        "--resume", action="store_true", help="run only what is missing in DIR's results.jsonl, of a run that was cut short"
+        "--out",
+        type=Path,
+        default=Path("conformance-results"),
+        metavar="DIR",
+        help="folder of results.jsonl and the report (default: conformance-results)",
     )
-    parser.add_argument("--schema", action="store_true", help="print the JSON Schema of the results file and stop")
+    parser.add_argument(
+        "--resume", action="store_true", help="run only the checks missing in the results.jsonl of an interrupted run in DIR"
+    )
+    parser.add_argument("--schema", action="store_true", help="print the JSON Schema of the results file and exit")
 
 
 def _count(text: str) -> int:
     if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of at least 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least 1")
     return int(text)
 
 
@@ -311,43 +328,43 @@ def _seconds(text: str) -> float:
     except ValueError:
         found = math.nan
     if not 0.0 < found < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
     return found
 
 
 def _bytes(text: str) -> int:
     match = _SIZE.fullmatch(text)
     if not match or not int(match[1]):
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; write 8GiB, 512MiB or a number of bytes")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write 8GiB, 512MiB or a number of bytes")
     exponent: int = ["", "KiB", "MiB", "GiB"].index(match[2] or "")
     return int(match[1]) << (10 * exponent)
 
 
 def _add_golden(parser: argparse.ArgumentParser) -> None:
     parts = parser.add_subparsers(required=True, metavar="verify|make|power")
-    verify = parts.add_parser("verify", help="stored files, weights and batches, activations")
+    verify = parts.add_parser("verify", help="verify stored files, weights and batches, and activations")
     verify.add_argument(
-        "golden", nargs="*", metavar="GOLDEN", help="its name, or a folder that `make` wrote (default: all shipped)"
+        "golden", nargs="*", metavar="GOLDEN", help="a golden, or a folder written by `make` (default: all shipped)"
     )
     verify.set_defaults(command=_command("commands:verify"))
     make = parts.add_parser(
         "make",
-        help="a golden of a local checkpoint, to run on again: its batches, the true activations, the weights' digest",
+        help="make a reusable golden of a local checkpoint: its batches, the oracle's activations, the digest of the weights",
         **_reference("make"),
     )
     _add_checkpoint(make, "a local Hugging Face BERT; it is not copied", required=True)
-    make.add_argument("--text", action="append", metavar="TEXT", help="an input; the checkpoint's tokenizer reads it")
+    make.add_argument("--text", action="append", metavar="TEXT", help="an input, tokenized with the checkpoint's tokenizer")
     make.add_argument("--batch", type=Path, metavar="FILE", help="inputs; JSON or safetensors (default: a generated batch)")
     make.add_argument(
         "-o",
         "--output",
         type=Path,
         metavar="FOLDER",
-        help="a new folder; the golden is called as it is (default: DIR-golden, here)",
+        help="a new folder; its name is the name of the golden (default: DIR-golden in the current folder)",
     )
     make.set_defaults(command=_command("commands:make"))
-    power = parts.add_parser("power", help="the detection-power matrix")
-    power.add_argument("--golden", action="append", metavar="NAME", help="a golden, or a folder that `make` wrote (default: all)")
+    power = parts.add_parser("power", help="print the detection-power matrix")
+    power.add_argument("--golden", action="append", metavar="NAME", help="a golden, or a folder written by `make` (default: all)")
     power.add_argument("--dtype", action="append")
     power.set_defaults(command=_command("commands:power"))
     for part in (verify, make, power):

@@ -1,4 +1,4 @@
-"""The cases of a session: every check that is asked for, once, of every candidate on every golden in every dtype."""
+"""The cases of a session: every requested check for every candidate, golden and dtype."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -18,10 +18,15 @@ from conformance.results.case import Case
 
 
 def cases_of(session: Session, is_instrumented: Callable[[str], bool]) -> list[Case]:
-    """Candidate by candidate. `is_instrumented` says of a candidate whether to look into it may change how it is run.
+    """Return the cases of a session without duplicates, grouped by candidate.
+
+    Args:
+        session: the requested run.
+        is_instrumented: returns whether observing the activations of a candidate may change how it is run.
 
     Raises:
-        UsageError: no name of a kind is right, so that nothing can be run; or a pattern of checks matches none.
+        UsageError: all names of one kind (candidates, goldens, dtypes, device) are invalid, so that nothing can be run; or a
+            pattern matches no check.
     """
     _require_names(session)
     names = session.implementations or [r.name for r in registered()]
@@ -39,12 +44,16 @@ def cases_of(session: Session, is_instrumented: Callable[[str], bool]) -> list[C
 
 
 def digest(cases: Sequence[Case]) -> str:
-    """By which shards that were run apart know each other: of what all of them together are to run."""
+    """Return the digest of all cases of a run, by which the shards of one run are recognized."""
     return hashlib.sha256("\n".join(map(str, cases)).encode()).hexdigest()
 
 
 def checks_of(patterns: Sequence[str]) -> list[Check]:
-    """Those that a pattern matches, in the catalogue's order; `UnknownNameError` for a pattern that matches none."""
+    """Return the checks that match a pattern, in the catalogue's order; no pattern: the check `values`.
+
+    Raises:
+        UnknownNameError: a pattern matches no check.
+    """
     idle = [p for p in patterns if not any(fnmatchcase(name, p) for name in CHECKS)]
     if idle:
         raise unknown("check", idle[0], CHECKS)
@@ -52,7 +61,7 @@ def checks_of(patterns: Sequence[str]) -> list[Check]:
 
 
 def _judges_outputs_alone(checks: Sequence[Check]) -> bool:
-    """Whether the values are asked for and the outputs are not, which are judged too where looking changes what runs."""
+    """Return whether `values` is requested without `outputs`; for instrumented candidates, `outputs` is then added."""
     names = {check.name for check in checks}
     return "values" in names and "outputs" not in names
 
@@ -65,7 +74,7 @@ def _require_names(session: Session) -> None:
 
 
 def _require_any(names: Sequence[str], require: Callable[[str], object]) -> None:
-    """Raise what is wrong with the first name where no name is right: a misspelling must not overwrite earlier results."""
+    """Raise the error of the first name if all names are invalid, since a misspelling must not overwrite earlier results."""
     errors = []
     for name in names:
         try:

@@ -1,4 +1,4 @@
-"""What the commands do: each takes its parsed arguments, prints, and returns the exit code. What is heavy is imported late."""
+"""The functions of short commands: each takes parsed arguments, prints, and returns the exit code; heavy imports are delayed."""
 
 import json
 import os
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def listing(arguments: Namespace) -> int:
-    """`list`: names, distributions and origins."""
+    """Run `list`: print the names, distributions and origins of implementations and goldens."""
     from conformance.candidates.registry import registered
     from conformance.goldens.manifest import manifest
 
@@ -36,12 +36,12 @@ def listing(arguments: Namespace) -> int:
 
 
 def cache(arguments: Namespace) -> int:
-    """`cache`: where entries lie, how many and how large they are; or remove them."""
+    """Run `cache`: print the folder, number and size of the entries, or remove them."""
     from conformance.judge import cache as kept
 
     home = kept.folder()
     if home is None:
-        print(f"nothing is kept: {kept.VARIABLE} is {kept.OFF}")
+        print(f"the cache is disabled: {kept.VARIABLE} is {kept.OFF}")
         return 0
     if arguments.clear:
         print(f"removed {kept.clear()} entries from {home}")
@@ -55,21 +55,21 @@ def cache(arguments: Namespace) -> int:
 
 
 def run(arguments: Namespace) -> int:
-    """`run`: the main job."""
+    """Run `run`: judge candidates, or print the JSON Schema of results."""
     if arguments.schema:
         from conformance.results.records import json_schema
 
         print(json.dumps(json_schema(), indent=2))
         return 0
     if not arguments.in_process:
-        # It imports while this process does.
+        # The fork server imports in parallel with this process.
         started_context(*(["conformance.checks.laws.law"] if arguments.check else []))
     from conformance.cli.run import run_all
 
     if arguments.no_cache:
         from conformance.judge import cache
 
-        os.environ[cache.VARIABLE] = cache.OFF  # in processes that are started from here, too
+        os.environ[cache.VARIABLE] = cache.OFF  # child processes inherit it
     return run_all(_session(arguments), arguments.out, arguments.format, resume=arguments.resume)
 
 
@@ -97,7 +97,10 @@ def _session(arguments: Namespace) -> "Session":
 
 
 def _traces(arguments: Namespace) -> "list[Recorded]":
-    """The recorded traces among the candidates; what is wrong with one is its own error when it is run, if others can be."""
+    """Return the recorded traces among the candidates.
+
+    An invalid trace is reported when it is run; its `UsageError` is raised here only if no candidate is valid.
+    """
     from conformance.candidates.recorded import trace_of
 
     names = arguments.implementation or ()
@@ -113,21 +116,21 @@ def _traces(arguments: Namespace) -> "list[Recorded]":
 
 
 def _device_of(traces: "Sequence[Recorded]") -> str:
-    """The device of all traces; the CPU where there is none. `UsageError` where they were recorded on several."""
+    """Return the device of the traces; the CPU if there are none. Raise `UsageError` if they were recorded on several devices."""
     devices = list(dict.fromkeys(trace.source.device for trace in traces)) or ["cpu"]
     if len(devices) > 1:
-        raise UsageError(f"the traces were recorded on {' and '.join(devices)}: judge those of one device at a time")
+        raise UsageError(f"the traces were recorded on {' and '.join(devices)}: judge the traces of one device at a time")
     return devices[0]
 
 
 def _goldens(arguments: Namespace, traces: "Sequence[Recorded]") -> "dict[str, Golden | None]":
-    """What is run on, by name: the user's own checkpoint and the goldens in folders; None for what is stored under the name.
+    """Return the goldens to run on, by name: the user's checkpoint and goldens in folders; None for a stored golden.
 
-    Where recorded traces are judged and no golden is named, it is what they were recorded on.
+    If recorded traces are judged and no golden is named, these are the goldens on which the traces were recorded.
 
     Raises:
-        UsageError: two are of one name, under which their results could not be distinguished; or the checkpoint is not that of a
-            trace.
+        UsageError: two goldens have the same name, so that their results could not be distinguished; or the checkpoint is not that
+            of a trace.
     """
     from conformance.goldens.golden import load_golden
     from conformance.goldens.manifest import is_folder, manifest
@@ -141,18 +144,18 @@ def _goldens(arguments: Namespace, traces: "Sequence[Recorded]") -> "dict[str, G
         loaded = load_golden(golden) if is_folder(golden) else None
         name = loaded.name if loaded else golden
         if name in found:
-            raise UsageError(f"{golden}: another golden that is asked for is called {name!r}, too; run on one at a time")
+            raise UsageError(f"{golden}: another requested golden is also named {name!r}; run on one at a time")
         found[name] = loaded
     return found
 
 
 def _recorded_on(traces: "Sequence[Recorded]", own: "Golden | None", *, keeps_inputs: bool) -> "dict[str, Golden | None]":
-    """What traces were recorded on, by name; `own` is where their checkpoint lies here."""
+    """Return the goldens on which traces were recorded, by name; `own` is the golden of a local copy of their checkpoint."""
     from conformance.candidates.recorded.form import digests_of
     from conformance.candidates.recorded.network import recorded_on
 
     if keeps_inputs:
-        raise UsageError("a recorded trace has inputs of its own; leave --text and --batch away")
+        raise UsageError("a recorded trace has its own inputs; omit --text and --batch")
     found: dict[str, Golden] = {}
     for trace in traces:
         golden = recorded_on(trace, own)
@@ -162,10 +165,10 @@ def _recorded_on(traces: "Sequence[Recorded]", own: "Golden | None", *, keeps_in
 
 
 def _own(arguments: Namespace) -> "Golden | None":
-    """The user's own checkpoint and inputs."""
+    """Return the golden of the user's checkpoint and inputs; None without `--checkpoint`."""
     if not arguments.checkpoint:
         if arguments.text or arguments.batch:
-            raise UsageError("--text and --batch are inputs for a checkpoint; name one with --checkpoint DIR")
+            raise UsageError("--text and --batch are inputs for a checkpoint; give one with --checkpoint DIR")
         return None
     from conformance.goldens.custom_golden import from_directory
 
@@ -173,7 +176,7 @@ def _own(arguments: Namespace) -> "Golden | None":
 
 
 def report(arguments: Namespace) -> int:
-    """`report`: the exit code is that of all runs together, and at least 1 where some is missing or contradicts itself."""
+    """Run `report`; return the exit code of all runs together, and at least 1 if results are missing or contradictory."""
     from conformance.cli.output import forms_of, show_results, write
     from conformance.report.views import TEXTS
     from conformance.results.file import read_results
@@ -189,7 +192,7 @@ def report(arguments: Namespace) -> int:
 
 
 def replay(arguments: Namespace) -> int:
-    """`replay`: the exit code is that of what is run again."""
+    """Run `replay`; return the exit code of the repeated checks."""
     started_context("conformance.checks.searched")
     from conformance.checks.replay import replayed
     from conformance.cli.output import show_results
@@ -203,7 +206,7 @@ def replay(arguments: Namespace) -> int:
 
 
 def verify(arguments: Namespace) -> int:
-    """`golden verify`: 3 where a part fails."""
+    """Run `golden verify`; return 3 if a part fails, else 0."""
     from conformance.goldens.manifest import manifest
     from conformance.judge.verify import verify as parts_of
 
@@ -213,7 +216,7 @@ def verify(arguments: Namespace) -> int:
 
 
 def make(arguments: Namespace) -> int:
-    """`golden make`: a folder with a golden of the checkpoint, and what is in it."""
+    """Run `golden make`: write a golden of a checkpoint to a folder, and print its content."""
     from conformance.goldens.make import keep
 
     own = _own(arguments)
@@ -229,7 +232,7 @@ def make(arguments: Namespace) -> int:
 
 
 def power(arguments: Namespace) -> int:
-    """`golden power`: a line a golden, dtype and fault."""
+    """Run `golden power`: print one line for each golden, dtype and fault."""
     from conformance.goldens.golden import load_golden
     from conformance.goldens.manifest import manifest
     from conformance.judge.power import power as matrix
@@ -258,7 +261,7 @@ def power(arguments: Namespace) -> int:
 
 
 def _table(rows: list[dict[str, Any]], how: str) -> None:
-    """Rows of the same keys, in the form that --format names."""
+    """Print rows with the same keys in the format `how`."""
     if how == "json":
         print(json.dumps(rows, indent=2))
         return

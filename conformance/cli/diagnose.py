@@ -1,4 +1,4 @@
-"""`diagnose`: the outputs of a closed system, read from a file; the diagnosis, printed."""
+"""The command `diagnose`: read the outputs of a closed system from a file and print the diagnosis."""
 
 import json
 import math
@@ -20,7 +20,7 @@ from conformance.report.diagnosis_document import document
 
 
 def run(arguments: Namespace) -> int:
-    """0 where the right network explains the outputs, else 1."""
+    """Run `diagnose`; return 0 if the correct network explains the outputs, else 1."""
     given = read(arguments.outputs)
     checkpoint = load_directory(arguments.checkpoint)
     batch = _batch(arguments, given)
@@ -51,7 +51,7 @@ def _seconds(text: str | None) -> float | None:
 
 
 def _finite(value: Any) -> Any:
-    """What is not finite as null: JSON has no word for it."""
+    """Return a value with non-finite numbers replaced by None, since JSON cannot represent them."""
     if isinstance(value, dict):
         return {name: _finite(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
@@ -60,16 +60,18 @@ def _finite(value: Any) -> Any:
 
 
 def _named(given: Given, arguments: Namespace) -> dict[str, OutputTable]:
-    """The tables, the only one called as `--output` says."""
+    """Return the tables; with `--output`, the only table under that name."""
     if arguments.output is None:
         return dict(given.tables)
     if len(given.tables) != 1:
-        raise UsageError(f"--output says what the only table is; {arguments.outputs} has {', '.join(given.tables)}")
+        raise UsageError(
+            f"--output names a single table, and {arguments.outputs} has {len(given.tables)}: {', '.join(given.tables)}"
+        )
     return {arguments.output: next(iter(given.tables.values()))}
 
 
 def _batch(arguments: Namespace, given: Given) -> Batch:
-    """The inputs: from one place."""
+    """Return the inputs, which must be given in exactly one place."""
     sources = {
         "--text": bool(arguments.text),
         "--batch": bool(arguments.batch),
@@ -79,11 +81,11 @@ def _batch(arguments: Namespace, given: Given) -> Batch:
     said = [name for name, there in sources.items() if there]
     if len(said) != 1:
         found = " and ".join(said) if said else "none"
-        raise UsageError(f"inputs are needed, from one place: --text, --batch, or text or input_ids in the file; found {found}")
+        raise UsageError(f"give inputs in exactly one place: --text, --batch, or text or input_ids in the file; found {found}")
     if arguments.batch:
         batches = read_batches(Path(arguments.batch))
         if len(batches) != 1:
-            raise UsageError(f"{arguments.batch} holds {len(batches)} batches, and outputs are of one: {', '.join(batches)}")
+            raise UsageError(f"{arguments.batch} has {len(batches)} batches ({', '.join(batches)}), expected one")
         return next(iter(batches.values()))
     if given.inputs:
         return Batch.of(given.inputs)

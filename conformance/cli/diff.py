@@ -1,4 +1,4 @@
-"""`diff`: two runs, or two candidates activation by activation, printed or written to files in the form that their suffixes say."""
+"""The command `diff`: compare two runs, or two candidates activation by activation; print the result or write it to files."""
 
 import sys
 from argparse import Namespace
@@ -15,7 +15,7 @@ RESULTS = ".jsonl"
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was found: for people, and for programs."""
+    """The result of a comparison: a document for users, rows for programs, and the exit code."""
 
     document: Document
     rows: list[dict[str, Any]]
@@ -23,7 +23,7 @@ class Comparison:
 
 
 def run(arguments: Namespace) -> int:
-    """0 where nothing begins to differ (of results: nothing is worse or gone, and no mistake appeared), else 1."""
+    """Run `diff`; return 0 if no difference originates anywhere (results: nothing is worse, gone or a new mistake), else 1."""
     sides = (arguments.a, arguments.b)
     _require_two_of_a_kind(sides)
     files = forms_of(arguments.output, FORMS, map(Path, sides))
@@ -41,13 +41,13 @@ def _is_results(side: str) -> bool:
 
 
 def _require_two_of_a_kind(sides: tuple[str, str]) -> None:
-    """Raise `UsageError`, before anything is run, where one side is a results file and the other is none."""
+    """Raise `UsageError`, before anything is run, if only one side is a results file."""
     if any(map(_is_results, sides)) and not all(map(_is_results, sides)):
-        raise UsageError(f"{' and '.join(sides)}: one is a results file and the other is none; give two of a kind")
+        raise UsageError(f"{' and '.join(sides)}: one is a results file and the other is not; give two of the same kind")
 
 
 def _of_results(before: Path, after: Path) -> Comparison:
-    """Two runs."""
+    """Compare two results files."""
     from conformance.report.changes.between import changes
     from conformance.report.changes.changes_document import document
     from conformance.report.changes.changes_rows import rows
@@ -58,7 +58,7 @@ def _of_results(before: Path, after: Path) -> Comparison:
 
 
 def _of_traces(arguments: Namespace) -> Comparison:
-    """Two candidates, traces or goldens."""
+    """Compare two candidates, traces or goldens."""
     from conformance.cli.subject import in_a_worker, subject, traced
     from conformance.report.difference.difference import compare
     from conformance.report.difference.difference_document import document, rows

@@ -1,4 +1,4 @@
-"""`explain`: what names mean, on the terminal, as Markdown or as JSON."""
+"""The command `explain`: print the meaning of names, for the terminal, as Markdown or as JSON."""
 
 import json
 from argparse import Namespace
@@ -11,10 +11,10 @@ from conformance.report.document import Block, Document, Heading, Items, Paragra
 
 
 def run(arguments: Namespace) -> int:
-    """Print the entries of the names, or every name in its group; 0.
+    """Print the entries of the given names, or every name by group; return 0.
 
     Raises:
-        UnknownNameError: a name that nothing has.
+        UnknownNameError: there is no entry for a name.
     """
     if not arguments.name:
         found = summaries()

@@ -1,4 +1,4 @@
-"""The forms in which `diagnose` takes outputs, each with an example, which `diagnose --help` shows and the tests read."""
+"""The forms of outputs that `diagnose` accepts, each with an example that `diagnose --help` shows and the tests read."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ from textwrap import indent
 
 @dataclass(frozen=True)
 class Form:
-    """One form of outputs.
+    """A form of outputs.
 
     Attributes:
-        source: what makes it.
-        example: the file's content, of the embedding (0.125, -0.5, 0.75, 0.25); or the line of Python that writes `out` + suffix,
-            x that embedding.
-        suffix: of the file.
+        source: program or function that writes this form.
+        example: content of a file with the embedding (0.125, -0.5, 0.75, 0.25); or, if `is_code`, the line of Python that writes
+            the file `out` + suffix from this embedding, x.
+        suffix: suffix of the file.
     """
 
     source: str
@@ -28,17 +28,21 @@ class Form:
 
 FORMS: Sequence[Form] = (
     Form("PyTorch and NumPy, print(x) or repr(x)", "tensor([[ 0.1250, -0.5000,  ...,  0.2500]], dtype=torch.float64)"),
-    Form("a session with prompts", '>>> model.encode(["A lamp."])[:1]\n[[ 0.125 -0.5   ...  0.25 ]]'),
-    Form("a list of NumPy's scalars", "[np.float32(0.125), np.float32(-0.5), np.float32(0.75), np.float32(0.25)]"),
+    Form("an interactive session with prompts", '>>> model.encode(["A lamp."])[:1]\n[[ 0.125 -0.5   ...  0.25 ]]'),
+    Form("a list of NumPy scalars", "[np.float32(0.125), np.float32(-0.5), np.float32(0.75), np.float32(0.25)]"),
     Form('candle, println!("{x}")', "[[ 0.1250, -0.5000, ...,  0.2500]]\nTensor[[1, 4], f32]"),
     Form("Rust, {:?}, {:#?} or dbg! of a Vec", "[src/main.rs:7:5] &x = [\n    0.125,\n    -0.5,\n    0.75,\n    0.25,\n]"),
     Form("Rust, {:?} of an ndarray", "[[0.125, -0.5, 0.75, 0.25]], shape=[1, 4], strides=[4, 1], layout=Cc (0x5), const ndim=2"),
     Form("JavaScript, console.log", "Tensor {\n  dims: [ 1, 4 ],\n  data: Float32Array(4) [ 0.125, -0.5, ... 2 more items ]\n}"),
-    Form("lines of numbers, as of llama-embedding", "embedding 0:  0.125000 -0.500000  0.750000  0.250000"),
-    Form("with the inputs", '{"text": ["A lamp."], "embedding": [[0.125, -0.5, null, 0.25]]}', ".json"),
-    Form("a bare list, as TEI's /embed replies", "[[0.125, -0.5, 0.75, 0.25]]", ".json"),
+    Form("lines of numbers, as printed by llama-embedding", "embedding 0:  0.125000 -0.500000  0.750000  0.250000"),
+    Form("JSON with the inputs", '{"text": ["A lamp."], "embedding": [[0.125, -0.5, null, 0.25]]}', ".json"),
+    Form("a bare list, as returned by TEI's /embed", "[[0.125, -0.5, 0.75, 0.25]]", ".json"),
     Form("OpenAI's /v1/embeddings", '{"data": [{"index": 0, "embedding": [0.125, -0.5, 0.75, 0.25]}], "model": "m"}', ".json"),
-    Form("the same in base64", '{"data": [{"index": 0, "embedding": "AAAAPgAAAL8AAEA/AACAPg=="}], "model": "m"}', ".json"),
+    Form(
+        "OpenAI's /v1/embeddings in base64",
+        '{"data": [{"index": 0, "embedding": "AAAAPgAAAL8AAEA/AACAPg=="}], "model": "m"}',
+        ".json",
+    ),
     Form("Ollama's /api/embed", '{"model": "m", "embeddings": [[0.125, -0.5, 0.75, 0.25]], "total_duration": 7}', ".json"),
     Form("llama.cpp's /embedding", '[{"index": 0, "embedding": [[0.125, -0.5, 0.75, 0.25]]}]', ".json"),
     Form("NumPy, one array", 'numpy.save("out.npy", x)', ".npy"),
@@ -49,5 +53,5 @@ FORMS: Sequence[Form] = (
 
 
 def shown() -> str:
-    """Every form with its example, for `--help`."""
+    """Return every form with its example, for `--help`."""
     return "\n".join(f"{form.source} ({form.suffix}):\n{indent(form.example, '    ')}" for form in FORMS)

@@ -1,4 +1,4 @@
-"""`map`: the proposed registration of a module of unknown names, as a table, as JSON, and as an adaptor in Python."""
+"""The command `map`: propose the registration of a module with unknown names, as a table, as JSON, and as an adaptor in Python."""
 
 import json
 from argparse import Namespace
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def run(arguments: Namespace) -> int:
-    """Print the proposal, and write the adaptor; 0 where it can be run, 1 where something is open without which it cannot.
+    """Print the proposal and write the adaptor; return 0 if the adaptor can be run, 1 if an open question prevents it.
 
     Raises:
-        UsageError: there is no such object, or its signature does not say how it is built.
-        CandidateError: its own code raised.
+        UsageError: there is no such object, or its signature does not determine how it is built.
+        CandidateError: the object's own code raised an exception.
     """
     if arguments.output:
         _require_new_python_file(arguments.output)
@@ -46,14 +46,14 @@ def run(arguments: Namespace) -> int:
 def _require_new_python_file(path: Path) -> None:
     if path.suffix != ".py":
         raise UsageError(
-            f"the adaptor is Python, and {path} does not end in .py: give another name, such as {path.with_suffix('.py')}"
+            f"the adaptor is a Python file, but {path} does not end in .py: give another name, such as {path.with_suffix('.py')}"
         )
     if path.exists():
-        raise UsageError(f"{path} exists already, and nothing is overwritten: give another name, or remove it first")
+        raise UsageError(f"{path} already exists and is not overwritten: give another name, or remove it first")
 
 
 def proposal_of(name: str, checkpoint: Path | None = None) -> "Proposal":
-    """The proposal for the object at `package.module:object` or `FILE.py:object`."""
+    """Return the proposal for the object at `package.module:object` or `FILE.py:object`."""
     from conformance.candidates.registry import imported, require_known, resolved
     from conformance.mapping.mapped import proposed
     from conformance.model.directory import load_directory
@@ -69,9 +69,7 @@ def _blocks(found: "Proposal", output: Path | None) -> Iterator[Block]:
     from conformance.mapping.source import variable
 
     computed, of = found.coverage
-    yield Heading(
-        found.name, f"{computed} of {of} activations are computed as the oracle does", "good" if computed == of else "odd"
-    )
+    yield Heading(found.name, f"{computed} of {of} activations match the oracle", "good" if computed == of else "odd")
     yield Items((("build", found.builder.text), ("call", f"model({found.call.arguments})")))
     for what, rows in groupby(found.rows(), key=lambda row: row[0]):
         yield Heading(what, close=True)
@@ -82,10 +80,10 @@ def _blocks(found: "Proposal", output: Path | None) -> Iterator[Block]:
     if output and not found.parameters:
         yield Paragraph(f"{output} is not written: no parameter of {found.name} was recognised as one of BERT's")
     elif output:
-        yield Paragraph(f"the adaptor is in {output}; now: bert-conformance run -i {output}:{variable(found)}")
+        yield Paragraph(f"the adaptor is in {output}; next: bert-conformance run -i {output}:{variable(found)}")
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of texts, each column but the last as wide as its longest text."""
+    """Return rows as text; each column except the last is padded to its longest entry."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
     return "\n".join("  ".join([*(t.ljust(w) for t, w in zip(row, widths, strict=False)), row[-1]]) for row in rows)

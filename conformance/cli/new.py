@@ -1,4 +1,4 @@
-"""`new`: a package around a registration, from templates."""
+"""The command `new`: write a package around a registration, from templates."""
 
 from argparse import Namespace
 from collections.abc import Iterator
@@ -12,17 +12,17 @@ _TEMPLATES = Path(__file__).parent / "package"
 
 
 def run(arguments: Namespace) -> int:
-    """Write the package and list its files; 0.
+    """Write the package and print the paths of its files; return 0.
 
     Raises:
-        UsageError: the folder exists and is not empty, its name is no package's, or the mapping is not complete.
+        UsageError: the folder exists and is not empty, its name is not a valid package name, or the mapping is not complete.
     """
     folder = arguments.folder
     package = folder.name.replace("-", "_").lower()
     if not package.isidentifier():
-        raise UsageError(f"{folder.name!r} is no name of a package; give a folder of letters, digits and hyphens, such as my-bert")
+        raise UsageError(f"{folder.name!r} is not a valid package name; use letters, digits and hyphens, such as my-bert")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} exists and is not empty; nothing is overwritten, name a new folder")
+        raise UsageError(f"{folder} exists and is not empty, and nothing is overwritten; give a new folder")
     files = dict(_files(package, arguments.map))
     for name, text in files.items():
         path = folder / name
@@ -33,7 +33,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _files(package: str, mapped: str | None) -> Iterator[tuple[str, str]]:
-    """The path and text of each file."""
+    """Yield the path and the text of each file."""
     templates = Environment(
         loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True, variable_start_string="<<",
         variable_end_string=">>", autoescape=False,
@@ -53,7 +53,7 @@ def _files(package: str, mapped: str | None) -> Iterator[tuple[str, str]]:
 
 
 def _adaptor(mapped: str | None) -> tuple[str, str]:
-    """The mapped module's adaptor and its variable; an empty text where none is mapped."""
+    """Return the adaptor of the mapped module and its variable; an empty adaptor if no module is given."""
     if mapped is None:
         return "", "my_bert"
     from conformance.cli.map import proposal_of
@@ -61,5 +61,5 @@ def _adaptor(mapped: str | None) -> tuple[str, str]:
 
     found = proposal_of(mapped)
     if not found.has_output:
-        raise UsageError(f"{mapped}: the mapping is not complete:\n  " + "\n  ".join(found.open))
+        raise UsageError(f"{mapped}: the mapping is incomplete:\n  " + "\n  ".join(found.open))
     return adaptor(found), variable(found)

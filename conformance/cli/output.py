@@ -1,4 +1,4 @@
-"""Where a command's output goes: into files, in the form that their suffixes say, and on the terminal or in a pipe."""
+"""Output of commands: to files, in the form given by their suffixes, and to a terminal or pipe."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from conformance.report.terminal import plain, show
 from conformance.report.views import PIPED, TEXTS
 from conformance.results.records import Results
 
-FORMS = ("html", "markdown", "json", "text")  # of what is no run
+FORMS = ("html", "markdown", "json", "text")  # of documents other than runs
 SUFFIXES = {
     ".html": "html",
     ".md": "markdown",
@@ -30,34 +30,39 @@ SUFFIXES = {
 
 
 def forms_of(outputs: Iterable[Path], forms: Collection[str], read: Iterable[Path] = ()) -> dict[Path, str]:
-    """The form of each file; before any work, since what cannot be written is not worth it.
+    """Return the form of each output file; called before any work, so that an invalid path is reported immediately.
+
+    Args:
+        outputs: the files to be written.
+        forms: the allowed forms.
+        read: the files that the command reads.
 
     Raises:
-        UsageError: a suffix says none of `forms`; the file is a folder, or one of those that are read.
+        UsageError: the suffix of a file is not that of an allowed form, or the file is a folder or one of `read`.
     """
     given = {path.resolve() for path in read}
     found = {}
     for path in outputs:
         form = SUFFIXES.get(path.suffix.lower(), "")
         if form not in forms:
-            raise UsageError(f"{path}: give it a suffix of {', '.join(s for s, form in SUFFIXES.items() if form in forms)}")
+            raise UsageError(f"{path}: expected a suffix of {', '.join(s for s, form in SUFFIXES.items() if form in forms)}")
         if path.is_dir():
-            raise UsageError(f"{path} is a folder; name a file")
+            raise UsageError(f"{path} is a folder; give a file")
         if path.resolve() in given:
-            raise UsageError(f"{path} is read; write to another file")
+            raise UsageError(f"{path} is an input of this command; write to another file")
         found[path] = form
     return found
 
 
 def write(files: Mapping[Path, str], made: Callable[[str], str]) -> None:
-    """Each file in its form, in a folder that is made where there is none."""
+    """Write each file in its form; missing folders are created."""
     for path, form in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(made(form), "utf-8")
 
 
 def text_of(shown: Document, rows: Sequence[Mapping[str, Any]], form: str) -> str:
-    """A document in one of `FORMS`; `rows` say the same for a program."""
+    """Return a document in one of `FORMS`; `rows` are its content for JSON."""
     match form:
         case "json":
             return json.dumps(rows, indent=2) + "\n"
@@ -70,7 +75,7 @@ def text_of(shown: Document, rows: Sequence[Mapping[str, Any]], form: str) -> st
 
 
 def show_document(shown: Document, form: str) -> None:
-    """Print a document on standard output: `pretty` or `markdown`."""
+    """Print a document to standard output in the form `pretty` or `markdown`."""
     if form == "markdown":
         sys.stdout.write(markdown(shown))
     else:
@@ -78,7 +83,7 @@ def show_document(shown: Document, form: str) -> None:
 
 
 def show_results(results: Results, form: str) -> None:
-    """Print results on standard output: `pretty`, or a form of `TEXTS`."""
+    """Print results to standard output in the form `pretty` or one of `TEXTS`."""
     if form in TEXTS:
         sys.stdout.write(TEXTS[form](results))
     else:
@@ -86,10 +91,10 @@ def show_results(results: Results, form: str) -> None:
 
 
 def is_piped() -> bool:
-    """Whether a program reads standard output, and its width is not set."""
+    """Return whether standard output is not a terminal, and no width is set by the environment variable COLUMNS."""
     return not sys.stdout.isatty() and "COLUMNS" not in os.environ
 
 
 def console() -> Console:
-    """Standard output, as wide as the terminal, or wide enough for a pipe."""
+    """Return a console for standard output, with the width of the terminal, or a fixed width for a pipe."""
     return Console(width=PIPED if is_piped() else None, highlight=False)

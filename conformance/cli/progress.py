@@ -1,4 +1,4 @@
-"""Progress: on a terminal which case runs, what it is doing, what has failed so far and the time that is left; else what ended."""
+"""Progress display: on a terminal, the running case, its activity, failures so far and remaining time; else each finished case."""
 
 import sys
 from collections import Counter
@@ -13,14 +13,14 @@ from conformance.names import printable
 from conformance.progress import watched
 from conformance.results.outcomes import FAILING, ORDER
 
-_SAMPLES = 1000  # of the speed, as many as rich keeps: so its estimate is of the whole run, whose cases are not alike
+_SAMPLES = 1000  # speed samples, as many as rich keeps, so that its estimate covers the whole run, whose cases differ in duration
 
 
 class ProgressDisplay:
-    """The display of a run of so many cases."""
+    """The progress display of a run with a given number of cases."""
 
     def __init__(self, cases: int, display: "_Display") -> None:
-        """At its begin."""
+        """Add the bar of the run to a display."""
         self._cases, self._display = cases, display
         self._task = display.add_task("", total=cases, what="", failed="")
         self._case, self._finished = "", 0
@@ -28,7 +28,7 @@ class ProgressDisplay:
 
     @contextmanager
     def case(self, name: object) -> Iterator[None]:
-        """A case runs, and what it reports is shown."""
+        """Show a running case, and the progress that is reported inside the context."""
         self._case = f"{self._finished + 1}/{self._cases} {name}"
         self._show("", 0.0)
         with nullcontext() if self._display.disable else watched(self._show):
@@ -37,7 +37,7 @@ class ProgressDisplay:
         self._show("", 0.0)
 
     def ended(self, outcome: str, seconds: float) -> None:
-        """How a case ended, after how long."""
+        """Show the outcome and the duration of the current case."""
         if self._display.disable and sys.stderr:
             print(printable(f"{self._case}: {outcome}, {seconds:.1f} s"), file=sys.stderr, flush=True)
         self._failed[outcome] += outcome in FAILING
@@ -45,14 +45,14 @@ class ProgressDisplay:
         self._display.update(self._task, failed=failed)
 
     def _show(self, what: str, done: float) -> None:
-        """It never goes back: a case that is looked at again, once it is judged, reports of fractions anew."""
+        """Update the display; the bar never moves back, although a case that is examined again reports fractions from 0."""
         further = self._finished + min(done, 1.0) - self._display.tasks[0].completed
         advance = further if further >= self._cases / _SAMPLES else 0.0
         self._display.update(self._task, description=self._case, what=what, advance=advance)
 
 
 class _Display(Progress):
-    """The bar and the times; below them the case, and what it is doing."""
+    """A display of the bar and the times, and below them the case and its current activity."""
 
     def get_renderables(self) -> Iterable[RenderableType]:
         yield self.make_tasks_table(self.tasks)
@@ -63,7 +63,7 @@ class _Display(Progress):
 
 @contextmanager
 def progress(cases: int, console: Console | None = None) -> Iterator[ProgressDisplay]:
-    """Shown while it is open, by default on standard error; where that is no terminal, a line for each case that ends."""
+    """Open a progress display, by default on standard error; if that is not a terminal, print a line for each finished case."""
     given, console = console, console or Console(stderr=True)
     display = _Display(
         BarColumn(bar_width=None),
@@ -75,10 +75,10 @@ def progress(cases: int, console: Console | None = None) -> Iterator[ProgressDis
         console=console,
         expand=True,
         transient=True,
-        # What a candidate prints goes above the bar, or where standard output goes if that is elsewhere.
+        # A candidate's prints go above the bar, or to standard output if that is not a terminal.
         redirect_stdout=bool(sys.stdout and sys.stdout.isatty()),
         speed_estimate_period=float("inf"),
-        # rich takes a pipe for a terminal where the environment asks for colours.
+        # rich treats a pipe as a terminal if the environment requests colours.
         disable=not console.is_interactive or not (given or bool(sys.stderr and sys.stderr.isatty())),
     )
     with display:

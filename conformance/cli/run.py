@@ -1,4 +1,4 @@
-"""One run from the command line: cases, progress, the results file, the report, the exit code."""
+"""A run from the command line: cases, progress, results file, report and exit code."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -26,10 +26,18 @@ from conformance.results.result import Result
 
 
 def run_all(session: Session, out: Path, how: str, *, resume: bool = False) -> int:
-    """Run every case, write `results.jsonl` and `report.html` into `out`, print the report; returns the exit code.
+    """Run every case, write `results.jsonl` and `report.html` to a folder, and print the report.
 
-    No candidate is imported here, unless the session is `in_process`.
-    `resume` leaves out the cases whose results are in `results.jsonl` already.
+    No candidate is imported in this process, unless the session is `in_process`.
+
+    Args:
+        session: the requested run.
+        out: folder of the results file and the report.
+        how: format of the printed report.
+        resume: whether to skip the cases whose results are already in `results.jsonl`.
+
+    Returns:
+        The exit code.
     """
     measure_early(session.device)
 
@@ -46,14 +54,14 @@ def run_all(session: Session, out: Path, how: str, *, resume: bool = False) -> i
         session.device, session.goldens, session.plan, f"{which}/{shards}", digest(everything), session.implementations, len(cases)
     )
     recording = Recording(path, header, resume=resume)
-    page.unlink(missing_ok=True)  # it shows an earlier run
+    page.unlink(missing_ok=True)  # it belongs to an earlier run
     if recording.recorded:
         cases = [case for case in cases if case not in recording.recorded]
-        print(f"resumed: {len(recording.recorded)} checks are in {path}, {len(cases)} are run", file=sys.stderr)
+        print(f"resumed: {len(recording.recorded)} checks are already in {path}, {len(cases)} remain", file=sys.stderr)
     try:
         with recording, progress(len(cases)) as shown:
             for case, result_of in _running(session, cases, len(everything)):
-                # What candidates print is no part of a report that is read by programs.
+                # Output of candidates must not be mixed with a report that programs read.
                 with shown.case(case), redirect_stdout(sys.stdout if how == "pretty" else sys.stderr):
                     result = result_of(case)
                     recording.add(result, session.goldens[case.golden], session.require)
@@ -67,7 +75,7 @@ def run_all(session: Session, out: Path, how: str, *, resume: bool = False) -> i
     show_results(results, how)
     page.write_text(TEXTS["html"](results), "utf-8")
     if how == "pretty":
-        print(f"\nresults: {out / path.name}\nas a page: {out / page.name}")
+        print(f"\nresults: {out / path.name}\nreport: {out / page.name}")
     assert results.footer
     return results.footer.exit_code
 
@@ -78,7 +86,7 @@ def _how_to_go_on(recording: Recording, path: Path) -> str:
 
 
 def _running(session: Session, cases: Sequence[Case], runs: int) -> Iterator[tuple[Case, Callable[[Case], Result]]]:
-    """Each case with what makes its result, while the candidate's worker is there."""
+    """Yield each case with the function that computes its result, while the candidate's worker is running."""
     for _, theirs in groupby(cases, lambda case: case.implementation):
         with _worker(session) as worker:
             work = IsolatedWork(session, runs, worker) if worker else Work(session, runs)
@@ -88,7 +96,7 @@ def _running(session: Session, cases: Sequence[Case], runs: int) -> Iterator[tup
 
 @contextmanager
 def _worker(session: Session) -> Iterator[WorkerProcess | None]:
-    """A worker for a candidate; None where candidates run in this process."""
+    """Open a worker for a candidate; yield None if candidates run in this process."""
     if session.in_process:
         yield None
         return
@@ -97,5 +105,5 @@ def _worker(session: Session) -> Iterator[WorkerProcess | None]:
 
 
 def _show(text: str) -> None:
-    """What a candidate writes, on standard error, without what would move the cursor."""
+    """Write a candidate's output to standard error, without control characters."""
     to_standard_error("\n".join(printable_lines(text)))

@@ -1,4 +1,4 @@
-"""What a run is asked for."""
+"""The options of a run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,16 +12,21 @@ from conformance.isolation.process import Limits
 
 @dataclass(frozen=True)
 class Session:
-    """What is to be run.
+    """The options of a run.
 
     Attributes:
-        implementations: names; none: every one that is registered.
-        goldens: a name to a golden of one's own, or to None for the one that is stored under the name.
-        chosen: whether the goldens were asked for by name; else each check has its usual ones.
-        checks: patterns of checks' names; none: the values.
-        shard: which of how many shares of the cases: `(1, 3)` is the first of three.
-        limits: of the process in which a candidate runs.
-        in_process: whether candidates run in this process, for a debugger; nothing limits them there.
+        implementations: names of candidates; empty: all registered ones.
+        goldens: goldens by name: a user's golden, or None for a stored golden of that name.
+        device: torch device string.
+        dtypes: names of dtypes.
+        chosen: whether the goldens were requested by name; if not, each check runs on its default goldens.
+        checks: patterns of check names; empty: the check `values`.
+        require: patterns of activations that must be observed.
+        known: the known failures.
+        plan: options of the searches.
+        shard: number of the shard and number of shards: `(1, 3)` is the first of three.
+        limits: resource limits of a candidate's process.
+        in_process: whether candidates run in this process, for a debugger; there are then no limits.
     """
 
     implementations: Sequence[str]
@@ -39,8 +44,8 @@ class Session:
 
 
 def shard_of(text: str) -> tuple[int, int]:
-    """`K/N` as numbers; `UsageError` unless 1 ≤ K ≤ N."""
+    """Return the numbers in `K/N`; raise `UsageError` unless 1 ≤ K ≤ N."""
     which, slash, count = text.partition("/")
     if not slash or not which.isdecimal() or not count.isdecimal() or not 1 <= int(which) <= int(count):
-        raise UsageError(f"--shard {text}: expected K/N, as 1/3 for the first of three")
+        raise UsageError(f"--shard {text}: expected K/N, such as 1/3 for the first of three shards")
     return int(which), int(count)

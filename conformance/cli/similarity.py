@@ -1,4 +1,4 @@
-"""`similarity`: which pairs of texts change rank between two systems, printed."""
+"""The command `similarity`: print which pairs of texts change rank between two systems."""
 
 import json
 from argparse import Namespace
@@ -29,17 +29,17 @@ from conformance.numerics.formats import Array
 from conformance.oracle import Network
 from conformance.report.similarity_document import document
 
-LEAST = 3  # texts: of two there is one pair, and no rank
+LEAST = 3  # number of texts: two texts form a single pair, which has no rank
 
 
 def run(arguments: Namespace) -> int:
-    """0 where rounding explains every change of order, else 1."""
+    """Run `similarity`; return 0 if rounding explains every change of order, else 1."""
     texts = _texts(arguments.texts)
     golden = from_directory(arguments.checkpoint, texts)
     if not golden.checkpoint.architecture.pooling:
         raise UsageError(
-            f"{arguments.checkpoint} does not say how it pools; give a directory of sentence-transformers, whose modules.json and "
-            "1_Pooling/config.json say it"
+            f"{arguments.checkpoint} does not define a pooling; give a sentence-transformers directory, which defines it in "
+            "modules.json and 1_Pooling/config.json"
         )
     names, dtypes = (arguments.a, arguments.b), _dtypes(arguments.dtype)
     with progress(len(names) + len(set(dtypes))) as shown, products_on_one_thread():
@@ -50,7 +50,7 @@ def run(arguments: Namespace) -> int:
             _require_directions(side, given[-1][0])
         rounded = {}
         for dtype in dict.fromkeys(dtypes):
-            with _step(shown, f"what rounding to {dtype} does to the cosines of {len(texts)} texts", "computed"):
+            with _step(shown, f"rounding errors in {dtype} of the cosines of {len(texts)} texts", "computed"):
                 rounded[dtype] = _rounded(golden, dtype, arguments.device)
         a, b = (
             rounded[dtype].with_printing(printing).judge(values) for dtype, (values, printing) in zip(dtypes, given, strict=True)
@@ -65,7 +65,7 @@ def run(arguments: Namespace) -> int:
 
 @contextmanager
 def _step(shown: ProgressDisplay, name: str, outcome: str) -> Iterator[None]:
-    """One of the steps that progress counts; where it is no terminal, a line when it ends."""
+    """Show one step of the command in the progress display."""
     started = monotonic()
     with shown.case(name):
         yield
@@ -76,7 +76,7 @@ def _texts(file: Path) -> list[str]:
     with reading(file, "texts", UsageError):
         texts = read_text(file).splitlines()
     if len(texts) < LEAST:
-        raise UsageError(f"{file} has {len(texts)} texts, one a line; expected at least {LEAST}: of fewer no pair has a rank")
+        raise UsageError(f"{file} has {len(texts)} texts (one per line), expected at least {LEAST}: fewer have no ranking of pairs")
     return texts
 
 
@@ -88,7 +88,7 @@ def _dtypes(given: Sequence[str] | None) -> tuple[str, str]:
 
 
 def _rounded(golden: Golden, dtype: str, device: str) -> RoundedCosines:
-    """Under the widest legal arithmetic: neither system says which it has."""
+    """Return the cosines with their rounding errors under the widest legal arithmetic, since that of the systems is unknown."""
     checkpoint, (batch,) = golden.checkpoint, golden.batches.values()
     network = Network(checkpoint.architecture, rounded_weights(checkpoint, dtype), batch)
     captured = [h for h in hypotheses(dtype, device) if h.parents == "as captured"]
@@ -96,7 +96,7 @@ def _rounded(golden: Golden, dtype: str, device: str) -> RoundedCosines:
 
 
 def _embeddings(side: str, golden: Golden, place: Namespace) -> tuple[Array, Array]:
-    """(N, H): one side's embeddings, from a file or of an implementation that is run, and the variance that printing adds."""
+    """Return a side's embeddings, read from a file or computed, and the variance of the rounding by printing, (N, H) each."""
     if Path(side).is_file() and Path(side).suffix not in (*READERS, ".py"):
         return _stored(Path(side), golden)
     (activations,) = traced(side, golden, place, in_a_worker).activations.values()
@@ -108,17 +108,19 @@ def _embeddings(side: str, golden: Golden, place: Namespace) -> tuple[Array, Arr
 
 
 def _require_directions(side: str, embeddings: Array) -> None:
-    """Raise `UsageError` for an embedding of zeros, which has no cosine."""
+    """Raise `UsageError` if an embedding is zero, since its cosine is undefined."""
     empty = np.flatnonzero(~embeddings.any(1))
     if empty.size:
-        raise UsageError(f"{side}: the embedding of text {empty[0] + 1} is 0 all over, expected a vector that has a direction")
+        raise UsageError(f"{side}: the embedding of text {empty[0] + 1} is zero, expected a nonzero vector")
 
 
 def _stored(file: Path, golden: Golden) -> tuple[Array, Array]:
-    """The embeddings in a file, and the variance of rounding each number to the digits that are printed."""
+    """Return the embeddings in a file, and the variance of rounding each number to the printed digits."""
     (batch,) = golden.batches.values()
     outputs = resolved(read(file).tables, golden.checkpoint.architecture, batch)
     embeddings = [o.known for o in outputs if o.name in ("embedding", EMBEDDING)]
     if len(embeddings) != 1 or np.isnan(embeddings[0].values).any():
-        raise UsageError(f"{file} has {', '.join(o.name for o in outputs)}; expected one table of embeddings, a whole row a text")
+        raise UsageError(
+            f"{file} has {', '.join(o.name for o in outputs)}; expected one table of embeddings with a complete row for each text"
+        )
     return embeddings[0].values, embeddings[0].units ** 2 / 12.0

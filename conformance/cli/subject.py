@@ -1,4 +1,4 @@
-"""What `trace`, `diff` and `similarity` are about: the network and its inputs, and each side's activations."""
+"""The subject of `trace`, `diff` and `similarity`: the network and its inputs, and the activations of each side."""
 
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -16,18 +16,18 @@ from conformance.isolation.process import WorkerProcess
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.serve import CandidateWork
 
-USUAL, TOKENIZED = "tiny", RECIPE.name  # the golden where none is named; the one that reads texts
+USUAL, TOKENIZED = "tiny", RECIPE.name  # the default goldens: without texts, and with texts
 
 
 def subject(arguments: Namespace, sides: Sequence[str]) -> Golden:
-    """The network and inputs that are asked for: a checkpoint, those of a saved trace, or a golden, on its own inputs or others.
+    """Return the requested network with its inputs: a checkpoint, that of a saved trace, or a golden on its own or given inputs.
 
     Raises:
         UsageError: two networks are named, or texts for a golden without a tokenizer.
         DependencyMissingError: the golden comes from a package that is not installed.
     """
     if arguments.checkpoint and arguments.golden:
-        raise UsageError(f"--checkpoint {arguments.checkpoint} and --golden {arguments.golden} are two networks; name one")
+        raise UsageError(f"--checkpoint {arguments.checkpoint} and --golden {arguments.golden} are two networks; give only one")
     if arguments.checkpoint:
         return from_directory(arguments.checkpoint, arguments.text or (), arguments.batch)
     saved = [Path(side) for side in sides if _is_saved(side)]
@@ -40,21 +40,28 @@ def subject(arguments: Namespace, sides: Sequence[str]) -> Golden:
 
 
 def _of_saved(path: Path, arguments: Namespace) -> Golden:
-    """The network of a saved trace, on what it ran on."""
+    """Return the network of a saved trace, with the inputs of the trace."""
     if arguments.text or arguments.batch:
-        raise UsageError(f"{path} was saved with inputs of its own; leave --text and --batch away")
+        raise UsageError(f"{path} was saved with its own inputs; omit --text and --batch")
     return recorded_on(read_recorded(path))
 
 
 def _is_saved(side: str) -> bool:
-    """Whether it is a recorded trace; other files are exported programs."""
+    """Return whether a side is the file of a recorded trace; other files are exported programs."""
     return Path(side).suffix == SUFFIX
 
 
 def traced(side: str, golden: Golden, arguments: Namespace, recorded: Callable[[str, Golden, str, str], Trace] = record) -> Trace:
-    """One side's activations: read from a file, the oracle's own for `golden:NAME`, or those of an implementation that is run.
+    """Return the activations of a side: read from a file, those of the oracle for `golden:NAME`, or those of an implementation.
 
-    `recorded` runs it: in this process unless another function is given.
+    Args:
+        side: name of the side.
+        golden: the network and its inputs.
+        arguments: parsed arguments with `device` and `dtype`.
+        recorded: runs an implementation; by default in this process.
+
+    Raises:
+        UsageError: the implementation cannot run on the golden.
     """
     if _is_saved(side):
         return read(Path(side), golden)
@@ -67,6 +74,10 @@ def traced(side: str, golden: Golden, arguments: Namespace, recorded: Callable[[
 
 
 def in_a_worker(name: str, golden: Golden, device: str, dtype: str) -> Trace:
-    """A candidate's activations; `CandidateCrash` where it ends the worker, so that it cannot end this process with a verdict."""
+    """Return the activations of a candidate that is run in a worker.
+
+    Raises:
+        CandidateCrash: the candidate ended the worker; it cannot end this process with an exit code that looks like a verdict.
+    """
     with WorkerProcess(CandidateWork) as worker:
         return record(RemoteCandidate(worker, name), golden, device, dtype)

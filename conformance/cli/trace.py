@@ -1,4 +1,4 @@
-"""`trace`: what an input becomes step by step, printed, and written to files in the form that their suffixes say."""
+"""The command `trace`: print the activations of an input step by step, and write them to files in the form of their suffixes."""
 
 import sys
 from argparse import Namespace
@@ -15,12 +15,12 @@ SAVED = "safetensors"
 
 
 def run(arguments: Namespace) -> int:
-    """0 where an activation is shown, else 1."""
+    """Run `trace`; return 0 if there is an activation to show, else 1."""
     names = [arguments.implementation, *([arguments.other] if arguments.other else [])]
     files = forms_of(arguments.output, (*FORMS, SAVED))
     alone = [path for path, form in files.items() if form == SAVED]
     if alone and len(names) > 1:
-        raise UsageError(f"{alone[0]} holds the activations of one implementation; name one, or write .html or .md")
+        raise UsageError(f"{alone[0]} holds the activations of one implementation; give only one, or write .html or .md")
     golden = subject(arguments, names)
     traces = [traced(name, golden, arguments) for name in names]
     found = trace_view(*traces)

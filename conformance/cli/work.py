@@ -1,4 +1,4 @@
-"""A case's result: the candidate is in its worker, or here; it is judged in the process that asks."""
+"""Computation of the results of cases: the candidate runs in a worker or in this process, and is judged in this process."""
 
 from collections.abc import Callable
 from functools import cache
@@ -21,21 +21,21 @@ from conformance.results.result import Result
 
 
 class Work:
-    """Results of a session's cases, made in this process.
+    """The computation of a session's results in this process.
 
     Args:
-        session: what is to be run.
-        runs: among how many cases the false-alarm probability is shared.
+        session: options of the run.
+        runs: number of cases among which the false-alarm probability is shared.
         load: returns a candidate by its name.
     """
 
     def __init__(self, session: Session, runs: int, load: Callable[[str], Implementation] = load) -> None:
-        """Measure the machine, before a candidate's import can change torch."""
+        """Measure the accuracy of the machine before the import of a candidate can change torch's settings."""
         self._session, self._runs, self._load = session, runs, load
         measure_early(session.device)
 
     def result(self, case: Case) -> Result:
-        """The result of a case, known failures applied."""
+        """Return the result of a case, with known failures applied."""
         known = [entry for entry in self._session.known if entry.matches(case)]
         return apply_known_failures(self._result(case), case.implementation, known, self._load)
 
@@ -58,32 +58,35 @@ class Work:
 
 
 class IsolatedWork:
-    """Results of a candidate's cases, while it is in a worker."""
+    """The computation of the results of a candidate in a worker."""
 
     def __init__(self, session: Session, runs: int, worker: WorkerProcess) -> None:
-        """Nothing is loaded yet."""
+        """Store the session and the worker; no candidate is loaded yet."""
         self._worker = worker
         self._work = Work(session, runs, loading_in(worker))
 
     def result(self, case: Case) -> Result:
-        """The result of a case: a crash where it ends the worker, a timeout where the candidate does not end in time."""
+        """Return the result of a case: a crash if it ends the worker, a timeout if the candidate exceeds its time."""
         self._worker.renew()
         return self._work.result(case)
 
 
 def loading_in(worker: WorkerProcess) -> Callable[[str], Implementation]:
-    """A function that loads a candidate by its name, once: in the worker; here if it is a recorded trace, which runs nothing."""
+    """Return a cached function that loads a candidate by name: in the worker, or here for recorded traces, which run no code."""
     return cache(lambda name: trace_of(name) or RemoteCandidate(worker, name))
 
 
 def in_a_worker(failure: Failure) -> Result:
-    """A failure that is run again, the candidate in a worker."""
+    """Run a failure again with the candidate in a worker, and return the result."""
     with WorkerProcess(CandidateWork) as worker:
         return run_again(failure, loading_in(worker))
 
 
 def is_instrumented(worker: WorkerProcess | None, name: str) -> bool:
-    """Whether to look into the candidate may change how it is run, as of an exported program; it is asked in the worker, if any."""
+    """Return whether observing a candidate's activations may change how it is run, as for exported programs.
+
+    The candidate is loaded in the worker, or in this process if there is none.
+    """
     try:
         candidate = loading_in(worker)(name) if worker else load(name)
         return candidate.is_instrumented if isinstance(candidate, RemoteCandidate) else hasattr(candidate, "unobserved")

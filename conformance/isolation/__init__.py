@@ -1,4 +1,4 @@
-"""Candidates in processes of their own: a worker holds one candidate, and the process that judges it holds none.
+"""Isolation of candidates: each candidate runs in a worker process, and none in the process that judges it.
 
-The worker sends activations; the reference, the judgement and the results file are in the process that asks.
+The worker sends activations; the reference values, the judgement and the results file are in the parent process.
 """

@@ -1,4 +1,4 @@
-"""What confines a worker: it ends with the process that asks, and takes along what it has started; its memory; its network."""
+"""Confinement of a worker: its lifetime and that of its child processes, its memory, and its network access."""
 
 import ctypes
 import fcntl
@@ -18,13 +18,16 @@ from pathlib import Path
 from typing import Any
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
-_ATTEMPTS = 100  # to kill processes that meanwhile start others
+_ATTEMPTS = 100  # to kill processes that start others in the meantime
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000  # linux/sched.h
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1  # linux/sockios.h, linux/if.h
 
 
 def bind_to_parent() -> None:
-    """Lead a group of processes that ends with the one that asks: by a thread; on Linux by the kernel, if the server dies."""
+    """Make this process the leader of a process group that is killed when the parent process ends.
+
+    A thread waits for the end of the parent process; on Linux, the kernel also kills this process if the fork server dies.
+    """
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)
     if sys.platform == "linux":
@@ -33,7 +36,7 @@ def bind_to_parent() -> None:
 
 
 def leave_helpers() -> None:
-    """Let go of what multiprocessing shares with the process that asks: this one starts its own where it needs it."""
+    """Close multiprocessing's connections to the parent's resource tracker and fork server; new ones are started if needed."""
     tracker: Any = resource_tracker._resource_tracker  # no public way to it
     server: Any = forkserver._forkserver
     for holder, attribute in ((tracker, "_fd"), (server, "_forkserver_alive_fd")):
@@ -43,26 +46,26 @@ def leave_helpers() -> None:
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of all below it whose own parent ends: so they are known, whatever group they have joined."""
+    """Make this process the parent of its orphaned descendants, so that they can be found in whatever process group they are."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def kill_orphans(but: Collection[int]) -> None:
-    """Kill what the server has adopted, and all below it; `but` are the workers, which are its own children."""
+    """Kill the processes adopted by the fork server and their descendants, except the workers `but` and their descendants."""
     server: Any = forkserver._forkserver  # no public way to it
     spared = {pid for worker in but for pid in (worker, *_below(worker))}
     for _ in range(_ATTEMPTS):
         found = _below(server._forkserver_pid) - spared
         for pid in found:
-            with suppress(OSError):  # it has ended meanwhile
+            with suppress(OSError):  # it has ended in the meantime
                 os.kill(pid, signal.SIGKILL)
         if not found:
             return
 
 
 def _below(pid: int | None) -> set[int]:
-    """Children of a process, and theirs, without those that have ended; none where there is no process, or no /proc."""
+    """Return the running descendants of a process; none if `pid` is None or there is no /proc."""
     if not pid:
         return set()
     parents: dict[int, int] = {}
@@ -80,7 +83,7 @@ def _below(pid: int | None) -> set[int]:
 
 
 def limit_memory(size: int | None) -> None:
-    """At most so many bytes of address space beyond what the process has now; and no dump of them where it is aborted."""
+    """Limit the address space to its current size plus `size` bytes (None: no limit), and disable core dumps."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if size is not None:
         limit = _address_space() + size
@@ -88,16 +91,19 @@ def limit_memory(size: int | None) -> None:
 
 
 def _address_space() -> int:
-    """That of this process, in bytes; 0 where there is no /proc. Libraries reserve gigabytes of it that they never use."""
+    """Return the size of this process's address space in bytes; 0 if there is no /proc.
+
+    It is not small: libraries reserve gigabytes of address space that they never use.
+    """
     with suppress(OSError):
         return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     return 0
 
 
 def leave_network() -> bool:
-    """Leave the network for one that has this process and its children alone; returns False where the system does not allow it.
+    """Move this process to a new network namespace without external network; return False if the system does not allow it.
 
-    Call it before a thread is started: the kernel refuses a user namespace to a process that has several.
+    Call it before a thread is started: the kernel refuses a new user namespace to a process with several threads.
     """
     if sys.platform != "linux":
         return False
@@ -106,7 +112,7 @@ def leave_network() -> bool:
         if unshare(_CLONE_NEWUSER | _CLONE_NEWNET):
             return False
         for file, line in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
-            with suppress(OSError):  # only names are lost: what the process may do stays
+            with suppress(OSError):  # without a mapping only user and group names are lost, not permissions
                 Path(f"/proc/self/{file}").write_text(line)
     with suppress(OSError), socket.socket() as any_socket:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))

@@ -1,10 +1,10 @@
-"""A connection between two processes: messages of bytes, and arrays, which the receiver copies.
+"""A connection between two processes for messages of bytes and NumPy arrays; the receiver copies the arrays.
 
-Nothing that arrives is believed: a message has a limit, an array is of a type of number, of as many bytes as its shape says and as
-the receiver allows, and no wait is longer than the deadline. No code is run by receiving.
+The receiver validates everything: the size of a message is limited; an array must have a numeric dtype, the number of bytes that
+its shape implies, and at most as many bytes as the receiver allows; and no wait exceeds the deadline. Receiving runs no code.
 
-On the wire a message is its length (4 bytes) and a `_Frame` in MessagePack. Each array follows: its bytes, or, where it is large,
-one byte with the descriptor of a file in memory.
+On the wire, a message is its length (4 bytes) followed by a `_Frame` in MessagePack. Each array follows, either as its bytes or, if
+it is large, as one byte together with the descriptor of a file in memory.
 """
 
 import array
@@ -22,20 +22,22 @@ from typing import Any
 import msgspec
 import numpy as np
 
-_SMALL = 2**16  # bytes, the size of a pipe: what is no larger is sent as it is
-_LONGEST = 2**24  # bytes of a message without its arrays: several times what the longest text and a batch take
+_SMALL = 2**16  # bytes, the size of a pipe: arrays up to this size are sent as bytes
+_LONGEST = 2**24  # bytes of a message without its arrays: several times the size of the longest text and a batch
 _LENGTH = struct.Struct("!I")
 
 
 class NoMessageError(ValueError):
-    """What was received is no message."""
+    """The received data is not a valid message."""
 
 
 class _Header(msgspec.Struct, frozen=True):
-    """Of an array that follows.
+    """The header of an array that follows a frame.
 
     Attributes:
-        in_file: whether a descriptor is sent and not the bytes.
+        shape: shape of the array.
+        dtype: NumPy's string for the dtype.
+        in_file: whether a file descriptor is sent instead of the bytes.
     """
 
     shape: tuple[int, ...]
@@ -52,7 +54,7 @@ _FRAME = msgspec.msgpack.Decoder(_Frame)
 
 
 def _bytes(header: _Header) -> int:
-    """Of the array; `ValueError` where it is none of numbers."""
+    """Return the number of bytes of an array; raise `ValueError` if it is not numeric or its shape is invalid."""
     dtype = np.dtype(header.dtype)
     if dtype.kind not in "biuf" or any(length < 0 for length in header.shape):
         raise ValueError(f"an array of {header.dtype}, {header.shape}")
@@ -60,24 +62,24 @@ def _bytes(header: _Header) -> int:
 
 
 class Link:
-    """One end.
+    """One end of a connection.
 
     Attributes:
         end: the socket.
-        deadline: when waiting ends, on `time.monotonic`'s clock.
+        deadline: time at which waiting ends, on the clock of `time.monotonic`.
     """
 
     def __init__(self, end: socket.socket) -> None:
-        """Of a pair of Unix sockets; without a deadline."""
+        """Store one socket of a pair of Unix sockets; there is no deadline at first."""
         self.end, self.deadline = end, math.inf
         self._turn = threading.Lock()
 
     def send(self, message: bytes, arrays: Sequence[Any] = ()) -> None:
-        """A message and NumPy arrays.
+        """Send a message and NumPy arrays.
 
         Raises:
-            TimeoutError: the other end does not read.
-            OSError: it is closed.
+            TimeoutError: the deadline has passed because the other end does not read.
+            OSError: the other end is closed.
         """
         contiguous = [np.ascontiguousarray(one).reshape(one.shape) for one in arrays]
         in_files = [one.nbytes > _SMALL and hasattr(os, "memfd_create") for one in contiguous]
@@ -90,12 +92,12 @@ class Link:
                 (self._send_file if in_file else self.end.sendall)(one.reshape(-1).view(np.uint8).data)
 
     def receive(self, most: float = 0) -> tuple[bytes, list[Any]]:
-        """The next message, and its arrays, of `most` bytes together.
+        """Receive the next message and its arrays, which may have at most `most` bytes in total.
 
         Raises:
             TimeoutError: the deadline has passed.
             EOFError: the other end is closed.
-            NoMessageError: what it sent is no message, or more than is expected.
+            NoMessageError: the data received is not a valid message, or is larger than allowed.
         """
         try:
             (length,) = _LENGTH.unpack(self._read(bytearray(_LENGTH.size)))
@@ -123,7 +125,7 @@ class Link:
         return found
 
     def _wait(self) -> None:
-        """Let the next operation of the socket end at the deadline."""
+        """Set the timeout of the next socket operation to the time until the deadline; raise `TimeoutError` if that has passed."""
         if self.deadline == math.inf:
             self.end.settimeout(None)
             return
@@ -161,7 +163,7 @@ class Link:
                 raise NoMessageError("a file that is not the array")
             offset = 0
             while offset < len(memory):
-                # From a place of its own: the sender has the same file, and its position.
+                # At an explicit offset, since the sender shares the file and its position.
                 count = os.preadv(file.fileno(), [memory[offset:]], offset)
                 if not count:
                     raise NoMessageError("a file that has become shorter")

@@ -1,7 +1,8 @@
-"""What is sent between the process that judges and a worker.
+"""The messages between the judging process and a worker.
 
-A worker is asked by pickled questions: it trusts who started it. What it says is a `Said`: plain values of a fixed form, in
-MessagePack, so that nothing that a candidate writes there runs in the process that judges, or is taken for what it is not.
+Questions to a worker are pickled, since a worker trusts the process that started it. The worker's messages are subclasses of
+`Said`: plain values with a fixed schema, in MessagePack, so that data written by a candidate can neither run code in the judging
+process nor be mistaken for another message.
 """
 
 from collections.abc import Callable
@@ -16,36 +17,36 @@ from conformance.model.batch import Batch
 from conformance.model.pretraining import PretrainingConventions
 from conformance.names import LONGEST
 
-SMALL = 2**16  # bytes: an activation that is no larger is sent with what is said of it
-TOGETHER = 2**20  # bytes of activations that are sent together, where all of them are wanted at once
-WIDEST = 8  # bytes of an element that is sent
+SMALL = 2**16  # bytes: an activation up to this size is sent together with its description
+TOGETHER = 2**20  # bytes of activations sent in one message, if all of them are requested at once
+WIDEST = 8  # bytes of the widest element that is sent
 
 
 @dataclass(frozen=True)
 class Question:
-    """A method of the work that a worker does, and its arguments."""
+    """A request to a worker: a method of its work, and the arguments."""
 
     method: Callable[..., Any]
     arguments: tuple[Any, ...]
 
 
 class Said(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """What a worker says."""
+    """The base class of all messages from a worker."""
 
 
 class Done(Said, frozen=True):
-    """There is nothing to be said, or nothing more."""
+    """An answer without content."""
 
 
 class Traits(Said, frozen=True):
-    """What of a candidate must be known before it is run.
+    """The attributes of a candidate that are needed before it is run.
 
     Attributes:
-        is_instrumented: whether it has a form `unobserved`, since to look into it may change how it is run.
-        known_failures: its attribute of that name, the path of a file; None: it has none.
-        batch_invariant: whether it promises that.
-        tokenizes: whether it brings a tokenizer.
-        features: those that it names.
+        is_instrumented: whether it has an attribute `unobserved`, because observing its activations may change how it is run.
+        known_failures: its attribute `known_failures`, the path of a file; None if it has none.
+        batch_invariant: its attribute `batch_invariant`.
+        tokenizes: whether it has its own tokenizer.
+        features: the features that it names.
     """
 
     is_instrumented: bool
@@ -56,19 +57,22 @@ class Traits(Said, frozen=True):
 
 
 class Reason(Said, frozen=True):
-    """Why it does not support a case; None: it does."""
+    """The reason why a candidate does not support a case; None if it supports the case."""
 
     text: str | None
 
 
 class Head(msgspec.Struct, frozen=True):
-    """An activation, as in `candidates.arrays.Described`.
+    """The description of an activation, as in `candidates.arrays.Described`.
 
     Attributes:
-        number: how many came before it in the call, and itself.
-        name: None where the candidate gave something else for a name; then `unreadable` says what.
-        unreadable: why it is no array, if so.
-        is_sent: whether its values come with the answer.
+        number: position of the activation in the call, from 1.
+        name: name of the activation; None if the candidate's name for it is not a string; `unreadable` then has the reason.
+        dtype: name of the dtype.
+        shape: length of each axis.
+        device: torch device string, or None.
+        unreadable: reason why the value is not an array; empty if it is one.
+        is_sent: whether the values are sent with the answer.
     """
 
     number: int
@@ -81,44 +85,47 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class Heads(Said, frozen=True):
-    """The next activations, in the order in which they came; the arrays of those that are sent follow.
+    """The next activations in the order of the call; the arrays of those with `is_sent` follow.
 
-    After the last, none, with the inputs of the call as they are then: without elements where the shape is another.
+    After the last activation, `heads` is empty and the arrays are the inputs of the call in their current state; the array of an
+    input whose shape has changed has no elements.
     """
 
     heads: tuple[Head, ...]
 
 
 class Reading(Said, frozen=True):
-    """A tokenizer's ids, and the begin and the end of each; None: it says nothing of them."""
+    """The token ids from a tokenizer, and the start and end of each in the text; None if the tokenizer returns no offsets."""
 
     ids: tuple[int, ...]
     offsets: tuple[tuple[int, int], ...] | None
 
 
 class Brought(Said, frozen=True):
-    """The conventions of the pre-training data that a candidate brings; None: it brings none."""
+    """The conventions of a candidate's own pre-training data; None if it has none."""
 
     conventions: PretrainingConventions | None
 
 
 class Epoch(Said, frozen=True):
-    """Batches of pre-training examples: the names of each one's arrays, which follow."""
+    """Batches of pre-training examples: the names of the arrays of each batch; the arrays follow."""
 
     batches: tuple[tuple[str, ...], ...]
 
 
 class Found(Said, frozen=True):
-    """Plain data, whose form is checked where it was asked for."""
+    """Plain data; the receiver validates its schema."""
 
     value: Any
 
 
 class Failure(Said, frozen=True):
-    """In place of an answer: an error of the project's own, by its class's name, raised anew where it was asked.
+    """An error of the project's own classes, sent instead of an answer and raised again in the parent process.
 
     Attributes:
-        batch: names of the arrays of the batch that it was raised for, which follow; none where that is not known.
+        kind: name of the class in `conformance.errors`.
+        text: the message.
+        batch: names of the arrays of the batch for which it was raised; the arrays follow. Empty if the batch is not known.
     """
 
     kind: str
@@ -127,14 +134,21 @@ class Failure(Said, frozen=True):
 
     @classmethod
     def of(cls, error: ConformanceError) -> "tuple[Failure, list[Any]]":
-        """As the nearest of the project's own classes: a candidate's own exists in the worker alone."""
+        """Return an error as a message, and the arrays of its batch.
+
+        A subclass defined by a candidate exists only in the worker and is replaced by its nearest base class in this project.
+        """
         kind = next(c.__name__ for c in type(error).__mro__ if getattr(errors, c.__name__, None) is c)
         batch = error.batch if isinstance(error, CandidateFailure) else None
         arrays: dict[str, Any] = batch.arrays() if batch else {}
         return cls(kind, str(error)[: 2 * LONGEST], tuple(arrays)), list(arrays.values())
 
     def error(self, arrays: list[Any]) -> ConformanceError:
-        """It; `ValueError` where there is no error of that name, or the arrays are not those of its batch."""
+        """Return the error, to be raised.
+
+        Raises:
+            ValueError: there is no error class of that name, or the arrays do not match the names of the batch.
+        """
         kind = getattr(errors, self.kind, None)
         if not isinstance(kind, type) or not issubclass(kind, ConformanceError):
             raise ValueError(f"there is no error {self.kind!r:.100}")
@@ -145,13 +159,13 @@ class Failure(Said, frozen=True):
 
 
 class Parameter(Said, frozen=True):
-    """Asked by a worker: the parameter of that name; it is sent an array."""
+    """A worker's request for the parameter of that name; the reply is an array."""
 
     name: str
 
 
 class Progress(Said, frozen=True):
-    """Said by a worker, as `conformance.progress.report_progress` is called."""
+    """A worker's progress, with the arguments of `conformance.progress.report_progress`."""
 
     what: str
     done: float
@@ -161,7 +175,7 @@ Answered = Done | Traits | Reason | Heads | Reading | Brought | Epoch | Found | 
 
 
 class Answer(Said, frozen=True):
-    """An answer, and whether the device still works."""
+    """An answer, and whether the device is still usable."""
 
     value: Answered
     is_whole: bool
@@ -171,7 +185,7 @@ _DECODER = msgspec.msgpack.Decoder(Answer | Parameter | Progress)
 
 
 def encoded(message: Said) -> bytes:
-    """As it is sent; a surrogate in a candidate's text is escaped."""
+    """Encode a message; surrogates in a candidate's text are escaped."""
     try:
         return msgspec.msgpack.encode(message)
     except UnicodeEncodeError:
@@ -180,7 +194,7 @@ def encoded(message: Said) -> bytes:
 
 
 def decoded(message: bytes) -> Answer | Parameter | Progress:
-    """The inverse; `msgspec.MsgspecError` for what is no such message."""
+    """Decode a message; raise `msgspec.MsgspecError` if it is not valid."""
     found: Answer | Parameter | Progress = _DECODER.decode(message)
     return found
 

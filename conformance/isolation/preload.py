@@ -1,4 +1,4 @@
-"""What a worker needs whatever it runs: imported once, by the server from which workers are forked. No candidate is among it."""
+"""Imports that every worker needs, done once in the fork server from which workers are forked. It imports no candidate."""
 
 import warnings
 from contextlib import suppress
@@ -7,8 +7,8 @@ import conformance.isolation.serve  # noqa: F401
 from conformance.isolation.confinement import adopt_orphans
 
 adopt_orphans()
-# Of those that it has adopted.
+# The unexpected processes are the adopted orphans.
 warnings.filterwarnings("ignore", "forkserver: waitpid returned unexpected pid")
 
 with suppress(ImportError):
-    import transformers.models.bert.modeling_bert  # noqa: F401  # the slowest import, of the reference and of most candidates
+    import transformers.models.bert.modeling_bert  # noqa: F401  # the slowest import of the reference and of most candidates

@@ -1,4 +1,4 @@
-"""A worker: a process in which one candidate is imported and run; its end affects no other candidate."""
+"""Worker processes: a worker imports and runs one candidate, and its end does not affect other candidates."""
 
 import io
 import math
@@ -31,37 +31,37 @@ from conformance.names import printable
 from conformance.numerics.formats import Array
 from conformance.progress import report_progress, watched
 
-_PATIENCE = 3600.0  # seconds that one call of the system may wait at the most; then it is asked again
-_GRACE = 5.0  # seconds between the end of a process's answers and its own
+_PATIENCE = 3600.0  # seconds that one system call may wait at most; then it is repeated
+_GRACE = 5.0  # seconds that a process may take to end after its connection is closed
 
 
-_WORKERS: set[int] = set()  # of this process, alive
+_WORKERS: set[int] = set()  # process ids of the running workers of this process
 
 
 class Work(Protocol):
-    """What a worker does."""
+    """The protocol of the work that a worker does."""
 
     def answer(self, question: Any) -> "Reply":
-        """The answer to a question."""
+        """Return the answer to a question."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether the device still works, so that the worker can go on."""
+        """Whether the device is still usable, so that the worker can continue."""
 
 
 Ask = Callable[[str], Array]
-Reply = tuple[Answered, Sequence[Any]]  # a message, and the NumPy arrays that come with it
+Reply = tuple[Answered, Sequence[Any]]  # a message, and the NumPy arrays sent with it
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a worker may take.
+    """The resource limits of a worker.
 
     Attributes:
-        seconds: how long its answers may take together, until it is given that time again; None: as long as it likes.
-        memory: of address space beyond what an idle worker has, in bytes; None: as much as there is.
-        output: how many bytes of what it writes are shown.
-        network: whether it may use the network; without, it cannot where the system allows to forbid it.
+        seconds: total time for its answers until `WorkerProcess.renew` is called; None: unlimited.
+        memory: address space in bytes, beyond that of an idle worker; None: unlimited.
+        output: number of bytes of its output that are shown.
+        network: whether it may use the network; if not, network access is blocked on systems that allow this.
     """
 
     seconds: float | None = None
@@ -72,7 +72,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class _Running:
-    """A process, the connection to it, what it writes, and the folder of its files."""
+    """A running process with the connection to it, its output, and its scratch folder."""
 
     process: BaseProcess
     link: Link
@@ -81,40 +81,45 @@ class _Running:
 
 
 class WorkerProcess:
-    """Answers questions in another process; in a new one once the process has ended, or the device is broken for it.
+    """A worker process that answers questions; it is replaced by a new one if it has ended or its device is unusable.
 
     Args:
-        prepare: makes the work there, of a function that asks here for a parameter; it is sent.
-        limits: of the process.
-        show: is given what it writes.
+        prepare: makes the work in the worker, given a function that requests a parameter from this process; it must be picklable.
+        limits: resource limits of the process.
+        show: called with the text that the process writes.
     """
 
     def __init__(
         self, prepare: Callable[[Ask], Work], limits: Limits = Limits(), show: Callable[[str], object] = to_standard_error
     ) -> None:
-        """Nothing is started yet."""
+        """Store the arguments; no process is started yet."""
         self._prepare, self._limits, self._show = prepare, limits, show
         self._running: _Running | None = None
-        self.holds: object = None  # what the asker last had it prepare
-        self.failure = CandidateFailure("nothing has run yet")  # how the last process came to its end
+        self.holds: object = None  # the runner that the worker has prepared last
+        self.failure = CandidateFailure("nothing has run yet")  # the reason why the last process ended
         self.renew()
 
     @property
     def process(self) -> object:
-        """By what to know the process again; None: there is none."""
+        """An object that identifies the current process; None if there is none."""
         return self._running and self._running.process
 
     def renew(self) -> None:
-        """Give the worker the time of its limits again."""
+        """Reset the remaining time to `Limits.seconds`."""
         self._left = math.inf if self._limits.seconds is None else self._limits.seconds
 
     def ask(self, question: object, parameters: Mapping[str, Array] | None = None, most: float = 0) -> Reply:
-        """The answer to a question, with arrays of at most `most` bytes; meanwhile the worker may ask for `parameters`.
+        """Return the worker's answer to a question; starts a process if there is none.
+
+        Args:
+            question: the question; it is pickled.
+            parameters: parameters that the worker may request until it answers.
+            most: maximum total size of the answer's arrays, in bytes.
 
         Raises:
-            CandidateTimeout: there was none in time; the process is ended.
-            CandidateEnded: the process ended, or said what is no answer; the text says how.
-            FixtureError: the process could not be made ready.
+            CandidateTimeout: there was no answer in time; the process is ended.
+            CandidateEnded: the process ended, or sent an invalid message; the text says how.
+            FixtureError: the process could not be started.
         """
         running = self._running or self._started()
         start = time.monotonic()
@@ -137,7 +142,7 @@ class WorkerProcess:
         return answer.value, arrays
 
     def _end(self, why: CandidateFailure) -> CandidateFailure:
-        """End the process; returns why."""
+        """End the process and return the error `why`, to be raised."""
         self.failure = why
         self.close()
         return why
@@ -149,26 +154,26 @@ class WorkerProcess:
         scratch = scratch_folder()
         start = _Start(self._prepare, self._limits, os.getcwd(), {**os.environ, SCRATCH: str(scratch)})
         process = started.Process(target=_serve, args=(start, theirs, writing))  # type: ignore[attr-defined]  # every context has it
-        with interrupts_blocked():  # a process that is sent half of what it begins with ends with a traceback
+        with interrupts_blocked():  # a process that receives incomplete start data ends with a traceback
             process.start()
             _WORKERS.add(process.pid or 0)
             self._running = running = _Running(process, Link(ours), Output(written, self._limits.output, self._show), scratch)
         theirs.close()
         writing.close()
         try:
-            self._answer(running, {}, 0)  # ready: what it takes to get so far is not the candidate's
+            self._answer(running, {}, 0)  # it is ready; a failure before this is not the candidate's
         except (EOFError, OSError) as error:
             self.close()
             raise FixtureError("the process for the candidates could not be made ready; its error is above") from error
         return running
 
     def _answer(self, running: _Running, parameters: Mapping[str, Array], most: float) -> tuple[Answer, Sequence[Any]]:
-        """What it answers; what it says of progress, writes and needs before is seen to.
+        """Return the worker's answer; until it arrives, forward progress and output, and send requested parameters.
 
         Raises:
-            TimeoutError: the time is up.
-            EOFError: the process has ended, though what it has started may hold its end of the pipe.
-            NoMessageError: it says what it cannot say.
+            TimeoutError: the time has run out.
+            EOFError: the process has ended; a child process of it may still hold its end of the connection.
+            NoMessageError: the worker sent an invalid message, or requested an unknown parameter.
         """
         link, sentinel = running.link, running.process.sentinel
         while True:
@@ -194,23 +199,23 @@ class WorkerProcess:
                 raise EOFError("it has ended")
 
     def close(self) -> None:
-        """End the process, in the middle of whatever it does."""
+        """Kill the process, if there is one."""
         if self._running is not None:
             _kill(self._running)
             self._running = None
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return this object."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the process."""
+        """Kill the process."""
         self.close()
 
 
 def _kill(running: _Running) -> None:
-    """The process and its group: what it has started may outlive it."""
-    with suppress(OSError):  # there is no such group any more, or not yet
+    """Kill the process and its process group, since its child processes may outlive it, and free its resources."""
+    with suppress(OSError):  # the group no longer exists, or does not exist yet
         if hasattr(os, "killpg") and running.process.pid:
             os.killpg(running.process.pid, signal.SIGKILL)
     running.process.kill()
@@ -223,7 +228,7 @@ def _kill(running: _Running) -> None:
 
 
 def _received(link: Link, most: float) -> tuple[Answer | Parameter | Progress, Sequence[Any]]:
-    """What a worker says; `NoMessageError` where it is nothing that it can say."""
+    """Return the next message from a worker and its arrays; raise `NoMessageError` if the message is invalid."""
     message, arrays = link.receive(most)
     try:
         return decoded(message), arrays
@@ -232,7 +237,7 @@ def _received(link: Link, most: float) -> tuple[Answer | Parameter | Progress, S
 
 
 def _how(code: int | None) -> str:
-    """The signal that ended a process, or its exit code; of one that is still there and does not answer there is neither."""
+    """Describe how a process ended: by exit code or signal; None means that it still runs but has closed its connection."""
     if code is None:
         return ", or its connection"
     return f" (exit code {code})" if code >= 0 else f" ({signal.strsignal(-code) or f'signal {-code}'})"
@@ -240,7 +245,7 @@ def _how(code: int | None) -> str:
 
 @dataclass(frozen=True)
 class _Start:
-    """What a worker begins with: it may be forked from a server that was started elsewhere, under other variables."""
+    """The start data of a worker; the fork server may have another current folder and other environment variables."""
 
     prepare: Callable[[Ask], Work]
     limits: Limits
@@ -249,7 +254,7 @@ class _Start:
 
 
 def _serve(start: _Start, end: socket.socket, writing: Connection) -> None:
-    """The worker: an answer for each question. It ends with the process that asks."""
+    """Run a worker: confine the process, then answer questions until the connection is closed."""
     if not start.limits.network:
         leave_network()
     leave_helpers()
@@ -261,7 +266,7 @@ def _serve(start: _Start, end: socket.socket, writing: Connection) -> None:
     for standard in (1, 2):
         os.dup2(writing.fileno(), standard)
     writing.close()
-    # Without a buffer: what is printed before the process is ended is seen.
+    # Unbuffered, so that output printed before the process is killed is not lost.
     sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), "utf-8", "backslashreplace", write_through=True)
     link, turn = Link(end), threading.Lock()
 
@@ -275,7 +280,7 @@ def _serve(start: _Start, end: socket.socket, writing: Connection) -> None:
     link.send(encoded(Answer(Done(), True)))
     while True:
         try:
-            question = pickle.loads(link.receive()[0])  # of the process that started this one
+            question = pickle.loads(link.receive()[0])  # sent by the process that started this one
         except EOFError:
             return
         with watched(lambda what, done: link.send(encoded(Progress(what, done)))):

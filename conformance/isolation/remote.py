@@ -1,4 +1,4 @@
-"""A candidate in a worker, as an implementation here: the judge does not distinguish it from one in this process."""
+"""Candidates in a worker, with the interface of an implementation: the judge treats them like candidates in this process."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -46,16 +46,16 @@ from conformance.model.training import Training
 S = TypeVar("S", bound=Said)
 Method = Callable[..., Reply]  # of CandidateWork
 
-_OF_THE_PROCESS = (CandidateWork.enter, CandidateWork.leave)  # asked whatever the worker holds
+_OF_THE_PROCESS = (CandidateWork.enter, CandidateWork.leave)  # can be asked whichever runner the worker has prepared
 _OF_A_CALL = (CandidateWork.next, CandidateWork.read)
 
 
 class RemoteCandidate(Isolated):
-    """The candidate of that name, loaded in the worker.
+    """A candidate that is loaded by name in a worker.
 
     Raises:
-        ConformanceError: it cannot be loaded, as `candidates.registry.load` raises it there.
-        CandidateTimeout, CandidateCrash: its import does not end, or ends the process.
+        ConformanceError: raised by `candidates.registry.load` in the worker if the candidate cannot be loaded.
+        CandidateTimeout, CandidateCrash: the import of the candidate does not end, or ends the process.
 
     Example:
         >>> from conformance.isolation.process import WorkerProcess
@@ -74,38 +74,38 @@ class RemoteCandidate(Isolated):
         self._process = self._worker.process
 
     def _require_loaded(self) -> None:
-        """Load it again where its process has ended."""
+        """Load the candidate again if its process has ended."""
         if self._worker.process is not self._process:
             self._load()
 
     @property
     def is_instrumented(self) -> bool:
-        """Whether it has a form `unobserved`."""
+        """Whether the candidate has an attribute `unobserved`."""
         return self._traits.is_instrumented
 
     @property
     def known_failures(self) -> str | None:
-        """Its attribute of that name, the path of a file."""
+        """The candidate's attribute `known_failures`, the path of a file; None if it has none."""
         return self._traits.known_failures
 
     @property
     def batch_invariant(self) -> bool:
-        """Whether it promises that."""
+        """The candidate's attribute `batch_invariant`."""
         return self._traits.batch_invariant
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Those that it names."""
+        """The features that the candidate names."""
         return self._traits.features
 
     @property
     def unobserved(self) -> "RemoteCandidate":
-        """It without what looks into it, where it has such a form."""
+        """The candidate's attribute `unobserved` as a remote candidate, if it has one; else the candidate."""
         return RemoteCandidate(self._worker, self.name, unobserved=self.is_instrumented)
 
     @property
     def tokenizer(self) -> Callable[..., Any] | None:
-        """Its tokenizer, as `checks.laws.tokenization` describes it; None where it brings none."""
+        """The candidate's tokenizer, with the interface in `checks.laws.tokenization`; None if it has none."""
         return self._tokenizer if self._traits.tokenizes else None
 
     def _tokenizer(self, vocabulary: Sequence[str], *, lower_case: bool, strip_accents: bool | None) -> Callable[[str], Any]:
@@ -118,7 +118,7 @@ class RemoteCandidate(Isolated):
 
     @property
     def pretraining_data(self) -> PretrainingData | None:
-        """The pipeline that makes its pre-training examples; None where it brings none."""
+        """The pipeline that makes the candidate's pre-training examples; None if it has none."""
         self._require_loaded()
         conventions = asked(self._worker, Brought, CandidateWork.conventions)[0].conventions
         return None if conventions is None else PretrainingData(self._epoch, conventions)
@@ -132,20 +132,20 @@ class RemoteCandidate(Isolated):
             yield dict(zip(names, islice(left, len(names)), strict=True))
 
     def supports(self, architecture: Architecture, device: str, dtype: str) -> object:
-        """None or a reason."""
+        """Return the reason why a case is not supported, or None."""
         self._require_loaded()
         return asked(self._worker, Reason, CandidateWork.supports, architecture, device, dtype, self._unobserved)[0].text
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> "RemoteRunner":
-        """A runner; the worker asks for the parameters that the candidate reads."""
+        """Return a runner; the worker requests those parameters of the checkpoint that the candidate reads."""
         self._require_loaded()
         return RemoteRunner(self._worker, checkpoint, device, dtype, self._unobserved)
 
 
 class RemoteRunner(IsolatedRunner):
-    """A runner in a worker, which holds one: it is prepared anew where another has taken its place.
+    """A runner in a worker. A worker holds one runner; this one is prepared again if another has replaced it.
 
-    What it yields is described first; its values are sent with that where they are few, else when they are read.
+    The worker sends the descriptions of activations. Small arrays are sent with their descriptions, others when they are read.
     """
 
     def __init__(self, worker: WorkerProcess, checkpoint: Checkpoint, device: str, dtype: str, unobserved: bool) -> None:
@@ -155,14 +155,18 @@ class RemoteRunner(IsolatedRunner):
         self._process = worker.process
 
     def initial(self) -> Iterator[tuple[Any, Any]]:
-        """What training starts from there; raises `NotApplicable` where the runner there does not say it."""
+        """Yield the initial parameters of training; raise `NotApplicable` if the runner in the worker does not provide them."""
         import torch
 
         self._ask(Done, CandidateWork.initialize, torch.initial_seed())
         return self._pairs()
 
     def trainer(self, training: Training) -> Callable[[TorchBatch], Iterator[tuple[Any, Any]]]:
-        """Its training loop; raises what the runner there raises, and `NotApplicable` where it has none."""
+        """Start the training loop in the worker and return a function that does one step on a batch.
+
+        Raises:
+            NotApplicable: the runner in the worker has no training loop. Its own errors are raised here, too.
+        """
         import torch
 
         self._ask(Done, CandidateWork.train, training, torch.initial_seed())
@@ -174,7 +178,7 @@ class RemoteRunner(IsolatedRunner):
         return step
 
     def train(self, mode: bool) -> None:
-        """In training mode or eval mode from the next call on; torch's random numbers are those that this process would draw."""
+        """Set training mode or eval mode for the next calls; torch's random numbers are seeded as in this process."""
         self._training = mode
 
     def _seed(self) -> int | None:
@@ -189,7 +193,7 @@ class RemoteRunner(IsolatedRunner):
         self._worker.holds = self
 
     def _ask(self, kind: type[S], method: Method, *arguments: object, most: float = 0) -> tuple[S, Sequence[Any]]:
-        if self._worker.process is not self._process:  # another one has not prepared it
+        if self._worker.process is not self._process:  # this runner was prepared in a process that has ended
             raise self._worker.failure
         if self._worker.holds is not self and method not in _OF_THE_PROCESS:
             assert method not in _OF_A_CALL, "it is gone: another one has been prepared"
@@ -197,7 +201,7 @@ class RemoteRunner(IsolatedRunner):
         return asked(self._worker, kind, method, *arguments, checkpoint=self._checkpoint, most=most)
 
     def __call__(self, batch: TorchBatch) -> Iterator[tuple[Any, Any]]:
-        """The pairs, each as it comes; what the candidate writes into its inputs is in the batch's tensors after the last."""
+        """Yield each pair when it arrives; after the last, copy the candidate's changes of its inputs to the batch's tensors."""
         mask = "int64" if batch.attention_mask is None else str(batch.attention_mask.dtype).removeprefix("torch.")
         source = batch.numpy()
         inputs = [getattr(batch, name) for name in source.arrays()]
@@ -205,7 +209,7 @@ class RemoteRunner(IsolatedRunner):
         return self._pairs(inputs)
 
     def gradients(self, batch: TorchBatch, source: str, gradient: Any) -> Iterator[tuple[Any, Any]]:
-        """The pairs of a forward and a backward pass; raises `NotApplicable` where the runner there has none."""
+        """Yield the pairs of a forward and a backward pass; raise `NotApplicable` if the runner has no backward pass."""
         start = (source, np.asarray(gradient.double().cpu()))
         self._ask(Done, CandidateWork.call, batch.numpy(), "int64", False, start, self._seed())
         return self._pairs()
@@ -243,16 +247,16 @@ class RemoteRunner(IsolatedRunner):
 
     @property
     def surroundings(self) -> Surroundings:
-        """Those there."""
+        """The surroundings of the runner in the worker."""
         return _RemoteSurroundings(self)
 
     def answers_apart(self, subject: Subject, batch: Batch) -> bool:
-        """See `IsolatedRunner`."""
+        """Return whether the candidate answers a batch in a separate process; see `IsolatedRunner`."""
         accepted: bool = self._found(bool, CandidateWork.answers_apart, subject.golden, subject.name, batch)
         return accepted
 
     def _found(self, form: Any, method: Method, *arguments: object) -> Any:
-        """The plain data with which it is answered."""
+        """Return the plain data of an answer, converted to the type `form`; raise `CandidateEnded` if it has another schema."""
         try:
             return msgspec.convert(self._ask(Found, method, *arguments)[0].value, form)
         except msgspec.ValidationError as error:
@@ -260,7 +264,7 @@ class RemoteRunner(IsolatedRunner):
 
 
 class _RemoteSurroundings(Surroundings):
-    """Read and set in the worker; what is read is compared here."""
+    """The surroundings of a runner in a worker: read and set there, and compared in this process."""
 
     def __init__(self, runner: RemoteRunner) -> None:
         self._runner = runner
@@ -307,10 +311,19 @@ class _RemoteSurroundings(Surroundings):
 def asked(
     worker: WorkerProcess, kind: type[S], method: Method, *arguments: object, checkpoint: Checkpoint | None = None, most: float = 0
 ) -> tuple[S, Sequence[Any]]:
-    """A worker's answer, which is of that kind, and its arrays; a failure there is raised here.
+    """Return a worker's answer, of the type `kind`, and its arrays.
+
+    Args:
+        worker: the worker process.
+        kind: expected type of the answer.
+        method: method of `CandidateWork` that is called in the worker.
+        arguments: arguments of the method.
+        checkpoint: checkpoint whose parameters the worker may request.
+        most: maximum total size of the arrays, in bytes.
 
     Raises:
-        ConformanceError: as the worker says; `CandidateEnded` where the answer is of another kind.
+        ConformanceError: the method raised it in the worker.
+        CandidateEnded: the answer is of another type.
     """
     found, arrays = worker.ask(Question(method, arguments), checkpoint.weights if checkpoint else None, most)
     if isinstance(found, Failure):
@@ -321,7 +334,7 @@ def asked(
 
 
 def _error(found: Failure, arrays: Sequence[Any]) -> Exception:
-    """What is raised for it here."""
+    """Return the exception to raise for a failure in the worker; a `CandidateEnded` if the failure is not valid."""
     try:
         return found.error(list(arrays))
     except (ValueError, UsageError) as error:

@@ -1,4 +1,4 @@
-"""The worker's side: the candidate that it holds, and its answers."""
+"""The worker's side of the isolation: the candidate that a worker holds, and the answers to questions about it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -52,14 +52,14 @@ from conformance.results.termination import call_candidate
 
 
 class CandidateWork:
-    """The work of a worker that holds a candidate: each public method is a question that it can be asked.
+    """The work of a worker that holds a candidate: each public method answers one kind of question.
 
     Args:
-        parameter: asks for a parameter of the checkpoint, float64, by its name.
+        parameter: requests a parameter of the checkpoint from the parent process by name; returns it in float64.
     """
 
     def __init__(self, parameter: Callable[[str], Array]) -> None:
-        """Nothing is imported yet."""
+        """Initialize the work; no candidate is imported yet."""
         self._parameter = parameter
         self._candidate: Any = None
         self._subject: Subject | None = None
@@ -69,18 +69,18 @@ class CandidateWork:
         self._step: Callable[[TorchBatch], Any] | None = None
         self._at_once = False
         self._number, self._last = 0, described(np.empty(0))
-        self._inputs: Sequence[tuple[Any, tuple[int, ...]]] = ()  # of the call, each with its shape
+        self._inputs: Sequence[tuple[Any, tuple[int, ...]]] = ()  # inputs of the current call, each with its original shape
         self._entered: list[AbstractContextManager[object]] = []
         self._failure: ConformanceError | None = None
         self._tokenizers: dict[tuple[tuple[str, ...], bool, bool | None], Callable[[str], Any]] = {}
 
     @property
     def is_whole(self) -> bool:
-        """Whether the device still works."""
+        """Whether the device is still usable."""
         return not is_lost(self._device)
 
     def answer(self, question: Question) -> Reply:
-        """The answer, or the `Failure` that takes its place."""
+        """Return the answer to a question, or a `Failure` if it raises a `ConformanceError`."""
         try:
             reply: Reply = question.method(self, *question.arguments)
             return reply
@@ -88,7 +88,7 @@ class CandidateWork:
             return Failure.of(error)
 
     def load(self, name: str) -> Reply:
-        """Import the candidate of that name: its `Traits`."""
+        """Import the candidate of that name; return its `Traits`."""
         self._candidate = load(name)
         path = self._trait("known_failures")
         traits = Traits(
@@ -101,32 +101,33 @@ class CandidateWork:
         return traits, ()
 
     def supports(self, architecture: Architecture, device: str, dtype: str, unobserved: bool) -> Reply:
-        """Whether it supports a case: a `Reason`."""
+        """Return the `Reason` why the candidate does not support a case."""
         return Reason(refusal(self._form(unobserved=unobserved), architecture, device, dtype)), ()
 
     def prepare(self, architecture: Architecture, parameters: Sequence[str], device: str, dtype: str, unobserved: bool) -> Reply:
-        """Prepare it from parameters of these names; it takes the place of what was prepared before."""
+        """Prepare a runner from parameters of these names; it replaces the runner prepared before."""
         require_device(device)
         self._checkpoints += 1
         weights = LazyWeights(parameters, partial(self._parameter_of, self._checkpoints))
-        self._subject, self._stream, self._inputs = None, iter(()), ()  # its memory is free before another is prepared
+        self._subject, self._stream, self._inputs = None, iter(()), ()  # free the memory of the previous runner first
         checkpoint, candidate = Checkpoint(architecture, weights), self._form(unobserved=unobserved)
         self._subject = Subject(candidate, checkpoint, device, dtype, "", prepared(candidate, checkpoint, device, dtype))
         self._device = device
         return Done(), ()
 
     def call(self, batch: Batch, mask: str, at_once: bool, source: tuple[str, Array] | None, seed: int | None) -> Reply:
-        """Call what was prepared; its activations are the next ones.
+        """Call the prepared runner; `next` then returns its activations.
 
         Args:
             batch: the inputs.
-            mask: the dtype of the attention mask that it is given.
-            at_once: whether the call runs to its end before its first activation is seen, as in `candidates.capture.at_once`.
-            source: the activation from which a backward pass starts, if there is one, with the gradient with respect to it.
-            seed: of torch's random numbers, in training mode; None: in eval mode.
+            mask: dtype of the attention mask passed to the runner.
+            at_once: whether the call runs to its end before its first activation is returned, as in `candidates.capture.at_once`.
+            source: name of the activation at which a backward pass starts, and the gradient with respect to it; None: no backward
+                pass.
+            seed: seed of torch's random numbers in training mode; None: eval mode.
         """
         subject, given = self._prepared, _given(batch, mask, self._prepared.device)
-        # The tensors themselves: a candidate may put others in their place on the batch.
+        # The tensors themselves, since a candidate may replace the attributes of the batch.
         inputs = [getattr(given, name) for name in batch.arrays()] if source is None else []
 
         def stream() -> Iterator[tuple[str, Any]]:
@@ -139,7 +140,7 @@ class CandidateWork:
         return self._begin(answer, inputs, at_once=at_once)
 
     def train(self, training: Training, seed: int) -> Reply:
-        """Start a training loop of what was prepared, with torch's random numbers from that seed on."""
+        """Start a training loop of the prepared runner, with torch's random numbers seeded by `seed`."""
         import torch
 
         start = ability(self._prepared.runner, "trainer")
@@ -148,22 +149,22 @@ class CandidateWork:
         return Done(), ()
 
     def step(self, batch: Batch) -> Reply:
-        """Do a step of the training loop; what it yields are the next activations."""
+        """Do one step of the training loop; `next` then returns what the step yields."""
         assert self._step is not None, "a training loop was started"
         return self._begin(yielded(partial(self._step, batch.on(self._device))))
 
     def initialize(self, seed: int) -> Reply:
-        """Draw the parameters before training, with torch's random numbers from that seed on: the next activations."""
+        """Draw the parameters before training, with torch's random numbers seeded by `seed`; `next` then returns them."""
         return self._begin(self._initial(seed))
 
     def tensors(self, names: Sequence[str]) -> Reply:
-        """Parameters and buffers of the runner's module by name: the next activations."""
+        """Select parameters and buffers of the runner's module by name; `next` then returns them."""
         return self._begin(guarded(self._prepared.surroundings.tensors(names)), at_once=True)
 
     def next(self) -> Reply:
-        """The next activations of the call, one unless it is at once: `Heads`, none after the last.
+        """Return the next activations of the call as `Heads`: one, or several if the call is at once; none after the last.
 
-        A failure after some of them is the next answer.
+        If the call fails after some activations, these are returned first, and the failure is the next answer.
         """
         heads: list[Head] = []
         arrays: list[Any] = []
@@ -185,48 +186,48 @@ class CandidateWork:
         return Heads(tuple(heads)), arrays if heads else self._inputs_now()
 
     def read(self, number: int) -> Reply:
-        """The values of the activation that came last, by its number in the call."""
+        """Return the values of the latest activation; `number` is its position in the call."""
         assert number == self._number, "it is gone: a candidate may use the memory of an activation again"
         return Done(), (self._last.read(),)
 
     def tokenize(self, vocabulary: tuple[str, ...], lower_case: bool, strip_accents: bool | None, text: str) -> Reply:
-        """Read a text with the candidate's tokenizer: a `Reading`."""
+        """Tokenize a text with the candidate's tokenizer; return a `Reading`."""
         return call_candidate(lambda: self._reading((vocabulary, lower_case, strip_accents), text)), ()
 
     def conventions(self) -> Reply:
-        """Those of the pre-training data that the candidate brings: `Brought`."""
+        """Return the conventions of the candidate's own pre-training data as `Brought`."""
         brings = self._trait("pretraining_data") is not None
         return Brought(require_data(self._candidate).conventions if brings else None), ()
 
     def epoch(self, corpus: PretrainingCorpus, epoch: int) -> Reply:
-        """The pre-training examples of an epoch of a corpus: an `Epoch`."""
+        """Return the pre-training examples of an epoch of a corpus as an `Epoch`."""
         batches = [batch.arrays() for batch in epoch_of(require_data(self._candidate), corpus, epoch)]
         return Epoch(tuple(map(tuple, batches))), [array for batch in batches for array in batch.values()]
 
     def look(self, method: str, *arguments: object) -> Reply:
-        """What that method of the runner's `checks.search.surroundings.Surroundings` returns: `Found`."""
+        """Call a method of the runner's `checks.search.surroundings.Surroundings`; return its result as `Found`."""
         return Found(msgspec.to_builtins(getattr(self._prepared.surroundings, method)(*arguments))), ()
 
     def enter(self, method: str, *arguments: object) -> Reply:
-        """Enter the context that this method of the surroundings returns, until `leave`."""
+        """Enter the context manager that a method of the surroundings returns, until `leave` is called."""
         self._entered.append(getattr(surroundings_here(None, self._device), method)(*arguments))
         self._entered[-1].__enter__()
         return Done(), ()
 
     def leave(self) -> Reply:
-        """Leave the context that was entered last."""
+        """Exit the context that was entered last."""
         self._entered.pop().__exit__(None, None, None)
         return Done(), ()
 
     def answers_apart(self, golden: str, name: str, batch: Batch) -> Reply:
-        """Whether the candidate answers a batch in a process of its own: `Found`."""
+        """Return as `Found` whether the candidate answers a batch in a separate process."""
         return Found(answers_in_a_child(replace(self._prepared, golden=golden, name=name), batch)), ()
 
     def _trait(self, name: str) -> Any:
         return call_candidate(lambda: getattr(self._candidate, name, None))
 
     def _form(self, *, unobserved: bool) -> Any:
-        """The candidate as it is looked into, or its attribute `unobserved` if it has one."""
+        """Return the candidate; its attribute `unobserved` if that is requested and it has one."""
         return call_candidate(lambda: getattr(self._candidate, "unobserved", self._candidate)) if unobserved else self._candidate
 
     def _parameter_of(self, checkpoint: int, name: str) -> Array:
@@ -242,7 +243,7 @@ class CandidateWork:
         return self._subject
 
     def _begin(self, stream: Iterator[tuple[str, Any]], inputs: Sequence[Any] = (), *, at_once: bool = False) -> Reply:
-        """Let these be the next activations."""
+        """Set the stream from which `next` returns activations."""
         self._stream, self._at_once = stream, at_once
         self._inputs = [(tensor, tensor.shape) for tensor in inputs]
         self._number, self._failure = 0, None
@@ -281,7 +282,10 @@ def _called(*, at_once: bool) -> AbstractContextManager[None]:
 
 
 def _small(described: Described) -> Sequence[Any]:
-    """The values, where they are few; else, or where they are no numbers, nothing: what is wrong with them is said first."""
+    """Return the values of a small array, in a sequence; an empty one if the array is large, unreadable or not numeric.
+
+    The description of the array is sent first in any case, so that an error in it is reported first.
+    """
     if prod(described.shape) * WIDEST > SMALL:
         return ()
     try:

@@ -1,4 +1,4 @@
-"""The server from which workers are forked: it has imported the suite and torch, and no candidate. Imports nothing heavy itself."""
+"""The fork server for workers: it has imported the suite and torch, but no candidate. This module imports nothing heavy itself."""
 
 import multiprocessing
 import signal
@@ -10,9 +10,12 @@ _PRELOADED = "conformance.isolation.preload"
 
 
 def started_context(*more: str) -> BaseContext:
-    """How workers are started: forked from the server, which is started if need be; anew where processes cannot be forked.
+    """Return the multiprocessing context that starts workers.
 
-    `more` are modules that the server imports too, if it is started now.
+    Workers are forked from the fork server, which is started if needed. Where there is no fork server, they are spawned.
+
+    Args:
+        more: additional modules for the fork server to import, if it is started by this call.
     """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
@@ -20,7 +23,7 @@ def started_context(*more: str) -> BaseContext:
 
     found = multiprocessing.get_context("forkserver")
     found.set_forkserver_preload([_PRELOADED, *more])
-    resource_tracker.ensure_running()  # which, if it has to start its process, takes the block of an interrupt away
+    resource_tracker.ensure_running()  # started first, since starting it later would unblock the interrupt
     with interrupts_blocked():
         forkserver.ensure_running()
     return found
@@ -28,9 +31,9 @@ def started_context(*more: str) -> BaseContext:
 
 @contextmanager
 def interrupts_blocked() -> Iterator[None]:
-    """An interrupt that arrives meanwhile is delivered afterwards, where the system can block it.
+    """Block SIGINT inside the context, where the system supports it; a signal that arrives is delivered afterwards.
 
-    A process that is started meanwhile, and those that are forked from it, leave Ctrl-C to the one that asks.
+    Processes started inside the context, and processes forked from these, inherit the block: Ctrl-C reaches the parent only.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield

@@ -1,6 +1,7 @@
-"""From a module of unknown names to its registration: what builds it, how it is called, its parameters and its activations.
+"""Automatic registration of a module with unknown names: its constructor, its call, its parameters and its activations.
 
-`signature` and `call` read the constructor and the forward pass; `tensors` and `forms` list what each tensor of the module may be;
-`identify` walks the oracle's network, with the module's own random parameters, and keeps the parameters with which each step gives
-a tensor that the module computed; `taps` finds those tensors at its submodules; `source` writes the adaptor.
+`signature` and `call` inspect the constructor and the forward pass; `tensors` and `forms` list the parameters that each tensor of
+the module may hold; `identify` computes the oracle's network with the module's own random parameters, and selects the parameters
+with which each step yields a tensor that the module computed; `taps` locates these tensors at submodules; `source` writes the
+adaptor.
 """

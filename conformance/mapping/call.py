@@ -1,4 +1,4 @@
-"""How a module is called: which argument is which array of a batch, and what a mask says, in which shape."""
+"""Determination of how a module is called: the array of a batch for each argument, and the form and shape of the mask."""
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-# What a part of an argument's name says that it is; the first that matches counts.
+# Parts of argument names that identify an array; the first match counts.
 _PARTS = {
     "attention_mask": ("mask", "pad", "allowed", "bias", "len"),
     "token_type_ids": ("type", "seg", "kind"),
@@ -21,26 +21,26 @@ _SHAPES = (
     "batch.attention_mask",
     "batch.attention_mask[:, None, None, :]",
     "batch.attention_mask[:, None, :]",
-    "batch.attention_mask[:, None, :].expand(-1, batch.attention_mask.shape[1], -1)",  # (B, S, S), where it must not be broadcast
+    "batch.attention_mask[:, None, :].expand(-1, batch.attention_mask.shape[1], -1)",  # (B, S, S), for modules without broadcasting
 )
-# The usual forms of a mask; which one is meant is decided by what the module computes with it.
+# The usual forms of a mask; the results of the module decide between them.
 _ALLOWED, _AT_PADDING = (*_SHAPES, *(f"{m}.bool()" for m in _SHAPES)), tuple(f"{m} == 0" for m in _SHAPES)
-# Finite, since 0 · −∞ is no number; in the module's dtype, or its scores would be float32.
+# Finite, since 0 · −∞ is NaN; in the module's dtype, so that its scores are not promoted to float32.
 _ADDED = tuple(f"(1 - {m}.to(dtype)) * torch.finfo(dtype).min" for m in _SHAPES)
 DTYPE = "next(model.parameters()).dtype"
 
-# What a module of one argument may take: all arrays in one dictionary.
+# A module with a single argument may take all arrays in one dictionary.
 _ALL = "dict(input_ids=batch.input_ids, token_type_ids=batch.token_type_ids, attention_mask=batch.attention_mask)"
 
 
 @dataclass(frozen=True)
 class Call:
-    """One way of calling a module.
+    """A way of calling a module.
 
     Attributes:
-        arguments: of the call, in Python, of `batch`, whose arrays are all there, and of `dtype`, the module's.
-        open: what could not be decided.
-        objects: what the arguments name besides, by name.
+        arguments: Python source of the arguments, an expression of `batch`, which has all arrays, and `dtype`, that of the module.
+        open: messages about undecided arguments.
+        objects: other objects that the expression uses, by name.
     """
 
     arguments: str
@@ -49,12 +49,12 @@ class Call:
 
     @property
     def takes_lengths(self) -> bool:
-        """Whether the mask is given as lengths, which say nothing of padding before or between tokens."""
+        """Whether the mask is given as lengths, which cannot represent padding before or between tokens."""
         return LENGTHS in self.arguments
 
     @property
     def takes_dtype(self) -> bool:
-        """Whether something is given in the module's dtype."""
+        """Whether an argument depends on the module's dtype."""
         return "dtype" in self.arguments
 
     @property
@@ -63,7 +63,7 @@ class Call:
         return "batch.attention_mask" in self.arguments
 
     def run(self, model: nn.Module, batch: Any) -> Any:
-        """What the module returns for a batch."""
+        """Call the module on a batch and return its result."""
         dtype = next((p.dtype for p in model.parameters()), torch.float32)
         names = {"model": model, "batch": batch.filled(), "dtype": dtype, "torch": torch, **self.objects}
         return eval(f"model({self.arguments})", names)
@@ -71,11 +71,11 @@ class Call:
 
 @dataclass(frozen=True)
 class Signature:
-    """The arguments of a module's forward pass.
+    """The signature of a module's forward method.
 
     Attributes:
-        parameters: those that can be given one by one.
-        fields: by argument, the array of a batch that its name says that it is.
+        parameters: all parameters except `*args` and `**kwargs`.
+        fields: the array of a batch for each parameter whose name identifies one.
     """
 
     parameters: Sequence[inspect.Parameter]
@@ -83,11 +83,11 @@ class Signature:
 
     @classmethod
     def of(cls, module: nn.Module) -> "Signature":
-        """The module's, read by its arguments' names; the first is taken as the ids where no name says so."""
+        """Return the signature of a module; its first parameter is taken as the token ids if no name identifies them."""
         kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         parameters = [p for p in inspect.signature(module.forward).parameters.values() if p.kind not in kinds]
         fields: dict[str, str] = {}
-        for p in sorted(parameters, key=lambda p: p.name not in _PARTS):  # those of the arrays' own names before those like them
+        for p in sorted(parameters, key=lambda p: p.name not in _PARTS):  # exact names of arrays before similar ones
             array = _array(p.name)
             if array and array not in fields.values():
                 fields[p.name] = array
@@ -97,17 +97,17 @@ class Signature:
 
     @property
     def unknown(self) -> list[inspect.Parameter]:
-        """Arguments whose names say nothing, and that are no switch with a value of its own."""
+        """The parameters whose names identify no array and whose default is missing or None."""
         return [p for p in self.parameters if p.name not in self.fields and (p.default is p.empty or p.default is None)]
 
     def readings(self) -> Iterator[Mapping[str, str]]:
-        """By argument the array that it may be: as the names say; where none is a mask, each of the unknown as one."""
+        """Yield mappings from parameters to arrays: that of `fields`; if it has no mask, also one for each unknown as the mask."""
         yield self.fields
         if "attention_mask" not in self.fields.values():
             yield from ({**self.fields, p.name: "attention_mask"} for p in self.unknown)
 
     def explained(self) -> str:
-        """What each argument was taken for, a line each."""
+        """Return a text with one line for each parameter: the array that it is taken for."""
         return "\n".join(f"  {p}: {self._meaning(p)}" for p in self.parameters)
 
     def _meaning(self, parameter: inspect.Parameter) -> str:
@@ -119,7 +119,7 @@ class Signature:
 
 
 def calls(module: nn.Module) -> Iterator[Call]:
-    """Every way in which a module may have to be called, the likeliest by name first."""
+    """Yield every possible way of calling a module, the likeliest by names first."""
     signature = Signature.of(module)
     for fields in signature.readings():
         taken = [p for p in signature.parameters if p.name in fields or p.default is p.empty]
@@ -135,7 +135,7 @@ def calls(module: nn.Module) -> Iterator[Call]:
 
 
 def wrapper(module: nn.Module) -> str:
-    """The beginning of a subclass whose forward pass takes the arrays of a batch under their own names, in Python."""
+    """Return the Python source of the start of a subclass whose forward method takes the arrays of a batch by their own names."""
     signature, name = Signature.of(module), type(module).__name__
     asked_for = [p for p in signature.parameters if p.name in signature.fields or p in signature.unknown]
     given = ", ".join(f"{p.name}={_made(p, signature.fields.get(p.name, '...'))}" for p in asked_for)
@@ -147,31 +147,31 @@ def wrapper(module: nn.Module) -> str:
 
 
 def _made(parameter: inspect.Parameter, array: str) -> str:
-    """An array, in an object of the class that the argument is annotated with, where that is no tensor."""
+    """Return the expression of an array, wrapped in the class with which the parameter is annotated, if that is not a tensor."""
     kind = _own_class(parameter)
     return f"{kind.__name__}({array})" if kind else array
 
 
 def _own_class(parameter: inspect.Parameter) -> type | None:
-    """The class that the argument is annotated with, where that is no tensor's and none of Python's own."""
+    """Return the class with which a parameter is annotated, unless it is a tensor or a built-in class."""
     kind = parameter.annotation
     is_own = isinstance(kind, type) and kind is not parameter.empty and not issubclass(kind, torch.Tensor)
     return kind if is_own and kind.__module__ != "builtins" else None
 
 
 def _takes_one(kind: type) -> bool:
-    """Whether it is made of one array."""
+    """Return whether the constructor of a class has exactly one required parameter, the first."""
     parameters = list(inspect.signature(kind).parameters.values())
     return [p.default is p.empty for p in parameters].count(True) == 1 and parameters[0].default is parameters[0].empty
 
 
 def _array(name: str) -> str:
-    """Which array of a batch an argument's name says that it is; empty where it says nothing."""
+    """Return the array of a batch that a parameter's name identifies; an empty string if it identifies none."""
     return next((array for array, parts in _PARTS.items() if any(part in name.lower() for part in parts)), "")
 
 
 def _expressions(name: str, array: str, own: type | None = None) -> Sequence[str]:
-    """What may be given for an argument; in an object of its own class, where it takes one."""
+    """Return the expressions that may be given for a parameter, wrapped in its own class if it has one."""
     found = _forms(name, array)
     return [f"{own.__name__}({form})" for form in found] if own and array else found
 
@@ -185,7 +185,7 @@ def _forms(name: str, array: str) -> Sequence[str]:
 
 
 def _written(parameters: Sequence[inspect.Parameter], taken: Sequence[inspect.Parameter], chosen: Sequence[str]) -> Iterator[str]:
-    """By position, and by keyword from the first argument that is left out."""
+    """Yield the arguments by position, and by keyword after the first omitted parameter."""
     by_position = True
     given = dict(zip([p.name for p in taken], chosen, strict=True))
     for parameter in parameters:

@@ -1,4 +1,4 @@
-"""The layouts that a tensor's shape allows: how one, two or three parameters of the same shape may lie in it."""
+"""The possible layouts of one, two or three parameters of the same shape in a tensor."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,12 +13,13 @@ from conformance.numerics.formats import Array
 
 @dataclass(frozen=True)
 class Form:
-    """A layout of `parts` parameters, whose names are not yet known.
+    """A layout of `parts` parameters whose names are not yet known.
 
     Attributes:
-        text: the layout in Python, `{}` for the names.
-        make: the layout of these names.
-        matrix: whether it is one of matrices alone; of vectors it is the same as a simpler one.
+        text: Python source of the layout, with `{}` for the names.
+        parts: number of parameters.
+        make: returns the layout for given names.
+        matrix: whether the form is for matrices only; for vectors it equals a simpler form.
     """
 
     text: str
@@ -27,11 +28,11 @@ class Form:
     matrix: bool = False
 
     def across(self) -> "Form":
-        """The same, of every layer in one tensor."""
+        """Return the form of a tensor that stacks this form over all layers."""
         return Form(f"stacked({self.text})", self.parts, lambda *names: stacked(self.make(*names)), self.matrix)
 
     def pieces(self, value: Array, shape: Shape, a: Architecture) -> list[Array] | None:
-        """The parameters of `shape` that lie in a tensor of one layer; None where its own shape is another."""
+        """Return the parameters, of shape `shape`, unpacked from the tensor of one layer; None if its shape does not match."""
         if self.matrix and len(shape) < 2:
             return None
         shapes = [shape] * self.parts
@@ -40,7 +41,7 @@ class Form:
 
 @cache
 def _packed(form: Form, shape: Shape, a: Architecture) -> Shape | None:
-    """The shape of a tensor that holds parameters of `shape`; None where an axis cannot be cut into heads."""
+    """Return the shape of a tensor that holds parameters of shape `shape`; None if an axis cannot be split into heads."""
     layout = form.make(*"qkv"[: form.parts])
     try:
         return layout.pack([np.empty(shape, np.int8)] * form.parts, a).shape

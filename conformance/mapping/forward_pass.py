@@ -1,4 +1,4 @@
-"""What a module computes on a batch: the result of every operation, and what goes in and out of each submodule."""
+"""Recording of a module's forward pass: the result of every operation, and the inputs and outputs of each submodule."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,12 +17,12 @@ from conformance.numerics.formats import Array
 
 @dataclass(frozen=True)
 class ForwardPass:
-    """What was computed in one forward pass.
+    """The record of a forward pass.
 
     Attributes:
         operations: results of all operations, float64, in the order of computation.
-        taps: what each tap would give, with the module that it is at.
-        reading: paths of the modules of whose own parameters at least one was an operand.
+        taps: each possible tap with its array and the module at which it is.
+        reading: paths of the modules of which at least one own parameter was an operand.
         is_several: whether the module returns several tensors, or one in a container.
     """
 
@@ -33,10 +33,10 @@ class ForwardPass:
 
 
 class Operations:
-    """Results of operations, to be found by their elements in any order."""
+    """The results of operations, searchable by their elements in any order."""
 
     def __init__(self, arrays: Sequence[Array]) -> None:
-        """Sort each once."""
+        """Sort the elements of each finite array once."""
         self._sorted: defaultdict[int, list[Array]] = defaultdict(list)
         self._by_size: defaultdict[int, list[Array]] = defaultdict(list)
         for array in arrays:
@@ -46,17 +46,17 @@ class Operations:
         self._smallest = {size: np.array([array[0] for array in found]) for size, found in self._sorted.items()}
 
     def has(self, expected: Array, allowed: float) -> bool:
-        """Whether a result has these elements, in whatever order: sorted, no two differ by more than what rounding allows.
+        """Return whether a result has the expected elements in any order: the sorted elements differ by at most `allowed`.
 
-        Sorting never increases the largest difference, so that no result is missed on account of its layout. Most are refused
-        by their smallest element.
+        Sorting never increases the largest difference, so no result is missed because of its layout. Most results are rejected by
+        comparing the smallest elements only.
         """
         wanted, found = np.sort(expected, None), self._sorted[expected.size]
         near = np.flatnonzero(np.abs(self._smallest.get(wanted.size, np.empty(0)) - wanted[0]) <= allowed)
         return any(np.abs(found[i] - wanted).max() <= allowed for i in near)
 
     def nearest(self, expected: Array) -> Array:
-        """The result of this size that has the largest cosine with it, laid out as it is; itself where there is none."""
+        """Return the result with the largest cosine with `expected`, in its shape; `expected` if no result has its size."""
         best: tuple[float, Array] = (-1.0, expected)
         norm = float(np.linalg.norm(expected))
         for array in self._by_size[expected.size]:
@@ -74,9 +74,9 @@ def _arranged(array: Array, shape: tuple[int, ...]) -> Iterator[Array]:
 
 
 class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keeps the floating-point results of all operations, but for parameters as a whole, such as the transpose of a weight.
+    """A dispatch mode that keeps the floating-point results of all operations, and the storages of all operands.
 
-    It keeps as well which storages were operands.
+    Results that are a view of a whole parameter, such as the transpose of a weight, are not kept.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -99,10 +99,10 @@ class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def first_tensor(returned: Any) -> torch.Tensor:
-    """The first tensor of what a module returns: of a mapping, a sequence or a dataclass, however nested.
+    """Return the first tensor in a module's result: the result itself, or nested in mappings, sequences or dataclasses.
 
     Raises:
-        CandidateError: there is none.
+        CandidateError: there is no tensor.
     """
     found = next(_tensors(returned), None)
     if found is None:
@@ -126,7 +126,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def observe(module: nn.Module, forward: Callable[[], Any]) -> ForwardPass:
-    """Run a forward pass, without gradients, and keep what it computes."""
+    """Run a forward pass of a module without gradients and return its record."""
     taps: list[tuple[Tap, Array, nn.Module]] = []
     calls: Counter[tuple[str, str]] = Counter()
 
@@ -145,7 +145,7 @@ def observe(module: nn.Module, forward: Callable[[], Any]) -> ForwardPass:
         handles.append(part.register_forward_hook(hook(path, "output")))
         handles.append(part.register_forward_pre_hook(hook(path, "input")))
     fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # one operation for a whole layer would hide all within
+    torch.backends.mha.set_fastpath_enabled(False)  # it computes a whole layer in one operation
     try:
         with _Recording(module) as recording, torch.no_grad():
             result = forward()
@@ -159,7 +159,7 @@ def observe(module: nn.Module, forward: Callable[[], Any]) -> ForwardPass:
 
 
 def _elements(value: Any) -> Iterator[tuple[int | str, torch.Tensor]]:
-    """The floating-point tensors of what a module takes or returns, with their places as `Tap` has them."""
+    """Yield the floating-point tensors in a module's inputs or outputs, each with the `element` of its `Tap`."""
     parts: Any = {0: value}
     if isinstance(value, Mapping):
         parts = value

@@ -1,9 +1,9 @@
-"""Which of a module's tensors are which parameters: by shape, by value where shapes repeat, by name where values do not decide.
+"""Identification of a module's tensors with parameters: by shape, by value if shapes are ambiguous, by name if values are.
 
-The module keeps its own random parameters. A hypothesis says which of the oracle's parameters some of them are. The oracle then
-computes the next activation, and the hypothesis is confirmed where the module computed the same numbers, in any layout, to within
-rounding. One forward pass decides about all parameters. A mistake in the module hides its own step alone: the module's result that
-has the largest cosine with the oracle's takes its place where the steps after it are confirmed by that.
+The module keeps its own random parameters. A hypothesis assigns some of them to the oracle's parameters. The oracle then computes
+the next activation, and the hypothesis is confirmed if the module computed the same numbers, in any layout, to within rounding. One
+forward pass decides about all parameters. A mistake in the module affects the identification of its own step only: the oracle's
+activation is replaced by the module's result that has the largest cosine with it, if that confirms the following steps.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -28,19 +28,20 @@ from conformance.oracle.equations import EQUATIONS
 from conformance.oracle.step import Site
 
 Evidence = Literal["value", "shape", "name", "tie", "absent"]
-Choice = Mapping[str, Source]  # by Hugging Face's name of the parameter, in layer 0
+Choice = Mapping[str, Source]  # by Hugging Face's name of the parameter in layer 0
 WORDS = "bert.embeddings.word_embeddings.weight"
-DECODER = "cls.predictions.decoder.weight"  # the word embeddings in their second use, by Hugging Face's name
+DECODER = "cls.predictions.decoder.weight"  # Hugging Face's name of the second use of the word embeddings
 
 
 @dataclass(frozen=True)
 class Value:
-    """An activation: the oracle's with its rounding error, or the module's own instead.
+    """The value of an activation: the oracle's, with its rounding error, or the module's own.
 
     Attributes:
-        variance: what rounding adds up to since the last of the module's own.
-        bound: of the last step, its deterministic error.
-        found: whether the module computed it.
+        value: the value.
+        variance: variance of the rounding error accumulated since the last of the module's own values; 0 for such a value.
+        bound: deterministic error bound of the last step.
+        found: whether the module computed the oracle's value.
     """
 
     value: Array
@@ -49,18 +50,18 @@ class Value:
     found: bool
 
     def allowed(self, alpha: float) -> float:
-        """The largest difference that rounding explains at a false-alarm probability alpha."""
+        """Return the largest difference that rounding explains at the false-alarm probability alpha."""
         return float(max_threshold(self.value.size, alpha) * np.sqrt(self.variance.max()) + self.bound.max())
 
 
 @dataclass(frozen=True)
 class Known:
-    """What is known so far.
+    """The state of the identification.
 
     Attributes:
-        sources: of each parameter, by Hugging Face's name in layer 0.
-        evidence: how it is known.
-        values: of each activation.
+        sources: source of each identified parameter, by Hugging Face's name in layer 0.
+        evidence: evidence for each parameter.
+        values: value of each activation computed so far.
     """
 
     sources: Mapping[str, Source] = field(default_factory=dict)
@@ -69,16 +70,16 @@ class Known:
 
     @property
     def score(self) -> int:
-        """How many activations the module was seen to compute."""
+        """The number of activations that the module computes."""
         return sum(v.found for v in self.values.values())
 
     @property
     def used(self) -> set[tuple[str, int]]:
-        """The pieces of tensors that are in use."""
+        """The keys of the sources in use."""
         return {source.key for source in self.sources.values()}
 
     def taking(self, choice: Choice, evidence: Evidence, absent: Sequence[str] = ()) -> "Known":
-        """With these parameters."""
+        """Return this state with additional parameters: those of `choice`, and `absent` ones."""
         return replace(
             self,
             sources={**self.sources, **choice},
@@ -88,10 +89,15 @@ class Known:
 
 @dataclass(frozen=True)
 class Identification:
-    """The search, of one forward pass of a module.
+    """The search for the parameters in one forward pass of a module.
 
     Attributes:
-        reading: paths of the modules whose own parameters the pass reads.
+        tensors: the module's tensors.
+        reading: paths of the modules whose own parameters are read in the pass.
+        operations: results of all operations in the pass.
+        architecture: the architecture of the oracle's network.
+        batch: the inputs of the pass.
+        arithmetic: arithmetic model of the rounding errors.
     """
 
     tensors: Tensors
@@ -114,15 +120,15 @@ class Identification:
 
     @cached_property
     def alpha(self) -> float:
-        """The false-alarm probability of one activation."""
+        """The false-alarm probability per activation."""
         return share(len(self._rows))
 
     def run(self) -> Known:
-        """Every parameter that is found, and every activation."""
+        """Return the state with every identified parameter and every activation."""
         return self._left_over(self._walked(Known(), list(self._rows.values())))
 
     def _left_over(self, known: Known) -> Known:
-        """Parameters that change nothing that was seen, such as a bias that is not added, by name alone."""
+        """Identify parameters without an effect on the results, such as a bias that is not added, by name alone."""
         for row in self._rows.values():
             for role, name in zip(row.parameters, self._named(row), strict=True):
                 if known.evidence.get(name) == "absent":
@@ -133,16 +139,16 @@ class Identification:
         return known
 
     def _owner(self, known: Known, row: Activation) -> str | None:
-        """The module that holds the row's other parameter."""
+        """Return the path of the module that holds an identified parameter of the row; None if there is none."""
         return next((known.sources[n].tensor.owner for n in self._named(row) if n in known.sources), None)
 
     @cached_property
     def _far(self) -> int:
-        """How many activations are looked ahead: those of one layer."""
+        """The number of activations that the search looks ahead: those of one layer."""
         return sum(row.layer == 0 for row in self._rows.values())
 
     def _walked(self, known: Known, rows: Sequence[Activation], *, look_ahead: bool = True) -> Known:
-        """Step by step; the query's, key's and value's parameters are chosen together."""
+        """Process the rows in order; the parameters of query, key and value are chosen together."""
         for number, row in enumerate(rows):
             if any(parent not in known.values for parent in row.parents):
                 continue
@@ -157,12 +163,15 @@ class Identification:
         return known
 
     def _promise(self, known: Known, rest: Sequence[Activation]) -> int:
-        """How many of the next activations the module is seen to compute, if this is right."""
+        """Return the number of the next activations that the module computes if a hypothesis is correct."""
         values = self._walked(known, rest, look_ahead=False).values
         return sum(values[row.name].found for row in rest if row.name in values and row.kind != "copy")
 
     def _ways(self, known: Known, row: Activation) -> Iterator[Known]:
-        """With this row's activation as the oracle has it; else with a bias that is added later, or as the module has it."""
+        """Yield states that include this row's activation.
+
+        The first has the oracle's value. Others have a bias that the module adds later, or the module's own value.
+        """
         advanced = self._advanced(known, row)
         yield advanced
         lacking = [n for n in self._named(row) if advanced.evidence.get(n) == "absent" and n not in known.evidence]
@@ -175,7 +184,7 @@ class Identification:
             yield self._own(advanced, row)
 
     def _advanced(self, known: Known, row: Activation) -> Known:
-        """With this row's activation, and its parameters where they were not known."""
+        """Return the state with the oracle's value of this row's activation, and with its parameters if they were not known."""
         names = self._named(row)
         if names and not set(names) <= known.evidence.keys():
             options = list(self._options(known, row))
@@ -185,7 +194,7 @@ class Identification:
                     fitting[0], "tie" if self._differ(fitting) else "value", [n for n in names if n not in fitting[0]]
                 )
             elif _is_head(row) and not (options and self._is_named(options[0], row)):
-                return known  # which the module has not
+                return known  # the module does not have this head
             else:
                 choice: Choice = options[0] if options else {}
                 evidence: Evidence = "name" if self._differ(options) else "shape"
@@ -193,7 +202,7 @@ class Identification:
         return replace(known, values={**known.values, row.name: self._value(known, row)})
 
     def _value(self, known: Known, row: Activation) -> Value:
-        """The oracle's, of the parents as they are known, and whether the module computed it."""
+        """Return the oracle's value of an activation, computed from the known parents, and whether the module computed it."""
         parents = [known.values[p] for p in row.parents]
         if row.kind == "copy":
             return parents[0]
@@ -211,12 +220,12 @@ class Identification:
         return replace(made, found=any(self.operations.has(form, made.allowed(self.alpha)) for form in forms))
 
     def _own(self, known: Known, row: Activation) -> Known:
-        """With the module's own result in the place of an activation that it does not compute: that of the largest cosine."""
+        """Return the state with the oracle's value of an activation replaced by the module's result with the largest cosine."""
         laid = self.operations.nearest(known.values[row.name].value)
         return replace(known, values={**known.values, row.name: Value(laid, np.zeros(()), np.zeros(()), False)})
 
     def _sources(self, name: str, row: Activation) -> list[Source]:
-        """Everything that a parameter of the row may be; of a head, no module that is there and is not run."""
+        """Return all possible sources of a parameter of the row; for a head, only those in modules that are run."""
         found = self.tensors.sources(self._shapes[name], layered=row.layer is not None)
         return [s for s in found if s.tensor.owner in self.reading] if _is_head(row) else found
 
@@ -225,13 +234,13 @@ class Identification:
         return np.zeros(self._shapes[name]) if source is None else source.of(row.layer)
 
     def _named(self, row: Activation) -> list[str]:
-        """The row's parameters, by the names of layer 0, which stand for all layers'."""
+        """Return the names of the row's parameters, with those of layer 0 for all layers."""
         if row.name.endswith("predictions.decoder"):
             return [DECODER if name == WORDS else name for name in row.parameters.values()]
         return [name.replace(f".layer.{row.layer}.", ".layer.0.") for name in row.parameters.values()]
 
     def _options(self, known: Known, row: Activation) -> Iterator[Choice]:
-        """What this row's parameters may be, the likeliest by name first; the bias is left out where nothing else is possible."""
+        """Yield possible choices of this row's parameters, the likeliest by name first; choices without a bias come last."""
         names = dict(zip(row.parameters, self._named(row), strict=True))
         open_ = {role: name for role, name in names.items() if name not in known.evidence}
         used = known.used - {known.sources[WORDS].key} if DECODER in open_.values() and WORDS in known.sources else known.used
@@ -259,11 +268,11 @@ class Identification:
         return any(score(source.tensor.name, row, roles[name]) > 1 for name, source in choice.items())
 
     def _differ(self, choices: Sequence[Choice]) -> bool:
-        """Whether choices that fit equally well are of different tensors."""
+        """Return whether choices that match equally well use different tensors."""
         return len({tuple(sorted((n, s.key) for n, s in c.items())) for c in choices if len(c) == len(choices[0])}) > 1
 
     def _attention(self, known: Known, rows: Sequence[Activation]) -> Known:
-        """Query, key and value: three products of one input, distinguished by the scores, probabilities and contexts they give."""
+        """Identify query, key and value: three products of one input, distinguished by the resulting scores, probs and context."""
         three = rows[:3]
         after = [r for r in rows[3:] if r.name.rpartition(".")[0] == three[0].name.rpartition(".")[0]]
         products = self._products(known, three[0])
@@ -277,16 +286,16 @@ class Identification:
                 named += self._score(choice, row)
             tried.append((self._confirmed(self._walked(trial, [*three, *after]), [*three, *after]), named, trial))
         if not tried:
-            return known  # one at a time, by name
+            return known  # they are then identified one by one, by name
         best = max(tried, key=lambda t: t[:2])
         if sum(t[0] == best[0] for t in tried) == 1:
             return best[2]
         return best[2].taking({n: s for n, s in best[2].sources.items() if n not in known.sources}, "tie")
 
     def _confirmed(self, known: Known, rows: Sequence[Activation]) -> int:
-        """How many of these activations the module computes from another that it computes.
+        """Return the number of these activations that the module computes and of which it also computes a parent.
 
-        One that follows from the module's own value in the place of another is the same for any parameters before that.
+        An activation all of whose parents were replaced by the module's own values confirms no earlier parameters.
         """
         return sum(
             known.values[row.name].found and any(known.values[parent].found for parent in row.parents)
@@ -295,11 +304,11 @@ class Identification:
         )
 
     def _products(self, known: Known, row: Activation) -> list[Mapping[str, Source]]:
-        """By role, the parameters of each product that the module forms of the row's parent."""
+        """Return the parameters, by role, of each product that the module computes from the row's parent."""
         roles = dict(zip(self._named(row), row.parameters, strict=True))
         fitting = [o for o in self._options(known, row) if self._value(known.taking(o, "value"), row).found]
         found: dict[tuple[str, int], Mapping[str, Source]] = {}
-        for option in fitting:  # those with a bias come first: the product is seen before it is added, too
+        for option in fitting:  # choices with a bias come first: the product before the bias is added is recorded, too
             choice = {roles[name]: source for name, source in option.items()}
             found.setdefault(choice["weight"].key, choice)
         return list(found.values())

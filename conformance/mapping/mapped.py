@@ -1,4 +1,4 @@
-"""From a class, a function or an instance to its proposal, and to an implementation that can be run."""
+"""Mapping of a class, a function or an instance to a proposal, and to an implementation that can be run."""
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,17 +36,17 @@ T = TypeVar("T")
 
 
 def proposed(factory: Any, name: str, home: str, architecture: Architecture | None = None) -> Proposal:
-    """What the registration of a module would be.
+    """Return the proposed registration of a module.
 
     Args:
-        factory: a class or a function that builds it, or the module itself.
-        name: what it is called in the Python module `home`.
-        home: the module's import path.
-        architecture: whose sizes it is looked at with (default: sizes that are all different).
+        factory: a class or function that builds the module, or the module itself.
+        name: name of the factory in the Python module `home`.
+        home: import path of the Python module.
+        architecture: architecture with which the module is built and examined (default: sizes that are all different).
 
     Raises:
-        UsageError: its signature does not say how it is built, or a name in it can stand in no adaptor.
-        CandidateError: its own code raised.
+        UsageError: the signature does not determine how the module is built, or a name cannot be written in an adaptor.
+        CandidateError: the module's own code raised an exception.
     """
     if isinstance(factory, nn.Module) and architecture is None:
         raise UsageError(f"{name} is built already, with sizes of its own: give its checkpoint with --checkpoint DIR, or its class")
@@ -59,7 +59,7 @@ def proposed(factory: Any, name: str, home: str, architecture: Architecture | No
 
 
 def _is_sinusoidal(factory: Any, name: str) -> bool:
-    """Whether no parameter of it has the shape of a table of positions."""
+    """Return whether no parameter of the module has the size of a table of position embeddings."""
     with restored():
         module = _guarded(lambda: builder_of(factory, name).build(PROBE), "its constructor")
     sizes = {tuple(p.shape) for p in module.parameters()}
@@ -99,7 +99,7 @@ def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Propos
 
 
 def _second_names(module: nn.Module, parts: Sequence[Held], patterns: Mapping[str, str]) -> Iterator[Held]:
-    """Parameters that the module holds under a second name, such as a decoder that is the table of the words."""
+    """Yield parameters that the module registers under a second name, such as a decoder tied to the word embeddings."""
     by_name = {h.tensor.name: h for h in parts}
     first = {id(tensor): name for name, tensor in module.named_parameters()}
     every = module.named_parameters(remove_duplicate=False)
@@ -108,7 +108,7 @@ def _second_names(module: nn.Module, parts: Sequence[Held], patterns: Mapping[st
 
 
 def _left_over(module: nn.Module, parts: Sequence[Held], patterns: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Buffers and parameters, by pattern, in which nothing of the checkpoint lies."""
+    """Return the patterns of the buffers and of the parameters that hold no parameter of the checkpoint."""
     mapped, parameters = {h.tensor.name for h in parts}, dict(module.named_parameters(remove_duplicate=False))
     left = {n: pattern for n, pattern in patterns.items() if pattern not in mapped}
     buffers = dict.fromkeys(pattern for n, pattern in left.items() if n not in parameters)
@@ -116,7 +116,7 @@ def _left_over(module: nn.Module, parts: Sequence[Held], patterns: Mapping[str, 
 
 
 def _with_output(found: Proposal, places: Places, computed: ForwardPass) -> Proposal:
-    """With the last hidden state as the module returns it, where no submodule of each layer shows it."""
+    """Return the proposal with the last hidden state taken from the module's result, if no submodule of the layers returns it."""
     last = f"encoder.layer.{found.architecture.num_hidden_layers - 1}.output.LayerNorm"
     if any(n.endswith("}.output.LayerNorm") for one in found.activations for n in one.names) or last not in places.known.values:
         return found
@@ -130,13 +130,13 @@ def _with_output(found: Proposal, places: Places, computed: ForwardPass) -> Prop
 
 
 def _drawn(module: nn.Module) -> dict[str, Array]:
-    """Give every parameter random values; returns them. Gains stay near 1, or norms would hide what they are given."""
+    """Set every parameter to random values and return them; gains stay near 1, so that norms pass on their inputs."""
     generator, state = torch.Generator().manual_seed(0), {}
     with torch.no_grad():
         for name, tensor in module.named_parameters():
             drawn = torch.randn(tensor.shape, generator=generator)
             is_gain = tensor.numel() > 0 and bool((tensor == 1).all())
-            # A product of unit inputs is of deviation 1.4, so that softmax and GELU are not nearly linear there.
+            # A product of inputs of unit variance has standard deviation 1.4, so that softmax and GELU are clearly nonlinear there.
             tensor.copy_(1 + drawn / 4 if is_gain else drawn * _deviation(tensor))
             state[name] = np.asarray(tensor.double().numpy().copy())
     return state
@@ -148,7 +148,7 @@ def _deviation(tensor: torch.Tensor) -> float:
 
 
 def _called(module: nn.Module, tensors: Tensors, a: Architecture) -> tuple[Call, ForwardPass, Known, float]:
-    """The way of calling it with which it computes the most of the network's activations."""
+    """Return the way of calling the module with which it computes the most activations, with the results of the search."""
     arithmetic = modular("float32", "cpu", this_machine("cpu").accuracy).arithmetic
     last = f"encoder.layer.{a.num_hidden_layers - 1}.output.LayerNorm"
     best: tuple[int, Call, ForwardPass, Known, float] | None = None
@@ -165,9 +165,12 @@ def _called(module: nn.Module, tensors: Tensors, a: Architecture) -> tuple[Call,
 
 
 def _distinct(module: nn.Module, a: Architecture) -> Iterator[tuple[Call, Batch]]:
-    """The ways of calling it that run, each with a batch that it can be given, those first in which padding changes nothing.
+    """Yield the ways of calling the module that run, each with a suitable batch; one way for each distinct result.
 
-    Of those with the same result it is the first.
+    Ways with which the ids of padding have no effect on the result come first.
+
+    Raises:
+        CandidateError: no way of calling the module returns a tensor.
     """
     results: list[Any] = []
     found: list[tuple[bool, Call, Batch]] = []
@@ -194,7 +197,7 @@ def _distinct(module: nn.Module, a: Architecture) -> Iterator[tuple[Call, Batch]
 
 
 def _same_where_real(result: torch.Tensor, again: torch.Tensor, given: Batch) -> bool:
-    """Whether what the module returns at real tokens is the same, if it has that axis first or second; elsewhere the whole."""
+    """Return whether two results agree at real tokens, or everywhere if their first two axes are not those of the batch."""
     real = torch.from_numpy(np.array(given.mask))
     for mask in (real, real.T):
         if result.shape[:2] == mask.shape:
@@ -203,18 +206,18 @@ def _same_where_real(result: torch.Tensor, again: torch.Tensor, given: Batch) ->
 
 
 def _guarded(run: Callable[[], T], what: str) -> T:
-    """What it returns; what the user's own code raises, as such, with the end of its traceback."""
+    """Return the result of `run`; convert an exception of the user's code to `CandidateError` with the end of its traceback."""
     try:
         return run()
     except (UsageError, KeyboardInterrupt):
         raise
-    except BaseException as error:  # of code that may do anything, such as end the process
+    except BaseException as error:  # the code may raise anything, including SystemExit
         tail = "".join(traceback.format_exception(error)[-3:])
         raise CandidateError(f"{what} raised {type(error).__name__}: {error}\n{tail}") from error
 
 
 def implementation_of(proposal: Proposal) -> TorchImplementation:
-    """The implementation that the adaptor defines, made of the objects that were inspected."""
+    """Return the implementation that the proposal's adaptor defines, made from the inspected objects."""
     names = {"torch": torch, **{n: getattr(conformance, n) for n in source.public_names(proposal)}, **proposal.objects}
     exec("\n".join(source.body(proposal)), names)
     made: TorchImplementation = names[source.variable(proposal)]
@@ -223,7 +226,7 @@ def implementation_of(proposal: Proposal) -> TorchImplementation:
 
 @dataclass(frozen=True)
 class MappedModule:
-    """A class of modules, or a module, as it is given: it is mapped when it is first asked for anything."""
+    """An implementation made of a module or a class of modules, which is mapped when it is first used."""
 
     factory: Any
     name: str
@@ -232,7 +235,7 @@ class MappedModule:
     def _implementation(self) -> TorchImplementation:
         try:
             return implementation_of(proposed(self.factory, self.name, getattr(self.factory, "__module__", "")))
-        except UsageError as error:  # of the class that was given, in whose place a function may be given
+        except UsageError as error:  # the class cannot be mapped; the message says what to register instead
             raise RegistrationError(str(error)) from error
 
     def _of(self, a: Architecture) -> TorchImplementation:
@@ -241,9 +244,9 @@ class MappedModule:
         return self._implementation
 
     def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
-        """As the implementation that is proposed says."""
+        """Return the reason of the proposed implementation for not supporting a case, or None."""
         return self._of(architecture).supports(architecture, device, dtype)
 
     def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
-        """A runner, as `TorchImplementation.prepare`."""
+        """Return a runner, as `TorchImplementation.prepare` of the proposed implementation."""
         return self._of(checkpoint.architecture).prepare(checkpoint, device, dtype)

@@ -1,4 +1,4 @@
-"""How well the name of a tensor or an argument says what it is: words that the literature's and people's code use."""
+"""Scoring of names: how well a tensor's name matches a parameter, by words that are common in the literature and in code."""
 
 import re
 
@@ -6,7 +6,7 @@ from conformance.model.activation import Activation
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
-# By the end of an activation's name: words of the tensors that it is made with.
+# Words in the names of an activation's parameters, by the end of the activation's name.
 _OF_ACTIVATION = {
     "word_embeddings": "word words token tokens tok vocab wte",
     "position_embeddings": "position positions pos wpe place places",
@@ -31,7 +31,7 @@ _OF_ROLE = {"weight": "weight w gamma scale kernel g a table", "bias": "bias b b
 
 
 def words(name: str) -> list[str]:
-    """The words of a name: at dots, underlines, capitals and digits it is cut.
+    """Return the words of a name, in lower case, split at dots, underscores, capitals and digits.
 
     Example:
         >>> words("blocks.0.attnNorm_w1")
@@ -41,7 +41,7 @@ def words(name: str) -> list[str]:
 
 
 def score(name: str, row: Activation, role: str) -> int:
-    """How many words of a tensor's name speak for its being that parameter."""
+    """Return the number of words in a tensor's name that match the parameter of this activation and role."""
     known = next((w for end, w in sorted(_OF_ACTIVATION.items(), key=_longest_first) if row.name.endswith(end)), "")
     return len(_said(name, known)) + len(_said(name, _OF_ROLE[role]))
 

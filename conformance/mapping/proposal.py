@@ -1,4 +1,4 @@
-"""A proposal: what an unknown module's registration would be, how sure each part of it is, and what stays open."""
+"""Proposed registrations of unknown modules, with the evidence for each part and the open questions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,11 +26,13 @@ _IN_LAYER = f"bert.encoder.layer.{LAYER}."
 
 @dataclass(frozen=True)
 class Held:
-    """A tensor of the module, and the parameters that lie in it.
+    """A tensor of the module, and the parameters that it holds.
 
     Attributes:
-        layout: in Python, `{}` for the names.
-        names: Hugging Face's, with `{layer}`.
+        tensor: the tensor.
+        layout: Python source of the layout, with `{}` for the names.
+        names: Hugging Face's names of the parameters, with `{layer}`.
+        evidence: a key of `_EVIDENCE`.
     """
 
     tensor: Tensor
@@ -39,21 +41,32 @@ class Held:
     evidence: str
 
     def again(self, name: str) -> "Held":
-        """The same parameters in a second tensor, `name`."""
+        """Return the entry for a second tensor, `name`, that holds the same parameters."""
         return replace(self, tensor=replace(self.tensor, name=name), layout=f"tied({self.layout})")
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """Everything that the registration has, by its parts.
+    """The parts of a proposed registration.
 
     Attributes:
-        last: the expression of the last hidden state's name, of `model`, where only the whole module returns it; empty elsewhere.
-        element: which part of what the module returns that is.
-        buffers: state-dict entries that are no parameters, by pattern.
-        unknown_results: shapes of tensors that the module returns and the network does not have.
-        unread: parameters of the module in which nothing of the checkpoint lies and whose module reads none, by pattern.
-        unmapped: other parameters of the module for which the checkpoint has nothing, by pattern.
+        name: name of the factory in the Python module `home`.
+        home: import path of the Python module.
+        builder: how the module is built.
+        call: how the module is called.
+        parameters: the module's tensors with the parameters that they hold.
+        activations: the located activations.
+        unused: patterns of the checkpoint's parameters that the module does not use.
+        buffers: patterns of state-dict entries that are not parameters.
+        unread: patterns of parameters that hold none of the checkpoint's, in modules whose parameters the forward pass never reads.
+        unmapped: patterns of the other parameters that hold none of the checkpoint's.
+        architecture: architecture with which the module was examined.
+        coverage: number of activations that the module computes, and total number.
+        last: Python expression, in terms of `model`, of the index of the last layer, if the last hidden state is only available as
+            a result of the whole module; else empty.
+        element: key of the last hidden state in the module's result; None if the result is a tensor.
+        has_dropout: whether the module has dropout.
+        unknown_results: shapes of returned tensors that are not activations of the network.
     """
 
     name: str
@@ -75,7 +88,7 @@ class Proposal:
 
     @property
     def open(self) -> tuple[str, ...]:
-        """What is not decided, one sentence each."""
+        """The open questions, one sentence each."""
         found = [*self.builder.open, *self.call.open]
         if not self.call.takes_mask:
             found.append("no argument of forward was seen to be a mask: it is given none, and attends to padding")
@@ -104,23 +117,23 @@ class Proposal:
 
     @property
     def requirements(self) -> tuple[Requirement, ...]:
-        """What an architecture must have, or the module cannot be loaded."""
+        """The conditions on an architecture under which the module can be loaded."""
         used = [name for held in self.parameters for name in held.names]
         return (*self.builder.requirements, *head_requirements(used, self.architecture))
 
     @property
     def has_output(self) -> bool:
-        """Whether the last hidden state or logits of a head are shown, so that the adaptor can be run as it is."""
+        """Whether the last hidden state or the logits of a head are exposed, so that the adaptor can be run unchanged."""
         shown = {n.replace(LAYER, str(self.architecture.num_hidden_layers - 1)) for one in self.activations for n in one.names}
         return bool(self.last) or not shown.isdisjoint(outputs(self.architecture))
 
     @property
     def objects(self) -> Mapping[str, Any]:
-        """What the adaptor names of the module's own, by name."""
+        """The module's own objects that the adaptor uses, by name."""
         return {**self.builder.objects, **self.call.objects}
 
     def rows(self) -> Iterator[tuple[str, str, str, str]]:
-        """Of the table: what, its name in the module, proposed as, evidence."""
+        """Yield the rows of the table: kind of entry, name in the module, proposed registration, evidence."""
         for held in self.parameters:
             names = ", ".join(n.replace(_IN_LAYER, "… ") for n in held.names)
             yield "parameter", held.tensor.name, held.layout.format(names), _EVIDENCE[held.evidence]
@@ -139,14 +152,14 @@ class Proposal:
 
 
 def described(one: Located) -> str:
-    """A tap in words."""
+    """Return a description of a tap in words."""
     tap = one.tap
     which = "" if tap.what == "output" else "input of "
     return f"{which}{tap.path or 'the module'}" + (f", {one.arrangement}" if one.arrangement else "")
 
 
 def held(known: Known, tensors: Tensors) -> Iterator[Held]:
-    """The tensors of the module that hold parameters, in the order of its state dict."""
+    """Yield the module's tensors that hold parameters, in the order of its state dict."""
     decoder, words = known.sources.get(DECODER), known.sources.get(WORDS)
     for tensor in tensors.all:
         mine = {n: s for n, s in known.sources.items() if s.tensor is tensor and n != DECODER}
@@ -161,7 +174,7 @@ def held(known: Known, tensors: Tensors) -> Iterator[Held]:
 
 
 def unused_patterns(used: Sequence[str], a: Architecture) -> list[str]:
-    """Shell patterns for the checkpoint's parameters that are not used: whole modules where nothing in them is."""
+    """Return shell patterns for the checkpoint's unused parameters; one pattern for a module of which no parameter is used."""
     every = [*parameter_shapes(a), "qa_outputs.weight", "qa_outputs.bias"]
     taken = {name for u in used for name in expanded(u, a.num_hidden_layers)}
     found = []
@@ -181,5 +194,5 @@ def _anywhere(name: str) -> str:
 
 
 def counted(known: Known) -> tuple[int, int]:
-    """How many activations the module computes, of how many."""
+    """Return the number of activations that the module computes, and the total number of activations."""
     return sum(v.found for v in known.values.values()), len(known.values)

@@ -1,4 +1,4 @@
-"""What a checkpoint must have for a module to be loaded with it: the sizes that the module takes, and its heads."""
+"""Requirements of a module on a checkpoint: its sizes, and its heads."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from conformance.model.architecture import Architecture
 
 @dataclass(frozen=True)
 class Requirement:
-    """One condition on the architecture `a`.
+    """A condition on the architecture `a`.
 
     Attributes:
-        lacking: an expression of `a` that holds where the condition does not.
-        reason: the reason of a skipped case.
+        lacking: Python expression in terms of `a` that is true if the condition is violated.
+        reason: reason for skipping a case that violates the condition.
     """
 
     lacking: str
@@ -26,11 +26,11 @@ _POOLER = Requirement("not a.pooler", "it has a pooler, which this architecture 
 
 
 def head_requirements(used: Sequence[str], a: Architecture) -> Iterator[Requirement]:
-    """The pooler and the heads of `a` of which the module has a parameter: it cannot be built without them.
+    """Yield the requirements for the pooler and the heads of which the module has a parameter.
 
     Args:
-        used: Hugging Face's names of the parameters that lie in the module, with `{layer}`.
-        a: the architecture that the module was looked at with.
+        used: Hugging Face's names of the parameters that the module holds, with `{layer}`.
+        a: the architecture with which the module was examined.
     """
     names = {name for pattern in used for name in expanded(pattern, a.num_hidden_layers)}
     if any(name.startswith("bert.pooler.") for name in names):

@@ -1,4 +1,4 @@
-"""How a module is built: the arguments of its constructor, or of its configuration, by the names that people give sizes."""
+"""Determination of how a module is built: the arguments of its constructor or configuration, by the usual names of sizes."""
 
 import inspect
 import sys
@@ -13,7 +13,7 @@ from conformance.errors import UsageError
 from conformance.mapping.requirements import FOUR_TIMES, Requirement
 from conformance.model.architecture import Architecture
 
-# By expression of the architecture `a`: names of arguments, without underlines.
+# Names of arguments, without underscores, for each expression of the architecture `a`.
 _SYNONYMS: Mapping[str, str] = {
     "a.vocab_size": "vocab vocabsize dvocab vocabulary vocabularysize nvocab numvocab numtokens ntokens ntoken numembeddings "
     "nwords npieces",
@@ -37,19 +37,19 @@ _SYNONYMS: Mapping[str, str] = {
 }
 _EXPRESSION_OF = {name: expression for expression, names in _SYNONYMS.items() for name in names.split()}
 _EVERY_BERT_HAS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
-_ARCHITECTURES = ("a", "arch", "architecture")  # as `build` of a `TorchImplementation` has it
+_ARCHITECTURES = ("a", "arch", "architecture")  # as in `build` of a `TorchImplementation`
 _CONFIGS = ("config", "cfg", "conf", "args", "hparams", "hp", "options", "params", "c")
 
 
 @dataclass(frozen=True)
 class Builder:
-    """What builds the module.
+    """A Python expression that builds the module.
 
     Attributes:
-        text: an expression of the architecture `a`.
-        objects: what the expression names, by name.
-        open: what could not be decided.
-        requirements: without which the module cannot be built as it is to be.
+        text: the expression, in terms of the architecture `a`.
+        objects: objects that the expression uses, by name.
+        open: messages about undecided arguments.
+        requirements: conditions on the architecture under which the expression builds the intended module.
     """
 
     text: str
@@ -58,7 +58,11 @@ class Builder:
     requirements: tuple[Requirement, ...] = ()
 
     def build(self, a: Architecture) -> nn.Module:
-        """The module; raises what its constructor raises, and `UsageError` where that gives no module."""
+        """Build the module; exceptions of the constructor are not caught.
+
+        Raises:
+            UsageError: the result is not a module.
+        """
         made = eval(self.text, dict(self.objects), {"a": a})
         if not isinstance(made, nn.Module):
             raise UsageError(f"{self.text} is a {type(made).__name__}, expected a torch.nn.Module")
@@ -66,10 +70,10 @@ class Builder:
 
 
 def builder_of(factory: Any, name: str) -> Builder:
-    """How a class, a function or a module that is built already is built for an architecture.
+    """Return the builder for a class, a function, or an existing module.
 
     Raises:
-        UsageError: arguments without a default whose names say nothing.
+        UsageError: an argument without a default has no known name of a size.
     """
     if isinstance(factory, nn.Module):
         said = "an instance has the sizes that it was built with: it can be run on a checkpoint of these alone"
@@ -96,7 +100,11 @@ def builder_of(factory: Any, name: str) -> Builder:
 
 
 def _configured(factory: Any, name: str, parameter: str) -> Builder:
-    """A module that takes a configuration: its annotated class, or the only one of its module whose name says so, or ours."""
+    """Return the builder for a module with a configuration argument.
+
+    The configuration is of the annotated class, else of the only class of the same Python module with `config` in its name, else
+    the architecture itself.
+    """
     config = _annotated(factory, parameter) or _only_config(factory)
     if config is None:
         said = f"{parameter} is given the architecture itself, whose sizes have the names of Hugging Face's config"
@@ -110,14 +118,14 @@ def _configured(factory: Any, name: str, parameter: str) -> Builder:
 
 
 def _arguments(factory: Callable[..., Any]) -> tuple[dict[str, str], list[str]]:
-    """By name, the expression for each argument that is known; and those unknown that have no default."""
+    """Return the expression of each argument with a known name, and the unknown arguments without a default."""
     known, unknown = {}, []
     for parameter in inspect.signature(factory).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         is_required = parameter.default is parameter.empty
         expression = _EXPRESSION_OF.get(parameter.name.lower().replace("_", ""))
-        # A function or a member of an enumeration, whose place no name can take.
+        # A default that is a function or an enumeration member cannot be replaced by a name.
         is_object = not (is_required or parameter.default is None or isinstance(parameter.default, str))
         if expression and not (expression == "a.hidden_act" and is_object):
             known[parameter.name] = expression
@@ -127,14 +135,14 @@ def _arguments(factory: Callable[..., Any]) -> tuple[dict[str, str], list[str]]:
 
 
 def _takes_any_keyword(factory: Callable[..., Any]) -> str:
-    """The name of its `**` argument, if it has one of its own."""
+    """Return the name of the factory's own `**` argument; an empty string if it has none."""
     if isinstance(factory, type) and getattr(factory, "__init__", None) is nn.Module.__init__:
         return ""
     return next((p.name for p in inspect.signature(factory).parameters.values() if p.kind is p.VAR_KEYWORD), "")
 
 
 def _defaults_kept(factory: Callable[..., Any], name: str, arguments: Mapping[str, str]) -> Iterator[str]:
-    """Which sizes of every BERT no argument sets, though integers with defaults are left of which one may be that size."""
+    """Yield a message if an essential size has no argument, and integer arguments keep defaults that may be this size."""
     lacking = [size for size in _EVERY_BERT_HAS if f"a.{size}" not in arguments.values()]
     parameters = inspect.signature(factory).parameters.values()
     kept = [f"{p.name}={p.default}" for p in parameters if type(p.default) is int and p.name not in arguments]
@@ -165,6 +173,6 @@ def _joined(arguments: Mapping[str, str]) -> str:
 
 
 def _requirements(arguments: Mapping[str, str]) -> tuple[Requirement, ...]:
-    """A module that takes no intermediate size has the usual one, four times the hidden size, or refuses what it is given."""
+    """Return the requirement on the intermediate size: four times the hidden size if no argument sets it."""
     sizes = " ".join(arguments.values())
     return () if "a.intermediate_size" in sizes else (FOUR_TIMES,)

@@ -1,6 +1,6 @@
-"""The adaptor of a proposal, as Python: a `TorchImplementation` with `{layer}` patterns, and what is open as comments.
+"""The adaptor of a proposal as Python source: a `TorchImplementation` with `{layer}` patterns, and open questions as comments.
 
-Lines are laid out as ruff and Black lay them out, at 88 columns, so that a formatter changes nothing.
+The source is formatted as by ruff and Black with 88 columns, so that a formatter does not change it.
 """
 
 import keyword
@@ -29,7 +29,7 @@ _LAYOUTS = ("fused", "interleaved", "per_head", "permuted", "stacked", "tied", "
 
 @dataclass(frozen=True)
 class _Call:
-    """An expression that is broken into lines where it is too long: `function(arguments)`, or brackets alone."""
+    """An expression that is split over lines if it is too long: `function(arguments)`, or a tuple if `function` is empty."""
 
     function: str
     arguments: tuple["str | _Call", ...]
@@ -49,7 +49,7 @@ def _flat(expression: _Expression) -> str:
 
 
 def _laid_out(before: str, expression: _Expression, indent: int) -> Iterator[str]:
-    """`before` and the expression with a comma behind it, on one line where that has room, else an argument a line."""
+    """Yield `before`, the expression and a comma, on one line if it fits, else with one argument per line."""
     yield from _broken(f"{' ' * indent}{before}", expression, indent, ",")
 
 
@@ -71,13 +71,13 @@ def _broken(before: str, expression: _Expression, indent: int, after: str) -> It
 
 
 def variable(proposal: Proposal) -> str:
-    """What the adaptor calls the implementation."""
+    """Return the name of the variable that holds the implementation in the adaptor."""
     found = "_".join(w for w in words(proposal.name) if not w.isdigit()) or "module"
     return f"{found}_implementation" if keyword.iskeyword(found) or found in proposal.objects else found
 
 
 def adaptor(proposal: Proposal) -> str:
-    """The module's text."""
+    """Return the source of the adaptor."""
     return "\n".join([*_head(proposal), "", *body(proposal)]) + "\n"
 
 
@@ -94,13 +94,13 @@ def _head(proposal: Proposal) -> Iterator[str]:
     imports = {"conformance": public_names(proposal), **{home: sorted(found) for home, found in own.items()}}
     yield from ["import torch"] if proposal.call.takes_dtype else []
     yield from _import("conformance", imports.pop("conformance"))
-    yield ""  # between what is installed and what lies here, as isort has it
+    yield ""  # between third-party and local imports, as in isort
     for home, found in sorted(imports.items()):
         yield from _import(home, sorted(found))
 
 
 def public_names(proposal: Proposal) -> list[str]:
-    """The names of `conformance` that the adaptor uses, classes first."""
+    """Return the names of `conformance` that the adaptor uses, classes first."""
     used = sorted({name for held in proposal.parameters for name in _LAYOUTS if f"{name}(" in held.layout})
     kinds = ["Tap"] if any(not _is_plain(one.tap) for one in proposal.activations) else []
     kinds += ["OutputMap"] if any(one.arrangement for one in proposal.activations) else []
@@ -113,7 +113,7 @@ def _import(home: str, names: Sequence[str]) -> list[str]:
 
 
 def body(proposal: Proposal) -> Iterator[str]:
-    """What stands below the imports."""
+    """Yield the lines of the adaptor below the imports."""
     named = [name for held in proposal.parameters for name in held.names]
     named += [name for one in proposal.activations for name in one.names]
     yield from [f'LAYER = "{_IN_LAYER}"', "", ""] if any(_IN_LAYER in name for name in named) else [""]
@@ -186,7 +186,7 @@ def _argument(text: str) -> _Expression:
 
 
 def _arguments(text: str) -> list[str]:
-    """At commas that are in no brackets."""
+    """Split a text at commas outside of brackets."""
     found, depth = [""], 0
     for character in text:
         depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(character, 0)
@@ -202,12 +202,12 @@ def _quoted(value: int | str) -> str:
 
 
 def _name(name: str) -> str:
-    """A name in Python, `LAYER` in the place of what all names of a layer have."""
+    """Return a name as a Python string, with `LAYER` in place of the common prefix of the names in a layer."""
     return f'f"{name.replace(_IN_LAYER, "{LAYER}")}"' if _IN_LAYER in name else f'"{name}"'
 
 
 def _layout(held: Held) -> _Expression:
-    """The expression of a layout, from its text."""
+    """Return the expression of a layout, parsed from its text."""
     made: _Expression | None = None
     names = tuple(_name(n) for n in held.names)
     functions = held.layout.partition("{}")[0].split("(")[:-1]
@@ -225,7 +225,7 @@ def _activations(proposal: Proposal) -> Iterator[str]:
 
 
 def _entry(one: Located) -> Iterator[str]:
-    """A tap and what it shows; a tap with arguments is broken where a name behind it has no room."""
+    """Yield a tap and its activations; a tap with arguments is split over lines if the name after it does not fit."""
     tap, shown = _tap(one.tap), _shown(one)
     if isinstance(shown, str) and tap.startswith("Tap(") and 8 + len(f"{tap}: {shown},") > WIDTH:
         yield from ("        Tap(", f"            {tap.removeprefix('Tap(').removesuffix(')')}", f"        ): {shown},")

@@ -1,4 +1,4 @@
-"""Where a module's activations are: the inputs and outputs of its submodules, compared with what was found of the network."""
+"""Location of a module's activations: inputs and outputs of its submodules are compared with the oracle's activations."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from conformance.mapping.identify import Known
 from conformance.model.activation import Activation
 from conformance.numerics.formats import Array
 
-# How a module may lay out an activation, and what brings it to (B, S, H).
+# Layouts in which a module may hold an activation, by the expression that converts them to (B, S, H).
 _ARRANGEMENTS: Mapping[str, Callable[[Array], Array]] = {
     "": lambda x: x,
     "x.transpose(0, 1)": lambda x: x.swapaxes(0, 1),
@@ -23,13 +23,13 @@ _ARRANGEMENTS: Mapping[str, Callable[[Array], Array]] = {
 
 @dataclass(frozen=True)
 class Located:
-    """Activations, and where they are.
+    """The location of one or several activations.
 
     Attributes:
-        tap: with `{layer}` in its path where there is one for each layer.
-        names: several where they stand side by side in one tensor.
-        arrangement: what brings the tensor `x` to the activation's layout, in Python; empty where it is in it.
-        confirmed: whether the module was seen to compute what the oracle does there.
+        tap: the tap; its path contains `{layer}` if there is one tap for each layer.
+        names: names of the activations; several if they are concatenated in one tensor.
+        arrangement: Python expression that converts the tensor `x` to the activation's layout; empty if no conversion is needed.
+        confirmed: whether the module computes the oracle's value there.
     """
 
     tap: Tap
@@ -40,10 +40,15 @@ class Located:
 
 @dataclass(frozen=True)
 class Places:
-    """What each tap gave.
+    """The search for the locations of activations among all taps of a forward pass.
 
     Attributes:
-        containers: patterns of the paths of layers, or of parts of them, such as `encoder.blocks.{layer}`.
+        taps: each tap with its array and its module.
+        containers: patterns of the paths of layers, or of parts of layers, such as `encoder.blocks.{layer}`.
+        layers: number of layers.
+        rows: the network's activations by name.
+        known: result of the identification of parameters.
+        alpha: false-alarm probability per activation.
     """
 
     taps: Sequence[tuple[Tap, Array, nn.Module]]
@@ -54,7 +59,7 @@ class Places:
     alpha: float
 
     def located(self) -> list[Located]:
-        """Every activation that is found, in the order of computation, each once."""
+        """Return the best location of every activation that is found, in the order of computation."""
         found: list[Located] = []
         done: set[str] = set()
         for row in self.rows.values():
@@ -67,15 +72,15 @@ class Places:
         return [self._pattern(one) for one in found]
 
     def unknown_results(self) -> list[Array]:
-        """What the module returns that is no activation of the network, such as logits that are multiplied by something."""
+        """Return the module's results that are not activations of the network, such as scaled logits."""
         results = [array for tap, array, _ in self.taps if (tap.path, tap.what) == ("", "output") and array.ndim]
         return [r for r in results if not any(self._fits(r, (name,), text) for name in self.known.values for text in _ARRANGEMENTS)]
 
     def _of(self, row: Activation) -> Iterator[Located]:
-        """Wherever this activation is in every layer, or once."""
+        """Yield every location of this activation, which must hold in every layer."""
         for tap, array, module in self.taps:
             if (row.kind == "copy") != (tap.what == "output" and "dropout" in type(module).__name__.lower()):
-                continue  # what a dropout returns is its own activation
+                continue  # the output of a dropout is a separate activation
             if row.layer is not None and self._container(tap.path) is None:
                 continue
             for names in (self._beside(row), (row.name,)):
@@ -86,7 +91,7 @@ class Places:
                         yield Located(tap, names, text, self.known.values[row.name].found)
 
     def _beside(self, row: Activation) -> tuple[str, ...]:
-        """Query, key and value, which may stand side by side in one tensor."""
+        """Return the names of query, key and value, which may be concatenated in one tensor; empty for any other row."""
         start, _, end = row.name.rpartition(".")
         return tuple(f"{start}.{n}" for n in ("query", "key", "value")) if end == "query" else ()
 
@@ -104,7 +109,7 @@ class Places:
         return all(self.fits(part, name) for part, name in zip(np.split(laid, len(names), -1), names, strict=True))
 
     def fits(self, array: Array, name: str) -> bool:
-        """Whether a tensor is that activation, to within rounding."""
+        """Return whether a tensor equals an activation to within rounding."""
         value = self.known.values[name]
         expected = value.value[0] if self.rows[name].is_same_for_all_rows and array.ndim < value.value.ndim else value.value
         if array.shape != expected.shape or not np.isfinite(array).all():
@@ -112,17 +117,20 @@ class Places:
         return bool(np.abs(array - expected).max() <= value.allowed(self.alpha))
 
     def _preference(self, row: Activation) -> Callable[[Located], tuple[bool, bool, bool, int]]:
-        """In its layout rather than not, an output rather than an input, where its parameters are, the shortest path."""
+        """Return the sort key of locations.
+
+        Preferred are, in this order: the activation's own layout, outputs, the module that holds the parameters, short paths.
+        """
         names = [n for n in row.parameters.values() if n in self.known.sources]
         owners = {in_layer(self.known.sources[n].tensor.owner, 0) for n in names}
         return lambda one: (bool(one.arrangement), one.tap.what != "output", one.tap.path not in owners, len(one.tap.path))
 
     def _container(self, path: str) -> str | None:
-        """The pattern in `containers` that the path of a module of the first layer is at or below."""
+        """Return the pattern in `containers` that contains the path of a module of the first layer; None if there is none."""
         return next((c for c in self.containers if f"{path}.".startswith(f"{in_layer(c, 0)}.")), None)
 
     def _pattern_of(self, path: str) -> str:
-        """The path of a module of the first layer, as a pattern; another path as it is."""
+        """Return the path of a module of the first layer as a pattern; any other path unchanged."""
         container = self._container(path)
         return path if container is None else f"{container}{path[len(in_layer(container, 0)) :]}"
 

@@ -1,4 +1,4 @@
-"""A module's tensors by pattern: those of each layer together, those that hold every layer, and those outside the layers."""
+"""A module's tensors grouped by pattern: one tensor for each layer, one tensor that holds every layer, or outside the layers."""
 
 import re
 from collections import defaultdict
@@ -16,11 +16,11 @@ _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """Tensors of one pattern.
+    """The tensors of one pattern.
 
     Attributes:
-        name: in the state dict, with `{layer}` where there is one for each layer.
-        values: float64, one a layer, or one.
+        name: name in the state dict, with `{layer}` if there is one tensor for each layer.
+        values: float64 values, one array per layer, or a single one.
         across: whether one tensor of the state dict holds every layer.
     """
 
@@ -30,21 +30,24 @@ class Tensor:
 
     @property
     def layered(self) -> bool:
-        """Whether each layer has its own."""
+        """Whether there is one array for each layer."""
         return self.across or is_layered(self.name)
 
     @property
     def owner(self) -> str:
-        """The path of the module that holds it."""
+        """The path of the module that holds the tensor."""
         return self.name.rpartition(".")[0]
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """What a parameter may be: a piece of a tensor in a form.
+    """A possible source of a parameter: a piece of a tensor in a form.
 
     Attributes:
-        pieces: the values, one a layer, or one.
+        tensor: the tensor.
+        form: the layout of the tensor.
+        piece: index of the piece.
+        pieces: values of the piece, one array per layer, or a single one.
     """
 
     tensor: Tensor
@@ -54,17 +57,17 @@ class Source:
 
     @property
     def key(self) -> tuple[str, int]:
-        """By which it is known whether it is in use."""
+        """The key that identifies the piece."""
         return self.tensor.name, self.piece
 
     def of(self, layer: int | None) -> Array:
-        """Its value in a layer."""
+        """Return the value in a layer; None stands for outside the layers."""
         return self.pieces[layer or 0]
 
 
 @dataclass(frozen=True)
 class Tensors:
-    """All tensors of a module."""
+    """The tensors of a module, and the possible sources of parameters among them."""
 
     all: tuple[Tensor, ...]
     architecture: Architecture
@@ -74,7 +77,7 @@ class Tensors:
         return {}
 
     def sources(self, shape: Shape, *, layered: bool) -> list[Source]:
-        """Everything that may be a parameter of that shape."""
+        """Return all possible sources of a parameter of a shape, inside or outside the layers."""
         key = (shape, layered)
         if key not in self._sources:
             self._sources[key] = [s for t in self.all if t.layered == layered for s in _sources(t, shape, self.architecture)]
@@ -82,7 +85,7 @@ class Tensors:
 
 
 def _sources(tensor: Tensor, shape: Shape, a: Architecture) -> Iterator[Source]:
-    for form in FORMS if tensor.layered else ALONE:  # query, key and value lie together, nothing outside the layers does
+    for form in FORMS if tensor.layered else ALONE:  # only query, key and value are fused, which are inside the layers
         cut = [form.pieces(value, shape, a) for value in tensor.values]
         if cut[0] is not None:
             for piece in range(form.parts):
@@ -90,9 +93,10 @@ def _sources(tensor: Tensor, shape: Shape, a: Architecture) -> Iterator[Source]:
 
 
 def layer_patterns(shapes: Mapping[str, Shape], layers: int) -> dict[str, str]:
-    """The pattern of each name in which a number (the first that does) counts layers of the same tensors; others as they are.
+    """Return the pattern of each name: the first number that counts layers with the same tensors is replaced by `{layer}`.
 
-    Where one list holds several parts of each layer, the number is a multiple of the layer and more: `{2*layer+1}`.
+    If one list holds several parts of each layer, the number is replaced by a linear expression such as `{2*layer+1}`. A name
+    without such a number is its own pattern.
     """
     members: defaultdict[tuple[int, str, int], dict[str, Shape]] = defaultdict(dict)
     for name, shape in shapes.items():
@@ -102,14 +106,14 @@ def layer_patterns(shapes: Mapping[str, Shape], layers: int) -> dict[str, str]:
     for place, before, each in sorted(members):
         alike[before, frozenset(members[place, before, each].items())].append(each)
     patterns: dict[str, str] = {}
-    for (before, tensors), numbers in alike.items():  # those of a name's first number before those of its second
+    for (before, tensors), numbers in alike.items():  # patterns of a name's first number take precedence over those of its second
         for each, counter in _counters(numbers, layers).items():
             patterns = {f"{before}{each}{after}": f"{before}{counter}{after}" for after, _ in tensors} | patterns
     return {name: patterns.get(name, name) for name in shapes}
 
 
 def _counters(numbers: Sequence[int], layers: int) -> dict[int, str]:
-    """What stands for each number in a pattern, where equally many of them at equal distances belong to each layer."""
+    """Return the placeholder of each number; empty unless the numbers are equally spaced, with the same count for each layer."""
     parts = len(numbers) // layers
     step = numbers[1] - numbers[0] if len(numbers) > 1 else 1
     if len(numbers) != parts * layers or list(numbers) != list(range(numbers[0], numbers[-1] + 1, step)):
@@ -118,7 +122,7 @@ def _counters(numbers: Sequence[int], layers: int) -> dict[int, str]:
 
 
 def _counted(step: int, first: int) -> str:
-    """The layer times `step`, from `first` on.
+    """Return the placeholder for `step` times the layer plus `first`.
 
     Example:
         >>> _counted(1, 0), _counted(2, 1)
@@ -128,7 +132,7 @@ def _counted(step: int, first: int) -> str:
 
 
 def grouped(state: Mapping[str, Array], a: Architecture) -> Tensors:
-    """The tensors of a state dict by pattern; one whose first axis is as long as there are layers may hold all layers."""
+    """Group the tensors of a state dict by pattern; one whose first axis has the number of layers may hold every layer."""
     patterns = layer_patterns({n: t.shape for n, t in state.items()}, a.num_hidden_layers)
     groups: defaultdict[str, list[Array]] = defaultdict(list)
     for name, value in state.items():

@@ -1,4 +1,4 @@
-"""Names of a module that an adaptor can hold: it is Python, and nothing that a module is called may become code in it."""
+"""Validation of a module's names before they are written to an adaptor, so that no name can become code in it."""
 
 from collections.abc import Iterator
 from keyword import iskeyword
@@ -10,7 +10,11 @@ _QUOTES = frozenset('"\\')
 
 
 def require_writable(proposal: Proposal) -> Proposal:
-    """The proposal; `UsageError` for a name that can stand in no string, or is no identifier where it must be."""
+    """Return the proposal.
+
+    Raises:
+        UsageError: a name cannot be written in a string literal, or is not an identifier where one is needed.
+    """
     for name in _quoted(proposal):
         if not name.isprintable() or _QUOTES & set(name):
             raise UsageError(_wrong(name, "printable characters without quotes and backslashes"))
@@ -22,7 +26,7 @@ def require_writable(proposal: Proposal) -> Proposal:
 
 
 def require_identifiers(name: str) -> str:
-    """The name; `UsageError` where its parts are none of Python's."""
+    """Return the name; raise `UsageError` if a part of it is not a Python identifier."""
     if not all(part.isidentifier() and not iskeyword(part) for part in name.split(".")):
         raise UsageError(_wrong(name, "a name of Python's"))
     return name
@@ -33,7 +37,7 @@ def _wrong(name: str, expected: str) -> str:
 
 
 def _quoted(proposal: Proposal) -> Iterator[str]:
-    """What stands in strings and comments."""
+    """Yield the names that are written in strings and comments."""
     yield from (held.tensor.name for held in proposal.parameters)
     yield from (one.tap.path for one in proposal.activations)
     elements = (proposal.element, *(one.tap.element for one in proposal.activations))

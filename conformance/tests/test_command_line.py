@@ -89,7 +89,7 @@ def test_a_broken_harness_says_so_and_does_not_blame_the_candidate(
 ) -> None:
     monkeypatch.setattr("conformance.cli.commands.listing", lambda arguments: {}["no such"])
     assert main(["list"]) == 3
-    assert "the harness itself failed, please report it: KeyError: 'no such'" in capsys.readouterr().err
+    assert "internal error, please report it: KeyError: 'no such'" in capsys.readouterr().err
     monkeypatch.setattr("conformance.cli.commands.listing", lambda arguments: sys.exit(0))
     assert main(["list"]) == 3
 

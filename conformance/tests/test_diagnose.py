@@ -337,7 +337,7 @@ def test_usage_errors_are_reported(folder: Path, tmp_path: Path, capsys: pytest.
     file = tmp_path / "a.json"
     file.write_text('{"input_ids": [[1, 2]], "embedding": [[0.1, "..."]]}')
     for more, said in (
-        (["--text", "twice"], "from one place"),
+        (["--text", "twice"], "in exactly one place"),
         (["--pooling", "median"], "no pooling 'median'"),
         (["--dtype", "float8"], "no floating-point format"),
         (["--pooling", "cls", "--output", "logit"], "did you mean logits?"),

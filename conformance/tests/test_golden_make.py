@@ -333,7 +333,7 @@ def test_no_golden_is_made_from_an_invalid_checkpoint_or_inputs_that_do_not_fit_
 def test_two_goldens_with_the_same_name_cannot_be_used_in_one_run(home: Path, copy: Path, tmp_path: Path, capsys: Told) -> None:
     both = ("--golden", str(home / "mine"), "--golden", str(copy / "mine"))
     assert _run("-i", "hf-eager", *both, out=tmp_path / "out") == 2
-    assert "another golden that is asked for is called 'mine', too" in capsys.readouterr().err
+    assert "another requested golden is also named 'mine'" in capsys.readouterr().err
 
 
 def test_the_shipped_goldens_are_reproduced_by_the_same_code(tmp_path: Path) -> None:

@@ -325,7 +325,7 @@ def test_a_timeout_is_a_number_of_seconds(seconds: str, capsys: pytest.CaptureFi
     with pytest.raises(SystemExit) as ended:
         main(["run", "--timeout", seconds])
     assert ended.value.code == 2
-    assert "is no number of seconds above 0" in capsys.readouterr().err
+    assert "is not a positive number of seconds" in capsys.readouterr().err
 
 
 def test_a_worker_has_no_network_where_the_system_allows_it_for_any_user() -> None:

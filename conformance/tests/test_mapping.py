@@ -290,7 +290,7 @@ def test_map_writes_an_adaptor_that_run_accepts(tmp_path: Path, capsys: pytest.C
     command = ["run", "-i", f"{file}:packed_bert", "--golden", "tiny", "--depth", "screen", "--in-process"]
     assert main([*command, "--out", str(tmp_path / "out")]) == 0
     written = file.read_text()
-    for name, answer in ((file, "exists already"), (file.with_suffix(".txt"), "does not end in .py")):
+    for name, answer in ((file, "already exists"), (file.with_suffix(".txt"), "does not end in .py")):
         assert main(["map", f"{STRANGERS}.packed:PackedBert", "-o", str(name)]) == 2
         assert answer in " ".join(capsys.readouterr().err.split())
     assert file.read_text() == written

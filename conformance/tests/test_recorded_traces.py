@@ -212,7 +212,7 @@ def test_an_altered_activation_of_an_absent_device_fails_at_its_place_and_is_rep
 def test_traces_of_several_devices_are_judged_one_at_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     here = Foreign().saved(tmp_path / "here.safetensors")
     assert run(here, "-i", str(recorded_on_cuda(tmp_path))) == 2
-    assert "recorded on cpu and cuda:0: judge those of one device at a time" in capsys.readouterr().err
+    assert "recorded on cpu and cuda:0: judge the traces of one device at a time" in capsys.readouterr().err
 
 
 def test_two_traces_with_different_inputs_on_one_golden_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,7 +52,7 @@ def test_resume_runs_only_missing_checks_and_says_so(tmp_path: Path, capsys: pyt
     file.write_bytes(b"".join(lines[:first]) + lines[first][:40])
     capsys.readouterr()
     assert main([*RUN, "--out", str(tmp_path), "--resume"]) == 0
-    assert f"resumed: 1 checks are in {file}, 1 are run" in capsys.readouterr().err
+    assert f"resumed: 1 checks are already in {file}, 1 remain" in capsys.readouterr().err
     assert records(tmp_path) == before
     assert file.read_bytes().startswith(b"".join(lines[:first]))
     assert main([*RUN, "--out", str(tmp_path), "--resume"]) == 0

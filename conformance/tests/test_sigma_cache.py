@@ -120,7 +120,7 @@ def test_the_command_lists_and_clears_entries(
     assert not cache.entries()
     monkeypatch.setenv(cache.VARIABLE, cache.OFF)
     assert main(["cache"]) == 0
-    assert "nothing is kept" in capsys.readouterr().out
+    assert "the cache is disabled" in capsys.readouterr().out
 
 
 def test_the_key_changes_with_the_code_that_computes_it(monkeypatch: pytest.MonkeyPatch, samplings: list[int]) -> None:

@@ -69,7 +69,7 @@ def test_without_a_terminal_each_step_is_reported_when_it_ends(model: Path, text
     assert lines == [
         "1/3 hf-eager, float32: embedded",
         "2/3 hf-sdpa, float32: embedded",
-        "3/3 what rounding to float32 does to the cosines of 8 texts: computed",
+        "3/3 rounding errors in float32 of the cosines of 8 texts: computed",
     ]
 
 
@@ -197,12 +197,12 @@ def test_a_tie_in_one_system_is_not_a_change_of_order() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"--texts": "two.txt"}, "two.txt has 2 texts, one a line; expected at least 3"),
-        ({"--checkpoint": "plain"}, "does not say how it pools; give a directory of sentence-transformers"),
+        ({"--texts": "two.txt"}, "two.txt has 2 texts (one per line), expected at least 3"),
+        ({"--checkpoint": "plain"}, "does not define a pooling; give a sentence-transformers directory"),
         ({"A": "inner-workings"}, "inner-workings exposes no sentence_embedding"),
         ({"A": "hf-eagr"}, "did you mean hf-eager"),
-        ({"A": "hidden.npz"}, "expected one table of embeddings, a whole row a text"),
-        ({"A": "zeros.npy"}, "the embedding of text 2 is 0 all over"),
+        ({"A": "hidden.npz"}, "expected one table of embeddings with a complete row for each text"),
+        ({"A": "zeros.npy"}, "the embedding of text 2 is zero"),
     ],
 )
 def test_inputs_that_cannot_be_compared_are_one_error_with_the_remedy(

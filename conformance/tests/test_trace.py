@@ -256,7 +256,7 @@ def test_two_implementations_are_traced_side_by_side(tmp_path: Path, capsys: Cap
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["golden:tiny", "-o", "trace.pdf"], "give it a suffix of .html, .md, .json, .txt, .safetensors"),
+        (["golden:tiny", "-o", "trace.pdf"], "expected a suffix of .html, .md, .json, .txt, .safetensors"),
         (["golden:tiny", "golden:tiny", "-o", "trace.safetensors"], "holds the activations of one implementation"),
         (["hf-eager", "--golden", "tiny", "--text", "hello"], "golden tiny has no tokenizer"),
         (["golden:tiny", "--text", "hello"], "golden tiny has no tokenizer"),

@@ -1,4 +1,4 @@
-"""Exported programs as candidates: read without their source, their interior activations found in their graphs."""
+"""Exported programs as candidates: loaded without their source code; interior activations are located in their graphs."""
 
 from conformance.candidates.archives.archive import READERS, Archive
 

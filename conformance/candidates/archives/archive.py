@@ -1,8 +1,8 @@
 """Exported programs as candidates: a TorchScript archive, an exported program, an ONNX model.
 
-Python's hooks never fire in them. Their interior activations are values of their graphs, found by the parameters of the checkpoint
-(`conformance.candidates.archives.locate`). To look at them may change how a runtime fuses its operations, so the program as it
-is, of which only the outputs are seen, is a candidate too: `Archive.unobserved`.
+PyTorch's module hooks do not run in exported programs. Their interior activations are values of their graphs, located by means of
+the checkpoint's parameters (`conformance.candidates.archives.locate`). Observing these values may change how a runtime fuses
+operations; therefore the unmodified program, of which only the outputs are observed, is also a candidate: `Archive.unobserved`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,14 +28,17 @@ READERS = {".pt": "torchscript", ".pth": "torchscript", ".ts": "torchscript", ".
 class Archive:
     """An exported program in a file.
 
-    A TorchScript archive is a program, which loading runs: give one that you trust. Of an exported program (`.pt2`) tensors are
-    loaded and no other pickled object, and an ONNX model is data.
+    Loading a TorchScript archive runs code in it: load only archives that you trust. Of an exported program (`.pt2`), tensors are
+    the only pickled objects that are loaded, and an ONNX model contains data only.
 
     Attributes:
-        path: the file; its suffix says of which kind it is.
-        inputs: which of a batch's arrays its inputs are, in order, where their names do not say: `input_ids`, `attention_mask`,
-            `token_type_ids`.
-        observed: whether interior activations are looked at.
+        path: the file; its suffix determines the kind of program.
+        inputs: the batch's array for each input of the program, in order (`input_ids`, `attention_mask`, `token_type_ids`); needed
+            if the names of the inputs are not recognized.
+        observed: whether interior activations are observed.
+
+    Raises:
+        UsageError: the suffix is not that of a supported kind.
 
     Example:
         >>> Archive("bert.onnx", inputs=("input_ids", "attention_mask")).inputs
@@ -47,7 +50,7 @@ class Archive:
     observed: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse what is of no known kind; raises `UsageError`."""
+        """Raise `UsageError` if the suffix of the file is not that of a supported kind."""
         if Path(self.path).suffix not in READERS:
             raise UsageError(
                 f"{self.path}: no exported program that can be read; by their suffixes these can: {', '.join(READERS)}"
@@ -55,25 +58,25 @@ class Archive:
 
     @property
     def name(self) -> str:
-        """What results call it."""
+        """The name used in results."""
         return Path(self.path).name
 
     @property
     def unobserved(self) -> "Archive":
-        """The program as it is, its outputs alone."""
+        """The unmodified program, of which only the outputs are observed."""
         return replace(self, observed=False)
 
     def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
-        """Why not, where it is of another network or format, or cannot run there."""
+        """Return the reason why a case is not supported: another network, format or device; else None."""
         program = self._opened(device)
         return program if isinstance(program, str) else reason_against(program.graph.constants.values(), architecture, dtype)
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Callable[[Any], Iterator[tuple[str, Any]]]:
-        """A runner.
+        """Return a runner of the program.
 
         Raises:
-            CandidateError: it cannot be loaded, or its inputs cannot be distinguished.
-            DependencyMissingError: what runs it is not installed.
+            CandidateError: the program cannot be loaded, or its inputs cannot be distinguished.
+            DependencyMissingError: the package that runs such a program is not installed.
         """
         program = self._opened(device)
         assert not isinstance(program, str)
@@ -86,7 +89,7 @@ class Archive:
 
 
 class _Runner:
-    """Runs a program and reports its activations."""
+    """A runner of a program."""
 
     def __init__(self, program: Program, checkpoint: Checkpoint, dtype: str, observed: bool) -> None:
         self._program, self._architecture, self._dtype, self._observed = program, checkpoint.architecture, dtype, observed
@@ -116,7 +119,7 @@ class _Runner:
         return self._program.watch(arrays, list(dict.fromkeys([*wanted, *self._program.outputs])))
 
     def _outputs(self, values: Mapping[str, Any], size: int, length: int) -> dict[str, Any]:
-        """What it returns, as far as that is known; `CandidateError` where none of it is."""
+        """Return the program's outputs that are identified as activations; raise `CandidateError` if there are none."""
         rows, heads = table(self._architecture), self._architecture.num_attention_heads
         returned = {value: values[value] for value in self._program.outputs if value in values}
         own = {

@@ -1,4 +1,4 @@
-"""A program that `torch.export.save` wrote: its graph of ATen operations is interpreted one by one, and its values are kept."""
+"""Programs written by `torch.export.save`: their ATen operations are interpreted one by one, and the requested values are kept."""
 
 import os
 import pickle
@@ -21,7 +21,11 @@ _TENSORS_ALONE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # read by torch.load
 
 
 def opened(path: Path, device: str, inputs: Sequence[str]) -> "Exported | str":
-    """The program in a file, or why it cannot run there; `CandidateError` as for any archive."""
+    """Return the program in a file, or the reason why it cannot run on a device.
+
+    Raises:
+        CandidateError: it cannot be loaded, has pickled objects other than tensors, or its inputs cannot be distinguished.
+    """
     if torch.device(device).type != "cpu":
         return "an exported program runs where it was exported; here that is the CPU"
     try:
@@ -29,14 +33,14 @@ def opened(path: Path, device: str, inputs: Sequence[str]) -> "Exported | str":
             program = torch.export.load(path)
     except pickle.UnpicklingError as error:
         raise CandidateError(f"{path} has pickled objects other than tensors, which are not loaded: that could run code") from error
-    except Exception as error:  # what a damaged archive raises is many things
+    except Exception as error:  # a damaged archive raises various exceptions
         raise CandidateError(f"{path} is no exported program that can be loaded: {error}") from error
     return Exported(program, inputs)
 
 
 @contextmanager
 def _no_pickled_code() -> Iterator[None]:
-    """torch.load takes tensors alone: torch.export's falls back to a load that runs whatever a pickle says."""
+    """Restrict torch.load to tensors, since torch.export.load falls back to an unrestricted load that can run pickled code."""
     before = os.environ.get(_TENSORS_ALONE)
     os.environ[_TENSORS_ALONE] = "1"
     try:
@@ -49,12 +53,12 @@ def _no_pickled_code() -> Iterator[None]:
 
 
 class Exported:
-    """A loaded program."""
+    """A loaded exported program."""
 
     device = "cpu"
 
     def __init__(self, program: Any, inputs: Sequence[str]) -> None:
-        """`inputs` are the arrays that it takes, where its inputs' names do not say which they are."""
+        """Store a loaded program; `inputs` gives the batch's array for each of its inputs if their names are not recognized."""
         self._program = program
         self._specs = program.graph_signature.input_specs
         self._taken = [spec.arg.name for spec in self._specs if _is_given(spec)]
@@ -62,36 +66,36 @@ class Exported:
 
     @cached_property
     def graph(self) -> Graph:
-        """ATen's operations."""
+        """The graph of ATen operations."""
         constants = {value: constant(name, t) for value, (name, t) in self._held.items() if t.is_floating_point()}
         return Graph(list(_nodes(self._program)), constants)
 
     @property
     def outputs(self) -> Sequence[str]:
-        """The tensors of what it returns, in order."""
+        """The value names of the tensors that the program returns, in order."""
         return [spec.arg.name for spec in self._program.graph_signature.output_specs if _is_tensor(spec)]
 
     @cached_property
     def labels(self) -> Mapping[str, str]:
-        """The keys of a mapping that it returns."""
+        """The key of each output value, if the program returns a mapping."""
         names = [spec.arg.name for spec in self._program.graph_signature.output_specs]
         returned = pytree.tree_unflatten(names, self._program.call_spec.out_spec)
         return {v: k for k, v in returned.items() if isinstance(v, str)} if isinstance(returned, Mapping) else {}
 
     @cached_property
     def _held(self) -> Mapping[str, tuple[str, torch.Tensor]]:
-        """The tensors that it holds, by the placeholder that stands for each, with their names."""
+        """The name and the tensor of each parameter, buffer and constant of the program, by its placeholder."""
         everything = {**self._program.state_dict, **self._program.constants}
         return {spec.arg.name: (spec.target, everything[spec.target]) for spec in self._specs if spec.target in everything}
 
     @cached_property
     def _module(self) -> Any:
-        # Without its guards, which only compare the inputs with those that it was exported for: of Hugging Face's BERT, saved and
-        # loaded, they raise an AttributeError for any input (seen with torch 2.13).
+        # Without guards, which only compare the inputs with those of the export: for Hugging Face's BERT, saved and loaded, they
+        # raise an AttributeError for any input (observed with torch 2.13).
         return self._program.module(check_guards=False)
 
     def _given(self, arrays: Sequence[torch.Tensor]) -> dict[str, Any]:
-        """What its user gives, by placeholder: the arrays in the formats that it was exported for, and what was no tensor."""
+        """Return the user inputs by placeholder: arrays in the formats of the export, and the values of non-tensor inputs."""
         placeholders = {n.name: n for n in self._program.graph.nodes if n.op == "placeholder"}
         given: dict[str, Any] = {s.arg.name: getattr(s.arg, "value", None) for s in self._specs if s.kind == InputKind.USER_INPUT}
         for name, array in zip(self._taken, arrays, strict=True):
@@ -100,20 +104,20 @@ class Exported:
         return given
 
     def run(self, arrays: Sequence[torch.Tensor]) -> Sequence[Any]:
-        """The program as it is."""
+        """Run the unmodified program and return its outputs."""
         args, kwargs = pytree.tree_unflatten(list(self._given(arrays).values()), self._program.call_spec.in_spec)
         with torch.no_grad():
             return [t for t in pytree.tree_leaves(self._module(*args, **kwargs)) if isinstance(t, torch.Tensor)]
 
     def watch(self, arrays: Sequence[torch.Tensor], values: Sequence[str]) -> Mapping[str, Any]:
-        """Interpreted."""
+        """Interpret the program and return the requested values by name."""
         wanted, found = set(values), {}
 
         class Watching(torch.fx.Interpreter):
             def run_node(self, n: torch.fx.Node) -> Any:
                 value = super().run_node(n)
                 if n.name in wanted and isinstance(value, torch.Tensor):
-                    found[n.name] = value.clone()  # a later operation may write into it
+                    found[n.name] = value.clone()  # a later operation may modify it in place
                 return value
 
         given = self._given(arrays)
@@ -133,7 +137,7 @@ def _is_tensor(spec: Any) -> bool:
 
 
 def _nodes(program: Any) -> Iterator[Node]:
-    """The operations; what gives several tensors gives them under the names of those that take them apart."""
+    """Yield the operations; the outputs of an operation with several are named after the `getitem` nodes that select them."""
     for node in program.graph.nodes:
         if node.op == "call_function" and _name(node) != "getitem":
             parts = {user.args[1]: user.name for user in node.users if _name(user) == "getitem"}

@@ -1,7 +1,7 @@
-"""What an exported program computes, as a graph: values by name, and the operations between them.
+"""The computation of an exported program as a graph: named values, and the operations between them.
 
-TorchScript, torch.export and ONNX name their operations in three ways; here each is of one of a few kinds, as far as it takes to
-find a BERT's activations.
+TorchScript, torch.export and ONNX name their operations differently. Here each operation is mapped to one of a few kinds, as far
+as is needed to locate the activations of a BERT.
 """
 
 from collections import defaultdict
@@ -11,8 +11,8 @@ from functools import cached_property
 
 from conformance.numerics.formats import Array
 
-SAME = ("same", "dropout")  # what hands its first input on (a dropout that is active is judged as one)
-MOVED = ("reshape", "transpose")  # what changes nothing but the shape
+SAME = ("same", "dropout")  # operations that return their first input (an active dropout is judged as such)
+MOVED = ("reshape", "transpose")  # operations that change only the shape or the order of axes
 
 _KINDS = {
     "product": "linear addmm matmul mm bmm Gemm MatMul FusedMatMul",
@@ -31,13 +31,13 @@ _KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names.split
 
 
 def kind_of(operation: str) -> str:
-    """The kind of an operation, by its name without namespace and overload; its own name where it is of none."""
+    """Return the kind of an operation, given its name without namespace and overload; the name itself if it has no kind."""
     return _KIND_OF.get(operation, operation)
 
 
 @dataclass(frozen=True)
 class Node:
-    """One operation: its kind, and the names of the tensors that it takes and gives."""
+    """An operation: its kind, and the names of its input and output tensors."""
 
     kind: str
     inputs: tuple[str, ...]
@@ -46,12 +46,13 @@ class Node:
 
 @dataclass(frozen=True)
 class Constant:
-    """A tensor that the program holds.
+    """A tensor stored in the program.
 
     Attributes:
-        name: what the program calls it; empty where it has no name.
-        load: its values in float64.
-        format: that which it is held in.
+        name: name of the tensor in the program; empty if it has none.
+        shape: shape of the tensor.
+        load: returns the values in float64.
+        format: name of the format in which it is stored.
     """
 
     name: str
@@ -62,11 +63,11 @@ class Constant:
 
 @dataclass(frozen=True)
 class Graph:
-    """A program.
+    """The graph of a program.
 
     Attributes:
-        nodes: in the order of computation.
-        constants: floating-point tensors that it holds, by value name.
+        nodes: operations in the order of computation.
+        constants: floating-point tensors stored in the program, by value name.
     """
 
     nodes: Sequence[Node]
@@ -74,12 +75,12 @@ class Graph:
 
     @cached_property
     def made_by(self) -> Mapping[str, Node]:
-        """The node that gives a value."""
+        """The node that computes each value."""
         return {value: node for node in self.nodes for value in node.outputs}
 
     @cached_property
     def taken_by(self) -> Mapping[str, Sequence[Node]]:
-        """The nodes that take a value."""
+        """The nodes that have each value as an input."""
         found: defaultdict[str, list[Node]] = defaultdict(list)
         for node in self.nodes:
             for value in dict.fromkeys(node.inputs):
@@ -87,14 +88,14 @@ class Graph:
         return found
 
     def before(self, value: str, kinds: Sequence[str]) -> Iterator[str]:
-        """The value, and those that it is made of by nothing but operations of these kinds, the nearest first."""
+        """Yield the value and the values from which it is computed by operations of these kinds only, the nearest first."""
         yield value
         while (node := self.made_by.get(value)) is not None and node.kind in kinds and node.inputs:
             value = node.inputs[0]
             yield value
 
     def after(self, value: str, kinds: Sequence[str]) -> Iterator[str]:
-        """The value, and all that are made of it by nothing but operations of these kinds, the nearest first."""
+        """Yield the value and all values computed from it by operations of these kinds only, the nearest first."""
         waiting = [value]
         while waiting:
             value = waiting.pop(0)

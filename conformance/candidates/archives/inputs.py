@@ -1,4 +1,4 @@
-"""Which of a batch's arrays a program's inputs are, by their names."""
+"""Identification of a program's inputs with the arrays of a batch, by name."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,10 +12,14 @@ ALIASES: Mapping[str, Sequence[str]] = {
 
 
 def fields_of(names: Sequence[str], given: Sequence[str] = ()) -> list[str]:
-    """The batch's array for each input; `given` names them in order, where their own names do not say.
+    """Return the name of the batch's array for each input of a program.
+
+    Args:
+        names: names of the program's inputs.
+        given: the array for each input, in order; needed if the names of the inputs are not recognized.
 
     Raises:
-        CandidateError: a name that says nothing, or one array twice.
+        CandidateError: a name is not recognized, an array is used twice, `input_ids` is missing, or the lengths differ.
     """
     if given and len(given) != len(names):
         raise CandidateError(
@@ -34,7 +38,7 @@ def fields_of(names: Sequence[str], given: Sequence[str] = ()) -> list[str]:
 
 
 def is_field(name: str) -> bool:
-    """Whether a name says which array it is."""
+    """Return whether the name of an input identifies an array of a batch."""
     return _field(name) is not None
 
 

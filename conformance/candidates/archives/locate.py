@@ -1,7 +1,8 @@
-"""Where a program's activations are: found by the parameters that they are made with, and by what flows between those.
+"""Location of activations in a program's graph, by the parameters from which they are computed and the data flow between them.
 
-What a product with a parameter, a norm or a look-up gives is the activation that its parameters belong to. What a product takes is
-the activation before it. Nothing is guessed from positions. What is not found is not observed, and reported as such.
+The result of a product with a parameter, of a norm or of a look-up is the activation to which the parameters belong. The other
+operand of a product is the activation before it. Nothing is inferred from positions in the graph. An activation that is not
+located is reported as not observed.
 """
 
 from collections import defaultdict
@@ -15,7 +16,7 @@ from conformance.model.activations import table
 from conformance.model.architecture import Architecture
 
 Locations = Mapping[Names, tuple[str, ...]]
-"""Activations (several that stand side by side in one value), and the values that may be they: the first of the right shape."""
+"""Candidate values by activations (several if concatenated in one value); the first candidate of the right shape is used."""
 
 _Rows = Mapping[str, Activation]
 _Places = Mapping[Names, str]
@@ -23,14 +24,20 @@ _Places = Mapping[Names, str]
 
 @dataclass(frozen=True)
 class _Made:
-    """What is made with a parameter: the result, and the operand."""
+    """The result of an operation with a parameter, and its other operand."""
 
     result: str
     operand: str
 
 
 def located(graph: Graph, parameters: Mapping[str, Names], architecture: Architecture) -> Locations:
-    """The activations that are found."""
+    """Return the activations that are located in a graph, with the values that may hold them.
+
+    Args:
+        graph: the graph.
+        parameters: the checkpoint's parameters in each value of the graph.
+        architecture: the architecture of the checkpoint.
+    """
     rows = table(architecture)
     made = dict(_with_parameters(graph, parameters, rows))
     places = {names: found.result for names, found in made.items()}
@@ -43,7 +50,7 @@ def located(graph: Graph, parameters: Mapping[str, Names], architecture: Archite
 
 
 def _with_parameters(graph: Graph, parameters: Mapping[str, Names], rows: _Rows) -> Iterator[tuple[Names, _Made]]:
-    """Look-ups, products and norms, each found by its weight, where that is used once."""
+    """Yield the results of look-ups, products and norms, located by their weights; a weight must be used exactly once."""
     values: defaultdict[Names, list[str]] = defaultdict(list)
     for value, held in parameters.items():
         values[held] += graph.after(value, (*MOVED, *SAME))
@@ -57,20 +64,20 @@ def _with_parameters(graph: Graph, parameters: Mapping[str, Names], rows: _Rows)
 
 
 def _kind(row: Activation) -> str:
-    """The kind of node that makes it with its weight."""
+    """Return the kind of node that computes an activation with its weight."""
     if row.kind == "norm":
         return "norm"
     return "lookup" if row.kind.endswith("lookup") else "product"
 
 
 def _activations(held: Names, rows: _Rows) -> Iterator[Names]:
-    """Those that have these as their weights; a tied one belongs to two."""
+    """Yield the activations whose weights are `held`; a tied weight belongs to two activations."""
     users = [[r.name for r in rows.values() if r.parameters.get("weight") == name] for name in held]
     return zip(*users, strict=False) if all(users) else iter(())
 
 
 def _result(graph: Graph, node: Node, weights: set[str]) -> _Made | None:
-    """What the node gives, once a product has its bias."""
+    """Return the result of a node and its operand; for a product, the result after the bias has been added."""
     operands = [i for i in node.inputs if i not in weights and not _is_constant(graph, i)]
     if not operands:
         return None
@@ -93,7 +100,7 @@ def _last(values: Iterator[str]) -> str:
 
 
 def _before(name: str, rows: _Rows) -> str | None:
-    """The one activation that a step takes, copies left out, where that has no parameters of its own."""
+    """Return the single parent of an activation, skipping copies, if the parent has no parameters of its own; else None."""
     parents = rows[name].parents
     while len(parents) == 1 and rows[parents[0]].kind == "copy":
         parents = rows[parents[0]].parents
@@ -101,7 +108,7 @@ def _before(name: str, rows: _Rows) -> str | None:
 
 
 def _probabilities(graph: Graph, places: _Places, rows: _Rows) -> Iterator[tuple[Names, str]]:
-    """What the product that gives the context takes first, as it takes it, if that comes of a softmax."""
+    """Yield the attention probabilities: the first operand of the product that computes the context, if it comes from a softmax."""
     for names, value in places.items():
         product = graph.made_by.get(_last(graph.before(value, (*MOVED, *SAME))))
         if names[0].endswith("self.context") and product is not None and product.kind == "product":
@@ -111,7 +118,7 @@ def _probabilities(graph: Graph, places: _Places, rows: _Rows) -> Iterator[tuple
 
 
 def _functions(graph: Graph, places: _Places, rows: _Rows) -> Iterator[tuple[Names, str]]:
-    """The results of tanh and log-softmax of activations that were found."""
+    """Yield the results of tanh and log-softmax of located activations."""
     for row in rows.values():
         if row.kind in ("tanh", "log_softmax") and (row.name,) not in places and row.parents in places:
             for value in graph.after(places[row.parents], (*MOVED, *SAME)):
@@ -119,7 +126,7 @@ def _functions(graph: Graph, places: _Places, rows: _Rows) -> Iterator[tuple[Nam
 
 
 def _dropouts(graph: Graph, places: _Places, rows: _Rows) -> Iterator[tuple[Names, str]]:
-    """The results of dropouts of activations that were found."""
+    """Yield the results of dropouts of located activations."""
     for row in rows.values():
         if row.kind == "copy" and row.parents in places:
             takers = graph.taken_by.get(places[row.parents], ())

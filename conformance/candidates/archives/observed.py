@@ -1,4 +1,4 @@
-"""From the values of a program to activations."""
+"""Conversion of a program's values to activations."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,11 +13,11 @@ from conformance.model.activation import Activation
 from conformance.model.activations import table
 from conformance.model.architecture import Architecture
 
-Value = Any  # a tensor or an array: what has a shape
+Value = Any  # a tensor or an array
 
 
 def in_format(value: Value, dtype: str) -> Value:
-    """A value of the interior in the format that was asked for: that the program computes it in another shows in its numbers."""
+    """Return an interior value in the requested format; if the program computes it in another format, its errors reveal that."""
     if isinstance(value, torch.Tensor):
         return value.to(getattr(torch, dtype)) if value.is_floating_point() else value
     return value.astype(dtype) if value.dtype.kind == "f" else value
@@ -26,7 +26,7 @@ def in_format(value: Value, dtype: str) -> Value:
 def activations(
     locations: Locations, values: Mapping[str, Value], architecture: Architecture, size: int, length: int
 ) -> Iterator[tuple[str, Value]]:
-    """Every activation whose value is there and of the right shape; several that stand side by side, apart."""
+    """Yield every activation that has a value of the right shape; activations that are concatenated in one value are split."""
     rows, heads = table(architecture), architecture.num_attention_heads
     for names, candidates in locations.items():
         fitting = [values[c] for c in candidates if c in values and _is_of(names, values[c], rows, size, length, heads)]
@@ -42,9 +42,10 @@ def _apart(value: Value, count: int) -> list[Value]:
 
 
 def settled(program: Program, locations: Locations, architecture: Architecture) -> Locations:
-    """Each activation's one value, seen in a run at sizes that are all different, so that no axis is taken for another.
+    """Return the locations with one value for each activation, determined by a run of the program.
 
-    As they were where the program cannot be run at such sizes.
+    The run uses a batch size and a length that differ from each other, from the number of heads and from the hidden size, so that
+    axes cannot be confused. If the program cannot be run at these sizes, `locations` is returned unchanged.
     """
     heads = architecture.num_attention_heads
     size, length = [n for n in (2, 3, 5, 7) if n not in (heads, architecture.hidden_size)][:2]
@@ -53,7 +54,7 @@ def settled(program: Program, locations: Locations, architecture: Architecture) 
     wanted = list(dict.fromkeys(value for candidates in locations.values() for value in candidates))
     try:
         values = program.watch([arrays[field].to(program.device) for field in program.fields], wanted)
-    except Exception:  # whatever a program that is made for one size raises
+    except Exception:  # a program for one size only may raise any exception
         return locations
     rows = table(architecture)
     return {
@@ -69,12 +70,12 @@ def _fitting(
     ids: torch.Tensor,
     heads: int,
 ) -> tuple[str, ...]:
-    """The first value of the right shape."""
+    """Return the first value of the right shape, as a tuple; an empty tuple if there is none."""
     return next(((c,) for c in candidates if c in values and _is_of(names, values[c], rows, ids.shape[0], ids.shape[1], heads)), ())
 
 
 def _is_of(names: Names, value: Value, rows: Mapping[str, Activation], size: int, length: int, heads: int) -> bool:
-    """Whether a value has the shape of these activations side by side."""
+    """Return whether a value has the shape of these activations, concatenated along their last axis."""
     row = rows[names[0]]
     shape, found = row.shape(size, length, heads), tuple(value.shape)
     wide = (*shape[:-1], shape[-1] * len(names)) if shape else ()
@@ -83,7 +84,10 @@ def _is_of(names: Names, value: Value, rows: Mapping[str, Activation], size: int
 
 
 def output_labels(program: Program, locations: Locations, architecture: Architecture) -> dict[str, str]:
-    """Which activations a program's outputs are, by value: as it calls them, or as the graph has them but for shape and format."""
+    """Return the activation of each output value that can be identified.
+
+    An output is identified by its label, or because it is a located value of the graph up to reshapes, transposes and casts.
+    """
     rows = table(architecture)
     known = {value: names[0] for names, candidates in locations.items() if len(names) == 1 for value in candidates}
     labels = {}
@@ -99,7 +103,7 @@ def output_labels(program: Program, locations: Locations, architecture: Architec
 def outputs_by_shape(
     unknown: Sequence[Value], located: Collection[str], architecture: Architecture, size: int, length: int
 ) -> dict[str, Value]:
-    """Outputs of which nothing but the shape is known: hidden states or logits over tokens that the graph has nowhere else."""
+    """Return outputs identified by shape alone: the last hidden state, and logits over tokens, if they were not located."""
     rows = table(architecture)
     names = [f"encoder.layer.{architecture.num_hidden_layers - 1}.output.LayerNorm"]
     names += ["cls.predictions.decoder"] if "masked_lm" in architecture.heads else []

@@ -1,4 +1,4 @@
-"""An ONNX model in ONNX Runtime: the values in question become outputs of a copy of its graph."""
+"""ONNX models, run in ONNX Runtime: the requested values are made outputs of a copy of the graph."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
@@ -16,10 +16,10 @@ INSTALL = "pip install 'bert-conformance[onnx]'"
 
 
 def opened(path: Path, device: str, inputs: Sequence[str]) -> "OnnxModel | str":
-    """The model in a file, or why it cannot run there.
+    """Return the model in a file, or the reason why it cannot run on a device.
 
     Raises:
-        CandidateError: it cannot be loaded, or its inputs cannot be distinguished.
+        CandidateError: the model cannot be loaded, or its inputs cannot be distinguished.
         DependencyMissingError: ONNX or ONNX Runtime is not installed.
     """
     if torch.device(device).type != "cpu":
@@ -31,19 +31,19 @@ def opened(path: Path, device: str, inputs: Sequence[str]) -> "OnnxModel | str":
         raise DependencyMissingError(f"an ONNX model needs {error.name}: {INSTALL}") from error
     try:
         model = onnx.load(str(path))
-    except Exception as error:  # protobuf's errors are many
+    except Exception as error:  # protobuf raises various exceptions
         raise CandidateError(f"{path} is no ONNX model that can be loaded: {error}") from error
     return OnnxModel(model, inputs)
 
 
 class OnnxModel:
-    """A loaded model, run as ONNX Runtime does by default."""
+    """A loaded ONNX model, run with ONNX Runtime's default optimizations."""
 
     device = "cpu"
     labels: Mapping[str, str]
 
     def __init__(self, model: Any, inputs: Sequence[str]) -> None:
-        """`inputs` are the arrays that it takes, where its inputs' names do not say which they are."""
+        """Store a loaded model; `inputs` gives the batch's array for each of its inputs if their names are not recognized."""
         self._model = model
         held = {t.name for t in model.graph.initializer}
         self._taken = [i.name for i in model.graph.input if i.name not in held]
@@ -54,22 +54,22 @@ class OnnxModel:
 
     @cached_property
     def graph(self) -> Graph:
-        """ONNX's operations."""
+        """The graph of ONNX operations."""
         return Graph(list(_nodes(self._model)), _constants(self._model))
 
     def run(self, arrays: Sequence[torch.Tensor]) -> Sequence[Any]:
-        """The model as it is."""
+        """Run the unmodified model and return its outputs."""
         return list(self._session(()).run(self.outputs, self._feed(arrays)))
 
     def watch(self, arrays: Sequence[torch.Tensor], values: Sequence[str]) -> Mapping[str, Any]:
-        """The copy that gives these values."""
+        """Run a copy of the model that has these values as outputs, and return them by name."""
         made = {o for node in self._model.graph.node for o in node.output}
         names = [v for v in values if v in made]
         session = self._session(tuple(n for n in names if n not in self.outputs))
         return dict(zip(names, session.run(names, self._feed(arrays)), strict=True))
 
     def _opened(self, more: tuple[str, ...]) -> Any:
-        """A session of the model with further outputs."""
+        """Return a session of the model with additional outputs."""
         import onnx
         import onnxruntime
 
@@ -78,7 +78,7 @@ class OnnxModel:
         copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in more)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
-        options.log_severity_level = 4  # what goes wrong is raised as well
+        options.log_severity_level = 4  # fatal messages only, since errors are also raised
         return onnxruntime.InferenceSession(copy.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
     def _feed(self, arrays: Sequence[torch.Tensor]) -> dict[str, Any]:
@@ -93,7 +93,7 @@ _FORMATS = {
 
 
 def _as_declared(array: torch.Tensor, declared: Any) -> Any:
-    """In the format that the model declares; `CandidateError` where it declares sizes that the batch has not."""
+    """Return an array in the format that the model declares; raise `CandidateError` if the model declares other sizes."""
     if any(isinstance(size, int) and size != found for size, found in zip(declared.shape, array.shape, strict=False)):
         raise CandidateError(
             f"sizes are baked into it: its input {declared.name} is declared as {declared.shape}, and the batch is "

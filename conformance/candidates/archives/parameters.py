@@ -1,4 +1,4 @@
-"""Which of the checkpoint's parameters a program's tensors are: by name where they have Hugging Face's, else by value."""
+"""Identification of a program's tensors with the checkpoint's parameters: by Hugging Face's names, else by value."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,16 +12,21 @@ from conformance.model.checkpoint import Checkpoint
 from conformance.model.stored import COPIES, canonical_name
 from conformance.numerics.formats import Array, Format
 
-HEAD = 16  # numbers that are compared before all are
+HEAD = 16  # number of leading elements compared before the whole tensor
 
 Names = tuple[str, ...]
-"""One parameter, or several side by side along their first axis (the query's, the key's and the value's)."""
+"""One parameter, or several concatenated along their first axis (those of query, key and value)."""
 
 
 def recognised(constants: Mapping[str, Constant], checkpoint: Checkpoint, storage: Format) -> dict[str, Names]:
-    """The tensors that are parameters of the checkpoint, as they are or transposed, by their own value names.
+    """Return the checkpoint's parameters that each of the program's tensors holds, unchanged or transposed, by value name.
 
-    A tensor without such a name whose values are those of several parameters (all ones, say) is none of them.
+    A tensor without a recognized name whose values equal those of several parameters (all ones, for instance) is not identified.
+
+    Args:
+        constants: the program's tensors by value name.
+        checkpoint: the checkpoint.
+        storage: the format to which the checkpoint's parameters are rounded before the comparison.
     """
     shapes = parameter_shapes(checkpoint.architecture)
     found: dict[str, Names] = {value: (name,) for value, c in constants.items() if (name := _by_name(c, shapes))}
@@ -33,7 +38,7 @@ def recognised(constants: Mapping[str, Constant], checkpoint: Checkpoint, storag
 
 
 def _by_name(constant: Constant, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
-    """The longest end of its name that is a parameter's, where the shape is as well."""
+    """Return the parameter whose name is the longest suffix of a tensor's name, if its shape also matches; else None."""
     parts = constant.name.split(".")
     for start in range(len(parts)):
         name = canonical_name(".".join(parts[start:]))
@@ -44,7 +49,7 @@ def _by_name(constant: Constant, shapes: Mapping[str, tuple[int, ...]]) -> str |
 
 
 def reason_against(constants: Iterable[Constant], a: Architecture, dtype: str) -> str | None:
-    """Why a program that holds these tensors cannot be of that network, or in that format."""
+    """Return the reason why a program with these tensors cannot be this network in this dtype, or None."""
     matrices = [c for c in constants if len(c.shape) == 2]
     held, shapes = {c.shape for c in matrices}, parameter_shapes(a)
     tables = [next(iter(row.parameters.values())) for row in table(a).values() if row.kind.endswith("lookup")]
@@ -57,7 +62,7 @@ def reason_against(constants: Iterable[Constant], a: Architecture, dtype: str) -
 
 
 class _Known:
-    """The checkpoint's parameters, and those of a layer side by side, by their shapes and first values."""
+    """An index of the checkpoint's parameters, alone and with query, key and value concatenated, by shape and first values."""
 
     def __init__(self, checkpoint: Checkpoint, storage: Format) -> None:
         self._checkpoint, self._storage = checkpoint, storage
@@ -72,7 +77,7 @@ class _Known:
         return self._storage.round(np.concatenate([self._checkpoint.weights[n] for n in names]))
 
     def find(self, constant: Constant) -> Names | None:
-        """What it is, where that is one thing."""
+        """Return the parameters that a tensor holds, if they are unique; else None."""
         value = constant.load()
         alike = self._found.get(_key(value), []) if value.size and value.ndim else []
         found = {names for names, turned in alike if np.array_equal(value.T if turned else value, self._rounded(names))}
@@ -84,7 +89,7 @@ def _key(value: Array) -> tuple[tuple[int, ...], bytes]:
 
 
 def _together(checkpoint: Checkpoint) -> Iterator[Names]:
-    """Each parameter, and the query's, key's and value's of a layer."""
+    """Yield each parameter alone, and the parameters of query, key and value of each layer together."""
     yield from ((name,) for name in parameter_shapes(checkpoint.architecture))
     for row in table(checkpoint.architecture).values():
         if row.name.endswith("attention.self.query"):

@@ -1,4 +1,4 @@
-"""The form in which every kind of exported program is read."""
+"""The common interface of all kinds of exported programs."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -12,14 +12,14 @@ from conformance.numerics.formats import Array
 
 
 class Program(Protocol):
-    """An exported program, loaded.
+    """The protocol of a loaded exported program.
 
     Attributes:
-        fields: which of a batch's arrays its inputs are, in order.
-        graph: what it computes.
-        outputs: the values that it gives, in order.
-        labels: what it calls them, by value, where it gives a mapping.
-        device: where it runs.
+        fields: the batch's array for each of its inputs, in order.
+        graph: its graph.
+        outputs: names of its output values, in order.
+        labels: key of each output value, if the program returns a mapping.
+        device: the torch device that it runs on.
     """
 
     @property
@@ -34,14 +34,14 @@ class Program(Protocol):
     def device(self) -> str: ...  # noqa: D102
 
     def run(self, arrays: Sequence[torch.Tensor]) -> Sequence[Any]:
-        """Its outputs, the program as it is."""
+        """Run the unmodified program and return its outputs."""
 
     def watch(self, arrays: Sequence[torch.Tensor], values: Sequence[str]) -> Mapping[str, Any]:
-        """Those of `values` that it computes, all in one run."""
+        """Run the program once and return those of `values` that it computes, by name."""
 
 
 def constant(name: str, tensor: torch.Tensor) -> Constant:
-    """A tensor that a program holds."""
+    """Return a torch tensor stored in a program as a `Constant`."""
     return Constant(name, tuple(tensor.shape), partial(_float64, tensor), str(tensor.dtype).removeprefix("torch."))
 
 

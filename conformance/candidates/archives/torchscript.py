@@ -1,4 +1,4 @@
-"""A TorchScript archive, without its source: the values in question become outputs of a copy of its graph, all calls inlined."""
+"""TorchScript archives, without their source: the requested values are made outputs of a copy of the graph with calls inlined."""
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,10 +16,10 @@ from conformance.errors import CandidateError
 
 
 def opened(path: Path, device: str, inputs: Sequence[str]) -> "TorchScript":
-    """The archive in a file; `CandidateError` where it cannot be loaded or its inputs cannot be distinguished."""
+    """Return the archive in a file; raise `CandidateError` if it cannot be loaded or its inputs cannot be distinguished."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # that TorchScript is deprecated, its archives' owners know
+            warnings.simplefilter("ignore", DeprecationWarning)  # users of archives know that TorchScript is deprecated
             module = torch.jit.load(str(path), map_location=device)  # type: ignore[no-untyped-call]
     except (RuntimeError, ValueError, OSError) as error:
         raise CandidateError(f"{path} is no TorchScript archive that can be loaded: {str(error).splitlines()[0]}") from error
@@ -27,10 +27,10 @@ def opened(path: Path, device: str, inputs: Sequence[str]) -> "TorchScript":
 
 
 class TorchScript:
-    """A loaded archive."""
+    """A loaded TorchScript archive."""
 
     def __init__(self, module: Any, device: str, inputs: Sequence[str]) -> None:
-        """`inputs` are the arrays that it takes first, where its arguments' names do not say which they are."""
+        """Store a loaded archive; `inputs` gives the batch's arrays for its first arguments if their names are not recognized."""
         self._module, self.device = module, device
         self._arguments = module._c._get_method("forward").schema.arguments[1:]
         if inputs:
@@ -44,26 +44,26 @@ class TorchScript:
 
     @cached_property
     def graph(self) -> Graph:
-        """The operations that are not inside a branch or a loop: what is inside cannot be shown."""
+        """The graph of the operations outside branches and loops; values inside these cannot be made outputs."""
         return Graph(list(_nodes(self._graph)), self._constants())
 
     @cached_property
     def outputs(self) -> Sequence[str]:
-        """The tensors of what it returns, in order."""
+        """The value names of the tensors that the archive returns, in order."""
         return [name for value in self._graph.outputs() for name, _ in _leaves(value)]
 
     @cached_property
     def labels(self) -> Mapping[str, str]:
-        """The keys of a mapping that it returns."""
+        """The key of each output value, if the archive returns a mapping."""
         return {name: label for value in self._graph.outputs() for name, label in _leaves(value) if label}
 
     def run(self, arrays: Sequence[torch.Tensor]) -> Sequence[Any]:
-        """The archive as it is."""
+        """Run the unmodified archive and return its outputs."""
         with torch.no_grad():
             return list(tensors_in(self._module(**dict(zip(self._taken, arrays, strict=True)))))
 
     def watch(self, arrays: Sequence[torch.Tensor], values: Sequence[str]) -> Mapping[str, Any]:
-        """The copy that gives these values."""
+        """Run a copy of the graph that has these values as outputs, and return them by name."""
         given = dict(zip(self._taken, arrays, strict=True))
         names, function = self._promoted(tuple(values))
         with torch.no_grad():
@@ -71,8 +71,8 @@ class TorchScript:
         return dict(zip(names, made if len(names) > 1 else (made,), strict=True))
 
     def _promoting(self, wanted: tuple[str, ...]) -> tuple[list[str], Any]:
-        """The graph as a function that gives these values, and those that there are."""
-        graph = self._graph.copy()  # whose values have other names, in the same order
+        """Return those of `wanted` that exist, and a function made of the graph that returns them."""
+        graph = self._graph.copy()  # its values have other names, in the same order
         values = {own.debugName(): v for own, v in zip(_values(self._graph), _values(graph), strict=True) if _is_tensor(v)}
         names = [name for name in wanted if name in values]
         for _ in list(graph.outputs()):
@@ -84,7 +84,7 @@ class TorchScript:
         return names, torch._C._create_function_from_graph("observed", graph)
 
     def _specialised(self) -> Any:
-        """A copy of the graph in which what is known before a run is a constant: flags, and which inputs are given."""
+        """Return a copy of the graph with the values known before a run as constants: flags, and defaults of inputs not given."""
         graph = self._module.inlined_graph.copy()
         _, *inputs = graph.inputs()
         for value, argument in zip(inputs, self._arguments, strict=True):
@@ -104,7 +104,7 @@ class TorchScript:
         return graph
 
     def _attributes(self, graph: Any) -> dict[str, tuple[str, Any]]:
-        """What each attribute that the graph reads is called, and is."""
+        """Return the path and the value of each attribute that the graph reads, by value name."""
         found: dict[str, tuple[str, Any]] = {next(iter(graph.inputs())).debugName(): ("", self._module)}
         for node in graph.findAllNodes("prim::GetAttr"):
             if node.input().debugName() in found:
@@ -114,7 +114,7 @@ class TorchScript:
         return found
 
     def _constants(self) -> dict[str, Constant]:
-        """The floating-point tensors that the graph reads: attributes under their names, and nameless constants."""
+        """Return the floating-point tensors that the graph reads: attributes with their names, and constants without a name."""
         tensors = self._attributes(self._graph)
         for node in self._graph.findAllNodes("prim::Constant"):
             tensors[node.output().debugName()] = ("", node.output().toIValue())
@@ -126,13 +126,13 @@ class TorchScript:
 
 
 def _inserted(graph: Any, before: Any, value: Any) -> Any:
-    """A constant that stands before a node."""
+    """Insert a constant before a node and return its value."""
     with graph.insert_point_guard(before):
         return graph.insertConstant(value)
 
 
 def _cloned(graph: Any, value: Any) -> Any:
-    """A copy of a value as it comes to be: a later operation may write into it."""
+    """Insert a copy of a value right after the value is computed, since a later operation may modify it in place."""
     clone = graph.create("aten::clone", [value, _inserted(graph, next(iter(graph.nodes())), None)], 1)
     clone.insertAfter(value.node())
     return clone.output()
@@ -154,7 +154,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _leaves(value: Any, label: str = "") -> Iterator[tuple[str, str]]:
-    """The tensors that an output is made of, by value name, each with its key in a mapping."""
+    """Yield the value name of each tensor in an output, with its key if the output is a mapping."""
     node = value.node()
     if _is_tensor(value):
         yield value.debugName(), label

@@ -1,6 +1,6 @@
-"""Programs in any language as candidates: a process that answers requests, as `PROTOCOL.md` in this folder specifies.
+"""Programs in any language as candidates: a process answers requests as specified in `PROTOCOL.md` in this folder.
 
-`client.py` and `client.mjs` are clients to be copied; nothing here imports them.
+`client.py` and `client.mjs` are clients for users to copy; this package does not import them.
 """
 
 from conformance.candidates.command.command import Command, arguments_of

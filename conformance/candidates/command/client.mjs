@@ -6,7 +6,7 @@ const ARRAYS = { F64: Float64Array, F32: Float32Array, F16: Uint16Array, BF16: U
 
 export class Unsupported extends Error {}
 
-// Tensors by name: { dtype, shape, data }; the data of F16 and BF16 are their bits.
+// Returns tensors by name: { dtype, shape, data }; the data of F16 and BF16 are the bits as Uint16Array.
 export function load(path) {
   const { buffer, byteOffset, byteLength } = readFileSync(path);
   const start = 8 + Number(new DataView(buffer, byteOffset).getBigUint64(0, true));
@@ -33,10 +33,10 @@ export function save(tensors, path) {
   writeFileSync(path, Buffer.concat([length, text, padding, ...parts]));
 }
 
-// `prepare(architecture, weights, device, dtype)` returns, or promises, a function of a batch's tensors that gives activations.
-// With `gradients` the function also gets `source` in a backward pass, as the protocol describes it.
+// `prepare(architecture, weights, device, dtype)` returns, or promises, a function from a batch's tensors to activations.
+// With `gradients`, the function also gets `source` for a backward pass, as described in the protocol.
 export async function serve(prepare, features = [], gradients = false) {
-  console.log = console.info = console.error; // what is logged must not stand among the replies
+  console.log = console.info = console.error; // logs must not appear among the replies
   let run;
   const answers = {
     hello: () => ({ protocol: 1, features, gradients }),

@@ -14,7 +14,7 @@ Run = Callable[..., Tensors]
 
 
 class Unsupported(Exception):
-    """What `prepare` raises, with the reason, for an architecture, device or dtype that it does not support."""
+    """The exception that `prepare` raises, with the reason, for an architecture, device or dtype that it does not support."""
 
 
 def serve(
@@ -23,13 +23,14 @@ def serve(
     """Answer requests until standard input ends.
 
     Args:
-        prepare: of architecture, weights by Hugging Face's names in float64, device and dtype: a function of a batch's arrays that
-            returns activations by name, arrays of that dtype.
-        features: what it can do beyond the encoder of the paper.
-        gradients: whether it has a backward pass. The function of the arrays is then called with `source` as well, the name of an
-            activation, with respect to which the array `gradient` is given, and returns each gradient as `NAME.grad`, too.
+        prepare: maps architecture, float64 weights by Hugging Face's names, device and dtype to a function that maps the arrays of
+            a batch to activations by name, in that dtype.
+        features: features supported beyond the encoder of the paper.
+        gradients: whether there is a backward pass. For a backward pass, the function of the arrays is also called with `source`,
+            the name of an activation; the array `gradient` is the gradient with respect to this activation, and the function also
+            returns each gradient as `NAME.grad`.
     """
-    replies, sys.stdout = sys.stdout, sys.stderr  # what is printed elsewhere must not stand among the replies
+    replies, sys.stdout = sys.stdout, sys.stderr  # other code's prints must not appear among the replies
     run: Run = dict
     for line in sys.stdin:
         request = json.loads(line)

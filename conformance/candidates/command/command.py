@@ -1,4 +1,4 @@
-"""A program in any language as a candidate: activations are exchanged as safetensors files, by `PROTOCOL.md` in this folder."""
+"""A program in any language as a candidate: tensors are exchanged as safetensors files, as specified in `PROTOCOL.md`."""
 
 import shlex
 import shutil
@@ -19,7 +19,7 @@ from conformance.model.batch import TorchBatch
 from conformance.model.checkpoint import Checkpoint
 from conformance.model.files import ARRAYS, open_safetensors, reading, scratch_folder
 
-PREFIX = "cmd:"  # a candidate's name that is a command line
+PREFIX = "cmd:"  # prefix of a candidate's name that is a command line
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Command:
     """A program that computes activations.
 
     Attributes:
-        name: `cmd:` and a command line, split as a POSIX shell splits it; no shell runs it.
+        name: `cmd:` and a command line, which is split as by a POSIX shell but run without a shell.
 
     Raises:
         UsageError: there is no such program.
@@ -46,15 +46,15 @@ class Command:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Those that the program names in its reply to `hello`."""
+        """The features that the program names in its reply to `hello`."""
         return self._program.hello.features
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> "_Runner":
-        """A runner of that checkpoint in the program's process.
+        """Return a runner for a checkpoint in the program's process.
 
         Raises:
-            Unsupported: the program says so.
-            CandidateError, CandidateCrash: as `Program.ask`.
+            Unsupported: the program replies that the case is unsupported.
+            CandidateError, CandidateCrash: as raised by `Program.ask`.
         """
         return _Runner(self._program, checkpoint, device, dtype)
 
@@ -64,7 +64,11 @@ class Command:
 
 
 def arguments_of(name: str) -> list[str]:
-    """The arguments of a command line after `cmd:`; `UsageError` where they cannot be split, or name no program."""
+    """Return the arguments of a command line after `cmd:`.
+
+    Raises:
+        UsageError: the command line cannot be split, or does not start with an executable program.
+    """
     try:
         arguments = shlex.split(name.removeprefix(PREFIX))
     except ValueError as error:
@@ -80,7 +84,7 @@ def arguments_of(name: str) -> list[str]:
 
 
 class _Runner:
-    """Runs batches; prepares the program anew where it has meanwhile ended, or has been prepared by another runner."""
+    """A runner of batches; it prepares the program again if the process has ended or another runner has prepared it since."""
 
     def __init__(self, program: Program, checkpoint: Checkpoint, device: str, dtype: str) -> None:
         self._program, self._folder = program, scratch_folder()
@@ -91,12 +95,12 @@ class _Runner:
         self._prepare()
 
     def __call__(self, batch: TorchBatch) -> Mapping[str, Described]:
-        """The activations by name."""
+        """Return the activations by name."""
         return self._run(batch.numpy().arrays())
 
     @property
     def gradients(self) -> Callable[[TorchBatch, str, Any], Mapping[str, Described]] | None:
-        """The backward pass; None where the program has none."""
+        """The backward pass; None if the program has none."""
         return self._gradients if self._program.hello.gradients else None
 
     def _gradients(self, batch: TorchBatch, source: str, gradient: Any) -> Mapping[str, Described]:
@@ -121,9 +125,12 @@ class _Runner:
 
 
 def written(path: Path) -> dict[str, Described]:
-    """What a program has written, mapped into memory and read as it is needed; `CandidateError` where it is unreadable.
+    """Return the tensors in a file that a program has written, memory-mapped and read when needed.
 
-    The program may write to that path again: the file is removed before, and stays as it is for whoever has mapped it.
+    The program may write to that path again: the file is unlinked before, so that an existing mapping keeps its content.
+
+    Raises:
+        CandidateError: the path is a link, or the file is missing or unreadable.
     """
     if path.is_symlink():
         raise CandidateError(f"{path.name} is a link; expected a file, written at the path that `outputs` names")

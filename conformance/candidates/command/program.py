@@ -1,4 +1,4 @@
-"""A program's process: started when it is first asked, asked by lines of JSON, and ended with whoever holds it."""
+"""The process of a program: started with the first request, sent requests as lines of JSON, and ended with its `Program` object."""
 
 import json
 import subprocess
@@ -13,12 +13,12 @@ from conformance.errors import CandidateCrash, CandidateError, CandidateFailure,
 from conformance.model.files import JSON, SHOWN
 
 PROTOCOL = 1
-_GRACE = 5.0  # seconds between the end of a process's output and its own
+_GRACE = 5.0  # seconds that a process may take to end after its output has ended
 _PAGE = "`bert-conformance explain cmd` has the protocol"
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What a program answers: `reply` repeats the request's name; a refusal has `unsupported` or `error` besides."""
+    """A program's reply: `reply` repeats the name of the request; a refusal also has `unsupported` or `error`."""
 
     reply: str
     unsupported: str = ""
@@ -29,14 +29,14 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Program:
-    """A program, and its process while there is one.
+    """A program, and its process while it runs.
 
     Attributes:
-        prepared: by whom it was prepared last; None after its process has ended.
+        prepared: the runner that prepared the process last; None after the process has ended.
     """
 
     def __init__(self, arguments: Sequence[str]) -> None:
-        """Nothing is started yet."""
+        """Store the program and its arguments; the process is not started yet."""
         self._arguments = list(arguments)
         self._process: subprocess.Popen[bytes] | None = None
         self._hello = Reply("hello")
@@ -44,22 +44,22 @@ class Program:
 
     @property
     def hello(self) -> Reply:
-        """What it says of itself; raises as `ask`."""
+        """The program's reply to `hello`; starts the process if needed and raises the errors of `ask`."""
         self._running()
         return self._hello
 
     def ask(self, request: str, **fields: Any) -> Reply:
-        """Its reply to a request.
+        """Return the program's reply to a request.
 
         Raises:
-            Unsupported: it says that it does not support what is asked; only of `prepare`.
-            CandidateCrash: it replies with an error, or ends before it replies.
-            CandidateError: its reply is none of the protocol's; its process is ended.
+            Unsupported: the program replies to `prepare` that the case is unsupported.
+            CandidateCrash: the program replies with an error, or its process ends before the reply.
+            CandidateError: the reply violates the protocol; the process is then ended.
         """
         return self._exchanged(self._running(), request, fields)
 
     def _running(self) -> "subprocess.Popen[bytes]":
-        """Its process; started, and its version of the protocol compared, where there is none."""
+        """Return the process; if there is none, start it and check its version of the protocol."""
         if self._process is not None and self._process.poll() is None:
             return self._process
         self.prepared = None
@@ -77,7 +77,7 @@ class Program:
     def _exchanged(self, process: "subprocess.Popen[bytes]", request: str, fields: dict[str, Any]) -> Reply:
         assert process.stdin is not None
         assert process.stdout is not None
-        with suppress(BrokenPipeError):  # it has ended, which is seen where its reply is read
+        with suppress(BrokenPipeError):  # the process has ended, which is detected when its reply is read
             process.stdin.write(json.dumps({"request": request, **fields}).encode() + b"\n")
             process.stdin.flush()
         line = process.stdout.readline(JSON)
@@ -91,7 +91,7 @@ class Program:
         return reply
 
     def _read(self, line: bytes, request: str) -> Reply:
-        """The reply in a line of its standard output."""
+        """Parse the reply in a line of the program's standard output."""
         found = repr(line[:SHOWN].decode("utf-8", "backslashreplace").rstrip("\n"))
         expected = f'expected {{"reply": "{request}", ...}} on one line; messages belong on standard error; {_PAGE}'
         try:
@@ -103,23 +103,23 @@ class Program:
         return reply
 
     def _ended(self, why: CandidateFailure) -> CandidateFailure:
-        """End its process; returns why."""
+        """End the process and return the error `why`, to be raised."""
         self._end()
         self._process = self.prepared = None
         return why
 
 
 def _ended(process: "subprocess.Popen[bytes]") -> None:
-    """End a process; what it has started reads the end of the same standard input."""
+    """End a process; its child processes can detect this by the end of their standard input."""
     for pipe in (process.stdin, process.stdout):
-        with suppress(OSError):  # what could not be written to it
+        with suppress(OSError):  # closing flushes data that can no longer be written
             pipe.close()  # type: ignore[union-attr]  # there are both
     process.kill()
     process.wait()
 
 
 def _how(process: "subprocess.Popen[bytes]") -> str:
-    """With which exit code, or by which signal; its standard error is shown where the candidate's output is."""
+    """Describe how a process ended: its exit code or signal. Its standard error is shown with the candidate's output."""
     try:
         code = process.wait(_GRACE)
     except subprocess.TimeoutExpired:

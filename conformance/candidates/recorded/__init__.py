@@ -1,4 +1,4 @@
-"""Recorded traces: activations in a file, which any library on any machine can have computed."""
+"""Recorded traces: files of activations, computed by any library on any machine."""
 
 from conformance.candidates.recorded.recorded_trace import RecordedTrace, trace_of
 

@@ -1,6 +1,6 @@
-r"""The file of a recorded trace: safetensors with inputs, activations and, as metadata, where they come from.
+r"""The file format of a recorded trace: safetensors with inputs, activations and, as metadata, their origin.
 
-It is written without this package so, after one forward pass of a batch that is called `mine` here:
+The following code writes such a file without this package, after a forward pass of one batch, named `mine` here:
 
     import hashlib
     from safetensors.numpy import save_file
@@ -28,12 +28,12 @@ It is written without this package so, after one forward pass of a batch that is
     save_file(tensors, "trace.safetensors", metadata)
 
 `weights` are all parameters as little-endian float64 arrays by Hugging Face's names as in
-BertForPreTraining, those of `conformance.load_golden("tiny").checkpoint.path`. Inputs are int64
-(`encoder_hidden_states`, `class_targets`: float64). Activations have the names and shapes that `bert-conformance trace
-golden:tiny` prints, and are stored in `dtype` (F64, F32, BF16, F16), or in a wider format that holds the
-same numbers. `device` is a torch device string; its arithmetics are what activations are judged under, on any
-machine. `golden` is a golden's name or folder, or `checkpoint:DIR`; `run --checkpoint DIR` names
-another folder with the same weights. There may be several batches.
+BertForPreTraining; those of the golden `tiny` are in the file `conformance.load_golden("tiny").checkpoint.path`.
+Inputs are int64 (`encoder_hidden_states`, `class_targets`: float64). Activations have the names and shapes
+that `bert-conformance trace golden:tiny` prints, and are stored in `dtype` (F64, F32, BF16, F16), or in a
+wider format that represents the same numbers. `device` is a torch device string; activations are judged under
+the arithmetics of this device, on any machine. `golden` is the name or folder of a golden, or `checkpoint:DIR`;
+`run --checkpoint DIR` names another folder with the same weights. A file may hold several batches.
 """
 
 from collections.abc import Mapping
@@ -54,20 +54,20 @@ from conformance.model.files import open_safetensors, reading
 from conformance.names import printable
 from conformance.numerics.formats import Array, Captured, Format, format_named
 
-_BATCH = "batch/"  # before a batch's name in the metadata, where its digest stands
+_BATCH = "batch/"  # prefix of the metadata keys of the batches' digests
 _EXPLAINED = "`bert-conformance explain trace` shows how such a file is written"
 
 
 class Source(msgspec.Struct, frozen=True):
-    """What a trace's metadata say of where it comes from.
+    """The origin of a trace, from its metadata.
 
     Attributes:
-        name: what results call what computed it.
-        golden: which network, as `open_golden` takes it.
-        checkpoint: the digest of its parameters.
-        dtype: a format's name.
-        device: a torch device string.
-        library: what computed it, and in which version.
+        name: name of the implementation in results.
+        golden: the network, in a form accepted by `open_golden`.
+        checkpoint: digest of the network's parameters.
+        dtype: name of a format.
+        device: torch device string.
+        library: the library that computed the activations, and its version.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Source(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Recorded:
-    """A trace as it is stored: `activations` by batch and name, in float64, or float32 where that holds the format."""
+    """The content of a trace: `activations` by batch and name, in float64, or in float32 if that represents the format exactly."""
 
     source: Source
     batches: Mapping[str, Batch] = field(repr=False)
@@ -88,17 +88,17 @@ class Recorded:
 
 
 def digest_of(batch: Batch) -> str:
-    """By which a trace's batch is known."""
+    """Return the digest that identifies a batch."""
     return content_digest(batch.arrays())
 
 
 def digests_of(batches: Mapping[str, Batch]) -> dict[str, str]:
-    """The digest of each."""
+    """Return the digest of each batch by its name."""
     return {name: digest_of(batch) for name, batch in batches.items()}
 
 
 def write(source: Source, batches: Mapping[str, Batch], activations: Mapping[str, Mapping[str, Array]], path: Path) -> None:
-    """Write a trace's file; the values are those of the format that the source names."""
+    """Write the file of a trace, with activations stored in the format `source.dtype`."""
     stored = format_named(source.dtype).stored
     values = {batch: {name: stored(value) for name, value in found.items()} for batch, found in activations.items()}
     metadata = msgspec.structs.asdict(source) | {f"{_BATCH}{name}": digest for name, digest in digests_of(batches).items()}
@@ -108,10 +108,10 @@ def write(source: Source, batches: Mapping[str, Batch], activations: Mapping[str
 
 
 def read(path: Path) -> Recorded:
-    """A trace's file.
+    """Read the file of a trace.
 
     Raises:
-        UsageError: it is none: what it lacks, or what of it is not as its metadata say.
+        UsageError: the file is not a trace: metadata or tensors are missing, unexpected, or inconsistent with the metadata.
     """
     with reading(path, "a trace", UsageError):
         with open_safetensors(path, "pt") as file:
@@ -144,7 +144,7 @@ def _source(path: Path, metadata: Mapping[str, str]) -> Source:
 
 
 def _require_digests(path: Path, batches: Mapping[str, Batch], metadata: Mapping[str, str]) -> None:
-    """Raise `UsageError` where the digest of a batch is lacking, or is not that of the inputs in the file."""
+    """Raise `UsageError` if the digest of a batch is missing or differs from that of the inputs in the file."""
     for name, found in digests_of(batches).items():
         said = metadata.get(f"{_BATCH}{name}")
         if said is None:
@@ -157,7 +157,7 @@ def _require_digests(path: Path, batches: Mapping[str, Batch], metadata: Mapping
 
 
 def _of_format(path: Path, key: str, found: Any, target: Format) -> Captured:
-    """An activation's values; `UsageError` where they are not all numbers of the format that the metadata name."""
+    """Return the values of an activation; raise `UsageError` if a value is not representable in the format `target`."""
     values: Captured = found.read()
     if values.dtype.kind != "f":
         raise UsageError(f"{path}: {printable(key)} is of {found.dtype}, expected {target.name}")

@@ -1,4 +1,4 @@
-"""The golden that a recorded trace is judged on: the network that it names, with the inputs that it holds."""
+"""The golden on which a recorded trace is judged: the network named in its metadata, with the inputs in its file."""
 
 from dataclasses import replace
 
@@ -9,14 +9,14 @@ from conformance.goldens.golden import Golden
 
 
 def recorded_on(recorded: Recorded, network: Golden | None = None) -> Golden:
-    """The golden of a trace.
+    """Return the golden of a trace.
 
     Args:
         recorded: the trace.
-        network: where its checkpoint lies here; None: where the trace says.
+        network: golden with the checkpoint of the trace; None: the golden named in the metadata.
 
     Raises:
-        UsageError: the checkpoint is not the one that it was recorded on, or its inputs do not fit it.
+        UsageError: the trace was recorded on another checkpoint, or its inputs do not match the checkpoint.
         DependencyMissingError: the network comes from a package that is not installed.
     """
     golden = network or open_golden(recorded.source.golden)
@@ -28,7 +28,7 @@ def recorded_on(recorded: Recorded, network: Golden | None = None) -> Golden:
 
 
 def require_its_checkpoint(recorded: Recorded, golden: Golden) -> None:
-    """Raise `UsageError` where a golden's weights are not those of the trace."""
+    """Raise `UsageError` if the weights of a golden differ from those that the trace was recorded on."""
     source, found = recorded.source, golden.checkpoint.digest
     if source.checkpoint != found:
         raise UsageError(

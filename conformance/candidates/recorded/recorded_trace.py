@@ -1,4 +1,4 @@
-"""A recorded trace as a candidate: it answers the batches that it holds, and no other."""
+"""A recorded trace as a candidate: it returns activations for the batches in its file only."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,16 +20,17 @@ SUFFIX = ".safetensors"
 
 @dataclass(frozen=True)
 class RecordedTrace(Isolated):
-    """Activations that were recorded in a file, whose form `conformance.candidates.recorded.form` describes.
+    """A candidate whose activations were recorded in a file; `conformance.candidates.recorded.form` describes the format.
 
-    It is judged on the weights and inputs that it was recorded on, under the arithmetics of the device that it names, which need
-    not be here. What needs other inputs, or a backward pass, is a skip; other weights are a `RegistrationError`.
+    It is judged on the weights and inputs that it was recorded on, under the arithmetics of the device named in its metadata, which
+    need not exist on this machine. Checks that need other inputs or a backward pass are skipped.
 
     Attributes:
-        path: the file, as `bert-conformance trace NAME -o FILE.safetensors` writes it, or any other program.
+        path: the file, written by `bert-conformance trace NAME -o FILE.safetensors` or by any other program.
 
     Raises:
-        UsageError: of `recorded`, where the file is no recorded trace; of a method `RegistrationError`.
+        UsageError: raised by the property `recorded` if the file is not a recorded trace.
+        RegistrationError: raised by the methods if the file is not a recorded trace, or was recorded on other weights.
 
     Example:
         >>> RecordedTrace("trace.safetensors").name
@@ -37,28 +38,28 @@ class RecordedTrace(Isolated):
     """
 
     path: Path | str
-    features = tuple(FEATURES)  # of whatever the network has, its activations are recorded
+    features = tuple(FEATURES)  # the recorded network may have any of them
 
     @property
     def name(self) -> str:
-        """What results call it."""
+        """The name used in results."""
         return Path(self.path).name
 
     @cached_property
     def recorded(self) -> Recorded:
-        """What the file holds."""
+        """The content of the file."""
         return read(Path(self.path))
 
     @property
     def _registered(self) -> Recorded:
-        """The same for who runs it, to whom a file that is no trace is an error of the registration."""
+        """The content of the file; raises `RegistrationError` instead of `UsageError`."""
         try:
             return self.recorded
         except UsageError as error:
             raise RegistrationError(str(error)) from error
 
     def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
-        """Why not, where it was recorded in another format or on another kind of device."""
+        """Return the reason why a case is not supported: another format or kind of device than recorded; else None."""
         source = self._registered.source
         if source.dtype != dtype:
             return f"it was recorded in {source.dtype}, not in {dtype}"
@@ -67,10 +68,10 @@ class RecordedTrace(Isolated):
         return None
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Callable[[TorchBatch], Mapping[str, Described]]:
-        """A function of a batch that gives what is recorded of it, and raises `NotApplicable` for another batch.
+        """Return a function that maps a batch to its recorded activations, and raises `NotApplicable` for a batch not in the file.
 
         Raises:
-            RegistrationError: it was recorded on other weights.
+            RegistrationError: the trace was recorded on other weights.
         """
         source, activations = self._registered.source, self._registered.activations
         if source.checkpoint != checkpoint.digest:
@@ -90,7 +91,7 @@ class RecordedTrace(Isolated):
 
 
 def trace_of(implementation: object) -> RecordedTrace | None:
-    """The recorded trace that a candidate is, or whose file its name is; None for any other."""
+    """Return the candidate as a recorded trace if it is one, or the path of one; None for any other candidate."""
     if isinstance(implementation, str):
         return RecordedTrace(implementation) if implementation.endswith(SUFFIX) and Path(implementation).is_file() else None
     return implementation if isinstance(implementation, RecordedTrace) else None
