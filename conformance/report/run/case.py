@@ -31,7 +31,7 @@ from conformance.results.outcomes import FAILING, OUTCOME_TEXT
 from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, Header, PlaceRecord
 
 _WORST = 5  # maximum number of failing activations, and of mistakes, in text output; the results file has all of them
-_PLACES = 3  # number of activations with strips: the first origin and the worst others
+_PLACES = 3  # maximum number of activations with strips: the first origin and the worst others
 
 
 def case_blocks(case: CaseRecords, headers: Sequence[Header] = (), *, close: bool = False) -> Iterator[Block]:
