@@ -1,1 +1,1 @@
-"""How results are reported: a document of blocks for each kind of report, rendered for the terminal, in Markdown and in HTML."""
+"""Reports of results: each kind of report is a document of blocks, rendered for the terminal, as Markdown or as HTML."""

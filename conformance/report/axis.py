@@ -1,20 +1,20 @@
-"""A logarithmic axis in sigma, as percentages of a plot's width, so that it fits any screen."""
+"""A logarithmic axis in sigma; positions are percentages of the plot's width, so that it fits any screen."""
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-LEAST = -2  # the decade at which the axis begins: a hundredth of a sigma is no error
+LEAST = -2  # decade at which the axis begins; errors below a hundredth of a sigma are negligible
 
 
 @dataclass(frozen=True)
 class Axis:
-    """From 10^LEAST to 10^most sigma; what is below is drawn at its beginning."""
+    """A logarithmic axis from 10^LEAST to 10^most sigma; smaller and larger values are drawn at its ends."""
 
     most: int
 
     def at(self, value: float | None) -> float | None:
-        """Where a value stands, in percent."""
+        """Return the position of a value in sigma, in percent of the width; None for None."""
         if value is None:
             return None
         decade = math.log10(value) if value > 0.0 else LEAST
@@ -22,18 +22,18 @@ class Axis:
 
     @property
     def ticks(self) -> tuple[tuple[float, str], ...]:
-        """Decades with their labels: at most six."""
+        """Positions in percent and labels of at most six decades."""
         step = -(-(self.most - LEAST) // 5)
         decades = range(LEAST, self.most + 1, step)
         return tuple((100.0 * (d - LEAST) / (self.most - LEAST), f"{10.0**d:g}" if d < 3 else f"1e+{d}") for d in decades)
 
 
 def axis_of(values: Iterable[float | None]) -> Axis:
-    """The axis that holds all of them, a hundred sigma at least."""
+    """Return an axis that reaches the largest finite value, and at least 100 sigma."""
     largest = max((v for v in values if v and math.isfinite(v)), default=1.0)
     return Axis(max(2, math.ceil(math.log10(largest))))
 
 
 def sigma(value: float | None, none: str = "-") -> str:
-    """A number of sigma, or `none`."""
+    """Return a number with three significant digits and the unit σ, or `none` if there is no value."""
     return none if value is None else f"{value:.3g} σ"

@@ -1,4 +1,4 @@
-"""A diagnosis as a document. Pure functions."""
+"""Document of a diagnosis from final outputs. Pure functions."""
 
 from collections.abc import Iterator
 
@@ -7,11 +7,11 @@ from conformance.diagnosis.pooling import POOLINGS
 from conformance.judge.statistics import SEPARABLE_Z
 from conformance.report.document import Block, Document, Headline, Items, Lists, Paragraph
 
-_LISTED = 12  # names that are reported one by one
+_LISTED = 12  # maximum number of names in a list
 
 
 def document(found: Diagnosis) -> Document:
-    """The verdict, what was read, then the explanations, or what the outputs exclude."""
+    """Return the document: verdict, facts about the outputs, then the explanations or, after a pass, the excluded faults."""
     verdict = Headline(_verdict(found), "good" if found.conforms else "bad")
     blocks = (verdict, *map(Paragraph, _facts(found)), *(_passing(found) if found.conforms else _failing(found)))
     return Document(verdict.text, blocks, verdict.tone)
@@ -98,6 +98,6 @@ def _figures(e: RankedExplanation) -> str:
 
 
 def _first(texts: list[str]) -> tuple[str, ...]:
-    """As many as a reader looks at, and how many more there are."""
+    """Return the first `_LISTED` texts and, if there are more, their number."""
     more = [f"{len(texts) - _LISTED} more"] if len(texts) > _LISTED else []
     return (*texts[:_LISTED], *more)

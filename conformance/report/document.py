@@ -1,12 +1,12 @@
-"""A report as blocks: values, which `terminal`, `markdown` and `html` render each in its own way.
+"""Blocks of a report: plain values that the renderers `terminal`, `markdown` and `html` turn into text.
 
-To add a block: give it a dataclass here, and a case in the three renderers.
+To add a kind of block, define a dataclass here and handle it in the three renderers.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-ROWS = 20  # of a group that a reader looks at; JSON and a page have all of them
+ROWS = 20  # rows of a group that the terminal and Markdown show; JSON and HTML show all
 
 
 @dataclass(frozen=True)
@@ -14,8 +14,8 @@ class TextSpan:
     """A text with a tone (`good`, `bad`, `odd`, `quiet` or none).
 
     Attributes:
-        link: the id of the section that it leads to, on a page.
-        note: a remark on it, in smaller type.
+        link: id of the section that the text links to on an HTML page; may be empty.
+        note: remark on the text, in smaller type; may be empty.
     """
 
     text: str
@@ -24,17 +24,18 @@ class TextSpan:
     note: str = ""
 
     def __str__(self) -> str:
-        """For renderers without links."""
+        """Return the text and its note, for renderers without links."""
         return f"{self.text} ({self.note})" if self.note else self.text
 
 
 @dataclass(frozen=True)
 class Points:
-    """Points on the axis of a column, in percent of its width, the last one filled; None where there is none.
+    """Points on the axis of a table column; the last one is drawn filled.
 
     Attributes:
-        band: the end of what is allowed, which begins with the axis.
-        joined: whether a line joins them.
+        at: positions in percent of the column's width; None for a point that is not drawn.
+        band: end of the allowed range in percent, which starts where the axis starts; None for no range.
+        joined: whether a line joins the first and the last point.
     """
 
     at: tuple[float | None, ...]
@@ -44,14 +45,23 @@ class Points:
 
 @dataclass(frozen=True)
 class Ranges:
-    """Of each series its least value, mean − deviation, mean + deviation and largest value, in percent of the width, zero at 50."""
+    """Value ranges, one bar for each series.
+
+    Attributes:
+        bars: smallest value, mean − deviation, mean + deviation and largest value, in percent of the width with zero at 50; None
+            for a series without values.
+    """
 
     bars: tuple[tuple[float, float, float, float] | None, ...]
 
 
 @dataclass(frozen=True)
 class HeatStrip:
-    """A level of heat a slice, 0 to 5; None where nothing is known. `title` says it in words."""
+    """A strip with one heat level, 0 to 5, for each slice of an axis; None for a slice without data.
+
+    Attributes:
+        title: description for readers who cannot see the strip.
+    """
 
     levels: tuple[int | None, ...]
     title: str
@@ -63,7 +73,14 @@ Cell = str | TextSpan | Plot
 
 @dataclass(frozen=True)
 class Histogram:
-    """Counts, the line of counts that are expected, and labels below: where, as a fraction of the width, and what."""
+    """A histogram.
+
+    Attributes:
+        counts: observed count of each bin.
+        expected: expected count of each bin, drawn as a line.
+        labels: position as a fraction of the width, and text, of each label below the bars.
+        title: description for readers who cannot see the drawing.
+    """
 
     counts: tuple[int, ...]
     expected: tuple[float, ...]
@@ -73,7 +90,13 @@ class Histogram:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """A square of shades, 0 to 6, rows downwards, with the same labels at both sides, or none."""
+    """A square heat map.
+
+    Attributes:
+        shades: shade of each cell, 0 to 6; rows run from top to bottom.
+        labels: labels of both axes; may be empty.
+        title: description for readers who cannot see the drawing.
+    """
 
     shades: tuple[tuple[int, ...], ...]
     labels: tuple[str, ...]
@@ -85,11 +108,11 @@ class DiagramNode:
     """A box of a diagram.
 
     Attributes:
-        name: by which others call it their parent.
-        lines: what stands in it.
-        parents: names of nodes.
-        kind: `source` of what comes from outside, `filled` or `plain`.
-        remark: what is unusual about it; it has a dashed outline then.
+        name: unique name, by which other nodes list this one as a parent.
+        lines: lines of text in the box.
+        parents: names of the parent nodes.
+        kind: `source` for an input from outside the diagram, `filled` or `plain`.
+        remark: remark on an exception, drawn as a dashed outline; may be empty.
     """
 
     name: str
@@ -101,7 +124,7 @@ class DiagramNode:
 
 @dataclass(frozen=True)
 class Diagram:
-    """Boxes in an order in which parents come first, with a line from each parent."""
+    """Boxes, ordered so that parents precede their children, with a line from each parent to each of its children."""
 
     title: str
     nodes: tuple[DiagramNode, ...]
@@ -112,10 +135,11 @@ class Token:
     """One token of an input.
 
     Attributes:
-        masked: whether it is hidden from the others.
-        marked, underlined: whether it stands out.
-        level: of heat, 0 to 5.
-        about: the rest in words.
+        masked: whether the attention mask hides the token.
+        marked: whether the token is highlighted.
+        underlined: whether the token is underlined.
+        level: heat level, 0 to 5.
+        about: further facts about the token, in words.
     """
 
     text: str
@@ -128,7 +152,7 @@ class Token:
 
 @dataclass(frozen=True)
 class Headline:
-    """The result in one line, in a tone."""
+    """The result of a report in one line."""
 
     text: str
     tone: str = ""
@@ -136,10 +160,14 @@ class Headline:
 
 @dataclass(frozen=True)
 class Heading:
-    """What the following blocks are about, and its outcome, in a tone.
+    """A heading of the blocks that follow.
 
     Attributes:
-        close: whether it follows the block before without a blank line.
+        text: subject of the blocks.
+        verdict: outcome for that subject; may be empty.
+        tone: tone of the verdict.
+        close: whether no blank line separates the heading from the preceding block on the terminal.
+        level: heading level, as in HTML.
     """
 
     text: str
@@ -151,7 +179,7 @@ class Heading:
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A sentence or two, in a tone."""
+    """One or two sentences."""
 
     text: str
     tone: str = ""
@@ -159,10 +187,11 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Items:
-    """A list; the first text of an item is its statement, the others give details.
+    """A list of items.
 
     Attributes:
-        apart: whether a blank line stands before each item.
+        items: for each item a statement, followed by its details.
+        apart: whether a blank line precedes each item on the terminal.
     """
 
     items: tuple[tuple[str | TextSpan, ...], ...]
@@ -171,7 +200,7 @@ class Items:
 
 @dataclass(frozen=True)
 class Lists:
-    """Lists in running text, each after what it lists: `not observed: a, b, c`. An empty list is its title alone."""
+    """Lists in running text, each after its title, as in `not observed: a, b, c`; of an empty list only the title is shown."""
 
     lists: tuple[tuple[str, tuple[str, ...]], ...]
 
@@ -181,10 +210,11 @@ class Column:
     """A column of a table.
 
     Attributes:
-        is_text: whether it has texts, which begin at the same place; numbers end there.
-        is_remark: whether a page shows it beside the row's name.
-        spare: 0, or how soon a narrow terminal leaves it out: those with the largest number first.
-        ticks: of a column of plots: where on the axis, in percent, and the label.
+        head: title of the column.
+        is_text: whether the cells are texts, aligned left; numbers are aligned right.
+        is_remark: whether an HTML page shows the cell beside the row's name instead of in a column.
+        spare: priority with which a narrow terminal omits the column, largest first; columns with 0 are always kept.
+        ticks: for a column of plots, position in percent and label of each tick of the axis.
     """
 
     head: str
@@ -196,7 +226,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """A row: its name, then the other columns, in a tone."""
+    """A row of a table: its name, then the cells of the other columns."""
 
     cells: tuple[Cell, ...]
     tone: str = ""
@@ -204,10 +234,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A name and numbers a row, in groups, each with a title that may be empty. Plots are shown on pages alone.
+    """A table with a name and numbers in each row. Columns of plots are shown in HTML only.
 
     Attributes:
-        most: how many rows of a group the terminal and Markdown show, if not all.
+        columns: columns, the first of which holds the names of the rows.
+        groups: title, which may be empty, and rows of each group.
+        most: maximum number of rows of a group that the terminal and Markdown show; None for all.
     """
 
     columns: tuple[Column, ...]
@@ -215,29 +247,31 @@ class Table:
     most: int | None = None
 
     def only(self, kept: Sequence[int]) -> "Table":
-        """The table with these columns alone."""
+        """Return the table reduced to the columns with the indices `kept`."""
         groups = ((t, tuple(Row(tuple(row.cells[i] for i in kept), row.tone) for row in rows)) for t, rows in self.groups)
         return Table(tuple(self.columns[i] for i in kept), tuple(groups), self.most)
 
     @property
     def in_text(self) -> "Table":
-        """The table for a renderer of texts: `most` rows of each group, no plots."""
+        """The table for text renderers: at most `most` rows of each group, and no plots."""
         short = Table(self.columns, tuple((title, rows[: self.most]) for title, rows in self.groups))
         plots = {i for _, rows in short.groups for row in rows for i, cell in enumerate(row.cells) if isinstance(cell, Plot)}
         return short.only([i for i in range(len(self.columns)) if i not in plots])
 
     @property
     def more(self) -> int:
-        """How many rows a renderer of texts leaves out."""
+        """Number of rows that text renderers omit."""
         return sum(len(rows) - len(rows[: self.most]) for _, rows in self.groups)
 
 
 @dataclass(frozen=True)
 class Code:
-    """Text as it was laid out: a traceback, a script, a batch.
+    """Preformatted text, such as a traceback, a script or a batch.
 
     Attributes:
-        wrapped: whether a terminal breaks long lines.
+        text: the text.
+        language: language for syntax highlighting in Markdown.
+        wrapped: whether the terminal wraps long lines.
     """
 
     text: str
@@ -254,18 +288,20 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Figures:
-    """Drawings side by side, each with a caption. Markdown shows diagrams alone; a terminal shows none."""
+    """Drawings side by side, each with a caption. Markdown shows only diagrams; the terminal shows none."""
 
     figures: tuple[tuple[Histogram | HeatMap | Diagram, str], ...]
 
 
 @dataclass(frozen=True)
 class Folded:
-    """What can be left unread, under a summary; a terminal cannot fold, and shows it.
+    """Optional blocks that can be folded under a summary. The terminal shows them unfolded.
 
     Attributes:
-        long: whether a terminal leaves it out.
-        is_open: whether a page shows it unfolded at first.
+        summary: text that is shown when the blocks are folded.
+        blocks: the folded blocks.
+        long: whether the terminal omits the blocks.
+        is_open: whether an HTML page shows the blocks unfolded initially.
     """
 
     summary: str
@@ -276,11 +312,13 @@ class Folded:
 
 @dataclass(frozen=True)
 class Section:
-    """Blocks that belong together, in a frame of a tone.
+    """Blocks that belong together, framed in HTML.
 
     Attributes:
-        id: to which spans lead.
-        facets: names and values by which a page can filter it.
+        blocks: the blocks.
+        tone: tone of the frame.
+        id: anchor for links of `TextSpan`.
+        facets: names and values by which a reader of the HTML page can filter sections.
     """
 
     blocks: "Blocks"
@@ -291,14 +329,14 @@ class Section:
 
 @dataclass(frozen=True)
 class Filtered:
-    """Sections that have the same facets: a page lets the reader choose of them."""
+    """Sections with the same facet names; an HTML page lets the reader filter them."""
 
     sections: tuple[Section, ...]
 
 
 @dataclass(frozen=True)
 class Abridged:
-    """What a page shows in full; the terminal and Markdown show `short` in its place, or nothing."""
+    """Blocks that only HTML shows in full; the terminal and Markdown show `short` instead, which may be empty."""
 
     full: "Blocks"
     short: "Blocks" = ()
@@ -312,7 +350,7 @@ Blocks = tuple[Block, ...]
 
 @dataclass(frozen=True)
 class Document:
-    """A report. A page shows its title, in its tone; other forms begin with the blocks."""
+    """A report: blocks, and a title with a tone that only HTML shows."""
 
     title: str
     blocks: Blocks
@@ -320,7 +358,7 @@ class Document:
 
 
 def in_text(blocks: Iterable[Block]) -> Iterator[Block]:
-    """The blocks that a renderer of texts shows: of abridged ones the short form, of sections what is in them."""
+    """Yield the blocks that text renderers show: the short form of abridged blocks, and the contents of sections."""
     for block in blocks:
         match block:
             case Abridged(_, short):
@@ -338,7 +376,13 @@ def in_text(blocks: Iterable[Block]) -> Iterator[Block]:
 def tabled(
     columns: Iterable[Column | str], groups: Iterable[tuple[str, Sequence[Row | Sequence[Cell]]]], most: int | None = ROWS
 ) -> Iterator[Table]:
-    """A table without its empty columns and groups; none where nothing is left."""
+    """Yield a table without empty columns and groups, or nothing if all groups are empty.
+
+    Args:
+        columns: columns, or only their heads.
+        groups: title and rows of each group; a row may be given by its cells alone.
+        most: maximum number of rows of a group that text renderers show; None for all.
+    """
     named = tuple(column if isinstance(column, Column) else Column(column) for column in columns)
     found = tuple(
         (title, tuple(row if isinstance(row, Row) else Row(tuple(row)) for row in rows)) for title, rows in groups if rows

@@ -1,7 +1,8 @@
-"""Findings: what the failing activations of a case have in common, one finding a mistake. A pure function of the records.
+"""Grouping of the failing activations of a case into findings, one finding for each mistake. Pure functions of the records.
 
-An activation may have several explanations that cannot be distinguished there. Of them that one is taken which accounts for most
-activations; a mistake that by its nature acts in every layer is considered only where it does, and then before single ones.
+An activation may have several explanations that cannot be distinguished there. The explanation that accounts for the largest
+number of activations is chosen. A mistake that by its nature acts in every layer is considered only if it does act in every layer;
+it is then preferred to mistakes at single steps.
 """
 
 import re
@@ -20,7 +21,7 @@ from conformance.results.records import ActivationRecord, FaultRecord
 from conformance.results.result import NamedFinding, Result
 from conformance.results.to_records import activation_records
 
-SHOWN = 4  # parameters of a training run that are listed
+SHOWN = 4  # maximum number of parameters of a training run that are listed
 _LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.*)")
 LARGEST = frozenset(fault.name for fault in FITTED if fault.largest)
 WHOLE = frozenset(name for name, fault in BY_NAME.items() if fault.whole)
@@ -28,17 +29,17 @@ WHOLE = frozenset(name for name, fault in BY_NAME.items() if fault.whole)
 
 @dataclass(frozen=True)
 class Finding:
-    """One mistake.
+    """A mistake, with the activations that it explains.
 
     Attributes:
-        fault: the strongest evidence for it; None where no mistake that has a name explains the activation.
-        steps: where it acts.
-        others: names of mistakes that cannot be distinguished from it.
-        excess: by how many times its limit the worst activation that it explains is off; None where there is no limit.
-        activations: the activations that it explains.
-        anatomy: for a mistake without a name, what can be said of it.
-        screened: whether no name was looked for.
-        reason: what is wrong whatever the values are, in words, where that is known and no name is.
+        fault: strongest evidence for the mistake; None if no fault of the catalogue explains the activations.
+        steps: names of the steps at which the mistake acts.
+        others: names of faults that cannot be distinguished from this one.
+        excess: largest error divided by its limit, maximized over the explained activations; None if there is no limit.
+        activations: names of the activations that the mistake explains.
+        anatomy: sentences that describe the error of an unidentified mistake.
+        screened: whether no explanation was searched for.
+        reason: for an unidentified mistake, an error that does not depend on the values, such as a wrong shape; may be empty.
     """
 
     fault: FaultRecord | None
@@ -52,12 +53,12 @@ class Finding:
 
 
 def is_unnamed(a: ActivationRecord) -> bool:
-    """Whether a failing activation is a finding without a name: it was judged, and no fault explains it."""
+    """Return whether a failing activation is an unidentified mistake: it was judged, and no fault explains it."""
     return not a.faults and (not a.reason or a.local is not None)
 
 
 def findings(activations: Iterable[ActivationRecord]) -> list[Finding]:
-    """The mistakes of one case, worst first; what has no name last but for its size."""
+    """Return the mistakes of one case by decreasing excess, where None is infinite; of ties, identified mistakes come first."""
     activations = list(activations)
     failed = [a for a in activations if a.outcome == "fail"]
     chosen = _chosen([a for a in failed if a.faults], activations)
@@ -67,9 +68,11 @@ def findings(activations: Iterable[ActivationRecord]) -> list[Finding]:
 
 
 def where(steps: Sequence[str], layers: int) -> str:
-    """Places in short: the layers, then the steps in them; `layers` is how many the network has.
+    """Return a short description of steps: the layers and the steps in them, or for a training run parameters and optimizer steps.
 
-    Of a training run the parameters, then the optimizer steps.
+    Args:
+        steps: names of steps.
+        layers: number of layers of the network.
     """
     of_runs = [step for step in steps if is_of_a_run(step)]
     if of_runs:
@@ -88,7 +91,7 @@ def where(steps: Sequence[str], layers: int) -> str:
 
 
 def layers_of(activations: Iterable[ActivationRecord]) -> int:
-    """How many layers the network has."""
+    """Return the number of encoder layers, as far as the names of the activations show it."""
     return _layers(list(activations))
 
 
@@ -112,17 +115,17 @@ def _named(names: Sequence[str]) -> str:
 
 
 def _numbers(found: Sequence[int]) -> str:
-    """Numbers in ascending order; three or more that follow each other by the first and the last."""
+    """Return numbers in ascending order as text; three or more that are all consecutive are given as a range."""
     run = len(found) > 2 and list(found) == list(range(found[0], found[-1] + 1))
     return f"{found[0]} to {found[-1]}" if run else ", ".join(map(str, found))
 
 
 _Set = Sequence[FaultRecord]  # faults that together explain an activation
-_Choice = tuple[ActivationRecord, _Set, Sequence[_Set]]  # an activation, what explains it, and all that could
+_Choice = tuple[ActivationRecord, _Set, Sequence[_Set]]  # an activation, its chosen explanation, and all possible ones
 
 
 def _chosen(failed: Sequence[ActivationRecord], activations: Sequence[ActivationRecord]) -> list[_Choice]:
-    """For each activation that failed the explanation whose faults account for most of them."""
+    """Return for each failing activation the explanation whose faults occur at the largest number of failing activations."""
     layers = _layers(activations)
     options = {
         id(a): [e for e in (a.faults, *a.alternatives) if _is_possible(e, activations, layers)] or [a.faults] for a in failed
@@ -136,9 +139,10 @@ def _chosen(failed: Sequence[ActivationRecord], activations: Sequence[Activation
 
 
 def _is_possible(explanation: Sequence[FaultRecord], activations: Sequence[ActivationRecord], layers: int) -> bool:
-    """A mistake that acts in every layer leaves at most one as it was: that which has the right parameters all the same.
+    """Return whether the activations of all layers are consistent with an explanation.
 
-    In the others no step passes on which it acts.
+    A fault that acts in every layer must be found in all layers but at most one, whose parameters may be right by chance; in the
+    layers where it is found, no step on which it acts may pass.
     """
     of_layers = [(a, m[1]) for a in activations if (m := _LAYER.fullmatch(a.activation))]
     for name in WHOLE & {f.name for f in explanation}:
@@ -158,7 +162,7 @@ def _is_possible(explanation: Sequence[FaultRecord], activations: Sequence[Activ
 
 
 def _is_half(fault: FaultRecord, activations: Sequence[ActivationRecord]) -> bool:
-    """Whether a mistake that acts on several activations of a layer at once acts there on some, and others of them pass."""
+    """Return whether a fault that must act on all its activations of a layer together leaves one that passes."""
     known, match = BY_NAME.get(fault.name), _LAYER.fullmatch(fault.step)
     if known is None or not known.together or match is None:
         return False
@@ -170,7 +174,10 @@ _Evidence = tuple[ActivationRecord, FaultRecord, _Set, Sequence[_Set]]
 
 
 def _grouped(chosen: Iterable[_Choice]) -> Iterator[list[_Evidence]]:
-    """Evidence of the same mistake, with the same number within the errors; the largest error on some inputs is one of its own."""
+    """Yield groups of evidence for the same fault with the same parameter value within the errors.
+
+    Estimates of faults in `LARGEST` depend on the inputs and are not compared.
+    """
     groups: dict[str, list[list[_Evidence]]] = {}
     for activation, explanation, options in chosen:
         for fault in explanation:
@@ -184,7 +191,13 @@ def _grouped(chosen: Iterable[_Choice]) -> Iterator[list[_Evidence]]:
 
 
 def agrees(a: FaultRecord, b: FaultRecord, limit: float) -> bool:
-    """Whether two estimates are of one number: no further apart than `limit`, the filters' threshold, in deviations."""
+    """Return whether two estimates agree: their difference is at most `limit` standard deviations, or one of them is missing.
+
+    Args:
+        a: first estimate.
+        b: second estimate.
+        limit: threshold of the matched filters' |z|.
+    """
     if a.estimate is None or b.estimate is None or a.deviation is None or b.deviation is None:
         return True
     return bool(abs(a.estimate - b.estimate) <= limit * (a.deviation**2 + b.deviation**2) ** 0.5)
@@ -208,14 +221,14 @@ def _finding(group: Sequence[_Evidence]) -> Finding:
 
 
 def _others(group: Sequence[_Evidence]) -> tuple[str, ...]:
-    """What explains every activation of the group alone as well."""
+    """Return the names of the other faults each of which alone explains every activation of the group."""
     name = group[0][1].name
     alone = [{e[0].name for e in options if len(e) == 1} - {name} for _, _, explanation, options in group if len(explanation) == 1]
     return tuple(sorted(set.intersection(*alone) - WHOLE)) if alone else ()
 
 
 def _alike(failed: Iterable[ActivationRecord]) -> Iterable[list[ActivationRecord]]:
-    """Activations of one layer of which the same can be said, and something can: one mistake, as far as is known."""
+    """Group unexplained activations into presumed mistakes: those of one layer with the same non-empty anatomy belong together."""
     groups: dict[tuple[str, ...], list[ActivationRecord]] = {}
     for a in failed:
         match = _LAYER.fullmatch(a.activation)
@@ -231,17 +244,17 @@ def _unnamed(alike: Sequence[ActivationRecord]) -> Finding:
 
 
 def _largest(excesses: Sequence[float | None]) -> float | None:
-    """None, which is beyond any limit, where one is."""
+    """Return the largest excess; None, which stands for an error without a limit, if any is None."""
     return None if None in excesses else max(e for e in excesses if e is not None)
 
 
 def findings_of(result: Result) -> tuple[NamedFinding, ...]:
-    """The mistakes of a result, in words, worst first."""
+    """Return the mistakes of a result in words, worst first."""
     return in_words(activation_records(result))
 
 
 def in_words(activations: Iterable[ActivationRecord]) -> tuple[NamedFinding, ...]:
-    """The mistakes of one case, in words, worst first."""
+    """Return the mistakes of one case in words, worst first."""
     activations = list(activations)
     layers = _layers(activations)
     return tuple(
@@ -263,7 +276,7 @@ UNNAMED = "unidentified error: no mistake of the catalogue explains it"
 
 
 def sentence(finding: Finding, layers: int) -> str:
-    """The mistake in one sentence: where, what, and what it cannot be distinguished from."""
+    """Return one sentence about a mistake: its place, its nature, and the faults that cannot be distinguished from it."""
     if finding.fault is None:
         return f"{where(finding.steps, layers)}: {finding.reason or (SCREENED if finding.screened else UNNAMED)}"
     others = f"; on these inputs it cannot be distinguished from {', '.join(finding.others)}" if finding.others else ""
@@ -271,7 +284,7 @@ def sentence(finding: Finding, layers: int) -> str:
 
 
 def evidence(finding: Finding) -> str:
-    """The figures: amplitude, z in standard deviations, and the number with its error."""
+    """Return the figures of a mistake: amplitude, z, and the estimated parameter with its error; empty if it is unidentified."""
     f = finding.fault
     if f is None:
         return ""
@@ -284,7 +297,7 @@ def evidence(finding: Finding) -> str:
 
 
 def cause(finding: Finding) -> str:
-    """The usual cause with its source, or an empty text."""
+    """Return the usual cause of a mistake with its source, or an empty text."""
     known = _known(finding.fault.name) if finding.fault else None
     if known is None or not known[1]:
         return ""
@@ -306,7 +319,7 @@ def _said(f: FaultRecord) -> str:
 
 
 def _known(name: str) -> tuple[str, str, str] | None:
-    """Sentence, cause and source of a fault."""
+    """Return sentence, cause and source of a fault; None if the catalogue does not have it."""
     for fault in (BY_NAME.get(name), *(f for f in FITTED if f.name == name)):
         if fault is not None:
             return fault.sentence, fault.cause, fault.source

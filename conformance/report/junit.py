@@ -1,6 +1,6 @@
-"""A run as JUnit XML, for CI servers: a test case a check. A pure function of the records.
+"""JUnit XML of a run, for CI servers: one test case for each check. A pure function of the records.
 
-What is missing or contradicts itself is a test case that fails: servers show those, and hide what a suite prints.
+Missing and contradictory results are reported as failing test cases, because servers show failures but hide a suite's output.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from conformance.results.records import ActivationRecord, CheckRecord, Note, Res
 
 
 def junit(results: Results) -> str:
-    """One suite; `xfail` is reported as skipped, as pytest does."""
+    """Return a run as one JUnit test suite; the outcome `xfail` is reported as skipped, as pytest does."""
     checks = results.checks
     grave = [note for note in results.notes if note.grave]
     count = {kind: sum(OUTCOME_TEXT[c.outcome].junit == kind for c in checks) for kind in ("failure", "error", "skipped")}
@@ -61,5 +61,5 @@ def _note(suite: ElementTree.Element, note: Note) -> None:
 
 
 def _legal(text: str) -> str:
-    """Without what is no character of XML 1.0 (section 2.2, production 2), or cannot be seen."""
+    """Escape characters that XML 1.0 does not allow (section 2.2, production 2) or that are not printable."""
     return "\n".join(printable_lines(text))

@@ -1,4 +1,4 @@
-"""A document in Markdown: for a pull request, an issue or the summary of a CI job. Pure functions."""
+"""Rendering of a document as Markdown, for pull requests, issues and summaries of CI jobs. Pure functions."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -25,17 +25,17 @@ from conformance.report.document import (
 )
 
 _SPECIAL = re.compile(r"[\\`*_\[\]|~$]")
-_FIRST = re.compile(r"^(\d*)([#>+=.)-])")  # of a heading, a quotation or a list, where a line begins with it
+_FIRST = re.compile(r"^(\d*)([#>+=.)-])")  # at the start of a line these begin a heading, a quotation or a list
 _FIGURES = re.compile(r"[-+\d.,e σ→×\[\]]*")
 
 
 def markdown(document: Document) -> str:
-    """The document, ended by one newline."""
+    """Return the document as Markdown, ending with one newline."""
     return "\n".join(_lines(in_text(document.blocks))).strip() + "\n"
 
 
 def cell(text: str) -> str:
-    """Text that cannot break out of a table's cell, nor be read as HTML or as markup."""
+    """Return the text on one line, escaped so that it cannot end a table cell or be read as HTML or Markdown."""
     flat = printable(" ".join(text.split())).replace("&", "&amp;").replace("<", "&lt;")
     return _FIRST.sub(r"\1\\\2", _SPECIAL.sub(lambda c: "&#96;" if c[0] == "`" else f"\\{c[0]}", flat))
 
@@ -84,7 +84,7 @@ def _table(block: Table) -> Iterator[str]:
 
 
 def _figure(text: str) -> str:
-    """Numbers as they are, which can do nothing in the middle of a line, and read badly with backslashes."""
+    """Return numbers unescaped, since they are no markup inside a line and backslashes hurt readability; escape other texts."""
     return text if _FIGURES.fullmatch(text) else cell(text)
 
 
@@ -93,24 +93,24 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def _token(token: Token) -> str:
-    """Struck out where it is masked."""
+    """Return the token's text, struck through if the token is masked."""
     return f"~~{cell(token.text)}~~" if token.masked else cell(token.text)
 
 
 def _fenced(language: str, text: str) -> list[str]:
-    """A block of code: its fence is longer than any that the text has."""
+    """Return a fenced code block whose fence is longer than any run of backticks in the text."""
     fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`+", text))])
     return [f"{fence}{language}", *printable_lines(text), fence]
 
 
 def mermaid(diagram: Diagram) -> str:
-    """A flowchart that GitHub and notebooks draw."""
+    """Return the diagram as a Mermaid flowchart, which GitHub and notebooks draw."""
     number = {node.name: f"n{i}" for i, node in enumerate(diagram.nodes)}
     boxes = [f"  {number[node.name]}{_shaped(node)}" for node in diagram.nodes]
     return "\n".join(["flowchart TD", *boxes, *(f"  {number[p]} --> {number[n.name]}" for n in diagram.nodes for p in n.parents)])
 
 
 def _shaped(node: DiagramNode) -> str:
-    """Its text, quoted; quotes cannot stand in it, and of HTML only the line breaks that we put there."""
+    """Return a node's shape with its quoted text, in which quotes and HTML are escaped except for the line breaks added here."""
     text = "<br>".join(line.replace("&", "#amp;").replace("<", "#lt;").replace('"', "#quot;") for line in node.lines)
     return f'(["{text}"])' if node.kind == "source" else f'["{text}"]'

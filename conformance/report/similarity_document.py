@@ -1,4 +1,4 @@
-"""The comparison of two systems by cosine similarity as a document. Pure functions."""
+"""Document of a comparison of two systems by cosine similarity. Pure functions."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,11 +10,18 @@ _COLUMNS = (
     *("texts", "cosine A", "cosine B", Column("rank A", spare=1), Column("rank B", spare=1)),
     *("changes order with", "unexplained", "error / limit"),
 )
-_WIDTH = 24  # of a text in the table
+_WIDTH = 24  # maximum length of a text in the table
 
 
 def document(found: RankComparison, names: Sequence[str], dtypes: Sequence[str], texts: Sequence[str]) -> Document:
-    """The verdict, what was compared, each system beside the oracle, then the pairs that change rank."""
+    """Return the document: verdict, subject of the comparison, error of each system against the oracle, and pairs that change rank.
+
+    Args:
+        found: the comparison.
+        names: names of the two systems.
+        dtypes: formats of the two systems.
+        texts: the texts whose pairs were ranked.
+    """
     verdict = Headline(_verdict(found), "good" if found.explained else "bad")
     blocks = (
         verdict,

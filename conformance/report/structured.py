@@ -1,4 +1,4 @@
-"""A run as one JSON object, for a program: all that its file has, and the mistakes that were made of it. A pure function."""
+"""JSON form of a run, for programs: the contents of the results file and the mistakes derived from them. A pure function."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,16 +12,18 @@ from conformance.results.to_records import footer
 
 
 def structured(results: Results) -> str:
-    """One JSON object, in one line; what is not a finite number is null.
+    """Return the results as one JSON object on one line; NaN and infinities are null.
 
-    - `headers`: what ran, where; one a run, none where a file has none.
-    - `footer`: `declared`, `ran`, `outcomes` and `exit_code`, of all runs together.
-    - `notes`: what is missing, contradicts itself or is reported twice: `kind`, `text`, and `grave`, whether it is never a success.
-    - `cases`, as they ran, each with
-        - `check` and `activations`: their records, under the names of the results file (`run --schema` has its JSON Schema);
-        - `mistakes`, worst first: `sentence`, `evidence` and `cause` in words; `fault`, as an activation has it (`name`, `z`,
-          `estimate`, …), null for a mistake that has no name; `steps` at which it acts; `activations` that it explains;
-          `others` that cannot be distinguished from it; `anatomy` of what has no name; `excess`, largest error over its limit.
+    - `headers`: software and machine of each run; empty if the file has no header.
+    - `footer`: `declared`, `ran`, `outcomes` and `exit_code` of all runs together.
+    - `notes`: missing, contradictory and duplicate results, among others; each has `kind`, `text`, and `grave`, which tells whether
+      the note rules out success.
+    - `cases`, in the order in which they ran, each with
+        - `check` and `activations`: the records, with the names of the results file (`run --schema` prints its JSON Schema);
+        - `mistakes`, worst first: `sentence`, `evidence` and `cause` in words; `fault`, as in an activation's record (`name`,
+          `z`, `estimate`, …), null for an unidentified mistake; `steps` at which the mistake acts; `activations` that it explains;
+          `others`, the faults that cannot be distinguished from it; `anatomy`, the description of an unidentified mistake;
+          `excess`, the largest error divided by its limit.
     """
     rendered = {
         "headers": results.headers,

@@ -1,7 +1,7 @@
-"""A document on a terminal, or as plain text. `show` prints; the rest is pure.
+"""Rendering of a document for the terminal or as plain text. `show` prints; all other functions are pure.
 
-Lines are broken between words and never in a name, with their indentation kept. What a text holds is shown as it is: neither as
-markup nor as an escape sequence.
+Lines are broken between words, never inside a name, and keep their indentation. Texts are shown literally: neither markup nor
+escape sequences in them are interpreted.
 """
 
 import re
@@ -32,23 +32,23 @@ from conformance.report.document import (
     in_text,
 )
 
-MEASURE = 120  # columns of running text: an eye loses its way back along longer lines
+MEASURE = 120  # maximum width of running text in columns; longer lines are hard to read
 _TONES = {"good": "green", "bad": "bold red", "odd": "yellow", "quiet": "dim"}
 _INDENT = 2
-_GAPS = (4, 2)  # columns between columns
-_TIE = "\N{NO-BREAK SPACE}"  # no printable text has it
-_TIED = re.compile(" (?=[=±×σ](?: |,|$))|(?<= [=±×]) ")  # the spaces within a number with its name, error or unit
+_GAPS = (4, 2)  # spaces between the columns of a table, the preferred number first
+_TIE = "\N{NO-BREAK SPACE}"  # never occurs in a printable text
+_TIED = re.compile(" (?=[=±×σ](?: |,|$))|(?<= [=±×]) ")  # spaces between a number and its name, error or unit
 _WORD = re.compile("[^ ]+ *")
 
 
 @dataclass(frozen=True)
 class Line:
-    """A text that may take several lines.
+    """A text that may be wrapped onto several lines.
 
     Attributes:
-        parts: pieces of it, each with a style of rich's, which may be empty.
-        indent: by how many columns it stands in.
-        hang: by how many more what does not fit the first line; None: it is never broken.
+        parts: pieces of the text, each with a style of the library rich, which may be empty.
+        indent: indentation in columns.
+        hang: additional indentation of all lines after the first; None if the text is never wrapped.
     """
 
     parts: tuple[tuple[str, str], ...] = ()
@@ -56,7 +56,7 @@ class Line:
     hang: int | None = 2
 
     def wrapped(self, width: int) -> Iterator[Text]:
-        """As lines of at most `width` columns, but for words that are longer."""
+        """Yield lines of at most `width` columns, except for single words that are longer."""
         text = Text.assemble(*((part.replace(_TIE, " "), style) for part, style in self.parts))
         breaks: list[int] = []
         if self.hang is not None:
@@ -71,32 +71,33 @@ _BLANK = Line()
 
 
 def show(document: Document, console: Console) -> None:
-    """Print the document, as wide as the console is."""
+    """Print the document at the width of the console."""
     for text in wrapped(document, console.width):
         console.print(text, soft_wrap=True)
 
 
 def plain(document: Document, width: int) -> str:
-    """What a terminal of `width` columns shows, without colours."""
+    """Return the document as a terminal of `width` columns shows it, without colours."""
     return "".join(f"{text.plain}\n" for text in wrapped(document, width))
 
 
 def wrapped(document: Document, width: int) -> Iterator[Text]:
-    """The document in lines of at most `width` columns, but for words that are longer."""
+    """Yield the document as lines of at most `width` columns, except for single words that are longer."""
     for one in _lines_of(in_text(document.blocks), width):
         yield from one.wrapped(width)
 
 
 def line(text: str, style: str = "", indent: int = 0, hang: int | None = 2) -> Line:
-    """A line of one style; the spaces that it begins with stand it in."""
+    """Return a line in one style; leading spaces of the text add to its indentation."""
     rendered = text.lstrip(" ")
     return Line(((printable(rendered), style),), indent + len(text) - len(rendered), hang)
 
 
 def table(block: Table, width: int) -> Iterator[Line]:
-    """A name and numbers a row, the numbers flush right, in groups under their titles.
+    """Yield the lines of a table, with numbers aligned right and groups under their titles.
 
-    Where that is too wide, columns that can be spared are left out; then each name stands above its numbers.
+    If the table is wider than `width`, columns are omitted in the order of `Column.spare`; if it is still too wide, each name is
+    placed on a line above its numbers.
     """
     for spare in sorted({column.spare for column in block.columns} - {0}, reverse=True):
         if _needed(_widths(block), _GAPS[-1]) <= width:
@@ -119,7 +120,7 @@ def table(block: Table, width: int) -> Iterator[Line]:
 
 
 def _widths(block: Table) -> list[int]:
-    """Of each column; the names in a group with a title stand in by two columns."""
+    """Return the width of each column; names in a group with a title are indented by two spaces."""
     heads = [cell_len(column.head) for column in block.columns]
     cells = (
         [cell_len(printable(str(cell))) + 2 * (i == 0 and bool(title)) for i, cell in enumerate(row.cells)]
@@ -142,7 +143,7 @@ def _row(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int],
 
 
 def _breaks(text: str, first: int, rest: int) -> list[int]:
-    """Where lines begin, but for the first, which has `first` columns: as much on each as fits."""
+    """Return the offsets at which a text is broken, for a first line of `first` columns and further lines of `rest` columns."""
     breaks, used, room = [], 0, first
     for start, word in _words(text, rest):
         if used and used + cell_len(word.rstrip(" ")) > room:
@@ -153,7 +154,7 @@ def _breaks(text: str, first: int, rest: int) -> list[int]:
 
 
 def _words(text: str, room: int) -> Iterator[tuple[int, str]]:
-    """What is not to be broken, with where it begins; ties hold as long as there is room."""
+    """Yield offset and text of each unbreakable piece; a piece with ties that is wider than `room` is split at the ties."""
     for tied in _WORD.finditer(text):
         whole = cell_len(tied[0].rstrip(" ")) <= room
         words = [tied] if whole else _WORD.finditer(tied[0].replace(_TIE, " "))
@@ -172,7 +173,7 @@ def _lines_of(blocks: Iterator[Block], width: int) -> Iterator[Line]:
 
 
 def _stands_apart(block: Block, before: Block) -> bool:
-    """Whether a blank line stands before the block."""
+    """Return whether a blank line separates a block from the preceding one."""
     if isinstance(block, Headline):
         return not isinstance(before, Headline)
     if isinstance(block, Tokens) or isinstance(before, Tokens):
@@ -211,13 +212,13 @@ def _lines(block: Block, width: int) -> Iterator[Line]:
 
 
 def _listed(what: str, items: Sequence[str]) -> Line:
-    """`what: item, item, …`, broken between items, unless one alone is too long."""
+    """Return the line `what: item, item, …`, which is broken inside an item only if the item is longer than a line."""
     tied = (printable(item).replace(" ", _TIE) for item in items)
     return Line(((f"{printable(what)}: {', '.join(tied)}", ""),), 2)
 
 
 def _tokens(row: Sequence[Token]) -> Iterator[tuple[str, str]]:
-    """In parentheses what is masked, equal ones shown once."""
+    """Yield tokens with their styles; masked tokens are in parentheses, and a run of equal ones is shown once with its length."""
     for (text, masked, marked), found in groupby(row, lambda t: (printable(t.text).replace(" ", _TIE), t.masked, t.marked)):
         count = len(list(found))
         if not masked:

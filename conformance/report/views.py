@@ -1,4 +1,4 @@
-"""The forms in which results can be written."""
+"""Output formats of results."""
 
 from collections.abc import Callable, Mapping
 
@@ -12,7 +12,7 @@ from conformance.results.records import Results
 from conformance.results.result import Result
 from conformance.results.to_records import results_of
 
-PIPED = 160  # columns in a pipe or a file: wide enough for the longest names side by side with their numbers
+PIPED = 160  # width in columns of output to a pipe or a file; fits the longest names beside their numbers
 
 TEXTS: Mapping[str, Callable[[Results], str]] = {
     "text": lambda results: plain(document(results), PIPED),
@@ -24,15 +24,15 @@ TEXTS: Mapping[str, Callable[[Results], str]] = {
 
 
 def case_text(result: Result) -> str:
-    """The report of one case as plain text."""
+    """Return the report of one case as plain text."""
     return plain(case_document(result), MEASURE).rstrip()
 
 
 def results_fragment(results: Results) -> str:
-    """A run for a notebook."""
+    """Return the report of a run as an HTML fragment for a notebook."""
     return fragment(document(results))
 
 
 def result_fragment(result: Result) -> str:
-    """One case for a notebook."""
+    """Return the report of one case as an HTML fragment for a notebook."""
     return results_fragment(results_of([result]))

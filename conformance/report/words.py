@@ -1,4 +1,4 @@
-"""The words in which records are reported, the same in every form. Pure functions of the records."""
+"""Texts about records, shared by all output formats. Pure functions of the records."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from conformance.results.records import ActivationRecord, CheckRecord, Counterex
 
 
 def headline(footer: Footer, notes: Sequence[Note] = ()) -> str:
-    """`ran / declared`, a count an outcome, worst first, and how much is missing or contradicts itself."""
+    """Return `ran / declared`, the count of each outcome, worst first, and the numbers of missing and contradictory results."""
     counts = ", ".join(f"{footer.outcomes[outcome]} {outcome}" for outcome in ORDER if outcome in footer.outcomes)
     grave = Counter(note.kind for note in notes if note.grave)
     beside = "".join(f"; {n} {kind}{'s' if n > 1 and kind != 'missing' else ''}" for kind, n in grave.items())
@@ -22,24 +22,24 @@ def headline(footer: Footer, notes: Sequence[Note] = ()) -> str:
 
 
 def subject(check: CheckRecord) -> str:
-    """Who was checked, on what."""
+    """Return the name of the case of a check: candidate, golden, device, format and check."""
     return str(case_of(check))
 
 
 def verdict(check: CheckRecord) -> str:
-    """The outcome in words, with the coverage."""
+    """Return the outcome in words, with the coverage."""
     said = OUTCOME_TEXT[check.outcome].of_check
     return f"{said}, {check.judged} of {check.activations} activations judged" if check.activations else said
 
 
 def searched(check: CheckRecord) -> str:
-    """How far a search that found nothing went."""
+    """Return the number of examples of a search without a failure, and the largest error as a share of its limit."""
     worst = f", the largest error {check.worst:.2g} of its limit" if check.worst else ""
     return f"{check.tried} examples{worst}"
 
 
 def duration(checks: Sequence[CheckRecord]) -> str:
-    """The seconds of checks, and which of them were the candidate's and the judge's, where the file says it."""
+    """Return the total time of checks, split into candidate and judge if the records have both."""
     total = f"{sum(c.seconds for c in checks):.1f} s"
     theirs = [c.candidate_seconds for c in checks if c.candidate_seconds is not None]
     ours = [c.judge_seconds for c in checks if c.judge_seconds is not None]
@@ -47,7 +47,7 @@ def duration(checks: Sequence[CheckRecord]) -> str:
 
 
 def smallest(found: CounterexampleRecord) -> list[str]:
-    """The batch as rows of tokens, masked ones in brackets, and the variation that was run."""
+    """Return the smallest failing batch as lines of token ids, masked ones in brackets, after a line with shape and variation."""
     ids, mask, types = (found.batch.get(name) for name in ("input_ids", "attention_mask", "token_type_ids"))
     if not ids:
         return ["smallest failing batch: empty"]
@@ -62,12 +62,12 @@ def smallest(found: CounterexampleRecord) -> list[str]:
 
 
 def exclusions(rendered: Sequence[Sensitivity]) -> list[str]:
-    """What the pass excludes, and what it cannot, a line each; the results file has every mistake by name."""
+    """Return lines about the mistakes that a pass excludes and cannot exclude; the results file lists every mistake by name."""
     return [f"{what}: {', '.join(of)}" if of else what for what, of in exclusion_lists(rendered)]
 
 
 def exclusion_lists(rendered: Sequence[Sensitivity]) -> list[tuple[str, list[str]]]:
-    """The same, what is said and of what."""
+    """Return pairs of statement and items about the mistakes that a pass excludes and cannot exclude; items may be empty."""
     everywhere = sum(s.separable == s.places for s in rendered)
     some = [
         f"{s.fault} ({s.places - s.separable} of {s.places} steps, expected z = {s.expected_z:.2g} at {s.weakest})"
@@ -94,7 +94,7 @@ def exclusion_lists(rendered: Sequence[Sensitivity]) -> list[tuple[str, list[str
 
 
 def mistakes(activations: Iterable[ActivationRecord]) -> list[Finding]:
-    """The findings, worst first; those of which nothing can be said but where they are, as one."""
+    """Return the findings, worst first; those of which only the place is known are merged into one."""
     found = findings(activations)
     bare = [f for f in found if f.fault is None and not f.anatomy and not f.reason]
     if not bare:
@@ -107,10 +107,10 @@ def mistakes(activations: Iterable[ActivationRecord]) -> list[Finding]:
 
 
 def rendered(finding: Finding, layers: int) -> list[str]:
-    """The mistake in a sentence, then its evidence, its usual cause, or what can be said of it without a name."""
+    """Return the lines about a mistake: its sentence, evidence and usual cause, or the anatomy if it is unidentified."""
     return [line for line in (sentence(finding, layers), evidence(finding), cause(finding), *finding.anatomy) if line]
 
 
 def place(a: ActivationRecord) -> str:
-    """The activation, and the batch where there are several."""
+    """Return the name of the activation, followed by the name of the batch if the record has one."""
     return f"{a.activation} [{a.batch}]" if a.batch else a.activation

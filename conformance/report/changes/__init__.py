@@ -1,1 +1,1 @@
-"""What changed between two runs, and how it is reported."""
+"""Comparison of two runs and its report."""

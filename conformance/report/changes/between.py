@@ -1,4 +1,4 @@
-"""What changed between two runs: verdicts, errors in sigma and mistakes, case by case. A pure function of their records."""
+"""Changes between two runs: verdicts, errors in sigma and mistakes, case by case. Pure functions of the records."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,9 +20,13 @@ GRAVE = frozenset[Kind]({"worse", "gone"})
 
 @dataclass(frozen=True)
 class ActivationChange:
-    """One activation on one batch; `before` or `after` is None where it is not observed.
+    """A change of one activation on one batch.
 
-    `changed`: it passes both times, and its sigma changed (`scale_changed`).
+    Attributes:
+        kind: kind of change; `changed` means that the activation passes in both runs and the scale of its error differs
+            (`scale_changed`).
+        before: record of the earlier run; None if not observed there.
+        after: record of the later run; None if not observed there.
     """
 
     kind: Kind
@@ -31,7 +35,7 @@ class ActivationChange:
 
     @property
     def record(self) -> ActivationRecord:
-        """The later of what is known."""
+        """The later record, or the earlier one if the later run has none."""
         known = self.after or self.before
         assert known is not None
         return known
@@ -39,17 +43,19 @@ class ActivationChange:
 
 @dataclass(frozen=True)
 class CaseChange:
-    """One check of one candidate on one golden.
+    """The changes of one case, that is one check of one candidate on one golden.
 
     Attributes:
-        kind: of the check's own outcome; `new` or `gone` where the other run has no such check; None where it is as it was.
-        before, after: the check's records.
-        activations: those that changed, worst first, of equals in the order of computation; none where the check is new or gone.
-        appeared, vanished: the mistakes that are found now and were not, and the other way round, each at those of its places
-            alone at which that is so; of a check that is new, all of its mistakes appeared.
-        layers: how many layers the network has.
-        compared: how many activations, a batch each, were observed both times.
-        moved: how many of these are another number than before, and yet no change: they moved within their noise.
+        kind: change of the check's outcome; `new` or `gone` if only one run has the check, None if the outcome is the same.
+        before: the check's record in the earlier run; None if there is none.
+        after: the check's record in the later run; None if there is none.
+        activations: the activations that changed, worst first, ties in the order of computation; empty if the check is new or gone.
+        appeared: the mistakes found only in the later run, each restricted to the steps at which it is new; for a new check all
+            its mistakes.
+        vanished: the mistakes found only in the earlier run, each restricted to the steps at which it is gone.
+        layers: number of layers of the network.
+        compared: number of pairs of activation and batch that both runs observed.
+        moved: number of passing pairs whose errors differ without a significant change.
     """
 
     kind: Kind | None
@@ -64,24 +70,24 @@ class CaseChange:
 
     @property
     def record(self) -> CheckRecord:
-        """The later of what is known."""
+        """The later record, or the earlier one if the later run has none."""
         known = self.after or self.before
         assert known is not None
         return known
 
     @property
     def case(self) -> Case:
-        """What it is a change of, under the later name."""
+        """The case, with the name of the candidate in the later run."""
         return case_of(self.record)
 
     @property
     def is_compared(self) -> bool:
-        """Whether both runs have it."""
+        """Whether both runs have the check."""
         return self.before is not None and self.after is not None
 
     @property
     def kinds(self) -> frozenset[Kind]:
-        """Every kind of change in it. A new mistake, or a new check that fails, is `worse`; a mistake that vanished is `better`."""
+        """All kinds of change in the case; a new mistake or a new failing check is `worse`, a vanished mistake is `better`."""
         found: set[Kind] = {c.kind for c in self.activations}
         found |= {self.kind} if self.kind else set()
         found |= {"worse"} if self.kind == "new" and self.record.outcome in FAILING else set()
@@ -92,20 +98,20 @@ class CaseChange:
 
     @property
     def severity(self) -> int:
-        """Smaller is worse."""
+        """Index of the worst kind of change in `KINDS`; smaller is worse."""
         return min((KINDS.index(kind) for kind in self.kinds), default=len(KINDS))
 
 
 @dataclass(frozen=True)
 class Changes:
-    """All of it.
+    """All changes between two runs.
 
     Attributes:
-        names: what the two runs are called.
-        cases: worst first; those in which nothing changed as well.
-        environment: what may explain it.
-        notes: what is not compared, or how; what is missing of either run.
-        sound: whether the later run is whole, and agrees with itself.
+        names: names of the earlier and the later run.
+        cases: all cases, worst first, including those without a change.
+        environment: differences in software, machine and settings, which may explain changes.
+        notes: remarks on the comparison, and the notes of both runs.
+        sound: whether the later run is complete and free of contradictions.
     """
 
     names: tuple[str, str]
@@ -116,45 +122,53 @@ class Changes:
 
     @property
     def exit_code(self) -> int:
-        """0 where something was compared, and nothing is worse or gone, nor a mistake new; and the later run is sound."""
+        """The exit code: 0 if the runs share a check, the later run is sound, and nothing is worse or gone; else 1.
+
+        A mistake that appeared counts as worse.
+        """
         return int(self.is_worse or not self.is_compared or not self.sound)
 
     @property
     def is_worse(self) -> bool:
-        """Whether a check or an activation is worse or gone, or a mistake appeared."""
+        """Whether any check or activation is worse or gone, or any mistake appeared."""
         return any(case.kinds & GRAVE for case in self.cases)
 
     @property
     def is_compared(self) -> bool:
-        """Whether both runs have a check in common."""
+        """Whether the runs have a check in common."""
         return any(case.is_compared for case in self.cases)
 
     @property
     def of_checks(self) -> Counter[Kind]:
-        """How many checks changed how."""
+        """Number of checks with each kind of change."""
         return Counter(case.kind for case in self.cases if case.kind)
 
     @property
     def of_activations(self) -> Counter[Kind]:
-        """How many activations changed how, a batch each."""
+        """Number of pairs of activation and batch with each kind of change."""
         return Counter(c.kind for case in self.cases for c in case.activations)
 
     @property
     def compared(self) -> int:
-        """How many activations both runs observed, a batch each."""
+        """Number of pairs of activation and batch that both runs observed."""
         return sum(case.compared for case in self.cases)
 
     @property
     def moved(self) -> int:
-        """How many of them moved within their noise."""
+        """Number of passing pairs of activation and batch whose errors differ without a significant change."""
         return sum(case.moved for case in self.cases)
 
 
 def changes(before: Results, after: Results, names: tuple[str, str] = ("before", "after")) -> Changes:
-    """Every case of either run, worst first.
+    """Compare all cases of two runs.
 
-    A golden of another version or digest is another golden: its cases are not compared. Where each run is of one implementation
-    alone, they are compared with each other, whatever they are called.
+    Goldens that differ in version or digest are different goldens, and their cases are not compared. If each run has only one
+    implementation, these two are compared with each other, whatever their names.
+
+    Args:
+        before: results of the earlier run.
+        after: results of the later run.
+        names: names of the two runs in the report.
     """
     apart = _apart(before, after)
     renamed = _renamed(before, after)
@@ -171,7 +185,7 @@ def changes(before: Results, after: Results, names: tuple[str, str] = ("before",
 
 
 def _apart(before: Results, after: Results) -> list[str]:
-    """Goldens that are not the same in both."""
+    """Return the names of the goldens that both runs have, but with different contents."""
     old, new = (_goldens(r) for r in (before, after))
     return sorted(g for g in old.keys() & new.keys() if old[g] != new[g])
 
@@ -181,9 +195,9 @@ def _goldens(results: Results) -> Mapping[str, tuple[int, str, str]]:
 
 
 def _renamed(before: Results, after: Results) -> tuple[str, str] | None:
-    """The one implementation of each run, where these are two."""
+    """Return the only implementation of each run if their names differ; None otherwise."""
     old, new = ({c.implementation for c in r.checks} for r in (before, after))
-    return (*old, *new) if len(old) == len(new) == 1 and old != new else None  # type: ignore[return-value]  # one of each
+    return (*old, *new) if len(old) == len(new) == 1 and old != new else None  # type: ignore[return-value]  # both sets have one element
 
 
 def _key(case: CaseRecords, renamed: tuple[str, str] | None) -> tuple[str, ...]:
@@ -216,7 +230,7 @@ def _case(before: CaseRecords | None, after: CaseRecords | None) -> CaseChange:
 
 
 def _observed(records: Sequence[ActivationRecord]) -> Mapping[tuple[str, str], ActivationRecord]:
-    """By batch and activation; of one that was refused as well as judged, the worst."""
+    """Return the observed records by batch and activation; of several records of one activation, the worst."""
     found: dict[tuple[str, str], ActivationRecord] = {}
     for record in sorted(records, key=lambda r: -ORDER.index(r.outcome)):
         found[record.batch, record.activation] = record
@@ -233,7 +247,7 @@ def _kind(before: ActivationRecord | None, after: ActivationRecord | None) -> Ki
 
 
 def _by_outcome(before: Outcome, after: Outcome) -> Kind | None:
-    """A check that is skipped says nothing: what it said before is gone, what it says after is new."""
+    """Return the change of an outcome; a skipped check has no result, so that the other run's result is gone or new."""
     if before == after:
         return None
     if "skip" in (before, after):
@@ -242,17 +256,17 @@ def _by_outcome(before: Outcome, after: Outcome) -> Kind | None:
 
 
 def _by_size(before: ActivationRecord, after: ActivationRecord) -> Kind | None:
-    """Where it passes twice, or fails twice: whether by another amount."""
+    """Return the change in the size of the error if the outcome is the same in both runs; None if not significant."""
     if not scale_changed(before, after):
         return None
     return "changed" if after.outcome == "pass" else "worse" if size(after) > size(before) else "better"
 
 
 def _new_mistakes(before: Sequence[ActivationRecord], after: Sequence[ActivationRecord]) -> tuple[Finding, ...]:
-    """The mistakes of `after`, each at the places alone at which `before` does not have it.
+    """Return the mistakes of `after`, each restricted to the steps at which `before` does not have it.
 
-    A mistake is the same where it has the same name, or one of those that it cannot be distinguished from, and, where it is a wrong
-    number, the same number within the errors. One without a name is the same where it is at the same place.
+    Two mistakes are the same if they have the same name and, for a wrong number, the same value within the errors, or if one of
+    them cannot be distinguished from the other. Unidentified mistakes are the same if they are at the same step.
     """
     known = findings(before)
     limit = max((a.limits.get("filter", 0.0) for a in (*before, *after)), default=0.0)
@@ -260,7 +274,7 @@ def _new_mistakes(before: Sequence[ActivationRecord], after: Sequence[Activation
 
 
 def _elsewhere(finding: Finding, known: Iterable[Finding], limit: float) -> Finding | None:
-    """The finding at the places at which none of the known ones is the same mistake."""
+    """Return the finding restricted to steps at which no known finding is the same mistake; None if there are none."""
     applied = {step for other in known if _is_same(finding, other, limit) for step in other.steps}
     steps = tuple(step for step in finding.steps if step not in applied)
     return replace(finding, steps=steps) if steps else None

@@ -1,4 +1,4 @@
-"""What changed between two runs as a document. Pure functions."""
+"""Document of the changes between two runs. Pure functions."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -54,7 +54,7 @@ _READING = {
 
 
 def document(changes: Changes) -> Document:
-    """The verdict, what may explain it, then the cases, worst first; what is better can be left unread."""
+    """Return the document: verdict, possible causes, then the cases, worst first; improvements are folded."""
     axis = axis_of(_rms(r) for case in changes.cases for c in case.activations for r in (c.before, c.after))
     reading = Lists(tuple((term, (meaning,)) for term, meaning in _READING.items()))
     blocks = (
@@ -88,7 +88,7 @@ def _section(case: CaseChange, kinds: Sequence[Kind], axis: Axis) -> Section:
 
 
 def _better(changes: Changes, axis: Axis) -> Iterator[Block]:
-    """Cases in which nothing is worse, whole; of the others what is better."""
+    """Yield the improvements, folded: cases without deterioration in full, and the improved parts of other cases."""
     cases = [case for case in changes.cases if "better" in case.kinds]
     if cases:
         sections = (_section(case, KINDS if is_better(case) else ("better",), axis) for case in cases)

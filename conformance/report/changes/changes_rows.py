@@ -1,4 +1,4 @@
-"""What changed between two runs as rows, for a program. Pure functions."""
+"""Rows of the changes between two runs, for programs. Pure functions."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -11,10 +11,10 @@ from conformance.results.records import ActivationRecord, CheckRecord
 
 
 def rows(changes: Changes) -> list[dict[str, Any]]:
-    """A row a check, an activation on a batch, or a mistake, worst first; then what stands beside them (`note`).
+    """Return one row for each changed check, activation on a batch, and mistake, worst first, followed by rows of kind `note`.
 
-    `change`, `what`, `before` and `after` are always there. Checks have their coverage besides, activations their local errors,
-    mistakes their sentence; all three what they are of.
+    Every row has `change`, `what`, `before` and `after`. Rows of checks also have the coverage, rows of activations the local
+    errors, and rows of mistakes the sentence; all three identify the case.
     """
     found = sorted((row for case in changes.cases for row in _rows(case)), key=lambda row: KINDS.index(row["change"]))
     noise = [_row("note", f"{title(case)}: {moved(case.moved, case.compared)}") for case in changes.cases if case.moved]

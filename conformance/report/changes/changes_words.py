@@ -1,4 +1,4 @@
-"""The words in which changes are reported, the same in every form. Pure functions."""
+"""Texts about changes, shared by all output formats. Pure functions."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ NOTHING = "-"
 
 
 def headline(changes: Changes) -> str:
-    """What it comes to, then how much of each kind."""
+    """Return the verdict on the changes, followed by the number of changes of each kind."""
     if changes.is_worse:
         first = "worse"
     elif any("better" in case.kinds for case in changes.cases):
@@ -25,7 +25,7 @@ def headline(changes: Changes) -> str:
 
 
 def counts(changes: Changes, kinds: Sequence[Kind] = KINDS) -> Iterator[str]:
-    """How many checks and activations, and how many mistakes, of each kind."""
+    """Yield for each kind the number of checks, activations and mistakes, omitting zeros."""
     compared = [case for case in changes.cases if case.is_compared]
     mistakes = {
         "worse": (sum(len(case.appeared) for case in compared), "appeared"),
@@ -41,45 +41,45 @@ def counts(changes: Changes, kinds: Sequence[Kind] = KINDS) -> Iterator[str]:
 
 
 def tone(changes: Changes) -> str:
-    """`bad`, `good` or none."""
+    """Return the tone of the verdict: `bad`, `good` or the empty text."""
     return "bad" if changes.exit_code else "good" if any("better" in case.kinds for case in changes.cases) else ""
 
 
 def number(n: int, what: str) -> str:
-    """`1 check`, `2 checks`."""
+    """Return a count with its noun in singular or plural, such as `1 check` or `2 checks`."""
     return f"{n} {what}{'' if n == 1 else 's'}"
 
 
 def arrow(before: str, after: str) -> str:
-    """From one to the other, or the one that it stays."""
+    """Return `before → after`, or the text alone if both are equal."""
     return before if before == after else f"{before} → {after}"
 
 
 def moved(moved: int, compared: int) -> str:
-    """How many activations have other values, within noise."""
+    """Return a sentence about the number of activations whose values differ by no more than noise."""
     return f"{moved} of {number(compared, 'activation')} changed by no more than noise"
 
 
 def is_better(case: CaseChange) -> bool:
-    """Whether something is better, and nothing worse, gone or new."""
+    """Return whether something in the case is better, and nothing is worse, gone or new."""
     return "better" in case.kinds and case.kinds <= {"better", "changed"}
 
 
 def title(case: CaseChange) -> str:
-    """Who was checked, on what; under both names where it was renamed."""
+    """Return the name of the case, with both names of the implementation if they differ."""
     before, after = _sides(case)
     return str(case.case).replace(after.implementation, arrow(before.implementation, after.implementation), 1)
 
 
 def outcome(case: CaseChange) -> str:
-    """The outcome then and now."""
+    """Return the outcomes in both runs."""
     if case.before and case.after:
         return arrow(case.before.outcome, case.after.outcome)
     return f"{case.kind}, {case.record.outcome}"
 
 
 def coverage(case: CaseChange) -> str:
-    """How many activations were judged, then and now; of a search how far it went."""
+    """Return the numbers of judged activations in both runs, and for a search its examples and largest errors."""
     before, after = _sides(case)
     parts = []
     if after.activations:
@@ -100,14 +100,14 @@ def _worst(check: CheckRecord) -> str:
 
 
 def why(case: CaseChange) -> str:
-    """The first line of why it does not pass, where that is news."""
+    """Return the first line of the reason why the case does not pass, if its outcome is worse or new; else an empty text."""
     after = case.after
     is_news = after is not None and case.kind in ("worse", "new") and after.outcome != "pass"
     return (after.reason.strip().splitlines() or [""])[0] if after and is_news else ""
 
 
 def mistakes(case: CaseChange, kinds: Sequence[Kind] = KINDS) -> list[tuple[str, ...]]:
-    """The mistakes that appeared (`worse`), each with what is known of it, and those that vanished (`better`)."""
+    """Return the mistakes that appeared (`worse`), with details, and those that vanished (`better`), restricted to `kinds`."""
     appeared = ((f"new mistake: {said}", *about) for said, *about in (rendered(f, case.layers) for f in case.appeared))
     vanished = ((f"mistake gone: {rendered(f, case.layers)[0]}",) for f in case.vanished)
     return [*(appeared if "worse" in kinds else ()), *(vanished if "better" in kinds else ())]
@@ -115,24 +115,29 @@ def mistakes(case: CaseChange, kinds: Sequence[Kind] = KINDS) -> list[tuple[str,
 
 @dataclass(frozen=True)
 class ChangeRow:
-    """One activation that changed in one way: where it is worst, and on how many of its batches it did so."""
+    """An activation with one kind of change.
+
+    Attributes:
+        worst: the change on the batch with the largest error.
+        count: number of batches with this kind of change.
+    """
 
     worst: ActivationChange
     count: int
 
     @property
     def name(self) -> str:
-        """The activation, and the batch where there are several."""
+        """The name of the activation, followed by the name of the batch if the record has one."""
         return place(self.worst.record)
 
     @property
     def batches(self) -> str:
-        """How many, where there is more than one."""
+        """The number of batches as text; empty for one batch."""
         return str(self.count) if self.count > 1 else ""
 
 
 def by_activation(case: CaseChange, kind: Kind) -> list[ChangeRow]:
-    """All batches of an activation as one row, in the order of computation."""
+    """Return one row for each activation with this kind of change, in the order of computation."""
     found: dict[str, list[ActivationChange]] = {}
     for change in case.activations:
         if change.kind == kind:
@@ -141,13 +146,13 @@ def by_activation(case: CaseChange, kind: Kind) -> list[ChangeRow]:
 
 
 def _excess(change: ActivationChange) -> float:
-    """How far its worse side is, as a share of its limit."""
+    """Return the larger of the excesses before and after; infinite for a failure without a limit."""
     sides = [r for r in (change.before, change.after) if r]
     return max(float("inf") if r.excess is None and r.outcome == "fail" else r.excess or 0.0 for r in sides)
 
 
 def figures(change: ActivationChange) -> tuple[str, ...]:
-    """Outcome, local RMS, largest local error and the limit of the RMS, each then and now, and what else is said."""
+    """Return outcome, local RMS, largest local error and limit of the RMS, each before and after, and the reason."""
     before, after = change.before, change.after
     rms = [sigma(r.local.rms if r and r.local else None) for r in (before, after)]
     largest = [sigma(r.local.max if r and r.local else None) for r in (before, after)]
@@ -157,7 +162,7 @@ def figures(change: ActivationChange) -> tuple[str, ...]:
 
 
 def limit_of(record: ActivationRecord | None) -> float | None:
-    """The largest that the local RMS may be; None where there is no sigma."""
+    """Return the limit of the local RMS; None if the local error has no sigma."""
     return record.limits.get("rms") if record and record.local and record.local.rms is not None else None
 
 

@@ -1,4 +1,4 @@
-"""What of how two runs were made may explain a change: other versions, another machine, another plan. Pure functions of headers."""
+"""Differences between two runs in versions, machine and settings, which may explain a change. Pure functions of the headers."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _OF_HEADER = (
 
 @dataclass(frozen=True)
 class EnvironmentChange:
-    """Something about how the two were run that is not the same, and so may explain a change."""
+    """A property of the run's environment that differs between two runs."""
 
     what: str
     before: str
@@ -32,9 +32,14 @@ class EnvironmentChange:
 
 
 def differing(before: Results, after: Results, renamed: tuple[str, str] | None = None) -> tuple[EnvironmentChange, ...]:
-    """Versions of candidates, then all else; `renamed` are two candidates that are compared with each other.
+    """Return the differing versions of candidates, then all other differences in the headers.
 
-    What one of the runs does not say is not known to differ.
+    A property that one of the runs does not record is not reported.
+
+    Args:
+        before: results of the earlier run.
+        after: results of the later run.
+        renamed: names of two candidates that are compared with each other, if any.
     """
     if not (before.headers and after.headers):
         return ()
@@ -51,7 +56,7 @@ def _rendered(values: Iterable[object]) -> str:
 
 
 def _candidates(before: Results, after: Results, renamed: tuple[str, str] | None) -> Iterable[EnvironmentChange]:
-    """Candidates that both runs judged, in other versions; those of which the same is to be reported, together."""
+    """Return the candidates that both runs judged in different versions; candidates with the same difference share an entry."""
     old, new = (_versions(r) for r in (before, after))
     pairs = [renamed] if renamed else [(name, name) for name in new]
     found: dict[tuple[str, str], list[str]] = {}
@@ -65,7 +70,7 @@ _Versions = frozenset[ImplementationRecord]
 
 
 def _versions(results: Results) -> Mapping[str, _Versions]:
-    """Of each candidate that was judged: its version, or several where the run was put together of several."""
+    """Return the versions of each judged candidate; there may be several if the results were merged from several runs."""
     judged = {check.implementation for check in results.checks}
     found: dict[str, set[ImplementationRecord]] = {}
     for header in results.headers:
@@ -75,7 +80,7 @@ def _versions(results: Results) -> Mapping[str, _Versions]:
 
 
 def _apart(before: _Versions, after: _Versions) -> tuple[str, str]:
-    """By distribution and version, or where these are the same by origin."""
+    """Return texts that distinguish two sets of versions: distribution and version or, if these agree, the origin."""
     versions = tuple(_rendered({f"{r.distribution} {r.version}" for r in of}) for of in (before, after))
     old, new = versions if versions[0] != versions[1] else tuple(_rendered({r.origin for r in of}) for of in (before, after))
     return old, new

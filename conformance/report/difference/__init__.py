@@ -1,1 +1,1 @@
-"""The difference of two traces: how large it is, and where it begins."""
+"""Comparison of two traces: the size of their difference, and the steps at which it begins."""

@@ -1,13 +1,13 @@
-"""What differs between two candidates, activation by activation, and where the difference begins.
+"""Differences between two candidates, activation by activation, and the steps at which they begin.
 
-With a and b the two values of an activation, f(·) the oracle's step on each one's own parents, and σ the sigma of each one's
-rounding,
+Let a and b be the two values of an activation, f(·) the oracle's step applied to each candidate's own parents, and σ_a and σ_b the
+standard deviations of the two rounding errors. Two differences are computed:
 
-    difference        (a − b)                          in units of what both have accumulated since the token ids
+    difference        (a − b)                          in units of the rounding errors of both, accumulated since the token ids
     begins here       (a − f(parents of a)) − (b − f(parents of b))      in units of √(σ_a² + σ_b²)
 
-so that a difference that was there before is not blamed on the steps that it passes through. Parents are the nearest activations
-that both expose: what begins in a step that only one of them shows begins, for both, in the next that both show.
+The second does not blame steps for a difference that they only pass on. Parents are the nearest activations that both candidates
+expose; a difference that begins in a step that only one candidate exposes is reported at the next step that both expose.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,15 +28,21 @@ from conformance.oracle import Network
 
 @dataclass(frozen=True)
 class Difference:
-    """One activation's.
+    """The difference between two candidates at one activation on one batch.
 
     Attributes:
-        only: `A` or `B` where the other does not expose it; then nothing else is known.
-        largest, index, values: the largest |a − b|, where it is, and a and b there.
-        accumulated: RMS of a − b, in sigma of both accumulated errors; None where there is none.
-        local, limit: RMS of what begins here, in sigma, and the largest that two correct candidates have; None at exact ones.
-        local_max, max_limit: the same of the largest element of what begins here.
-        begins: whether more than both roundings begins here, by RMS or by the largest element; at exact ones, anything at all.
+        batch: name of the batch.
+        activation: name of the activation.
+        only: `A` or `B` if only that candidate exposes the activation; the other attributes then have their defaults.
+        largest: largest |a − b| over the judged elements.
+        index: index of the largest |a − b|.
+        values: a and b at `index`.
+        accumulated: RMS of a − b in units of both accumulated rounding errors; None if that unit is 0 at any judged element.
+        local: RMS of the difference that begins here, in sigma; None at exact activations.
+        limit: largest `local` of two correct candidates; None at exact activations.
+        local_max: largest element of the difference that begins here, in sigma; None at exact activations.
+        max_limit: largest `local_max` of two correct candidates; None at exact activations.
+        begins: whether `local` or `local_max` exceeds its limit; at exact activations, whether any difference begins here.
     """
 
     batch: str
@@ -54,17 +60,22 @@ class Difference:
 
     @property
     def excess(self) -> float:
-        """How far what begins here is, as a share of the nearest limit; infinite where nothing may begin and something does."""
+        """The larger ratio of the difference that begins here to its limit; at exact activations infinite or 0."""
         if self.local is None or self.limit is None or self.local_max is None or self.max_limit is None:
             return float("inf") if self.begins else 0.0
         return max(self.local / self.limit, self.local_max / self.max_limit)
 
 
 def compare(a: Trace, b: Trace, checkpoint: Checkpoint) -> Iterator[Difference]:
-    """Every activation that either exposes, in the order of computation.
+    """Yield the difference at every activation that either trace exposes, batch by batch, in the order of computation.
+
+    Args:
+        a: first trace.
+        b: second trace.
+        checkpoint: weights of the network that both traces ran.
 
     Raises:
-        UsageError: they did not run on the same inputs.
+        UsageError: the traces did not run on the same inputs.
     """
     require_same_inputs(a, b)
     weights = {dtype: rounded_weights(checkpoint, dtype) for dtype in {a.dtype, b.dtype}}
@@ -115,7 +126,11 @@ def _local(
     judged: Mask,
     alpha: float,
 ) -> _Local:
-    """Of what begins here: RMS in sigma and its limit, the largest and its limit, and whether either is beyond."""
+    """Return the statistics of the difference that begins at an activation.
+
+    These are its RMS and the limit, its largest element and the limit, all in sigma after subtracting the deterministic bounds
+    (None at exact activations), and whether a limit is exceeded.
+    """
     residual, variance, bound = np.zeros(()), np.zeros(()), np.zeros(())
     common = set.intersection(*(set(found) for found in values))
     sign, exact, rows = 1.0, True, 1
@@ -138,5 +153,5 @@ def _local(
 
 
 def _unrounded(model: Hypothesis) -> Hypothesis:
-    """The wider reading of the parents: a difference is blamed on a step only when neither reading explains it."""
+    """Return the hypothesis of unrounded parents, the wider of two: a step is blamed only if neither explains the difference."""
     return Hypothesis(model.arithmetic, "unrounded")

@@ -1,4 +1,4 @@
-"""Two traces side by side as a document, and as rows for a program. Pure functions."""
+"""Document of two traces side by side, and rows for programs. Pure functions."""
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -27,7 +27,7 @@ from conformance.report.document import (
 )
 
 NOTHING = "-"
-BUDGET = 1_400  # rows of a page
+BUDGET = 1_400  # maximum number of table rows on a page
 _READING = {
     "begins here": "The part of the difference that was not there before this step, in σ: what the two compute differently from "
     "their own inputs. Beyond the green band it is more than the rounding of both explains.",
@@ -40,7 +40,7 @@ _READING = {
 
 
 def document(view: DifferenceView) -> Document:
-    """Where the difference begins, what is wrong with each side, then every activation."""
+    """Return the document: steps at which the difference begins, mistakes of each side, then every activation."""
     reading = Lists(tuple((term, (meaning,)) for term, meaning in _READING.items()))
     blocks = (
         Headline(view.sentence, "bad" if view.exit_code else "good"),
@@ -59,7 +59,7 @@ def _side(side: Side) -> Section:
 
 
 def _tables(view: DifferenceView) -> Iterator[Block]:
-    """Each activation on its worst batch; on a page the other batches as well, worst first, as many as it may hold."""
+    """Yield the table of activations, each on its worst batch, and on a page a table for each batch, up to `BUDGET` rows."""
     axis = axis_of(value for d in view.differences for value in (d.local, d.accumulated, d.limit))
     several = len(view.batches) > 1
     yield Heading("activation by activation", "each on its worst batch" if several else "", level=2)
@@ -104,7 +104,7 @@ def _row(row: DifferenceRow, axis: Axis, several: bool) -> Row:
 
 
 def rows(view: DifferenceView) -> list[dict[str, Any]]:
-    """One an activation and batch: texts, then the numbers; null where there is none."""
+    """Return one row for each activation and batch: texts, then the numbers, which are None if not available."""
     return [_record(view, d) for d in view.differences]
 
 

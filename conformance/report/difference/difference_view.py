@@ -1,4 +1,4 @@
-"""Two traces side by side: where their difference begins, what is wrong with each, and every activation. Pure functions."""
+"""View of two traces side by side: beginnings of their difference, mistakes of each, and every activation. Pure functions."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,14 +17,15 @@ Records = Sequence[ActivationRecord]
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two.
+    """One of the two traces, judged alone.
 
     Attributes:
         letter: `A` or `B`.
-        name, setting: who ran, and on which device in which format.
-        shown: how many activations it exposes.
-        mistakes: what is wrong with it by itself: a sentence each, then what is known of it.
-        fails: where it fails, in short; empty where it does not.
+        name: name of the implementation.
+        setting: device and format.
+        shown: number of activations that the trace exposes.
+        mistakes: its mistakes, each as a sentence followed by details.
+        fails: short description of the activations that fail; empty if none fails.
     """
 
     letter: str
@@ -36,7 +37,7 @@ class Side:
 
     @property
     def verdict(self) -> str:
-        """What is wrong with it by itself, where there is no mistake that says it."""
+        """The verdict on this trace alone; empty if it has mistakes, which are listed instead."""
         if self.mistakes:
             return ""
         return f"fails at {self.fails}" if self.fails else "no error when judged alone"
@@ -44,13 +45,14 @@ class Side:
 
 @dataclass(frozen=True)
 class DifferenceRow:
-    """One activation.
+    """The differences at one activation.
 
     Attributes:
-        group, name: the part of the network that it belongs to, and its name within.
-        worst: its difference on the batch on which it is worst.
-        begins: on how many of its batches more than rounding begins here.
-        batches: how many these are.
+        group: part of the network that the activation belongs to.
+        name: name of the activation within that part.
+        worst: difference on the batch where it is worst.
+        begins: number of batches on which a difference beyond rounding begins at this activation.
+        batches: number of batches.
     """
 
     group: str
@@ -61,7 +63,10 @@ class DifferenceRow:
 
     @property
     def mark(self) -> str:
-        """`begins here` (in how many batches), `only A`, `only B` or nothing; with why, where the RMS does not say it."""
+        """The remark on this row: `only A`, `only B`, `begins here` or `begins in n of m`, or the empty text.
+
+        If the RMS is within its limit, the remark also has the largest element and its limit.
+        """
         d = self.worst
         if d.only:
             return f"only {d.only}"
@@ -74,15 +79,15 @@ class DifferenceRow:
 
 @dataclass(frozen=True)
 class DifferenceView:
-    """All of it.
+    """All differences between two traces.
 
     Attributes:
-        network: what they ran on.
-        sides: A and B.
-        batches: the names, worst first.
-        differences: an activation of a batch each, as they came.
-        rows: an activation each, in the order of computation.
-        begins: the activations at which more than rounding begins, in short.
+        network: name of the golden or checkpoint that both ran on.
+        sides: the two traces A and B.
+        batches: names of the batches, worst first.
+        differences: differences for each activation and batch, as computed.
+        rows: one row for each activation, in the order of computation.
+        begins: short description of the activations at which a difference beyond rounding begins; empty if there is none.
     """
 
     network: str
@@ -94,31 +99,37 @@ class DifferenceView:
 
     @property
     def both(self) -> int:
-        """How many activations both expose."""
+        """Number of activations that both traces expose."""
         return sum(not row.worst.only for row in self.rows)
 
     @property
     def names(self) -> tuple[str, str]:
-        """What the two are called, with their letters where they are called the same."""
+        """The names of the two traces, followed by their letters if the names are equal."""
         a, b = self.sides
         return (a.name, b.name) if a.name != b.name else (f"{a.name} (A)", f"{b.name} (B)")
 
     @property
     def sentence(self) -> str:
-        """What was compared, and where the difference begins."""
+        """One sentence with the subject of the comparison and the steps at which the difference begins."""
         verdict = f"the difference begins at {self.begins}" if self.begins else "no difference beyond rounding"
         return f"{' and '.join(self.names)} on {self.network}, {self.both} activations in common: {verdict}"
 
     @property
     def exit_code(self) -> int:
-        """1 where more than rounding begins anywhere."""
+        """The exit code: 1 if a difference beyond rounding begins at any activation, else 0."""
         return int(bool(self.begins))
 
 
 def difference_view(
     differences: Iterable[Difference], traces: tuple[Trace, Trace], judged: tuple[Records, Records]
 ) -> DifferenceView:
-    """Of what `compare` says of two traces, and `judged` of each."""
+    """Return the view of two traces.
+
+    Args:
+        differences: differences, from `compare`.
+        traces: the two traces.
+        judged: records of each trace, from `judged`.
+    """
     found = tuple(differences)
     first, layers = traces[0], traces[0].architecture.num_hidden_layers
     sides = tuple(_side(letter, t, records, layers) for letter, t, records in zip("AB", traces, judged, strict=True))
@@ -130,7 +141,7 @@ def difference_view(
 
 
 def rows_of(view: DifferenceView, batch: str) -> tuple[DifferenceRow, ...]:
-    """The rows of one batch alone."""
+    """Return the rows for one batch."""
     places = {row.worst.activation: (row.group, row.name) for row in view.rows}
     return tuple(DifferenceRow(*places[d.activation], d, int(d.begins), 1) for d in view.differences if d.batch == batch)
 
@@ -143,7 +154,7 @@ def _side(letter: str, trace: Trace, records: Records, layers: int) -> Side:
 
 
 def _rows(found: Sequence[Difference], traces: tuple[Trace, Trace]) -> tuple[DifferenceRow, ...]:
-    """In the order of computation, which each batch has by itself."""
+    """Return one row for each activation, in the order of computation."""
     known = table(traces[0].architecture)
     by_name: dict[str, list[Difference]] = {name: [] for name in known}
     for d in found:

@@ -1,4 +1,4 @@
-"""What is wrong with a trace: its activations judged against the oracle, as a run would judge them."""
+"""Judgement of a trace's activations against the oracle, as in a run."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ from conformance.results.to_records import activation_records
 
 
 def judged(trace: Trace, checkpoint: Checkpoint) -> list[ActivationRecord]:
-    """A record an activation and batch; `findings` reports the mistakes in them."""
+    """Return a record for each activation and batch of a trace; `findings` derives the mistakes from them."""
     weights, verdicts = rounded_weights(checkpoint, trace.dtype), []
     for batch in trace.batches:
         network = Network(checkpoint.architecture, weights, trace.batches[batch].held_in(trace.dtype))
@@ -27,6 +27,6 @@ def judged(trace: Trace, checkpoint: Checkpoint) -> list[ActivationRecord]:
 
 
 def _as_made(trace: Trace, batch: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """A trace keeps float64; the numbers are of the trace's own format."""
+    """Yield the activations of a batch, converted from the float64 of a trace to the candidate's format, which is exact."""
     for name, value in trace.activations[batch].items():
         yield name, torch.tensor(value).to(getattr(torch, trace.dtype))

@@ -1,1 +1,1 @@
-"""HTML: one file, complete in itself; every text is escaped, every plot is inline SVG; nothing needs a script."""
+"""Rendering as self-contained HTML: every text is escaped, every plot is inline SVG, and no content depends on a script."""

@@ -1,4 +1,4 @@
-"""A diagram as SVG, and in words."""
+"""A diagram as SVG and as a description in words."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ _HEAD = 4.0  # half the length of an arrow's head
 
 
 def diagram(described: Diagram) -> Markup:
-    """From the top down; `sentences` says the same in words."""
+    """Return the diagram as SVG, from top to bottom; `sentences` gives the same information in words."""
     found = layout(described.nodes)
     edges = (piece for edge in found.edges for piece in _edge(edge))
     boxes = (_box(box) for box in found.boxes)
@@ -22,7 +22,7 @@ def diagram(described: Diagram) -> Markup:
 
 
 def sentences(described: Diagram) -> Iterator[tuple[str, str]]:
-    """Each box's first line, and the others with where it comes from."""
+    """Yield for each box, except sources, its first line, and a text with its other lines, its parents and its remark."""
     short = {node.name: node.lines[0] for node in described.nodes}
     for node in described.nodes:
         if node.kind != "source":

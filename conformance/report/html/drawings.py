@@ -1,4 +1,4 @@
-"""Drawings as SVG: histograms, heat maps, strips, points on an axis, ranges. Pure functions; colours are the page's classes."""
+"""SVG of histograms, heat maps, strips, points on an axis and ranges. Pure functions; colours are set by the page's CSS classes."""
 
 from collections.abc import Iterable
 from functools import singledispatch
@@ -9,17 +9,21 @@ from conformance.report.document import Diagram, HeatMap, HeatStrip, Histogram, 
 from conformance.report.html.diagram import diagram
 from conformance.report.html.svg import drawing, element
 
-_WIDTH, _HEIGHT, _FOOT = 330.0, 130.0, 18.0  # of a histogram; the foot has the labels
-_CELL, _SMALL = 12.0, 6.0  # sides of a heat map's cell with a name beside it, at the least, and of one without
-_ROOM = 96.0  # a map of few cells has larger ones, up to a half more, until it is as large as this
+_WIDTH, _HEIGHT, _FOOT = 330.0, 130.0, 18.0  # size of a histogram, and height of its labels
+_CELL, _SMALL = 12.0, 6.0  # side of a heat map's cell: the minimum with labels, and the value without labels
+_ROOM = 96.0  # a labelled map with few cells has cells enlarged by up to one half, until the map has this size
 _LETTER = 6.3  # width of a letter of a label
-_BELOW = 3.5  # from the middle of a letter to its foot
-_BAR = 120.0, 10.0  # of ranges
+_BELOW = 3.5  # distance from the middle of a letter to its baseline
+_BAR = 120.0, 10.0  # width and height of a bar of `Ranges`
 
 
 @singledispatch
 def drawn(found: object) -> Markup:
-    """A drawing, or the plot of a table's cell."""
+    """Return a drawing, or a plot in a table's cell, as SVG.
+
+    Raises:
+        TypeError: the type is no drawing and no plot.
+    """
     raise TypeError(type(found).__name__)
 
 
@@ -28,7 +32,7 @@ drawn.register(Diagram, diagram)
 
 @drawn.register
 def _(found: Histogram) -> Markup:
-    """Bars of the counts, of which the first and the last stand for all beyond them; a line of what is expected."""
+    """Draw the counts as bars, the first and last of which hold all values beyond the range, and the expected counts as a line."""
     top = max(*found.counts, *found.expected)
     width, room = _WIDTH / len(found.counts), _HEIGHT - _FOOT
     bars = {False: "", True: ""}
@@ -72,7 +76,7 @@ def _(found: HeatStrip) -> Markup:
 
 
 def _shaded(rows: tuple[tuple[int, ...], ...], kind: str) -> Iterable[Markup]:
-    """A path of unit squares a shade, but for 0."""
+    """Return one path of unit squares for each shade except 0."""
     places: dict[int, list[tuple[int, int]]] = {}
     for y, row in enumerate(rows):
         for x, shade in enumerate(row):
@@ -81,7 +85,7 @@ def _shaded(rows: tuple[tuple[int, ...], ...], kind: str) -> Iterable[Markup]:
 
 
 def cells(places: Iterable[tuple[int, int]]) -> str:
-    """The path of unit squares at (column, row): neighbours in a row are one."""
+    """Return the SVG path of unit squares at (column, row), with adjacent squares of a row merged."""
     runs: list[list[int]] = []
     for column, row in sorted(places, key=lambda p: (p[1], p[0])):
         if runs and runs[-1][1] == row and runs[-1][0] + runs[-1][2] == column:
@@ -111,7 +115,7 @@ def _(found: Ranges) -> Markup:
 
 
 def _range(bar: tuple[float, float, float, float] | None) -> Markup:
-    """A line from the least to the largest value, thick at mean ± deviation; zero is marked."""
+    """Draw a line from the smallest to the largest value, thick over mean ± deviation, with a mark at zero."""
     width, height = _BAR
     parts = [element("path", d=f"M{width / 2:g} 0v{height:g}", class_="zero")]
     if bar:

@@ -1,6 +1,6 @@
-"""Where the boxes and lines of a drawing stand: from the top down, a box's rank being its longest path from the top.
+"""Layout of a diagram from top to bottom; the rank of a box is the length of the longest path to it from a box without parents.
 
-Units are those of the drawing; at full size one is a CSS pixel. It is as narrow as a telephone, so that text keeps its size.
+Lengths are in units of the drawing; at full size one unit is a CSS pixel. The width fits a phone's screen without scaling.
 """
 
 import re
@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from conformance.report.document import DiagramNode
 
 WIDTH = 376.0
-_MARGIN = 12.0  # room at the sides for lines that go around
-_GAP = 8.0  # between boxes of a rank
-_BULGE = 20.0  # between a box and a line that passes it, where there is room
-_EDGE = 5.0  # between the edge of the drawing and a line
-_WIDEST = 228.0  # a box alone in its rank
-_BETWEEN = 22.0  # ranks
+_MARGIN = 12.0  # margin at the sides, for lines that pass the boxes
+_GAP = 8.0  # distance between boxes of a rank
+_BULGE = 20.0  # distance between a box and a line that passes it, where there is room
+_EDGE = 5.0  # minimum distance between the edge of the drawing and a line
+_WIDEST = 228.0  # maximum width of a box
+_BETWEEN = 22.0  # distance between ranks
 _PADDING = 4.0
 LINE = 14.0
-_NAME, _TEXT = 6.85, 6.4  # the widest advance of a monospaced letter, and a safe mean of others, at 11 units
+_NAME, _TEXT = 6.85, 6.4  # at font size 11: largest advance width of monospaced letters, and a safe mean of proportional ones
 
 
 @dataclass(frozen=True)
 class DrawnLine:
-    """A line of text in a box: `name`, `formula` or `shape`."""
+    """A line of text in a box; its kind is `name`, `formula` or `shape`."""
 
     text: str
     kind: str
@@ -31,7 +31,7 @@ class DrawnLine:
 
 @dataclass(frozen=True)
 class Box:
-    """A node's place: its upper left corner, its size and its lines."""
+    """The place of a node: upper left corner (x, y), size and lines of text."""
 
     node: DiagramNode
     x: float
@@ -42,23 +42,29 @@ class Box:
 
     @property
     def middle(self) -> float:
-        """Of its width."""
+        """The x coordinate of the centre."""
         return self.x + self.width / 2
 
     @property
     def right(self) -> float:
-        """Its right edge."""
+        """The x coordinate of the right edge."""
         return self.x + self.width
 
     @property
     def bottom(self) -> float:
-        """Its lower edge."""
+        """The y coordinate of the lower edge."""
         return self.y + self.height
 
 
 @dataclass(frozen=True)
 class Edge:
-    """A line from a parent: an SVG path, where it ends, and whether it passes ranks in between."""
+    """A line from a parent to a child.
+
+    Attributes:
+        path: SVG path.
+        end: end point (x, y), at the upper edge of the child.
+        skip: whether the line passes ranks in between.
+    """
 
     path: str
     end: tuple[float, float]
@@ -67,7 +73,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class DiagramLayout:
-    """A drawing's boxes and lines, and its height."""
+    """The boxes, lines and height of a diagram."""
 
     boxes: tuple[Box, ...]
     edges: tuple[Edge, ...]
@@ -75,7 +81,7 @@ class DiagramLayout:
 
 
 def layout(nodes: Sequence[DiagramNode]) -> DiagramLayout:
-    """Of nodes in an order in which parents come first."""
+    """Compute the layout of nodes that are ordered so that parents precede their children."""
     ranks = _ranks(nodes)
     boxes = _boxes(ranks)
     rank_of = {node.name: r for r, rank in enumerate(ranks) for node in rank}
@@ -88,7 +94,7 @@ def layout(nodes: Sequence[DiagramNode]) -> DiagramLayout:
 
 
 def _ranks(nodes: Sequence[DiagramNode]) -> list[list[DiagramNode]]:
-    """Nodes by the length of the longest path to them."""
+    """Return the nodes of each rank; the rank of a node is the length of the longest path to it."""
     rank: dict[str, int] = {}
     for node in nodes:
         rank[node.name] = 1 + max((rank[p] for p in node.parents), default=-1)
@@ -96,7 +102,7 @@ def _ranks(nodes: Sequence[DiagramNode]) -> list[list[DiagramNode]]:
 
 
 def _boxes(ranks: Sequence[Sequence[DiagramNode]]) -> dict[str, Box]:
-    """Rank below rank, each node as near as its order allows to the middle of its parents."""
+    """Place the ranks from top to bottom, with the nodes of each rank sorted by the mean centre of their parents."""
     boxes: dict[str, Box] = {}
     y = 1.0
     for rank in ranks:
@@ -117,7 +123,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _lines(node: DiagramNode, room: float) -> tuple[DrawnLine, ...]:
-    """Name, equation and shape, each broken to fit."""
+    """Return the lines of a node, that is name, equation and shape, each wrapped to the width `room`."""
     advances = {"name": _NAME, "formula": _TEXT, "shape": _TEXT}
     return tuple(
         DrawnLine(piece, kind)
@@ -127,7 +133,7 @@ def _lines(node: DiagramNode, room: float) -> tuple[DrawnLine, ...]:
 
 
 def wrapped(text: str, letters: int) -> list[str]:
-    """Lines of at most so many letters, broken after a space, a dot, an underscore or a slash; where there is none, anywhere."""
+    """Return lines of at most `letters` letters, broken after a space, dot, underscore or slash, or anywhere if there is none."""
     lines = [""]
     for piece in re.findall(r"[^ ._/]*[ ._/]|[^ ._/]+", text):
         if len(lines[-1]) + len(piece.rstrip()) <= letters:
@@ -138,7 +144,7 @@ def wrapped(text: str, letters: int) -> list[str]:
 
 
 def _edge(parent: Box, child: Box, between: Sequence[Box]) -> Edge:
-    """From the parent's lower edge, past the boxes in between, to the child's upper edge, there on the side that it comes from."""
+    """Return a line from parent to child past the boxes in between, ending on the side of the child from which it arrives."""
     lane = _lane(parent, child, between) if between else parent.middle
     side = (lane > child.middle) - (lane < child.middle) if len(child.node.parents) > 1 else 0
     end = child.middle + side * _GAP
@@ -148,7 +154,7 @@ def _edge(parent: Box, child: Box, between: Sequence[Box]) -> Edge:
 
 
 def _lane(parent: Box, child: Box, between: Sequence[Box]) -> float:
-    """Where a line passes the boxes in between, with the shortest way to the sides."""
+    """Return the x coordinate at which a line passes the boxes in between, chosen for the shortest horizontal way."""
     left, right = min(box.x for box in between), max(box.right for box in between)
     clear = [x for x in (parent.middle, child.middle) if x <= left - _BULGE or x >= right + _BULGE]
     beside = (max(left - _BULGE, _EDGE), min(right + _BULGE, WIDTH - _EDGE))
@@ -156,6 +162,6 @@ def _lane(parent: Box, child: Box, between: Sequence[Box]) -> float:
 
 
 def _shift(over: float) -> str:
-    """A curve to the side in the room between two ranks."""
+    """Return an SVG curve that moves sideways by `over` between two ranks."""
     bend = _BETWEEN / 2
     return f"c0 {bend:g} {over:g} {bend:g} {over:g} {_BETWEEN:g}"

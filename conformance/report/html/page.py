@@ -1,7 +1,7 @@
-"""A document as a page, or as a part of one for a notebook: no neighbour files, no network, nothing unescaped.
+"""Rendering of a document as an HTML page, or as a fragment for a notebook, without other files, network access or unescaped text.
 
-The page's own Content-Security-Policy lets nothing be fetched and no script run but the one whose digest it names, so that a name
-or a text that slipped through the escaping could still do nothing.
+The page's Content-Security-Policy forbids fetching and allows only the script with the given digest, so that a text that escaped
+incorrectly could still not execute anything.
 """
 
 import base64
@@ -26,20 +26,23 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def page(document: Document) -> str:
-    """A whole page, complete in itself."""
+    """Return the document as a complete, self-contained HTML page."""
     script = _source("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return _render("page.html", document, style=_source("style.css"), script=script, digest=digest)
 
 
 def fragment(document: Document) -> str:
-    """What stands in the `<main>` of a page, with its style, for a page of somebody else's, where others may stand beside it."""
+    """Return the document as an HTML fragment with its style, for another page that may contain several such fragments.
+
+    A digest of the contents is prefixed to all ids and links, so that they differ between fragments.
+    """
     body = _render("document.html", document)
     own = _PLACES.sub(rf"\g<1>p{hashlib.sha256(body.encode()).hexdigest()[:8]}-", body)
     return f'<style>{_source("style.css")}</style>\n<div class="bc">\n{own}\n</div>\n'
 
 
-_PLACES = re.compile(r'( id="| href="#)')  # in texts, quotes are escaped
+_PLACES = re.compile(r'( id="| href="#)')  # matches attributes only, since quotes in texts are escaped
 
 
 @cache
@@ -59,22 +62,22 @@ def _environment() -> Environment:
 
 
 def _readable(value: Any) -> Any:
-    """Texts without control characters and marks that turn the direction round; markup is ours, and as it is."""
+    """Escape control characters and bidirectional marks in texts; return markup and other values unchanged."""
     return "\n".join(printable_lines(value)) if type(value) is str else value
 
 
 def power(number: str) -> str:
-    """A number as it is printed in books: 3.6e+04 as 3.6×10⁴."""
+    """Return a text with numbers such as 3.6e+04 written as 3.6×10⁴."""
     return _POWER.sub(lambda found: f"×10{(found[1].strip('+') + found[2]).translate(_RAISED)}", number)
 
 
 def _breaking(name: str) -> Markup:
-    """A name, with leave to break the line after each of its parts."""
+    """Return a name with optional line breaks after each dot and underscore."""
     return Markup("<wbr>").join(re.split(r"(?<=[._])", "\n".join(printable_lines(name))))
 
 
 def _values(sections: Iterable[Section]) -> dict[str, list[str]]:
-    """What each facet of the sections may be."""
+    """Return the sorted values of each facet of the sections."""
     found: dict[str, set[str]] = {}
     for name, value in (facet for section in sections for facet in section.facets):
         found.setdefault(name, set()).add(value)
@@ -82,7 +85,7 @@ def _values(sections: Iterable[Section]) -> dict[str, list[str]]:
 
 
 def _source(name: str) -> Markup:
-    """A file of ours as it is."""
+    """Return the contents of a template file as trusted markup."""
     return Markup((_TEMPLATES / name).read_text("utf-8"))
 
 

@@ -1,4 +1,4 @@
-"""Elements of SVG and HTML, written so that every text and every attribute is escaped. Colours are the page's classes."""
+"""SVG and HTML elements in which every text and every attribute is escaped. Colours are set by the page's CSS classes."""
 
 from markupsafe import Markup, escape
 
@@ -8,7 +8,14 @@ Value = str | float | None
 
 
 def element(name: str, *children: str, **attributes: Value) -> Markup:
-    """`<name …>…</name>`; a trailing underscore of a Python name is dropped, other underscores are hyphens; None is left out."""
+    """Return the element `<name …>…</name>`.
+
+    Args:
+        name: name of the element.
+        children: contents; texts are escaped, markup is not.
+        attributes: attributes; of their Python names a trailing underscore is dropped and other underscores become hyphens.
+            Attributes that are None are omitted.
+    """
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(_plain(v))}"' for key, v in attributes.items() if v is not None
     )
@@ -17,7 +24,7 @@ def element(name: str, *children: str, **attributes: Value) -> Markup:
 
 
 def drawing(width: float, height: float, title: str, *children: str, **attributes: Value) -> Markup:
-    """An SVG that scales with its box; `title` is what it says to those who do not see it."""
+    """Return an SVG element that scales with its container; `title` is its text for screen readers."""
     return element(
         "svg",
         *children,
@@ -31,7 +38,7 @@ def drawing(width: float, height: float, title: str, *children: str, **attribute
 
 
 def _plain(value: str | float) -> str:
-    """Texts without control characters; numbers to a hundredth, finer than a screen."""
+    """Return a text with unprintable characters escaped, or a number rounded to 0.01, which is finer than a screen's resolution."""
     if isinstance(value, str):
         return value if isinstance(value, Markup) else printable(value)
     return f"{value:.2f}".rstrip("0").rstrip(".")

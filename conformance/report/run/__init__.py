@@ -1,1 +1,1 @@
-"""A run: verdicts, mistakes, the network from input to output, where errors sit."""
+"""Report of a run: verdicts, mistakes, the network from input to output, and the locations of errors."""

@@ -1,4 +1,4 @@
-"""One check of one candidate as blocks: its mistakes, one element of it, where the error sits, how to run it again."""
+"""Blocks of one check of one candidate: mistakes, one wrong element, location of the error, and the command that repeats it."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -30,12 +30,18 @@ from conformance.report.words import duration, exclusion_lists, mistakes, place,
 from conformance.results.outcomes import FAILING, OUTCOME_TEXT
 from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, Header, PlaceRecord
 
-_WORST = 5  # failing activations, and mistakes, that texts show of a candidate; the results file has them all
-_PLACES = 3  # activations whose strips are shown: the first origin and the worst
+_WORST = 5  # maximum number of failing activations, and of mistakes, in text output; the results file has all of them
+_PLACES = 3  # maximum number of activations with strips: the first origin and the worst others
 
 
 def case_blocks(case: CaseRecords, headers: Sequence[Header] = (), *, close: bool = False) -> Iterator[Block]:
-    """The outcome, what is wrong, and what a page has room for; `headers` are those of all runs."""
+    """Yield the blocks of one case: outcome, mistakes, and the details that only a page shows.
+
+    Args:
+        case: records of the case.
+        headers: headers of all runs, for the command that repeats the check.
+        close: whether the heading follows the preceding block without a blank line.
+    """
     check = case.check
     failed = [a for a in case.activations if a.outcome == "fail"]
     yield Heading(subject(check), verdict(check), OUTCOME_TEXT[check.outcome].tone, close)
@@ -59,7 +65,7 @@ def case_blocks(case: CaseRecords, headers: Sequence[Header] = (), *, close: boo
 
 
 def first_line(text: str) -> str:
-    """Of a reason; what follows is a traceback."""
+    """Return the first line of a text; in a reason, further lines are details or a traceback."""
     return (text.strip().splitlines() or [""])[0]
 
 
@@ -68,7 +74,7 @@ def _median(check: CheckRecord) -> str:
 
 
 def _reason(reason: str) -> Iterator[Block]:
-    """A sentence; a list or a traceback after it stays as it was laid out."""
+    """Yield the first line of a reason as a sentence, and further lines, such as a traceback, as preformatted text."""
     first, _, more = reason.rstrip().replace("\r\n", "\n").partition("\n")
     yield Paragraph(first)
     if more:
@@ -93,7 +99,7 @@ def _failures(failed: Sequence[ActivationRecord], activations: Sequence[Activati
 
 
 def _worst(failed: Sequence[ActivationRecord]) -> Sequence[ActivationRecord]:
-    """By how many times the limit, worst first; the first origin always among them."""
+    """Return the failing activations with the largest excess, worst first; the first origin is always included."""
     worst = sorted(failed, key=_badness)[:_WORST]
     return worst if any(a is failed[0] for a in worst) else [*worst[:-1], failed[0]]
 
@@ -103,7 +109,7 @@ def _badness(a: ActivationRecord) -> float:
 
 
 def _reasons(failed: Sequence[ActivationRecord], worst: Sequence[ActivationRecord], layers: int) -> Iterator[str]:
-    """What is wrong with the worst whatever their values are and no finding says, with all others of which the same is said."""
+    """Yield the reasons of the worst activations that no finding states, each with all failing activations that share it."""
     for reason in dict.fromkeys(a.reason for a in worst if a.reason and not is_unnamed(a)):
         alike = [a for a in failed if a.reason == reason]
         steps = tuple(dict.fromkeys(a.activation for a in alike))
@@ -117,7 +123,7 @@ def _numbers(a: ActivationRecord) -> tuple[str, ...]:
 
 
 def _known(case: CaseRecords) -> Iterator[Block]:
-    """What is known to fail, reported as if it were not known."""
+    """Yield the blocks about known failures, as for other failures."""
     failing = tuple(replace_record(a, outcome="fail") if a.outcome == "xfail" else a for a in case.activations)
     failed = [a for a in failing if a.outcome == "fail"]
     if failed:
@@ -126,7 +132,7 @@ def _known(case: CaseRecords) -> Iterator[Block]:
 
 
 def _details(case: CaseRecords, headers: Sequence[Header]) -> Iterator[Block]:
-    """What a page shows besides."""
+    """Yield the details that only a page shows."""
     check, found = case.check, case.check.counterexample
     if check.outcome in FAILING:
         yield Paragraph(_median(check) if check.median_rms is not None else duration([check]), "quiet")
@@ -140,7 +146,7 @@ def _details(case: CaseRecords, headers: Sequence[Header]) -> Iterator[Block]:
 
 
 def _placed(failed: Sequence[ActivationRecord], check: CheckRecord) -> Iterator[Block]:
-    """Where the error sits at the first failing activation and the worst of the others; the tokens of a batch that shows it."""
+    """Yield the location of the error at the first and the worst other failing activations, and the tokens of a failing batch."""
     placed = [(a, scale) for a in failed if (scale := scale_of(a))]
     for a, scale in [*placed[:1], *sorted(placed[1:], key=lambda p: _badness(p[0]))][:_PLACES]:
         yield from placed_error(a, scale)
@@ -173,7 +179,7 @@ def _network(case: CaseRecords) -> Iterator[Block]:
 
 
 def _element(p: PlaceRecord, *, of_two_runs: bool) -> Iterator[Block]:
-    """One number that is wrong: where, what it is, what it should be (or was in the other run), how far apart they may be."""
+    """Yield one wrong element: index, value, expected value (or value in the other run) and allowed difference."""
     found, expected = ("not finite" if v is None else f"{v:.9g}" for v in (p.found, p.expected))
     names = ("first run", "other run") if of_two_runs else ("found", "expected")
     facts = {"where": f"{p.activation}[{', '.join(map(str, p.element))}]" if p.element else p.activation}
@@ -184,7 +190,7 @@ def _element(p: PlaceRecord, *, of_two_runs: bool) -> Iterator[Block]:
 
 
 def command(c: CheckRecord, headers: Sequence[Header]) -> str:
-    """What makes the check again; the inputs of a checkpoint of one's own are in the file that `replay` takes."""
+    """Return the shell command that repeats a check; the inputs for a user's checkpoint are in the file that `replay` takes."""
     header = next((h for h in headers if c.golden in h.goldens), None)
     golden = recorded_as(c.golden, header.goldens[c.golden].source if header else "")
     network = ["--checkpoint", golden.removeprefix(PREFIX)] if golden.startswith(PREFIX) else ["--golden", golden]

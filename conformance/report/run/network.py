@@ -1,4 +1,4 @@
-"""The network from its input to its output, a row an activation, with local and global error beside what is allowed."""
+"""Tables of the network from input to output, one row for each activation, with local and global errors and their limits."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ _TONES = {"origin": "bad", "known failure": "odd", "not observed": "quiet"}
 
 
 def network(activations: Sequence[ActivationRecord]) -> Blocks:
-    """Of one case: a table for each part of the network, folded where only others fail."""
+    """Return a table for each part of the network for one case; parts without a failure are folded if another part fails."""
     by_name: dict[str, list[ActivationRecord]] = {}
     for a in activations:
         by_name.setdefault(a.activation, []).append(a)
@@ -43,14 +43,14 @@ def _badness(a: ActivationRecord) -> tuple[int, float]:
 
 
 def _counts(found: Sequence[ActivationRecord]) -> str:
-    """How many activations are right, wrong and not observed."""
+    """Return the numbers of activations that are right, wrong and not observed, as text."""
     counts = Counter(OUTCOME_TEXT[a.outcome].of_activation for a in found)
     texts = dict.fromkeys(outcome.of_activation for outcome in OUTCOME_TEXT.values())
     return ", ".join(f"{counts[text]} {text}" for text in texts if counts[text])
 
 
 def _row(a: ActivationRecord, batches: Sequence[ActivationRecord], axis: Axis) -> Row:
-    """One activation, on the batch on which it is worst."""
+    """Return the row of one activation, with the numbers of the batch on which it is worst."""
     mark = _MARKS.get(a.outcome, a.role or "")
     name = TextSpan(placed(a.activation)[1], note="; ".join(part for part in (mark, *_notes(a, batches)) if part))
     local, overall = (e.rms if e else None for e in (a.local, a.overall))

@@ -1,4 +1,4 @@
-"""Where an error sits: a strip an axis, a batch's tokens, each in the colours of its size beyond the limit, and a histogram."""
+"""Location of an error: heat strips along each axis, coloured tokens of a batch, and a histogram of the residuals."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -9,20 +9,20 @@ from conformance.report.document import Block, Column, Figures, Heading, HeatStr
 from conformance.report.words import place
 from conformance.results.records import ActivationRecord, CounterexampleRecord, StripRecord
 
-LEVELS = 6  # of heat; level 0 is within the limit
+LEVELS = 6  # number of heat levels; level 0 is within the limit
 _UNITS = {"sigma": "σ", "ulp": "ULP"}
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Heat of a value: none up to `limit`, then by its logarithm up to `top`."""
+    """A scale of heat: level 0 up to `limit`, then levels that are linear in the logarithm of the value up to `top`."""
 
     limit: float
     top: float
     unit: str
 
     def level(self, value: float | None) -> int | None:
-        """0 to LEVELS − 1; None where nothing is judged."""
+        """Return the heat level of a value, 0 to LEVELS − 1; None if nothing is judged."""
         if value is None:
             return None
         if value <= self.limit:
@@ -31,12 +31,15 @@ class Scale:
         return min(1 + int((LEVELS - 1) * (math.log(value) - math.log(self.limit)) / reach), LEVELS - 1) if reach else LEVELS - 1
 
     def rendered(self, value: float | None) -> str:
-        """With its unit."""
+        """Return a value with three significant digits and its unit, or `not judged` for None."""
         return "not judged" if value is None else f"{value:.3g} {self.unit}"
 
 
 def scale_of(a: ActivationRecord) -> Scale | None:
-    """Of an activation whose places are known; at exact ones anything at all is beyond the limit."""
+    """Return the scale of an activation's error; at exact activations every nonzero error is beyond the limit.
+
+    None is returned if the location of the error is not known.
+    """
     if a.spread is None or not a.spread.strips:
         return None
     values = [v for s in a.spread.strips for v in s.values if v and math.isfinite(v)]
@@ -48,7 +51,7 @@ def scale_of(a: ActivationRecord) -> Scale | None:
 
 
 def placed_error(a: ActivationRecord, scale: Scale) -> Iterator[Block]:
-    """Where the error of one activation sits."""
+    """Yield the heat strips of one activation's error and, if known, the histogram of its residuals."""
     assert a.spread is not None
     yield Heading(f"Where the error sits: {place(a)}", level=4)
     columns = (Column("axis"), Column("error along it"), Column("beyond the limit", is_text=True))
@@ -59,7 +62,7 @@ def placed_error(a: ActivationRecord, scale: Scale) -> Iterator[Block]:
 
 
 def _strip(s: StripRecord, scale: Scale) -> Row:
-    """The axis, its slices, and where it is worst, in words."""
+    """Return the row of one axis: its name, its heat strip, and the affected slices in words."""
     levels = tuple(scale.level(v) for v in s.values)
     hot = sum(bool(level) for level in levels)
     where = max(range(len(s.values)), key=lambda i: s.values[i] or 0.0)
@@ -75,7 +78,13 @@ def _strip(s: StripRecord, scale: Scale) -> Row:
 def tokens(
     found: CounterexampleRecord, errors: Sequence[Sequence[float | None]], scale: Scale | None
 ) -> tuple[tuple[Token, ...], ...]:
-    """A batch as rows of tokens, with the error at each position where it is known."""
+    """Return the batch of a counterexample as rows of tokens, coloured by the error at each position.
+
+    Args:
+        found: the counterexample.
+        errors: error at each row and position, as far as known.
+        scale: scale of the errors; None for no colours.
+    """
     ids, mask, types = (found.batch.get(name) for name in ("input_ids", "attention_mask", "token_type_ids"))
     rows = []
     for r, row in enumerate(ids or []):
@@ -93,7 +102,7 @@ def tokens(
 
 
 def histogram(counts: Sequence[int]) -> Histogram:
-    """Residuals, in the bins of `judge.error_distribution`, beside a normal distribution of one sigma."""
+    """Return the histogram of residuals, with a normal distribution of one sigma; bins as in `judge.error_distribution`."""
     total, bins = sum(counts), len(counts)
     title = f"{total} residuals, {counts[0] + counts[-1]} of them beyond {REACH:g} sigma, beside a normal distribution of one sigma"
     inner = ((0.5 + at / STEP / bins, f"{at:g}{' σ' if at == 0.0 else ''}") for at in (-REACH / 2.0, 0.0, REACH / 2.0))
@@ -102,12 +111,12 @@ def histogram(counts: Sequence[int]) -> Histogram:
 
 
 def pooled(all_counts: Sequence[Sequence[int]]) -> list[int]:
-    """Several histograms as one."""
+    """Return the sum of several histograms; empty ones are ignored."""
     return [sum(column) for column in zip(*(c for c in all_counts if c), strict=True)]
 
 
 def _normal(index: int, bins: int) -> float:
-    """The probability of a bin under a normal distribution of one sigma; the first and the last have the tails."""
+    """Return the probability of a bin under a normal distribution of one sigma; the first and the last bin include the tails."""
     low = -math.inf if index == 0 else -REACH + (index - 1) * STEP
     high = math.inf if index == bins - 1 else -REACH + index * STEP
     return 0.5 * (math.erf(high / math.sqrt(2.0)) - math.erf(low / math.sqrt(2.0)))

@@ -1,4 +1,4 @@
-"""A run as a document: counts first, then candidates, worst first, at the end what is missing. Pure functions of the records."""
+"""Document of a run: counts, then candidates, worst first, then notes, as on missing results. Pure functions of the records."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -43,7 +43,7 @@ _ERRORS = (
 
 
 def document(results: Results) -> Document:
-    """A run."""
+    """Return the document of a run."""
     counts = results.footer or footer(results.checks)
     found = candidate_checks(results.cases)
     notes = tuple(Headline(str(note), "bad" if note.grave else "odd") for note in results.remarks)
@@ -66,7 +66,7 @@ def document(results: Results) -> Document:
 
 
 def case_document(result: Result) -> Document:
-    """One case."""
+    """Return the document of one case."""
     return Document("", tuple(case_blocks(CaseRecords(check_record(result), tuple(activation_records(result))))))
 
 
@@ -87,7 +87,7 @@ def _title(results: Results, found: Sequence[CandidateChecks]) -> str:
 
 
 def _fine(results: Results) -> str:
-    """What to call a run in which nothing fails."""
+    """Return the verdict on a run in which nothing fails."""
     outcomes = {c.outcome for c in results.checks}
     if not results.sound:
         return "incomplete; no failure in what was judged"
@@ -95,14 +95,14 @@ def _fine(results: Results) -> str:
 
 
 def _unconfirmed(results: Results) -> Iterator[Block]:
-    """What passes leave open of a checkpoint of one's own."""
+    """Yield, for each user's checkpoint on which a check passed, the sentence about properties that a pass does not confirm."""
     passed = {check.golden for check in results.checks if check.outcome == "pass"}
     found = {(name, g.unconfirmed) for h in results.headers for name, g in h.goldens.items() if g.unconfirmed and name in passed}
     yield from (Paragraph(f"{name}: {sentence}") for name, sentence in sorted(found))
 
 
 def _sections(results: Results) -> list[tuple[Section, Cases]]:
-    """Cases, worst first, each with those of which its section says the same; then passes, several in one."""
+    """Return the sections, each with its cases: single cases or repeated errors, worst first, then grouped passes."""
     apart, together = _grouped(results.cases)
     before, repeated = None, _repeated(apart)
     found: list[tuple[Section, Cases]] = []
@@ -124,7 +124,7 @@ def _section(blocks: tuple[Block, ...], c: CheckRecord, number: int) -> Section:
 
 
 def _grouped(cases: Sequence[CaseRecords]) -> tuple[Cases, list[Cases]]:
-    """Cases that are shown one by one, and the passes of each candidate that are shown in one paragraph: all but its values."""
+    """Split cases into those shown singly and groups of passes of one candidate in one setting, other than the check `values`."""
     groups: dict[tuple[str, ...], Cases] = {}
     for case in cases:
         c = case.check
@@ -136,7 +136,7 @@ def _grouped(cases: Sequence[CaseRecords]) -> tuple[Cases, list[Cases]]:
 
 
 def _repeated(cases: Sequence[CaseRecords]) -> dict[int, Cases]:
-    """By the id of each case that is an error, the cases of its candidate with the same error: all but its numbers is the same."""
+    """Map the id of each case with an error to all cases of its candidate whose reasons differ at most in numbers."""
     alike: dict[object, Cases] = {}
     for case in cases:
         if case.check.outcome == "error":
@@ -146,7 +146,7 @@ def _repeated(cases: Sequence[CaseRecords]) -> dict[int, Cases]:
 
 
 def _further(cases: Sequence[CaseRecords]) -> Iterator[Block]:
-    """In which other checks an error that was shown occurs too."""
+    """Yield a sentence about the further checks in which an error occurs."""
     if cases:
         plural = "s" if len(cases) > 1 else ""
         where = "; ".join(subject(case.check).removeprefix(f"{case.check.implementation} ") for case in cases)
@@ -154,7 +154,7 @@ def _further(cases: Sequence[CaseRecords]) -> Iterator[Block]:
 
 
 def _passes(checks: Sequence[CheckRecord]) -> Iterator[Block]:
-    """Checks of one candidate that pass."""
+    """Yield the blocks about several passing checks of one candidate."""
     first, searches = checks[0], [c for c in checks if c.tried]
     candidate = f"{first.implementation} on {first.golden}, {first.device}, {first.dtype}"
     yield Heading(candidate, f"conforms in {len(checks)} more checks", "good")

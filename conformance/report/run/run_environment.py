@@ -1,4 +1,4 @@
-"""How a run was made: versions, machine, candidates, goldens; and what the words of its page mean."""
+"""Environment of a run, that is versions, machine, candidates and goldens, and the glossary of its page."""
 
 from collections.abc import Iterator
 
@@ -24,12 +24,12 @@ _READING = {
 
 
 def reading() -> Block:
-    """What the words of a run's page mean."""
+    """Return the glossary of a run's page, folded."""
     return Folded("How to read this", (Lists(tuple((term, (meaning,)) for term, meaning in _READING.items())),))
 
 
 def environment(results: Results) -> Iterator[Block]:
-    """What ran, where."""
+    """Yield the blocks about software, machine, candidates and goldens of a run."""
     headers = [h for n, h in enumerate(results.headers) if h not in results.headers[:n]]
     if not headers:
         return

@@ -1,4 +1,4 @@
-"""Of a whole run, for a page: who is wrong and why, the verdict of each candidate in each setting, what would have been seen."""
+"""Summary of a run for its page: failing candidates with reasons, verdicts by candidate and setting, and detectable mistakes."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from conformance.results.outcomes import FAILING, ORDER, OUTCOME_TEXT, Outcome, 
 from conformance.results.records import CaseRecords, CheckRecord, Sensitivity
 
 Setting = tuple[str, str, str]  # golden, device, dtype
-Links = Mapping[int, str]  # by the id of a case, its section's
+Links = Mapping[int, str]  # maps the Python id of a case to the id of its section
 
-_REASONS = 5  # of a candidate in the summary; its sections have them all
+_REASONS = 5  # maximum number of reasons of a candidate in the summary; its sections have all of them
 
 
 @dataclass(frozen=True)
@@ -27,28 +27,28 @@ class CandidateChecks:
 
     @property
     def worst(self) -> CaseRecords:
-        """The worst; a check that was skipped says nothing where another was not."""
+        """The case with the worst outcome; skipped checks are ignored unless all were skipped."""
         return next((c for c in self.cases if c.check.outcome != "skip"), self.cases[0])
 
     @property
     def outcome(self) -> Outcome:
-        """The worst's."""
+        """The outcome of the worst case."""
         return self.worst.check.outcome
 
     @property
     def tone(self) -> Tone:
-        """The outcome's."""
+        """The tone of the outcome."""
         return OUTCOME_TEXT[self.outcome].tone
 
     @property
     def coverage(self) -> str:
-        """Of the check that saw most."""
+        """The coverage of the check that judged the most activations; empty if no activations are known."""
         check = max((c.check for c in self.cases), key=lambda c: c.judged)
         return f"{check.judged} of {check.activations} activations" if check.activations else ""
 
     @property
     def ran(self) -> str:
-        """How many of the declared checks ran, where there is more than one."""
+        """The number of declared checks that ran, if more than one is declared, and the number of skipped checks."""
         declared = [c.check for c in self.cases if c.check.declared]
         skipped = sum(c.check.outcome == "skip" for c in self.cases)
         rendered = f"{sum(c.executed for c in declared)} of {len(declared)} checks" if len(declared) > 1 else ""
@@ -56,7 +56,7 @@ class CandidateChecks:
 
 
 def candidate_checks(cases: Sequence[CaseRecords]) -> list[CandidateChecks]:
-    """Worst first; of equals the first to have run."""
+    """Group cases by candidate and setting, worst first; ties are in the order in which they ran."""
     found: dict[tuple[str, Setting], list[CaseRecords]] = {}
     for case in cases:
         c = case.check
@@ -71,7 +71,7 @@ def candidate_checks(cases: Sequence[CaseRecords]) -> list[CandidateChecks]:
 
 
 def summary(found: Sequence[CandidateChecks], links: Links) -> Iterator[Block]:
-    """Candidates that do not conform, in the order of their worst group; reasons in the order of their size."""
+    """Yield the list of candidates that do not conform, worst first, each with its reasons, largest first, linked to sections."""
     reasons: dict[str, dict[str, list[tuple[CandidateChecks, CaseRecords]]]] = {}
     for g in found:
         for case in g.cases if g.tone == "bad" else ():
@@ -90,7 +90,7 @@ def _listed(reasons: Mapping[str, Sequence[tuple[CandidateChecks, CaseRecords]]]
 
 
 def _reasons(case: CaseRecords) -> Iterable[str]:
-    """The mistakes of the judgement; of other checks what they say."""
+    """Yield the mistakes found by the check `values`; for other checks or without mistakes, the first line of the reason."""
     c = case.check
     if c.outcome not in FAILING:
         return
@@ -102,7 +102,7 @@ def _reasons(case: CaseRecords) -> Iterable[str]:
 
 
 def matrix(found: Sequence[CandidateChecks], links: Links) -> Iterator[Block]:
-    """Candidates, worst first, by settings."""
+    """Yield the table of verdicts, with candidates as rows, worst first, and settings as columns."""
     settings = sorted(dict.fromkeys(g.setting for g in found))
     at = {(g.implementation, g.setting): g for g in found}
     rows = [
@@ -128,7 +128,10 @@ def _verdict(group: CandidateChecks | None, links: Links) -> TextSpan:
 
 
 def power(cases: Sequence[CaseRecords]) -> Iterator[Block]:
-    """How each fault would have been seen, by the passing candidate that exposes most in each setting; what can hide first."""
+    """Yield the table of detectable mistakes in each setting, for the passing candidate that exposes most activations.
+
+    Mistakes that could remain undetected at some step come first.
+    """
     best: dict[Setting, CheckRecord] = {}
     for c in (case.check for case in cases):
         setting = (c.golden, c.device, c.dtype)

@@ -1,1 +1,1 @@
-"""A trace: tokens, every step in numbers, the modules drawn, attention, predictions."""
+"""Report of a trace: tokens, statistics of every step, diagrams of the modules, attention and predictions."""

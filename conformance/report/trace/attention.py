@@ -1,4 +1,4 @@
-"""Attention as heat maps, one a head: how much each token (query) takes from each (key). Pure functions of traces."""
+"""Attention probabilities as one heat map for each head, with queries as rows and keys as columns. Pure functions of traces."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,16 +12,23 @@ from conformance.numerics.formats import Array
 from conformance.report.document import Block, Figures, Folded, Heading, HeatMap, Paragraph
 from conformance.report.trace.trace_view import TracedBatch, TraceView
 
-STEPS = tuple(2.0**-n for n in range(6, 0, -1))  # the least probability of each shade: each is twice the one before
-LONGEST = 32  # tokens that are drawn one by one: with their names, all that a telephone's width holds
-BUDGET = 120_000  # cells of a page, at some ten letters of SVG each
+STEPS = tuple(2.0**-n for n in range(6, 0, -1))  # smallest probability of each shade above 0; each is twice the preceding one
+LONGEST = 32  # maximum number of tokens with a cell each; more, with labels, exceed the width of a phone's screen
+BUDGET = 120_000  # maximum number of cells on a page; a cell takes about ten characters of SVG
 PROBS = "encoder.layer.{}.attention.self.probs"
-_LETTERS = 8  # of a token that are shown beside a map
+_LETTERS = 8  # maximum length of a token in a label
 
 
 @dataclass(frozen=True)
 class AttentionLayer:
-    """One layer's maps of one row of a batch: of each trace that exposes them, its name and its heads with captions."""
+    """The attention maps of one layer on one row of a batch.
+
+    Attributes:
+        traced: the batch.
+        row: index of the row in the batch.
+        layer: index of the layer.
+        sides: for each trace that exposes the probabilities, its name, and map and caption of each head.
+    """
 
     traced: TracedBatch
     row: int
@@ -30,7 +37,13 @@ class AttentionLayer:
 
 
 def attention(view: TraceView, traces: Sequence[Trace], budget: int = BUDGET) -> Iterator[Block]:
-    """In the order of batches, rows and layers, until the page is full."""
+    """Yield the section about attention: maps in the order of batches, rows and layers, until the budget is exhausted.
+
+    Args:
+        view: view of the traces.
+        traces: the traces.
+        budget: maximum number of cells; the first layer is drawn in any case.
+    """
     yield Heading("Attention", level=2)
     places = [(p, row, n) for p in view.batches for row in range(p.batch.size) for n in _layers(view, p, traces)]
     drawn: list[AttentionLayer] = []
@@ -66,9 +79,14 @@ def _drawn(traced: TracedBatch, row: int, layer: int, traces: Sequence[Trace]) -
 
 
 def heads(probs: Array, tokens: Sequence[str], attended: npt.NDArray[np.bool_]) -> Iterator[tuple[HeatMap, str]]:
-    """Of one row's probabilities (heads, queries, keys); tokens that are not attended to are left out.
+    """Yield the map and caption of each head for one row of a batch.
 
-    Of more than `LONGEST` tokens several stand together in a cell, which has the largest of their probabilities.
+    If there are more than `LONGEST` attended tokens, a cell covers a block of tokens and shows the largest of their probabilities.
+
+    Args:
+        probs: attention probabilities, (heads, queries, keys).
+        tokens: texts of the tokens.
+        attended: the row's attention mask; masked tokens are omitted.
     """
     kept = [token for token, seen in zip(tokens, attended, strict=True) if seen]
     block = -(-len(kept) // LONGEST)
@@ -81,7 +99,7 @@ def heads(probs: Array, tokens: Sequence[str], attended: npt.NDArray[np.bool_]) 
 
 
 def pooled(values: Array, block: int) -> Array:
-    """The largest of each block × block of a square, the last ones cut short; the square itself for blocks of one."""
+    """Return the maximum over each block × block part of a square matrix; the last blocks may be smaller."""
     starts = np.arange(0, len(values), block)
     return np.asarray(np.maximum.reduceat(np.maximum.reduceat(values, starts, axis=0), starts, axis=1))
 
@@ -91,7 +109,7 @@ def _cut(token: str) -> str:
 
 
 def _row(found: Sequence[AttentionLayer], *, several: bool, is_first: bool) -> Folded:
-    """One row of a batch: its layers, below its tokens."""
+    """Return the maps of one row of a batch, one folded block for each layer, under a summary with the row's tokens."""
     first = found[0]
     tokens = [token.text for token in first.traced.tokens[first.row] if not token.masked]
     block, text = -(-len(tokens) // LONGEST), " ".join(tokens)

@@ -1,4 +1,4 @@
-"""A network in three diagrams, read off the table of activations: the embeddings, one encoder layer, the heads."""
+"""Diagrams of the embeddings, one encoder layer, and pooler and heads, derived from the table of activations."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -9,7 +9,7 @@ from conformance.report.trace.trace_view import TraceView
 
 
 def parts(view: TraceView) -> tuple[Diagram, ...]:
-    """Those that the network has: the encoder's layers are alike, so that the first stands for all."""
+    """Return the diagrams of the parts that the network has; the first encoder layer represents all layers."""
     layers = view.architecture.num_hidden_layers
     rows = view.table.values()
     embeddings = [row for row in rows if placed(row.name)[0] == "embeddings"]
@@ -26,7 +26,7 @@ def parts(view: TraceView) -> tuple[Diagram, ...]:
 
 
 def _part(title: str, rows: Sequence[Activation], view: TraceView, called: Mapping[str, tuple[str, ...]]) -> Diagram:
-    """`called` says what stands in the box of a parent from outside, where that is not its name alone."""
+    """Return the diagram of one part; `called` has the lines in the box of a parent from outside, by default its name."""
     names = {row.name for row in rows}
     outside = dict.fromkeys(parent for row in rows for parent in row.parents if parent not in names)
     sources = [DiagramNode(name, called.get(name, (name,)), (), "source") for name in outside]
@@ -34,7 +34,7 @@ def _part(title: str, rows: Sequence[Activation], view: TraceView, called: Mappi
 
 
 def _node(row: Activation, view: TraceView) -> DiagramNode:
-    """A step is exposed where every layer's is."""
+    """Return the box of an activation, with a remark unless every candidate exposes the activation in every layer."""
     alike = [other.name for other in view.table.values() if placed(other.name)[1] == placed(row.name)[1]]
     exposed = all(name in side for side in view.shown for name in (alike if row.layer is not None else [row.name]))
     remark = "" if exposed else "not exposed by every candidate" if len(view.names) > 1 else f"not exposed by {view.names[0]}"
@@ -43,7 +43,7 @@ def _node(row: Activation, view: TraceView) -> DiagramNode:
 
 
 def _shape(row: Activation, view: TraceView) -> str:
-    """In numbers where there is one batch, else with B for its size and S for its length."""
+    """Return the shape as text, with numbers if there is a single batch, else with B for batch size and S for sequence length."""
     if row.axes == SCALAR:
         return "scalar"
     heads = view.architecture.num_attention_heads
@@ -55,5 +55,5 @@ def _shape(row: Activation, view: TraceView) -> str:
 
 
 def times(lengths: Iterable[object]) -> str:
-    """A shape in words: 2 × 9 × 384."""
+    """Return a shape as text, such as `2 × 9 × 384`, or `scalar`."""
     return " × ".join(map(str, lengths)) or "scalar"

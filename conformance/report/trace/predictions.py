@@ -1,4 +1,4 @@
-"""What a masked-LM head says of each `[MASK]`: the likeliest tokens. Pure functions of what was captured."""
+"""Most probable tokens for each `[MASK]` according to a masked-LM head. Pure functions of captured activations."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ import numpy as np
 from conformance.model.batch import Batch
 from conformance.numerics.formats import Array
 
-MASK = "[MASK]"  # BERT's word for a token that is hidden (Devlin et al. 2019, section 3.1)
+MASK = "[MASK]"  # BERT's token for a masked position (Devlin et al. 2019, section 3.1)
 MOST = 5
-SCORED = ("cls.predictions.decoder", "cls.predictions.log_probs")  # either has the same softmax
+SCORED = ("cls.predictions.decoder", "cls.predictions.log_probs")  # logits and log-probabilities have the same softmax
 
 
 @dataclass(frozen=True)
 class Guess:
-    """A token, and its probability."""
+    """A predicted token and its probability."""
 
     token: str
     probability: float
@@ -23,7 +23,13 @@ class Guess:
 
 @dataclass(frozen=True)
 class Prediction:
-    """One `[MASK]`: where it stands, and the likeliest tokens, best first, one a trace; none of a trace that does not show them."""
+    """The predictions for one `[MASK]`.
+
+    Attributes:
+        row: index of the row in the batch.
+        position: position in the row.
+        guesses: for each trace its most probable tokens, in descending order; empty if the trace does not expose scores.
+    """
 
     row: int
     position: int
@@ -35,7 +41,13 @@ def predictions(
     found: tuple[Mapping[str, Array], ...],
     reader: Callable[[Batch], list[list[str]] | None],
 ) -> tuple[Prediction, ...]:
-    """Every `[MASK]` of a batch whose tokens are `read`, where one of the traces shows what a masked-LM head makes of it."""
+    """Return the predictions for every `[MASK]` of a batch; empty if no trace exposes the scores of a masked-LM head.
+
+    Args:
+        read: texts of the batch's tokens, row by row; None without a tokenizer.
+        found: the activations of each trace on this batch.
+        reader: function that returns the texts of a batch's token ids, or None without a tokenizer.
+    """
     scores = [next((side[name] for name in SCORED if name in side), None) for side in found]
     places = [(row, at) for row, tokens in enumerate(read or ()) for at, token in enumerate(tokens) if token == MASK]
     if not places or all(side is None for side in scores):
@@ -45,7 +57,10 @@ def predictions(
 
 
 def _likeliest(scores: Array, reader: Callable[[Batch], list[list[str]] | None]) -> list[tuple[Guess, ...]]:
-    """Of each row (predictions, vocabulary), by softmax in float64, exp(s − max s) / Σ exp(s − max s); of equals the smaller id."""
+    """Return the most probable tokens of each row of scores (predictions, vocabulary); ties are ordered by id.
+
+    The probabilities are the softmax in float64, exp(s − max s) / Σ exp(s − max s).
+    """
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     probabilities = weights / weights.sum(axis=1, keepdims=True)
     best = np.argsort(-probabilities, axis=1, kind="stable")[:, :MOST]

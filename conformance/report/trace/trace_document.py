@@ -1,4 +1,4 @@
-"""A trace, or two side by side, as a document: the network, then every batch step by step. Pure functions of the view."""
+"""Document of one trace, or of two side by side: the network, then every batch step by step. Pure functions of the view."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -38,9 +38,9 @@ from conformance.report.trace.trace_view import (
 )
 
 STATISTICS = {"mean": "mean", "deviation": "deviation", "least": "min", "most": "max", "rms": "rms"}
-BUDGET = 1_400  # rows of the tables of a page, each a side
-TOKENS = 4_000  # and tokens
-_FIRST = ("mean", "rms", "deviation", "least", "most")  # in the order in which they are kept where there is little room
+BUDGET = 1_400  # maximum number of table rows on a page; a row with two traces counts twice
+TOKENS = 4_000  # maximum number of tokens of a batch on a page
+_FIRST = ("mean", "rms", "deviation", "least", "most")  # a narrow terminal omits the last ones first
 _RANGES = (
     "The axes are batch × position × feature, in attention batch × head × query × key, of a sentence batch × feature. The bar goes "
     "from the least value to the largest, thick at mean ± deviation, on an asinh scale around zero that is the same for all steps "
@@ -51,12 +51,12 @@ _OUTLINES = "Filled: with parameters of its own. Blue: a line that passes other 
 
 
 def trace_fragment(trace: Trace) -> str:
-    """One trace, for a notebook."""
+    """Return the report of one trace as an HTML fragment for a notebook."""
     return fragment(document(trace_view(trace), (trace,)))
 
 
 def document(view: TraceView, traces: Sequence[Trace]) -> Document:
-    """The network, then of every batch its tokens, its steps and its predictions; on a page attention too."""
+    """Return the document: the network, then tokens, steps and predictions of every batch, and in HTML the attention maps."""
     title, left_out = f"How an input flows through {' and '.join(view.names)}", _left_out(view)
     blocks = (
         Abridged((), (Headline(title),)),
@@ -79,7 +79,7 @@ def document(view: TraceView, traces: Sequence[Trace]) -> Document:
 
 
 def _facts(view: TraceView) -> Iterator[str]:
-    """The network, then who exposes how much of it."""
+    """Yield a sentence about the network, then one about the activations that each candidate exposes."""
     a = view.architecture
     sizes = f"{a.num_hidden_layers} layers, width {a.hidden_size}, {a.num_attention_heads} heads, {a.vocab_size} tokens"
     yield f"{view.golden}: {sizes}"
@@ -97,7 +97,7 @@ def _outlines(view: TraceView) -> str:
 
 
 def _left_out(view: TraceView) -> list[str]:
-    """The batches that a page has no room for."""
+    """Return the names of the batches that a page omits; the first batch is always shown."""
     budget, names = BUDGET, []
     for number, traced in enumerate(view.batches):
         budget -= sum(len(step.sides) for step in traced.steps)
@@ -113,7 +113,7 @@ def _counted(names: Sequence[str]) -> Iterator[str]:
 
 
 def _batches(view: TraceView, left_out: Sequence[str]) -> Iterator[Block]:
-    """Each batch; folded where there are several."""
+    """Yield the blocks of each batch, folded if there are several batches."""
     for number, traced in enumerate(view.batches):
         blocks: Blocks = tuple(_batch(view, traced))
         if len(view.batches) > 1:
@@ -136,7 +136,7 @@ def _batch(view: TraceView, traced: TracedBatch) -> Iterator[Block]:
 
 
 def _tokens(traced: TracedBatch, what: str) -> Iterator[Block]:
-    """All of them; on a page as many rows as it has room for, with a legend."""
+    """Yield the tokens of a batch; on a page at most `TOKENS` tokens (at least one row), with a legend."""
     rows = traced.tokens
     shown = rows[: max(TOKENS // max(traced.batch.length, 1), 1)]
     if len(shown) < len(rows):
@@ -149,7 +149,7 @@ def _tokens(traced: TracedBatch, what: str) -> Iterator[Block]:
 
 
 def _table(view: TraceView, traced: TracedBatch) -> Iterator[Table]:
-    """The steps by their module, so that the title of a group and the name of a row are the activation's name."""
+    """Yield the table of steps, grouped by module; the title of a group and the name of a row form the activation's name."""
     letters = _letters(view)
     spare = {name: 1 + _FIRST.index(name) if len(letters) > 1 else 0 for name in STATISTICS}
     numbers = [Column(f"{title} {letter}".strip(), spare=spare[name]) for name, title in STATISTICS.items() for letter in letters]
@@ -168,7 +168,7 @@ def _table(view: TraceView, traced: TracedBatch) -> Iterator[Table]:
 
 
 def _reach(traced: TracedBatch) -> float:
-    """The largest absolute value of a batch."""
+    """Return the largest finite absolute value of a batch, or 1 if there is none or it is 0."""
     ends = (end for step in traced.steps for side in step.sides if side for end in (-side.least, side.most))
     return max((end for end in ends if math.isfinite(end)), default=0.0) or 1.0
 
@@ -184,10 +184,10 @@ def _row(step: TracedStep, reach: float) -> Row:
 
 
 def _range(side: Statistics | None, reach: float) -> tuple[float, float, float, float] | None:
-    """Least value, mean ± deviation and largest value in percent, on a scale of asinh x from −`reach` to `reach`.
+    """Return smallest value, mean ± deviation and largest value in percent, on a scale of asinh x from −`reach` to `reach`.
 
-    asinh x is x near zero and ± ln 2|x| far from it, so that small and large activations are seen on one scale. What is not finite
-    has no range.
+    asinh x is approximately x near zero and ± ln 2|x| far from it, so that small and large activations are visible on one scale.
+    None is returned if there are no statistics or one of them is not finite.
     """
     if side is None or not all(map(math.isfinite, (side.least, side.most, side.deviation))):
         return None

@@ -1,4 +1,4 @@
-"""A trace, or two, as rows for programs: one an activation and batch. A pure function of the view."""
+"""Rows of one trace or two for programs, one for each activation and batch. A pure function of the view."""
 
 import math
 from dataclasses import asdict
@@ -11,16 +11,17 @@ from conformance.report.trace.trace_view import Statistics, TracedBatch, TracedS
 
 
 def rows(view: TraceView) -> list[dict[str, Any]]:
-    """Plain values for JSON.
+    """Return one row of JSON values for each activation and batch.
 
-    Texts of the first trace, in four digits (`-` where it does not show it), then the numbers of every trace under `sides` (null
-    where it does not), and with the scores of a masked-LM head the `predictions` for each `[MASK]`.
+    The statistics of the first trace are texts with four significant digits (`-` if the trace does not expose the activation).
+    `sides` has the numbers of every trace (null if not exposed), and rows with the scores of a masked-LM head have `predictions`
+    for each `[MASK]`.
     """
     return [_row(view, traced, step) for traced in view.batches for step in traced.steps]
 
 
 def _side(name: str, side: Statistics) -> dict[str, Any]:
-    """JSON has no word for what is not finite, as the square of a number that is too large: null."""
+    """Return the statistics of one trace; values that are not finite, for example after overflow of a square, are null in JSON."""
     return {"name": name, **{n: value if math.isfinite(value) else None for n, value in asdict(side).items()}}
 
 

@@ -1,4 +1,4 @@
-"""What an input becomes, step by step, in one trace or in two of the same inputs. Pure functions of traces."""
+"""Statistics of every step for one trace, or for two on the same inputs. Pure functions of traces."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from conformance.oracle import Network
 from conformance.report.document import Token
 from conformance.report.trace.predictions import MASK, Prediction, predictions
 
-Reader = Callable[[Path | None, Batch], list[list[str]] | None]  # the token of each id, or None without a tokenizer
+Reader = Callable[[Path | None, Batch], list[list[str]] | None]  # returns the text of each token id, or None without a tokenizer
 
 STATISTICS_NOTE = (
     "Statistics are over real tokens, not padding (in attention: real keys of real queries); where an activation has none, over "
@@ -28,12 +28,14 @@ STATISTICS_NOTE = (
 
 @dataclass(frozen=True)
 class Statistics:
-    """Of the elements x that are judged, of all where none is.
+    """Statistics of the judged elements x of an activation, or of all elements if none is judged.
 
     Attributes:
-        mean, deviation: of x; the deviation is that of the population, √mean((x − mean)²).
-        least, most: the extremes.
-        rms: the norm, √mean(x²).
+        mean: mean of x.
+        deviation: population standard deviation, √mean((x − mean)²).
+        least: smallest element.
+        most: largest element.
+        rms: root mean square, √mean(x²).
     """
 
     mean: float
@@ -45,13 +47,13 @@ class Statistics:
 
 @dataclass(frozen=True)
 class TracedStep:
-    """One activation.
+    """One activation of a trace, or of two.
 
     Attributes:
-        row: its row in the table of activations: name, equation, axes, parents.
-        shape: its lengths, one an axis.
-        sides: statistics, one a trace; None where the trace does not have it.
-        largest: the largest difference between two traces at what is judged; None where there are not two.
+        row: entry in the table of activations, with name, equation, axes and parents.
+        shape: length of each axis.
+        sides: statistics for each trace; None for a trace that does not expose the activation.
+        largest: largest absolute difference between two traces over the judged elements; None unless two traces expose it.
     """
 
     row: Activation
@@ -62,7 +64,7 @@ class TracedStep:
 
 @dataclass(frozen=True)
 class TracedBatch:
-    """One batch: its tokens, a row each, the steps in the order of computation, and the predictions for each `[MASK]`."""
+    """A batch with its tokens row by row, its steps in the order of computation, and the predictions for each `[MASK]`."""
 
     name: str
     batch: Batch
@@ -73,15 +75,17 @@ class TracedBatch:
 
 @dataclass(frozen=True)
 class TraceView:
-    """What is shown of one trace, or of two.
+    """The data shown of one trace, or of two side by side.
 
     Attributes:
-        names: of the implementations, one a trace.
-        settings: device and format, one a trace.
-        golden: what the network is called.
-        table: the activations that one of the batches defines, by name.
-        shown: the names that each trace has.
-        tokenized: whether tokens are reported, or ids.
+        names: name of the implementation of each trace.
+        settings: device and format of each trace.
+        golden: name of the network.
+        architecture: architecture of the network.
+        table: all activations that any of the batches defines, by name.
+        shown: names of the activations that each trace exposes.
+        batches: the batches.
+        tokenized: whether the texts of tokens are known; otherwise ids are shown.
     """
 
     names: tuple[str, ...]
@@ -95,10 +99,14 @@ class TraceView:
 
 
 def trace_view(*traces: Trace, reader: Reader = words) -> TraceView:
-    """The view of one trace, or of two side by side; `reader` returns the tokens of ids.
+    """Return the view of one trace, or of two side by side.
+
+    Args:
+        traces: one trace or two.
+        reader: function that returns the texts of a batch's token ids, given the folder of the tokenizer.
 
     Raises:
-        UsageError: two did not run on the same inputs.
+        UsageError: two traces did not run on the same inputs.
     """
     first = traces[0]
     for other in traces[1:]:
@@ -168,7 +176,7 @@ def _largest(sides: list[Array | None]) -> float | None:
 
 
 def rendered(value: float | None) -> str:
-    """A number in three digits and at most eight characters; `-` for none."""
+    """Return a number with about three significant digits in at most eight characters; `-` for None."""
     if value is None:
         return "-"
     size = abs(value)

@@ -1,11 +1,11 @@
 "use strict";
-// Nothing here is needed to read the page: filters whose state lives in the address, and buttons that copy.
+// The page is readable without this script, which adds filters, with their state in the address, and copy buttons.
 
 const form = document.querySelector(".controls");
 const cases = [...document.querySelectorAll("[data-name]")];
 const fields = form ? [...form.elements].filter((field) => field.name) : [];
 
-// The address's fragment is `#target&name=value&…`: an anchor, filters, or both.
+// The fragment of the address is `#target&name=value&…`: an anchor, filters, or both.
 function address() {
   const parts = location.hash.slice(1).split("&").filter(Boolean);
   const filters = new URLSearchParams(parts.filter((part) => part.includes("=")).join("&"));
@@ -60,7 +60,7 @@ if (form) {
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("reset", () => setTimeout(remember));
 }
-// What is folded is printed too.
+// Unfold all details for printing, and fold them again afterwards.
 let folded = [];
 addEventListener("beforeprint", () => {
   folded = [...document.querySelectorAll("details:not([open])")];
@@ -87,7 +87,7 @@ if (navigator.clipboard || document.execCommand) {
   }
 }
 
-// A page from a file is no secure context everywhere, so the old way is kept behind the new one.
+// Some browsers do not treat a page opened from a file as a secure context; fall back to the older copy command there.
 async function copied(code) {
   try {
     await navigator.clipboard.writeText(code.textContent);
