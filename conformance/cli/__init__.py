@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("results", nargs="+", type=Path)
     _add_output(report, ".txt, .md, .xml, .json or .html")
     trace = command(
-        "trace", "show an input's way through a network: tokens, and the shape, equation and statistics of each activation"
+        "trace", "show how an input flows through a network: tokens, and the shape, equation and statistics of each activation"
     )
     _add_trace(trace)
     _add_diagnose(command("diagnose", "find the faults that explain the final outputs of a closed system, given its checkpoint"))

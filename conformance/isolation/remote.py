@@ -44,7 +44,7 @@ from conformance.model.pretraining import PretrainingCorpus, PretrainingData
 from conformance.model.training import Training
 
 S = TypeVar("S", bound=Said)
-Method = Callable[..., Reply]  # of CandidateWork
+Method = Callable[..., Reply]  # a method of CandidateWork
 
 _OF_THE_PROCESS = (CandidateWork.enter, CandidateWork.leave)  # can be asked whichever runner the worker has prepared
 _OF_A_CALL = (CandidateWork.next, CandidateWork.read)

@@ -28,7 +28,7 @@ from conformance.oracle.equations import EQUATIONS
 from conformance.oracle.step import Site
 
 Evidence = Literal["value", "shape", "name", "tie", "absent"]
-Choice = Mapping[str, Source]  # by Hugging Face's name of the parameter in layer 0
+Choice = Mapping[str, Source]  # sources by Hugging Face's names of the parameters in layer 0
 WORDS = "bert.embeddings.word_embeddings.weight"
 DECODER = "cls.predictions.decoder.weight"  # Hugging Face's name of the second use of the word embeddings
 

@@ -308,7 +308,7 @@ BAD = {
     "nan.json": ('{"input_ids": [[1]], "embedding": [[NaN, "..."]]}', "it is not finite"),
     "nothing.json": ('{"input_ids": [[1]], "embedding": [["..."]]}', "no number of the outputs is known"),
     "ids.json": ('{"input_ids": [[1, 960]], "embedding": [["..."]]}', "input_ids[0, 1] is 960"),
-    "inputs.json": ('{"embedding": [[0.1, "..."]]}', "inputs are needed"),
+    "inputs.json": ('{"embedding": [[0.1, "..."]]}', "give inputs in exactly one place"),
     "logits.json": ('{"input_ids": [[1]], "logits": [[0.1, 0.2, 0.3]]}', "say which"),
     "parts.json": ('{"input_ids": [[1]], "embedding": {"values": [[0.1]], "features": [32]}}', "from 0 to 31"),
     "axis.json": ('{"input_ids": [[1]], "embedding": {"values": [[0.1]], "keys": [3]}}', "embedding has no keys"),

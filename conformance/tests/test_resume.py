@@ -56,7 +56,7 @@ def test_resume_runs_only_missing_checks_and_says_so(tmp_path: Path, capsys: pyt
     assert records(tmp_path) == before
     assert file.read_bytes().startswith(b"".join(lines[:first]))
     assert main([*RUN, "--out", str(tmp_path), "--resume"]) == 0
-    assert "2 checks are in" in capsys.readouterr().err
+    assert "2 checks are already in" in capsys.readouterr().err
     assert records(tmp_path) == before
 
 
