@@ -11,6 +11,7 @@ from conformance.names import nearest
 # Module names by group; modules are imported on demand, and those that do not need the oracle come first.
 GROUPS: Mapping[str, str] = {
     "outcome": "outcomes",
+    "term": "terms",
     "check": "checks",
     "golden": "goldens",
     "candidate": "candidates",

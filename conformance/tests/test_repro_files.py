@@ -226,6 +226,17 @@ def test_an_invalid_shard_is_refused(shard: str, tmp_path: Path, capsys: pytest.
     assert "expected K/N" in capsys.readouterr().err
 
 
+def test_the_script_of_a_function_in_a_file_reproduces_the_failure(tmp_path: Path) -> None:
+    adaptor = tmp_path / "adaptor.py"
+    adaptor.write_text(
+        f"from {HERE} import halved\n\ndef made(checkpoint, device, dtype):\n    return halved.prepare(checkpoint, device, dtype)\n"
+    )
+    assert main(["run", "-i", f"{adaptor}:made", "--golden", "tiny", "--out", str(tmp_path)]) == 1
+    done = subprocess.run([sys.executable, _left(tmp_path, ".py")], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "off by" in done.stdout
+
+
 NAMES = st.one_of(
     st.text(max_size=60),
     st.sampled_from(
@@ -268,9 +279,9 @@ def test_a_script_and_a_patch_parse_and_contain_names_only_as_string_literals(na
 
 
 CALLS = {
-    "sys.path.insert", "load_golden", "load_directory", "Path", "candidate.prepare", "dict", "runner", "Batch.of", "run",
+    "sys.path.insert", "load_golden", "load_directory", "Path", "prepare", "dict", "runner", "Batch.of", "run",
     "float", "print", "abs", "SystemExit", "getattr", "prepared",
-    "importlib.import_module", "Batch.of(inputs).on",
+    "importlib.import_module", "runpy.run_path", "Batch.of(inputs).on",
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import sys
 from keyword import iskeyword
+from pathlib import Path
 from typing import Any
 
 from conformance.candidates.registry import described_by, load, registered
@@ -18,6 +19,9 @@ def imported(name: str, implementation: str | Any) -> str:
     if not path:
         return f"candidate = ...  # {printable(name)}: no module holds it by a name, so put here what makes it"
     first, *rest = path.split(".")
+    if module.endswith(".py"):
+        found = f"runpy.run_path({str(Path(module).resolve())!r})[{first!r}]"
+        return f"import runpy\ncandidate = {'.'.join((found, *rest))}"
     if not all(part.isidentifier() and not iskeyword(part) for part in (*module.split("."), first, *rest)):
         found = f"importlib.import_module({module!r})"
         for part in (first, *rest):

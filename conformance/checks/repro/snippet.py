@@ -56,6 +56,7 @@ def _imports(case: Case, network: str, implementation: str | Any, found: Counter
     yield 'sys.path.insert(0, "")  # what lies in the folder that this is run from'
     yield f"from conformance import Batch, {loader}"
     yield imported(case.implementation, implementation)
+    yield 'prepare = getattr(candidate, "prepare", candidate)  # a function is used as prepare()'
 
 
 _PREPARED = ["runner = prepared()"]
@@ -71,7 +72,7 @@ def _prepared(case: Case, network: str, device: str, *, masks: bool, afresh: boo
         "    return dict(runner(batch))",
     ]
     plain = ["def run(**inputs):", f"    return dict(runner(Batch.of(inputs).on({device!r})))"]
-    prepare = f"candidate.prepare({checkpoint}, {case.device!r}, {case.dtype!r})"
+    prepare = f"prepare({checkpoint}, {case.device!r}, {case.dtype!r})"
     runner = ["def prepared():", f"    return {prepare}", "", "", *_PREPARED] if afresh else [f"runner = {prepare}"]
     return [*runner, "", "", *(call if masks else plain), "", ""]
 

@@ -86,7 +86,7 @@ def _failures(failed: Sequence[ActivationRecord], activations: Sequence[Activati
     worst = _worst(failed)
     yield from tabled(("origin", "local rms", "max", "limit", "global rms"), [("", [_numbers(a) for a in worst])])
     if len(failed) > len(worst):
-        yield Paragraph(f"and {len(failed) - len(worst)} more origins in the results file")
+        yield Paragraph(f"origins that are only in the results file: {len(failed) - len(worst)}")
     layers = layers_of(activations)
     yield from (Paragraph(text) for text in _reasons(failed, worst, layers))
     items = tuple(tuple(rendered(finding, layers)) for finding in mistakes(activations))

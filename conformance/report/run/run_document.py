@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from conformance.glossary.terms import TERMS
 from conformance.report.document import (
     Abridged,
     Block,
@@ -29,15 +30,9 @@ from conformance.results.to_records import activation_records, check_record, foo
 Cases = list[CaseRecords]
 
 _ERRORS = (
-    Heading("how errors are measured", "in units of σ, the standard deviation of a correct implementation's rounding error"),
+    Heading("how errors are measured", "`bert-conformance explain TERM` has more"),
     Lists(
-        (
-            ("local rms, max", ("of the error of one step, given the candidate's own inputs to it",)),
-            ("limit", ("of the local rms",)),
-            ("global rms", ("of the error that has accumulated since the token ids",)),
-            ("amplitude", ("how much of the named mistake the error contains, 1 being all of it",)),
-            ("z", ("the amplitude in units of its own standard deviation under rounding",)),
-        )
+        tuple((name, (TERMS[name].meaning,)) for name in ("sigma", "origin", "local rms", "limit", "global rms", "amplitude", "z"))
     ),
 )
 
