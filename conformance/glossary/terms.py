@@ -25,12 +25,12 @@ TERMS: Mapping[str, Term] = {
     "sigma": Term(
         "the unit of errors, σ: the standard deviation of a correct implementation's rounding error, element by element",
         (
-            "Derived from the floating-point format, the order of operations and the accuracy of library functions; no tolerance is set.",
+            "It is derived from the floating-point format and the accuracy of library functions; no tolerance is set by hand.",
             "A correct candidate has an RMS of about 0.3 to 2 σ.",
         ),
     ),
     "origin": Term(
-        "an activation that is wrong for the candidate's own inputs to it: the error begins there, or in a hidden step before it",
+        "an activation that is wrong for the candidate's own inputs to it: an error begins there, or in hidden steps before it",
         (
             "The inputs are the nearest earlier activations that the candidate exposes.",
             "Origins are sorted by how far they exceed their limits, largest first.",
@@ -49,10 +49,8 @@ TERMS: Mapping[str, Term] = {
         ("It is not judged. If it is large and the local error is small, the mistake is at an earlier step.",),
     ),
     "amplitude": Term(
-        "the share of the named mistake's effect that the error contains: 1 if the mistake is present, 0 if it is absent",
-        (
-            "a = <r,d>/<d,d>, r the residual and d the effect of the mistake, with <x,y> = Σ x y / (σ² + b²), b the bound of deterministic errors.",
-        ),
+        "the share of the mistake's effect that the error contains: 1 if it is present, 0 if it is absent",
+        ("a = <r,d>/<d,d> with the residual r, the effect d of the mistake, and <x,y> = Σ x y / σ².",),
     ),
     "z": Term(
         "the amplitude in units of its own standard deviation under rounding alone",

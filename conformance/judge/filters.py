@@ -180,8 +180,8 @@ def _as_right(direction: Direction, parameter: Parameter, found: Projection) -> 
 def started(direction: Direction, actual: Array, noise: Noise) -> Estimate | None:
     """Return a first estimate of a parameter, of unknown deviation; None for a fault without a parameter or without an effect.
 
-    The estimate is the usual wrong value, or, if it leaves less of the residual, the value that linear interpolation between the
-    correct and the usual value gives.
+    The estimate is the value that leaves least of the residual: the usual wrong value, the one that linear interpolation between
+    the correct and the usual value gives, or, if that lies beyond the least sensible value, one of three on the way there.
     """
     parameter, usual = direction.parameter, direction.usual
     if parameter is None or usual is None:
@@ -189,14 +189,14 @@ def started(direction: Direction, actual: Array, noise: Noise) -> Estimate | Non
     step, residual = direction.base.steps[direction.step], actual - direction.base.value
     right, wrong = parameter.right(step), parameter.wrong(step)
     value = right + _least_squares(residual, direction.changed, noise)[0] * (wrong - right)
-    other = direction.applied(value) if value > parameter.least else None
+    others = [value] if value > parameter.least else [parameter.least + (right - parameter.least) / 2.0**k for k in (1, 2, 3)]
 
     def left(segment: Segment) -> float:
         residual = actual - segment.value
         return float(np.vdot(noise.precision * residual, residual))
 
-    is_usual = other is None or not left(other) < left(usual)
-    return Estimate(parameter.name, right, wrong, wrong if is_usual else value, math.inf)
+    sizes = {wrong: left(usual)} | {v: left(found) for v in others if (found := direction.applied(v)) is not None}
+    return Estimate(parameter.name, right, wrong, min(sizes, key=sizes.__getitem__), math.inf)
 
 
 def fitted(direction: Direction, parameter: Parameter, actual: Array, noise_of: NoiseOf, start: float) -> Estimate:

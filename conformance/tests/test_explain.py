@@ -10,6 +10,7 @@ from conformance.diagnosis.inputs import MISTAKES
 from conformance.errors import UnknownNameError
 from conformance.glossary.index import GROUPS, entries, summaries
 from conformance.glossary.known_faults import known_faults
+from conformance.glossary.terms import TERMS
 from conformance.goldens.recipes import RECIPES
 from conformance.model.activations import table
 from conformance.numerics.arithmetic import hypotheses
@@ -18,6 +19,7 @@ from conformance.results.outcomes import ORDER
 
 NAMES = {
     "outcome": ORDER,
+    "term": tuple(TERMS),
     "check": tuple(CHECKS),
     "golden": tuple(RECIPES),
     "candidate": ("cmd", "trace"),
@@ -83,3 +85,9 @@ def test_the_command_prints_each_format(capsys: pytest.CaptureFixture[str]) -> N
 def test_an_unknown_name_ends_with_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "no-such-name"]) == 2
     assert "no-such-name" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("written", "name"), [("σ", "sigma"), ("Z", "z"), ("global rms", "global rms"), ("max", "local rms")])
+def test_a_term_is_found_as_reports_write_it(written: str, name: str) -> None:
+    (entry,) = entries(written)
+    assert (entry.group, entry.name) == ("term", name)
