@@ -87,8 +87,8 @@ def counts(scaled: Captured) -> Histogram:
     bins = round(2.0 * REACH / STEP)
     with np.errstate(over="ignore"):
         index = scaled.astype(np.float32).ravel()
-    index += np.float32(REACH + STEP)  # one bin more, so that truncation rounds down
-    index *= np.float32(1.0 / STEP)
+        index += np.float32(REACH + STEP)  # one bin more, so that truncation rounds down
+        index *= np.float32(1.0 / STEP)
     np.fmin(index, np.float32(bins + 1), out=index)
     np.maximum(index, np.float32(0.0), out=index)
     return np.bincount(index.astype(np.uint8), minlength=bins + 2)
