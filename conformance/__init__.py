@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from conformance.candidates.module_runner import ModuleRunner
     from conformance.candidates.output_map import OutputMap
     from conformance.candidates.recorded import RecordedTrace
-    from conformance.candidates.registry import Implementation
+    from conformance.candidates.registry import Implementation, load_implementation
     from conformance.candidates.steps import captured_step
     from conformance.candidates.torch_implementation import TorchImplementation
     from conformance.checks.check_candidate import check
@@ -99,7 +99,7 @@ _PUBLIC = {
     "checks.check_candidate": ("check",),
     "checks.trace": ("Trace", "trace"),
     "candidates.module_runner": ("ModuleRunner",),
-    "candidates.registry": ("Implementation",),
+    "candidates.registry": ("Implementation", "load_implementation"),
     "candidates.recorded": ("RecordedTrace",),
     "candidates.steps": ("captured_step",),
     "model.pretraining": ("PretrainingConventions", "PretrainingCorpus", "PretrainingData"),
@@ -150,6 +150,7 @@ __all__ = [
     "interleaved",
     "load_directory",
     "load_golden",
+    "load_implementation",
     "parametrize_with_checks",
     "per_head",
     "permuted",

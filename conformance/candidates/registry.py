@@ -173,7 +173,7 @@ def _described(entry: metadata.EntryPoint) -> Registered:
     return Registered(entry.name, name, version, entry.value)
 
 
-def load(implementation: str | Any) -> Implementation:
+def load_implementation(implementation: str | Any) -> Implementation:
     """Return the implementation with a name, or the one made of an object (`as_implementation`).
 
     A name is a registered name, `cmd:` followed by the command line of a program, the path of an exported program or of a recorded
@@ -183,6 +183,11 @@ def load(implementation: str | Any) -> Implementation:
         UnknownNameError: there is no implementation of that name; the message lists the nearest names.
         UsageError: the object is not an implementation.
         PluginError: its import failed.
+
+    Example:
+        >>> runner = load_implementation("making-bert").prepare(load_golden("tiny").checkpoint, "cpu", "float32")
+        >>> "embeddings.LayerNorm" in dict(runner(Batch.of({"input_ids": [[1, 2, 3]]}).on("cpu")))
+        True
     """
     if not isinstance(implementation, str):
         return as_implementation(implementation)

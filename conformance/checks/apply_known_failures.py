@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from conformance.candidates.registry import Implementation, load
+from conformance.candidates.registry import Implementation, load_implementation
 from conformance.checks.known_failures import KnownFailure, read, require_existing
 from conformance.errors import ConformanceError, UsageError
 from conformance.judge.evidence import Verdict
@@ -15,7 +15,9 @@ from conformance.results.result import Result
 Load = Callable[[Any], Implementation]
 
 
-def apply_known_failures(result: Result, implementation: str | Any, entries: Sequence[KnownFailure], load: Load = load) -> Result:
+def apply_known_failures(
+    result: Result, implementation: str | Any, entries: Sequence[KnownFailure], load: Load = load_implementation
+) -> Result:
     """Return the result after applying these entries and those of the candidate's own file of known failures.
 
     The outcome is `error` if the candidate's file cannot be read or names something that does not exist.
@@ -34,7 +36,7 @@ def apply_known_failures(result: Result, implementation: str | Any, entries: Seq
         return replace(result, outcome="error", reason=str(error), exit_code=error.exit_code)
 
 
-def declared(implementation: str | Any, load: Load = load) -> list[KnownFailure]:
+def declared(implementation: str | Any, load: Load = load_implementation) -> list[KnownFailure]:
     """Return the entries of the file to which a candidate's attribute `known_failures` points.
 
     The list is empty if the candidate has no such attribute, or cannot be loaded, which is reported when it is run.
@@ -43,7 +45,7 @@ def declared(implementation: str | Any, load: Load = load) -> list[KnownFailure]
         UsageError: if the file cannot be read.
     """
     try:
-        candidate = load(implementation)
+        candidate = load_implementation(implementation)
     except ConformanceError:
         return []
     path = getattr(candidate, "known_failures", None)

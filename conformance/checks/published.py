@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.candidates.registry import Implementation, load, name_of
+from conformance.candidates.registry import Implementation, load_implementation, name_of
 from conformance.checks.catalogue import PUBLISHED
 from conformance.checks.placement import functions_of
 from conformance.checks.trace import record
@@ -93,7 +93,7 @@ def check_published(
     device: str,
     dtype: str,
     runs: int = 1,
-    load: Callable[[Any], Implementation] = load,
+    load: Callable[[Any], Implementation] = load_implementation,
 ) -> Result:
     """Judge whether a candidate reproduces the published values and return the result; no exception is raised.
 
@@ -109,7 +109,7 @@ def check_published(
     case = Case(name_of(implementation), golden.name, device, dtype, CHECK)
 
     def judged() -> Termination:
-        _require(load(implementation), golden, published, device, dtype, share(runs))
+        _require(load_implementation(implementation), golden, published, device, dtype, share(runs))
         return Termination("pass")
 
     def result() -> Result:

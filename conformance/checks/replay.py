@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from conformance.candidates.registry import Implementation, load
+from conformance.candidates.registry import Implementation, load_implementation
 from conformance.checks.catalogue import PUBLISHED, named
 from conformance.checks.published import check_published, published_of
 from conformance.checks.run_check import run
@@ -109,7 +109,7 @@ def _network(golden: str, headers: Sequence[Header]) -> str:
     return next((recorded_as(golden, source) for source in sources), golden)
 
 
-def run_again(failure: Failure, load: Callable[[str], Implementation] = load) -> Result:
+def run_again(failure: Failure, load: Callable[[str], Implementation] = load_implementation) -> Result:
     """Run a failed check again: a law on its example only, a judgement on the failure's batches or, without any, the golden's.
 
     Args:

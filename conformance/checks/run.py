@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
-from conformance.candidates.registry import Implementation, load, name_of
+from conformance.candidates.registry import Implementation, load_implementation, name_of
 from conformance.candidates.stream import pairs
 from conformance.candidates.torch_state import restored
 from conformance.checks.integrity import unaltered
@@ -79,7 +79,7 @@ def _opened(implementation: str | Any, golden: str | Golden, case: Case, require
         raise UsageError(f"a golden is a name or what golden_of() makes, not {golden!r}")
     measure_early(case.device)
     with waiting():
-        return load(implementation), golden
+        return load_implementation(implementation), golden
 
 
 def _judged(

@@ -42,7 +42,7 @@ def run(
         plan: the extent of the search and of the judgement.
         known: examples to try first.
         require: patterns of activations that must be observed.
-        load: returns the candidate for a name or an object; `candidates.registry.load` by default.
+        load: returns the candidate for a name or an object; `candidates.registry.load_implementation` by default.
     """
     from conformance.candidates import registry
     from conformance.candidates.registry import name_of
@@ -55,7 +55,7 @@ def run(
     case = Case(name_of(implementation), golden if isinstance(golden, str) else golden.name, device, dtype, check.name)
 
     def opened() -> "tuple[Implementation, Golden]":
-        return (load or registry.load)(implementation), open_golden(golden) if isinstance(golden, str) else golden
+        return (load or registry.load_implementation)(implementation), open_golden(golden) if isinstance(golden, str) else golden
 
     start = time.perf_counter()
     found = run_guarded(opened)

@@ -11,7 +11,7 @@ import torch
 from conformance import __version__
 from conformance.candidates.recorded import form
 from conformance.candidates.recorded.network import require_its_checkpoint
-from conformance.candidates.registry import Runner, load, name_of
+from conformance.candidates.registry import Runner, load_implementation, name_of
 from conformance.candidates.stream import pairs
 from conformance.candidates.torch_state import restored
 from conformance.checks.placement import inputs_device, require_place
@@ -109,7 +109,7 @@ def record(implementation: object, golden: Golden, device: str, dtype: str) -> T
         Unsupported: if the candidate does not support the case.
         Unavailable: if this machine has no such device.
     """
-    candidate = load(implementation)
+    candidate = load_implementation(implementation)
     checkpoint = golden.checkpoint
     format_named(dtype)
     require_place(candidate, device)

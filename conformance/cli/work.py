@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import cache
 
 from conformance.candidates.recorded import trace_of
-from conformance.candidates.registry import Implementation, load
+from conformance.candidates.registry import Implementation, load_implementation
 from conformance.checks.apply_known_failures import apply_known_failures
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.published import CHECK, check_published, published_of
@@ -29,7 +29,7 @@ class Work:
         load: returns a candidate by its name.
     """
 
-    def __init__(self, session: Session, runs: int, load: Callable[[str], Implementation] = load) -> None:
+    def __init__(self, session: Session, runs: int, load: Callable[[str], Implementation] = load_implementation) -> None:
         """Measure the accuracy of the machine before the import of a candidate can change torch's settings."""
         self._session, self._runs, self._load = session, runs, load
         measure_early(session.device)
@@ -88,7 +88,7 @@ def is_instrumented(worker: WorkerProcess | None, name: str) -> bool:
     The candidate is loaded in the worker, or in this process if there is none.
     """
     try:
-        candidate = loading_in(worker)(name) if worker else load(name)
+        candidate = loading_in(worker)(name) if worker else load_implementation(name)
         return candidate.is_instrumented if isinstance(candidate, RemoteCandidate) else hasattr(candidate, "unobserved")
     except ConformanceError:  # reported when it is run
         return False

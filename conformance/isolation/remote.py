@@ -54,7 +54,7 @@ class RemoteCandidate(Isolated):
     """A candidate that is loaded by name in a worker.
 
     Raises:
-        ConformanceError: raised by `candidates.registry.load` in the worker if the candidate cannot be loaded.
+        ConformanceError: raised by `candidates.registry.load_implementation` in the worker if the candidate cannot be loaded.
         CandidateTimeout, CandidateCrash: the import of the candidate does not end, or ends the process.
 
     Example:

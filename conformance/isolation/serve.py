@@ -12,7 +12,7 @@ import numpy as np
 
 from conformance.candidates import capture
 from conformance.candidates.arrays import Described, described
-from conformance.candidates.registry import load
+from conformance.candidates.registry import load_implementation
 from conformance.candidates.stream import pairs
 from conformance.checks.backward import backward_pass
 from conformance.checks.data.asking import epoch_of, require_data
@@ -89,7 +89,7 @@ class CandidateWork:
 
     def load(self, name: str) -> Reply:
         """Import the candidate of that name; return its `Traits`."""
-        self._candidate = load(name)
+        self._candidate = load_implementation(name)
         path = self._trait("known_failures")
         traits = Traits(
             self._form(unobserved=True) is not self._candidate,

@@ -198,5 +198,5 @@ def test_first_calls_are_made_before_a_candidate_is_imported(tmp_path: Path) -> 
     made = "from conformance.numerics.first_calls import make_first_calls\nassert make_first_calls.cache_info().currsize == 1\n"
     (tmp_path / "imported.py").write_text(made + "def prepare(checkpoint, device, dtype): return None\n")
     before = "from conformance.numerics.first_calls import make_first_calls\nassert make_first_calls.cache_info().currsize == 0\n"
-    program = before + "from conformance.candidates.registry import load\nload('imported:prepare')"
+    program = before + "from conformance.candidates.registry import load_implementation\nload_implementation('imported:prepare')"
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)

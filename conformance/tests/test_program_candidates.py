@@ -209,7 +209,7 @@ def test_a_failure_of_a_program_is_replayed_and_its_script_contains_the_command(
     name = python(beside_clients / "numpy_bert.py", "--epsilon", "1e-5")
     assert run(name, tmp_path)[1] == 1
     (left,) = (tmp_path / "failures").glob("*.safetensors")
-    assert f"candidate = Command({name!r})" in left.with_suffix(".py").read_text()
+    assert f"candidate = load_implementation({name!r})" in left.with_suffix(".py").read_text()
     assert main(["replay", str(left)]) == 1
     assert "epsilon" in capsys.readouterr().out
 

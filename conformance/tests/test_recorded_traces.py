@@ -97,7 +97,7 @@ def test_an_altered_activation_is_the_only_failure(tmp_path: Path) -> None:
     results = read_results(tmp_path / "out" / "results.jsonl")
     assert {a.activation for a in results.cases[0].activations if a.role == "origin"} >= {TAMPERED}
     (left,) = (tmp_path / "out" / "failures").glob("*.safetensors")
-    assert f"candidate = RecordedTrace({str(path)!r})" in left.with_suffix(".py").read_text()
+    assert f"candidate = load_implementation({str(path)!r})" in left.with_suffix(".py").read_text()
     assert main(["replay", str(left)]) == 1
 
 

@@ -97,7 +97,7 @@ def test_the_script_reproduces_the_failure_without_the_suite(name: str, left: Pa
     allowed = (
         "import sys",
         "import torch",
-        "from conformance import Batch, load_golden",
+        "from conformance import Batch, load_golden, load_implementation",
         "from conformance.checks.laws.vocabulary import VOCABULARY",
     )
     assert set(imports) <= set(allowed)
@@ -231,8 +231,16 @@ def test_the_script_of_a_function_in_a_file_reproduces_the_failure(tmp_path: Pat
     adaptor.write_text(
         f"from {HERE} import halved\n\ndef made(checkpoint, device, dtype):\n    return halved.prepare(checkpoint, device, dtype)\n"
     )
-    assert main(["run", "-i", f"{adaptor}:made", "--golden", "tiny", "--out", str(tmp_path)]) == 1
-    done = subprocess.run([sys.executable, _left(tmp_path, ".py")], capture_output=True, text=True)
+    _assert_the_script_fails(f"{adaptor}:made", tmp_path)
+
+
+def test_the_script_of_a_class_of_modules_reproduces_the_failure(tmp_path: Path) -> None:
+    _assert_the_script_fails("conformance.tests.third_party_models.mistaken:FirstNormBert", tmp_path)
+
+
+def _assert_the_script_fails(implementation: str, folder: Path) -> None:
+    assert main(["run", "-i", implementation, "--golden", "tiny", "--out", str(folder)]) == 1
+    done = subprocess.run([sys.executable, _left(folder, ".py")], capture_output=True, text=True)
     assert done.returncode == 1
     assert "off by" in done.stdout
 
@@ -279,9 +287,8 @@ def test_a_script_and_a_patch_parse_and_contain_names_only_as_string_literals(na
 
 
 CALLS = {
-    "sys.path.insert", "load_golden", "load_directory", "Path", "prepare", "dict", "runner", "Batch.of", "run",
-    "float", "print", "abs", "SystemExit", "getattr", "prepared",
-    "importlib.import_module", "runpy.run_path", "Batch.of(inputs).on",
+    "sys.path.insert", "load_golden", "load_directory", "load_implementation", "Path", "candidate.prepare", "dict", "runner",
+    "Batch.of", "run", "float", "print", "abs", "SystemExit", "getattr", "prepared", "Batch.of(inputs).on",
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from conformance import Checkpoint, Golden, Result, check, load_golden
-from conformance.candidates.registry import Runner, as_implementation, load, name_of
+from conformance.candidates.registry import Runner, as_implementation, load_implementation, name_of
 from conformance.candidates.stream import pairs
 from conformance.checks.session import prepared, require_support
 from conformance.faults.precision import TF32_BITS
@@ -86,7 +86,7 @@ def _judged(candidate: Any, golden: Golden, dtype: str, earlier: Mapping[str, Ra
     name, found = name_of(candidate), dict[str, Any]()
 
     def yields() -> Termination:
-        opened = load(candidate) if isinstance(candidate, str) else as_implementation(candidate)
+        opened = load_implementation(candidate) if isinstance(candidate, str) else as_implementation(candidate)
         require_support(opened, golden, "cpu", dtype)
         found["runner"] = prepared(opened, golden.checkpoint, "cpu", dtype)
         found["digest"] = digest(found["runner"], golden)

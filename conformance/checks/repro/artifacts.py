@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from conformance.candidates.torch_state import restored
 from conformance.checks.integrity import unaltered
-from conformance.checks.repro.importing import origin
+from conformance.checks.repro.origin import origin
 from conformance.checks.repro.patch import new_test, patch_of
 from conformance.checks.repro.snippet import snippet
 from conformance.checks.search.subject import Subject

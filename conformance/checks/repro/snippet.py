@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from conformance.checks.placement import inputs_device
-from conformance.checks.repro.importing import imported
+from conformance.checks.repro.origin import loadable
 from conformance.goldens.custom_golden import PREFIX
 from conformance.model.batch import Batch
-from conformance.names import printable_lines
+from conformance.names import printable, printable_lines
 from conformance.results.case import Case
 from conformance.results.law_broken import Location, Run
 from conformance.results.result import Counterexample
@@ -54,9 +54,11 @@ def _imports(case: Case, network: str, implementation: str | Any, found: Counter
     if "torch." in found.watch + found.claim or any(run.mask for run in found.runs.values()):
         yield "import torch"
     yield 'sys.path.insert(0, "")  # what lies in the folder that this is run from'
-    yield f"from conformance import Batch, {loader}"
-    yield imported(case.implementation, implementation)
-    yield 'prepare = getattr(candidate, "prepare", candidate)  # a function is used as prepare()'
+    yield f"from conformance import Batch, {loader}, load_implementation"
+    if name := loadable(case.implementation, implementation):
+        yield f"candidate = load_implementation({name!r})"
+    else:
+        yield f"candidate = load_implementation(...)  # {printable(case.implementation)}: no module holds it by a name; insert it"
 
 
 _PREPARED = ["runner = prepared()"]
@@ -72,7 +74,7 @@ def _prepared(case: Case, network: str, device: str, *, masks: bool, afresh: boo
         "    return dict(runner(batch))",
     ]
     plain = ["def run(**inputs):", f"    return dict(runner(Batch.of(inputs).on({device!r})))"]
-    prepare = f"prepare({checkpoint}, {case.device!r}, {case.dtype!r})"
+    prepare = f"candidate.prepare({checkpoint}, {case.device!r}, {case.dtype!r})"
     runner = ["def prepared():", f"    return {prepare}", "", "", *_PREPARED] if afresh else [f"runner = {prepare}"]
     return [*runner, "", "", *(call if masks else plain), "", ""]
 

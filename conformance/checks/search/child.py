@@ -3,7 +3,7 @@
 import multiprocessing
 from typing import Any
 
-from conformance.candidates.registry import load
+from conformance.candidates.registry import load_implementation
 from conformance.checks.search.subject import Subject
 from conformance.errors import CandidateError, ConformanceError, FixtureError, Unsupported
 from conformance.model.batch import Batch
@@ -42,7 +42,7 @@ def answers_in_a_child(subject: Subject, batch: Batch) -> bool:
 def _is_loadable(subject: Subject) -> bool:
     """Return whether the subject's name loads the same candidate."""
     try:
-        return load(subject.name) is subject.candidate
+        return load_implementation(subject.name) is subject.candidate
     except ConformanceError:
         return False
 
@@ -54,7 +54,7 @@ def _ask(sent: bytes) -> Any:
     from conformance.goldens.custom_golden import open_golden
 
     found, golden, device, dtype, arrays = pickle.loads(sent)
-    candidate = load(found) if isinstance(found, str) else found
+    candidate = load_implementation(found) if isinstance(found, str) else found
     subject = Subject.prepared(candidate, open_golden(golden).checkpoint, device, dtype, golden)
     accepted = subject.answers(Batch.of(arrays)) and is_whole(device)
     os._exit(_ACCEPTED if accepted else _REFUSED)
