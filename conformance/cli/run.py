@@ -2,9 +2,10 @@
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from itertools import groupby
 from pathlib import Path
+from typing import Self
 
 from conformance.checks.known_failures import matched
 from conformance.checks.recording import Recording, header_of
@@ -24,6 +25,8 @@ from conformance.results.case import Case
 from conformance.results.file import ResultsFileError
 from conformance.results.result import Result
 
+KEPT = 4  # Number of workers that are kept until their cases run; each holds what its candidate has imported.
+
 
 def run_all(session: Session, out: Path, how: str, *, resume: bool = False) -> int:
     """Run every case, write `results.jsonl` and `report.html` to a folder, and print the report.
@@ -39,10 +42,15 @@ def run_all(session: Session, out: Path, how: str, *, resume: bool = False) -> i
     Returns:
         The exit code.
     """
+    with _Workers(session) as workers:
+        return _run(session, workers, out, how, resume=resume)
+
+
+def _run(session: Session, workers: "_Workers", out: Path, how: str, *, resume: bool) -> int:
     measure_early(session.device)
 
     def asked_in_a_worker(name: str) -> bool:
-        with _worker(session) as worker:
+        with workers.of(name, keep=True) as worker:
             return is_instrumented(worker, name)
 
     everything = cases_of(session, asked_in_a_worker)
@@ -60,7 +68,7 @@ def run_all(session: Session, out: Path, how: str, *, resume: bool = False) -> i
         print(f"resumed: {len(recording.recorded)} checks are already in {path}, {len(cases)} remain", file=sys.stderr)
     try:
         with recording, progress(len(cases)) as shown:
-            for case, result_of in _running(session, cases, len(everything)):
+            for case, result_of in _running(session, workers, cases, len(everything)):
                 # Output of candidates must not be mixed with a report that programs read.
                 with shown.case(case), redirect_stdout(sys.stdout if how == "pretty" else sys.stderr):
                     result = result_of(case)
@@ -85,23 +93,51 @@ def _how_to_go_on(recording: Recording, path: Path) -> str:
     return f"{recorded} of {cases} checks are in {path}; the same command with --resume runs the rest"
 
 
-def _running(session: Session, cases: Sequence[Case], runs: int) -> Iterator[tuple[Case, Callable[[Case], Result]]]:
+def _running(
+    session: Session, workers: "_Workers", cases: Sequence[Case], runs: int
+) -> Iterator[tuple[Case, Callable[[Case], Result]]]:
     """Yield each case with the function that computes its result, while the candidate's worker is running."""
-    for _, theirs in groupby(cases, lambda case: case.implementation):
-        with _worker(session) as worker:
+    for name, theirs in groupby(cases, lambda case: case.implementation):
+        with workers.of(name) as worker:
             work = IsolatedWork(session, runs, worker) if worker else Work(session, runs)
             for case in theirs:
                 yield case, work.result
 
 
-@contextmanager
-def _worker(session: Session) -> Iterator[WorkerProcess | None]:
-    """Open a worker for a candidate; yield None if candidates run in this process."""
-    if session.in_process:
-        yield None
-        return
-    with WorkerProcess(CandidateWork, session.limits, _show) as worker:
-        yield worker
+class _Workers:
+    """The workers of a session, one for each candidate. They end when the context that this object manages is left."""
+
+    def __init__(self, session: Session) -> None:
+        """Store the session; no worker is started yet."""
+        self._session = session
+        self._kept: dict[str, WorkerProcess] = {}
+        self._stack = ExitStack()
+
+    @contextmanager
+    def of(self, name: str, *, keep: bool = False) -> Iterator[WorkerProcess | None]:
+        """Open the worker of a candidate; yield None if candidates run in this process.
+
+        If `keep` is set, the worker is kept for the next call with this name, unless `KEPT` workers are kept already.
+        """
+        if self._session.in_process:
+            yield None
+            return
+        worker = self._kept.pop(name, None) or self._stack.enter_context(WorkerProcess(CandidateWork, self._session.limits, _show))
+        try:
+            yield worker
+        finally:
+            if keep and len(self._kept) < KEPT:
+                self._kept[name] = worker
+            else:
+                worker.close()
+
+    def __enter__(self) -> Self:
+        """Return this object."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the workers that are kept."""
+        self._stack.close()
 
 
 def _show(text: str) -> None:

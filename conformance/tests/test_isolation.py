@@ -339,3 +339,13 @@ def test_a_worker_has_no_network_where_the_system_allows_it_for_any_user() -> No
     for user in ("same", *(["nobody"] if os.getuid() == 0 else [])):
         done = subprocess.run([sys.executable, "-c", code, user], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
+
+
+def test_a_candidate_is_imported_by_one_worker_only(tmp_path: Path) -> None:
+    imports = tmp_path / "imports"
+    (tmp_path / "counted.py").write_text(
+        f"import os\nwith open({str(imports)!r}, 'a') as file:\n    print(os.getpid(), file=file)\n"
+        "from implementations.making_bert import making_bert\n"
+    )
+    assert main(["run", "-i", f"{tmp_path / 'counted.py'}:making_bert", "--golden", "tiny", "--out", str(tmp_path)]) == 0
+    assert len(imports.read_text().split()) == 1
