@@ -45,7 +45,7 @@ def declared(implementation: str | Any, load: Load = load_implementation) -> lis
         UsageError: if the file cannot be read.
     """
     try:
-        candidate = load_implementation(implementation)
+        candidate = load(implementation)
     except ConformanceError:
         return []
     path = getattr(candidate, "known_failures", None)

@@ -109,7 +109,7 @@ def check_published(
     case = Case(name_of(implementation), golden.name, device, dtype, CHECK)
 
     def judged() -> Termination:
-        _require(load_implementation(implementation), golden, published, device, dtype, share(runs))
+        _require(load(implementation), golden, published, device, dtype, share(runs))
         return Termination("pass")
 
     def result() -> Result:
