@@ -61,13 +61,11 @@ def smallest(found: CounterexampleRecord) -> list[str]:
     return lines
 
 
-def exclusions(rendered: Sequence[Sensitivity]) -> list[str]:
-    """Return lines about the mistakes that a pass excludes and cannot exclude; the results file lists every mistake by name."""
-    return [f"{what}: {', '.join(of)}" if of else what for what, of in exclusion_lists(rendered)]
+def exclusion_lists(rendered: Sequence[Sensitivity], *, whole: bool) -> list[tuple[str, tuple[str, ...]]]:
+    """Return pairs of statement and items about the mistakes that a pass excludes and cannot exclude; items may be empty.
 
-
-def exclusion_lists(rendered: Sequence[Sensitivity]) -> list[tuple[str, list[str]]]:
-    """Return pairs of statement and items about the mistakes that a pass excludes and cannot exclude; items may be empty."""
+    The mistakes that have no effect on the inputs are listed if `whole`, and counted otherwise.
+    """
     everywhere = sum(s.separable == s.places for s in rendered)
     some = [
         f"{s.fault} ({s.places - s.separable} of {s.places} steps, expected z = {s.expected_z:.2g} at {s.weakest})"
@@ -82,15 +80,20 @@ def exclusion_lists(rendered: Sequence[Sensitivity]) -> list[tuple[str, list[str
         for s in rendered
         if s.smallest is not None and s.right is not None and s.separable
     ]
-    lists = [
-        (f"not excluded at some steps, where rounding could hide them (expected z below {SEPARABLE_Z:.0f})", some),
-        ("not excluded, since they have no effect on these inputs", unseen),
-        ("parameters confirmed, each ± the smallest deviation that would be detected", numbers),
-    ]
     first = (
         f"excludes {everywhere} of the {len(rendered)} mistakes that have an effect on these inputs, at every step that they change"
     )
-    return ([(first, [])] if rendered else []) + [(what, of) for what, of in lists if of]
+    found = [(first, ())] if rendered else []
+    if some:
+        hidden = f"not excluded at some steps, where rounding could hide them (expected z below {SEPARABLE_Z:.0f})"
+        found.append((hidden, tuple(some)))
+    if unseen and whole:
+        found.append(("not excluded, since they have no effect on these inputs", tuple(unseen)))
+    elif unseen:
+        found.append((f"not excluded: {len(unseen)} mistakes that have no effect on these inputs; the HTML report lists them", ()))
+    if numbers:
+        found.append(("parameters confirmed, each ± the smallest deviation that would be detected", tuple(numbers)))
+    return found
 
 
 def mistakes(activations: Iterable[ActivationRecord]) -> list[Finding]:

@@ -56,7 +56,8 @@ def case_blocks(case: CaseRecords, headers: Sequence[Header] = (), *, close: boo
     elif check.outcome == "pass" and check.median_rms is not None:
         yield Paragraph(_median(check))
         if check.excludes:
-            yield Lists(tuple((what, tuple(of)) for what, of in exclusion_lists(check.excludes)))
+            whole, short = (Lists(tuple(exclusion_lists(check.excludes, whole=whole))) for whole in (True, False))
+            yield Abridged((whole,), (short,))
     if check.outcome == "xfail" and case.activations:
         yield Abridged((Folded("What is known to fail", tuple(_known(case))),))
     yield Abridged(tuple(_details(case, headers)))
