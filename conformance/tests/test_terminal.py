@@ -92,6 +92,14 @@ def test_names_are_not_split(width: int) -> None:
     assert len([name for name in names if name in rendered]) > 15
 
 
+def test_mistakes_without_an_effect_on_the_inputs_are_counted_in_text_and_listed_on_the_page() -> None:
+    unseen = {"class-labels-reversed", "gelu-tanh-constant", "loss-denominator", "next-sentence-order", "padding-word-zeroed"}
+    text, page = TEXTS["text"](everything()), TEXTS["html"](everything())
+    assert f"not excluded: {len(unseen)} mistakes that have no effect" in text
+    assert not [name for name in unseen if name in text]
+    assert [name for name in unseen if name not in page] == []
+
+
 def test_continuation_lines_of_a_paragraph_are_indented_further_than_the_first() -> None:
     wrapped = [text.plain for text in line("what: " + "name, " * 60, indent=2).wrapped(80)]
     assert len(wrapped) > 3
