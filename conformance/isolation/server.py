@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.context import BaseContext
 
+from conformance.errors import UsageError
+
 _PRELOADED = "conformance.isolation.preload"
 
 
@@ -16,7 +18,15 @@ def started_context(*more: str) -> BaseContext:
 
     Args:
         more: additional modules for the fork server to import, if it is started by this call.
+
+    Raises:
+        UsageError: a worker is importing the script that started it, and the script starts workers when it is imported.
     """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise UsageError(
+            "a worker process imports the script that runs the suite, and the script runs it again when it is imported; "
+            'put the call under `if __name__ == "__main__":`'
+        )
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     from multiprocessing import forkserver, resource_tracker

@@ -349,3 +349,13 @@ def test_a_candidate_is_imported_by_one_worker_only(tmp_path: Path) -> None:
     )
     assert main(["run", "-i", f"{tmp_path / 'counted.py'}:making_bert", "--golden", "tiny", "--out", str(tmp_path)]) == 0
     assert len(imports.read_text().split()) == 1
+
+
+def test_a_script_that_runs_the_suite_when_it_is_imported_is_named_as_the_cause(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"from conformance.cli import main\nmain(['run', '-i', 'making-bert', '--golden', 'tiny', '--out', {str(tmp_path)!r}])\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert 'if __name__ == "__main__"' in done.stderr
+    assert "internal error" not in done.stderr
