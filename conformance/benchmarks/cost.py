@@ -103,7 +103,7 @@ def network(layers: int, **settings: Any) -> tuple[Checkpoint, Batch]:
     weights = LazyWeights(stored, lambda name: np.asarray(stored[name], np.float64))
     mask = np.ones((BATCH, LENGTH), np.int64)
     mask[1::2, LENGTH // 2 :] = 0
-    ids = rng.integers(0, architecture.vocab_size, mask.shape)
+    ids = rng.integers(1, architecture.vocab_size, mask.shape)  # 0 is padding, whose gradient some candidates omit
     return Checkpoint(architecture, weights), Batch(ids, np.zeros_like(ids), mask)
 
 

@@ -98,7 +98,7 @@ def _judged(
     judged: Judged = []
     terminations = {}
     asked = passes(candidate, golden, case)
-    hidden = HiddenLayersSearch(case.dtype)
+    hidden = HiddenLayersSearch(case.dtype, case.device, functions)
     try:
         for number, one in enumerate(asked):
             arithmetic = modular(case.dtype, case.device, functions).arithmetic

@@ -11,11 +11,12 @@ from conformance.diagnosis.closed import BlackBox
 from conformance.diagnosis.fitting import Fit, Problem, fitted
 from conformance.diagnosis.hypotheses import FaultPlacement, Forward, placements
 from conformance.diagnosis.inputs import OtherInputs
-from conformance.diagnosis.judgement import Agreement, JudgedForward, Limits, allowed
+from conformance.diagnosis.judgement import Agreement, JudgedForward, allowed
 from conformance.diagnosis.search import beam_of, more, one, rounded, rows_to_search, simpler
 from conformance.diagnosis.search_budget import ELSE, FAULTS, SearchBudget
 from conformance.diagnosis.visible import Detectability, filters
 from conformance.judge.filters import GROSS, project
+from conformance.judge.statistics import Limits
 from conformance.model.checkpoint import Checkpoint, LazyWeights
 from conformance.numerics.arithmetic import Hypothesis, hypotheses
 from conformance.numerics.formats import FORMATS, Array, Format, format_named
@@ -63,13 +64,7 @@ class Trial:
         return len(self.fit.placements) + numbers(self.fit) + (self.inputs is not None)
 
 
-def _end_to_end(dtype: str) -> list[Hypothesis]:
-    """Return the hypotheses for a whole network, without fused arithmetic.
-
-    Fused arithmetic is excluded because no kernel computes all steps of a network without storing results.
-    """
-    every = [h for h in hypotheses(dtype) if h.parents == "as captured"]
-    return [h for h in every if h.arithmetic.rounding != "fused"]
+Legal = Callable[[str], Sequence[Hypothesis]]  # the hypotheses for the name of a format, as `numerics.arithmetic.hypotheses`
 
 
 class BlackBoxCase:
@@ -93,6 +88,7 @@ class BlackBoxCase:
         asked: str | None,
         budget: SearchBudget,
         inputs: Sequence[OtherInputs] = (),
+        legal: Legal = hypotheses,
     ) -> None:
         """Evaluate the correct network.
 
@@ -103,16 +99,25 @@ class BlackBoxCase:
             asked: the pooling that is asked for, which is then the network's first; None if any is possible.
             budget: the budget of the search.
             inputs: inputs that the system may have read instead of the batch.
+            legal: the hypotheses for a format where the system runs.
         """
-        self.budget, self.inputs = budget, inputs
+        self.budget, self.inputs, self._legal = budget, inputs, legal
         self.checkpoint, self.network, self.dtype = checkpoint, network, dtype
         self.storage = format_named(dtype)
         self.right = Forward(network, self.storage)
         self.placements = placements(self.right)
         self.filters = filters(self.placements)
         self.lanes = range(network.reading.lanes) if asked is None else range(1)
-        self.arithmetics = sorted((self._widened(JudgedForward(self.right, h)) for h in _end_to_end(dtype)), key=self.nll)
+        self.arithmetics = sorted((self._widened(JudgedForward(self.right, h)) for h in self._end_to_end(dtype)), key=self.nll)
         self.use(self.arithmetics[0])
+
+    def _end_to_end(self, dtype: str) -> list[Hypothesis]:
+        """Return the hypotheses for a whole network, without fused arithmetic.
+
+        Fused arithmetic is excluded because no kernel computes all steps of a network without storing results.
+        """
+        every = [h for h in self._legal(dtype) if h.parents == "as captured"]
+        return [h for h in every if h.arithmetic.rounding != "fused"]
 
     def _widened(self, judged: JudgedForward) -> JudgedForward:
         """Return a copy with the correlation of errors of different tokens, under each pooling that could be the correct one."""
@@ -294,7 +299,7 @@ class BlackBoxCase:
             if not self.budget.take_one():
                 return
             weights = LazyWeights(self.checkpoint.weights, _rounded(self.checkpoint, other))
-            hypothesis = _end_to_end(other.name)[0]
+            hypothesis = self._end_to_end(other.name)[0]
             some = self._widened(JudgedForward(Forward(replace(part.right.network, weights=weights), other), hypothesis))
             if all(some.largest[pooling_index] > GROSS * self.limits(pooling_index).max for pooling_index in self.lanes):
                 continue
@@ -311,12 +316,15 @@ class BlackBoxCase:
             yield from self._of_inputs(inputs)
 
     def _of_inputs(self, inputs: OtherInputs) -> Iterator[Trial]:
-        """Yield the trials of the correct network on other inputs; none if their longest row refutes them."""
-        network, row = replace(self.network, batch=inputs.batch), int(self.network.batch.mask.sum(1).argmax())
-        alone = JudgedForward(Forward(network.of_rows([row]), self.storage), self.base.hypothesis)
+        """Yield the trials of the correct network on other inputs; none if the longest row that was printed refutes them."""
+        network = replace(self.network, batch=inputs.batch)
         limits = [self.limits(pooling_index) for pooling_index in self.lanes]
-        if all(alone.largest[i] > GROSS * limit.max for i, limit in zip(self.lanes, limits, strict=True)):
-            return
+        printed = np.unique(self.network.reading.rows)
+        if printed[0] >= 0:  # every number belongs to a row
+            longest = printed[self.network.batch.mask[printed].sum(1).argmax()]
+            alone = JudgedForward(Forward(network.of_rows([int(longest)]), self.storage), self.base.hypothesis)
+            if all(alone.largest[i] > GROSS * limit.max for i, limit in zip(self.lanes, limits, strict=True)):
+                return
         forward = Forward(network, self.storage)
         judged = self._widened(JudgedForward(forward, self.base.hypothesis))
         for pooling_index, limit in zip(self.lanes, limits, strict=True):

@@ -209,10 +209,6 @@ class BlackBox(Network):
         leaves = {n: leaf[index] if self.table[n].axes[:1] == ("batch",) else leaf for n, leaf in self.leaves.items()}
         return replace(self, batch=batch, outputs=outputs, leaves=leaves)
 
-    def with_poolings(self, poolings: Sequence[Pooling]) -> "BlackBox":
-        """Return the black box with other poolings."""
-        return replace(self, poolings=tuple(poolings))
-
 
 def last_hidden(layers: int) -> str:
     """Return the name of the last hidden state of a network with this number of layers."""

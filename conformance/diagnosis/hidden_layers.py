@@ -6,8 +6,9 @@ each fault everywhere it can act, in one kind of place, in one layer or at one p
 """
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -21,40 +22,62 @@ from conformance.diagnosis.search_budget import SearchBudget
 from conformance.diagnosis.visible import Detectability, moved_by
 from conformance.judge.cores import on_all_cores
 from conformance.judge.evidence import Explanation, FilterResult, Local
+from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import is_gross, project
 from conformance.judge.observation import Observation
 from conformance.model.checkpoint import Checkpoint
+from conformance.numerics.accuracy import Accuracy
+from conformance.numerics.arithmetic import hypotheses
+from conformance.numerics.formats import Array
 
 # Number of searches of all faults in a run; one costs hundreds of passes, and a port makes a mistake everywhere it can.
 SEARCHES = 2
 
 
 class HiddenLayersSearch:
-    """The search in hidden layers, for the activations of one candidate.
+    """The search in hidden layers, for the activations of one candidate in all batches of a run.
 
     Faults that explained other activations are tried first; all others are tried for the first `SEARCHES` failures only.
     """
 
-    def __init__(self, dtype: str) -> None:
-        """Store `dtype`, the name of the format that the candidate was asked for."""
-        self._dtype = dtype
-        self._left = SEARCHES
+    def __init__(self, dtype: str, device: str = "cpu", functions: Accuracy | None = None) -> None:
+        """Start without known faults.
 
-    def explanations(self, observation: Observation, known: Collection[str]) -> tuple[Explanation, ...]:
+        Args:
+            dtype: name of the format that the candidate was asked for.
+            device: the device that it was asked for.
+            functions: accuracy of the library functions where the candidate ran; default: the table.
+        """
+        self._dtype = dtype
+        self._legal = partial(hypotheses, device=device, functions=functions)
+        self._left = SEARCHES
+        self._found: set[str] = set()
+
+    def explanations(
+        self, observation: Observation, known: Collection[str], called: Sequence[Direction]
+    ) -> tuple[Explanation, ...]:
         """Return the sets of faults that explain an activation, the best first; empty if there are none.
 
         The activation does not distinguish between these sets.
+
+        Args:
+            observation: the activation.
+            known: names of the faults that explained other activations of the batch.
+            called: the faults whose filters found that the residual is not noise; under an explanation they must not find it.
         """
         case = self._case(observation)
-        every = case.placements
+        every, known = case.placements, self._found.union(known)
+        (part,) = case.network.reading.parts
+        effects = {look.fault.name: look.changed.reshape(-1)[part.flat] for look in called}
         found: tuple[Explanation, ...] = ()
         if known:
             case.placements = tuple(s for s in every if s.fault.name in known)
-            found = _explanations(case)
+            found = _explanations(case, effects)
         if not found and self._left:
             self._left -= 1
             case.placements = every
-            found = _explanations(case)
+            found = _explanations(case, effects)
+        self._found.update(fault.name for explanation in found for fault in explanation.faults)
         return found
 
     def filtered(self, observation: Observation, locals_: Sequence[Local]) -> tuple[Local, ...]:
@@ -88,13 +111,18 @@ class HiddenLayersSearch:
             network.architecture, network.weights, network.batch, (output,), (), leaves=block.segment.leaves, kept=network.kept
         )
         checkpoint = Checkpoint(network.architecture, network.weights)
-        return BlackBoxCase(checkpoint, closed, self._dtype, None, SearchBudget(None, time.monotonic))
+        return BlackBoxCase(checkpoint, closed, self._dtype, None, SearchBudget(None, time.monotonic), legal=self._legal)
 
 
-def _explanations(case: BlackBoxCase) -> tuple[Explanation, ...]:
-    """Return the explanations of a case; of sets with the same faults at different places, the one with the widest reach."""
+def _explanations(case: BlackBoxCase, effects: Mapping[str, Array]) -> tuple[Explanation, ...]:
+    """Return the explanations of a case; of sets with the same faults at different places, the one with the widest reach.
+
+    Args:
+        case: the case.
+        effects: the effect on the judged elements of each fault whose filter found that the residual is not noise.
+    """
     best = likeliest_arithmetic(case)
-    trials = case.explained(best, Detectability((), (), ()))
+    trials = case.explained(best, Detectability(tuple(effects.items()), (), ()))
     found: dict[frozenset[str], Explanation] = {}
     for trial, is_tied in ranked_trials(case, trials, best):
         faults = tuple(_faults(case, trial.fit)) if is_tied else ()

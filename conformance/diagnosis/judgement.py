@@ -19,7 +19,7 @@ from conformance.diagnosis.closed import PRINTED
 from conformance.diagnosis.hypotheses import Forward
 from conformance.judge.cores import on_all_cores
 from conformance.judge.noise import Noise
-from conformance.judge.statistics import max_threshold, projection_threshold, rms_threshold, share
+from conformance.judge.statistics import FALSE_ALARM, Limits
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
@@ -29,20 +29,6 @@ from conformance.numerics.memo import cached_property
 # and 293.
 PROBES = 8
 VISIBLE = 0.02  # share of a variance that changes sigma by a percent: the third digit, which is the last one reported
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The largest values that RMS, maximum and a filter's |z| may take."""
-
-    rms: float
-    max: float
-    filter: float
-
-    @property
-    def evidence_threshold(self) -> float:
-        """ln 2/α: the log-likelihood ratio, in nats, at which two explanations can be distinguished."""
-        return self.filter**2 / 2.0
 
 
 @dataclass(frozen=True)
@@ -162,9 +148,8 @@ class JudgedForward:
 
     def limits(self, pooling_index: int, tests: int) -> Limits:
         """Return the limits if each of `tests` statistics has its share of a run's false-alarm probability."""
-        alpha = share(tests)
         rows = max(int(self.independent[pooling_index].sum()), 1)
-        return Limits(rms_threshold(rows, alpha), max_threshold(len(self.actual), alpha), projection_threshold(alpha))
+        return Limits.of(rows, len(self.actual), tests, FALSE_ALARM)
 
 
 def allowed(agreement: Agreement, limits: Limits) -> bool:

@@ -15,7 +15,16 @@ from conformance.model.activations import table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 
-AXES = {"batch": "rows", "position": "positions", "feature": "features", "head": "heads", "query": "queries", "key": "keys"}
+AXES = {
+    "batch": "rows",
+    "position": "positions",
+    "feature": "features",
+    "head": "heads",
+    "query": "queries",
+    "key": "keys",
+    "state": "states",
+    "state key": "states",
+}
 _ALIASES = {
     "token_embeddings": "last_hidden_state",
     "sentence_embedding": EMBEDDING,
@@ -33,7 +42,7 @@ class OutputTable:
 
     Attributes:
         values: an array, which is exact; or nested lists of numbers (text keeps the printed digits), None or `"..."`.
-        parts: for a part of a table, the `rows`, `positions`, `features` (`heads`, `queries`, `keys`) that its axes list.
+        parts: for a part of a table, the `rows`, `positions`, `features` (`heads`, `queries`, `keys`, `states`) that its axes list.
         digits: decimals of every number, which override the printed digits.
         shape: the shape printed with the table, or None.
     """
@@ -109,7 +118,7 @@ def _target(name: str, rows: Mapping[str, Activation], architecture: Architectur
 
 
 def _spread(part: OutputTable, row: Activation, batch: Batch, heads: int, name: str) -> Known:
-    shape = row.shape(batch.size, batch.length, heads)
+    shape = row.shape(batch.size, batch.length, heads, batch.states_length)
     values = part.values
     if len(shape) > 1 and shape[0] == 1 and not part.parts and depth(values) == len(shape) - 1:
         values = values[None] if isinstance(values, np.ndarray) else [values]  # one text, printed without its batch axis

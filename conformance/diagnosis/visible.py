@@ -8,11 +8,10 @@ import numpy as np
 from conformance.diagnosis.evidence import Unseen
 from conformance.diagnosis.fitting import Problem, right_value, wrong_value
 from conformance.diagnosis.hypotheses import EVERYWHERE, FaultPlacement, Forward
-from conformance.diagnosis.judgement import JudgedForward, Limits
+from conformance.diagnosis.judgement import JudgedForward
 from conformance.diagnosis.search_budget import RIGHT, SearchBudget
-from conformance.judge.filters import NUDGE, project
-from conformance.judge.noise import Noise
-from conformance.judge.statistics import SEPARABLE_Z
+from conformance.judge.filters import NUDGE, expected_z, is_detected, is_gross, largest_element, project
+from conformance.judge.statistics import SEPARABLE_Z, Limits
 from conformance.numerics.formats import Array
 
 
@@ -63,21 +62,22 @@ def seen(
         if not budget.take_one():
             break
         some = moved_by(part.right, placement, None, pooling_index)
-        gross = None if some is None else _gross(some, part.sigma[pooling_index], limits)
+        z = 0.0 if some is None else float((np.abs(some) / part.sigma[pooling_index]).max())
         pattern = None
-        if gross is None:
+        if not is_gross(z, limits.max):
             pattern = moved_by(judged.forward, placement, None, pooling_index)
-            z = 0.0 if pattern is None else _expected(pattern, noise, limits)
-            if z < SEPARABLE_Z:
-                unseen.append(Unseen(placement.fault.name, z))
-        if gross is not None or z >= SEPARABLE_Z:
+            z = 0.0 if pattern is None else expected_z(pattern, noise, limits.max)
+        if z < SEPARABLE_Z:
+            unseen.append(Unseen(placement.fault.name, z))
+        else:
             shown.append(placement.fault.name)
         if placement.fault.parameter is not None:  # for a slightly wrong parameter, the effect is the derivative
             right, wrong = (of(placement, judged.forward) for of in (right_value, wrong_value))
             pattern = moved_by(judged.forward, placement, right + NUDGE * abs(wrong - right), pooling_index)
-        elif pattern is not None and _gross(pattern, noise.sigma, limits) is not None:
+        elif pattern is not None and is_gross(largest_element(pattern, noise), limits.max):
             continue
-        if pattern is not None and _calls(residual, pattern, noise, limits, signed=placement.fault.parameter is None):
+        found = None if pattern is None else project(residual, pattern, noise)
+        if pattern is not None and found and is_detected(found, limits.filter, signed=placement.fault.parameter is None):
             called.append((placement.fault.name, pattern))
     return Detectability(tuple(called), tuple(shown), tuple(unseen))
 
@@ -89,25 +89,3 @@ def moved_by(right: Forward, placement: FaultPlacement, value: float | None, poo
         return None
     moved = faulty.value[pooling_index] - right.value[pooling_index]
     return np.where(np.isfinite(moved), moved, np.sign(moved) * np.finfo(np.float32).max) if moved.any() else None
-
-
-def _gross(moved: Array, sigma: Array, limits: Limits) -> float | None:
-    size = float((np.abs(moved) / sigma).max())
-    return size if size >= max(2.0 * limits.max, SEPARABLE_Z) else None
-
-
-def _expected(moved: Array, noise: Noise, limits: Limits) -> float:
-    gross = _gross(moved, noise.sigma, limits)
-    if gross is not None:
-        return gross
-    found = project(moved, moved, noise)
-    return found.expected_z if found else 0.0
-
-
-def _calls(residual: Array, pattern: Array, noise: Noise, limits: Limits, *, signed: bool) -> bool:
-    found = project(residual, pattern, noise)
-    if found is None:
-        return False
-    if signed:
-        return min(found.z, found.expected_z) > limits.filter and found.amplitude > 0.5
-    return abs(found.z) > limits.filter

@@ -36,6 +36,7 @@ VARIABLE = "BERT_CONFORMANCE_CACHE"
 OFF = "off"
 LIMIT = 256 * 2**20  # bytes; an entry of a base-sized network has 1.3 MiB: 170,162 float64 values
 SUFFIX = ".safetensors"
+PACKAGE = Path(__file__).parents[1]
 _CODE = ("model", "oracle", "numerics", "judge")  # packages whose code determines an entry's content
 
 
@@ -116,17 +117,17 @@ def _kept(key: str, names: Sequence[str], computed: Callable[[], Iterator[tuple[
 
 def _key(network: Network, asked: object, functions: Accuracy, checkpoint: str) -> str:
     """Return the digest of everything that an entry is computed from; `asked` identifies the computation by its `repr`."""
-    said = (network.architecture, network.source, asked, sorted(functions.bounds.items()), _code(), np.__version__)
+    said = (network.architecture, network.source, asked, sorted(functions.bounds.items()), code_digest(), np.__version__)
     parts = (checkpoint, content_digest(network.batch.arrays()), repr(said))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 @cache
-def _code() -> str:
-    """Return a digest of the source files of the packages in `_CODE`."""
-    here, digest = Path(__file__).parent, hashlib.sha256()
-    for package in _CODE:
-        for path in sorted((here / package).rglob("*.py")):
+def code_digest(package: Path = PACKAGE) -> str:
+    """Return a digest of the source files and tables in the subpackages of `_CODE`; `package` is the folder of `conformance`."""
+    digest = hashlib.sha256()
+    for name in _CODE:
+        for path in sorted(path for suffix in ("py", "json") for path in (package / name).rglob(f"*.{suffix}")):
             digest.update(path.read_bytes())
     return digest.hexdigest()
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from conformance.judge.error_distribution import ErrorDistribution
-from conformance.judge.statistics import SEPARABLE_Z
+from conformance.judge.statistics import SEPARABLE_Z, evidence_threshold
 
 UNKNOWN = "unknown"  # kind of an activation that is not in the table
 BY_OPERATIONS = "operation by operation"  # arithmetic of a step judged as written by hand, whatever that of its kind
@@ -150,7 +150,7 @@ class Local:
 
         It is half the square of the filters' threshold.
         """
-        return self.filter_threshold**2 / 2.0
+        return evidence_threshold(self.filter_threshold)
 
     @property
     def detected(self) -> tuple[FilterResult, ...]:
@@ -219,7 +219,6 @@ class Verdict:
         role: `origin`, `amplifier`, `attenuator` or None.
         local: the local judgement under the selected hypothesis; None if not judged.
         overall: the global error; None if not judged.
-        padded: largest absolute local difference at padded rows, which are reported and not judged.
         reason: in words, the violation of the contract, the difference of an exact activation, or why nothing is judged.
         batch: name of the golden's batch, if it has several.
         anatomy: description of an unexplained residual, in words.
@@ -231,7 +230,6 @@ class Verdict:
     role: str | None = None
     local: Local | None = None
     overall: Error | None = None
-    padded: float | None = None
     reason: str = ""
     batch: str = ""
     anatomy: tuple[str, ...] = ()

@@ -31,6 +31,7 @@ from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import NoiseOf, fitted, project, started
 from conformance.judge.noise import Noise
 from conformance.judge.segment import Segment
+from conformance.judge.statistics import evidence_threshold
 from conformance.numerics.formats import Array, Format
 
 AT_ONCE = 3  # largest number of faults at one step; each further one costs BEAM times as many trials as there are faults
@@ -245,8 +246,8 @@ def _ordered(found: Sequence[Explanation], problem: ExplanationProblem) -> tuple
     """
     ranked = sorted(found, key=lambda e: (e.free, not e.is_usual, e.nll))
     best = ranked[0]
-    evidence_threshold = problem.threshold**2 / 2.0  # the evidence that corresponds to a false alarm, in nats: ln 2/α
-    alike = [e for e in ranked if (e.free, e.is_usual) == (best.free, best.is_usual) and e.nll - best.nll < evidence_threshold]
+    most = best.nll + evidence_threshold(problem.threshold)
+    alike = [e for e in ranked if (e.free, e.is_usual) == (best.free, best.is_usual) and e.nll < most]
     alike_in_order = sorted(alike, key=lambda e: sorted(_RANK[f.name] for f in e.faults))
     return (*alike_in_order, *(e for e in ranked if e not in alike))
 

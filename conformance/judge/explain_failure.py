@@ -41,8 +41,16 @@ Search = Callable[[ExplanationProblem, Sequence[Direction], Collection[str]], tu
 class HiddenLayers(Protocol):
     """A search for mistakes in several hidden layers at once; implemented in `diagnosis.hidden_layers`."""
 
-    def explanations(self, observation: Observation, known: Collection[str]) -> tuple[Explanation, ...]:
-        """Return the sets of faults that explain an activation, the best first; empty if there are none."""
+    def explanations(
+        self, observation: Observation, known: Collection[str], called: Sequence[Direction]
+    ) -> tuple[Explanation, ...]:
+        """Return the sets of faults that explain an activation, the best first; empty if there are none.
+
+        Args:
+            observation: the activation.
+            known: names of the faults that explained other activations.
+            called: the faults whose filters found that the residual is not noise.
+        """
 
     def filtered(self, observation: Observation, locals_: Sequence[Local]) -> tuple[Local, ...]:
         """Return the judgements; those that pass get a filter for each fault that has none.
@@ -104,7 +112,8 @@ def explained(
         return mistaken
     if not observation.hides_layers:
         return _named(found, near, storage, explanations, known)
-    if hidden is not None and (by_layers := hidden.explanations(observation, known)):
+    called = [look for _, problem in found for look in problem.called]
+    if hidden is not None and (by_layers := hidden.explanations(observation, known, called)):
         return tuple(replace(local, explanations=by_layers) for local, _ in found)
     by_one = _named(found, near, storage, single_explanations, known)
     return by_one if any(local.named for local in by_one) else _named(found, (), storage, fitted_explanations)

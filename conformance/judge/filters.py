@@ -119,10 +119,15 @@ def expected(direction: Direction, noise: Noise, largest: float) -> float:
         noise: the noise of the segment.
         largest: the limit of the largest error, in sigma.
     """
-    size = largest_element(direction.changed, noise)
+    return expected_z(direction.changed, noise, largest)
+
+
+def expected_z(moved: Array, noise: Noise, largest: float) -> float:
+    """Return the z that is expected if a fault moves the result by `moved`; arguments and result as for `expected`."""
+    size = largest_element(moved, noise)
     if is_gross(size, largest):
         return size
-    found = project(direction.changed, direction.changed, noise)
+    found = project(moved, moved, noise)
     return found.expected_z if found else 0.0
 
 
@@ -165,9 +170,22 @@ def with_filter(direction: Direction, found: Projection, threshold: float) -> Fi
     """Return the filter result of a projection: the fault is detected or not."""
     seen = FilterResult(direction.fault.name, direction.step, found.amplitude, found.z, found.expected_z)
     parameter = direction.parameter
-    if parameter is None:
-        return seen.as_detected(min(found.z, found.expected_z) > threshold and found.amplitude > 0.5)
-    return seen.as_detected(abs(found.z) > threshold, _as_right(direction, parameter, found))
+    detected = is_detected(found, threshold, signed=parameter is None)
+    return seen.as_detected(detected, None if parameter is None else _as_right(direction, parameter, found))
+
+
+def is_detected(found: Projection, threshold: float, *, signed: bool) -> bool:
+    """Return whether a projection shows that the residual is not noise.
+
+    Args:
+        found: the projection on a fault's effect.
+        threshold: the threshold of |z|.
+        signed: whether the effect has its full size, as that of a fault without a parameter; a parameter may be wrong by any amount
+            in either direction.
+    """
+    if signed:
+        return min(found.z, found.expected_z) > threshold and found.amplitude > 0.5
+    return abs(found.z) > threshold
 
 
 def _as_right(direction: Direction, parameter: Parameter, found: Projection) -> Estimate:

@@ -26,30 +26,26 @@ class GlobalError:
     Attributes:
         error: the global error, including padded positions, because a candidate may attend to them.
         sums: statistics of the global error over the judged elements, in units of the accumulated sigma.
-        padded: largest absolute local difference among the elements that are not judged.
         has_sigma: whether the accumulated sigma is positive anywhere.
     """
 
     error: Single
     sums: ErrorSums
-    padded: float
     has_sigma: bool
 
     @classmethod
     def of(cls, block: Block, sigma: Array) -> "GlobalError":
         """Return the global error of a block; `sigma` broadcasts to the block's array."""
-        everywhere = bool(block.judged.all())
         error = block.error.astype(np.float32)
         judged = zeroed(error, block.judged)
         precision = np.divide(1.0, sigma, out=np.zeros(sigma.shape), where=sigma > 0)
         scaled = np.asarray(judged * precision, np.float64)
-        padded = 0.0 if everywhere else float(np.abs(block.residual).max(initial=0.0, where=~block.judged))
-        return cls(error, ErrorSums.of(scaled, error.size, judged, block.first), padded, bool(np.any(sigma)))
+        return cls(error, ErrorSums.of(scaled, int(block.judged.sum()), judged, block.first), bool(np.any(sigma)))
 
     def __add__(self, other: "GlobalError") -> "GlobalError":
         """Return the global error of both blocks, concatenated along the batch."""
         error = np.concatenate([self.error, other.error])
-        return GlobalError(error, self.sums + other.sums, max(self.padded, other.padded), self.has_sigma)
+        return GlobalError(error, self.sums + other.sums, self.has_sigma)
 
     @property
     def summary(self) -> Error:

@@ -227,8 +227,8 @@ class Judge:
             self._failed = True
             self._known |= {f.name for local in locals_ for e in local.explanations for f in e.faults}
         role = (self._role(observation) if self._failed and overall else None) if passes else "origin"
-        summary, padded = (overall.summary, overall.padded) if overall else (None, None)
-        verdict = Verdict(name, kind, "pass" if passes else "fail", role, locals_[0], summary, padded, reason)
+        summary = overall.summary if overall else None
+        verdict = Verdict(name, kind, "pass" if passes else "fail", role, locals_[0], summary, reason)
         return (verdict if passes else replace(verdict, anatomy=self._anatomy(observation, locals_))), locals_
 
     def _anatomy(self, observation: Observation, locals_: Sequence[Local]) -> tuple[str, ...]:

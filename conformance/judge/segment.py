@@ -131,16 +131,14 @@ class Segment:
             self._unrounded[storage] = {n: storage.rounding_variance(v) for n, v in computed.items()}
         return self._unrounded[storage]
 
-    def propagate(self, leaves: Mapping[str, Array], hypothesis: Hypothesis | None = None) -> Array:
+    def propagate(self, leaves: Mapping[str, Array], hypothesis: Hypothesis) -> Array:
         """Return the elementwise variance of the result.
 
         Args:
             leaves: variance of each leaf.
-            hypothesis: if given, the roundings of every step under its arithmetic are added.
+            hypothesis: the hypothesis under whose arithmetic every step rounds.
         """
-        arithmetic = hypothesis.arithmetic if hypothesis else None
-        own = None if arithmetic is None else lambda name: self._own(name, arithmetic)
-        return propagated(self.network.table, self.steps, leaves, own)
+        return propagated(self.network.table, self.steps, leaves, lambda name: self._own(name, hypothesis.arithmetic))
 
     def bound(self, hypothesis: Hypothesis) -> Array | float:
         """Return the largest deterministic error of the last step."""

@@ -25,6 +25,11 @@ class Limits:
     max: float
     filter: float
 
+    @property
+    def evidence_threshold(self) -> float:
+        """`evidence_threshold` of a filter."""
+        return evidence_threshold(self.filter)
+
     @classmethod
     def of(cls, rows: int, count: int, tests: int, total: float) -> "Limits":
         """Return the limits for `tests` statistics that share a false-alarm probability.
@@ -64,6 +69,11 @@ def max_threshold(count: int, alpha: float) -> float:
 def projection_threshold(alpha: float) -> float:
     """Return the largest |projection| on a fixed direction, in its own standard deviations: 2 exp(−t²/2) = alpha."""
     return math.sqrt(2.0 * math.log(2.0 / alpha))
+
+
+def evidence_threshold(projection: float) -> float:
+    """Return the log-likelihood ratio, in nats, that corresponds to the threshold of a projection: t²/2 = ln 2/α."""
+    return projection**2 / 2.0
 
 
 def is_binomial(found: int, trials: int, probability: float, alpha: float) -> bool:

@@ -19,7 +19,7 @@ def propagated(
     table: Mapping[str, Activation],
     steps: Mapping[str, Step],
     leaves: Mapping[str, Array],
-    own: Callable[[str], Roundings] | None,
+    own: Callable[[str], Roundings],
 ) -> Array:
     """Return the elementwise variance of the result of the last step.
 
@@ -30,17 +30,15 @@ def propagated(
         table: rows of the activations, by name.
         steps: the steps by name, in the order of computation.
         leaves: elementwise variances of the errors of the activations that the steps start from, by name.
-        own: function from the name of a step to its own rounding errors; None if rounding errors are left out.
+        own: function from the name of a step to its own rounding errors.
     """
     errors, last = {name: Errors(variance) for name, variance in leaves.items()}, list(steps)[-1]
-    if own is not None and len(steps) == 1 and not leaves:
+    if len(steps) == 1 and not leaves:
         return np.broadcast_to(own(last).variance(), steps[last].value.shape)
     for name, step in steps.items():
         parents = enumerate(table[name].parents)
         found = sum((step.through(i, errors[parent]) for i, parent in parents if parent in errors), start=Errors())
-        if own is not None:
-            found = found + _made(own(name)) + Errors(0.0 if name == last else np.square(own(name).bound))
-        errors[name] = found
+        errors[name] = found + _made(own(name)) + Errors(0.0 if name == last else np.square(own(name).bound))
     return np.broadcast_to(errors[last].variance, steps[last].value.shape)
 
 

@@ -175,6 +175,8 @@ def test_the_global_error_is_computed_without_a_second_forward_pass(spoilt: floa
         largest = np.abs(expected).max()
         assert np.abs(np.where(judged, overall.error, 0.0) - expected).max() <= 2e-3 * largest + 1e-11, name
         assert overall.summary.max_abs == pytest.approx(largest, rel=2e-3, abs=1e-11)
+        rms = np.sqrt(np.mean(np.square(actual - truth[name])[judged]))  # padding does not count
+        assert overall.summary.rms == pytest.approx(rms, rel=4e-3, abs=1e-11), name
 
 
 @pytest.mark.parametrize("dtype", FORMATS)

@@ -11,7 +11,7 @@ import torch
 from safetensors.numpy import save_file
 from transformers import BertConfig, BertModel
 
-from conformance import load_golden
+from conformance import Batch, load_golden
 from conformance.cli import main
 from conformance.diagnosis import POOLINGS, Diagnosis, OutputTable, diagnose, read
 from conformance.diagnosis.closed import EMBEDDING, BlackBox, Output
@@ -19,6 +19,7 @@ from conformance.diagnosis.outputs import resolved
 from conformance.diagnosis.printed import PrintedNumber, filled, unit
 from conformance.diagnosis.tables import tables
 from conformance.errors import UsageError
+from conformance.oracle import Network
 from conformance.report.diagnosis_document import document
 from conformance.report.markdown import markdown
 from conformance.tests.test_own_checkpoints import _write
@@ -224,6 +225,25 @@ def test_a_part_of_a_table_is_enough() -> None:
     rounded = _asked({"embedding": OutputTable(_mean(_hidden(_model())).double().numpy().round(3), digits=3)})
     assert rounded.conforms
     assert rounded.digits == 3.0
+
+
+def test_texts_of_which_no_number_was_printed_are_not_used() -> None:
+    lengths = np.array([5, 9, 7])  # the longest text is not printed
+    ids = np.arange(27).reshape(3, 9) + 3
+    texts = Batch.of({"input_ids": ids, "attention_mask": (np.arange(9) < lengths[:, None]).astype(int)})
+    numbers = np.random.default_rng(0).standard_normal((2, CHECKPOINT.architecture.hidden_size))
+    found = diagnose(CHECKPOINT, texts, {"embedding": OutputTable(numbers, {"rows": [0, 2]})}, pooling="mean", time_limit=1.0)
+    assert not found.conforms
+
+
+def test_outputs_of_cross_attention_are_read_or_refused_by_their_axes() -> None:
+    golden = load_golden("cross-attention")
+    ((_, batch),) = golden.batches.items()
+    name = "encoder.layer.0.crossattention.self.probs"
+    actual = dict(Network(golden.checkpoint.architecture, golden.checkpoint.weights, batch).walk())[name]
+    assert diagnose(golden.checkpoint, batch, {name: actual}).elements
+    with pytest.raises(UsageError, match="states"):
+        diagnose(golden.checkpoint, batch, {name: actual[..., :2]})
 
 
 def test_an_unexplained_difference_is_reported_as_such() -> None:

@@ -2,19 +2,28 @@
 theirs."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from conformance import Result, check
+from conformance import Result, check, load_golden
 from conformance.benchmarks.detection.bert import Bert, Candidate
 from conformance.benchmarks.detection.networks import network
 from conformance.benchmarks.detection.rewritten import places
 from conformance.benchmarks.detection.steps import LayerNorm, tanh_gelu
+from conformance.diagnosis.hidden_layers import SEARCHES, HiddenLayersSearch
+from conformance.judge.observation import Observation
+from conformance.model.checkpoint import rounded_weights
+from conformance.numerics.arithmetic import hypotheses, modular
+from conformance.oracle import Network
 from conformance.results.to_records import excludes
 
+LAST = "encoder.layer.1.output.LayerNorm"
 NORMS = {
     "embeddings.LayerNorm",
     *(f"encoder.layer.{i}.{part}.LayerNorm" for i in (0, 1) for part in ("attention.output", "output")),
@@ -127,3 +136,41 @@ def test_hidden_layers_are_searched_for_multiple_choice() -> None:
     (found,) = named(check(Candidate((EPSILON,), exposes=exposes), several))
     assert {name for name, _ in found} == {"epsilon"}
     assert len(found) == 7
+
+
+def test_a_mistake_in_hidden_layers_is_named_in_every_batch_of_a_run() -> None:
+    result = judged(EPSILON, golden="edges")
+    failing = [verdict for verdict in result.origins if verdict.local]
+    assert len(failing) > SEARCHES
+    assert {frozenset(name for name, _ in one) for one in named(result)} == {frozenset({"epsilon"})}
+
+
+def _observation(*plants: Callable[[Bert], None]) -> Observation:
+    """Return the last hidden state of a candidate on `tiny`, observed from the token ids."""
+    golden = load_golden("tiny")
+    (batch,) = golden.batches.values()
+    oracle = Network(golden.checkpoint.architecture, rounded_weights(golden.checkpoint, "float32"), batch)
+    runner = Candidate(plants, exposes={LAST}.__contains__).prepare(golden.checkpoint, "cpu", "float32")
+    return Observation(oracle, LAST, dict(runner(batch.on("cpu")))[LAST].numpy(), {})
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_hidden_layers_are_searched_under_the_arithmetics_of_the_device(device: str) -> None:
+    case = HiddenLayersSearch("float32", device)._case(_observation())
+    legal = {hypothesis.arithmetic.name for hypothesis in hypotheses("float32", device)}
+    assert {judged.hypothesis.arithmetic.name for judged in case.arithmetics} == legal
+
+
+def test_an_explanation_is_rejected_if_it_leaves_what_a_filter_has_detected() -> None:
+    observation = _observation(EPSILON)
+    sigma = np.sqrt(observation.whole.segment.propagate({}, modular("float32")))
+    moved = 6.2 * sigma * (np.arange(sigma.shape[-1]) == 0)  # within the limits of RMS and largest error
+    observation = replace(observation, actual=observation.actual + moved)
+    called = SimpleNamespace(fault=SimpleNamespace(name="another"), changed=moved)
+
+    def names(*detected: SimpleNamespace) -> set[frozenset[str]]:
+        found = HiddenLayersSearch("float32").explanations(observation, (), detected)  # type: ignore[arg-type]
+        return {frozenset(fault.name for fault in explanation.faults) for explanation in found}
+
+    assert frozenset({"epsilon"}) in names()
+    assert frozenset({"epsilon"}) not in names(called)

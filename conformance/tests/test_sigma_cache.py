@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -125,9 +126,25 @@ def test_the_command_lists_and_clears_entries(
 
 def test_the_key_changes_with_the_code_that_computes_it(monkeypatch: pytest.MonkeyPatch, samplings: list[int]) -> None:
     overall()
-    monkeypatch.setattr(cache, "_code", lambda: "another")
+    monkeypatch.setattr(cache, "code_digest", lambda: "another")
     overall()
     assert len(samplings) == 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["model/activations.py", "oracle/linear.py", "oracle/gradients/products.py", "numerics/functions.json", "judge/loss_curve.py"],
+)
+def test_the_digest_of_the_code_changes_with_each_file_that_determines_an_entry(name: str, tmp_path: Path) -> None:
+    before, after = (tmp_path / folder for folder in ("before", "after"))
+    for copied in (before, after):
+        shutil.copytree(cache.PACKAGE, copied, ignore=shutil.ignore_patterns("tests", "benchmarks", "_fixtures", "__pycache__"))
+    assert cache.code_digest(before) == cache.code_digest(after) == cache.code_digest()
+    with (after / name).open("a") as file:
+        file.write("\n")
+    assert cache.code_digest(after) == cache.code_digest()  # computed once in a process
+    cache.code_digest.cache_clear()
+    assert cache.code_digest(after) != cache.code_digest(before)
 
 
 def test_the_cached_sigma_agrees_with_the_accumulated_variances() -> None:

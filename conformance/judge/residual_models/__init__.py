@@ -9,12 +9,12 @@ from conformance.judge.residual_models.degenerate import constant, few_elements,
 from conformance.judge.residual_models.gains import gains, gains_and_shifts, shifts
 from conformance.judge.residual_models.inner import scaled_parents
 from conformance.judge.residual_models.maps import linear_maps, other_functions, transposed_weight
-from conformance.judge.residual_models.residual_problem import FittedNumber, ResidualFinding, ResidualProblem
+from conformance.judge.residual_models.residual_problem import ResidualFinding, ResidualProblem
 from conformance.judge.residual_models.residue import fewer_bits, larger_noise
 from conformance.judge.residual_models.terms import multiples, terms
 from conformance.judge.selection import Mask
 
-__all__ = ["FittedNumber", "ResidualFinding", "ResidualProblem", "makeup"]
+__all__ = ["ResidualFinding", "ResidualProblem", "residual_findings"]
 
 # Ordered by the number of free parameters: if a stage explains the residual, later stages are not tried.
 _STAGES: tuple[tuple[Callable[[ResidualProblem], Iterator[ResidualFinding]], ...], ...] = (
