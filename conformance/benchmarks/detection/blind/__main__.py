@@ -4,13 +4,15 @@ import argparse
 
 import torch
 
-from conformance.benchmarks.detection.blind import MISTAKES, named, second
+from conformance.benchmarks.detection.blind import MISTAKES, named, second, third
 from conformance.benchmarks.detection.blind.score import outcomes, table
 from conformance.benchmarks.detection.blind.second import named as second_named
+from conformance.benchmarks.detection.blind.third import named as third_named
 
 _SETS = {
     "first": (MISTAKES, named.RIGHT),
     "second": (second.MISTAKES, second_named.RIGHT),
+    "third": (third.MISTAKES, third_named.RIGHT),
     "second-new": ({n: m for n, m in second.MISTAKES.items() if n not in second_named.REPEATED}, second_named.RIGHT),
 }
 
