@@ -8,8 +8,9 @@ and their errors are no larger otherwise. Hence
 
 where the last term is the rounding of the stored result (Higham 2002, section 3.1, with Higham and Mary 2019 for the random
 model). A bias b may be added last, or it may be the initial value of the accumulation (a BLAS with beta = 1), with s_k + b in
-place of s_k. Terms may also be added from the last to the first, with y − s_k in place of s_k. The largest Σ s_k² of these four
-cases is used.
+place of s_k. Terms may also be added from the last to the first, with y − s_k in place of s_k, or in any other order, as in the
+lanes of a vector unit or in strided parts of a sum over threads. In a random order the partial sums are a Brownian bridge over all
+K terms t: with T = Σ t², E Σ s_k² = K y²/3 + K T/6 and E Σ s_k = K y/2. The largest Σ s_k² of these six cases is used.
 
 Σ s_k² is estimated from at most eight block partial sums. Between the ends s_{i-1} and s_i of a block, the partial sums are
 modelled as a Brownian bridge: over m terms Σ s² = m · (s_{i-1}² + s_{i-1} s_i + s_i²)/3 + m · t/6 (Revuz and Yor 1999, chapter I,
@@ -175,6 +176,7 @@ def _bridged(found: _Sums, terms: Single, length: int, bias: Single | np.float32
     and Σ_k s_k is m · (Σ_{i<n} s_i + y/2). If n does not divide K, block lengths differ by one, and m = K/n.
     """
     y, each = found.last, np.float32(length / found.blocks)
+    any_order = _in_any_order(y, terms, np.float32(length), bias)
     squares, sums, excess = found.squares, found.sums, terms
     excess -= found.increments
     np.maximum(excess, 0.0, out=excess)
@@ -187,7 +189,20 @@ def _bridged(found: _Sums, terms: Single, length: int, bias: Single | np.float32
     sums *= each
     squares *= each
     squares += _orders(y, sums, np.float32(length), bias)
-    return squares
+    return np.maximum(squares, any_order, out=squares)
+
+
+def _in_any_order(y: Single, terms: Single, length: np.float32, bias: Single | np.float32) -> Single:
+    """Return the expected Σ_k s_k² if the terms are added in a random order, with the bias last or first: whichever is larger."""
+    found = np.square(y)
+    found *= np.float32(2.0)
+    found += terms
+    found *= length / np.float32(6.0)
+    if np.any(bias):
+        shifted = bias + y
+        shifted *= length * bias
+        found += np.maximum(shifted, np.float32(0.0), out=shifted)
+    return found
 
 
 def _orders(y: Single, sums: Single, terms: np.float32, bias: Single | np.float32) -> Single:

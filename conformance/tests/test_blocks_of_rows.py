@@ -199,3 +199,16 @@ def test_partial_sums_in_float32_equal_those_in_float64_for_every_size() -> None
     for size in (1e-30, 1e30):
         scaled = Accumulation(size * left, right, size * bias).squares
         assert scaled / size**2 == pytest.approx(plain, rel=1e-5)
+
+
+@pytest.mark.parametrize("bias", [0.0, 2.0])
+def test_partial_sums_are_at_least_those_of_a_random_order_even_where_neighbouring_terms_cancel(bias: float) -> None:
+    rng = np.random.default_rng(0)
+    pairs = rng.standard_normal((1, 32))
+    terms = np.stack([pairs, 0.01 * rng.standard_normal(pairs.shape) - pairs], -1).reshape(1, 64)
+    found = Accumulation(terms, np.ones((64, 1)), np.array([bias])).squares.item()
+    in_order = np.square(np.cumsum(terms)).sum()
+    shuffled = [np.cumsum(rng.permutation(terms[0])) for _ in range(2000)]
+    last, first = (float(np.mean([np.square(sums + start).sum() for sums in shuffled])) for start in (0.0, bias))
+    assert last > 10.0 * in_order
+    assert found == pytest.approx(max(last, first), rel=0.1)
