@@ -83,7 +83,7 @@ def exclusion_lists(rendered: Sequence[Sensitivity], *, whole: bool) -> list[tup
     first = (
         f"excludes {everywhere} of the {len(rendered)} mistakes that have an effect on these inputs, at every step that they change"
     )
-    found = [(first, ())] if rendered else []
+    found: list[tuple[str, tuple[str, ...]]] = [(first, ())] if rendered else []
     if some:
         hidden = f"not excluded at some steps, where rounding could hide them (expected z below {SEPARABLE_Z:.0f})"
         found.append((hidden, tuple(some)))
