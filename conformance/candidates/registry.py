@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import partial
+from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
@@ -164,13 +164,21 @@ def _entry_points() -> dict[str, metadata.EntryPoint]:
 
 def registered() -> list[Registered]:
     """Return every registered implementation, sorted by name."""
-    return [_described(e) for e in _entry_points().values()]
+    about = cache(_name_and_version)  # importlib parses a distribution's whole metadata at each look
+    return [Registered(e.name, *about(e.dist), e.value) for e in _entry_points().values()]
 
 
-def _described(entry: metadata.EntryPoint) -> Registered:
-    distribution = entry.dist
-    name, version = (distribution.name, distribution.version) if distribution else ("unknown", "?")
-    return Registered(entry.name, name, version, entry.value)
+def registered_origin(name: str) -> str | None:
+    """Return the `module:object` of a registered implementation; None if there is none of that name."""
+    entry = _entry_points().get(name)
+    return None if entry is None else entry.value
+
+
+def _name_and_version(distribution: metadata.Distribution | None) -> tuple[str, str]:
+    if distribution is None:
+        return "unknown", "?"
+    found = distribution.metadata
+    return found["Name"], found["Version"]
 
 
 def load_implementation(implementation: str | Any) -> Implementation:
@@ -193,8 +201,8 @@ def load_implementation(implementation: str | Any) -> Implementation:
         return as_implementation(implementation)
     name, entries = implementation, _entry_points()
     if name in entries:
-        described = _described(entries[name])
-        return _imported(entries[name].load, f"{name} ({described.distribution} {described.version}, {described.origin})")
+        entry = entries[name]
+        return _imported(entry.load, f"{name} ({' '.join(_name_and_version(entry.dist))}, {entry.value})")
     require_known(name)
     return _imported(partial(_made, name), name)
 

@@ -97,7 +97,11 @@ class Fault:
 
     def applies_to(self, row: Activation) -> bool:
         """Return whether the fault can occur at this activation."""
-        return row.kind in self.kinds and row.name.endswith(self.only)
+        return self.is_possible_at(row.kind, row.name)
+
+    def is_possible_at(self, kind: str, name: str) -> bool:
+        """Return whether the fault can occur at an activation of this kind and name."""
+        return kind in self.kinds and name.endswith(self.only)
 
     def applied(self, step: Step, place: FaultContext, value: float | None = None) -> Step | None:
         """Return the step with the fault, or None where the fault is impossible or has no effect.

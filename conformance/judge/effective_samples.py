@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from conformance.judge.selection import Mask
 from conformance.numerics.formats import Array, Captured
+from conformance.numerics.memo import once_an_array
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -59,7 +60,8 @@ class Repeats:
         if judged.shape[: self.number.ndim] != self.number.shape:
             return 1.0
         rows = judged.reshape(*self.number.shape, -1).any(-1)
-        return len(np.unique(self.number[rows])) / max(int(rows.sum()), 1)
+        drawn = np.bincount(self.number[rows], minlength=self.draws)
+        return int(np.count_nonzero(drawn)) / max(int(drawn.sum()), 1)
 
     def variance(self, variance: Array, weights: Array) -> float:
         """Return the variance of Σ w · e for errors e of the given variance, equal in rows of the same draw: Σ v (Σ w)²."""
@@ -72,5 +74,7 @@ class Repeats:
         kept[self.number.ravel()] = wide
         return float(np.vdot(kept * sums, sums))
 
+
+repeats_of = once_an_array(Repeats.of)
 
 NOTHING = Repeats(np.zeros((), np.int64), 1)  # every element is a draw of its own

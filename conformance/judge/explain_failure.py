@@ -171,7 +171,7 @@ def _mistake_by_hand(
     if not found:
         return None
     nll, mistake = min(found, key=lambda pair: pair[0])
-    projection = project(block.residual, mistake.changed, of_segment(block.segment, hypothesis, block.judged))
+    projection = project(block.residual, mistake.changed, block.noise(hypothesis))
     assert projection is not None  # The mistake moves a judged element; otherwise the step would pass without it.
     result = FilterResult(mistake.fault.name, mistake.step, projection.amplitude, projection.z, projection.expected_z)
     return Explanation((result.as_detected(True),), 0, nll)
@@ -195,7 +195,7 @@ def _under(
     gross = gross_effects(looks, hypothesis, observation, Limits.of(1, observation.count, STATISTICS + len(looks), alpha).max)
     tests = sum(i in gross or near[i].moved is not None for i in range(len(near)))
     limits = Limits.of(rows, observation.count, STATISTICS + tests, alpha)
-    noise, residual = of_segment(block.segment, hypothesis, block.judged), actual - block.segment.value
+    noise, residual = block.noise(hypothesis), actual - block.segment.value
 
     def sums_of(faulty: Segment) -> LocalSums:
         return LocalSums.of(actual - faulty.value, of_segment(faulty, hypothesis, block.explained))

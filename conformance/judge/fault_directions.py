@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -128,6 +129,12 @@ def candidate_faults(segment: Segment, storage: Format, actual: Array, noise: No
 def placements(segment: Segment) -> Iterator[tuple[Fault, str]]:
     """Yield (fault, step name) for every fault and every step of the segment on which it can act."""
     for name, step in segment.steps.items():
-        for fault in CATALOGUE:
-            if fault.applies_to(step.site.activation):
-                yield fault, name
+        row = step.site.activation
+        for fault in _faults_at(row.kind, row.name):
+            yield fault, name
+
+
+@cache
+def _faults_at(kind: str, name: str) -> tuple[Fault, ...]:
+    """Return the faults that can act on an activation of this kind and name, in the order of the catalogue."""
+    return tuple(fault for fault in CATALOGUE if fault.is_possible_at(kind, name))

@@ -134,7 +134,7 @@ def expected_z(moved: Array, noise: Noise, largest: float) -> float:
 def largest_element(moved: Array, noise: Noise) -> float:
     """Return the largest element of a direction, in sigma, after subtracting the deterministic bound."""
     size = np.asarray(np.abs(moved))
-    if np.any(noise.bound):
+    if noise.is_bounded:
         size -= noise.bound
     size /= noise.sigma
     return float(size.max(initial=0.0) if noise.all_judged else size.max(initial=0.0, where=noise.judged))

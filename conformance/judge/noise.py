@@ -35,10 +35,15 @@ class Noise:
         return bool(self.judged.all())
 
     @cached_property
+    def is_bounded(self) -> bool:
+        """Whether any element has a deterministic error."""
+        return bool(np.any(self.bound))
+
+    @cached_property
     def precision(self) -> Array:
         """The weight of each element: 1/(σ² + b²), and 0 where it is not judged."""
         precision = np.asarray(np.square(self.sigma))
-        if np.any(self.bound):
+        if self.is_bounded:
             precision += np.square(self.bound)
         np.divide(1.0, precision, out=precision)
         return zeroed(precision, self.judged)

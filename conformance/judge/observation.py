@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from conformance.judge.effective_samples import Hashes, Repeats
+from conformance.judge.effective_samples import Hashes, repeats_of
+from conformance.judge.noise import Noise, of_segment
 from conformance.judge.segment import Segment, between, couples_positions
 from conformance.judge.selection import Mask, explained_elements, independent_rows, judged_elements
 from conformance.model.activation import Activation
@@ -81,6 +82,16 @@ class Block:
     def explained(self) -> Mask:
         """The mask of the elements for which a fault has to account."""
         return explained_elements(self.row, self.network.batch, self.actual.shape)
+
+    def noise(self, hypothesis: Hypothesis) -> Noise:
+        """Return the noise of the judged elements under a hypothesis."""
+        if hypothesis not in self._noises:
+            self._noises[hypothesis] = of_segment(self.segment, hypothesis, self.judged)
+        return self._noises[hypothesis]
+
+    @cached_property
+    def _noises(self) -> dict[Hypothesis, Noise]:
+        return {}
 
     @cached_property
     def residual(self) -> Array:
@@ -161,7 +172,7 @@ class Observation:
         several = len(self.steps) > 1 or hypothesis.parents == "unrounded"
         coupled = several and couples_positions(step.kind for step in self.steps)
         rows = independent_rows(self.row, self.network.batch, self.heads, coupled=coupled)
-        return max(int(rows * Repeats.of(hashes).share(self.judged)), 1)
+        return max(int(rows * repeats_of(hashes).share(self.judged)), 1)
 
     def draws(self, hypotheses: Sequence[Hypothesis]) -> int:
         """Return the number of independent draws of noise that the likelihood counts, which is the same under each hypothesis.

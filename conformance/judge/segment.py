@@ -5,13 +5,12 @@ parents. The error that a correct candidate may make is propagated through the s
 backwards for the noise's projection on a direction.
 """
 
-import copy
 from collections import ChainMap
 from collections.abc import Collection, Container, Iterable, Mapping
 
 import numpy as np
 
-from conformance.judge.effective_samples import NOTHING, Hashes, Repeats, hashed
+from conformance.judge.effective_samples import NOTHING, Hashes, Repeats, hashed, repeats_of
 from conformance.numerics.arithmetic import Arithmetic, Hypothesis
 from conformance.numerics.formats import FORMATS, Array, Format
 from conformance.numerics.memo import cached_property
@@ -59,6 +58,7 @@ class Segment:
         self._observed = observed
         self.steps: Mapping[str, Step] = self._evaluate()
         self._roundings: dict[tuple[str, Arithmetic], Roundings] = {}
+        self._hashes: dict[Format, Hashes] = {}
         self._repeats: dict[Format, Repeats] = {}
         self._unrounded: dict[Format, dict[str, Array]] = {}
 
@@ -82,14 +82,15 @@ class Segment:
 
     def replacing(self, name: str, step: Step) -> "Segment":
         """Return a copy with `step`, a fault, in place of the step `name`; only later steps are recomputed."""
-        other = copy.copy(self)
-        other._repeats = {}
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._hashes, other._repeats = {}, {}
         other.__dict__.pop("values", None)
         other.steps = {**self.steps, name: step}
         changed = {name}
-        for n in self._names[self._names.index(name) + 1 :]:
+        for n in self._names[self._names.index(name) + 1 :] if name != self.name else ():
             parents = self.network.table[n].parents
-            if changed.intersection(parents):
+            if not changed.isdisjoint(parents):
                 known = (self.leaves[p] if p in self.leaves else other.steps[p].value for p in parents)
                 other.steps[n] = other.steps[n].again(parents=tuple(known))
                 changed.add(n)
@@ -168,7 +169,7 @@ class Segment:
         for n in self._names:
             w, own = adjoints[n], self._own(n, hypothesis.arithmetic)
             variance += sum(repeats.variance(s.variance, s.to_result.adjoint(w)) for s in own.sources)
-            if np.any(own.bound):
+            if own.is_bounded:
                 bound += float((own.bound * np.abs(w)).sum())
         for n, leaf in leaves.items():
             variance += repeats.variance(leaf, adjoints[n])
@@ -205,7 +206,7 @@ class Segment:
     def repeats(self, storage: Format) -> Repeats:
         """Return the rows that share a draw of noise, identified by `hashes`."""
         if storage not in self._repeats:
-            self._repeats[storage] = Repeats.of(self.hashes(storage))
+            self._repeats[storage] = repeats_of(self.hashes(storage))
         return self._repeats[storage]
 
     def hashes(self, storage: Format) -> Hashes:
@@ -213,6 +214,11 @@ class Segment:
 
         Rows share a draw if their results are stored as the same numbers, as the results of equal inputs are.
         """
+        if storage not in self._hashes:
+            self._hashes[storage] = self._hashed(storage)
+        return self._hashes[storage]
+
+    def _hashed(self, storage: Format) -> Hashes:
         row = self.network.table[self.name]
         by_token = "position" in row.axes or "state" in row.axes
         if "batch" not in row.axes:

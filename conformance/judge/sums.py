@@ -82,7 +82,7 @@ def _index_of_largest(difference: Captured) -> tuple[int, ...]:
 def in_sigma(residual: Array, noise: Noise) -> Array:
     """Return the signed residual in sigma, after subtracting the deterministic bound from its magnitude."""
     scaled = np.asarray(np.abs(residual))  # an array for a scalar residual too
-    if np.any(noise.bound):
+    if noise.is_bounded:
         scaled -= noise.bound
         np.maximum(scaled, 0.0, out=scaled)
     scaled /= noise.sigma

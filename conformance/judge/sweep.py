@@ -89,7 +89,7 @@ def gross_effects(
     """Return the effects, by index, of the faults that are gross on the probe."""
     if not looks:
         return {}
-    noise = of_segment(observation.probe.segment, hypothesis, observation.probe.judged)
+    noise = observation.probe.noise(hypothesis)
 
     def size(look: Direction) -> float:
         unfit = look.parameter or look.fault.across or look.moved is None
@@ -108,7 +108,7 @@ def _of_block(
 ) -> tuple[list[Swept], GlobalError | None]:
     block, alone = observation.block(rows), len(observation.rows) == 1
     # The noise is computed first, because it also stores the product that the value needs (`accumulation`).
-    noises = [of_segment(block.segment, h, block.judged, apart=not alone) for h in hypotheses]
+    noises = [block.noise(h) if alone else of_segment(block.segment, h, block.judged, apart=True) for h in hypotheses]
     open_ = (i for i, look in enumerate(looks) if not all(i in known for known in gross) and (alone or not look.fault.across))
     here = {i: looks[i].on(block.segment) for i in open_}
     hashes = block.segment.hashes(hypotheses[0].arithmetic.storage)

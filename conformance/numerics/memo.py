@@ -6,17 +6,19 @@ from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from conformance.numerics.formats import Array
+import numpy as np
+import numpy.typing as npt
 
+Key = TypeVar("Key", bound=npt.NDArray[np.generic])
 Result = TypeVar("Result")
 
 
-def once_an_array(function: Callable[[Array], Result]) -> Callable[[Array], Result]:
+def once_an_array(function: Callable[[Key], Result]) -> Callable[[Key], Result]:
     """Wrap `function` so that it is evaluated once for each array object; the array must not be altered afterwards."""
-    kept: dict[int, tuple[weakref.ref[Array], Result]] = {}
+    kept: dict[int, tuple[weakref.ref[Key], Result]] = {}
 
     @wraps(function)
-    def remembered(array: Array) -> Result:
+    def remembered(array: Key) -> Result:
         found = kept.get(id(array))
         if found is not None and found[0]() is array:
             return found[1]

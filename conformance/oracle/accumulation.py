@@ -32,7 +32,8 @@ products are treated as float32, which is wider than half-precision formats requ
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -44,6 +45,7 @@ from conformance.numerics.memo import cached_property, once_an_array
 from conformance.oracle.maps import Matrix
 
 BLOCKS = 8
+AT_ONCE = 2**14  # Elements of a product up to which all its blocks are held at once, 1 MiB in float64.
 UNIT = 4  # Least number of products that a matrix unit adds at once.
 PASSES = 3  # TF32 passes for a float32 product: big · big, big · small and small · big.
 
@@ -140,12 +142,30 @@ class _Sums(NamedTuple):
     blocks: int
 
 
-def _by_blocks(left: Array, right: Array) -> Iterator[Array]:
-    """Yield the product of each of at most eight blocks of terms; each is overwritten by the next."""
-    edges = np.linspace(0, left.shape[-1], min(BLOCKS, left.shape[-1]) + 1).astype(int)
-    block = np.empty((*left.shape[:-1], right.shape[-1]))
-    for start, stop in pairwise(edges):
+def _by_blocks(left: Array, right: Array) -> Iterable[Array]:
+    """Return the product of each of at most eight blocks of terms; each may be overwritten by the next.
+
+    Small products of blocks of equal length are computed in one call, which multiplies the same matrices as one call per block.
+    """
+    terms, shape = left.shape[-1], (*left.shape[:-1], right.shape[-1])
+    blocks = min(BLOCKS, terms)
+    if not terms or terms % blocks or math.prod(shape) > AT_ONCE or left.ndim != right.ndim:
+        return _one_by_one(left, right, np.empty(shape))
+    lefts = left.reshape(*left.shape[:-1], blocks, -1)
+    rights = right.reshape(*right.shape[:-2], blocks, -1, right.shape[-1])
+    products: Array = np.matmul(np.moveaxis(lefts, -2, 0), np.moveaxis(rights, -3, 0))
+    return products
+
+
+def _one_by_one(left: Array, right: Array, block: Array) -> Iterator[Array]:
+    for start, stop in pairwise(_edges(left.shape[-1])):
         yield np.matmul(left[..., start:stop], right[..., start:stop, :], out=block)
+
+
+@cache
+def _edges(terms: int) -> tuple[int, ...]:
+    """Return the numbers of terms at which the blocks end, from 0."""
+    return tuple(np.linspace(0, terms, min(BLOCKS, terms) + 1).astype(int).tolist())
 
 
 def _summed(left: Array, right: Array) -> _Sums:

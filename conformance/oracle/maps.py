@@ -16,7 +16,7 @@ from typing import TypeVar
 import numpy as np
 
 from conformance.numerics.formats import Array, Single
-from conformance.numerics.memo import once_an_array
+from conformance.numerics.memo import cached_property, once_an_array
 
 Matrix = TypeVar("Matrix", Array, Single)
 
@@ -100,6 +100,11 @@ class Roundings:
 
     sources: tuple[Source, ...]
     bound: Array | float = 0.0
+
+    @cached_property
+    def is_bounded(self) -> bool:
+        """Whether any element has a deterministic error."""
+        return bool(np.any(self.bound))
 
     def variance(self) -> Array:
         """Return the elementwise variance of the result."""

@@ -22,6 +22,7 @@ from conformance.mapping.mapped import implementation_of, proposed
 from conformance.mapping.proposal import Proposal
 from conformance.mapping.source import adaptor, variable
 from conformance.mapping.tensors import layer_patterns
+from conformance.tests.forked import run_python
 from conformance.tests.third_party_models import STRANGERS, proposal, stranger
 
 # Each model with a golden whose sizes it accepts: one always has an intermediate size of four times the width.
@@ -308,8 +309,8 @@ def test_new_packages_pass_their_own_tests(tmp_path: Path) -> None:
         assert main(["new", str(tmp_path / name), *mapped]) == 2  # Nothing is overwritten.
     paths = [*(str(tmp_path / name / "src") for name in packages), str(Path(__file__).parents[2])]
     options = ["-q", "-p", "no:cacheprovider", "--import-mode", "importlib", "-k", "values and tiny"]
-    command = [sys.executable, "-m", "pytest", *options, *(str(tmp_path / name / "tests") for name in packages)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+    tests = [str(tmp_path / name / "tests") for name in packages]
+    done = run_python("-m", "pytest", *options, *tests, folder=tmp_path, environment=environment)
     assert done.returncode == 0, done.stdout[-2000:]
     assert "2 passed" in done.stdout

@@ -4,7 +4,6 @@ import ast
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from conformance.results.example import Example
 from conformance.results.file import read_results
 from conformance.results.law_broken import Location, Run
 from conformance.results.result import Counterexample
+from conformance.tests.forked import run_python
 from conformance.tests.lawless import BROKEN
 from conformance.tests.planted_mistakes import Planted, epsilon
 
@@ -84,8 +84,8 @@ for script in sys.argv[1:]:
 def shown(left: Path) -> dict[str, tuple[int, str]]:
     """Return the exit code and the output of every script, each run in its own process."""
     scripts = {name: _left(left / name, ".py") for name in CASES}
-    command = [sys.executable, "-c", SHOWN, *map(str, scripts.values())]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path.cwd())
+    done = run_python("-c", SHOWN, *map(str, scripts.values()))
+    assert done.returncode == 0, done.stderr
     codes = zip(scripts.items(), done.stdout.split(), strict=True)
     return {name: (int(code), Path(f"{script}.told").read_text("utf-8")) for (name, script), code in codes}
 
@@ -139,9 +139,8 @@ def test_the_record_contains_the_smallest_batch(left: Path) -> None:
 
 
 def _pytest(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
     environment = {**os.environ, "PYTHONPATH": f"{Path.cwd()}{os.pathsep}{folder}", "CI": "1"}
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
+    return run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", *options, folder=folder, environment=environment)
 
 
 def test_the_patch_of_a_command_is_a_test_that_fails(left: Path, tmp_path: Path) -> None:
@@ -240,7 +239,7 @@ def test_the_script_of_a_class_of_modules_reproduces_the_failure(tmp_path: Path)
 
 def _assert_the_script_fails(implementation: str, folder: Path) -> None:
     assert main(["run", "-i", implementation, "--golden", "tiny", "--out", str(folder)]) == 1
-    done = subprocess.run([sys.executable, _left(folder, ".py")], capture_output=True, text=True)
+    done = run_python(str(_left(folder, ".py")))
     assert done.returncode == 1
     assert "off by" in done.stdout
 

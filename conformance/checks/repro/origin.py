@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from conformance.candidates.registry import described_by, load_implementation, registered
+from conformance.candidates.registry import described_by, load_implementation, registered_origin
 from conformance.errors import ConformanceError
 
 
@@ -29,7 +29,7 @@ def origin(name: str, implementation: str | Any) -> str:
         name: the name of the candidate.
         implementation: the candidate as requested: the name, or an object with that name.
     """
-    known = next((r.origin for r in registered() if r.name == name), name if ":" in name else "")
+    known = registered_origin(name) or (name if ":" in name else "")
     if isinstance(implementation, str):
         return known
     try:
