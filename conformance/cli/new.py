@@ -1,5 +1,6 @@
 """The command `new`: write a package around a registration, from templates."""
 
+import re
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,13 +10,15 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from conformance.errors import UsageError
 
 _TEMPLATES = Path(__file__).parent / "package"
+_OWN = ("__init__", "conformance")  # modules of every package
 
 
 def run(arguments: Namespace) -> int:
     """Write the package and print the paths of its files; return 0.
 
     Raises:
-        UsageError: the folder exists and is not empty, its name is not a valid package name, or the mapping is not complete.
+        UsageError: the folder exists and is not empty, its name is not a valid package name, the mapping is not complete, or a
+            mapped file has the name of a module of the package.
     """
     folder = arguments.folder
     package = folder.name.replace("-", "_").lower()
@@ -33,12 +36,18 @@ def run(arguments: Namespace) -> int:
 
 
 def _files(package: str, mapped: str | None) -> Iterator[tuple[str, str]]:
-    """Yield the path and the text of each file."""
+    """Yield the path and the text of each file. A mapped `FILE.py` is copied into the package, which imports it from there."""
     templates = Environment(
         loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True, variable_start_string="<<",
         variable_end_string=">>", autoescape=False,
     )  # fmt: skip
     adaptor, variable = _adaptor(mapped)
+    file = Path((mapped or "").partition(":")[0])
+    if file.suffix == ".py":
+        if file.stem in _OWN:
+            raise UsageError(f"{file} would have the name of a module of the package, {file.stem}; rename it first")
+        yield f"src/{package}/{file.name}", file.read_text("utf-8")
+        adaptor = re.sub(rf"^from {file.stem} import", f"from {package}.{file.stem} import", adaptor, flags=re.MULTILINE)
     values = {"package": package, "distribution": package.replace("_", "-"), "variable": variable}
     for name, template in {
         "pyproject.toml": "pyproject.toml.txt",
