@@ -356,6 +356,6 @@ def test_a_script_that_runs_the_suite_when_it_is_imported_is_named_as_the_cause(
     script.write_text(
         f"from conformance.cli import main\nmain(['run', '-i', 'making-bert', '--golden', 'tiny', '--out', {str(tmp_path)!r}])\n"
     )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path)
     assert 'if __name__ == "__main__"' in done.stderr
     assert "internal error" not in done.stderr
