@@ -60,7 +60,7 @@ class Altered(Step):
 
 
 class Rearranged(Altered):
-    """A step with the elements of the inner step in another order, each with its rounding errors."""
+    """A step with the elements of the inner step in other places, each with its rounding errors; elements may occur repeatedly."""
 
     def __init__(self, inner: Step, moved: Callable[[Array], Array]) -> None:
         """Initialize the step with the inner step and the function that rearranges an array of the shape of its result."""
@@ -76,12 +76,10 @@ class Rearranged(Altered):
         return Rearranged(self.inner.recast(equation), self._moved)
 
     def _back(self, w: Array) -> Array:
-        """Return w with the rearrangement undone."""
+        """Return, for each element of the inner step, the sum of w over the places to which it was moved."""
         shape = self.inner.value.shape
         came_from = self._moved(np.arange(w.size, dtype=np.float64).reshape(shape)).astype(np.int64)
-        back = np.empty(w.size)
-        back[came_from.ravel()] = w.ravel()
-        return back.reshape(shape)
+        return np.asarray(np.bincount(came_from.ravel(), w.ravel(), w.size).reshape(shape), np.float64)
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return the Jacobians of the inner step, each followed by the rearrangement."""

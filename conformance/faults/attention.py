@@ -61,7 +61,10 @@ def _scale(step: Step) -> float:
 
 
 def _rescaled(step: Step, scale: float) -> Step:
-    return Altered(step, lambda inner: inner.value * (scale / _scale(step)))
+    by = scale / _scale(step)
+    if step.site.activation.kind in SCORES:  # The query is scaled, so that a bias of the scores is not.
+        return step.again(parents=(step.parents[0] * by, *step.parents[1:]))
+    return Altered(step, lambda inner: inner.value * by)
 
 
 def _bias_unscaled(step: Step, place: FaultContext) -> Step | None:
@@ -124,6 +127,16 @@ def _of_keys(step: Step, place: FaultContext) -> Step | None:
     return with_parent(step, place, step.site.activation.name.removesuffix("context") + "key", parent=1)
 
 
+def _of_one(which: int) -> Callable[[Step, FaultContext], Step]:
+    """Return the change to scores in which query and key are the same parent."""
+    return lambda step, _: step.again(parents=(step.parents[which], step.parents[which]))
+
+
+def _guarded(step: Step, epsilon: float) -> Step:
+    """Return exp(s − m) / (ε + Σ exp(s − m)): the largest probability is 1 / Σ exp(s − m)."""
+    return Altered(step, lambda inner: inner.value / (1.0 + epsilon * inner.value.max(-1, keepdims=True)))
+
+
 def _softmax_over(axis: int) -> Callable[[Step, FaultContext], Step | None]:
     """Return the change to a softmax over the axis of the queries or of the heads.
 
@@ -168,6 +181,12 @@ def faults() -> Iterator[Fault]:
                 lambda step, _: step.again(parents=step.parents[::-1]),
                 equation="s = k qᵀ / √d",
                 fix="Multiply query by the transposed key: query @ key.transpose(-1, -2).")
+    for name, other, which in (("key", "query", 1), ("query", "key", 0)):
+        plural = {"key": "keys", "query": "queries"}[name]
+        yield Fault(f"scores-of-{plural}", SCORES, f"the {name} is multiplied by itself, not the query by the key", "constructed",
+                    _of_one(which), f"the {other}'s buffer overwritten by the {name}, or a copied argument", late=True,
+                    equation=f"s = {name[0]} {name[0]}ᵀ / √d",
+                    fix="Multiply query by the transposed key: query @ key.transpose(-1, -2).")
     yield Fault("scores-clipped", SCORES, "the scores are clipped to ±1", "constructed",
                 rewritten(lambda step: np.clip(step.value, -1.0, 1.0)),
                 equation="s = min(max(q kᵀ / √d, −1), 1)",
@@ -195,6 +214,13 @@ def faults() -> Iterator[Fault]:
                 probabilities(lambda s, keys: softmax(s, keys, more=1.0)), "the softmax-one variant",
                 equation="p_j = exp(s_j) / (1 + Σ_k exp(s_k))",
                 fix="Use the plain softmax.")
+    yield Fault(
+        "softmax-denominator-epsilon", PROBS, "{value} is added to the softmax's denominator", "constructed",
+        cause="a masked softmax written by hand, with a number that guards against a division by zero", late=True,
+        parameter=Parameter("epsilon", lambda _: 0.0, lambda _: 1e-6, _guarded),
+        equation="p_j = exp(s_j − m) / (ε + Σ_k exp(s_k − m)), m the largest score",
+        fix="Divide by the sum itself, which is at least 1.",
+    )
     unmoved = "the tensor is reshaped where an axis must be moved (transpose)"
     yield Fault("head-order", CONTEXT, "heads are merged without moving the head axis back", "constructed",
                 _merged(_unmoved_merge), unmoved,

@@ -8,6 +8,9 @@ from conformance.faults.altered import Altered
 from conformance.faults.attention import PROBS, SCORES, softmax
 from conformance.faults.fault import with_batch
 from conformance.faults.fit import Fit, FitData, Fitted, Mask
+from conformance.faults.fitted_probs import FITTED_PROBS
+from conformance.faults.fitted_scores import FITTED_SCORES
+from conformance.faults.rows import FITTED_ROWS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
@@ -122,4 +125,7 @@ FITTED_ATTENTION = (
            _by_distance, "relative positions, such as T5's, or ALiBi's slopes",
            equation="s_ij = q_i · k_j / √d + b_h(i − j)",
            fix="Add position embeddings to the word embeddings only, as the config's position_embedding_type says."),
+    *FITTED_SCORES,
+    *FITTED_PROBS,
+    *FITTED_ROWS,
 )  # fmt: skip

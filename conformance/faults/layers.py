@@ -6,6 +6,7 @@ import numpy as np
 
 from conformance.faults.altered import Altered, Slack
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
+from conformance.faults.kept import of_layer_before
 from conformance.faults.norms import LAYER_OUTPUT, layer_input
 from conformance.model.gradients import is_gradient
 from conformance.model.layer import STATES_NAME
@@ -22,13 +23,6 @@ def _skipped(step: Step, place: FaultContext) -> Step | None:
     layer = step.site.activation.layer
     entry = None if layer is None else place.values.get(layer_input(layer))
     return None if entry is None else Altered(step, lambda _: entry)
-
-
-def _of_layer_before(step: Step, place: FaultContext) -> Step | None:
-    """Return the step with the same activation of the previous layer as its result."""
-    layer = step.site.activation.layer
-    found = place.values.get(step.site.activation.name.replace(f"layer.{layer}.", f"layer.{(layer or 0) - 1}.", 1))
-    return None if not layer or found is None or found.shape != step.value.shape else Altered(step, lambda _: found)
 
 
 def _read_before(step: Step, place: FaultContext) -> Step | None:
@@ -110,8 +104,8 @@ def faults() -> Iterator[Fault]:
         equation="y = min(max(y, −c), c)",
         fix="Leave the hidden state as it is.",
     )
-    yield Fault("layer-before-kept", frozenset({"linear", "context"}), "it is the result of the previous layer",
-                "constructed", _of_layer_before, "a cache whose layer index is off by one, or that is not refilled",
+    yield Fault("layer-before-kept", frozenset({"linear", "context", "scores", "probs"}), "it is the result of the previous layer",
+                "constructed", of_layer_before, "a cache whose layer index is off by one, or that is not refilled",
                 late=True, combines=True,
                 equation="y of layer i − 1",
                 fix="Compute it in every layer; index a cache by the layer.")

@@ -137,6 +137,16 @@ def _causal(s: Array, keys: Mask) -> Array:
     return softmax(s, keys & np.tri(*s.shape[-2:], dtype=np.bool_))
 
 
+def _without_itself(step: Step, _: FaultContext) -> Step | None:
+    """Return the softmax in which no token attends to itself; where no key is left, the probabilities are uniform."""
+    if not of_tokens(step):
+        return None
+    length = step.parents[0].shape[-1]
+    keys = keys_of(step) & ~np.eye(length, dtype=np.bool_)
+    some = keys.any(-1, keepdims=True)
+    return Altered(step, lambda inner: np.where(some, softmax(inner.parents[0], keys), 1.0 / length))
+
+
 class _Multiplied(Probabilities):
     @cached_property
     def value(self) -> Array:
@@ -193,6 +203,10 @@ def faults() -> Iterator[Fault]:
     yield Fault("mask-causal", PROBS, "later keys are masked", "constructed", probabilities(_causal), "a decoder's attention",
                 equation="p = softmax over the keys j ≤ i",
                 fix="Let every token attend to all unmasked keys (is_causal=False).")
+    yield Fault("mask-diagonal", PROBS, "a token does not attend to itself", "constructed", _without_itself,
+                "a mask of pairs without the diagonal, as in the locality self-attention of ViTs", late=True,
+                equation="p = softmax over the keys j ≠ i",
+                fix="Let every token attend to all unmasked keys, including itself.")
     yield Fault("mask-not-causal", PROBS, "later keys are attended to, in a decoder", "constructed",
                 _with_keys(lambda keys, _: keys), "an encoder's attention; the config's is_decoder not read",
                 equation="p = softmax over all keys, not over the keys j ≤ i",

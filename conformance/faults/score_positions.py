@@ -105,6 +105,6 @@ def faults() -> Iterator[Fault]:
                 "constructed", _rotary(neighbours=True), "an engine, or a config's default, made for GPT-J", late=True,
                 equation="s_ij = (R_i q_i) · (R_j k_j) / √d, neighbouring features in pairs", fix=_FIX)
     yield Fault("scores-linear-bias", SCORES, "scores decrease with the distance of query and key (ALiBi)", "constructed", _falling,
-                "a code path that is shared with MPT or JinaBERT", late=True,
+                "a code path that is shared with MPT or JinaBERT", late=True, combines=True,
                 equation="s_ij = q_i · k_j / √d − m_h |i − j| (Press, Smith and Lewis 2021, section 3)", fix=_FIX)
 # fmt: on

@@ -199,7 +199,9 @@ def started(direction: Direction, actual: Array, noise: Noise) -> Estimate | Non
     """Return a first estimate of a parameter, of unknown deviation; None for a fault without a parameter or without an effect.
 
     The estimate is the value that leaves least of the residual: the usual wrong value, the one that linear interpolation between
-    the correct and the usual value gives, or, if that lies beyond the least sensible value, one of three on the way there.
+    the correct and the usual value gives, or, if that lies beyond the least sensible value, one of three on the way there. If none
+    of them leaves less than the correct value, linear interpolation is repeated from the nearest of them: a fault whose effect
+    grows less than in proportion to its parameter is overestimated by the first interpolation.
     """
     parameter, usual = direction.parameter, direction.usual
     if parameter is None or usual is None:
@@ -214,7 +216,11 @@ def started(direction: Direction, actual: Array, noise: Noise) -> Estimate | Non
         return float(np.vdot(noise.precision * residual, residual))
 
     sizes = {wrong: left(usual)} | {v: left(found) for v in others if (found := direction.applied(v)) is not None}
-    return Estimate(parameter.name, right, wrong, min(sizes, key=sizes.__getitem__), math.inf)
+    nearest = min(sizes, key=sizes.__getitem__)
+    if sizes[nearest] >= left(direction.base) and (tried := direction.applied(nearest)) is not None:
+        shorter = right + _least_squares(residual, tried.value - direction.base.value, noise)[0] * (nearest - right)
+        nearest = shorter if shorter > parameter.least else nearest
+    return Estimate(parameter.name, right, wrong, nearest, math.inf)
 
 
 def fitted(direction: Direction, parameter: Parameter, actual: Array, noise_of: NoiseOf, start: float) -> Estimate:

@@ -38,6 +38,7 @@ from conformance.numerics.formats import Array, Captured, Format, Single
 from conformance.oracle import Network
 
 ANATOMIES = 8  # how many unexplained residuals are described; each costs some hundred passes over the activation
+_HELD = frozenset({"embeddings.dropout", *(f"encoder.layer.0.attention.self.{n}" for n in ("query", "key", "value"))})
 _GIVEN = "not judged: the steps that follow are judged from it"
 _NONE_JUDGED = "no element of it is judged: a sentence is read off its first token, and every first token is padding"
 
@@ -157,7 +158,8 @@ class Judge:
         """Judge everything up to table index `last`, then release the activations that are no longer needed.
 
         A layer's own activations are held until the next layer is judged, since some mistakes use them in place of the next
-        layer's. Activations with a value for each pair of tokens are released at once, since they are large.
+        layer's. Activations with a value for each pair of tokens are released at once, since they are large. The embeddings'
+        output, and query, key and values of the first layer, are held to the end for the same reason.
         """
         for name in list(self.order)[self._judged_up_to + 1 : last + 1]:
             with products_on_one_thread():
@@ -174,7 +176,7 @@ class Judge:
         if self._network.source is None:  # a backward pass reads the activations of the forward pass
             for name in [n for n in self._values if self.order[n] < last]:
                 self._global_errors.pop(name, None)
-                if self.order[name] < before or "query" in self._network.table[name].axes:
+                if (self.order[name] < before and name not in _HELD) or "query" in self._network.table[name].axes:
                     del self._values[name]
         self._waiting = {n for n in self._waiting if self.order[n] > last}
 

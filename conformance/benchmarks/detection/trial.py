@@ -26,7 +26,6 @@ ALIASES: Mapping[str, str] = {
     "bias-negated": "bias-other",
     "decoder-untied": "parameters-other",
     "first-token-zeroed": "tokens-zero",
-    "mask-diagonal": "mask-by-query",
     "mask-of-first-row": "mask-ignored",
     "norm-by-variance": "norm-statistics-other",
     "parameters-default": "norm-affine-missing",

@@ -8,15 +8,18 @@ from conformance.benchmarks.detection.planted import (
     embeddings,
     functions,
     heads,
+    kept,
     layers,
     norms,
     pooling,
     precision,
     projections,
+    rows,
+    scores,
 )
 from conformance.benchmarks.detection.planted.plant import Plant
 
-_THEMES = (functions, norms, attention, projections, embeddings, heads, pooling, layers, precision)
+_THEMES = (functions, norms, attention, projections, embeddings, heads, pooling, layers, kept, rows, scores, precision)
 _FOUND = {plant.name: plant for theme in _THEMES for plant in theme.PLANTS}
 
 PLANTS: Mapping[str, Plant] = {name: _FOUND[name] for name in (*LISTED, *CONSTRUCTED, *SHOWN)}

@@ -1,0 +1,99 @@
+"""Mistakes in scores, probabilities and context that are made in shared attention code, in tiled kernels, or by quantization."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from conformance.benchmarks.detection.bert import Bert, SelfAttention
+from conformance.benchmarks.detection.planted.plant import DTYPES, Plant, after, in_layer, override
+from conformance.benchmarks.detection.steps import hidden_keys
+
+SCORES, PROBS, CONTEXT = (f"attention.self.{n}" for n in ("scores", "probs", "context"))
+TILE = 4
+
+
+def _own(model: Bert, layer: int) -> SelfAttention:
+    return model.layer(layer).attention.self
+
+
+def _product(name: str, of: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Plant:
+    """Return a mistake in which the scores are those of other operands, (B, h, S, d) each."""
+
+    def install(model: Bert, layer: int) -> None:
+        scores = _own(model, layer).scores
+        right = scores.product
+        override(scores, "product", lambda query, key: right(*of(query, key)))
+
+    return in_layer(name, install, SCORES)
+
+
+def _capped(model: Bert, layer: int) -> None:
+    """Cap the scores smoothly at 5."""
+    after(_own(model, layer).scores, lambda s: 5.0 * (s / 5.0).tanh())
+
+
+def _cosine(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    return 10.0 * F.normalize(query, dim=-1), F.normalize(key, dim=-1)
+
+
+def _shared(model: Bert, layer: int) -> None:
+    """Let two heads use the keys of the first of them."""
+    scores = _own(model, layer).scores
+    right = scores.product
+    override(scores, "product", lambda query, key: right(query, key[:, ::2].repeat_interleave(2, 1)))
+
+
+def _masked(scores: Tensor, mask: Tensor) -> Tensor:
+    return hidden_keys(scores, mask[:, None, None, :] == 1)
+
+
+def _by_blocks(scores: Tensor, mask: Tensor) -> Tensor:
+    """Compute the softmax of each four keys, and average."""
+    tiles = torch.split(_masked(scores, mask), TILE, -1)
+    every = torch.cat([tile.softmax(-1) for tile in tiles], -1) / len(tiles)
+    return every * mask[:, None, None, :].to(scores.dtype)
+
+
+def _guarded(scores: Tensor, mask: Tensor) -> Tensor:
+    """Add 1/64 to the denominator, in at least float32, and round once."""
+    masked = _masked(scores.to(torch.promote_types(scores.dtype, torch.float32)), mask)
+    weights = (masked - masked.amax(-1, keepdim=True)).exp()
+    return (weights / (weights.sum(-1, keepdim=True) + 1.0 / 64.0)).to(scores.dtype)
+
+
+def _rounded(scores: Tensor, mask: Tensor) -> Tensor:
+    """Round the probabilities to multiples of 1/255."""
+    return _masked(scores, mask).softmax(-1).mul(255.0).round() / 255.0
+
+
+def _windowed(scores: Tensor, mask: Tensor) -> Tensor:
+    """Set probabilities of padding, and of keys more than three tokens away, to zero after a softmax over all keys."""
+    found = scores.softmax(-1) * mask[:, None, None, :].to(scores.dtype)
+    return found.tril(3).triu(-3)
+
+
+def _unread(model: Bert, layer: int) -> None:
+    """Leave out the last four keys."""
+    context = _own(model, layer).context
+    right = context.forward
+    override(context, "forward", lambda probs, value: right(torch.cat([probs[..., :-4], 0.0 * probs[..., -4:]], -1), value))
+
+
+def _softmax(name: str, wrong: Callable[[Tensor, Tensor], Tensor], dtypes: tuple[str, ...] = DTYPES) -> Plant:
+    return in_layer(name, lambda model, layer: override(_own(model, layer).probs, "forward", wrong), PROBS, dtypes=dtypes)
+
+
+PLANTS = (
+    in_layer("scores-capped", _capped, SCORES),
+    _product("scores-cosine", _cosine),
+    _product("scores-of-keys", lambda query, key: (key, key)),
+    _product("scores-of-queries", lambda query, key: (query, query)),
+    in_layer("heads-share-keys", _shared, SCORES, suits=lambda a: a.num_attention_heads > 2 and a.num_attention_heads % 2 == 0),
+    in_layer("keys-last-unread", _unread, CONTEXT),
+    _softmax("softmax-by-blocks", _by_blocks),
+    _softmax("softmax-denominator-epsilon", _guarded),
+    _softmax("probabilities-rounded", _rounded, ("float64", "float32")),  # Shorter formats round the levels themselves.
+    _softmax("mask-window-after-softmax", _windowed),
+)

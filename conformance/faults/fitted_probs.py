@@ -1,0 +1,129 @@
+"""Fitted faults of probabilities and context: softmax by blocks, rounded probabilities, windows after the softmax, unread keys."""
+
+import numpy as np
+
+from conformance.faults.altered import Altered
+from conformance.faults.attention import CONTEXT, PROBS, keys_of, softmax
+from conformance.faults.fit import Fit, FitData, Fitted, Mask
+from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.formats import Array
+from conformance.oracle import Step
+
+LEVELS = (255, 256, 127, 128)  # Those of eight bits, with and without a sign.
+QUERIES = 8  # The number of queries on which the number of unread keys is determined.
+NEAR_TIE = 8.0  # Within so many sigma of a tie, a probability may be rounded either way.
+
+
+def _left(seen: FitData, value: Array) -> float:
+    return float((((seen.actual - value) / seen.allowed)[seen.judged] ** 2).sum())
+
+
+def _nearest(step: Step, seen: FitData, tried: list[tuple[float, Step]], parameter: str) -> Fit | None:
+    """Return the fit of the nearest step, of (value of the parameter, step); None if none is nearer than the correct step."""
+    if not tried:
+        return None
+    value, faulty = min(tried, key=lambda pair: _left(seen, pair[1].value))
+    return Fit(faulty, 1, parameter, value) if _left(seen, faulty.value) < _left(seen, step.value) else None
+
+
+def _block_softmax(s: Array, keys: Mask, size: int, *, averaged: bool) -> Array:
+    """Return the softmax over each block of `size` keys, divided by the number of blocks if they are averaged."""
+    length = s.shape[-1]
+    starts = range(0, length, size)
+    every = np.broadcast_to(keys, s.shape)
+    blocks = [softmax(s[..., i : i + size], every[..., i : i + size]) for i in starts]
+    return np.concatenate(blocks, -1) / (len(starts) if averaged else 1.0)
+
+
+def _by_blocks(step: Step, seen: FitData) -> Fit | None:
+    """Return the softmax over blocks of keys, of the size that is nearest: a divisor of the length or a power of two."""
+    length, keys = step.value.shape[-1], keys_of(step)
+    sizes = [n for n in range(2, length) if length % n == 0 or n.bit_count() == 1]
+
+    def of(size: int, *, averaged: bool) -> Step:
+        return Altered(step, lambda inner: _block_softmax(inner.parents[0], keys, size, averaged=averaged))
+
+    return _nearest(step, seen, [(n, of(n, averaged=averaged)) for n in sizes for averaged in (True, False)], "keys")
+
+
+def _rounded(step: Step, seen: FitData) -> Fit | None:
+    """Return the probabilities rounded to multiples of 1/n, for the nearest n of `LEVELS`."""
+
+    def of(levels: int) -> Step:
+        def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+            p = altered.inner.value * levels
+            sigma = np.sqrt(altered.inner.roundings(arithmetic).variance()) * levels
+            return np.where(np.abs(p - np.floor(p) - 0.5) <= NEAR_TIE * sigma, levels**-2.0, 0.0)
+
+        return Altered(step, lambda inner: np.rint(inner.value * levels) / levels, slack)
+
+    whole = next((n for n in LEVELS if _is_multiple(seen, n)), None)
+    return None if whole is None else Fit(of(whole), 1, "levels", whole)
+
+
+def _is_multiple(seen: FitData, levels: int) -> bool:
+    """Return whether all judged probabilities are multiples of 1/levels, except for a rounding to the format."""
+    scaled = seen.actual[seen.judged] * levels
+    return bool((np.abs(scaled - np.rint(scaled)) <= 1e-2).all())
+
+
+def _window_after(step: Step, seen: FitData) -> Fit | None:
+    """Return the softmax with probabilities beyond a window set to zero afterwards; the window is the furthest nonzero one."""
+    mask = step.site.batch.mask
+    if seen.actual.shape[-1] != mask.shape[1] or "key" not in step.site.activation.axes or step.site.activation.causal:
+        return None
+    length = mask.shape[1]
+    distance = np.abs(np.arange(length)[:, None] - np.arange(length))
+    both = mask[:, None, :, None] & mask[:, None, None, :]
+    nonzero = (seen.actual >= np.finfo(np.float32).tiny) & both
+    furthest = int(np.where(nonzero, distance, 0).max())
+    if furthest >= np.where(both, distance, 0).max():
+        return None
+    near, keys = distance <= furthest, keys_of(step)
+
+    def of(*, masked: bool) -> Step:
+        def value(inner: Step) -> Array:
+            s = inner.parents[0]
+            over = keys if masked else np.ones_like(keys)
+            return np.asarray(softmax(s, np.broadcast_to(over, s.shape)) * (keys & near))
+
+        return Altered(step, value)
+
+    return _nearest(step, seen, [(furthest, of(masked=masked)) for masked in (True, False)], "distance")
+
+
+def _unread(step: Step, seen: FitData) -> Fit | None:
+    """Return the context without the last keys; their number is determined on a few queries of the row with the largest residual.
+
+    Only the first head is used to determine the number.
+    """
+    probs, value = step.parents
+    width, length = step.site.architecture.head_size, probs.shape[-1]
+    left = np.where(seen.judged, np.abs(seen.actual - step.value), 0.0).sum(-1)
+    row = int(left.sum(-1).argmax())
+    some = np.sort(np.argsort(left[row])[-QUERIES:])
+    sums = np.cumsum(probs[row, 0, some][..., None] * value[row, :, :width], 1)  # (queries, S, d)
+    error = ((sums - seen.actual[row, some][:, None, :width]) ** 2).sum((0, 2))
+    unread = length - 1 - int(error.argmin())
+    if not 0 < unread < length:
+        return None
+    read = np.arange(length) < length - unread
+    return Fit(step.again(parents=(np.where(read, probs, 0.0), value)), 1, "keys", unread)
+
+
+FITTED_PROBS = (
+    Fitted("softmax-by-blocks", PROBS, "the softmax runs over each block of {value} keys, not over all keys", "constructed",
+           _by_blocks, "a tiled softmax whose blocks do not share the maximum and the sum",
+           equation="p_j = exp(s_j) / Σ exp(s_k) over the keys k of the block of j",
+           fix="Divide by the sum over all unmasked keys."),
+    Fitted("probabilities-rounded", PROBS, "the probabilities are multiples of 1/{value}", "constructed", _rounded,
+           "probabilities quantised to eight bits", equation="p = round(n softmax(s)) / n",
+           fix="Run without quantisation, or export without it."),
+    Fitted("mask-window-after-softmax", PROBS,
+           "probabilities more than {value} positions away are set to zero after the softmax, and the rest is not rescaled",
+           "constructed", _window_after, "probabilities multiplied by a mask of a window",
+           equation="p_ij = softmax(s)_ij if |i − j| ≤ w, else 0", fix="Let every token attend to all unmasked keys."),
+    Fitted("keys-last-unread", CONTEXT, "the last {value} keys are not read", "constructed", _unread,
+           "a loop over blocks of keys that leaves out the last or the incomplete one",
+           equation="c_i = Σ p_ij v_j over the keys j < S − n", fix="Sum over all keys, including those of the last block."),
+)  # fmt: skip

@@ -1,0 +1,116 @@
+"""Fitted faults of attention scores: a soft cap, cosines of query and key, and heads that share keys or values."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from conformance.faults.altered import Altered
+from conformance.faults.attention import CONTEXT, SCORES
+from conformance.faults.fit import Fit, FitData, Fitted
+from conformance.model.batch import Ids
+from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.formats import Array
+from conformance.oracle import Step
+from conformance.oracle.bilinear import merge_heads, split_heads
+
+CAPS = 2.0 ** np.arange(0.0, 10.0, 0.25)  # Multiples of the largest score from which the cap is estimated.
+ROUNDS = 20  # The most Gauss–Newton steps; a few suffice.
+
+
+def _left(seen: FitData, value: Array) -> float:
+    return float((((seen.actual - value) / seen.allowed)[seen.judged] ** 2).sum())
+
+
+def _tanh(s: Array, cap: float) -> Array:
+    return np.asarray(cap * np.tanh(s / cap))
+
+
+def _capped(step: Step, seen: FitData) -> Fit | None:
+    """Return the scores c · tanh(s / c), with the cap c by least squares on a logarithmic scale."""
+    largest = float(np.abs(seen.actual).max(initial=0.0, where=seen.judged))
+    if largest == 0.0:
+        return None
+    s, weight = step.value, seen.judged / seen.allowed
+    cap, deviation = min((float(largest * c) for c in CAPS), key=lambda c: _left(seen, _tanh(s, c))), np.inf
+    for _ in range(ROUNDS):
+        x = s / cap
+        slope = weight * cap * (np.tanh(x) - x / np.cosh(np.clip(x, -300.0, 300.0)) ** 2)  # with respect to log c
+        energy = float(np.vdot(slope, slope))
+        if energy == 0.0:
+            return None
+        change = float(np.vdot(slope, weight * (seen.actual - _tanh(s, cap)))) / energy
+        deviation = cap * energy**-0.5
+        cap *= float(np.exp(np.clip(change, -0.5, 0.5)))
+        if cap * abs(change) <= deviation / 10.0:
+            break
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        inner = arithmetic.storage.rounding_variance
+        return np.asarray(inner(altered.inner.value) + 2.0 * inner(altered.value))
+
+    return Fit(Altered(step, lambda inner: _tanh(inner.value, cap), slack), 1, "cap", cap, float(deviation))
+
+
+def _cosines(step: Step, seen: FitData) -> Fit | None:
+    """Return the scores c · cos(q, k), with the factor c by least squares."""
+    width = step.site.architecture.head_size
+
+    def normalised(x: Array) -> Array:
+        parts = split_heads(x, width)
+        return merge_heads(parts / np.maximum(np.linalg.norm(parts, axis=-1, keepdims=True), 1e-12))
+
+    query, key = (normalised(x) for x in step.parents)
+    unit = step.again(parents=(query, key))
+    weight = seen.judged / seen.allowed
+    base = weight * unit.value
+    energy = float(np.vdot(base, base))
+    if energy == 0.0:
+        return None
+    by = float(np.vdot(base, weight * seen.actual)) / energy
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        stored = (4.0 * arithmetic.storage.rounding_variance(x) for x in altered.inner.parents)
+        own = sum(j.variance(v) for j, v in zip(altered.inner.jacobians(), stored, strict=True))
+        return np.asarray(own + arithmetic.storage.rounding_variance(altered.value))
+
+    faulty = Altered(step.again(parents=(by * query, key)), lambda inner: inner.value, slack)
+    root = float(width**0.5)
+    return Fit(faulty, 1, "factor", by / root, energy**-0.5 / root)
+
+
+def _groups(heads: int) -> Iterator[tuple[int, Ids]]:
+    """Yield the size of a group and the head whose keys each head reads: the first of the group, or the group's or its own index.
+
+    In the last case, heads are repeated in turn. Groups of all heads are the catalogue's `heads-share-first`.
+    """
+    j = np.arange(heads)
+    for size in (n for n in range(2, heads) if heads % n == 0):
+        yield size, j // size * size
+        yield size, j // size
+        yield size, j % (heads // size)
+
+
+def _shared(step: Step, seen: FitData) -> Fit | None:
+    """Return the step in which heads share keys, or values, in the way that leaves least of the residual."""
+    *others, last = step.parents
+    width = step.site.architecture.head_size
+    parts = split_heads(last, width)
+    tried = [(size, step.again(parents=(*others, merge_heads(parts[:, which])))) for size, which in _groups(parts.shape[1])]
+    if not tried:
+        return None
+    size, faulty = min(tried, key=lambda pair: _left(seen, pair[1].value))
+    return Fit(faulty, 1, "heads", size) if _left(seen, faulty.value) < _left(seen, step.value) else None
+
+
+FITTED_SCORES = (
+    Fitted("heads-share-keys", SCORES | CONTEXT, "the heads share keys, or values, in groups of {value}", "constructed", _shared,
+           "grouped-query attention: num_key_value_heads less than num_attention_heads",
+           equation="head j reads the keys of one head of its group",
+           fix="Give each head its own keys and values: num_key_value_heads = num_attention_heads."),
+    Fitted("scores-capped", SCORES, "the scores s are capped smoothly: {value} · tanh(s / {value})", "constructed", _capped,
+           "attn_logit_softcapping of Gemma 2 in shared attention code", equation="s = c tanh(q kᵀ / (c √d))",
+           fix="Leave the scores as they are: no soft cap."),
+    Fitted("scores-cosine", SCORES, "the scores are cosines of query and key, multiplied by {value}", "constructed", _cosines,
+           "the cosine attention of Swin V2, or a QK norm", equation="s = c (q / |q|) (k / |k|)ᵀ",
+           fix="Multiply query and key as they are, and divide the product by √d."),
+)  # fmt: skip

@@ -1,0 +1,110 @@
+"""Faults in which a step of a later layer reads the embeddings, or keeps or accumulates the result of an earlier layer."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from conformance.faults.altered import Altered, Slack
+from conformance.faults.attention import PROBS, SCORES
+from conformance.faults.fault import Fault, FaultContext
+from conformance.faults.norms import layer_input
+from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.formats import Array
+from conformance.oracle import Step
+from conformance.oracle.propagation import propagated
+
+_CACHE = "Compute it in every layer; index a cache by the layer."
+_SELF = "attention.self."
+
+
+def _of_layer(step: Step, place: FaultContext, layer: int) -> tuple[Array, Slack | None] | None:
+    """Return the same activation of another layer, and the variance of its errors if it is not known but computed.
+
+    Scores and probabilities, which are not held, are computed from query and key.
+    """
+    own = step.site.activation
+    path, table = f"encoder.layer.{layer}.", place.network.table
+    name = own.name.replace(f"encoder.layer.{own.layer}.", path, 1)
+    if name in place.values:
+        found = place.values[name]
+        return (found, None) if found.shape == step.value.shape else None
+    if own.kind not in SCORES | PROBS or not own.name.endswith(("self.scores", "self.probs")):
+        return None
+    steps, values = dict[str, Step](), dict[str, Array]()
+    for each in (f"{path}{_SELF}scores", f"{path}{_SELF}probs"):
+        if each not in table or (each.endswith("probs") and own.kind in SCORES):
+            continue
+        parents = [values.get(p, place.values.get(p)) for p in table[each].parents]
+        if any(p is None for p in parents):
+            return None
+        steps[each] = place.network.step(each, *(p for p in parents if p is not None))
+        values[each] = steps[each].value
+    return (values[name], _computed(place, steps)) if name in values and values[name].shape == step.value.shape else None
+
+
+def _computed(place: FaultContext, steps: Mapping[str, Step]) -> Slack:
+    """Return the variance of the rounding errors of steps that are computed again."""
+    return lambda _, arithmetic: propagated(place.network.table, steps, {}, lambda name: steps[name].roundings(arithmetic))
+
+
+def of_layer_before(step: Step, place: FaultContext) -> Step | None:
+    """Return the step with the same activation of the previous layer as its result."""
+    layer = step.site.activation.layer
+    found = _of_layer(step, place, layer - 1) if layer else None
+    return None if found is None else Altered(step, lambda _: found[0], found[1])
+
+
+def _first(step: Step, place: FaultContext) -> Step | None:
+    """Return the step with the result of the first layer; None in the second, where that is the previous one."""
+    layer = step.site.activation.layer
+    found = _of_layer(step, place, 0) if layer and layer > 1 else None
+    return None if found is None else Altered(step, lambda _: found[0], found[1])
+
+
+def _added(step: Step, place: FaultContext) -> Step | None:
+    """Return the scores with those of the previous layer added."""
+    layer = step.site.activation.layer
+    found = _of_layer(step, place, layer - 1) if layer else None
+    if found is None:
+        return None
+    other, computed = found
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        own = arithmetic.storage.rounding_variance(altered.inner.value) + arithmetic.storage.rounding_variance(other)
+        return np.asarray(own + (0.0 if computed is None else computed(altered, arithmetic)))
+
+    return Altered(step, lambda inner: inner.value + other, slack)
+
+
+def _of_embeddings(step: Step, place: FaultContext) -> Step | None:
+    """Return the step with the embeddings' output in place of the previous layer's; None if that is its input anyway.
+
+    After a single layer, the embeddings' output is the input of the last layer, which `heads-read-layer-before` describes.
+    """
+    layer, layers = step.site.activation.layer, step.site.architecture.num_hidden_layers
+    given = place.values.get(layer_input(0))
+    if given is None or layers == 0 or layer == 0 or (layer is None and layers == 1):
+        return None
+    reads, own = layer_input(layers if layer is None else layer), step.site.activation.parents
+    if reads not in own:
+        return None
+    parents = tuple(given if name == reads else p for name, p in zip(own, step.parents, strict=True))
+    return step.again(parents=parents) if all(a.shape == b.shape for a, b in zip(parents, step.parents, strict=True)) else None
+
+
+# fmt: off
+def faults() -> Iterator[Fault]:
+    """Yield the faults of results of earlier layers."""
+    yield Fault("layer-kept", frozenset({"linear", "context"}) | SCORES | PROBS, "it is the result of the first layer",
+                "constructed", _first, "a cache that is filled once and not indexed by the layer", late=True,
+                equation="y of layer 0", fix=_CACHE)
+    yield Fault("layer-before-added", SCORES, "the scores of the previous layer are added", "constructed", _added,
+                "the residual attention of RealFormer; a buffer that is not cleared", late=True,
+                equation="s = q kᵀ / √d + s of layer i − 1",
+                fix="Compute the scores of each layer from its own query and key.")
+    yield Fault("input-embeddings", frozenset({"linear", "first_token_linear", "norm"}),
+                "the output of the embeddings is read, not that of the previous layer", "constructed", _of_embeddings,
+                "a variable that is set before the loop over layers; hidden_states[0] for hidden_states[-1]", late=True,
+                equation="the input is the output of the embeddings",
+                fix="Feed each layer, and the heads, the output of the layer before.")
+# fmt: on

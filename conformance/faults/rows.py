@@ -1,0 +1,86 @@
+"""Fitted faults of the order of rows and tokens: the right results, in the place of another row or of another token."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from conformance.faults.altered import Altered, Rearranged
+from conformance.faults.fit import Fit, FitData, Fitted
+from conformance.model.batch import Ids
+from conformance.numerics.formats import Array
+from conformance.oracle import Step
+
+_ROWS = "Compute every row of the batch from its own inputs, and restore the order of rows that were sorted."
+_BY_ROW = frozenset({"linear", "first_token_linear", "context", "norm", "function"})
+
+
+def _nearest_rows(step: Step, seen: FitData) -> Ids | None:
+    """Return, for each row of the batch, the row of the oracle's result that is nearest on the judged elements; None for one row.
+
+    A row is its own nearest unless another is nearer.
+    """
+    if step.site.activation.axes[:1] != ("batch",) or len(seen.actual) < 2:
+        return None
+    found = np.arange(len(seen.actual))
+    for row, (actual, judged, allowed) in enumerate(zip(seen.actual, seen.judged, seen.allowed, strict=True)):
+        if judged.any():
+            left = [float((((actual - other) / allowed)[judged] ** 2).sum()) for other in step.value]
+            found[row] = row if left[row] <= min(left) else int(np.argmin(left))
+    return None if (found == np.arange(len(found))).all() else found
+
+
+def _of_rows(step: Step, rows: Ids) -> Step:
+    return Rearranged(step, lambda x: x[rows])
+
+
+def _first_row(step: Step, seen: FitData) -> Fit | None:
+    """Return the step with the first row's result in every row; rows with equal results may each be nearest."""
+    rows = _nearest_rows(step, seen)
+    return None if rows is None else Fit(_of_rows(step, np.zeros_like(rows)), 1)
+
+
+def _other_rows(step: Step, seen: FitData) -> Fit | None:
+    """Return the step with, in each row of the batch, the result of the nearest row."""
+    rows = _nearest_rows(step, seen)
+    if rows is None:
+        return None
+    moved = rows != np.arange(len(rows))
+    return Fit(_of_rows(step, rows), int(moved.sum()), "row", int(moved.argmax()))
+
+
+def _shifts(x: Array, by: int) -> Iterator[Array]:
+    """Yield x, (B, S, …), with tokens moved by one position, and at the end the last token in turn, the same token, and zeros."""
+    turned = np.roll(x, by, 1)
+    yield turned
+    end = 0 if by > 0 else -1
+    for filled in (x[:, end], 0.0):
+        other = turned.copy()
+        other[:, end] = filled
+        yield other
+
+
+def _shifted(step: Step, seen: FitData) -> Fit | None:
+    """Return the step with tokens moved by one position, in the direction and with the end that leave least of the residual."""
+    if step.site.activation.axes[:2] != ("batch", "position") or seen.actual.shape[1] < 3:
+        return None
+
+    def left(value: Array) -> float:
+        return float((((seen.actual - value) / seen.allowed)[seen.judged] ** 2).sum())
+
+    options = [(left(value), by, index) for by in (1, -1) for index, value in enumerate(_shifts(step.value, by))]
+    least, by, index = min(options)
+    if least >= left(step.value):
+        return None
+    return Fit(Altered(step, lambda inner: list(_shifts(inner.value, by))[index]), 1, "positions", by)
+
+
+FITTED_ROWS = (
+    Fitted("rows-first", _BY_ROW, "every row of the batch has the result of the first row", "constructed", _first_row,
+           "a buffer or a static input of one row, expanded to the batch", equation="y_b = f(x_0)", fix=_ROWS),
+    Fitted("rows-other", _BY_ROW, "rows of the batch have the results of other rows, the first of them row {value}",
+           "constructed", _other_rows, "rows sorted by length and not put back; a micro-batch that is not written",
+           equation="y_b = f(x_π(b))", fix=_ROWS),
+    Fitted("tokens-shifted", _BY_ROW, "the tokens are moved by {value} position", "constructed", _shifted,
+           "a cache whose position is off by one", equation="y_s = f(x_(s − k))",
+           fix="Write the result of token s at position s."),
+)  # fmt: skip
