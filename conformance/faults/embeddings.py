@@ -6,7 +6,7 @@ import numpy as np
 
 from conformance.faults.altered import Altered
 from conformance.faults.changes import recast, rewritten
-from conformance.faults.fault import Change, Fault, FaultContext
+from conformance.faults.fault import Change, Fault, FaultContext, Parameter
 from conformance.model.batch import Ids
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
@@ -119,6 +119,20 @@ def _words_scaled(step: Step, place: FaultContext) -> Step | None:
     return Altered(scaled, lambda inner: inner.value, lambda altered, a: 2.0 * a.storage.rounding_variance(altered.value))
 
 
+def _first_type_added(step: Step, place: FaultContext) -> Step | None:
+    """Return the sum of the embeddings with the embedding of token type 0 added to all tokens."""
+    name = "embeddings.token_type_embeddings"
+    if name not in step.site.activation.parents:
+        return None
+    at, row = step.site.activation.parents.index(name), place.network.site(name).parameters["weight"][0]
+    return step.again(parents=tuple(p + row if i == at else p for i, p in enumerate(step.parents)))
+
+
+def _copy_scaled(step: Step, factor: float) -> Step:
+    """Return the copy multiplied by a factor; the factor and the product may each be rounded to storage."""
+    return Altered(step, lambda inner: factor * inner.value, lambda altered, a: 2.0 * a.storage.rounding_variance(altered.value))
+
+
 def _padding_zeroed(inner: Step) -> Array:
     return np.where(inner.site.batch.input_ids[..., None] == 0, 0.0, inner.value)
 
@@ -225,4 +239,17 @@ def faults() -> Iterator[Fault]:
     yield Fault("padding-word-zeroed", WORDS, "the word embedding of id 0 is zero", "constructed",
                 rewritten(_padding_zeroed), "padding_idx=0, with the row overwritten",
                 fix="Keep the checkpoint's row of the padding token; padding_idx stops its gradient only.")
+    yield Fault("token-type-zero-added", SUMS, "the embedding of token type 0 is added to all tokens, besides their own",
+                "constructed", _first_type_added, "token type 0 folded into the table of positions", SUMMED, late=True,
+                equation="word + token type + position + token type 0",
+                fix="Add each token's own token-type embedding once; fold it into the positions only if it is not added again.")
+    yield Fault(
+        "dropout-scaled", frozenset({"copy"}), "the dropout multiplies by {value} at inference",
+        "constructed, after Srivastava et al. 2014",
+        cause="multiplication by the keep probability, 1 − p, at inference, or by 1 / (1 − p)", late=True,
+        parameter=Parameter("factor", lambda _: 1.0, lambda step: 1.0 - step.site.architecture.hidden_dropout_prob or 0.9,
+                            _copy_scaled, least=-16.0), only=("embeddings.dropout",),
+        equation="y = c x",
+        fix="Return the input unchanged at inference, as nn.Dropout does after eval().",
+    )
 # fmt: on

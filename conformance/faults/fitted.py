@@ -13,6 +13,8 @@ from conformance.faults.fault import with_batch, with_parameters
 from conformance.faults.fit import Fit, FitData, Fitted
 from conformance.faults.fitted_attention import FITTED_ATTENTION
 from conformance.faults.fitted_dropout import FITTED_DROPOUT
+from conformance.faults.fitted_functions import FITTED_FUNCTIONS, UNNORMALISED
+from conformance.faults.fitted_products import FITTED_PRODUCTS
 from conformance.faults.projections import LINEARS
 from conformance.faults.quantized import DYNAMIC
 from conformance.model.batch import Ids
@@ -157,6 +159,40 @@ def _other_positions(step: Step, seen: FitData) -> Fit | None:
     return Fit(_at(step, other), int((other != right).sum()))
 
 
+def _scaled_positions(step: Step, seen: FitData) -> Fit | None:
+    """Return the look-up at positions a + c s, between whose neighbouring rows of the table the embedding is interpolated.
+
+    The place of each token is that of the nearest point on the line through the row nearest to it and one next to it; a and c are
+    fitted to these places.
+    """
+    table = step.site.parameters["weight"]
+    right = np.broadcast_to(positions(step), seen.actual.shape[:-1])
+    kept, near = seen.judged.any(-1), _nearest(step, seen, right)
+    if len(table) < MANY or not np.isfinite(seen.actual[seen.judged]).all():
+        return None
+    places, least = np.zeros(right.shape), np.full(right.shape, np.inf)
+    for side in (-1, 0):
+        low = np.clip(near + side, 0, len(table) - 2)
+        along = table[low + 1] - table[low]
+        part = ((seen.actual - table[low]) * along).sum(-1) / np.maximum((along**2).sum(-1), np.finfo(np.float64).tiny)
+        distance = ((seen.actual - table[low] - part[..., None] * along) ** 2).sum(-1)
+        places, least = np.where(distance < least, low + part, places), np.minimum(distance, least)
+    counted, found = right[kept].astype(np.float64), places[kept]
+    inside = (found > 0.0) & (found < len(table) - 1)
+    if len(np.unique(counted[inside])) < MANY:
+        return None
+    factor, offset = np.polyfit(counted[inside], found[inside], 1)
+    at = np.clip(factor * right + offset, 0.0, len(table) - 1)
+    low = np.minimum(at.astype(np.int64), len(table) - 2)
+    part = (at - low)[..., None]
+    value = table[low] + part * (table[low + 1] - table[low])
+
+    def slack(_: Altered, arithmetic: Arithmetic) -> Array:
+        return np.asarray(4.0 * arithmetic.storage.rounding_variance(np.maximum(np.abs(table[low]), np.abs(table[low + 1]))))
+
+    return Fit(Altered(step, lambda _: value, slack), 2, "factor", float(factor))
+
+
 def _at(step: Step, rows: Ids) -> Step:
     return Altered(step, lambda inner: inner.site.parameters["weight"][rows])
 
@@ -188,6 +224,10 @@ FITTED = (
     Fitted("positions-other", LEARNED, "the positions are not the batch's", "constructed",
            _other_positions, "position ids computed from other data",
            fix=POSITIONS_FIX),
+    Fitted("positions-scaled", LEARNED, "positions are multiplied by {value}, and rows of the table are interpolated",
+           "constructed", _scaled_positions, "a table interpolated for longer text",
+           equation="row a + c s, between two rows of the table", fix=POSITIONS_FIX),
+    *FITTED_PRODUCTS,
     Fitted("bias-other", LINEARS, "the bias is not the checkpoint's", "constructed",
            _other_bias, "another layer's bias, one part's bias for all parts of a fused product, or a bias not loaded",
            fix="Load each bias from the checkpoint, and fail on missing and unexpected names."),
@@ -208,5 +248,7 @@ FITTED = (
            OTHER, "constructed", _table, "parameters that were not loaded",
            fix="Load every parameter from the checkpoint, and fail on missing and unexpected names."),
     DYNAMIC,
+    *FITTED_FUNCTIONS,
     *APPROXIMATED,
+    UNNORMALISED,
 )  # fmt: skip

@@ -61,6 +61,14 @@ def _bias_after(step: Step, place: FaultContext) -> Step | None:
     return None if bias is None else Altered(step, lambda inner: inner.value + bias)
 
 
+def _clipped(step: Step, bound: float) -> Step:
+    return Altered(step, lambda inner: np.minimum(inner.value, bound))
+
+
+def _largest(step: Step) -> float:
+    return float(step.value.max(initial=0.0))
+
+
 def _half(inner: Step) -> Array:
     kept = np.arange(inner.value.shape[-1]) < inner.value.shape[-1] // 2
     return np.where(kept, inner.value, 0.0)
@@ -109,7 +117,7 @@ def faults() -> Iterator[Fault]:
                 function(lambda x: np.maximum(x, 0.01 * x)),
                 equation="y = max(x, 0.01 x)",
                 fix=_HIDDEN_ACT)
-    yield Fault("activation-twice", GELUS, "the activation function is applied twice", "constructed", _twice,
+    yield Fault("activation-twice", GELUS | {"tanh"}, "the activation function is applied twice", "constructed", _twice,
                 "the epilogue of a fused product applies it, and the layer applies it again", late=True,
                 equation="y = f(f(x))",
                 fix="Apply the function once: in the product's epilogue or after the product.")
@@ -134,6 +142,13 @@ def faults() -> Iterator[Fault]:
         equation="y = x/2 · (1 + tanh(√(2/π) (x + c x³))), c the wrong factor",
         fix="Set the factor of x³ to 0.044715.",
     )
+    yield Fault(
+        "result-clipped", FUNCTIONS, "the result is at most {value}", "constructed, after Krishnamoorthi 2018",
+        cause="ReLU6, GELU10, or a range calibrated for a quantised graph", late=True, combines=True,
+        parameter=Parameter("bound", _largest, lambda step: 0.9 * _largest(step), _clipped),
+        equation="y = min(f(x), c)",
+        fix="Return the function's result without an upper limit.",
+    )
     yield Fault("features-dropped", FUNCTIONS | {"linear"}, "the second half of the intermediate features is zero", "constructed",
                 rewritten(_half), "half of a gated feed-forward layer",
                 ("intermediate.dense", "_act_fn"),
@@ -146,6 +161,10 @@ def faults() -> Iterator[Fault]:
     ):
         yield Fault(name, frozenset({"tanh"}), sentence, "constructed", change, only=("pooler.activation",), equation=equation,
                     fix=_POOLER)
+    yield Fault("activation-hard-tanh", frozenset({"tanh"}), "tanh is a hard tanh: x limited to −1 … 1", "constructed",
+                function(lambda x: np.clip(x, -1.0, 1.0)), "a device or a quantised graph without tanh", late=True,
+                equation="y = min(max(x, −1), 1)",
+                fix="Apply torch.tanh, not torch.nn.functional.hardtanh.")
     yield Fault("pooler-gelu", frozenset({"tanh"}), "the pooler's activation is GELU, not tanh", "constructed", recast(Gelu),
                 "hidden_act also used for the pooler", ("pooler.activation",), late=True, equation="y = x/2 · (1 + erf(x/√2))",
                 fix=_POOLER)

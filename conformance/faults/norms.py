@@ -161,6 +161,30 @@ def _from_layer_input(step: Step, place: FaultContext) -> Step | None:
     return None if layer is None else with_parent(step, place, layer_input(layer), parent=1)
 
 
+def _layer_input_added(step: Step, place: FaultContext) -> Step | None:
+    layer = step.site.activation.layer
+    found = None if layer is None else place.values.get(layer_input(layer))
+    if found is None or found.shape != step.value.shape:
+        return None
+    x, skip = step.parents
+    return step.again(parents=(x, skip + found))
+
+
+def _again(step: Step, place: FaultContext) -> Step | None:
+    """Return a copy of a norm's result as that norm of it; None if the copy is of another kind of step."""
+    (name,) = step.site.activation.parents
+    if name not in place.network.table or place.network.table[name].kind != "norm":
+        return None
+    norm = Norm(place.network.site(name), step.parents[0])
+    return Altered(step, lambda _: norm.value, lambda _, arithmetic: variance_of(norm, arithmetic))
+
+
+def variance_of(step: Step, arithmetic: Arithmetic) -> Array:
+    """Return the elementwise variance of a step's own rounding errors, deterministic ones taken as uniform within their bound."""
+    own = step.roundings(arithmetic)
+    return np.asarray(own.variance() + np.asarray(own.bound) ** 2 / 3.0)
+
+
 def layer_input(layer: int) -> str:
     """Return the name of the activation that is the input of a layer."""
     return "embeddings.dropout" if layer == 0 else f"encoder.layer.{layer - 1}.output.LayerNorm"
@@ -271,4 +295,12 @@ def faults() -> Iterator[Fault]:
                 LAYER_OUTPUT,
                 equation="y = LayerNorm(x + layer input)",
                 fix="Add the output of attention.output.LayerNorm after the feed-forward network.")
+    yield Fault("layer-input-added", NORMS, "the layer's input is added as well: LayerNorm(x + skip + layer input)", "constructed",
+                _layer_input_added, "a residual around the whole layer", LAYER_OUTPUT, late=True, combines=True,
+                equation="y = LayerNorm(x + skip + layer input)",
+                fix="Add only the output of attention.output.LayerNorm after the feed-forward network.")
+    yield Fault("norm-repeated", frozenset({"copy"}), "the norm is applied again to its own result", "constructed", _again,
+                "a norm in front of the encoder besides that of the embeddings", late=True,
+                equation="y = LayerNorm(LayerNorm(x))",
+                fix="Apply the embeddings' LayerNorm once.")
 # fmt: on

@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import log_softmax
 
 from conformance.faults.altered import Altered, Rearranged
 from conformance.faults.changes import with_parent
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
-from conformance.faults.norms import layer_input
+from conformance.faults.norms import layer_input, variance_of
+from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.norm import Norm
@@ -156,6 +158,58 @@ def _reading(source: str, *, first: bool = False) -> Change:
     return change
 
 
+def _reading_mean(count: int) -> Change:
+    """Return the change by which a head reads the mean of the outputs of the last `count` layers."""
+
+    def change(step: Step, place: FaultContext) -> Step | None:
+        layers = step.site.architecture.num_hidden_layers
+        found = [place.values.get(layer_input(layer)) for layer in range(layers, layers - count, -1)] if layers >= count else []
+        known = [x for x in found if x is not None and x.shape == step.parents[0].shape]
+        if len(known) < count:
+            return None
+        mean = np.asarray(sum(known[1:], start=known[0]) / count)
+
+        def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+            return altered.inner.jacobians()[0].variance(count * arithmetic.storage.rounding_variance(mean))
+
+        return Altered(step.again(parents=(mean,)), lambda inner: inner.value, slack)
+
+    return change
+
+
+def _reading_norm(own: bool) -> Change:
+    """Return the change by which a head reads a norm of the last hidden state, with the last norm's parameters or without any."""
+
+    def change(step: Step, place: FaultContext) -> Step | None:
+        name = layer_input(step.site.architecture.num_hidden_layers)
+        if step.site.activation.parents[0] != name or place.network.table[name].kind != "norm":
+            return None
+        site = place.network.site(name)
+        parameters = {"weight": np.ones_like(site.parameters["weight"]), "bias": np.zeros_like(site.parameters["bias"])}
+        norm = Norm(site if own else replace(site, parameters=parameters), step.parents[0])
+
+        def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+            return altered.inner.jacobians()[0].variance(variance_of(norm, arithmetic))
+
+        return Altered(step.again(parents=(norm.value,)), lambda inner: inner.value, slack)
+
+    return change
+
+
+def _capped(step: Step, k: float) -> Step:
+    return step if k == 0.0 else Altered(step, lambda inner: np.tanh(k * inner.value) / k, _of_function)
+
+
+def _log_softmax(step: Step, _: FaultContext) -> Step | None:
+    return Altered(step, lambda inner: np.asarray(log_softmax(inner.value, -1)), _of_function) if step.value.shape[-1] > 1 else None
+
+
+def _of_function(altered: Altered, arithmetic: Arithmetic) -> Array:
+    """Return the variance of a few more roundings, of numbers no larger than the larger of both results."""
+    larger = np.maximum(np.abs(altered.value), np.abs(altered.inner.value))
+    return np.asarray(4.0 * arithmetic.storage.rounding_variance(larger))
+
+
 def _handed_on(step: Step, _: FaultContext) -> Step | None:
     same = step.site.activation.width == step.parents[0].shape[-1]
     return Altered(step, lambda inner: inner.parents[0][:, 0]) if same else None
@@ -275,4 +329,26 @@ def faults() -> Iterator[Fault]:
                 "constructed", _reading(HIDDEN_STATE), "logits = hidden @ embeddings.T", ("predictions.decoder",),
                 equation="y = x Eᵀ + b",
                 fix="Feed the decoder the transform's output.")
+    at, heads = ("pooler.dense", "transform.dense"), ("predictions.decoder", *sentence)
+    for count, end in ((2, ""), (4, "-four")):
+        yield Fault(f"heads-read-mean{end}", LINEARS, f"it reads the mean of the last {count} layers, not the last one",
+                    "constructed", _reading_mean(count), "features of several layers, as of ELMo", at, late=True,
+                    equation=f"y = mean of the last {count} hidden states · Wᵀ + b",
+                    fix="Feed the heads the output of the last layer.")
+    for own, end, which in ((False, "", "without parameters"), (True, "-twice", "with the last norm's parameters")):
+        yield Fault(f"heads-read-norm{end}", LINEARS, f"it reads a norm of the last hidden state, {which}", "constructed",
+                    _reading_norm(own), "the final norm of encoders that normalise before each sub-layer", at, late=True,
+                    equation="y = LayerNorm(x) Wᵀ + b",
+                    fix="Feed the heads the output of the last layer, which is already normalised.")
+    yield Fault(
+        "logits-capped", linear, "the logits z are capped by a tanh: tanh(k z) / k with k = {value}", "constructed, after Gemma 2",
+        cause="final_logit_softcapping of another model", only=heads, late=True,
+        parameter=Parameter("k", lambda _: 0.0, lambda _: 1.0 / 30.0, _capped),
+        equation="y = tanh(k (x Wᵀ + b)) / k",
+        fix="Return the product with its bias, without a tanh.",
+    )
+    yield Fault("logits-log-softmax", linear, "the result is the log-softmax of the logits", "constructed", _log_softmax,
+                "a log-softmax that belongs to the loss", heads, late=True,
+                equation="y = log softmax(x Wᵀ + b)",
+                fix="Return logits; torch.nn.functional.cross_entropy applies log-softmax itself.")
 # fmt: on

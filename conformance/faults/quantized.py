@@ -19,9 +19,9 @@ import numpy as np
 
 from conformance.faults.altered import Altered
 from conformance.faults.changes import other_weight
-from conformance.faults.fault import Fault, with_parameters
+from conformance.faults.fault import Fault, FaultContext, with_parameters
 from conformance.faults.fit import Fit, FitData, Fitted
-from conformance.faults.precision import LINEARS
+from conformance.faults.precision import LINEARS, PRODUCTS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Single
 from conformance.oracle import Step
@@ -90,6 +90,29 @@ def _float8(weight: Array) -> Array:
     return np.asarray(np.rint(x / unit) * unit * float(step), np.float64)
 
 
+def _unscaled_float8(x: Array) -> Array:
+    """Return x rounded to float8 (E4M3) without a scale; magnitudes beyond the largest number become it."""
+    limited = np.clip(x, -_LARGEST, _LARGEST)
+    unit = 2.0 ** (np.maximum(np.frexp(limited)[1] - 1, _SMALLEST_EXPONENT) + 1 - _BITS)
+    return np.asarray(np.rint(limited / unit) * unit)
+
+
+def _float8_inputs(step: Step, _: FaultContext) -> Step:
+    return step.again(parents=tuple(_unscaled_float8(p) for p in step.parents))
+
+
+def _two_of_four(step: Step, _: FaultContext) -> Step | None:
+    """Return the layer with the two smallest of every four consecutive weights of an output feature set to zero."""
+    weight = step.site.parameters["weight"]
+    if weight.shape[1] % 4:
+        return None
+    groups = weight.reshape(len(weight), -1, 4)
+    smaller = np.abs(groups).argsort(-1)[..., :2]
+    sparse = groups.copy()
+    np.put_along_axis(sparse, smaller, 0.0, -1)
+    return with_parameters(step, weight=sparse.reshape(weight.shape))
+
+
 def _operands(x: Array, levels: int) -> tuple[Array, Array]:
     """Return the inputs as integers 0 … `levels` times a step, and the variance of those next to a tie.
 
@@ -149,6 +172,11 @@ def faults() -> Iterator[Fault]:
     ):
         yield Fault(f"precision-{name}", LINEARS, f"{sentence}: quantisation", "constructed", other_weight(quantiser), cause,
                     late=True, fix=_FIX)
+    yield Fault("precision-float8-inputs", PRODUCTS, "the inputs are rounded to float8 (E4M3): quantisation", "constructed",
+                _float8_inputs, "attention kernels that multiply in float8", late=True, fix=_FIX)
+    yield Fault("weight-two-of-four", LINEARS, "the two smallest of every four weights of a feature are zero", "constructed",
+                _two_of_four, "2:4 sparsity, as of apex.contrib.sparsity", late=True,
+                fix="Load the checkpoint's weights, not a copy that was pruned to 2:4 sparsity.")
 # fmt: on
 
 

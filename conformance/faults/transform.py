@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from conformance.faults.altered import Altered
 from conformance.faults.changes import with_parent
 from conformance.faults.fault import Fault, FaultContext
 from conformance.faults.functions import FUNCTIONS
-from conformance.faults.norms import NORMS
+from conformance.faults.norms import NORMS, variance_of
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
@@ -21,12 +19,21 @@ _FIX = "Apply to the hidden state transform.dense, the activation function and t
 
 def _in_place_of(step: Step, found: Step) -> Step:
     """Return the step with the result and the rounding errors of another step, `found`."""
-    return Altered(step, lambda _: found.value, lambda _, arithmetic: _variance(found, arithmetic))
+    return Altered(step, lambda _: found.value, lambda _, arithmetic: variance_of(found, arithmetic))
 
 
-def _variance(step: Step, arithmetic: Arithmetic) -> Array:
-    own = step.roundings(arithmetic)
-    return np.asarray(own.variance() + np.asarray(own.bound) ** 2 / 3.0)
+def _with_hidden_state(step: Step, place: FaultContext) -> Step | None:
+    """Return the norm of the sum with the transform's input; the sum may be rounded to storage."""
+    (hidden,) = place.network.table[_DENSE].parents
+    found = place.values.get(hidden)
+    if found is None or found.shape != step.value.shape:
+        return None
+    summed = step.parents[0] + found
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        return altered.inner.jacobians()[0].variance(arithmetic.storage.rounding_variance(summed))
+
+    return Altered(step.again(parents=(summed,)), lambda inner: inner.value, slack)
 
 
 def _other_order(step: Step, place: FaultContext) -> Step:
@@ -41,7 +48,7 @@ def _norm_first(step: Step, place: FaultContext) -> Step | None:
         norm = place.network.step(_NORM, step.parents[0])
 
         def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-            return altered.inner.jacobians()[0].variance(_variance(norm, arithmetic))
+            return altered.inner.jacobians()[0].variance(variance_of(norm, arithmetic))
 
         return Altered(step.again(parents=(norm.value,)), lambda inner: inner.value, slack)
     return with_parent(step, place, _DENSE)
@@ -61,4 +68,7 @@ def faults() -> Iterator[Fault]:
                 lambda step, place: with_parent(step, place, _ACT),
                 "a norm left out, or before the function", ("predictions.decoder",), late=True,
                 equation="y = f(x W₁ᵀ + b₁) Eᵀ + b", fix=_FIX)
+    yield Fault("transform-residual", NORMS, "the hidden state is added before the head's norm", made, _with_hidden_state,
+                "the module of a layer's residual norm, used for the head", (_NORM,), late=True,
+                equation="y = LayerNorm(f(x Wᵀ + b) + x)", fix=_FIX)
 # fmt: on

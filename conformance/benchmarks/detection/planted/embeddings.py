@@ -181,7 +181,22 @@ def _after_norm(model: Bert) -> None:
     override(norm, "forward", lambda word, kind, position: norm.normalise(word + kind) + position)
 
 
+def _interpolated(model: Bert) -> None:
+    """Read the table at half of the position, between two rows where that is no whole number."""
+    lookup: PositionLookup = model.embeddings.position_embeddings
+
+    def forward(inputs: Inputs) -> Tensor:
+        at = lookup.rows(inputs) / 2
+        low = at.long()
+        table = lookup.weight
+        return torch.lerp(table[low], table[low + 1], (at - low)[..., None].to(table.dtype))
+
+    override(lookup, "forward", forward)
+
+
 PLANTS = (
+    in_place("positions-scaled", _interpolated, POSITIONS, suits=_is_learned),
+    in_place("dropout-scaled", lambda model: after(model.embeddings.dropout, lambda x: 0.9 * x), "embeddings.dropout"),
     Plant("positions-after-norm", lambda model, _: _after_norm(model), False, _of_sum, lambda a: a.embedding_norm),
     *(_positions(name, rows) for name, rows in _POSITIONS.items()),
     *(_types(name, rows, suits) for name, (rows, suits) in _TYPES.items()),

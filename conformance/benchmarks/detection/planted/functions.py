@@ -49,6 +49,14 @@ def _gelu_with_constant(x: Tensor) -> Tensor:
     return x * 0.5 * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.44715 * x**3)))
 
 
+def _tanh_form(x: Tensor, outer: float, cubic: float) -> Tensor:
+    return x * 0.5 * (1.0 + torch.tanh(outer * (x + cubic * x**3)))
+
+
+def _limited(y: Tensor) -> Tensor:
+    return y.clamp(max=0.5 * float(y.max()))
+
+
 # The incorrect function, given the correct one; and the architectures that can have the mistake.
 _FUNCTIONS: dict[str, tuple[Callable[[Function], Function], Suits]] = {
     "gelu-variant": (_other_form, gelu),
@@ -63,6 +71,10 @@ _FUNCTIONS: dict[str, tuple[Callable[[Function], Function], Suits]] = {
     "activation-softplus": (lambda _: F.softplus, always),
     "activation-squared-relu": (lambda _: lambda x: torch.relu(x) ** 2, always),
     "activation-tanh": (lambda _: torch.tanh, always),
+    "result-clipped": (lambda right: lambda x: _limited(right(x)), always),
+    "gelu-tanh-cubic": (lambda _: lambda x: _tanh_form(x, math.sqrt(2.0 / math.pi), 0.04715), _is_erf),
+    "gelu-tanh-outer": (lambda _: lambda x: _tanh_form(x, 0.8, 0.044715), gelu),
+    "gelu-sigmoid-factor": (lambda _: lambda x: x * torch.sigmoid(1.7 * x), gelu),
     "gelu-half-missing": (lambda right: lambda x: 2.0 * right(x), gelu),
 }
 

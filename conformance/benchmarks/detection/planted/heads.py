@@ -11,6 +11,7 @@ from conformance.benchmarks.detection.heads import Classifier, PlainClassifier, 
 from conformance.benchmarks.detection.planted.initial import initial
 from conformance.benchmarks.detection.planted.plant import (
     Plant,
+    after,
     in_place,
     kept,
     masked_lm,
@@ -24,7 +25,7 @@ from conformance.model.architecture import Architecture
 from conformance.model.batch import IGNORED_LABEL
 
 PAIR, PAIR_LOSS, TOKENS_LOSS = "cls.seq_relationship", "cls.seq_relationship.loss", "cls.predictions.loss"
-SPANS = "qa_outputs"
+SPANS, DECODER = "qa_outputs", "cls.predictions.decoder"
 TRANSFORM = tuple(f"cls.predictions.transform.{name}" for name in ("transform_act_fn", "LayerNorm"))
 
 
@@ -91,6 +92,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "pooler-sigmoid": torch.sigmoid,
     "pooler-relu": torch.relu,
     "pooler-gelu": F.gelu,
+    "activation-hard-tanh": F.hardtanh,
 }
 
 
@@ -139,6 +141,15 @@ def _transform(model: Bert) -> Transform:
     found = _predictions(model).transform
     assert found
     return found
+
+
+def _suppressed(logits: Tensor) -> Tensor:
+    """Set the logits of the first four ids to a constant."""
+    return torch.cat([torch.full_like(logits[..., :4], -10000.0), logits[..., 4:]], -1)
+
+
+def _capped(logits: Tensor) -> Tensor:
+    return 20.0 * torch.tanh(logits / 20.0)
 
 
 def _other_order(model: Bert) -> None:
@@ -269,6 +280,9 @@ PLANTS = (
     in_place("transform-norm-first", _norm_first, *TRANSFORM, suits=_tied),
     in_place("decoder-without-norm", _without_norm, "cls.predictions.decoder", suits=_tied),
     in_place("decoder-untied", _untied, "cls.predictions.decoder", suits=_tied),
+    in_place("logits-capped", lambda m: after(_predictions(m).decoder, widely(_capped)), DECODER, suits=_tied),
+    in_place("logits-suppressed", lambda m: after(_predictions(m).decoder, _suppressed), DECODER, suits=_tied),
+    in_place("logits-log-softmax", lambda m: after(_pair(m), lambda x: F.log_softmax(x, -1)), PAIR, suits=_of_pair),
     in_place("next-sentence-order", lambda model: _backwards(_pair(model)), PAIR, suits=next_sentence),
     in_place("next-sentence-label", lambda m: override(_pair(m).loss, "labels", _other_label), PAIR_LOSS, suits=next_sentence),
     in_place("loss-ignores-zero", lambda m: override(_pair(m).loss, "labels", _zero_dropped), PAIR_LOSS, suits=next_sentence),

@@ -132,6 +132,18 @@ def _residual_from_layer_input(model: Bert, layer: int) -> None:
     override(changed, "forward", forward)
 
 
+def _layer_input_added(model: Bert, layer: int) -> None:
+    """Add the layer's input in the second residual, besides the output of attention."""
+    changed: Layer = model.layer(layer)
+
+    def forward(hidden: Tensor, mask: Tensor) -> Tensor:
+        attended: Tensor = changed.attention(hidden, mask)
+        out: Tensor = changed.output(changed.intermediate(attended), attended + hidden)
+        return out
+
+    override(changed, "forward", forward)
+
+
 def _pre_norm(model: Bert, layer: int) -> None:
     """Let attention read its normalized input, while its residual adds the input unchanged."""
     own, norm = model.layer(layer).attention.self, _first(model, layer)
@@ -153,6 +165,7 @@ _OTHERS: tuple[tuple[str, Callable[[Bert, int], None], tuple[str, ...], Suits], 
     ("norm-shared", _shared, (SECOND,), _two_norms),
     ("residual-after-norm", _residual_after_norm, (FIRST,), always),
     ("residual-from-layer-input", _residual_from_layer_input, (SECOND,), always),
+    ("layer-input-added", _layer_input_added, (SECOND,), always),
     ("pre-norm", _pre_norm, tuple(f"attention.self.{n}" for n in ("query", "key", "value")), always),
 )
 

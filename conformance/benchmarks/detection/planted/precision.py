@@ -79,6 +79,31 @@ def _dynamic(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.linear((torch.clamp(torch.round(x / level) + zero, 0, 255) - zero) * level, _int8(weight), bias)
 
 
+def _inputs_in_float8(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.linear(x.to(torch.float8_e4m3fn).to(x.dtype), weight, bias)
+
+
+def _without_last(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Leave out the last eighth of the inputs."""
+    used = x.shape[-1] * 7 // 8
+    return F.linear(x[..., :used], weight[:, :used], bias)
+
+
+def _two_of_four(weight: Tensor) -> Tensor:
+    groups = weight.view(len(weight), -1, 4)
+    return groups.scatter(-1, groups.abs().argsort(-1)[..., :2], 0.0).flatten(-2)
+
+
+def _pruned(weight: Tensor) -> Tensor:
+    return torch.where(weight.abs() < weight.abs().quantile(0.3), 0.0, weight)
+
+
+def _of_four_parts(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Round the sums over four parts of the inputs to float16."""
+    parts = zip(x.chunk(4, -1), weight.chunk(4, -1), strict=True)
+    return torch.stack([F.linear(a, b).half().to(x.dtype) for a, b in parts]).sum(0) + bias
+
+
 _PRODUCTS: dict[str, Product] = {
     "precision-bfloat16": _in(torch.bfloat16),
     "precision-float16": _in(torch.float16),
@@ -89,6 +114,12 @@ _PRODUCTS: dict[str, Product] = {
     "precision-nf4-block": lambda x, weight, bias: F.linear(x, _blocks(weight, 64, _nf4), bias),
     "precision-float8": lambda x, weight, bias: F.linear(x, _float8(weight), bias),
     "precision-int8-dynamic": _dynamic,
+    "precision-float8-inputs": _inputs_in_float8,
+    "precision-int8-inputs": lambda x, weight, bias: F.linear(_int8(x), weight, bias),
+    "inputs-last-unread": _without_last,
+    "weight-two-of-four": lambda x, weight, bias: F.linear(x, _two_of_four(weight), bias),
+    "weight-pruned": lambda x, weight, bias: F.linear(x, _pruned(weight), bias),
+    "accumulated-float16": _of_four_parts,
     "precision-int8": lambda x, weight, bias: F.linear(x, _int8(weight), bias),
 }
 

@@ -21,7 +21,7 @@ RIGHT: Mapping[str, tuple[str, ...]] = {
     "products of ten bits": ("precision-tf32",),
     "ids one too high": ("words-shifted", "words-other"),
     "positions from one": ("positions-from-one",),
-    "position table stretched": ("positions-other", *_OTHER),
+    "position table stretched": ("positions-scaled", "positions-other", *_OTHER),
     "sinusoids for the table": ("positions-sinusoidal",),
     "types one token late": ("token-types-other",),
     "types not added": ("token-types-missing",),

@@ -1,0 +1,106 @@
+"""Fitted faults of functions: a form of GELU with another constant, or a softmax whose rows do not sum to 1."""
+
+from collections.abc import Callable
+
+import numpy as np
+from scipy.special import expit
+
+from conformance.faults.altered import Altered
+from conformance.faults.fit import Fit, FitData, Fitted
+from conformance.numerics.formats import Array
+from conformance.oracle import Step
+from conformance.oracle.pointwise import Gelu, GeluTanh
+
+Form = Callable[[Array, float], Array]
+
+_STEPS = 24  # Gauss-Newton converges quadratically; more steps are not needed from a value in use.
+_NUDGE = 2.0**-20
+_ROOT, _CUBIC, _SIGMOID = (2.0 / np.pi) ** 0.5, 0.044715, 1.702
+_HIDDEN_ACT = "Choose the function by the config's hidden_act: gelu is the erf form, gelu_new and gelu_pytorch_tanh the tanh form."
+
+
+def _tanh_form(x: Array, outer: float, cubic: float) -> Array:
+    return np.asarray(x / 2.0 * (1.0 + np.tanh(outer * (x + cubic * x**3))))
+
+
+def _constant(name: str, start: float, form: Form, equation: type[Step]) -> Callable[[Step, FitData], Fit | None]:
+    """Return the fit of one constant of a function, by weighted least squares from the value `start`.
+
+    Args:
+        name: name of the constant.
+        start: its usual value.
+        form: the function of the argument and the constant.
+        equation: the step whose rounding errors the function has.
+    """
+
+    def fit(step: Step, seen: FitData) -> Fit | None:
+        x, weight = step.parents[0], np.where(seen.judged, 1.0 / seen.allowed, 0.0)
+        if not np.isfinite(seen.actual[seen.judged]).all():
+            return None
+        value, energy = start, 0.0
+        for _ in range(_STEPS):
+            nudge = _NUDGE * max(abs(value), _NUDGE)
+            slope = weight * (form(x, value + nudge) - form(x, value - nudge)) / (2.0 * nudge)
+            energy = float(np.vdot(slope, slope))
+            if not energy > 0.0:
+                return None
+            moved = float(np.vdot(slope, weight * (seen.actual - form(x, value)))) / energy
+            value += moved
+            if not 0.0 < value < 100.0:
+                return None
+            if abs(moved) <= np.finfo(np.float64).eps * abs(value):
+                break
+        deviation = energy**-0.5
+        if abs(value - start) <= seen.threshold * deviation:
+            return None
+        found = float(value)
+        return Fit(Altered(step.recast(equation), lambda inner: form(inner.parents[0], found)), 1, name, found, deviation)
+
+    return fit
+
+
+def _row_factors(step: Step, seen: FitData) -> Fit | None:
+    """Return the softmax with each row multiplied by a factor that is fitted to the row; the largest |Σ p − 1| is reported."""
+    if not np.isfinite(seen.actual[seen.judged]).all():
+        return None
+    right, used = step.value, seen.judged & (step.value > 0.0)
+    counts = used.sum(-1)
+    if not (counts > 2).any() or np.median(counts[counts > 0]) <= 2.0:
+        return None
+    weight = np.where(used, seen.allowed**-2.0, 0.0)
+    energy = (weight * right**2).sum(-1, keepdims=True)
+    known = energy > 0.0
+    energy = np.where(known, energy, 1.0)
+    factor = np.where(known, (weight * right * seen.actual).sum(-1, keepdims=True) / energy, 1.0)
+    off, noise = np.abs(factor - 1.0), np.where(known, energy**-0.5, 0.0)
+    at = int(np.argmax(off - seen.threshold * noise))
+    if off.flat[at] <= seen.threshold * noise.flat[at]:
+        return None
+    faulty = Altered(step, lambda inner: factor * inner.value)
+    return Fit(faulty, int(factor.size), "error", float(off.flat[at]), float(noise.flat[at]))
+
+
+_ERF, _TANH = frozenset({"gelu"}), frozenset({"gelu_new", "gelu_pytorch_tanh"})
+
+FITTED_FUNCTIONS = (
+    Fitted("gelu-tanh-cubic", _ERF, "GELU takes its tanh form, with the factor {value} of x³, not 0.044715", "constructed",
+           _constant("factor", _CUBIC, lambda x, c: _tanh_form(x, _ROOT, c), GeluTanh),
+           "a typing error in 0.044715; the checkpoint has the erf form",
+           equation="y = x/2 · (1 + tanh(√(2/π) (x + c x³)))", fix=_HIDDEN_ACT),
+    Fitted("gelu-tanh-outer", _ERF | _TANH, "GELU takes its tanh form, with the factor {value}, not √(2/π) = 0.797885",
+           "constructed", _constant("factor", _ROOT, lambda x, k: _tanh_form(x, k, _CUBIC), GeluTanh),
+           "√(2/π) with too few digits",
+           equation="y = x/2 · (1 + tanh(k (x + 0.044715 x³)))", fix=_HIDDEN_ACT),
+    Fitted("gelu-sigmoid-factor", _ERF | _TANH, "the activation is x · sigmoid({value} x)", "constructed",
+           _constant("factor", _SIGMOID, lambda x, k: np.asarray(x * expit(k * x)), Gelu),
+           "the quick form of GELU, with another constant than 1.702",
+           equation="y = x / (1 + exp(−k x))", fix=_HIDDEN_ACT),
+)  # fmt: skip
+
+UNNORMALISED = Fitted(
+    "softmax-unnormalised", frozenset({"probs"}), "the sum of a row of probabilities differs from 1 by up to {value}",
+    "constructed", _row_factors, "a fast reciprocal, or a denominator of other terms", largest=True, loose=True,
+    equation="p_j = c exp(s_j − m) / Σ_k exp(s_k − m), with a c of each row",
+    fix="Divide the exponentials by their sum, with an accurate division.",
+)  # fmt: skip
+"""The fault of rows that are normalized by a wrong sum, tried after an approximation of exp."""
