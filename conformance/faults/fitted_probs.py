@@ -11,7 +11,6 @@ from conformance.oracle import Step
 
 LEVELS = (255, 256, 127, 128)  # Those of eight bits, with and without a sign.
 QUERIES = 8  # The number of queries on which the number of unread keys is determined.
-NEAR_TIE = 8.0  # Within so many sigma of a tie, a probability may be rounded either way.
 
 
 def _left(seen: FitData, value: Array) -> float:
@@ -47,13 +46,16 @@ def _by_blocks(step: Step, seen: FitData) -> Fit | None:
 
 
 def _rounded(step: Step, seen: FitData) -> Fit | None:
-    """Return the probabilities rounded to multiples of 1/n, for the nearest n of `LEVELS`."""
+    """Return the probabilities rounded to multiples of 1/n, for the first n of `LEVELS` of which all are multiples.
+
+    A probability that lies within the rounding error of a tie may be rounded either way.
+    """
 
     def of(levels: int) -> Step:
         def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
             p = altered.inner.value * levels
             sigma = np.sqrt(altered.inner.roundings(arithmetic).variance()) * levels
-            return np.where(np.abs(p - np.floor(p) - 0.5) <= NEAR_TIE * sigma, levels**-2.0, 0.0)
+            return np.where(np.abs(p - np.floor(p) - 0.5) <= seen.largest * sigma, levels**-2.0, 0.0)
 
         return Altered(step, lambda inner: np.rint(inner.value * levels) / levels, slack)
 
@@ -62,9 +64,9 @@ def _rounded(step: Step, seen: FitData) -> Fit | None:
 
 
 def _is_multiple(seen: FitData, levels: int) -> bool:
-    """Return whether all judged probabilities are multiples of 1/levels, except for a rounding to the format."""
-    scaled = seen.actual[seen.judged] * levels
-    return bool((np.abs(scaled - np.rint(scaled)) <= 1e-2).all())
+    """Return whether all judged probabilities are multiples of 1/levels within rounding errors, and some could have been others."""
+    scaled, tolerance = seen.actual[seen.judged] * levels, seen.largest * seen.allowed[seen.judged] * levels
+    return bool((np.abs(scaled - np.rint(scaled)) <= tolerance).all() and (tolerance < 0.5).any())
 
 
 def _window_after(step: Step, seen: FitData) -> Fit | None:

@@ -14,6 +14,7 @@ from conformance.oracle import Step
 from conformance.oracle.bilinear import merge_heads, split_heads
 
 CAPS = 2.0 ** np.arange(0.0, 10.0, 0.25)  # Multiples of the largest score from which the cap is estimated.
+_LEAST_NORM = 1e-12  # The eps of torch.nn.functional.normalize.
 ROUNDS = 20  # The most Gauss–Newton steps; a few suffice.
 
 
@@ -57,7 +58,7 @@ def _cosines(step: Step, seen: FitData) -> Fit | None:
 
     def normalised(x: Array) -> Array:
         parts = split_heads(x, width)
-        return merge_heads(parts / np.maximum(np.linalg.norm(parts, axis=-1, keepdims=True), 1e-12))
+        return merge_heads(parts / np.maximum(np.linalg.norm(parts, axis=-1, keepdims=True), _LEAST_NORM))
 
     query, key = (normalised(x) for x in step.parents)
     unit = step.again(parents=(query, key))

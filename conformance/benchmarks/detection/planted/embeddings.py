@@ -194,7 +194,22 @@ def _interpolated(model: Bert) -> None:
     override(lookup, "forward", forward)
 
 
+def _repeated(model: Bert) -> None:
+    """Apply the embeddings' norm to its own result."""
+    norm = model.embeddings.LayerNorm
+    override(model.embeddings.dropout, "forward", norm.normalise)
+
+
+def _first_type(model: Bert) -> None:
+    """Add the embedding of token type 0 to the positions."""
+    own = model.embeddings
+    right = own.last.add
+    override(own.last, "add", lambda word, kind, position: right(word, kind, position) + own.token_type_embeddings.weight[0])
+
+
 PLANTS = (
+    in_place("norm-repeated", _repeated, "embeddings.dropout", suits=lambda a: a.embedding_norm),
+    Plant("token-type-zero-added", lambda model, _: _first_type(model), False, _of_sum),
     in_place("positions-scaled", _interpolated, POSITIONS, suits=_is_learned),
     in_place("dropout-scaled", lambda model: after(model.embeddings.dropout, lambda x: 0.9 * x), "embeddings.dropout"),
     Plant("positions-after-norm", lambda model, _: _after_norm(model), False, _of_sum, lambda a: a.embedding_norm),

@@ -14,6 +14,7 @@ from conformance.benchmarks.detection.planted.plant import (
     after,
     in_place,
     kept,
+    many_layers,
     masked_lm,
     next_sentence,
     override,
@@ -189,6 +190,55 @@ def _without_norm(model: Bert) -> None:
     override(own, "forward", forward)
 
 
+def _with_residual(model: Bert) -> None:
+    """Add the transform's input before its norm."""
+    own = _transform(model)
+
+    def forward(hidden: Tensor) -> Tensor:
+        normed: Tensor = own.LayerNorm(own.transform_act_fn(own.dense(hidden)), hidden)
+        return normed
+
+    override(own, "forward", forward)
+
+
+def _reads_mean(count: int) -> Callable[[Bert], None]:
+    """Return the change by which the pooler reads the mean of the last layers' outputs."""
+
+    def install(model: Bert) -> None:
+        layers = model.architecture.num_hidden_layers
+        found = [kept(model.layer(layer)) for layer in range(layers - count, layers)]
+
+        def forward(_: Tensor, mask: Tensor) -> Tensor:
+            states = torch.stack([outputs.pop() for outputs in found])
+            pooled: Tensor = right(widely(lambda x: x.mean(0))(states), mask)
+            return pooled
+
+        right = _pooler(model).forward
+        override(_pooler(model), "forward", forward)
+
+    return install
+
+
+def _reads_norm(own: bool) -> Callable[[Bert], None]:
+    """Return the change by which the pooler reads a norm of the last hidden state, with or without the last norm's parameters."""
+
+    def install(model: Bert) -> None:
+        norm, right = model.layer(model.architecture.num_hidden_layers - 1).output.LayerNorm, _pooler(model).forward
+
+        def forward(hidden: Tensor, mask: Tensor) -> Tensor:
+            plain = F.layer_norm(hidden, hidden.shape[-1:], eps=norm.eps)
+            pooled: Tensor = right(norm.normalise(hidden) if own else plain, mask)
+            return pooled
+
+        override(_pooler(model), "forward", forward)
+
+    return install
+
+
+def _pooled_deep(a: Architecture) -> bool:
+    return a.pooler and many_layers(a)
+
+
 def _of_pair(a: Architecture) -> bool:
     return a.pooler and "next_sentence" in a.heads
 
@@ -279,6 +329,11 @@ PLANTS = (
     in_place("transform-order", _other_order, *TRANSFORM, suits=_tied),
     in_place("transform-norm-first", _norm_first, *TRANSFORM, suits=_tied),
     in_place("decoder-without-norm", _without_norm, "cls.predictions.decoder", suits=_tied),
+    in_place("transform-residual", _with_residual, TRANSFORM[1], suits=_tied),
+    in_place("heads-read-mean", _reads_mean(2), "pooler.dense", suits=_pooled_deep),
+    in_place("heads-read-mean-four", _reads_mean(4), "pooler.dense", suits=lambda a: a.pooler and a.num_hidden_layers > 3),
+    in_place("heads-read-norm", _reads_norm(False), "pooler.dense", suits=_pooled),
+    in_place("heads-read-norm-twice", _reads_norm(True), "pooler.dense", suits=_pooled),
     in_place("decoder-untied", _untied, "cls.predictions.decoder", suits=_tied),
     in_place("logits-capped", lambda m: after(_predictions(m).decoder, widely(_capped)), DECODER, suits=_tied),
     in_place("logits-suppressed", lambda m: after(_predictions(m).decoder, _suppressed), DECODER, suits=_tied),

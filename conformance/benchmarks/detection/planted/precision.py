@@ -98,10 +98,14 @@ def _pruned(weight: Tensor) -> Tensor:
     return torch.where(weight.abs() < weight.abs().quantile(0.3), 0.0, weight)
 
 
-def _of_four_parts(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Round the sums over four parts of the inputs to float16."""
-    parts = zip(x.chunk(4, -1), weight.chunk(4, -1), strict=True)
-    return torch.stack([F.linear(a, b).half().to(x.dtype) for a, b in parts]).sum(0) + bias
+def _of_four_parts(dtype: torch.dtype) -> Product:
+    """Return the product whose sums over four parts of the inputs are rounded to a format."""
+
+    def product(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        parts = zip(x.chunk(4, -1), weight.chunk(4, -1), strict=True)
+        return torch.stack([F.linear(a, b).to(dtype).to(x.dtype) for a, b in parts]).sum(0) + bias
+
+    return product
 
 
 _PRODUCTS: dict[str, Product] = {
@@ -119,7 +123,8 @@ _PRODUCTS: dict[str, Product] = {
     "inputs-last-unread": _without_last,
     "weight-two-of-four": lambda x, weight, bias: F.linear(x, _two_of_four(weight), bias),
     "weight-pruned": lambda x, weight, bias: F.linear(x, _pruned(weight), bias),
-    "accumulated-float16": _of_four_parts,
+    "accumulated-float16": _of_four_parts(torch.float16),
+    "accumulated-bfloat16": _of_four_parts(torch.bfloat16),
     "precision-int8": lambda x, weight, bias: F.linear(x, _int8(weight), bias),
 }
 

@@ -63,6 +63,14 @@ def _guarded(scores: Tensor, mask: Tensor) -> Tensor:
     return (weights / (weights.sum(-1, keepdim=True) + 1.0 / 64.0)).to(scores.dtype)
 
 
+def _divided_coarsely(scores: Tensor, mask: Tensor) -> Tensor:
+    """Multiply by a reciprocal of the denominator that is rounded to bfloat16."""
+    masked = _masked(scores.to(torch.promote_types(scores.dtype, torch.float32)), mask)
+    weights = (masked - masked.amax(-1, keepdim=True)).exp()
+    by = (1.0 / weights.sum(-1, keepdim=True)).to(torch.bfloat16)
+    return (weights * by.to(weights.dtype)).to(scores.dtype)
+
+
 def _rounded(scores: Tensor, mask: Tensor) -> Tensor:
     """Round the probabilities to multiples of 1/255."""
     return _masked(scores, mask).softmax(-1).mul(255.0).round() / 255.0
@@ -94,6 +102,7 @@ PLANTS = (
     in_layer("keys-last-unread", _unread, CONTEXT),
     _softmax("softmax-by-blocks", _by_blocks),
     _softmax("softmax-denominator-epsilon", _guarded),
+    _softmax("softmax-unnormalised", _divided_coarsely, ("float64", "float32")),  # In half formats it is about one rounding.
     _softmax("probabilities-rounded", _rounded, ("float64", "float32")),  # Shorter formats round the levels themselves.
     _softmax("mask-window-after-softmax", _windowed),
 )
