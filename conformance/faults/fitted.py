@@ -159,25 +159,29 @@ def _other_positions(step: Step, seen: FitData) -> Fit | None:
     return Fit(_at(step, other), int((other != right).sum()))
 
 
+def _places(table: Array, found: Array) -> Array:
+    """Return, for each of N rows, the place k + t of the nearest point (1 − t) w_k + t w_(k+1), 0 ≤ t ≤ 1, of the table w: (N,)."""
+    low_rows, along = table[:-1], table[1:] - table[:-1]
+    squared = np.maximum((along**2).sum(-1), np.finfo(np.float64).tiny)
+    projected = found @ along.T - (low_rows * along).sum(-1)
+    part = np.clip(projected / squared, 0.0, 1.0)
+    distance = (low_rows**2).sum(-1) - 2.0 * found @ low_rows.T - part * (2.0 * projected - part * squared)  # minus |found|²
+    low = distance.argmin(1)
+    exact = ((found - table[low]) * along[low]).sum(-1) / squared[low]  # without the cancellation of `projected`
+    return np.asarray(low + np.clip(exact, 0.0, 1.0))
+
+
 def _scaled_positions(step: Step, seen: FitData) -> Fit | None:
     """Return the look-up at positions a + c s, between whose neighbouring rows of the table the embedding is interpolated.
 
-    The place of each token is that of the nearest point on the line through the row nearest to it and one next to it; a and c are
-    fitted to these places.
+    The factor c and the offset a are fitted to the places in the table that are nearest to the tokens' embeddings.
     """
     table = step.site.parameters["weight"]
     right = np.broadcast_to(positions(step), seen.actual.shape[:-1])
-    kept, near = seen.judged.any(-1), _nearest(step, seen, right)
+    kept = seen.judged.any(-1)
     if len(table) < MANY or not np.isfinite(seen.actual[seen.judged]).all():
         return None
-    places, least = np.zeros(right.shape), np.full(right.shape, np.inf)
-    for side in (-1, 0):
-        low = np.clip(near + side, 0, len(table) - 2)
-        along = table[low + 1] - table[low]
-        part = ((seen.actual - table[low]) * along).sum(-1) / np.maximum((along**2).sum(-1), np.finfo(np.float64).tiny)
-        distance = ((seen.actual - table[low] - part[..., None] * along) ** 2).sum(-1)
-        places, least = np.where(distance < least, low + part, places), np.minimum(distance, least)
-    counted, found = right[kept].astype(np.float64), places[kept]
+    counted, found = right[kept].astype(np.float64), _places(table, seen.actual[kept])
     inside = (found > 0.0) & (found < len(table) - 1)
     if len(np.unique(counted[inside])) < MANY:
         return None

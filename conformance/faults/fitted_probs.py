@@ -106,7 +106,7 @@ def _unread(step: Step, seen: FitData) -> Fit | None:
     some = np.sort(np.argsort(left[row])[-QUERIES:])
     sums = np.cumsum(probs[row, 0, some][..., None] * value[row, :, :width], 1)  # (queries, S, d)
     error = ((sums - seen.actual[row, some][:, None, :width]) ** 2).sum((0, 2))
-    unread = length - 1 - int(error.argmin())
+    unread = int(error[::-1].argmin())  # The fewest of those that fit equally, since masked keys add nothing.
     if not 0 < unread < length:
         return None
     read = np.arange(length) < length - unread

@@ -158,23 +158,19 @@ def _reading(source: str, *, first: bool = False) -> Change:
     return change
 
 
-def _reading_mean(count: int) -> Change:
-    """Return the change by which a head reads the mean of the outputs of the last `count` layers."""
+def _reading_mean(step: Step, place: FaultContext) -> Step | None:
+    """Return the step of a head that reads the mean of the outputs of the last two layers."""
+    layers = step.site.architecture.num_hidden_layers
+    found = [place.values.get(layer_input(layer)) for layer in (layers, layers - 1)] if layers > 1 else []
+    known = [x for x in found if x is not None and x.shape == step.parents[0].shape]
+    if len(known) < 2:
+        return None
+    mean = (known[0] + known[1]) / 2.0
 
-    def change(step: Step, place: FaultContext) -> Step | None:
-        layers = step.site.architecture.num_hidden_layers
-        found = [place.values.get(layer_input(layer)) for layer in range(layers, layers - count, -1)] if layers >= count else []
-        known = [x for x in found if x is not None and x.shape == step.parents[0].shape]
-        if len(known) < count:
-            return None
-        mean = np.asarray(sum(known[1:], start=known[0]) / count)
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        return altered.inner.jacobians()[0].variance(2.0 * arithmetic.storage.rounding_variance(mean))
 
-        def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-            return altered.inner.jacobians()[0].variance(count * arithmetic.storage.rounding_variance(mean))
-
-        return Altered(step.again(parents=(mean,)), lambda inner: inner.value, slack)
-
-    return change
+    return Altered(step.again(parents=(mean,)), lambda inner: inner.value, slack)
 
 
 def _reading_norm(own: bool) -> Change:
@@ -330,11 +326,10 @@ def faults() -> Iterator[Fault]:
                 equation="y = x Eᵀ + b",
                 fix="Feed the decoder the transform's output.")
     at, heads = ("pooler.dense", "transform.dense"), ("predictions.decoder", *sentence)
-    for count, end in ((2, ""), (4, "-four")):
-        yield Fault(f"heads-read-mean{end}", LINEARS, f"it reads the mean of the last {count} layers, not the last one",
-                    "constructed", _reading_mean(count), "features of several layers, as of ELMo", at, late=True,
-                    equation=f"y = mean of the last {count} hidden states · Wᵀ + b",
-                    fix="Feed the heads the output of the last layer.")
+    yield Fault("heads-read-mean", LINEARS, "it reads the mean of the last two layers, not the last one", "constructed",
+                _reading_mean, "features of several layers, as of ELMo", at, late=True,
+                equation="y = (x + x′) / 2 · Wᵀ + b, x and x′ the outputs of the last two layers",
+                fix="Feed the heads the output of the last layer.")
     for own, end, which in ((False, "", "without parameters"), (True, "-twice", "with the last norm's parameters")):
         yield Fault(f"heads-read-norm{end}", LINEARS, f"it reads a norm of the last hidden state, {which}", "constructed",
                     _reading_norm(own), "the final norm of encoders that normalise before each sub-layer", at, late=True,

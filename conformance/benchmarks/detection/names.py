@@ -229,7 +229,6 @@ SHOWN: Mapping[str, str] = {
     "transform-norm-first": "the norm reads the product, and the activation function the norm",
     "transform-residual": "LayerNorm(f(x Wᵀ + b) + x)",
     "heads-read-mean": "the pooler reads the mean of the outputs of the last two layers",
-    "heads-read-mean-four": "the same of the last four layers",
     "heads-read-norm": "the pooler reads LayerNorm(x), with neither γ nor β, of the last hidden state x",
     "heads-read-norm-twice": "the same with γ and β of the last norm",
     "decoder-without-norm": "the decoder reads the transform's activation function",

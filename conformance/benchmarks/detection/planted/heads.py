@@ -201,22 +201,17 @@ def _with_residual(model: Bert) -> None:
     override(own, "forward", forward)
 
 
-def _reads_mean(count: int) -> Callable[[Bert], None]:
-    """Return the change by which the pooler reads the mean of the last layers' outputs."""
+def _reads_mean(model: Bert) -> None:
+    """Let the pooler read the mean of the outputs of the last two layers."""
+    layers, right = model.architecture.num_hidden_layers, _pooler(model).forward
+    found = [kept(model.layer(layer)) for layer in (layers - 2, layers - 1)]
 
-    def install(model: Bert) -> None:
-        layers = model.architecture.num_hidden_layers
-        found = [kept(model.layer(layer)) for layer in range(layers - count, layers)]
+    def forward(_: Tensor, mask: Tensor) -> Tensor:
+        states = torch.stack([outputs.pop() for outputs in found])
+        pooled: Tensor = right(widely(lambda x: x.mean(0))(states), mask)
+        return pooled
 
-        def forward(_: Tensor, mask: Tensor) -> Tensor:
-            states = torch.stack([outputs.pop() for outputs in found])
-            pooled: Tensor = right(widely(lambda x: x.mean(0))(states), mask)
-            return pooled
-
-        right = _pooler(model).forward
-        override(_pooler(model), "forward", forward)
-
-    return install
+    override(_pooler(model), "forward", forward)
 
 
 def _reads_norm(own: bool) -> Callable[[Bert], None]:
@@ -330,8 +325,7 @@ PLANTS = (
     in_place("transform-norm-first", _norm_first, *TRANSFORM, suits=_tied),
     in_place("decoder-without-norm", _without_norm, "cls.predictions.decoder", suits=_tied),
     in_place("transform-residual", _with_residual, TRANSFORM[1], suits=_tied),
-    in_place("heads-read-mean", _reads_mean(2), "pooler.dense", suits=_pooled_deep),
-    in_place("heads-read-mean-four", _reads_mean(4), "pooler.dense", suits=lambda a: a.pooler and a.num_hidden_layers > 3),
+    in_place("heads-read-mean", _reads_mean, "pooler.dense", suits=_pooled_deep),
     in_place("heads-read-norm", _reads_norm(False), "pooler.dense", suits=_pooled),
     in_place("heads-read-norm-twice", _reads_norm(True), "pooler.dense", suits=_pooled),
     in_place("decoder-untied", _untied, "cls.predictions.decoder", suits=_tied),
