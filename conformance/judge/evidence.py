@@ -130,6 +130,8 @@ class Local:
         explanations: if the judgement fails, the sets of faults that account for the residual, best first.
         spread: distribution of the residual, for display.
         hides_steps: whether the candidate hides steps between the activation and the captured ones it is computed from.
+        row_nll: −ln of the likelihood of the rows' projections on a mistake (`judge.row_projections`), up to a constant; 0 unless
+            only that mistake's filter fails and steps are hidden.
     """
 
     hypothesis: str
@@ -143,6 +145,7 @@ class Local:
     explanations: tuple[Explanation, ...] = ()
     spread: ErrorDistribution | None = field(default=None, repr=False)
     hides_steps: bool = False
+    row_nll: float = 0.0
 
     @property
     def evidence_threshold(self) -> float:

@@ -26,6 +26,7 @@ from conformance.judge.fault_directions import Direction, candidate_faults, dire
 from conformance.judge.filters import GROSS, is_gross, matched, project, without_filter
 from conformance.judge.noise import Noise, of_exact, of_segment
 from conformance.judge.observation import Observation
+from conformance.judge.row_projections import row_nlls
 from conformance.judge.screen import STATISTICS
 from conformance.judge.segment import Segment
 from conformance.judge.selection import zeroed
@@ -99,6 +100,7 @@ def explained(
     mistake = _mistake_by_hand(observation, hypotheses[0], fixed, draws, tightest, passed)
     mistaken = (replace(tightest, hypothesis=BY_OPERATIONS, arithmetic=BY_OPERATIONS, explanations=(mistake,)),) if mistake else ()
     if passed:
+        found = _with_rows(found, near, draws)
         # An incorrect parameter that no filter has detected is not looked for within a wider arithmetic's noise.
         late = looked_for(segment, storage, late=True) if any(q.called for _, q in found) else []
         named = (
@@ -117,6 +119,24 @@ def explained(
         return tuple(replace(local, explanations=by_layers) for local, _ in found)
     by_one = _named(found, near, storage, single_explanations, known)
     return by_one if any(local.named for local in by_one) else _named(found, (), storage, fitted_explanations)
+
+
+def _with_rows(
+    found: Sequence[tuple[Local, ExplanationProblem]], near: Sequence[Direction], draws: int
+) -> list[tuple[Local, ExplanationProblem]]:
+    """Return the judgements with the evidence of rows, if steps are hidden and only filters fail under a hypothesis.
+
+    The mistake is the one whose filter has the largest |z| under the tightest such hypothesis.
+    """
+    failing = next((local for local, _ in found if local.hides_steps and local.fails_by_filters_alone), None)
+    if failing is None:
+        return list(found)
+    called = max(failing.detected, key=lambda f: abs(f.z))
+    moved = next(d.changed for d in near if (d.fault.name, d.step) == (called.name, called.step))
+    residual = found[0][1].actual - found[0][1].segment.value
+    compared = [(local.hypothesis, problem.noise) for local, problem in found if local.passes or local.fails_by_filters_alone]
+    nlls = dict(zip((h for h, _ in compared), row_nlls(residual, moved, [noise for _, noise in compared], draws), strict=True))
+    return [(replace(local, row_nll=nlls.get(local.hypothesis, 0.0)), problem) for local, problem in found]
 
 
 def _named(

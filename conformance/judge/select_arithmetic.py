@@ -18,7 +18,8 @@ a larger sigma, which no other step of its kind needs.
 - Where a candidate hides steps, a step written as elementary operations cannot be judged by these operations. If only a filter
   fails under the arithmetic of the step's kind, the step is judged under the likeliest arithmetic under which it passes, provided
   that this is likelier. A real mistake, combined with the roundings of the kind's own arithmetic, would make an arithmetic with a
-  larger sigma less likely.
+  larger sigma less likely. The likelihood is the product of that of the elements and that of the rows' projections on the mistake
+  (`judge.row_projections`): only the latter shows an error that is shared by a row.
 
 The arithmetic of a step of a backward pass is selected for that step alone, from all batches and losses together. The operations
 that autograd derives from a step depend on how the step is written, which may differ from layer to layer. Moreover, a backward step
@@ -99,7 +100,7 @@ def _best(locals_: tuple[Local, ...], arithmetic: str) -> Local:
     fitting = [local for local in locals_ if local.arithmetic == arithmetic] or list(locals_)
     best = min(fitting, key=lambda local: (not local.passes, not local.named))
     if best.hides_steps and best.fails_by_filters_alone:
-        best = min((best, *(local for local in locals_ if local.passes)), key=lambda local: local.nll)
+        best = min((best, *(local for local in locals_ if local.passes)), key=lambda local: local.nll + local.row_nll)
     if not best.passes:
         return best
     mistaken = [local for local in locals_ if local.named]

@@ -1,0 +1,56 @@
+"""Evidence of rows: an error shared by a row is told from a mistake that moves all rows alike, where steps are hidden."""
+
+import numpy as np
+import pytest
+
+from conformance.benchmarks.detection.bert import Candidate
+from conformance.benchmarks.detection.networks import network
+from conformance.benchmarks.detection.planted import PLANTS
+from conformance.benchmarks.detection.variants import VARIANTS
+from conformance.checks.run import check_values
+from conformance.judge.noise import Noise
+from conformance.judge.row_projections import row_nlls
+from conformance.numerics.formats import Array
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+ROWS, WIDTH, SHARED = 64, 32, 0.5
+MOVED = np.ones((ROWS, WIDTH))  # The effect of a mistake: all elements of all rows move alike.
+
+
+def _noise(shared: float) -> Noise:
+    """Return the noise of unit variance in each element and of variance `shared` in each row."""
+    judged = np.ones((ROWS, WIDTH), np.bool_)
+    sigma = np.full((ROWS, WIDTH), (1.0 + shared) ** 0.5)
+    return Noise(sigma, 0.0, judged, lambda w: (float((w**2).sum() + shared * (w.sum(-1) ** 2).sum()), 0.0))
+
+
+def _evidence(residual: Array) -> float:
+    """Return the evidence, in nats, for errors that are shared by a row over errors that are not."""
+    apart, shared = row_nlls(residual, MOVED, [_noise(0.0), _noise(SHARED)], ROWS)
+    return apart - shared
+
+
+def test_errors_shared_by_a_row_are_likelier_under_the_arithmetic_that_has_them() -> None:
+    rng = np.random.default_rng(0)
+    residual = rng.normal(size=(ROWS, WIDTH)) + SHARED**0.5 * rng.normal(size=(ROWS, 1))
+    assert _evidence(residual) > 100.0
+
+
+def test_a_mistake_of_the_same_total_size_is_likelier_under_the_arithmetic_without_them() -> None:
+    rng = np.random.default_rng(0)
+    residual = rng.normal(size=(ROWS, WIDTH)) + 0.2  # z = 0.2 · √(64 · 32) = 9: it would fail a filter.
+    assert _evidence(residual) < -30.0
+
+
+@pytest.mark.parametrize(("architecture", "dtype"), [("bert", "float16"), ("sinusoidal", "bfloat16")])
+def test_norms_written_by_hand_behind_hidden_steps_conform(architecture: str, dtype: str) -> None:
+    result = check_values(VARIANTS["several kinds, norms only"], network(architecture, 103), dtype=dtype)
+    assert (result.outcome, [v.activation for v in result.verdicts if v.outcome == "fail"]) == ("pass", [])
+
+
+@pytest.mark.parametrize("name", ["epsilon", "norm-unbiased-deviation"])
+def test_a_mistaken_norm_behind_hidden_steps_fails_in_half_precision(name: str) -> None:
+    candidate = Candidate([PLANTS[name].at(0)], lambda activation: activation.endswith("LayerNorm"))
+    result = check_values(candidate, network("bert", 1), dtype="float16")
+    assert [v.activation for v in result.verdicts if v.outcome == "fail"] == ["encoder.layer.0.attention.output.LayerNorm"]
