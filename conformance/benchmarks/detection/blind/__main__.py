@@ -4,7 +4,8 @@ import argparse
 
 import torch
 
-from conformance.benchmarks.detection.blind import MISTAKES, named, second, third
+from conformance.benchmarks.detection.blind import MISTAKES, fourth, named, second, third
+from conformance.benchmarks.detection.blind.fourth import named as fourth_named
 from conformance.benchmarks.detection.blind.score import outcomes, table
 from conformance.benchmarks.detection.blind.second import named as second_named
 from conformance.benchmarks.detection.blind.third import named as third_named
@@ -13,6 +14,7 @@ _SETS = {
     "first": (MISTAKES, named.RIGHT),
     "second": (second.MISTAKES, second_named.RIGHT),
     "third": (third.MISTAKES, third_named.RIGHT),
+    "fourth": (fourth.MISTAKES, fourth_named.RIGHT),
     "second-new": ({n: m for n, m in second.MISTAKES.items() if n not in second_named.REPEATED}, second_named.RIGHT),
 }
 
