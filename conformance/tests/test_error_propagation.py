@@ -48,6 +48,18 @@ def test_common_errors_in_several_terms_of_a_sum_are_added_with_their_signs(dtyp
             assert found[place] == pytest.approx(exact, rel=1e-6)
 
 
+def test_the_leaves_of_a_segment_have_the_order_of_its_steps() -> None:
+    """The order is that of first use: a set's would vary from one process to the next."""
+    golden = load_golden("tiny")
+    network = Network(golden.checkpoint.architecture, golden.checkpoint.weights, golden.batches["padded"], source="cls.loss")
+    values, table = dict(network.walk()), network.table
+    for name in (*HIDDEN, f"{ATTENTION}.output.LayerNorm"):
+        hidden = {p for p in table[name].parents if table[p].parents}
+        segment = Segment(network, name, {n: value for n, value in values.items() if n not in hidden})
+        used = [p for n in segment.steps for p in table[n].parents if p not in segment.steps]
+        assert list(segment.leaves) == sorted({*used}, key=used.index)
+
+
 def _alike(length: int) -> Golden:
     """Return two layers in which all tokens are similar: they attend alike, and the error of one value enters every context."""
     a = Architecture(50, 32, 2, 2, 64, max_position_embeddings=length)
