@@ -187,12 +187,3 @@ def _reaches(fault: Fault, places: tuple[str, ...]) -> Iterator[tuple[int, tuple
 def kind_of(name: str) -> str:
     """Return the name of a place without its layer."""
     return _LAYER.sub("", name)
-
-
-def layers_of(places: Sequence[str]) -> Mapping[str, tuple[int, ...]]:
-    """Return each kind of place with the layers in which it occurs; the layers are empty for a place outside the layers."""
-    found: dict[str, list[int]] = {}
-    for name in places:
-        layer = _LAYER.match(name)
-        found.setdefault(kind_of(name), []).extend([int(layer[0].split(".")[2])] if layer else [])
-    return {kind: tuple(layers) for kind, layers in found.items()}

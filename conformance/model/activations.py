@@ -22,7 +22,7 @@ from conformance.model.architecture import HEADS, Architecture
 from conformance.model.heads import head_rows
 from conformance.model.layer import STATES_NAME, layer_rows
 
-_LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.*)")
+LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.*)")  # number of the layer, and name of the activation in it
 
 
 def _embeddings(a: Architecture) -> Iterator[Activation]:
@@ -71,7 +71,7 @@ def _rows(a: Architecture) -> tuple[Activation, ...]:
 
 def placed(name: str) -> tuple[str, str]:
     """Return the part of the network that an activation belongs to, for display, and its name within that part."""
-    match = _LAYER.fullmatch(name)
+    match = LAYER.fullmatch(name)
     if match:
         return f"layer {match[1]}", match[2]
     part, _, rest = name.partition(".")
