@@ -6,6 +6,8 @@ import pytest
 from conformance import Architecture, Batch, Checkpoint, Golden, golden_of, load_golden
 from conformance.checks.backward import backward_passes
 from conformance.checks.run import check_values
+from conformance.judge.local_error import locally
+from conformance.judge.observation import Observation
 from conformance.judge.segment import Segment
 from conformance.model.activations import parameter_shapes
 from conformance.numerics.arithmetic import hypotheses
@@ -58,6 +60,26 @@ def test_the_leaves_of_a_segment_have_the_order_of_its_steps() -> None:
         segment = Segment(network, name, {n: value for n, value in values.items() if n not in hidden})
         used = [p for n in segment.steps for p in table[n].parents if p not in segment.steps]
         assert list(segment.leaves) == sorted({*used}, key=used.index)
+
+
+def test_rounding_errors_that_cross_the_kink_of_a_relu_raise_no_alarm_where_its_parent_is_hidden() -> None:
+    """Zero is the exact result of the dense layer at one token, so that rounding alone decides which elements are positive."""
+    golden, layer = load_golden("tiny"), "encoder.layer.0"
+    weights, batch = dict(golden.checkpoint.weights), golden.batches["padded"]
+    network = Network(golden.checkpoint.architecture.with_(hidden_act="relu"), weights, batch)
+    values, dense = dict(network.walk()), f"{layer}.intermediate.dense"
+    bias = weights[f"bert.{dense}.bias"] - values[dense][0, 0]
+    weights[f"bert.{dense}.bias"] = bias.astype(np.float32).astype(np.float64)
+    hidden, weight, bias = (
+        x.astype(np.float32)
+        for x in (values[f"{layer}.attention.output.LayerNorm"], weights[f"bert.{dense}.weight"], weights[f"bert.{dense}.bias"])
+    )
+    found = np.maximum(hidden @ weight.T + bias, 0.0)
+    observed = {f"{layer}.attention.output.LayerNorm": hidden}
+    observation = Observation(network, f"{layer}.intermediate.intermediate_act_fn", found, observed)
+    assert ((found > 0.0) != (observation.whole.segment.value > 0.0)).any()
+    (local, *_), _ = locally(observation, hypotheses("float32"), 1e-8)
+    assert local.passes
 
 
 def _alike(length: int) -> Golden:
