@@ -8,7 +8,8 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.embeddings import Sum, sum_variance
-from conformance.oracle.maps import LinearMap, Roundings, diagonal
+from conformance.oracle.maps import LinearMap, Roundings, diagonal, summed
+from conformance.oracle.softmax import LogSoftmax
 from conformance.oracle.step import Site, Step, elementwise
 
 LABELS = {
@@ -56,6 +57,16 @@ class Labelled(Step):
         kept = self._labels != IGNORED_LABEL
         return self.scores(self.parents[-1])[kept], self._labels[kept]
 
+    @cached_property
+    def log_softmax(self) -> LogSoftmax:
+        """The log-softmax of the labelled rows."""
+        return LogSoftmax(self.site, self.rows[0])
+
+    def minus_onehot(self, rows: Array) -> Array:
+        """Return rows − onehot(label); `rows` is overwritten."""
+        rows[np.arange(len(rows)), self.rows[1]] -= 1.0
+        return rows
+
     def spread(self, rows: Array) -> Array:
         """Return an array in the shape of the logits that contains `rows` at the labelled rows and 0 elsewhere."""
         full = np.zeros_like(self.parents[-1])
@@ -71,31 +82,21 @@ class Labelled(Step):
 
     def _with_slope(self, slope: Array) -> LinearMap:
         """Return the Jacobian with slope `slope` / N at the N labelled rows and 0 elsewhere."""
-        full = self.spread(slope / max(len(slope), 1))
-        return LinearMap(lambda v: np.asarray((full**2 * v).sum()), lambda w: full * w)
+        return summed(self.spread(slope / max(len(slope), 1)))
 
 
 class CrossEntropy(Labelled):
     """L = mean over labelled rows of log Σ_c exp(x_c) − x_label; rows with label -100 are ignored. (..., C) -> ()."""
 
     @cached_property
-    def _log_probs(self) -> Array:
-        logits, _ = self.rows
-        shifted = logits - logits.max(-1, keepdims=True)
-        return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
-
-    @cached_property
     def value(self) -> Array:
         """The loss L, a 0-d array."""
         _, labels = self.rows
-        return np.asarray(-np.take_along_axis(self._log_probs, labels[:, None], -1).mean())
+        return np.asarray(-np.take_along_axis(self.log_softmax.value, labels[:, None], -1).mean())
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return ∂L/∂x = (softmax(x) − onehot(label)) / N at the N labelled rows, 0 elsewhere."""
-        _, labels = self.rows
-        slope = np.exp(self._log_probs)
-        slope[np.arange(len(labels)), labels] -= 1.0
-        return (self._with_slope(slope),)
+        return (self._with_slope(self.minus_onehot(np.exp(self.log_softmax.value))),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the rounding errors of the rows and of their mean.
@@ -107,7 +108,7 @@ class CrossEntropy(Labelled):
         """
         u2 = arithmetic.elementwise.unit_roundoff**2 / 3.0
         logits, labels = self.rows
-        log_probs = np.take_along_axis(self._log_probs, labels[:, None], -1)
+        log_probs = np.take_along_axis(self.log_softmax.value, labels[:, None], -1)
         top = logits.max(-1, keepdims=True)
         lse = np.take_along_axis(logits, labels[:, None], -1) - log_probs - top
         functions, inner = arithmetic.functions, arithmetic.elementwise
@@ -158,10 +159,7 @@ class NegativeLogLikelihood(Labelled):
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return ∂L/∂l = −onehot(label) / N at the N labelled rows, 0 elsewhere."""
-        log_probs, labels = self.rows
-        slope = np.zeros_like(log_probs)
-        slope[np.arange(len(labels)), labels] = -1.0
-        return (self._with_slope(slope),)
+        return (self._with_slope(self.minus_onehot(np.zeros_like(self.rows[0]))),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the errors of the mean's accumulation, at most N partial sums of at most L, and of the rounding of the result."""
