@@ -7,14 +7,14 @@ from functools import cache
 
 import numpy as np
 
-from conformance.diagnosis.closed import BlackBox
+from conformance.diagnosis.black_box import BlackBox
+from conformance.diagnosis.detectability import Detectability, filters
 from conformance.diagnosis.fitting import Fit, Problem, fitted
-from conformance.diagnosis.hypotheses import FaultPlacement, Forward, placements
 from conformance.diagnosis.inputs import OtherInputs
 from conformance.diagnosis.judgement import Agreement, JudgedForward, allowed
+from conformance.diagnosis.placements import FaultPlacement, Forward, placements
 from conformance.diagnosis.search import beam_of, more, one, rounded, rows_to_search, simpler
 from conformance.diagnosis.search_budget import ELSE, FAULTS, SearchBudget
-from conformance.diagnosis.visible import Detectability, filters
 from conformance.judge.filters import GROSS, project
 from conformance.judge.statistics import Limits
 from conformance.model.checkpoint import Checkpoint, LazyWeights

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.diagnosis.closed import EMBEDDING, Output, last_hidden
+from conformance.diagnosis.black_box import EMBEDDING, Output, last_hidden
 from conformance.diagnosis.printed import Known, depth, described, filled
 from conformance.errors import UsageError
 from conformance.model.activation import Activation

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from conformance.diagnosis.closed import BlackBox
+from conformance.diagnosis.black_box import BlackBox
 from conformance.diagnosis.evidence import FaultAttribution
-from conformance.diagnosis.hypotheses import FaultPlacement
 from conformance.diagnosis.inputs import OtherInputs
+from conformance.diagnosis.placements import FaultPlacement
 from conformance.faults.fault import ignored
 from conformance.judge.evidence import Estimate
 from conformance.judge.places import phrases

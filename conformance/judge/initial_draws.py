@@ -19,7 +19,7 @@ from itertools import combinations
 import numpy as np
 from scipy.special import chdtr, chdtrc, ndtr, ndtri
 
-from conformance.judge.distributions import Distribution, Mistakes, legal, usual_draws, usual_mistakes
+from conformance.judge.initial_distributions import Distribution, Mistakes, legal, usual_draws, usual_mistakes
 from conformance.judge.selection import Mask
 from conformance.judge.statistics import is_binomial, share
 from conformance.model.architecture import Architecture
