@@ -8,10 +8,7 @@ import numpy as np
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.oracle import Network, Step
-from conformance.oracle.maps import Roundings
 from conformance.oracle.propagation import accumulated_errors
-
-EXACT = Roundings(())
 
 
 @dataclass(frozen=True)
@@ -41,10 +38,7 @@ def accumulated(network: Network, arithmetic: Arithmetic) -> Mapping[str, Accumu
             values[name] = step.value
             yield name, step
 
-    def own(name: str, step: Step) -> Roundings:
-        return EXACT if network.table[name].exact else step.roundings(arithmetic)
-
-    errors = accumulated_errors(network.table, steps(), {}, own)
+    errors = accumulated_errors(network.table, steps(), {}, lambda _, step: step.roundings(arithmetic))
     return {
         name: Accumulated(np.broadcast_to(found.variance, values[name].shape), bound)
         for name, (found, bound) in zip(network.table, errors, strict=True)

@@ -24,7 +24,9 @@ from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
+from conformance.oracle.carried import Errors
 from conformance.oracle.equations import EQUATIONS
+from conformance.oracle.propagation import errors_after
 from conformance.oracle.step import Site
 
 Evidence = Literal["value", "shape", "name", "tie", "absent"]
@@ -209,13 +211,9 @@ class Identification:
         names = zip(row.parameters, self._named(row), strict=True)
         parameters = {role: self._parameter(known, name, row) for role, name in names}
         step = EQUATIONS[row.kind](Site(row, self.architecture, parameters, self.batch), *(p.value for p in parents))
-        variance, bound = np.zeros(()), np.zeros(())
-        for parent, jacobian in zip(parents, step.jacobians(), strict=True):
-            variance = variance + jacobian.variance(np.broadcast_to(parent.variance + parent.bound**2, parent.value.shape))
-        if not row.exact:
-            roundings = step.roundings(self.arithmetic)
-            variance, bound = variance + roundings.variance(), np.asarray(roundings.bound)
-        made = Value(step.value, variance, bound, False)
+        own = step.roundings(self.arithmetic)
+        errors = [Errors(np.broadcast_to(p.variance + p.bound**2, p.value.shape)) for p in parents]
+        made = Value(step.value, errors_after(step, errors, own).variance, np.asarray(own.bound), False)
         forms = [made.value, made.value[0]] if row.is_same_for_all_rows else [made.value]
         return replace(made, found=any(self.operations.has(form, made.allowed(self.alpha)) for form in forms))
 

@@ -40,6 +40,15 @@ def labels_of(site: Site) -> Ids:
     return labels
 
 
+def mean_variance(mean: Array, count: int, arithmetic: Arithmetic) -> Array:
+    """Return the variance of the errors of a mean of `count` terms of one sign, and of its rounding to storage.
+
+    The sum has at most as many partial sums as terms, each at most `count` times the mean, and the division rounds once.
+    """
+    u2 = arithmetic.elementwise.unit_roundoff**2 / 3.0
+    return np.asarray(u2 * (count + 1) * mean**2 + arithmetic.storage.rounding_variance(mean))
+
+
 class Labelled(Step):
     """A mean over the labelled rows of the last parent, or the gradient of such a mean."""
 
@@ -103,8 +112,8 @@ class CrossEntropy(Labelled):
 
         With the row's maximum m and the label's log-probability l, a row has u²/3 · (m² + (s_label − m)² + l² + C) for shift,
         log-sum-exp and difference, where the number of classes C bounds Σ C_k²/C² of the sum, plus a third of the squares of exp's
-        relative error and of log's error at the log-sum-exp. The mean over N rows divides the variance of a row by N and adds the
-        errors of its own accumulation, at most N partial sums of at most L.
+        relative error and of log's error at the log-sum-exp. The mean over N rows divides the variance of a row by N and adds its
+        own errors (`mean_variance`).
         """
         u2 = arithmetic.elementwise.unit_roundoff**2 / 3.0
         logits, labels = self.rows
@@ -116,8 +125,7 @@ class CrossEntropy(Labelled):
         row = u2 * (top**2 + (log_probs + lse) ** 2 + log_probs**2 + logits.shape[-1]) + own
         row = row + arithmetic.call_variance(log_probs)
         count = max(len(labels), 1)
-        mean = u2 * (count + 1) * self.value**2 + arithmetic.storage.rounding_variance(self.value)
-        return elementwise(np.asarray(row.sum() / count**2 + mean))
+        return elementwise(np.asarray(row.sum() / count**2 + mean_variance(self.value, count, arithmetic)))
 
 
 class Span(Labelled):
@@ -162,10 +170,8 @@ class NegativeLogLikelihood(Labelled):
         return (self._with_slope(self.minus_onehot(np.zeros_like(self.rows[0]))),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Return the errors of the mean's accumulation, at most N partial sums of at most L, and of the rounding of the result."""
-        u2 = arithmetic.elementwise.unit_roundoff**2 / 3.0
-        mean = u2 * (len(self._chosen) + 1) * self.value**2
-        return elementwise(np.asarray(mean + arithmetic.storage.rounding_variance(self.value)))
+        """Return the errors of the mean (`mean_variance`)."""
+        return elementwise(mean_variance(self.value, len(self._chosen), arithmetic))
 
 
 class TotalLoss(Sum):

@@ -56,10 +56,22 @@ def accumulated_errors(
     """
     errors = dict(known)
     for name, step in steps:
-        parents, made = enumerate(table[name].parents), own(name, step)
-        found = sum((step.through(i, errors[parent]) for i, parent in parents if parent in errors), start=Errors()) + _made(made)
+        made = own(name, step)
+        found = errors_after(step, [errors.get(parent) for parent in table[name].parents], made)
         yield found, made.bound
         errors[name] = found + Errors(np.square(made.bound))
+
+
+def errors_after(step: Step, parents: Iterable[Errors | None], own: Roundings) -> Errors:
+    """Return the errors of a step's result, without the deterministic bound of its own error.
+
+    Args:
+        step: the step.
+        parents: errors of its parents, in order; None for a parent without errors.
+        own: the step's own rounding errors.
+    """
+    arriving = (step.through(i, errors) for i, errors in enumerate(parents) if errors is not None)
+    return sum(arriving, start=Errors()) + _made(own)
 
 
 def _made(roundings: Roundings) -> Errors:

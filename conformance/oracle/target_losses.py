@@ -11,6 +11,7 @@ from conformance.errors import UsageError
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
+from conformance.oracle.losses import mean_variance
 from conformance.oracle.maps import LinearMap, Roundings, summed
 from conformance.oracle.step import Step, elementwise
 
@@ -86,14 +87,9 @@ class TargetLoss(Targeted):
         return (summed(self.slope / self.logits.size),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Return the errors of l, divided by N², and of the mean.
-
-        The mean has the errors of its accumulation, at most N partial sums of at most N L, and of its rounding to storage.
-        """
-        count, u2 = self.logits.size, arithmetic.elementwise.unit_roundoff**2 / 3.0
-        terms = self.terms_variance(arithmetic) + arithmetic.call_variance(self.terms)
-        mean = u2 * (count + 1) * self.value**2 + arithmetic.storage.rounding_variance(self.value)
-        return elementwise(np.asarray(terms.sum() / count**2 + mean))
+        """Return the errors of l, divided by N², and of the mean (`mean_variance`)."""
+        count, terms = self.logits.size, self.terms_variance(arithmetic) + arithmetic.call_variance(self.terms)
+        return elementwise(np.asarray(terms.sum() / count**2 + mean_variance(self.value, count, arithmetic)))
 
 
 class SquaredError(Squared, TargetLoss):
