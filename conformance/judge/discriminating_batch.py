@@ -50,7 +50,7 @@ def _distance(network: Network, name: str, explanations: Sequence[Explanation], 
     """Return the largest expected z between the first explanation and another one."""
     before = _values_before(network, name)
     segment = Segment(network, name, before)
-    actual = [_with(segment, network, explanation, dtype) for explanation in explanations]
+    actual = [_with(segment, explanation, dtype) for explanation in explanations]
     first, *others = actual
     if first is None:
         return 0.0
@@ -66,7 +66,7 @@ def _values_before(network: Network, name: str) -> Mapping[str, Array]:
     return values
 
 
-def _with(segment: Segment, network: Network, explanation: Explanation, dtype: str) -> Segment | None:
+def _with(segment: Segment, explanation: Explanation, dtype: str) -> Segment | None:
     """Return the segment with an explanation's faults, or None if a fault is not in the catalogue or acts on another segment."""
     storage = hypotheses(dtype)[0].arithmetic.storage
     for filtered in explanation.faults:

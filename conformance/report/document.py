@@ -205,9 +205,9 @@ class Lists:
     lists: tuple[tuple[str, tuple[str, ...]], ...]
 
     @classmethod
-    def of_terms(cls, meanings: Mapping[str, str]) -> "Lists":
-        """Return terms, each with its meaning."""
-        return cls(tuple((term, (meaning,)) for term, meaning in meanings.items()))
+    def of_terms(cls, texts: Mapping[str, str]) -> "Lists":
+        """Return terms, each with its text."""
+        return cls(tuple((term, (text,)) for term, text in texts.items()))
 
 
 @dataclass(frozen=True)
