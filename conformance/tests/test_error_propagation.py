@@ -62,22 +62,22 @@ def test_the_leaves_of_a_segment_have_the_order_of_its_steps() -> None:
         assert list(segment.leaves) == sorted({*used}, key=used.index)
 
 
-def test_rounding_errors_that_cross_the_kink_of_a_relu_raise_no_alarm_where_its_parent_is_hidden() -> None:
+@pytest.mark.parametrize("name", ["intermediate_act_fn", "dense.grad"])
+def test_rounding_errors_that_cross_the_kink_of_a_relu_raise_no_alarm_where_its_parent_is_hidden(name: str) -> None:
     """Zero is the exact result of the dense layer at one token, so that rounding alone decides which elements are positive."""
     golden, layer = load_golden("tiny"), "encoder.layer.0"
-    weights, batch = dict(golden.checkpoint.weights), golden.batches["padded"]
-    network = Network(golden.checkpoint.architecture.with_(hidden_act="relu"), weights, batch)
-    values, dense = dict(network.walk()), f"{layer}.intermediate.dense"
-    bias = weights[f"bert.{dense}.bias"] - values[dense][0, 0]
+    weights, a = dict(golden.checkpoint.weights), golden.checkpoint.architecture.with_(hidden_act="relu")
+    network = Network(a, weights, golden.batches["padded"], source="cls.loss")
+    dense, inputs = f"{layer}.intermediate.dense", f"{layer}.attention.output.LayerNorm"
+    bias = weights[f"bert.{dense}.bias"] - dict(network.walk())[dense][0, 0]
     weights[f"bert.{dense}.bias"] = bias.astype(np.float32).astype(np.float64)
-    hidden, weight, bias = (
-        x.astype(np.float32)
-        for x in (values[f"{layer}.attention.output.LayerNorm"], weights[f"bert.{dense}.weight"], weights[f"bert.{dense}.bias"])
-    )
-    found = np.maximum(hidden @ weight.T + bias, 0.0)
-    observed = {f"{layer}.attention.output.LayerNorm": hidden}
-    observation = Observation(network, f"{layer}.intermediate.intermediate_act_fn", found, observed)
-    assert ((found > 0.0) != (observation.whole.segment.value > 0.0)).any()
+    values, single = dict(network.walk()), np.float32
+    x = values[inputs].astype(single) @ weights[f"bert.{dense}.weight"].T.astype(single) + bias.astype(single)
+    upstream = values[f"{layer}.intermediate.intermediate_act_fn.grad"].astype(single)
+    found = np.where(x > 0.0, upstream if name == "dense.grad" else x, single(0.0))
+    observed = {inputs: values[inputs].astype(single), f"{layer}.intermediate.intermediate_act_fn.grad": upstream}
+    observation = Observation(network, f"{layer}.intermediate.{name}", found, observed)
+    assert ((found != 0.0) != (observation.whole.segment.value != 0.0)).any()
     (local, *_), _ = locally(observation, hypotheses("float32"), 1e-8)
     assert local.passes
 
