@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import TypeVar
 
-from conformance.errors import UnknownNameError, UsageError
+from conformance.errors import UsageError
 
 T = TypeVar("T")
 _LONGEST = 200  # characters; most file systems allow 255 bytes
@@ -32,11 +32,6 @@ def nearest(name: str, existing: Iterable[str], others: str = "") -> str:
     existing = list(existing)
     near = get_close_matches(name, existing, 3)
     return f"did you mean {' or '.join(near)}?" if near else others or f"there are {', '.join(existing) or 'none'}"
-
-
-def unknown(kind: str, name: str, existing: Iterable[str]) -> UnknownNameError:
-    """Return the error for a name of which nothing of this kind exists."""
-    return UnknownNameError(f"no {kind} {name!r}; {nearest(name, existing)}")
 
 
 def listed(what: str, given: Iterable[T], example: str = "") -> list[T]:

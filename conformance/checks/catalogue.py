@@ -12,7 +12,8 @@ To add a law:
 from collections.abc import Mapping
 
 from conformance.checks.check import Check
-from conformance.names import unknown
+from conformance.errors import UnknownNameError
+from conformance.names import nearest
 
 
 def _law(name: str, proves: str, catches: str, entry_point: str, remedy: str) -> Check:
@@ -307,5 +308,5 @@ PUBLISHED = "published-values"  # not selectable: runs whenever the given checkp
 def named(name: str) -> Check:
     """Return the check of that name; raise `UnknownNameError` with the nearest names if there is none."""
     if name not in CHECKS:
-        raise unknown("check", name, CHECKS)
+        raise UnknownNameError(f"no check {name!r}; {nearest(name, CHECKS)}")
     return CHECKS[name]

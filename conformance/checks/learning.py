@@ -21,6 +21,7 @@ import numpy as np
 from conformance.candidates.arrays import described
 from conformance.candidates.registry import Runner
 from conformance.checks.check import CheckRequest
+from conformance.checks.counted import Tried, counted
 from conformance.checks.optimizer import with_each
 from conformance.checks.passes import yielded
 from conformance.checks.session import ability
@@ -31,8 +32,8 @@ from conformance.judge.statistics import share
 from conformance.model.architecture import Architecture
 from conformance.model.batch import IGNORED_LABEL, Batch
 from conformance.model.training import Training
-from conformance.results.result import Result, Searched
-from conformance.results.termination import Termination, call_candidate, run_guarded
+from conformance.results.result import Result
+from conformance.results.termination import call_candidate
 
 LOSS = "cls.predictions.loss"
 STEPS = 150  # hf-eager on `tiny` needs a fifth of them (`test_learning.py`)
@@ -50,21 +51,18 @@ SETTINGS = {
 
 def learning(request: CheckRequest) -> Result:
     """Train, evaluate and return the result; no exception is raised."""
-    case, steps = request.case, 0
 
-    def judged() -> Termination:
-        nonlocal steps
-        _require_fit(request.golden, case.dtype)
+    def wrong(tried: Tried) -> str:
+        _require_fit(request.golden, request.case.dtype)
         loss, tokens = _loss_after_training(request)
-        steps, alpha = STEPS, share(request.runs)
-        bound = math.log(tokens) - math.log(1.0 / alpha) / (EVALUATED * ROWS)
+        tried.count = STEPS
+        bound = math.log(tokens) - math.log(1.0 / share(request.runs)) / (EVALUATED * ROWS)
         if loss <= bound:
-            return Termination("pass")
+            return ""
         reason = f"after {STEPS} steps the masked-LM loss is {loss:.3f}; frequencies alone give {math.log(tokens):.3f}"
-        return Termination("fail", f"{reason}, and what has learnt anything at most {bound:.3f}", 1)
+        return f"{reason}, and what has learnt anything at most {bound:.3f}"
 
-    termination = run_guarded(judged)
-    return termination.result(case, executed=steps > 0 and termination.is_judged, searched=Searched(steps))
+    return counted(request.case, wrong)
 
 
 def _require_fit(golden: Golden, dtype: str) -> None:

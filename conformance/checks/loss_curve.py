@@ -12,6 +12,7 @@ candidate's own gradients, over fewer steps, and name the mistakes.
 import numpy as np
 
 from conformance.checks.check import CheckRequest
+from conformance.checks.counted import Tried, counted
 from conformance.checks.loop_gradients import trained_loss
 from conformance.checks.optimizer import runs_of
 from conformance.checks.placement import functions_of
@@ -26,30 +27,26 @@ from conformance.numerics.formats import Array
 from conformance.oracle import Network
 from conformance.oracle.training_loop import Layout
 from conformance.oracle.training_run import TrainingRun
-from conformance.results.result import Result, Searched
-from conformance.results.termination import Termination, run_guarded
+from conformance.results.result import Result
 
 STEPS = 100
 
 
 def loss_curve(request: CheckRequest) -> Result:
     """Train, compare the loss after each step and return the result; no exception is raised."""
-    case, steps = request.case, 0
 
-    def judged() -> Termination:
-        nonlocal steps
+    def wrong(tried: Tried) -> str:
         if request.golden.name not in SMALL:
             raise NotApplicable(f"it is asked on {' and '.join(SMALL)}: elsewhere the oracle's hundred steps take too long")
-        label, (run, stream) = next(runs_of(request.candidate, request.golden, case, FOLLOWED, STEPS))
-        steps = STEPS
+        label, (run, stream) = next(runs_of(request.candidate, request.golden, request.case, FOLLOWED, STEPS))
+        tried.count = STEPS
         return _compared(label, run, stream, request)
 
-    termination = run_guarded(judged)
-    return termination.result(case, executed=steps > 0 and termination.is_judged, searched=Searched(steps))
+    return counted(request.case, wrong)
 
 
-def _compared(label: str, run: TrainingRun, stream: Stream, request: CheckRequest) -> Termination:
-    """Compare the losses step by step; return a failure at the first step after which the loss exceeds its limit."""
+def _compared(label: str, run: TrainingRun, stream: Stream, request: CheckRequest) -> str:
+    """Compare the losses step by step; return a sentence on the first that exceeds its limit, or an empty text."""
     case, source = request.case, trained_loss(run)
     if not source:
         raise NotApplicable("no bias of a head is trained, so that it is not known of which loss the gradients are")
@@ -62,8 +59,8 @@ def _compared(label: str, run: TrainingRun, stream: Stream, request: CheckReques
     for step, (right, vector) in enumerate(zip(oracle, parameters[1:], strict=True), 1):
         found = loss.value(vector) if np.isfinite(vector).all() else np.nan
         if not right.deviation(found) <= limit:
-            return Termination("fail", f"{label}: {_said(step, source, found, right, limit)}", 1)
-    return Termination("pass")
+            return f"{label}: {_said(step, source, found, right, limit)}"
+    return ""
 
 
 def _said(step: int, source: str, found: float, right: Expected, limit: float) -> str:

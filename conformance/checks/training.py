@@ -26,7 +26,7 @@ from conformance.checks.passes import Pass, forward_passes_of, guarded, opened, 
 from conformance.checks.session import ability
 from conformance.errors import CandidateError, NotApplicable, Unsupported
 from conformance.goldens.golden import Golden
-from conformance.judge.draws import Draw, wrong_draws
+from conformance.judge.dropout_masks import Draw, wrong_draws
 from conformance.judge.judge import Judge
 from conformance.judge.segment import between
 from conformance.judge.selection import Mask, judged_elements

@@ -5,13 +5,12 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
 from conformance.candidates.registry import registered, require_known
-from conformance.checks.catalogue import CHECKS
+from conformance.checks.catalogue import CHECKS, named
 from conformance.checks.check import Check
 from conformance.checks.published import CHECK, published_of
 from conformance.cli.session import Session
 from conformance.errors import UsageError
 from conformance.goldens.manifest import SMALL, located
-from conformance.names import unknown
 from conformance.numerics.devices import require_name
 from conformance.numerics.formats import format_named
 from conformance.results.case import Case
@@ -54,9 +53,9 @@ def checks_of(patterns: Sequence[str]) -> list[Check]:
     Raises:
         UnknownNameError: a pattern matches no check.
     """
-    idle = [p for p in patterns if not any(fnmatchcase(name, p) for name in CHECKS)]
-    if idle:
-        raise unknown("check", idle[0], CHECKS)
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in CHECKS):
+            named(pattern)
     return [c for name, c in CHECKS.items() if any(fnmatchcase(name, p) for p in patterns or ("values",))]
 
 

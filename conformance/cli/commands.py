@@ -208,7 +208,7 @@ def replay(arguments: Namespace) -> int:
 def verify(arguments: Namespace) -> int:
     """Run `golden verify`; return 3 if a part fails, else 0."""
     from conformance.goldens.manifest import manifest
-    from conformance.judge.verify import verify as parts_of
+    from conformance.judge.verify_goldens import verify as parts_of
 
     results = [part for golden in arguments.golden or manifest() for part in parts_of(golden)]
     _table([vars(r) for r in results], arguments.format)
@@ -235,7 +235,7 @@ def power(arguments: Namespace) -> int:
     """Run `golden power`: print one line for each golden, dtype and fault."""
     from conformance.goldens.golden import load_golden
     from conformance.goldens.manifest import manifest
-    from conformance.judge.power import power as matrix
+    from conformance.judge.detection_power import power as matrix
 
     rows: list[dict[str, Any]] = []
     for name in arguments.golden or list(manifest()):

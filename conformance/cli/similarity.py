@@ -24,7 +24,7 @@ from conformance.judge.cosines import EMBEDDING, RoundedCosines
 from conformance.judge.rank_changes import compare_ranks
 from conformance.model.checkpoint import rounded_weights
 from conformance.model.files import read_text, reading
-from conformance.numerics.arithmetic import hypotheses
+from conformance.numerics.arithmetic import as_captured, hypotheses
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
 from conformance.report.similarity_document import document
@@ -91,8 +91,7 @@ def _rounded(golden: Golden, dtype: str, device: str) -> RoundedCosines:
     """Return the cosines with their rounding errors under the widest legal arithmetic, since that of the systems is unknown."""
     checkpoint, (batch,) = golden.checkpoint, golden.batches.values()
     network = Network(checkpoint.architecture, rounded_weights(checkpoint, dtype), batch)
-    captured = [h for h in hypotheses(dtype, device) if h.parents == "as captured"]
-    return RoundedCosines.of(network, captured[-1])
+    return RoundedCosines.of(network, as_captured(hypotheses(dtype, device))[-1])
 
 
 def _embeddings(side: str, golden: Golden, place: Namespace) -> tuple[Array, Array]:

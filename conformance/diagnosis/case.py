@@ -7,18 +7,18 @@ from functools import cache
 
 import numpy as np
 
-from conformance.diagnosis.closed import BlackBox
+from conformance.diagnosis.black_box import BlackBox
+from conformance.diagnosis.detectability import Detectability, filters
 from conformance.diagnosis.fitting import Fit, Problem, fitted
-from conformance.diagnosis.hypotheses import FaultPlacement, Forward, placements
 from conformance.diagnosis.inputs import OtherInputs
 from conformance.diagnosis.judgement import Agreement, JudgedForward, allowed
+from conformance.diagnosis.placements import FaultPlacement, Forward, placements
 from conformance.diagnosis.search import beam_of, more, one, rounded, rows_to_search, simpler
 from conformance.diagnosis.search_budget import ELSE, FAULTS, SearchBudget
-from conformance.diagnosis.visible import Detectability, filters
 from conformance.judge.filters import GROSS, project
 from conformance.judge.statistics import Limits
 from conformance.model.checkpoint import Checkpoint, LazyWeights
-from conformance.numerics.arithmetic import Hypothesis, hypotheses
+from conformance.numerics.arithmetic import Hypothesis, as_captured, hypotheses
 from conformance.numerics.formats import FORMATS, Array, Format, format_named
 
 AT_ONCE = 3  # largest number of faults in a set; each further one costs another step of the beam search
@@ -116,8 +116,7 @@ class BlackBoxCase:
 
         Fused arithmetic is excluded because no kernel computes all steps of a network without storing results.
         """
-        every = [h for h in self._legal(dtype) if h.parents == "as captured"]
-        return [h for h in every if h.arithmetic.rounding != "fused"]
+        return [h for h in as_captured(self._legal(dtype)) if h.arithmetic.rounding != "fused"]
 
     def _widened(self, judged: JudgedForward) -> JudgedForward:
         """Return a copy with the correlation of errors of different tokens, under each pooling that could be the correct one."""

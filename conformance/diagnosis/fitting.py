@@ -7,7 +7,7 @@ from threading import local
 
 import numpy as np
 
-from conformance.diagnosis.hypotheses import FaultPlacement, Forward
+from conformance.diagnosis.placements import FaultPlacement, Forward
 from conformance.faults import Parameter
 from conformance.judge.evidence import Estimate
 from conformance.judge.filters import NUDGE

@@ -12,14 +12,14 @@ from functools import partial
 
 import numpy as np
 
+from conformance.diagnosis.black_box import BlackBox, Output
 from conformance.diagnosis.case import BlackBoxCase, numbers
-from conformance.diagnosis.closed import BlackBox, Output
+from conformance.diagnosis.detectability import Detectability, moved_by
 from conformance.diagnosis.fitting import Fit, estimates
 from conformance.diagnosis.judgement import JudgedForward
 from conformance.diagnosis.printed import Known
 from conformance.diagnosis.rank import likeliest_arithmetic, ranked_trials
 from conformance.diagnosis.search_budget import SearchBudget
-from conformance.diagnosis.visible import Detectability, moved_by
 from conformance.judge.cores import on_all_cores
 from conformance.judge.evidence import Explanation, FilterResult, Local
 from conformance.judge.fault_directions import Direction

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.diagnosis.closed import PRINTED
-from conformance.diagnosis.hypotheses import Forward
+from conformance.diagnosis.black_box import PRINTED
+from conformance.diagnosis.placements import Forward
 from conformance.judge.cores import on_all_cores
 from conformance.judge.noise import Noise
 from conformance.judge.statistics import FALSE_ALARM, Limits

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from conformance.diagnosis.closed import EMBEDDING, Output, last_hidden
+from conformance.diagnosis.black_box import EMBEDDING, Output
 from conformance.diagnosis.printed import Known, depth, described, filled
 from conformance.errors import UsageError
 from conformance.model.activation import Activation
-from conformance.model.activations import table
+from conformance.model.activations import last_hidden, table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 
@@ -99,7 +99,7 @@ def _target(name: str, rows: Mapping[str, Activation], architecture: Architectur
     if plain == EMBEDDING:  # with dense layers the embedding is an activation; else its pooling may be unknown
         return "sentence_embedding" if architecture.dense else plain
     if plain == "last_hidden_state":
-        return last_hidden(architecture.num_hidden_layers)
+        return last_hidden(architecture)
     if plain == "logits":
         heads = [n for n in _LOGITS if n in rows]
         if len(heads) != 1:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from conformance.diagnosis.fitting import Fit, Problem
-from conformance.diagnosis.hypotheses import FaultPlacement, Forward
+from conformance.diagnosis.placements import FaultPlacement, Forward
 from conformance.faults import Fault, FaultContext
 from conformance.judge.cores import on_all_cores
 from conformance.numerics.formats import Array

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from conformance.diagnosis.fitting import GAIN, Fit, Problem, fitted, started
-from conformance.diagnosis.hypotheses import EVERYWHERE, KIND, FaultPlacement
+from conformance.diagnosis.placements import EVERYWHERE, KIND, FaultPlacement
 from conformance.diagnosis.screening import ranked
 from conformance.diagnosis.search_budget import FAULTS, SearchBudget
 from conformance.judge.cores import on_all_cores

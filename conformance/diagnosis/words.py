@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 
-from conformance.diagnosis.closed import BlackBox
+from conformance.diagnosis.black_box import BlackBox
 from conformance.diagnosis.evidence import FaultAttribution
-from conformance.diagnosis.hypotheses import FaultPlacement, layers_of
 from conformance.diagnosis.inputs import OtherInputs
+from conformance.diagnosis.placements import FaultPlacement
 from conformance.faults.fault import ignored
 from conformance.judge.evidence import Estimate
-from conformance.judge.words import figure, hard_coded
+from conformance.judge.places import phrases
+from conformance.judge.words import enumerated, figure, hard_coded
+from conformance.model.activations import LAYER
 
 
 def blamed(placement: FaultPlacement, estimate: Estimate | None, network: BlackBox) -> FaultAttribution:
@@ -39,22 +41,5 @@ def faults_of_inputs(inputs: OtherInputs | None) -> tuple[FaultAttribution, ...]
 
 def where(places: Sequence[str], layers: int) -> str:
     """Return places in words: `in every layer, attention.output.LayerNorm and output.LayerNorm; in embeddings.LayerNorm`."""
-    by_layers: dict[tuple[int, ...], list[str]] = {}
-    for kind, applied in layers_of(places).items():
-        by_layers.setdefault(applied, []).append(kind)
-    rendered = []
-    for applied, kinds in sorted(by_layers.items(), key=lambda pair: not pair[0]):
-        names = _listed(kinds)
-        if not applied:
-            rendered.append(f"in {names}")
-        elif len(applied) == layers and layers > 1:
-            rendered.append(f"in every layer, {names}")
-        elif len(applied) == 1:
-            rendered.append(f"in layer {applied[0]}, {names}")
-        else:
-            rendered.append(f"in layers {_listed([str(i) for i in applied])}, {names}")
-    return "; ".join(rendered)
-
-
-def _listed(texts: Sequence[str]) -> str:
-    return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
+    inside_first = sorted(places, key=lambda place: LAYER.fullmatch(place) is None)
+    return "; ".join(f"in {phrase}" for phrase in phrases(inside_first, layers, lambda found: enumerated([*map(str, found)])))

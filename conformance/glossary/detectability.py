@@ -9,8 +9,8 @@ import numpy as np
 
 from conformance.faults import Fault
 from conformance.goldens.golden import Golden, load_golden
+from conformance.judge.detection_power import Power, power
 from conformance.judge.fault_directions import directions
-from conformance.judge.power import Power, power
 from conformance.judge.segment import Segment
 from conformance.judge.selection import explained_elements
 from conformance.numerics.formats import FORMATS, Array

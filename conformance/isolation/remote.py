@@ -53,6 +53,10 @@ _OF_A_CALL = (CandidateWork.next, CandidateWork.read)
 class RemoteCandidate(Isolated):
     """A candidate that is loaded by name in a worker.
 
+    Attributes:
+        name: the name by which it is loaded.
+        is_instrumented, known_failures, batch_invariant, features: as in `messages.Traits`.
+
     Raises:
         ConformanceError: raised by `candidates.registry.load_implementation` in the worker if the candidate cannot be loaded.
         CandidateTimeout, CandidateCrash: the import of the candidate does not end, or ends the process.
@@ -70,33 +74,15 @@ class RemoteCandidate(Isolated):
         self._load()
 
     def _load(self) -> None:
-        self._traits, _ = asked(self._worker, Traits, CandidateWork.load, self.name)
+        traits, _ = asked(self._worker, Traits, CandidateWork.load, self.name)
+        self.is_instrumented, self.known_failures = traits.is_instrumented, traits.known_failures
+        self.batch_invariant, self.features, self._tokenizes = traits.batch_invariant, traits.features, traits.tokenizes
         self._process = self._worker.process
 
     def _require_loaded(self) -> None:
         """Load the candidate again if its process has ended."""
         if self._worker.process is not self._process:
             self._load()
-
-    @property
-    def is_instrumented(self) -> bool:
-        """Whether the candidate has an attribute `unobserved`."""
-        return self._traits.is_instrumented
-
-    @property
-    def known_failures(self) -> str | None:
-        """The candidate's attribute `known_failures`, the path of a file; None if it has none."""
-        return self._traits.known_failures
-
-    @property
-    def batch_invariant(self) -> bool:
-        """The candidate's attribute `batch_invariant`."""
-        return self._traits.batch_invariant
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """The features that the candidate names."""
-        return self._traits.features
 
     @property
     def unobserved(self) -> "RemoteCandidate":
@@ -106,7 +92,7 @@ class RemoteCandidate(Isolated):
     @property
     def tokenizer(self) -> Callable[..., Any] | None:
         """The candidate's tokenizer, with the interface in `checks.laws.tokenization`; None if it has none."""
-        return self._tokenizer if self._traits.tokenizes else None
+        return self._tokenizer if self._tokenizes else None
 
     def _tokenizer(self, vocabulary: Sequence[str], *, lower_case: bool, strip_accents: bool | None) -> Callable[[str], Any]:
         def read(text: str) -> tuple[Sequence[int], Sequence[tuple[int, int]] | None]:

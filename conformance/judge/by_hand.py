@@ -1,15 +1,32 @@
 """Steps written by hand: the known rounding effect of one order of operations is subtracted from the candidate's result."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
-from conformance.judge.evidence import WIDEST
+from conformance.judge.evidence import BY_OPERATIONS, WIDEST, Local
 from conformance.judge.fault_directions import Direction
 from conformance.judge.observation import Observation
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array
 from conformance.oracle.operations import by_operations
+
+
+def passing_by_hand(
+    observation: Observation, tightest: Hypothesis, passed: Collection[str], judge: Callable[[Array], Local]
+) -> Local | None:
+    """Return the judgement under the first order of operations with which the activation passes; None if there is none.
+
+    Args:
+        observation: the activation.
+        tightest: the hypothesis with the tightest arithmetic.
+        passed: names of the arithmetics under which the activation passes.
+        judge: function from an array of `by_hand` to its judgement under the tightest arithmetic.
+    """
+    judged = map(judge, by_hand(observation, tightest, passed))
+    local = next((local for local in judged if local.passes), None)
+    return None if local is None else replace(local, hypothesis=BY_OPERATIONS, arithmetic=BY_OPERATIONS)
 
 
 def by_hand(observation: Observation, tightest: Hypothesis, passed: Collection[str]) -> Iterator[Array]:

@@ -5,7 +5,8 @@ in standard deviations of a correct candidate's noise. No batch separates faults
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 import numpy as np
 
@@ -19,7 +20,6 @@ from conformance.judge.selection import explained_elements
 from conformance.judge.statistics import SEPARABLE_Z
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import hypotheses, modular
-from conformance.numerics.formats import Array
 from conformance.oracle import Network
 
 
@@ -48,25 +48,15 @@ def discriminating(
 
 def _distance(network: Network, name: str, explanations: Sequence[Explanation], dtype: str) -> float:
     """Return the largest expected z between the first explanation and another one."""
-    before = _values_before(network, name)
-    segment = Segment(network, name, before)
-    actual = [_with(segment, network, explanation, dtype) for explanation in explanations]
+    segment = Segment(network, name, dict(takewhile(lambda pair: pair[0] != name, network.walk())))
+    actual = [_with(segment, explanation, dtype) for explanation in explanations]
     first, *others = actual
     if first is None:
         return 0.0
     return max((_expected(first, other, network, segment, dtype) for other in others if other is not None), default=0.0)
 
 
-def _values_before(network: Network, name: str) -> Mapping[str, Array]:
-    values: dict[str, Array] = {}
-    for activation, value in network.walk():
-        if activation == name:
-            break
-        values[activation] = value
-    return values
-
-
-def _with(segment: Segment, network: Network, explanation: Explanation, dtype: str) -> Segment | None:
+def _with(segment: Segment, explanation: Explanation, dtype: str) -> Segment | None:
     """Return the segment with an explanation's faults, or None if a fault is not in the catalogue or acts on another segment."""
     storage = hypotheses(dtype)[0].arithmetic.storage
     for filtered in explanation.faults:

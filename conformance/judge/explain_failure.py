@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from conformance.judge.by_hand import by_hand, mistaken_by_hand
+from conformance.judge.by_hand import mistaken_by_hand, passing_by_hand
 from conformance.judge.depth import Depth
 from conformance.judge.error_distribution import spread
 from conformance.judge.evidence import BY_OPERATIONS, Explanation, FilterResult, Local
@@ -33,7 +33,7 @@ from conformance.judge.selection import zeroed
 from conformance.judge.statistics import Limits, projection_threshold
 from conformance.judge.sums import ErrorSums, LocalSums, in_sigma
 from conformance.judge.sweep import gross_effects
-from conformance.numerics.arithmetic import Hypothesis
+from conformance.numerics.arithmetic import Hypothesis, still_needed
 from conformance.numerics.formats import Array, Format
 
 Search = Callable[[ExplanationProblem, Sequence[Direction], Collection[str]], tuple[Explanation, ...]]
@@ -70,9 +70,6 @@ def explained(
 ) -> tuple[Local, ...]:
     """Judge a whole activation under each hypothesis that is needed, with explanations if it fails.
 
-    Parents are taken as unrounded only under an arithmetic that fails with parents as captured: unrounded parents give a larger
-    sigma, so a result that passes with parents as captured would pass with unrounded ones, too.
-
     Args:
         observation: the activation.
         hypotheses: the hypotheses, the one with the tightest arithmetic first.
@@ -85,17 +82,16 @@ def explained(
     near, draws = [look.on(segment) for look in looks], observation.draws(hypotheses)
     found: list[tuple[Local, ExplanationProblem]] = []
     passed: set[str] = set()
-    for hypothesis in hypotheses:
-        if hypothesis.arithmetic.name in passed:
-            continue
+    for hypothesis in still_needed(hypotheses, passed):
         local, problem = _under(hypothesis, observation, looks, near, draws, alpha, observation.whole.actual)
         if local.passes:
             passed.add(local.arithmetic)
         found.append((local, problem))
-    for actual in by_hand(observation, hypotheses[0], passed):
-        local, _ = _under(hypotheses[0], observation, looks, near, draws, alpha, actual)
-        if local.passes:
-            return (replace(local, hypothesis=BY_OPERATIONS, arithmetic=BY_OPERATIONS),)
+    handmade = passing_by_hand(
+        observation, hypotheses[0], passed, lambda actual: _under(hypotheses[0], observation, looks, near, draws, alpha, actual)[0]
+    )
+    if handmade:
+        return (handmade,)
     tightest, fixed = found[0][0], [d for d in near if d.parameter is None]
     mistake = _mistake_by_hand(observation, hypotheses[0], fixed, draws, tightest, passed)
     mistaken = (replace(tightest, hypothesis=BY_OPERATIONS, arithmetic=BY_OPERATIONS, explanations=(mistake,)),) if mistake else ()

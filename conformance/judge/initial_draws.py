@@ -19,9 +19,9 @@ from itertools import combinations
 import numpy as np
 from scipy.special import chdtr, chdtrc, ndtr, ndtri
 
-from conformance.judge.distributions import Distribution, Mistakes, legal, usual_draws, usual_mistakes
+from conformance.judge.initial_distributions import Distribution, Mistakes, legal, usual_draws, usual_mistakes
 from conformance.judge.selection import Mask
-from conformance.judge.statistics import is_binomial, share
+from conformance.judge.statistics import BinomialCount, share
 from conformance.model.architecture import Architecture
 from conformance.model.initialization import WORDS, constant_of
 from conformance.numerics.formats import Array, Format
@@ -130,4 +130,4 @@ def _uniform(x: Array, of: Distribution, storage: Format) -> Array:
 
 
 def _agree_by_chance(one: Mask, other: Mask, alpha: float) -> bool:
-    return is_binomial(int((one == other).sum()), one.size, 0.5, alpha)
+    return BinomialCount(int((one == other).sum()), one.size, 0.5).is_chance(alpha)

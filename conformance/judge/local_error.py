@@ -16,7 +16,7 @@ from conformance.judge.observation import Observation
 from conformance.judge.screen import STATISTICS, local_of
 from conformance.judge.statistics import Limits
 from conformance.judge.sweep import Effect, Swept, swept
-from conformance.numerics.arithmetic import Hypothesis
+from conformance.numerics.arithmetic import Hypothesis, as_captured
 
 
 def locally(
@@ -38,12 +38,12 @@ def locally(
         hidden: the search for mistakes in hidden layers.
         known: names of the faults that explained other activations; they are tried first.
     """
-    as_captured = [h for h in hypotheses if h.parents == "as captured"]
+    captured = as_captured(hypotheses)
     near = looked_for(observation.probe.segment, hypotheses[0].arithmetic.storage)
     looks = [look.on(observation.whole.segment) if look.fault.across else look for look in near]
     widest = Limits.of(1, observation.count, STATISTICS + len(looks), alpha)
-    found, overall = swept(observation, looks, as_captured, widest.max)
-    locals_ = tuple(_local(observation, h, looks, one, alpha) for h, one in zip(as_captured, found, strict=True))
+    found, overall = swept(observation, looks, captured, widest.max)
+    locals_ = tuple(_local(observation, h, looks, one, alpha) for h, one in zip(captured, found, strict=True))
     if not all(local.passes for local in locals_):
         locals_ = explained(observation, hypotheses, alpha, looks, hidden, known)
     if hidden is not None and observation.hides_layers and any(local.passes for local in locals_):

@@ -5,13 +5,13 @@ filters, global error and explanations are omitted.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.judge.by_hand import by_hand
+from conformance.judge.by_hand import passing_by_hand
 from conformance.judge.error_distribution import ErrorDistribution
-from conformance.judge.evidence import BY_OPERATIONS, Local
+from conformance.judge.evidence import Local
 from conformance.judge.noise import of_segment
 from conformance.judge.observation import Observation
 from conformance.judge.selection import zeroed
@@ -19,7 +19,7 @@ from conformance.judge.statistics import Limits, share
 from conformance.judge.sums import LocalSums
 from conformance.judge.sweep import Swept, swept
 from conformance.numerics.accuracy import Accuracy
-from conformance.numerics.arithmetic import Hypothesis, hypotheses
+from conformance.numerics.arithmetic import Hypothesis, hypotheses, still_needed
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
 
@@ -28,24 +28,23 @@ STATISTICS = 2  # RMS and largest error
 
 def screened_locally(observation: Observation, legal: Sequence[Hypothesis], alpha: float) -> tuple[Local, ...]:
     """Return the judgement under each hypothesis; unrounded parents are tried only where the captured ones fail."""
-    found: list[Local] = []
-    for hypothesis in legal:
-        if not any(local.passes and local.arithmetic == hypothesis.arithmetic.name for local in found):
-            found.append(_under(hypothesis, observation, alpha))
-    for actual in by_hand(observation, legal[0], {local.arithmetic for local in found if local.passes}):
-        local = _by_hand(actual, observation, legal[0], alpha)
+    passed: set[str] = set()
+    found = []
+    for hypothesis in still_needed(legal, passed):
+        local = _under(hypothesis, observation, alpha)
+        found.append(local)
         if local.passes:
-            return (local,)
-    return tuple(found)
+            passed.add(local.arithmetic)
+    handmade = passing_by_hand(observation, legal[0], passed, lambda actual: _of_array(actual, observation, legal[0], alpha))
+    return (handmade,) if handmade else tuple(found)
 
 
-def _by_hand(actual: Array, observation: Observation, hypothesis: Hypothesis, alpha: float) -> Local:
+def _of_array(actual: Array, observation: Observation, hypothesis: Hypothesis, alpha: float) -> Local:
     block, storage = observation.whole, hypothesis.arithmetic.storage
     errors = LocalSums.of(actual - block.segment.value, of_segment(block.segment, hypothesis, block.judged))
     found = Swept(errors, {}, block.segment.hashes(storage))
     rows = observation.independent(hypothesis, found.hashes)
-    local = local_of(hypothesis, found, rows, Limits.of(rows, observation.count, STATISTICS, alpha))
-    return replace(local, hypothesis=BY_OPERATIONS, arithmetic=BY_OPERATIONS)
+    return local_of(hypothesis, found, rows, Limits.of(rows, observation.count, STATISTICS, alpha))
 
 
 def _under(hypothesis: Hypothesis, observation: Observation, alpha: float) -> Local:

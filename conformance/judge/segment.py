@@ -44,7 +44,7 @@ class Segment:
     Attributes:
         network: the oracle's network.
         name: the activation that the segment computes.
-        leaves: the captured parents from which the segment starts, by name.
+        leaves: the captured parents from which the segment starts, by name, in the order in which the steps use them.
         steps: the evaluated steps, by name, in the order of computation.
     """
 
@@ -53,8 +53,8 @@ class Segment:
         self.network = network
         self.name = name
         self._names = between(network, name, observed)
-        used = {p for n in self._names for p in network.table[n].parents}
-        self.leaves = {p: observed[p] for p in used if p not in self._names}
+        parents = dict.fromkeys(p for n in self._names for p in network.table[n].parents)  # a set's order would vary by run
+        self.leaves = {p: observed[p] for p in parents if p not in self._names}
         self._observed = observed
         self.steps: Mapping[str, Step] = self._evaluate()
         self._roundings: dict[tuple[str, Arithmetic], Roundings] = {}

@@ -76,14 +76,31 @@ def evidence_threshold(projection: float) -> float:
     return projection**2 / 2.0
 
 
-def is_binomial(found: int, trials: int, probability: float, alpha: float) -> bool:
-    """Return whether the p-value of `found` successes is at least alpha: exact, two-sided by doubling the smaller tail."""
-    few, many = bdtr(found, trials, probability), bdtrc(found - 1, trials, probability)
-    return bool(2.0 * min(few, many) >= alpha)
+@dataclass(frozen=True)
+class BinomialCount:
+    """The number of successes in independent trials of equal probability.
 
+    Attributes:
+        found, total: the number of successes and of trials.
+        probability: the probability of a success.
+    """
 
-def binomial_bounds(trials: int, probability: float, alpha: float) -> tuple[int, int]:
-    """Return the smallest and the largest number of successes that `is_binomial` accepts."""
-    from scipy.stats import binom  # slow to import
+    found: int
+    total: int
+    probability: float
 
-    return int(binom.ppf(alpha / 2.0, trials, probability)), int(binom.isf(alpha / 2.0, trials, probability))
+    @property
+    def is_every(self) -> bool:
+        """Whether every trial succeeded."""
+        return self.found == self.total
+
+    def is_chance(self, alpha: float) -> bool:
+        """Return whether the p-value is at least alpha: exact, two-sided by doubling the smaller tail."""
+        few, many = bdtr(self.found, self.total, self.probability), bdtrc(self.found - 1, self.total, self.probability)
+        return bool(2.0 * min(few, many) >= alpha)
+
+    def bounds(self, alpha: float) -> tuple[int, int]:
+        """Return the smallest and the largest number of successes that `is_chance` accepts."""
+        from scipy.stats import binom  # slow to import
+
+        return int(binom.ppf(alpha / 2.0, self.total, self.probability)), int(binom.isf(alpha / 2.0, self.total, self.probability))

@@ -24,7 +24,9 @@ from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
+from conformance.oracle.carried import Errors
 from conformance.oracle.equations import EQUATIONS
+from conformance.oracle.propagation import errors_after
 from conformance.oracle.step import Site
 
 Evidence = Literal["value", "shape", "name", "tie", "absent"]
@@ -130,7 +132,7 @@ class Identification:
     def _left_over(self, known: Known) -> Known:
         """Identify parameters without an effect on the results, such as a bias that is not added, by name alone."""
         for row in self._rows.values():
-            for role, name in zip(row.parameters, self._named(row), strict=True):
+            for role, name in self._named(row).items():
                 if known.evidence.get(name) == "absent":
                     free = [s for s in self._sources(name, row) if s.key not in known.used]
                     named = [s for s in free if s.tensor.owner == self._owner(known, row) or score(s.tensor.name, row, role) > 1]
@@ -140,7 +142,7 @@ class Identification:
 
     def _owner(self, known: Known, row: Activation) -> str | None:
         """Return the path of the module that holds an identified parameter of the row; None if there is none."""
-        return next((known.sources[n].tensor.owner for n in self._named(row) if n in known.sources), None)
+        return next((known.sources[n].tensor.owner for n in self._named(row).values() if n in known.sources), None)
 
     @cached_property
     def _far(self) -> int:
@@ -152,7 +154,7 @@ class Identification:
         for number, row in enumerate(rows):
             if any(parent not in known.values for parent in row.parents):
                 continue
-            if row.name.endswith("self.query") and not set(self._named(row)) <= known.evidence.keys():
+            if row.name.endswith("self.query") and not set(self._named(row).values()) <= known.evidence.keys():
                 known = self._attention(known, rows[number : number + self._far])
             ways = list(self._ways(known, row)) if look_ahead else [self._advanced(known, row)]
             known = (
@@ -174,7 +176,7 @@ class Identification:
         """
         advanced = self._advanced(known, row)
         yield advanced
-        lacking = [n for n in self._named(row) if advanced.evidence.get(n) == "absent" and n not in known.evidence]
+        lacking = [n for n in self._named(row).values() if advanced.evidence.get(n) == "absent" and n not in known.evidence]
         for name in lacking:
             for source in self._sources(name, row):
                 if source.key not in advanced.used:
@@ -185,7 +187,7 @@ class Identification:
 
     def _advanced(self, known: Known, row: Activation) -> Known:
         """Return the state with the oracle's value of this row's activation, and with its parameters if they were not known."""
-        names = self._named(row)
+        names = self._named(row).values()
         if names and not set(names) <= known.evidence.keys():
             options = list(self._options(known, row))
             fitting = [o for o in options if self._value(known.taking(o, "value"), row).found]
@@ -206,16 +208,11 @@ class Identification:
         parents = [known.values[p] for p in row.parents]
         if row.kind == "copy":
             return parents[0]
-        names = zip(row.parameters, self._named(row), strict=True)
-        parameters = {role: self._parameter(known, name, row) for role, name in names}
+        parameters = {role: self._parameter(known, name, row) for role, name in self._named(row).items()}
         step = EQUATIONS[row.kind](Site(row, self.architecture, parameters, self.batch), *(p.value for p in parents))
-        variance, bound = np.zeros(()), np.zeros(())
-        for parent, jacobian in zip(parents, step.jacobians(), strict=True):
-            variance = variance + jacobian.variance(np.broadcast_to(parent.variance + parent.bound**2, parent.value.shape))
-        if not row.exact:
-            roundings = step.roundings(self.arithmetic)
-            variance, bound = variance + roundings.variance(), np.asarray(roundings.bound)
-        made = Value(step.value, variance, bound, False)
+        own = step.roundings(self.arithmetic)
+        errors = [Errors(np.broadcast_to(p.variance + p.bound**2, p.value.shape)) for p in parents]
+        made = Value(step.value, errors_after(step, errors, own).variance, np.asarray(own.bound), False)
         forms = [made.value, made.value[0]] if row.is_same_for_all_rows else [made.value]
         return replace(made, found=any(self.operations.has(form, made.allowed(self.alpha)) for form in forms))
 
@@ -233,16 +230,15 @@ class Identification:
         source = known.sources.get(name)
         return np.zeros(self._shapes[name]) if source is None else source.of(row.layer)
 
-    def _named(self, row: Activation) -> list[str]:
-        """Return the names of the row's parameters, with those of layer 0 for all layers."""
+    def _named(self, row: Activation) -> dict[str, str]:
+        """Return the names of the row's parameters by role, with those of layer 0 for all layers."""
         if row.name.endswith("predictions.decoder"):
-            return [DECODER if name == WORDS else name for name in row.parameters.values()]
-        return [name.replace(f".layer.{row.layer}.", ".layer.0.") for name in row.parameters.values()]
+            return {role: DECODER if name == WORDS else name for role, name in row.parameters.items()}
+        return {role: name.replace(f".layer.{row.layer}.", ".layer.0.") for role, name in row.parameters.items()}
 
     def _options(self, known: Known, row: Activation) -> Iterator[Choice]:
         """Yield possible choices of this row's parameters, the likeliest by name first; choices without a bias come last."""
-        names = dict(zip(row.parameters, self._named(row), strict=True))
-        open_ = {role: name for role, name in names.items() if name not in known.evidence}
+        open_ = {role: name for role, name in self._named(row).items() if name not in known.evidence}
         used = known.used - {known.sources[WORDS].key} if DECODER in open_.values() and WORDS in known.sources else known.used
         sources = {
             role: sorted(
@@ -264,8 +260,8 @@ class Identification:
         return sum(score(source.tensor.name, row, role) for role, source in by_role.items())
 
     def _is_named(self, choice: Choice, row: Activation) -> bool:
-        roles = dict(zip(self._named(row), row.parameters, strict=True))
-        return any(score(source.tensor.name, row, roles[name]) > 1 for name, source in choice.items())
+        named = self._named(row).items()
+        return any(score(choice[name].tensor.name, row, role) > 1 for role, name in named if name in choice)
 
     def _differ(self, choices: Sequence[Choice]) -> bool:
         """Return whether choices that match equally well use different tensors."""
@@ -280,8 +276,8 @@ class Identification:
         for order in permutations(products, 3):
             trial, named = known, 0
             for row, choice in zip(three, order, strict=True):
-                names = dict(zip(row.parameters, self._named(row), strict=True))
-                absent = [names[role] for role in names if role not in choice]
+                names = self._named(row)
+                absent = [name for role, name in names.items() if role not in choice]
                 trial = trial.taking({names[role]: source for role, source in choice.items()}, "value", absent)
                 named += self._score(choice, row)
             tried.append((self._confirmed(self._walked(trial, [*three, *after]), [*three, *after]), named, trial))
@@ -305,11 +301,10 @@ class Identification:
 
     def _products(self, known: Known, row: Activation) -> list[Mapping[str, Source]]:
         """Return the parameters, by role, of each product that the module computes from the row's parent."""
-        roles = dict(zip(self._named(row), row.parameters, strict=True))
         fitting = [o for o in self._options(known, row) if self._value(known.taking(o, "value"), row).found]
         found: dict[tuple[str, int], Mapping[str, Source]] = {}
         for option in fitting:  # choices with a bias come first: the product before the bias is added is recorded, too
-            choice = {roles[name]: source for name, source in option.items()}
+            choice = {role: option[name] for role, name in self._named(row).items() if name in option}
             found.setdefault(choice["weight"].key, choice)
         return list(found.values())
 

@@ -25,7 +25,7 @@ from conformance.mapping.signature import Builder, builder_of
 from conformance.mapping.taps import Places
 from conformance.mapping.tensors import Tensors, grouped, layer_patterns
 from conformance.mapping.writable import require_writable
-from conformance.model.activations import table
+from conformance.model.activations import last_hidden, table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import modular
@@ -117,7 +117,7 @@ def _left_over(module: nn.Module, parts: Sequence[Held], patterns: Mapping[str, 
 
 def _with_output(found: Proposal, places: Places, computed: ForwardPass) -> Proposal:
     """Return the proposal with the last hidden state taken from the module's result, if no submodule of the layers returns it."""
-    last = f"encoder.layer.{found.architecture.num_hidden_layers - 1}.output.LayerNorm"
+    last = last_hidden(found.architecture)
     if any(n.endswith("}.output.LayerNorm") for one in found.activations for n in one.names) or last not in places.known.values:
         return found
     across = [h.tensor.name for h in found.parameters if h.tensor.across]
@@ -150,7 +150,7 @@ def _deviation(tensor: torch.Tensor) -> float:
 def _called(module: nn.Module, tensors: Tensors, a: Architecture) -> tuple[Call, ForwardPass, Known, float]:
     """Return the way of calling the module with which it computes the most activations, with the results of the search."""
     arithmetic = modular("float32", "cpu", this_machine("cpu").accuracy).arithmetic
-    last = f"encoder.layer.{a.num_hidden_layers - 1}.output.LayerNorm"
+    last = last_hidden(a)
     best: tuple[int, Call, ForwardPass, Known, float] | None = None
     for call, given in _distinct(module, a):
         computed = observe(module, partial(call.run, module, given.on("cpu")))

@@ -22,7 +22,7 @@ from conformance.model.architecture import HEADS, Architecture
 from conformance.model.heads import head_rows
 from conformance.model.layer import STATES_NAME, layer_rows
 
-_LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.*)")
+LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.*)")  # number of the layer, and name of the activation in it
 
 
 def _embeddings(a: Architecture) -> Iterator[Activation]:
@@ -61,17 +61,25 @@ def _rows(a: Architecture) -> tuple[Activation, ...]:
     if a.add_cross_attention:
         equation = "an encoder's, given with the batch"
         rows.append(Activation(STATES_NAME, "encoder_states", (), STATES, a.hidden_size, equation, exact=True, is_internal=True))
-    hidden = "embeddings.dropout"
     for index in range(a.num_hidden_layers):
-        rows += layer_rows(a, index, hidden)
-        hidden = f"encoder.layer.{index}.output.LayerNorm"
-    rows += head_rows(a, hidden)
+        rows += layer_rows(a, index, _hidden_after(index))
+    rows += head_rows(a, last_hidden(a))
     return tuple(rows)
+
+
+def last_hidden(a: Architecture) -> str:
+    """Return the name of the last hidden state: the result of the last layer, or of the embedding if there is no layer."""
+    return _hidden_after(a.num_hidden_layers)
+
+
+def _hidden_after(layers: int) -> str:
+    """Return the name of the hidden state after this number of layers."""
+    return f"encoder.layer.{layers - 1}.output.LayerNorm" if layers else "embeddings.dropout"
 
 
 def placed(name: str) -> tuple[str, str]:
     """Return the part of the network that an activation belongs to, for display, and its name within that part."""
-    match = _LAYER.fullmatch(name)
+    match = LAYER.fullmatch(name)
     if match:
         return f"layer {match[1]}", match[2]
     part, _, rest = name.partition(".")
@@ -86,10 +94,9 @@ def outputs(a: Architecture) -> tuple[str, ...]:
 
     A candidate must expose at least one of them.
     """
-    found = [f"encoder.layer.{a.num_hidden_layers - 1}.output.LayerNorm"]
     logits = ("cls.predictions.decoder", "cls.predictions.log_probs", "cls.seq_relationship", "cls.seq_relationship.log_probs")
     rows = table(a)
-    return (*found, *(name for name in (*logits, "classifier", "qa_outputs", "sentence_embedding") if name in rows))
+    return (last_hidden(a), *(name for name in (*logits, "classifier", "qa_outputs", "sentence_embedding") if name in rows))
 
 
 # Settings that add an optional part to an architecture.

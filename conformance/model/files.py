@@ -236,11 +236,11 @@ def read_pickle(path: Path) -> dict[str, "torch.Tensor"]:
     return found
 
 
-def require_regular(path: Path, limit: int = TEXT) -> None:
-    """Raise `ValueError` unless the file is regular (a library would block on a pipe) and has at most `limit` bytes."""
+def require_regular(path: Path) -> None:
+    """Raise `ValueError` unless the file is regular (a library would block on a pipe) and has at most `TEXT` bytes."""
     size = _regular_size(path)
-    if size > limit:
-        raise ValueError(f"it has {size} bytes, and at most {limit} are read")
+    if size > TEXT:
+        raise ValueError(f"it has {size} bytes, and at most {TEXT} are read")
 
 
 def _require_arrays(path: Path, limit: int) -> None:

@@ -25,6 +25,7 @@ values before they were rounded to storage, which differ from the captured value
 on the value in its register).
 """
 
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -129,11 +130,26 @@ def hypotheses(dtype: str, device: str = "cpu", functions: Accuracy | None = Non
     return tuple([Hypothesis(a, "as captured") for a in arithmetics] + [Hypothesis(a, "unrounded") for a in arithmetics])
 
 
+def as_captured(legal: Iterable[Hypothesis]) -> list[Hypothesis]:
+    """Return the hypotheses with parents as captured."""
+    return [hypothesis for hypothesis in legal if hypothesis.parents == "as captured"]
+
+
+def still_needed(legal: Iterable[Hypothesis], passed: Collection[str]) -> Iterator[Hypothesis]:
+    """Yield each hypothesis whose arithmetic is not in `passed` when its turn comes.
+
+    Unrounded parents give a larger sigma, so a result that passes with parents as captured would pass with unrounded ones, too.
+
+    Args:
+        legal: the hypotheses, as `hypotheses` returns them.
+        passed: names of the arithmetics under which the result passes; the caller adds to it between hypotheses.
+    """
+    return (hypothesis for hypothesis in legal if hypothesis.arithmetic.name not in passed)
+
+
 def modular(dtype: str, device: str = "cpu", functions: Accuracy | None = None) -> Hypothesis:
     """Return the hypothesis to use where a single one must represent all of them.
 
     It is the widest hypothesis in which every library call rounds once and parents are as captured.
     """
-    return [h for h in hypotheses(dtype, device, functions) if h.arithmetic.rounding == "modular" and h.parents == "as captured"][
-        -1
-    ]
+    return [h for h in as_captured(hypotheses(dtype, device, functions)) if h.arithmetic.rounding == "modular"][-1]

@@ -226,10 +226,3 @@ def _frontier(spacing: Array, scaled: Array, block: int) -> dict[int, float]:
     largest = np.zeros(bins.size)
     np.maximum.at(largest, which, scaled[finite])
     return {int(b): float(e) for b, e in zip(bins, largest, strict=True)}
-
-
-def relative_from(errors: Errors, bound: Bound, storage: Format) -> float:
-    """Return the smallest result from which on the ULP part of a bound is sufficient alone; 0 if it always is."""
-    spacings = {b: 2.0 ** (b / BINS) for b in errors.frontier}
-    short = [spacings[b] for b, error in errors.frontier.items() if error > bound.ulp * spacings[b]]
-    return float(max(short, default=0.0) * 2.0 ** (1.0 / BINS) / (2.0 * storage.unit_roundoff))

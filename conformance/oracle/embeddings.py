@@ -39,6 +39,11 @@ class Lookup(Exact):
     def ids(self) -> Ids:
         """The indices of the selected rows."""
 
+    @cached_property
+    def value(self) -> Array:
+        """The selected rows, (B, S, H)."""
+        return self.site.parameters["weight"][self.ids]
+
 
 class WordLookup(Lookup):
     """E[input_ids]: (B, S) -> (B, S, H)."""
@@ -48,11 +53,6 @@ class WordLookup(Lookup):
         """The token ids, (B, S)."""
         return self.site.batch.input_ids
 
-    @cached_property
-    def value(self) -> Array:
-        """The selected rows of the word table, (B, S, H)."""
-        return self.site.parameters["weight"][self.ids]
-
 
 class TokenTypeLookup(Lookup):
     """E[token_type_ids]: (B, S) -> (B, S, H)."""
@@ -61,11 +61,6 @@ class TokenTypeLookup(Lookup):
     def ids(self) -> Ids:
         """The token type ids, (B, S)."""
         return self.site.batch.types
-
-    @cached_property
-    def value(self) -> Array:
-        """The selected rows of the token-type table, (B, S, H)."""
-        return self.site.parameters["weight"][self.ids]
 
 
 class PositionLookup(Lookup):

@@ -8,7 +8,8 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.embeddings import Sum, sum_variance
-from conformance.oracle.maps import LinearMap, Roundings, diagonal
+from conformance.oracle.maps import LinearMap, Roundings, diagonal, summed
+from conformance.oracle.softmax import LogSoftmax
 from conformance.oracle.step import Site, Step, elementwise
 
 LABELS = {
@@ -39,6 +40,15 @@ def labels_of(site: Site) -> Ids:
     return labels
 
 
+def mean_variance(mean: Array, count: int, arithmetic: Arithmetic) -> Array:
+    """Return the variance of the errors of a mean of `count` terms of one sign, and of its rounding to storage.
+
+    The sum has at most as many partial sums as terms, each at most `count` times the mean, and the division rounds once.
+    """
+    u2 = arithmetic.elementwise.unit_roundoff**2 / 3.0
+    return np.asarray(u2 * (count + 1) * mean**2 + arithmetic.storage.rounding_variance(mean))
+
+
 class Labelled(Step):
     """A mean over the labelled rows of the last parent, or the gradient of such a mean."""
 
@@ -56,6 +66,16 @@ class Labelled(Step):
         kept = self._labels != IGNORED_LABEL
         return self.scores(self.parents[-1])[kept], self._labels[kept]
 
+    @cached_property
+    def log_softmax(self) -> LogSoftmax:
+        """The log-softmax of the labelled rows."""
+        return LogSoftmax(self.site, self.rows[0])
+
+    def minus_onehot(self, rows: Array) -> Array:
+        """Return rows − onehot(label); `rows` is overwritten."""
+        rows[np.arange(len(rows)), self.rows[1]] -= 1.0
+        return rows
+
     def spread(self, rows: Array) -> Array:
         """Return an array in the shape of the logits that contains `rows` at the labelled rows and 0 elsewhere."""
         full = np.zeros_like(self.parents[-1])
@@ -71,43 +91,33 @@ class Labelled(Step):
 
     def _with_slope(self, slope: Array) -> LinearMap:
         """Return the Jacobian with slope `slope` / N at the N labelled rows and 0 elsewhere."""
-        full = self.spread(slope / max(len(slope), 1))
-        return LinearMap(lambda v: np.asarray((full**2 * v).sum()), lambda w: full * w)
+        return summed(self.spread(slope / max(len(slope), 1)))
 
 
 class CrossEntropy(Labelled):
     """L = mean over labelled rows of log Σ_c exp(x_c) − x_label; rows with label -100 are ignored. (..., C) -> ()."""
 
     @cached_property
-    def _log_probs(self) -> Array:
-        logits, _ = self.rows
-        shifted = logits - logits.max(-1, keepdims=True)
-        return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
-
-    @cached_property
     def value(self) -> Array:
         """The loss L, a 0-d array."""
         _, labels = self.rows
-        return np.asarray(-np.take_along_axis(self._log_probs, labels[:, None], -1).mean())
+        return np.asarray(-np.take_along_axis(self.log_softmax.value, labels[:, None], -1).mean())
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return ∂L/∂x = (softmax(x) − onehot(label)) / N at the N labelled rows, 0 elsewhere."""
-        _, labels = self.rows
-        slope = np.exp(self._log_probs)
-        slope[np.arange(len(labels)), labels] -= 1.0
-        return (self._with_slope(slope),)
+        return (self._with_slope(self.minus_onehot(np.exp(self.log_softmax.value))),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the rounding errors of the rows and of their mean.
 
         With the row's maximum m and the label's log-probability l, a row has u²/3 · (m² + (s_label − m)² + l² + C) for shift,
         log-sum-exp and difference, where the number of classes C bounds Σ C_k²/C² of the sum, plus a third of the squares of exp's
-        relative error and of log's error at the log-sum-exp. The mean over N rows divides the variance of a row by N and adds the
-        errors of its own accumulation, at most N partial sums of at most L.
+        relative error and of log's error at the log-sum-exp. The mean over N rows divides the variance of a row by N and adds its
+        own errors (`mean_variance`).
         """
         u2 = arithmetic.elementwise.unit_roundoff**2 / 3.0
         logits, labels = self.rows
-        log_probs = np.take_along_axis(self._log_probs, labels[:, None], -1)
+        log_probs = np.take_along_axis(self.log_softmax.value, labels[:, None], -1)
         top = logits.max(-1, keepdims=True)
         lse = np.take_along_axis(logits, labels[:, None], -1) - log_probs - top
         functions, inner = arithmetic.functions, arithmetic.elementwise
@@ -115,8 +125,7 @@ class CrossEntropy(Labelled):
         row = u2 * (top**2 + (log_probs + lse) ** 2 + log_probs**2 + logits.shape[-1]) + own
         row = row + arithmetic.call_variance(log_probs)
         count = max(len(labels), 1)
-        mean = u2 * (count + 1) * self.value**2 + arithmetic.storage.rounding_variance(self.value)
-        return elementwise(np.asarray(row.sum() / count**2 + mean))
+        return elementwise(np.asarray(row.sum() / count**2 + mean_variance(self.value, count, arithmetic)))
 
 
 class Span(Labelled):
@@ -158,16 +167,11 @@ class NegativeLogLikelihood(Labelled):
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return ∂L/∂l = −onehot(label) / N at the N labelled rows, 0 elsewhere."""
-        log_probs, labels = self.rows
-        slope = np.zeros_like(log_probs)
-        slope[np.arange(len(labels)), labels] = -1.0
-        return (self._with_slope(slope),)
+        return (self._with_slope(self.minus_onehot(np.zeros_like(self.rows[0]))),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Return the errors of the mean's accumulation, at most N partial sums of at most L, and of the rounding of the result."""
-        u2 = arithmetic.elementwise.unit_roundoff**2 / 3.0
-        mean = u2 * (len(self._chosen) + 1) * self.value**2
-        return elementwise(np.asarray(mean + arithmetic.storage.rounding_variance(self.value)))
+        """Return the errors of the mean (`mean_variance`)."""
+        return elementwise(mean_variance(self.value, len(self._chosen), arithmetic))
 
 
 class TotalLoss(Sum):

@@ -48,6 +48,16 @@ def diagonal(slope: Array) -> LinearMap:
     return LinearMap(lambda v: slope**2 * v, lambda w: slope * w)
 
 
+def summed(direction: Array) -> LinearMap:
+    """Return J e = Σ direction · e, whose result is a scalar."""
+    return LinearMap(lambda v: np.asarray((direction**2 * v).sum()), lambda w: direction * w)
+
+
+def of_scalar(direction: Array) -> LinearMap:
+    """Return J e = direction · e for a scalar e."""
+    return LinearMap(lambda v: direction**2 * v, lambda w: np.asarray((direction * w).sum()))
+
+
 def shared_by_row(direction: Array) -> LinearMap:
     """Return J e = e · direction, for one error e per row (last axis of length 1).
 

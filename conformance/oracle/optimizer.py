@@ -6,7 +6,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.embeddings import Exact
-from conformance.oracle.maps import LinearMap, Roundings, Source, diagonal, identity
+from conformance.oracle.maps import LinearMap, Roundings, Source, diagonal, identity, of_scalar, summed
 from conformance.oracle.step import Step
 
 CLIP_EPSILON = 1e-6  # torch.nn.utils.clip_grad_norm_ adds this to the norm; the equation does not.
@@ -36,7 +36,7 @@ class GradientNorm(Step):
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return ∂n/∂g = g / n for each gradient."""
         n = self.value if self.value > 0.0 else np.ones(())
-        return tuple(_summed(g / n) for g in self.parents)
+        return tuple(summed(g / n) for g in self.parents)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the random errors of N sequential additions of squares, of the root, and of storing norms.
@@ -133,7 +133,7 @@ class Adam(Step):
         by_gradients = [diagonal(k * j) for k, j in zip(self.coefficients, self._by_clipped, strict=True)]
         norms = self.parents[self.step + 1 :]
         by_norms = [
-            _spread(-j * g / float(n) if k < 1.0 else np.zeros_like(g))
+            of_scalar(-j * g / float(n) if k < 1.0 else np.zeros_like(g))
             for k, j, g, n in zip(self.coefficients, self._by_clipped, self.clipped, norms, strict=True)
         ]
         return (own, *by_gradients, *by_norms)
@@ -194,13 +194,3 @@ class Adam(Step):
 
 _BETAS = ("beta1", "beta2")
 _TINY = float(np.finfo(np.float64).tiny)
-
-
-def _summed(direction: Array) -> LinearMap:
-    """Return J e = Σ direction · e, whose result is a scalar."""
-    return LinearMap(lambda v: np.asarray((direction**2 * v).sum()), lambda w: direction * w)
-
-
-def _spread(direction: Array) -> LinearMap:
-    """Return J e = direction · e for a scalar e."""
-    return LinearMap(lambda v: direction**2 * v, lambda w: np.asarray((direction * w).sum()))

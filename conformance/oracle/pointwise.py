@@ -9,8 +9,11 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Captured
 from conformance.numerics.functions import gelu_argument
 from conformance.numerics.memo import cached_property
+from conformance.oracle.carried import Errors
 from conformance.oracle.maps import LinearMap, Roundings, diagonal
 from conformance.oracle.step import Step, elementwise
+
+KINK = 12.0  # standard deviations; no rounding error of a run is larger
 
 
 class Pointwise(Step):
@@ -163,6 +166,11 @@ class Relu(Pointwise):
     def moved_by(self, *errors: Captured) -> Captured:
         """Return the exact difference, since the slope at x does not account for the kink at 0."""
         return Step.moved_by(self, *errors)
+
+    def through(self, parent: int, errors: Errors) -> Errors:
+        """Return all errors of x for x above −KINK standard deviations, and none below: an error may move x across 0."""
+        variance = errors.variance
+        return Errors(np.where(self.parents[parent] > -KINK * np.sqrt(variance), variance, 0.0)) if errors.any else errors
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the rounding to storage alone; it applies if a fused kernel passes on an unrounded x."""

@@ -4,7 +4,7 @@ Errors of different parents of a step are treated as uncorrelated. Errors of dif
 independent, except for the shared errors and mixtures that `carried.Errors` represents.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -32,14 +32,46 @@ def propagated(
         leaves: elementwise variances of the errors of the activations that the steps start from, by name.
         own: function from the name of a step to its own rounding errors.
     """
-    errors, last = {name: Errors(variance) for name, variance in leaves.items()}, list(steps)[-1]
+    name, last = list(steps.items())[-1]
     if len(steps) == 1 and not leaves:
-        return np.broadcast_to(own(last).variance(), steps[last].value.shape)
-    for name, step in steps.items():
-        parents = enumerate(table[name].parents)
-        found = sum((step.through(i, errors[parent]) for i, parent in parents if parent in errors), start=Errors())
-        errors[name] = found + _made(own(name)) + Errors(0.0 if name == last else np.square(own(name).bound))
-    return np.broadcast_to(errors[last].variance, steps[last].value.shape)
+        return np.broadcast_to(own(name).variance(), last.value.shape)
+    known = {name: Errors(variance) for name, variance in leaves.items()}
+    *_, (errors, _) = accumulated_errors(table, steps.items(), known, lambda name, _: own(name))
+    return np.broadcast_to(errors.variance, last.value.shape)
+
+
+def accumulated_errors(
+    table: Mapping[str, Activation],
+    steps: Iterable[tuple[str, Step]],
+    known: Mapping[str, Errors],
+    own: Callable[[str, Step], Roundings],
+) -> Iterator[tuple[Errors, Array | float]]:
+    """Yield the errors of the result of each step, and the deterministic bound of its own error, which they do not include.
+
+    Args:
+        table: rows of the activations, by name.
+        steps: names and steps, in the order of computation.
+        known: errors of the activations that the steps start from, by name; any other such activation has none.
+        own: function from a step and its name to its own rounding errors.
+    """
+    errors = dict(known)
+    for name, step in steps:
+        made = own(name, step)
+        found = errors_after(step, [errors.get(parent) for parent in table[name].parents], made)
+        yield found, made.bound
+        errors[name] = found + Errors(np.square(made.bound))
+
+
+def errors_after(step: Step, parents: Iterable[Errors | None], own: Roundings) -> Errors:
+    """Return the errors of a step's result, without the deterministic bound of its own error.
+
+    Args:
+        step: the step.
+        parents: errors of its parents, in order; None for a parent without errors.
+        own: the step's own rounding errors.
+    """
+    arriving = (step.through(i, errors) for i, errors in enumerate(parents) if errors is not None)
+    return sum(arriving, start=Errors()) + _made(own)
 
 
 def _made(roundings: Roundings) -> Errors:

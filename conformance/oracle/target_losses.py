@@ -5,12 +5,14 @@ Both are means over all N = B · C elements of the logits x, each with its targe
 """
 
 import numpy as np
+from scipy.special import expit
 
 from conformance.errors import UsageError
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
-from conformance.oracle.maps import LinearMap, Roundings
+from conformance.oracle.losses import mean_variance
+from conformance.oracle.maps import LinearMap, Roundings, summed
 from conformance.oracle.step import Step, elementwise
 
 
@@ -34,18 +36,41 @@ class Targeted(Step):
         """The logits x, (B, C)."""
         return self.parents[-1]
 
+    @property
+    def slope(self) -> Array:
+        """The derivative ∂l/∂x of a term l(x, t) of the mean, (B, C)."""
+        raise NotImplementedError
+
+
+class Squared(Targeted):
+    """The terms are l = (x − t)²."""
+
+    @cached_property
+    def slope(self) -> Array:
+        """The derivative 2 (x − t), (B, C)."""
+        return 2.0 * (self.logits - self.targets)
+
+
+class BinaryEntropy(Targeted):
+    """The terms are l = −t log σ(x) − (1 − t) log σ(−x)."""
+
+    @cached_property
+    def sigmoid(self) -> Array:
+        """The probabilities σ(x), (B, C)."""
+        return sigmoid(self.logits)
+
+    @property
+    def slope(self) -> Array:
+        """The derivative σ(x) − t, (B, C)."""
+        return self.sigmoid - self.targets
+
 
 class TargetLoss(Targeted):
-    """L = mean of l(x, t): (B, C) -> (). Subclasses define l, ∂l/∂x and the variance of the rounding errors of l."""
+    """L = mean of l(x, t): (B, C) -> (). Subclasses define l and the variance of the rounding errors of l."""
 
     @property
     def terms(self) -> Array:
         """The terms l(x, t), (B, C)."""
-        raise NotImplementedError
-
-    @property
-    def slope(self) -> Array:
-        """The derivative ∂l/∂x, (B, C)."""
         raise NotImplementedError
 
     def terms_variance(self, arithmetic: Arithmetic) -> Array:
@@ -59,21 +84,15 @@ class TargetLoss(Targeted):
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return ∂L/∂x = ∂l/∂x / N."""
-        slope = self.slope / self.logits.size
-        return (LinearMap(lambda v: np.asarray((slope**2 * v).sum()), lambda w: slope * w),)
+        return (summed(self.slope / self.logits.size),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Return the errors of l, divided by N², and of the mean.
-
-        The mean has the errors of its accumulation, at most N partial sums of at most N L, and of its rounding to storage.
-        """
-        count, u2 = self.logits.size, arithmetic.elementwise.unit_roundoff**2 / 3.0
-        terms = self.terms_variance(arithmetic) + arithmetic.call_variance(self.terms)
-        mean = u2 * (count + 1) * self.value**2 + arithmetic.storage.rounding_variance(self.value)
-        return elementwise(np.asarray(terms.sum() / count**2 + mean))
+        """Return the errors of l, divided by N², and of the mean (`mean_variance`)."""
+        count, terms = self.logits.size, self.terms_variance(arithmetic) + arithmetic.call_variance(self.terms)
+        return elementwise(np.asarray(terms.sum() / count**2 + mean_variance(self.value, count, arithmetic)))
 
 
-class SquaredError(TargetLoss):
+class SquaredError(Squared, TargetLoss):
     """L = mean (x − t)²; (B, C) -> ()."""
 
     @cached_property
@@ -81,17 +100,12 @@ class SquaredError(TargetLoss):
         """The squared errors (x − t)², (B, C)."""
         return np.square(self.logits - self.targets)
 
-    @property
-    def slope(self) -> Array:
-        """The derivative 2 (x − t), (B, C)."""
-        return 2.0 * (self.logits - self.targets)
-
     def terms_variance(self, arithmetic: Arithmetic) -> Array:
         """Return u²/3 · 5 d⁴ for d = x − t: the rounding of d, relative u, changes d² by 2u d², and d² is rounded."""
         return np.asarray(5.0 * arithmetic.elementwise.unit_roundoff**2 / 3.0 * np.square(self.terms))
 
 
-class BinaryCrossEntropy(TargetLoss):
+class BinaryCrossEntropy(BinaryEntropy, TargetLoss):
     """L = mean of −t log σ(x) − (1 − t) log σ(−x) = mean of max(x, 0) − t x + log(1 + exp(−|x|)); (B, C) -> ()."""
 
     @cached_property
@@ -102,11 +116,6 @@ class BinaryCrossEntropy(TargetLoss):
     def terms(self) -> Array:
         """The terms max(x, 0) − t x + log(1 + exp(−|x|)), (B, C)."""
         return np.asarray(np.maximum(self.logits, 0.0) - self.targets * self.logits + self._logarithm)
-
-    @property
-    def slope(self) -> Array:
-        """The derivative σ(x) − t, (B, C)."""
-        return sigmoid(self.logits) - self.targets
 
     def terms_variance(self, arithmetic: Arithmetic) -> Array:
         """Return the error variance of max(x, 0) − t x + λ, with λ = log(1 + z) and z = exp(−|x|).
@@ -125,5 +134,4 @@ class BinaryCrossEntropy(TargetLoss):
 
 def sigmoid(x: Array) -> Array:
     """Return σ(x) = 1/(1 + exp(−x)), without overflow."""
-    z = np.exp(-np.abs(x))
-    return np.asarray(np.where(x >= 0.0, 1.0, z) / (1.0 + z))
+    return np.asarray(expit(x))

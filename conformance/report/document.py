@@ -3,7 +3,7 @@
 To add a kind of block, define a dataclass here and handle it in the three renderers.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 ROWS = 20  # rows of a group that the terminal and Markdown show; JSON and HTML show all
@@ -203,6 +203,11 @@ class Lists:
     """Lists in running text, each after its title, as in `not observed: a, b, c`; of an empty list only the title is shown."""
 
     lists: tuple[tuple[str, tuple[str, ...]], ...]
+
+    @classmethod
+    def of_terms(cls, texts: Mapping[str, str]) -> "Lists":
+        """Return terms, each with its text."""
+        return cls(tuple((term, (text,)) for term, text in texts.items()))
 
 
 @dataclass(frozen=True)

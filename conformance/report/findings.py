@@ -5,7 +5,6 @@ number of activations is chosen. A mistake that by its nature acts in every laye
 it is then preferred to mistakes at single steps.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,14 +14,15 @@ from conformance.faults import BY_NAME
 from conformance.faults.fault import ignored
 from conformance.faults.fitted import FITTED
 from conformance.judge.depth import SCREENED
-from conformance.judge.words import figure, hard_coded
+from conformance.judge.places import phrases, ranged
+from conformance.judge.words import enumerated, figure, hard_coded
+from conformance.model.activations import LAYER
 from conformance.model.training import is_of_a_run, parameter_of, step_of
 from conformance.results.records import ActivationRecord, FaultRecord
 from conformance.results.result import NamedFinding, Result
 from conformance.results.to_records import activation_records
 
 SHOWN = 4  # maximum number of parameters of a training run that are listed
-_LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.*)")
 LARGEST = frozenset(fault.name for fault in FITTED if fault.largest)
 WHOLE = frozenset(name for name, fault in BY_NAME.items() if fault.whole)
 
@@ -78,16 +78,9 @@ def where(steps: Sequence[str], layers: int) -> str:
     if of_runs:
         taken = sorted({step_of(step) for step in of_runs})
         first, *others = dict.fromkeys(map(parameter_of, of_runs))
-        names = _named([first, *others] if len(others) < SHOWN else [first, f"{len(others)} more parameters"])
-        return f"{names}, in step{'s' * (len(taken) > 1)} {_numbers(taken)}"
-    by_step: dict[str, list[int]] = {}
-    for step in steps:
-        match = _LAYER.fullmatch(step)
-        by_step.setdefault(match[2] if match else step, []).extend([int(match[1])] if match else [])
-    by_layers: dict[tuple[int, ...], list[str]] = {}
-    for step, found in by_step.items():
-        by_layers.setdefault(tuple(sorted(set(found))), []).append(step)
-    return "; ".join(_place(found, names, layers) for found, names in by_layers.items())
+        names = enumerated([first, *others] if len(others) < SHOWN else [first, f"{len(others)} more parameters"])
+        return f"{names}, in step{'s' * (len(taken) > 1)} {ranged(taken)}"
+    return "; ".join(phrases(steps, layers))
 
 
 def layers_of(activations: Iterable[ActivationRecord]) -> int:
@@ -96,28 +89,7 @@ def layers_of(activations: Iterable[ActivationRecord]) -> int:
 
 
 def _layers(activations: Sequence[ActivationRecord]) -> int:
-    return max((int(match[1]) + 1 for a in activations if (match := _LAYER.fullmatch(a.activation))), default=0)
-
-
-def _place(found: tuple[int, ...], names: Sequence[str], layers: int) -> str:
-    rendered = _named(names)
-    if not found:
-        return rendered
-    if len(found) == layers and layers > 1:
-        return f"every layer, {rendered}"
-    if len(found) == 1:
-        return f"layer {found[0]}, {rendered}"
-    return f"layers {_numbers(found)}, {rendered}"
-
-
-def _named(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
-def _numbers(found: Sequence[int]) -> str:
-    """Return numbers in ascending order as text; three or more that are all consecutive are given as a range."""
-    run = len(found) > 2 and list(found) == list(range(found[0], found[-1] + 1))
-    return f"{found[0]} to {found[-1]}" if run else ", ".join(map(str, found))
+    return max((int(match[1]) + 1 for a in activations if (match := LAYER.fullmatch(a.activation))), default=0)
 
 
 _Set = Sequence[FaultRecord]  # faults that together explain an activation
@@ -144,14 +116,14 @@ def _is_possible(explanation: Sequence[FaultRecord], activations: Sequence[Activ
     A fault that acts in every layer must be found in all layers but at most one, whose parameters may be right by chance; in the
     layers where it is found, no step on which it acts may pass.
     """
-    of_layers = [(a, m[1]) for a in activations if (m := _LAYER.fullmatch(a.activation))]
+    of_layers = [(a, m[1]) for a in activations if (m := LAYER.fullmatch(a.activation))]
     for name in WHOLE & {f.name for f in explanation}:
         applied = {
             m[1]
             for a in activations
             for e in (a.faults, *a.alternatives)
             for f in e
-            if f.name == name and (m := _LAYER.match(f.step))
+            if f.name == name and (m := LAYER.match(f.step))
         }
         spared = any(
             layer in applied and a.outcome == "pass" and a.activation.endswith(BY_NAME[name].only) for a, layer in of_layers
@@ -163,7 +135,7 @@ def _is_possible(explanation: Sequence[FaultRecord], activations: Sequence[Activ
 
 def _is_half(fault: FaultRecord, activations: Sequence[ActivationRecord]) -> bool:
     """Return whether a fault that must act on all its activations of a layer together leaves one that passes."""
-    known, match = BY_NAME.get(fault.name), _LAYER.fullmatch(fault.step)
+    known, match = BY_NAME.get(fault.name), LAYER.fullmatch(fault.step)
     if known is None or not known.together or match is None:
         return False
     layer = f"encoder.layer.{match[1]}."
@@ -231,7 +203,7 @@ def _alike(failed: Iterable[ActivationRecord]) -> Iterable[list[ActivationRecord
     """Group unexplained activations into presumed mistakes: those of one layer with the same non-empty anatomy belong together."""
     groups: dict[tuple[str, ...], list[ActivationRecord]] = {}
     for a in failed:
-        match = _LAYER.fullmatch(a.activation)
+        match = LAYER.fullmatch(a.activation)
         groups.setdefault((f"layer {match[1]}", *a.anatomy) if match and a.anatomy else (a.activation, a.batch), []).append(a)
     return groups.values()
 

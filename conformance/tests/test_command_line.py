@@ -20,7 +20,7 @@ from conformance.cli import main
 from conformance.errors import CheckpointError, ConformanceError, FixtureError, UnknownNameError
 from conformance.goldens import golden as golden_module
 from conformance.goldens.manifest import fixtures_directory, of_entry
-from conformance.judge.verify import verify
+from conformance.judge.verify_goldens import verify
 from conformance.model.checkpoint import check_parameters
 from conformance.model.directory import load_directory
 from conformance.results.file import Writer, read_results

@@ -14,7 +14,7 @@ from transformers import BertConfig, BertModel
 from conformance import Batch, load_golden
 from conformance.cli import main
 from conformance.diagnosis import POOLINGS, Diagnosis, OutputTable, diagnose, read
-from conformance.diagnosis.closed import EMBEDDING, BlackBox, Output
+from conformance.diagnosis.black_box import EMBEDDING, BlackBox, Output
 from conformance.diagnosis.outputs import resolved
 from conformance.diagnosis.printed import PrintedNumber, filled, unit
 from conformance.diagnosis.tables import tables

@@ -10,10 +10,10 @@ import pytest
 from conformance.cli import main
 from conformance.cli.progress import progress
 from conformance.diagnosis import Diagnosis, diagnose
+from conformance.diagnosis.black_box import BlackBox
 from conformance.diagnosis.case import VERIFIED, BlackBoxCase
-from conformance.diagnosis.closed import BlackBox
-from conformance.diagnosis.hypotheses import EVERYWHERE, SINGLE, FaultPlacement, Forward, placements
 from conformance.diagnosis.outputs import OutputTable, resolved
+from conformance.diagnosis.placements import EVERYWHERE, SINGLE, FaultPlacement, Forward, placements
 from conformance.diagnosis.search import one
 from conformance.diagnosis.search_budget import ELSE, FAULTS, RIGHT, STAGES, SearchBudget
 from conformance.errors import UsageError

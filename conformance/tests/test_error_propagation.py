@@ -6,6 +6,8 @@ import pytest
 from conformance import Architecture, Batch, Checkpoint, Golden, golden_of, load_golden
 from conformance.checks.backward import backward_passes
 from conformance.checks.run import check_values
+from conformance.judge.local_error import locally
+from conformance.judge.observation import Observation
 from conformance.judge.segment import Segment
 from conformance.model.activations import parameter_shapes
 from conformance.numerics.arithmetic import hypotheses
@@ -46,6 +48,38 @@ def test_common_errors_in_several_terms_of_a_sum_are_added_with_their_signs(dtyp
             direction[place] = 1.0
             exact = segment.directional_variance(direction, hypothesis) - own[place] ** 2
             assert found[place] == pytest.approx(exact, rel=1e-6)
+
+
+def test_the_leaves_of_a_segment_have_the_order_of_its_steps() -> None:
+    """The order is that of first use: a set's would vary from one process to the next."""
+    golden = load_golden("tiny")
+    network = Network(golden.checkpoint.architecture, golden.checkpoint.weights, golden.batches["padded"], source="cls.loss")
+    values, table = dict(network.walk()), network.table
+    for name in (*HIDDEN, f"{ATTENTION}.output.LayerNorm"):
+        hidden = {p for p in table[name].parents if table[p].parents}
+        segment = Segment(network, name, {n: value for n, value in values.items() if n not in hidden})
+        used = [p for n in segment.steps for p in table[n].parents if p not in segment.steps]
+        assert list(segment.leaves) == sorted({*used}, key=used.index)
+
+
+@pytest.mark.parametrize("name", ["intermediate_act_fn", "dense.grad"])
+def test_rounding_errors_that_cross_the_kink_of_a_relu_raise_no_alarm_where_its_parent_is_hidden(name: str) -> None:
+    """Zero is the exact result of the dense layer at one token, so that rounding alone decides which elements are positive."""
+    golden, layer = load_golden("tiny"), "encoder.layer.0"
+    weights, a = dict(golden.checkpoint.weights), golden.checkpoint.architecture.with_(hidden_act="relu")
+    network = Network(a, weights, golden.batches["padded"], source="cls.loss")
+    dense, inputs = f"{layer}.intermediate.dense", f"{layer}.attention.output.LayerNorm"
+    bias = weights[f"bert.{dense}.bias"] - dict(network.walk())[dense][0, 0]
+    weights[f"bert.{dense}.bias"] = bias.astype(np.float32).astype(np.float64)
+    values, single = dict(network.walk()), np.float32
+    x = values[inputs].astype(single) @ weights[f"bert.{dense}.weight"].T.astype(single) + bias.astype(single)
+    upstream = values[f"{layer}.intermediate.intermediate_act_fn.grad"].astype(single)
+    found = np.where(x > 0.0, upstream if name == "dense.grad" else x, single(0.0))
+    observed = {inputs: values[inputs].astype(single), f"{layer}.intermediate.intermediate_act_fn.grad": upstream}
+    observation = Observation(network, f"{layer}.intermediate.{name}", found, observed)
+    assert ((found != 0.0) != (observation.whole.segment.value != 0.0)).any()
+    (local, *_), _ = locally(observation, hypotheses("float32"), 1e-8)
+    assert local.passes
 
 
 def _alike(length: int) -> Golden:

@@ -20,7 +20,7 @@ from conformance.goldens.custom_golden import from_directory
 from conformance.goldens.make import make
 from conformance.goldens.manifest import fixtures_directory, of_entry
 from conformance.goldens.recipes import RECIPES
-from conformance.judge.verify import verify
+from conformance.judge.verify_goldens import verify
 from conformance.model.digest import content_digest
 from conformance.report.views import TEXTS
 from conformance.results.file import read_results

@@ -14,8 +14,8 @@ from conformance.diagnosis import diagnose
 from conformance.errors import UnsupportedArchitectureError
 from conformance.faults import BY_NAME, FaultContext
 from conformance.goldens.manifest import fixtures_directory, manifest
-from conformance.judge.power import power
-from conformance.judge.verify import verify
+from conformance.judge.detection_power import power
+from conformance.judge.verify_goldens import verify
 from conformance.judge.words import hard_coded
 from conformance.numerics.formats import FORMATS
 from conformance.oracle import Network

@@ -18,7 +18,7 @@ from conformance.errors import UnsupportedArchitectureError
 from conformance.isolation.process import WorkerProcess
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.serve import CandidateWork
-from conformance.judge.distributions import legal
+from conformance.judge.initial_distributions import legal
 from conformance.judge.initial_draws import fits, wrong_initially
 from conformance.model.training import at
 from conformance.numerics.formats import FORMATS, format_named

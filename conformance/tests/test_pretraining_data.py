@@ -18,7 +18,7 @@ from conformance.checks.run_check import run
 from conformance.isolation.process import WorkerProcess
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.serve import CandidateWork
-from conformance.judge.statistics import binomial_bounds, is_binomial
+from conformance.judge.statistics import BinomialCount
 from conformance.results.result import Result, Searched
 from conformance.tests.broken_pipelines import BROKEN
 from conformance.tests.pipelines import CORRECT, RIGHT, in_batches, text_of
@@ -65,8 +65,8 @@ def test_each_pair_of_adjacent_tokens_occurs_once_and_all_tokens_are_equally_fre
 
 @pytest.mark.parametrize(("trials", "probability"), [(0, 0.5), (1, 0.5), (300, 0.15), (3323, 0.8), (50, 1.0 / 210.0)])
 def test_the_bounds_of_a_binomial_count_leave_at_most_alpha_outside(trials: int, probability: float) -> None:
-    low, high = binomial_bounds(trials, probability, 0.01)
-    passed = [k for k in range(trials + 1) if is_binomial(k, trials, probability, 0.01)]
+    low, high = BinomialCount(0, trials, probability).bounds(0.01)
+    passed = [k for k in range(trials + 1) if BinomialCount(k, trials, probability).is_chance(0.01)]
     assert passed == list(range(low, high + 1))
     assert binom.cdf(low - 1, trials, probability) + binom.sf(high, trials, probability) <= 0.01
 

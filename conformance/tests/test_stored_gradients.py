@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from conformance import load_golden
 from conformance.errors import FixtureError
 from conformance.goldens.manifest import GRADIENTS, MANIFEST, SMALL, Entry, fixtures_directory, of_entry
-from conformance.judge.verify import verify
+from conformance.judge.verify_goldens import verify
 from conformance.model.activations import parameter_shapes
 from conformance.model.digest import content_digest
 from conformance.model.gradients import grad

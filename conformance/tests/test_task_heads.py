@@ -16,6 +16,7 @@ from conformance.benchmarks.detection.planted import PLANTS
 from conformance.benchmarks.detection.planted.plant import override, widely
 from conformance.benchmarks.detection.rewritten.formats import at_least_float32
 from conformance.errors import UnsupportedArchitectureError
+from conformance.model.activations import outputs, table
 from conformance.model.architecture import COMPATIBLE_HEADS, HEADS, SAME_NAMES
 from conformance.model.batch import IGNORED_LABEL
 from conformance.oracle import Network
@@ -168,3 +169,12 @@ def test_a_candidate_whose_tables_omit_a_head_is_skipped_and_one_that_omits_a_pa
     forgetful = replace(torch_encoder, unused=("classifier.*", "qa_outputs.weight"))
     assert "missing: nothing is made of qa_outputs.bias" in check(forgetful, TOKENS).reason
     assert check(torch_encoder, TOKENS).conforms
+
+
+def test_every_output_of_a_network_is_one_of_its_activations_also_without_layers() -> None:
+    base = load_golden("tiny").checkpoint.architecture
+    for heads in (base.heads, ()):
+        without_layers = base.with_(num_hidden_layers=0, heads=heads)
+        assert outputs(without_layers)[0] == "embeddings.dropout"
+        for a in (base, without_layers):
+            assert set(outputs(a)) <= table(a).keys()

@@ -22,7 +22,7 @@ from conformance.errors import UnsupportedArchitectureError
 from conformance.isolation.process import WorkerProcess
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.serve import CandidateWork
-from conformance.judge.draws import Draw, wrong_draws
+from conformance.judge.dropout_masks import Draw, wrong_draws
 from conformance.judge.selection import Mask
 from conformance.model.activation import Activation
 from conformance.model.dropout import dropouts

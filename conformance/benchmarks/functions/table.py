@@ -11,8 +11,8 @@ from conformance.benchmarks.functions.composite import ROW_FUNCTIONS, row_errors
 from conformance.benchmarks.functions.libraries import Lane
 from conformance.benchmarks.functions.sweep import Kernel, every_float32, every_half, sampled_float64
 from conformance.numerics.accuracy import TABLE
-from conformance.numerics.formats import FORMATS
-from conformance.numerics.functions import FUNCTIONS, Errors, Function, relative_from
+from conformance.numerics.formats import FORMATS, Format
+from conformance.numerics.functions import BINS, FUNCTIONS, Bound, Errors, Function
 
 Row = Mapping[str, Any]
 
@@ -51,8 +51,15 @@ def _row(lane: Lane, function: Function, dtype: str, errors: Errors, stride: int
         **_summary(lane, function.name, dtype, errors, f"{function.lower:g} to {function.upper:g}; {points}"),
         **({"incorrect": incorrect} if incorrect else {}),
         "bound": {"absolute": bound.absolute, "ulp": bound.ulp},
-        "relative_from": relative_from(errors, bound, storage),
+        "relative_from": _relative_from(errors, bound, storage),
     }
+
+
+def _relative_from(errors: Errors, bound: Bound, storage: Format) -> float:
+    """Return the smallest result from which on the ULP part of a bound is sufficient alone; 0 if it always is."""
+    spacings = {b: 2.0 ** (b / BINS) for b in errors.frontier}
+    short = [spacings[b] for b, error in errors.frontier.items() if error > bound.ulp * spacings[b]]
+    return float(max(short, default=0.0) * 2.0 ** (1.0 / BINS) / (2.0 * storage.unit_roundoff))
 
 
 def _summary(lane: Lane, function: str, dtype: str, errors: Errors, where: str) -> Row:

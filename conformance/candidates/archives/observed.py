@@ -10,7 +10,7 @@ from conformance.candidates.archives.locate import Locations
 from conformance.candidates.archives.parameters import Names
 from conformance.candidates.archives.program import Program
 from conformance.model.activation import Activation
-from conformance.model.activations import table
+from conformance.model.activations import last_hidden, table
 from conformance.model.architecture import Architecture
 
 Value = Any  # a tensor or an array
@@ -105,7 +105,7 @@ def outputs_by_shape(
 ) -> dict[str, Value]:
     """Return outputs identified by shape alone: the last hidden state, and logits over tokens, if they were not located."""
     rows = table(architecture)
-    names = [f"encoder.layer.{architecture.num_hidden_layers - 1}.output.LayerNorm"]
+    names = [last_hidden(architecture)]
     names += ["cls.predictions.decoder"] if "masked_lm" in architecture.heads else []
     found: dict[str, Value] = {}
     for name in names:

@@ -6,12 +6,12 @@ from functools import lru_cache
 from typing import Any
 
 from conformance.checks.check import CheckRequest
+from conformance.checks.counted import Tried, counted
 from conformance.checks.data.epochs import Epochs
 from conformance.checks.search.identity_key import IdentityKey
 from conformance.checks.session import require_support
 from conformance.judge.statistics import share
-from conformance.results.result import Result, Searched
-from conformance.results.termination import Termination, run_guarded
+from conformance.results.result import Result
 
 
 @dataclass(frozen=True)
@@ -27,18 +27,14 @@ class DataCheck:
 
     def __call__(self, request: CheckRequest) -> Result:
         """Request the examples, judge them and return the result; no exception is raised."""
-        case, rows = request.case, 0
 
-        def judged() -> Termination:
-            nonlocal rows
-            require_support(request.candidate, request.golden, case.device, case.dtype)
+        def wrong(tried: Tried) -> str:
+            require_support(request.candidate, request.golden, request.case.device, request.case.dtype)
             epochs = _epochs(IdentityKey(request.candidate))
-            rows = len(epochs.first.ids)
-            found = list(self.violations(epochs, share(request.runs)))
-            return Termination("fail", "; ".join(found), 1) if found else Termination("pass")
+            tried.count = len(epochs.first.ids)
+            return "; ".join(self.violations(epochs, share(request.runs)))
 
-        termination = run_guarded(judged)
-        return termination.result(case, executed=rows > 0 and termination.is_judged, searched=Searched(rows))
+        return counted(request.case, wrong)
 
 
 @lru_cache(maxsize=1)

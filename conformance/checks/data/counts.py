@@ -7,38 +7,29 @@ from typing import Any
 import numpy as np
 
 from conformance.checks.data.examples import Examples, Flags
-from conformance.judge.statistics import binomial_bounds, is_binomial, share
+from conformance.judge.statistics import BinomialCount, share
 
 
 @dataclass(frozen=True)
-class Count:
-    """The number of successes in independent Bernoulli trials.
+class Count(BinomialCount):
+    """A count with its description.
 
     Attributes:
         trials: the trials as a plural noun, for example "tokens of the corpus".
         what: the success as a predicate, for example "are chosen".
-        found, total: the number of successes and of trials.
-        probability: the probability of a success.
     """
 
     trials: str
     what: str
-    found: int
-    total: int
-    probability: float
 
     @classmethod
     def of(cls, trials: str, what: str, came_out: Any, probability: float) -> "Count":
         """Return the count of an array of trials, true where a trial is a success."""
-        return cls(trials, what, int(np.count_nonzero(came_out)), np.size(came_out), probability)
-
-    def is_chance(self, alpha: float) -> bool:
-        """Return whether an exact binomial test at significance level alpha accepts the number of successes."""
-        return is_binomial(self.found, self.total, self.probability, alpha)
+        return cls(int(np.count_nonzero(came_out)), np.size(came_out), probability, trials, what)
 
     def sentence(self, alpha: float) -> str:
         """Return a sentence with the count and the bounds that chance keeps to at a false-alarm probability of alpha."""
-        low, high = binomial_bounds(self.total, self.probability, alpha)
+        low, high = self.bounds(alpha)
         bounds = f"{low} to {high} are within chance at a probability of {self.probability:.4g}"
         return f"{self.found} of {self.total} {self.trials} {self.what}, where {bounds}"
 
@@ -56,8 +47,8 @@ def beyond_chance(rates: Sequence[Count], agreements: Sequence[Count], total: fl
         total: the false-alarm probability of all counts together.
 
     Example:
-        >>> right, wrong = Count("tokens", "are chosen", 150, 1000, 0.15), Count("tokens", "are chosen", 300, 1000, 0.15)
-        >>> pairs = Count("pairs", "agree", 400, 500, 0.745)
+        >>> right, wrong = (Count(n, 1000, 0.15, "tokens", "are chosen") for n in (150, 300))
+        >>> pairs = Count(400, 500, 0.745, "pairs", "agree")
         >>> list(beyond_chance([right], [pairs], 1e-6))
         []
         >>> list(beyond_chance([wrong], [pairs], 1e-6))
@@ -66,7 +57,7 @@ def beyond_chance(rates: Sequence[Count], agreements: Sequence[Count], total: fl
     alpha = share(len(rates) + len(agreements), total)
     wrong, alike = ([count for count in counts if not count.is_chance(alpha)] for counts in (rates, agreements))
     is_idle = any(count.found in (0, count.total) for count in wrong)  # if an event never or always happens, all pairs agree
-    repeated = [] if is_idle else [count for count in alike if count.found == count.total]
+    repeated = [] if is_idle else [count for count in alike if count.is_every]
     return (count.sentence(alpha) for count in repeated or wrong or alike)
 
 

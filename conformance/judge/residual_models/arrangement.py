@@ -89,12 +89,12 @@ def _axes(case: ResidualProblem) -> Iterator[_Axis]:
 
 
 def _along(case: ResidualProblem, axis: _Axis, offset: Array) -> Iterator[ResidualFinding]:
-    own, wrong = np.arange(axis.length), _slices(case, axis, case.judged & (case.scaled > case.limits[1]))
+    own, wrong = np.arange(axis.length), _slices(axis, case.judged & (case.scaled > case.limits[1]))
     places = np.where(wrong, _nearest(case, axis, offset), own)
     moved = np.flatnonzero(places != own)
     if not len(moved):
         return
-    counted = _slices(case, axis, case.judged)
+    counted = _slices(axis, case.judged)
     for rule, guess in rules(axis.name, places, moved, case.step.site.architecture):
         found = np.where(counted, guess, own)
         before = " before the bias is added" if np.any(offset) else ""
@@ -106,7 +106,7 @@ def _along(case: ResidualProblem, axis: _Axis, offset: Array) -> Iterator[Residu
             return
 
 
-def _slices(case: ResidualProblem, axis: _Axis, mask: Mask) -> Mask:
+def _slices(axis: _Axis, mask: Mask) -> Mask:
     """Return a mask of the slices that contain any element of `mask`."""
     return np.asarray(np.moveaxis(mask.reshape(axis.view), axis.along, 0).any(tuple(range(1, len(axis.view)))))
 

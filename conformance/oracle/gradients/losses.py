@@ -6,8 +6,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.losses import Choice, Labelled, Span
-from conformance.oracle.maps import LinearMap, Roundings, diagonal
-from conformance.oracle.softmax import LogSoftmax
+from conformance.oracle.maps import LinearMap, Roundings, diagonal, of_scalar
 from conformance.oracle.step import Step, elementwise
 
 
@@ -20,19 +19,13 @@ class CrossEntropyBackward(Labelled):
         return float(self.parents[0]) / len(self.rows[1])
 
     @cached_property
-    def _log_softmax(self) -> LogSoftmax:
-        return LogSoftmax(self.site, self.rows[0])
-
-    @cached_property
     def value(self) -> Array:
         """The gradient ∂L/∂x."""
-        slope = np.exp(self._log_softmax.value)
-        slope[np.arange(len(slope)), self.rows[1]] -= 1.0
-        return self.scale * self.spread(slope)
+        return self.scale * self.spread(self.minus_onehot(np.exp(self.log_softmax.value)))
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return y / w by w, and w/N times the Jacobian of the softmax at labelled rows by x."""
-        scale, p = self.scale, self.spread(np.exp(self._log_softmax.value))
+        scale, p = self.scale, self.spread(np.exp(self.log_softmax.value))
         unit = self.value / float(self.parents[0]) if float(self.parents[0]) else np.zeros_like(self.value)
 
         def variance(v: Array) -> Array:
@@ -41,7 +34,7 @@ class CrossEntropyBackward(Labelled):
         def adjoint(u: Array) -> Array:
             return np.asarray(scale * p * (u - self.over_classes(p * u)))
 
-        return LinearMap(lambda v: unit**2 * v, lambda u: np.asarray((unit * u).sum())), LinearMap(variance, adjoint)
+        return of_scalar(unit), LinearMap(variance, adjoint)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the error of the log-softmax saved in the forward pass, times w p/N, and the elementwise errors.
@@ -50,8 +43,8 @@ class CrossEntropyBackward(Labelled):
         the rounding of w/N), a third of the square of exp's relative error times that of w p/N, and the rounding to storage.
         """
         u2 = arithmetic.elementwise.unit_roundoff**2 / 3.0
-        share = self.scale * self.spread(np.exp(self._log_softmax.value))
-        kept = self._log_softmax.roundings(arithmetic.intermediate()).variance()
+        share = self.scale * self.spread(np.exp(self.log_softmax.value))
+        kept = self.log_softmax.roundings(arithmetic.intermediate()).variance()
         exponential = arithmetic.functions.relative("exp", arithmetic.accumulate) ** 2 / 3.0
         own = (2.0 * u2 + exponential + self.spread(kept)) * share**2 + 2.0 * u2 * self.value**2
         return elementwise(np.maximum(own + arithmetic.store_variance(self.value), arithmetic.storage.floor_variance))
@@ -90,9 +83,7 @@ class NegativeLogLikelihoodBackward(Labelled):
     @cached_property
     def _unit(self) -> Array:
         log_probs, labels = self.rows
-        slope = np.zeros_like(log_probs)
-        slope[np.arange(len(labels)), labels] = -1.0 / len(labels)
-        return self.spread(slope)
+        return self.spread(self.minus_onehot(np.zeros_like(log_probs)) / len(labels))
 
     @cached_property
     def value(self) -> Array:
@@ -101,9 +92,7 @@ class NegativeLogLikelihoodBackward(Labelled):
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return y / w by w, and 0 by l."""
-        unit = self._unit
-        nothing = LinearMap(np.zeros_like, np.zeros_like)
-        return LinearMap(lambda v: unit**2 * v, lambda u: np.asarray((unit * u).sum())), nothing
+        return of_scalar(self._unit), LinearMap(np.zeros_like, np.zeros_like)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return u²/3 · y² for the division, and the rounding to storage."""

@@ -5,26 +5,21 @@ import numpy as np
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
-from conformance.oracle.maps import LinearMap, Roundings, diagonal
+from conformance.oracle.maps import LinearMap, Roundings, diagonal, of_scalar
 from conformance.oracle.step import elementwise
-from conformance.oracle.target_losses import Targeted, sigmoid
+from conformance.oracle.target_losses import BinaryEntropy, Squared, Targeted
 
 
 class TargetLossBackward(Targeted):
     """∂L/∂x = w ∂l/∂x / N; w (), x and result (B, C).
 
-    Subclasses define ∂l/∂x, its derivative and the variance of its rounding errors.
+    Subclasses define the derivative of ∂l/∂x and the variance of its rounding errors.
     """
 
     @property
     def scale(self) -> float:
         """The factor w / N."""
         return float(self.parents[0]) / self.logits.size
-
-    @property
-    def slope(self) -> Array:
-        """The derivative ∂l/∂x, (B, C)."""
-        raise NotImplementedError
 
     @property
     def curvature(self) -> Array:
@@ -42,9 +37,7 @@ class TargetLossBackward(Targeted):
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return y / w by w, and w/N ∂²l/∂x² by x."""
-        unit = self.slope / self.logits.size
-        of_loss = LinearMap(lambda v: unit**2 * v, lambda u: np.asarray((unit * u).sum()))
-        return of_loss, diagonal(self.scale * self.curvature)
+        return of_scalar(self.slope / self.logits.size), diagonal(self.scale * self.curvature)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the errors of ∂l/∂x times w/N, of w/N and the product with it, relative u each, and of the rounding to storage."""
@@ -53,13 +46,8 @@ class TargetLossBackward(Targeted):
         return elementwise(np.maximum(own + arithmetic.store_variance(self.value), arithmetic.storage.floor_variance))
 
 
-class SquaredErrorBackward(TargetLossBackward):
+class SquaredErrorBackward(Squared, TargetLossBackward):
     """∂L/∂x = 2w (x − t) / N."""
-
-    @cached_property
-    def slope(self) -> Array:
-        """The derivative 2 (x − t), (B, C)."""
-        return 2.0 * (self.logits - self.targets)
 
     @property
     def curvature(self) -> Array:
@@ -75,22 +63,13 @@ class SquaredErrorBackward(TargetLossBackward):
         return np.asarray(2.0 * u2 * self.slope**2 + 4.0 * arithmetic.call_variance(self.slope / 2.0))
 
 
-class BinaryCrossEntropyBackward(TargetLossBackward):
+class BinaryCrossEntropyBackward(BinaryEntropy, TargetLossBackward):
     """∂L/∂x = w (σ(x) − t) / N."""
-
-    @cached_property
-    def _sigmoid(self) -> Array:
-        return sigmoid(self.logits)
-
-    @property
-    def slope(self) -> Array:
-        """The derivative σ(x) − t, (B, C)."""
-        return self._sigmoid - self.targets
 
     @property
     def curvature(self) -> Array:
         """The second derivative σ (1 − σ), (B, C)."""
-        return self._sigmoid * (1.0 - self._sigmoid)
+        return self.sigmoid * (1.0 - self.sigmoid)
 
     def slope_variance(self, arithmetic: Arithmetic) -> Array:
         """Return the errors of σ and of the difference.
@@ -98,6 +77,6 @@ class BinaryCrossEntropyBackward(TargetLossBackward):
         σ has one rounding, relative u, and the error of the function; the difference has one rounding, relative u. If each call
         stores its result, both are stored.
         """
-        inner, s = arithmetic.elementwise, self._sigmoid
+        inner, s = arithmetic.elementwise, self.sigmoid
         own = inner.unit_roundoff**2 * (s**2 + self.slope**2) + arithmetic.functions.error("sigmoid", s, inner) ** 2
         return np.asarray(own / 3.0 + arithmetic.call_variance(s) + arithmetic.call_variance(self.slope))

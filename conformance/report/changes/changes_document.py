@@ -56,7 +56,6 @@ _READING = {
 def document(changes: Changes) -> Document:
     """Return the document: verdict, possible causes, then the cases, worst first; improvements are folded."""
     axis = axis_of(_rms(r) for case in changes.cases for c in case.activations for r in (c.before, c.after))
-    reading = Lists(tuple((term, (meaning,)) for term, meaning in _READING.items()))
     blocks = (
         Headline(headline(changes), tone(changes)),
         *_beside(changes),
@@ -68,7 +67,7 @@ def document(changes: Changes) -> Document:
         ),
         *_better(changes, axis),
         *_unchanged(changes),
-        Abridged((Heading("How to read this", level=2), reading)),
+        Abridged((Heading("How to read this", level=2), Lists.of_terms(_READING))),
     )
     return Document("What changed between two runs", blocks)
 

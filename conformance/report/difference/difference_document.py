@@ -41,12 +41,11 @@ _READING = {
 
 def document(view: DifferenceView) -> Document:
     """Return the document: steps at which the difference begins, mistakes of each side, then every activation."""
-    reading = Lists(tuple((term, (meaning,)) for term, meaning in _READING.items()))
     blocks = (
         Headline(view.sentence, "bad" if view.exit_code else "good"),
         *map(_side, view.sides),
         *_tables(view),
-        Abridged((Heading("How to read this", level=2), reading)),
+        Abridged((Heading("How to read this", level=2), Lists.of_terms(_READING))),
     )
     return Document(f"{' and '.join(view.names)}, activation by activation", blocks)
 

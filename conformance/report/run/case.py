@@ -187,7 +187,7 @@ def _element(p: PlaceRecord, *, of_two_runs: bool) -> Iterator[Block]:
     facts |= dict(zip(names, (found, expected), strict=True))
     facts |= {} if p.found is None or p.expected is None else {"difference": f"{abs(p.found - p.expected):.3g}"}
     yield Heading("One element of it", level=4)
-    yield Lists(tuple((name, (text,)) for name, text in (facts | {"allowed": f"{p.allowed:.3g}"}).items()))
+    yield Lists.of_terms(facts | {"allowed": f"{p.allowed:.3g}"})
 
 
 def command(c: CheckRecord, headers: Sequence[Header]) -> str:

@@ -25,7 +25,7 @@ _READING = {
 
 def reading() -> Block:
     """Return the glossary of a run's page, folded."""
-    return Folded("How to read this", (Lists(tuple((term, (meaning,)) for term, meaning in _READING.items())),))
+    return Folded("How to read this", (Lists.of_terms(_READING),))
 
 
 def environment(results: Results) -> Iterator[Block]:

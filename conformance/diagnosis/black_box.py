@@ -13,6 +13,7 @@ from conformance.diagnosis.pooling import Pooling, step_of
 from conformance.diagnosis.printed import Known
 from conformance.judge.selection import Mask, judged_elements
 from conformance.model.activation import SENTENCE, Activation
+from conformance.model.activations import last_hidden
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
@@ -137,7 +138,7 @@ class BlackBox(Network):
     @cached_property
     def hidden(self) -> str:
         """The name of the last hidden state."""
-        return last_hidden(self.architecture.num_hidden_layers)
+        return last_hidden(self.architecture)
 
     @cached_property
     def table(self) -> dict[str, Activation]:
@@ -208,8 +209,3 @@ class BlackBox(Network):
         )
         leaves = {n: leaf[index] if self.table[n].axes[:1] == ("batch",) else leaf for n, leaf in self.leaves.items()}
         return replace(self, batch=batch, outputs=outputs, leaves=leaves)
-
-
-def last_hidden(layers: int) -> str:
-    """Return the name of the last hidden state of a network with this number of layers."""
-    return f"encoder.layer.{layers - 1}.output.LayerNorm" if layers else "embeddings.dropout"

@@ -1,4 +1,4 @@
-"""Hypotheses of a diagnosis: placements of faults, and the network evaluated with a set of them.
+"""Placements of faults, and the network evaluated with a set of them.
 
 A fault acts everywhere it can, in one kind of place, in one layer, or at one place; a port usually makes a mistake in every layer.
 All faults of a set are applied in one pass in the order of computation: each acts on the step as the other faults have changed it.
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from conformance.diagnosis.closed import PRINTED, BlackBox
+from conformance.diagnosis.black_box import PRINTED, BlackBox
 from conformance.faults import CATALOGUE, Fault, FaultContext
 from conformance.judge.segment import Segment
 from conformance.numerics.arithmetic import Arithmetic
@@ -187,12 +187,3 @@ def _reaches(fault: Fault, places: tuple[str, ...]) -> Iterator[tuple[int, tuple
 def kind_of(name: str) -> str:
     """Return the name of a place without its layer."""
     return _LAYER.sub("", name)
-
-
-def layers_of(places: Sequence[str]) -> Mapping[str, tuple[int, ...]]:
-    """Return each kind of place with the layers in which it occurs; the layers are empty for a place outside the layers."""
-    found: dict[str, list[int]] = {}
-    for name in places:
-        layer = _LAYER.match(name)
-        found.setdefault(kind_of(name), []).extend([int(layer[0].split(".")[2])] if layer else [])
-    return {kind: tuple(layers) for kind, layers in found.items()}

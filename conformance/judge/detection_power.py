@@ -39,7 +39,7 @@ class Power:
 
     Attributes:
         golden, dtype, fault: names of golden, format and fault.
-        best, best_at: the largest expected z, and the activation.
+        best: the largest expected z.
         weakest, weakest_at: the smallest expected z, and the activation.
         separable: number of activations at which the fault is separable.
         places: number of activations that the fault acts on.
@@ -49,7 +49,6 @@ class Power:
     dtype: str
     fault: str
     best: float
-    best_at: str
     weakest: float
     weakest_at: str
     separable: int
@@ -136,6 +135,6 @@ def _all_directions(segment: Segment, storage: Format) -> Iterator[Direction]:
 
 
 def _cell(golden: str, dtype: str, fault: str, places: dict[str, float]) -> Power:
-    best, weakest = max(places, key=lambda n: places[n]), min(places, key=lambda n: places[n])
+    weakest = min(places, key=lambda n: places[n])
     separable = sum(z >= SEPARABLE_Z for z in places.values())
-    return Power(golden, dtype, fault, places[best], best, places[weakest], weakest, separable, len(places))
+    return Power(golden, dtype, fault, max(places.values()), places[weakest], weakest, separable, len(places))

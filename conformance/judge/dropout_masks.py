@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 
 from conformance.judge.selection import Mask
-from conformance.judge.statistics import is_binomial, share
+from conformance.judge.statistics import BinomialCount, share
 from conformance.model.activation import Activation
 from conformance.model.architecture import Architecture
 from conformance.model.dropout import rate_of, setting_of
@@ -42,33 +42,18 @@ class Draw:
 
 
 @dataclass(frozen=True)
-class _Count:
-    """The number of successes in n independent trials of equal probability.
+class _Count(BinomialCount):
+    """The number of dropped elements, or of pairs of elements that agree.
 
     Attributes:
         name: name of the dropout.
-        found: number of successes.
-        trials: n, the number of trials.
-        probability: probability of a success.
         wrong: description of the error if the number is not due to chance.
         other: the dropout that it is compared with; the comparison counts only if the rate of this dropout is right.
     """
 
     name: str
-    found: int
-    trials: int
-    probability: float
     wrong: str
     other: str = ""
-
-    @property
-    def is_every(self) -> bool:
-        """Whether every trial succeeded."""
-        return self.found == self.trials
-
-    def is_chance(self, alpha: float) -> bool:
-        """Return whether the p-value of the number of successes is at least alpha."""
-        return is_binomial(self.found, self.trials, self.probability, alpha)
 
 
 def wrong_draws(calls: Sequence[Mapping[str, Draw]], total: float) -> list[dict[str, str]]:
@@ -109,7 +94,7 @@ def wrong_draws(calls: Sequence[Mapping[str, Draw]], total: float) -> list[dict[
 def _rate(draw: Draw) -> _Count:
     n, dropped = int(draw.known.sum()), int((draw.known & ~draw.kept).sum())
     found = f"{dropped / n:.3g} of {n} elements are dropped" if dropped else f"nothing of {n} elements is dropped"
-    return _Count(draw.row.name, dropped, n, draw.rate, f"{found}, where {draw.setting} is {draw.rate:g}")
+    return _Count(dropped, n, draw.rate, draw.row.name, f"{found}, where {draw.setting} is {draw.rate:g}")
 
 
 def _within(call: Mapping[str, Draw]) -> Iterator[_Count]:
@@ -145,4 +130,4 @@ def _agreement(draw: Draw, masks: tuple[Mask, Mask], known: Mask, what: str, oth
     p, n, (one, two) = draw.rate, int(known.sum()), masks
     agree, probability = int((known & (one == two)).sum()), p**2 + (1.0 - p) ** 2
     wrong = f"the mask repeats {what}: {agree / max(n, 1):.3g} of {n} pairs agree, where {probability:.3g} do by chance"
-    return _Count(draw.row.name, agree, n, probability, wrong, other)
+    return _Count(agree, n, probability, draw.row.name, wrong, other)
