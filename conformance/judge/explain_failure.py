@@ -31,7 +31,7 @@ from conformance.judge.segment import Segment
 from conformance.judge.selection import zeroed
 from conformance.judge.statistics import Limits, projection_threshold
 from conformance.judge.sums import ErrorSums, LocalSums, in_sigma
-from conformance.judge.sweep import gross_effects
+from conformance.judge.sweep import GrossEffects
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array, Format
 
@@ -63,7 +63,7 @@ def explained(
     observation: Observation,
     hypotheses: Sequence[Hypothesis],
     alpha: float,
-    looks: Sequence[Direction],
+    gross: GrossEffects,
     hidden: HiddenLayers | None = None,
     known: Collection[str] = (),
 ) -> tuple[Local, ...]:
@@ -76,23 +76,23 @@ def explained(
         observation: the activation.
         hypotheses: the hypotheses, the one with the tightest arithmetic first.
         alpha: total false-alarm probability of the activation.
-        looks: the faults that are looked for, as for `sweep.swept`.
+        gross: the faults that are looked for, and the effects of gross ones.
         hidden: the search for mistakes in several hidden layers.
         known: names of the faults that explained another activation; they are tried before all others.
     """
     segment, storage = observation.whole.segment, hypotheses[0].arithmetic.storage
-    near, draws = [look.on(segment) for look in looks], observation.draws(hypotheses)
+    near, draws = [look.on(segment) for look in gross.looks], observation.draws(hypotheses)
     found: list[tuple[Local, ExplanationProblem]] = []
     passed: set[str] = set()
     for hypothesis in hypotheses:
         if hypothesis.arithmetic.name in passed:
             continue
-        local, problem = _under(hypothesis, observation, looks, near, draws, alpha, observation.whole.actual)
+        local, problem = _under(hypothesis, observation, gross, near, draws, alpha, observation.whole.actual)
         if local.passes:
             passed.add(local.arithmetic)
         found.append((local, problem))
     for actual in by_hand(observation, hypotheses[0], passed):
-        local, _ = _under(hypotheses[0], observation, looks, near, draws, alpha, actual)
+        local, _ = _under(hypotheses[0], observation, gross, near, draws, alpha, actual)
         if local.passes:
             return (replace(local, hypothesis=BY_OPERATIONS, arithmetic=BY_OPERATIONS),)
     tightest, fixed = found[0][0], [d for d in near if d.parameter is None]
@@ -180,7 +180,7 @@ def _mistake_by_hand(
 def _under(
     hypothesis: Hypothesis,
     observation: Observation,
-    looks: Sequence[Direction],
+    known: GrossEffects,
     near: Sequence[Direction],
     draws: int,
     alpha: float,
@@ -192,7 +192,7 @@ def _under(
     """
     block = observation.whole
     rows = observation.independent(hypothesis, block.segment.hashes(hypothesis.arithmetic.storage))
-    gross = gross_effects(looks, hypothesis, observation, Limits.of(1, observation.count, STATISTICS + len(looks), alpha).max)
+    gross = known.under(hypothesis)
     tests = sum(i in gross or near[i].moved is not None for i in range(len(near)))
     limits = Limits.of(rows, observation.count, STATISTICS + tests, alpha)
     noise, residual = block.noise(hypothesis), actual - block.segment.value

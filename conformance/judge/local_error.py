@@ -15,7 +15,7 @@ from conformance.judge.global_error import GlobalError
 from conformance.judge.observation import Observation
 from conformance.judge.screen import STATISTICS, local_of
 from conformance.judge.statistics import Limits
-from conformance.judge.sweep import Effect, Swept, swept
+from conformance.judge.sweep import Effect, GrossEffects, Swept, swept
 from conformance.numerics.arithmetic import Hypothesis
 
 
@@ -42,10 +42,11 @@ def locally(
     near = looked_for(observation.probe.segment, hypotheses[0].arithmetic.storage)
     looks = [look.on(observation.whole.segment) if look.fault.across else look for look in near]
     widest = Limits.of(1, observation.count, STATISTICS + len(looks), alpha)
-    found, overall = swept(observation, looks, as_captured, widest.max)
+    gross = GrossEffects(observation, looks, widest.max)
+    found, overall = swept(observation, gross, as_captured)
     locals_ = tuple(_local(observation, h, looks, one, alpha) for h, one in zip(as_captured, found, strict=True))
     if not all(local.passes for local in locals_):
-        locals_ = explained(observation, hypotheses, alpha, looks, hidden, known)
+        locals_ = explained(observation, hypotheses, alpha, gross, hidden, known)
     if hidden is not None and observation.hides_layers and any(local.passes for local in locals_):
         locals_ = hidden.filtered(observation, locals_)
     return locals_, overall
