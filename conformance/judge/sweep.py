@@ -14,12 +14,14 @@ import numpy as np
 
 from conformance.judge.cores import on_all_cores
 from conformance.judge.effective_samples import Hashes, Repeats
+from conformance.judge.evidence import FilterResult
 from conformance.judge.fault_directions import Direction
-from conformance.judge.filters import Sums, is_gross, largest_element
+from conformance.judge.filters import Sums, is_gross, largest_element, with_filter, without_filter
 from conformance.judge.global_error import GlobalError
 from conformance.judge.noise import Noise, of_segment
 from conformance.judge.observation import Observation
 from conformance.judge.segment import Segment
+from conformance.judge.statistics import Limits
 from conformance.judge.sums import LocalSums
 from conformance.numerics.arithmetic import Hypothesis
 
@@ -39,6 +41,14 @@ class Effect:
     def __add__(self, other: "Effect") -> "Effect":
         """Return the effect on the elements of both operands."""
         return Effect(self.sums + other.sums, max(self.size, other.size))
+
+
+def filtered(look: Direction, effect: Effect, limits: Limits) -> FilterResult | None:
+    """Return the result of one fault's filter; None if the fault moves no judged element."""
+    if not look.parameter and is_gross(effect.size, limits.max):
+        return without_filter(look, effect.size)
+    projection = effect.sums.projection
+    return None if projection is None else with_filter(look, projection, limits.filter)
 
 
 @dataclass(frozen=True)
