@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
@@ -156,10 +156,24 @@ def name_of(implementation: Any) -> str:
     return type(implementation).__name__
 
 
-def _entry_points() -> dict[str, metadata.EntryPoint]:
+def _entry_points() -> Mapping[str, metadata.EntryPoint]:
     if os.environ.get(SWITCH) == "1":
         return {}
+    return _found_on(tuple((folder, _modified(folder)) for folder in sys.path))
+
+
+# A scan reads a file of each installed distribution, and a run asks for the entry points at each candidate.
+@lru_cache(maxsize=1)
+def _found_on(path: tuple[tuple[str, int], ...]) -> Mapping[str, metadata.EntryPoint]:
+    """Return the entry points found on `sys.path`, which is given with the times of modification of its folders."""
     return {e.name: e for e in sorted(metadata.entry_points(group=GROUP), key=lambda e: e.name)}
+
+
+def _modified(folder: str) -> int:
+    try:
+        return os.stat(folder or ".").st_mtime_ns
+    except (OSError, TypeError, ValueError):  # a folder that does not exist, or an entry that is no path
+        return 0
 
 
 def registered() -> list[Registered]:

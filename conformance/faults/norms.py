@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from conformance.faults.altered import Altered
 from conformance.faults.changes import other_parameters, other_weight, recast, rewritten, with_parent
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
+from conformance.model.architecture import Architecture
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
@@ -74,7 +76,13 @@ class _OverSequence(_OverPositions):
 
 def with_epsilon(step: Step, epsilon: float) -> Step:
     """Return the norm with another epsilon."""
-    return step.again(site=replace(step.site, architecture=step.site.architecture.with_(layer_norm_eps=epsilon)))
+    return step.again(site=replace(step.site, architecture=_architecture(step.site.architecture, epsilon)))
+
+
+@lru_cache(maxsize=1024)
+def _architecture(right: Architecture, epsilon: float) -> Architecture:
+    """Return the architecture with another epsilon; the same few are asked for at every norm."""
+    return right.with_(layer_norm_eps=epsilon)
 
 
 def _epsilon() -> Parameter:

@@ -5,7 +5,7 @@ for here only, also in several layers at once: they name the mistake, and they a
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -32,7 +32,7 @@ from conformance.judge.segment import Segment
 from conformance.judge.selection import zeroed
 from conformance.judge.statistics import Limits, projection_threshold
 from conformance.judge.sums import ErrorSums, LocalSums, in_sigma
-from conformance.judge.sweep import gross_effects
+from conformance.judge.sweep import Effect, GrossEffects, filtered
 from conformance.numerics.arithmetic import Hypothesis, still_needed
 from conformance.numerics.formats import Array, Format
 
@@ -64,9 +64,10 @@ def explained(
     observation: Observation,
     hypotheses: Sequence[Hypothesis],
     alpha: float,
-    looks: Sequence[Direction],
+    gross: GrossEffects,
     hidden: HiddenLayers | None = None,
     known: Collection[str] = (),
+    swept: Mapping[Hypothesis, Mapping[int, Effect]] = {},
 ) -> tuple[Local, ...]:
     """Judge a whole activation under each hypothesis that is needed, with explanations if it fails.
 
@@ -74,21 +75,23 @@ def explained(
         observation: the activation.
         hypotheses: the hypotheses, the one with the tightest arithmetic first.
         alpha: total false-alarm probability of the activation.
-        looks: the faults that are looked for, as for `sweep.swept`.
+        gross: the faults that are looked for, and the effects of gross ones.
         hidden: the search for mistakes in several hidden layers.
         known: names of the faults that explained another activation; they are tried before all others.
+        swept: the effects of the faults on the whole activation, by the fault's index, under hypotheses where they are known.
     """
     segment, storage = observation.whole.segment, hypotheses[0].arithmetic.storage
-    near, draws = [look.on(segment) for look in looks], observation.draws(hypotheses)
+    near, draws = [look.on(segment) for look in gross.looks], observation.draws(hypotheses)
     found: list[tuple[Local, ExplanationProblem]] = []
     passed: set[str] = set()
     for hypothesis in still_needed(hypotheses, passed):
-        local, problem = _under(hypothesis, observation, looks, near, draws, alpha, observation.whole.actual)
+        effects = swept.get(hypothesis)
+        local, problem = _under(hypothesis, observation, gross, near, draws, alpha, observation.whole.actual, effects)
         if local.passes:
             passed.add(local.arithmetic)
         found.append((local, problem))
     handmade = passing_by_hand(
-        observation, hypotheses[0], passed, lambda actual: _under(hypotheses[0], observation, looks, near, draws, alpha, actual)[0]
+        observation, hypotheses[0], passed, lambda actual: _under(hypotheses[0], observation, gross, near, draws, alpha, actual)[0]
     )
     if handmade:
         return (handmade,)
@@ -196,33 +199,36 @@ def _mistake_by_hand(
 def _under(
     hypothesis: Hypothesis,
     observation: Observation,
-    looks: Sequence[Direction],
+    known: GrossEffects,
     near: Sequence[Direction],
     draws: int,
     alpha: float,
     actual: Array,
+    effects: Mapping[int, Effect] | None = None,
 ) -> tuple[Local, ExplanationProblem]:
     """Return the judgement of the array under one hypothesis, and the data of the search for explanations if it fails.
 
-    The likelihood is that of `draws` independent draws of the noise.
+    The likelihood is that of `draws` independent draws of the noise. The faults' `effects` are computed if they are not given.
     """
     block = observation.whole
     rows = observation.independent(hypothesis, block.segment.hashes(hypothesis.arithmetic.storage))
-    gross = gross_effects(looks, hypothesis, observation, Limits.of(1, observation.count, STATISTICS + len(looks), alpha).max)
-    tests = sum(i in gross or near[i].moved is not None for i in range(len(near)))
+    gross = known.under(hypothesis)
+    tests = sum(i in gross or near[i].moved is not None for i in range(len(near))) if effects is None else len(effects)
     limits = Limits.of(rows, observation.count, STATISTICS + tests, alpha)
     noise, residual = block.noise(hypothesis), actual - block.segment.value
 
     def sums_of(faulty: Segment) -> LocalSums:
         return LocalSums.of(actual - faulty.value, of_segment(faulty, hypothesis, block.explained))
 
-    def filtered(number: int) -> FilterResult | None:
+    def result(number: int) -> FilterResult | None:
         look = near[number]
         if number in gross:
             return without_filter(look, gross[number].size)
+        if effects is not None:
+            return filtered(look, effects[number], limits) if number in effects else None
         return None if look.moved is None else matched(look, actual, noise, limits.filter, limits.max)
 
-    filters = [(near[i], f) for i in range(len(near)) if (f := filtered(i))]
+    filters = [(near[i], f) for i in range(len(near)) if (f := result(i))]
     sums, detected = LocalSums.of(residual, noise), any(f.detected for _, f in filters)
     fails = detected or not sums.errors.within(limits)
     most = sums.errors.largest + GROSS * limits.max  # a fault that moves an element by more leaves a gross error

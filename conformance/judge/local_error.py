@@ -7,15 +7,14 @@ An activation that passes under every arithmetic is judged by its sums over bloc
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from conformance.judge.evidence import FilterResult, Local
+from conformance.judge.evidence import Local
 from conformance.judge.explain_failure import HiddenLayers, explained
 from conformance.judge.fault_directions import Direction, looked_for
-from conformance.judge.filters import is_gross, with_filter, without_filter
 from conformance.judge.global_error import GlobalError
 from conformance.judge.observation import Observation
 from conformance.judge.screen import STATISTICS, local_of
 from conformance.judge.statistics import Limits
-from conformance.judge.sweep import Effect, Swept, swept
+from conformance.judge.sweep import GrossEffects, Swept, filtered, swept
 from conformance.numerics.arithmetic import Hypothesis, as_captured
 
 
@@ -42,10 +41,13 @@ def locally(
     near = looked_for(observation.probe.segment, hypotheses[0].arithmetic.storage)
     looks = [look.on(observation.whole.segment) if look.fault.across else look for look in near]
     widest = Limits.of(1, observation.count, STATISTICS + len(looks), alpha)
-    found, overall = swept(observation, looks, captured, widest.max)
+    gross = GrossEffects(observation, looks, widest.max)
+    found, overall = swept(observation, gross, captured)
     locals_ = tuple(_local(observation, h, looks, one, alpha) for h, one in zip(captured, found, strict=True))
     if not all(local.passes for local in locals_):
-        locals_ = explained(observation, hypotheses, alpha, looks, hidden, known)
+        whole = len(observation.rows) == 1  # then what was swept is what `explained` filters
+        effects = {h: one.effects for h, one in zip(captured, found, strict=True)} if whole else {}
+        locals_ = explained(observation, hypotheses, alpha, gross, hidden, known, effects)
     if hidden is not None and observation.hides_layers and any(local.passes for local in locals_):
         locals_ = hidden.filtered(observation, locals_)
     return locals_, overall
@@ -54,13 +56,5 @@ def locally(
 def _local(observation: Observation, hypothesis: Hypothesis, looks: Sequence[Direction], found: Swept, alpha: float) -> Local:
     rows = observation.independent(hypothesis, found.hashes)
     limits = Limits.of(rows, observation.count, STATISTICS + len(found.effects), alpha)
-    filters = (_filtered(looks[i], found.effects[i], limits) for i in sorted(found.effects))
+    filters = (filtered(looks[i], found.effects[i], limits) for i in sorted(found.effects))
     return replace(local_of(hypothesis, found, rows, limits), filters=tuple(f for f in filters if f))
-
-
-def _filtered(look: Direction, effect: Effect, limits: Limits) -> FilterResult | None:
-    """Return the result of one fault's filter; None if the fault moves no judged element."""
-    if not look.parameter and is_gross(effect.size, limits.max):
-        return without_filter(look, effect.size)
-    projection = effect.sums.projection
-    return None if projection is None else with_filter(look, projection, limits.filter)

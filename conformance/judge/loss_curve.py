@@ -18,7 +18,7 @@ errors, the distance of one correct candidate divided by the spread has Student'
 that all replicas share, such as updates that are lost in bfloat16, increases the spread and makes a false alarm less likely.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -80,6 +80,10 @@ class TrainedLoss:
         """Return the loss at these parameters, given as a vector."""
         return sum(float(value) for name, value in self._with(self._forward, parameters).walk() if name in self._terms)
 
+    def among(self, values: Mapping[str, Array]) -> float:
+        """Return the loss, given the value of every step of the backward pass."""
+        return sum(float(values[name]) for name in self._forward.table if name in self._terms)
+
     @cached_property
     def _terms(self) -> list[str]:
         assert self.network.source is not None
@@ -111,17 +115,31 @@ def expected(
         device: the candidate's device.
         functions: accuracy of library functions.
     """
-    layout, exact = loss.layout, State.initial(start)
-    decayed = layout.decayed()
-    replicas = [_Replica.of(number, exact, training, dtype, device, functions) for number in range(REPLICAS)]
-    for _ in range(training.max_steps):
-        values, widths = _values(loss.at(exact.parameters), replicas[0].network_arithmetic)
+    exact = State.initial(start)
+    replicas = [Replica.of(number, FIRST_SEED + number, exact, training, dtype, device, functions) for number in range(REPLICAS)]
+    for found, distances in followed(loss, exact, training, replicas):
+        yield Expected(found, float(np.sqrt(np.mean([distance**2 for distance in distances]))))
+
+
+def followed(
+    loss: TrainedLoss, exact: State, training: Training, replicas: Sequence["Replica"]
+) -> Iterator[tuple[float, list[float]]]:
+    """Yield, after each step of a training loop, the exact loss and the distance of each replica's loss from it.
+
+    The exact loss after a step is taken from the forward pass of the next step.
+    """
+    layout, decayed = loss.layout, loss.layout.decayed()
+    values, widths = _values(loss.at(exact.parameters), replicas[0].network_arithmetic)
+    for step in range(1, training.max_steps + 1):
         exact = stepped(exact, layout.gradient(values), decayed, Constants(training))
         for replica in replicas:
             replica.step(loss.at(replica.state.parameters), layout, widths, decayed)
-        found = loss.value(exact.parameters)
-        squares = [(loss.value(replica.state.parameters) - found) ** 2 for replica in replicas]
-        yield Expected(found, float(np.sqrt(np.mean(squares))))
+        if step < training.max_steps:
+            values, widths = _values(loss.at(exact.parameters), replicas[0].network_arithmetic)
+            found = loss.among(values)
+        else:
+            found = loss.value(exact.parameters)
+        yield found, [loss.value(replica.state.parameters) - found for replica in replicas]
 
 
 def _values(network: Network, arithmetic: Arithmetic) -> tuple[dict[str, Array], dict[str, Single]]:
@@ -137,7 +155,7 @@ def _values(network: Network, arithmetic: Arithmetic) -> tuple[dict[str, Array],
 
 
 @dataclass
-class _Replica:
+class Replica:
     """A training loop with rounding errors."""
 
     state: State
@@ -148,9 +166,11 @@ class _Replica:
     rng: np.random.Generator
 
     @classmethod
-    def of(cls, number: int, start: State, training: Training, dtype: str, device: str, functions: Accuracy) -> "_Replica":
-        """Return the replica of this number, with its own rounded settings."""
-        rng = np.random.default_rng(FIRST_SEED + number)
+    def of(
+        cls, number: int, seed: int, start: State, training: Training, dtype: str, device: str, functions: Accuracy
+    ) -> "Replica":
+        """Return a replica with its own rounded settings; the number decides on arithmetic and clipping, the seed on the errors."""
+        rng = np.random.default_rng(seed)
         arithmetics = {h.arithmetic.rounding: h.arithmetic for h in hypotheses(dtype, device, functions)}
         modular = arithmetics["modular"]
         optimizer = arithmetics.get("fused", modular) if number % 2 else modular

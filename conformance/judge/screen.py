@@ -4,6 +4,7 @@ It decides whether a step is correct, and does not name mistakes. Sums, limits a
 filters, global error and explanations are omitted.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from conformance.judge.observation import Observation
 from conformance.judge.selection import zeroed
 from conformance.judge.statistics import Limits, share
 from conformance.judge.sums import LocalSums
-from conformance.judge.sweep import Swept, swept
+from conformance.judge.sweep import GrossEffects, Swept, swept
 from conformance.numerics.accuracy import Accuracy
 from conformance.numerics.arithmetic import Hypothesis, hypotheses, still_needed
 from conformance.numerics.formats import Array
@@ -48,7 +49,7 @@ def _of_array(actual: Array, observation: Observation, hypothesis: Hypothesis, a
 
 
 def _under(hypothesis: Hypothesis, observation: Observation, alpha: float) -> Local:
-    (found,), _ = swept(observation, [], [hypothesis])
+    (found,), _ = swept(observation, GrossEffects(observation, [], math.inf), [hypothesis])
     rows = observation.independent(hypothesis, found.hashes)
     return local_of(hypothesis, found, rows, Limits.of(rows, observation.count, STATISTICS, alpha))
 

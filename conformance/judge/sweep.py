@@ -5,7 +5,6 @@ filters of the other faults are sums over blocks. Rows or numbers that repeat in
 variance is added at the end.
 """
 
-import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
@@ -15,12 +14,14 @@ import numpy as np
 
 from conformance.judge.cores import on_all_cores
 from conformance.judge.effective_samples import Hashes, Repeats
+from conformance.judge.evidence import FilterResult
 from conformance.judge.fault_directions import Direction
-from conformance.judge.filters import Sums, is_gross, largest_element
+from conformance.judge.filters import Sums, is_gross, largest_element, with_filter, without_filter
 from conformance.judge.global_error import GlobalError
-from conformance.judge.noise import of_segment
+from conformance.judge.noise import Noise, of_segment
 from conformance.judge.observation import Observation
 from conformance.judge.segment import Segment
+from conformance.judge.statistics import Limits
 from conformance.judge.sums import LocalSums
 from conformance.numerics.arithmetic import Hypothesis
 
@@ -40,6 +41,14 @@ class Effect:
     def __add__(self, other: "Effect") -> "Effect":
         """Return the effect on the elements of both operands."""
         return Effect(self.sums + other.sums, max(self.size, other.size))
+
+
+def filtered(look: Direction, effect: Effect, limits: Limits) -> FilterResult | None:
+    """Return the result of one fault's filter; None if the fault moves no judged element."""
+    if not look.parameter and is_gross(effect.size, limits.max):
+        return without_filter(look, effect.size)
+    projection = effect.sums.projection
+    return None if projection is None else with_filter(look, projection, limits.filter)
 
 
 @dataclass(frozen=True)
@@ -63,40 +72,55 @@ class Swept:
         return Swept(self.errors + other.errors, {**self.effects, **other.effects, **both}, hashes)
 
 
+class GrossEffects:
+    """The effects of the faults that are gross on the probe, computed once for each hypothesis.
+
+    Args:
+        observation: the activation.
+        looks: the faults that are looked for, on the probe; faults that act across the rows of the batch, on the whole activation.
+        largest: upper limit of an element's error, in sigma; a fault that moves an element by twice as much is gross.
+    """
+
+    def __init__(self, observation: Observation, looks: Sequence[Direction], largest: float) -> None:
+        """Bind the activation, the faults and the limit."""
+        self._observation, self._largest = observation, largest
+        self.looks = looks
+        self._known: dict[Hypothesis, Mapping[int, Effect]] = {}
+
+    def under(self, hypothesis: Hypothesis) -> Mapping[int, Effect]:
+        """Return the effects under a hypothesis, by the fault's index."""
+        if not self.looks:
+            return {}
+        if hypothesis not in self._known:
+            self._known[hypothesis] = self._found(self._observation.probe.noise(hypothesis))
+        return self._known[hypothesis]
+
+    def _found(self, noise: Noise) -> dict[int, Effect]:
+        def size(look: Direction) -> float:
+            unfit = look.parameter or look.fault.across or look.moved is None
+            return 0.0 if unfit else largest_element(look.changed, noise)
+
+        sizes = on_all_cores(size, self.looks)
+        return {i: Effect(Sums(), size) for i, size in enumerate(sizes) if is_gross(size, self._largest)}
+
+
 def swept(
-    observation: Observation, looks: Sequence[Direction], hypotheses: Sequence[Hypothesis], largest: float = math.inf
+    observation: Observation, known: GrossEffects, hypotheses: Sequence[Hypothesis]
 ) -> tuple[list[Swept], GlobalError | None]:
     """Return the results under each hypothesis, and the global error if the observation has the accumulated sigma.
 
     Args:
         observation: the activation.
-        looks: the faults that are looked for, on the probe; faults that act across the rows of the batch, on the whole activation.
+        known: the faults that are looked for, and the effects of gross ones.
         hypotheses: the hypotheses; if any faults are looked for, all of them with parents as captured.
-        largest: upper limit of an element's error, in sigma; a fault that moves an element by twice as much is gross.
     """
-    gross = [gross_effects(looks, hypothesis, observation, largest) for hypothesis in hypotheses]
+    looks, gross = known.looks, [known.under(hypothesis) for hypothesis in hypotheses]
     parts = on_all_cores(partial(_of_block, observation, looks, hypotheses, gross), observation.rows)
     found = [reduce(add, column) for column in zip(*(of_each for of_each, _ in parts), strict=True)]
     if len(observation.rows) > 1:
         found = [_with_repeats(observation, looks, h, one) for h, one in zip(hypotheses, found, strict=True)]
-    found = [replace(one, effects={**one.effects, **known}) for one, known in zip(found, gross, strict=True)]
+    found = [replace(one, effects={**one.effects, **large}) for one, large in zip(found, gross, strict=True)]
     return found, reduce(add, [overall for _, overall in parts if overall]) if observation.sigma is not None else None
-
-
-def gross_effects(
-    looks: Sequence[Direction], hypothesis: Hypothesis, observation: Observation, largest: float
-) -> dict[int, Effect]:
-    """Return the effects, by index, of the faults that are gross on the probe."""
-    if not looks:
-        return {}
-    noise = observation.probe.noise(hypothesis)
-
-    def size(look: Direction) -> float:
-        unfit = look.parameter or look.fault.across or look.moved is None
-        return 0.0 if unfit else largest_element(look.changed, noise)
-
-    sizes = on_all_cores(size, looks)
-    return {i: Effect(Sums(), size) for i, size in enumerate(sizes) if is_gross(size, largest)}
 
 
 def _of_block(

@@ -31,11 +31,13 @@ from typing import Literal
 
 from conformance.numerics.accuracy import Accuracy, known
 from conformance.numerics.formats import FORMATS, Array, Format, format_named
+from conformance.numerics.memo import cached_property, hashed_once
 
 Rounding = Literal["native", "modular", "fused"]
 Summation = Literal["rounded", "truncated"]
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Arithmetic:
     """A way of rounding, for one storage format.
@@ -66,16 +68,18 @@ class Arithmetic:
         """The format of the inner operations of a norm, a softmax or an activation function."""
         return self.storage if self.rounding == "native" else self.accumulate
 
-    @property
+    @cached_property
     def is_mixed(self) -> bool:
         """Whether results are accumulated in a wider format than they are stored in."""
         return self.storage != self.accumulate
 
     def intermediate(self) -> "Arithmetic":
         """Return the model of a step whose result stays inside its kernel: fused results are kept in the accumulation format."""
-        if self.rounding == "fused":
-            return replace(self, storage=self.accumulate)
-        return self
+        return self._intermediate if self.rounding == "fused" else self
+
+    @cached_property
+    def _intermediate(self) -> "Arithmetic":
+        return replace(self, storage=self.accumulate)
 
     def function_variance(self, y: Array) -> Array | float:
         """Return the variance of storing a function value y inside a step; 0 unless every operation rounds to storage."""
@@ -90,6 +94,7 @@ class Arithmetic:
         return 0.0 if self.rounding == "fused" else self.store_variance(y)
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Hypothesis:
     """A way in which a candidate may have computed a step: its arithmetic, and the form in which it consumed its parents."""

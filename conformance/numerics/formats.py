@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.errors import UsageError
+from conformance.numerics.memo import hashed_once
 
 Array = npt.NDArray[np.float64]
 Single = npt.NDArray[np.float32]
@@ -29,6 +30,7 @@ _EXPONENT = 0x7FF << 52
 RELATIVE_RMS = math.sqrt(3.0 / 8.0 / math.log(2.0) / 3.0)
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Format:
     """A binary floating-point format.

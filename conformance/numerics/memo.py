@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 Key = TypeVar("Key", bound=npt.NDArray[np.generic])
 Result = TypeVar("Result")
+Kind = TypeVar("Kind")
+_HASH = "_hash"
 
 
 def once_an_array(function: Callable[[Key], Result]) -> Callable[[Key], Result]:
@@ -27,6 +29,24 @@ def once_an_array(function: Callable[[Key], Result]) -> Callable[[Key], Result]:
         return result
 
     return remembered
+
+
+def hashed_once(kind: type[Kind]) -> type[Kind]:
+    """Let objects of a frozen dataclass keep their hashes; a copy in another process, where texts have others, computes its own."""
+    computed = kind.__hash__
+
+    def kept(self: Any) -> int:
+        known: dict[str, Any] = self.__dict__
+        if _HASH not in known:
+            known[_HASH] = computed(self)
+        return int(known[_HASH])
+
+    def state(self: Any) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != _HASH}
+
+    for name, method in (("__hash__", kept), ("__getstate__", state)):
+        setattr(kind, name, method)
+    return kind
 
 
 if TYPE_CHECKING:

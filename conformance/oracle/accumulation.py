@@ -153,7 +153,11 @@ def _by_blocks(left: Array, right: Array) -> Iterable[Array]:
         return _one_by_one(left, right, np.empty(shape))
     lefts = left.reshape(*left.shape[:-1], blocks, -1)
     rights = right.reshape(*right.shape[:-2], blocks, -1, right.shape[-1])
-    products: Array = np.matmul(np.moveaxis(lefts, -2, 0), np.moveaxis(rights, -3, 0))
+    outer = range(left.ndim - 2)  # `numpy.moveaxis` would take longer than a small product
+    products: Array = np.matmul(
+        lefts.transpose(left.ndim - 1, *outer, left.ndim - 2, left.ndim),
+        rights.transpose(left.ndim - 2, *outer, left.ndim - 1, left.ndim),
+    )
     return products
 
 

@@ -12,6 +12,11 @@ from conformance.oracle.maps import LinearMap, Roundings, Source, identity, shar
 from conformance.oracle.step import Step
 
 
+def row_mean(x: Array) -> Array:
+    """Return the mean over the last axis, (..., 1), with the bits of `numpy.mean` and without the time it spends before the sum."""
+    return np.asarray(np.add.reduce(x, -1, keepdims=True) / x.shape[-1])
+
+
 class Norm(Step):
     """y = γ · (x − μ) / √(σ² + ε) + β, where x is the sum of the parents, with mean μ and biased variance σ² over the features.
 
@@ -38,7 +43,7 @@ class Norm(Step):
     @classmethod
     def mean_of(cls, x: Array) -> Array:
         """Return the mean of a sum x, (..., 1); 0 if the norm is not centred."""
-        mean = x.mean(-1, keepdims=True)
+        mean = row_mean(x)
         return np.asarray(mean if cls.centred else np.zeros_like(mean))
 
     @classmethod
@@ -78,7 +83,7 @@ class Norm(Step):
             return np.asarray(r**2 * np.maximum(spread, 0.0))
 
         def adjoint(w: Array) -> Array:
-            return np.asarray(r * (w - w.mean(-1, keepdims=True) - z * (z * w).mean(-1, keepdims=True)))
+            return np.asarray(r * (w - row_mean(w) - z * row_mean(z * w)))
 
         return LinearMap(variance, adjoint)
 

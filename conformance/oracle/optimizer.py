@@ -5,6 +5,7 @@ import numpy as np
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
+from conformance.oracle.carried import Errors
 from conformance.oracle.embeddings import Exact
 from conformance.oracle.maps import LinearMap, Roundings, Source, diagonal, identity, of_scalar, summed
 from conformance.oracle.step import Step
@@ -129,14 +130,21 @@ class Adam(Step):
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return diag(1 − η λ) by θ, diag(∂θ/∂g · min(1, c/n)) by gradients, and −Σ ∂θ/∂g · g / n by norms that clip."""
-        own = diagonal(np.full_like(self.parents[0], 1.0 - self.number("rate") * self.number("decay")))
-        by_gradients = [diagonal(k * j) for k, j in zip(self.coefficients, self._by_clipped, strict=True)]
-        norms = self.parents[self.step + 1 :]
-        by_norms = [
-            of_scalar(-j * g / float(n) if k < 1.0 else np.zeros_like(g))
-            for k, j, g, n in zip(self.coefficients, self._by_clipped, self.clipped, norms, strict=True)
-        ]
-        return (own, *by_gradients, *by_norms)
+        return tuple(self._jacobian(parent) for parent in range(len(self.parents)))
+
+    def _jacobian(self, parent: int) -> LinearMap:
+        if parent == 0:
+            return diagonal(np.full_like(self.parents[0], 1.0 - self.number("rate") * self.number("decay")))
+        of_norm, step = divmod(parent - 1, self.step)
+        k, j = self.coefficients[step], self._by_clipped[step]
+        if not of_norm:
+            return diagonal(k * j)
+        g, n = self.clipped[step], self.parents[parent]
+        return of_scalar(-j * g / float(n) if k < 1.0 else np.zeros_like(g))
+
+    def through(self, parent: int, errors: Errors) -> Errors:
+        """Return the errors of θ that are due to errors of one parent, whose Jacobian alone is computed."""
+        return Errors(self._jacobian(parent).variance(errors.variance)) if errors.any else errors
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the rounding errors of θ.

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from conformance.checks.catalogue import CHECKS
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = Path(__file__).parent / "example_package"
+PIP = ("-m", "pip", "--disable-pip-version-check", "-q")
+BUILD = ("-m", "hatchling", "build", "-t")
 
 
 def _python(*arguments: str, folder: Path, path: tuple[Path, ...] = ()) -> str:
@@ -25,16 +28,27 @@ def _python(*arguments: str, folder: Path, path: tuple[Path, ...] = ()) -> str:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with exactly what both packages say that they are built with, installed once for all builds."""
+    systems = [tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["build-system"] for root in (ROOT, EXAMPLE)]
+    assert {system["build-backend"] for system in systems} == {"hatchling.build"}
+    folder = tmp_path_factory.mktemp("tools")
+    needed = {requirement for system in systems for requirement in system["requires"]}
+    _python(*PIP, "install", "--target", str(folder), *needed, folder=folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built(tools: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with our wheel and the example package's, installed into `site`."""
     folder = tmp_path_factory.mktemp("built")
-    pip = ("-m", "pip", "--disable-pip-version-check", "-q")
     example = folder / "example"
     shutil.copytree(EXAMPLE, example, ignore=shutil.ignore_patterns("__pycache__"))
-    _python(*pip, "wheel", "--no-deps", "-w", str(folder / "wheels"), str(ROOT), str(example), folder=folder)
+    for source in (ROOT, example):
+        _python(*BUILD, "wheel", "-d", str(folder / "wheels"), folder=source, path=(tools,))
     wheels = [str(w) for w in (folder / "wheels").glob("*.whl")]
     assert len(wheels) == 2
-    _python(*pip, "install", "--no-deps", "--target", str(folder / "site"), *wheels, folder=folder)
+    _python(*PIP, "install", "--no-deps", "--target", str(folder / "site"), *wheels, folder=folder)
     return folder
 
 
@@ -89,12 +103,10 @@ def test_the_shipped_suite_runs_from_the_wheel(built: Path, empty: Path) -> None
     assert any(f"{passed} passed, {len(CHECKS) - passed} skipped" in rendered for passed in (24, 25)), rendered
 
 
-def test_the_source_distribution_contains_what_the_wheel_is_built_from(tmp_path: Path) -> None:
-    pip = ("-m", "pip", "--disable-pip-version-check", "-q")
-    _python(*pip, "install", "--target", str(tmp_path / "tools"), "hatchling", folder=tmp_path)
+def test_the_source_distribution_contains_what_the_wheel_is_built_from(tools: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", ".tox", ".venv", "__pycache__", ".*_cache"))
-    _python("-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path / "dist"), folder=copy, path=(tmp_path / "tools",))
+    _python(*BUILD, "sdist", "-d", str(tmp_path / "dist"), folder=copy, path=(tools,))
     (archive,) = (tmp_path / "dist").glob("*.tar.gz")
     with tarfile.open(archive) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}

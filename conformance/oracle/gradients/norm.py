@@ -8,7 +8,7 @@ from conformance.numerics.memo import cached_property
 from conformance.oracle.embeddings import sum_variance
 from conformance.oracle.gradients.sums import kernel_summation_variance, over_tokens
 from conformance.oracle.maps import LinearMap, Roundings, Source, identity, shared_by_row
-from conformance.oracle.norm import Norm
+from conformance.oracle.norm import Norm, row_mean
 from conformance.oracle.step import Step
 
 
@@ -41,7 +41,7 @@ class NormBackward(_OfNorm):
     def parts(self) -> tuple[Array, Array, Array]:
         """g (..., H), a and b (..., 1)."""
         g = self.site.parameters["weight"] * self.parents[0]
-        return g, g.mean(-1, keepdims=True), (self.norm.normal * g).mean(-1, keepdims=True)
+        return g, row_mean(g), row_mean(self.norm.normal * g)
 
     @cached_property
     def value(self) -> Array:
