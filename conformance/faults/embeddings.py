@@ -60,6 +60,13 @@ def _counted(step: Step) -> Ids:
     return np.arange(step.site.batch.length)
 
 
+def _continued(step: Step) -> Ids:
+    """Return positions counted over the whole batch, up to the end of the table, (B, S)."""
+    batch = step.site.batch
+    counted = np.arange(batch.size)[:, None] * batch.length + _counted(step)
+    return np.asarray(np.minimum(counted, len(step.site.parameters["weight"]) - 1), np.int64)
+
+
 def _restarted(step: Step) -> Ids:
     """Return positions counted from the last change of the token type, (B, S)."""
     types, counted = step.site.batch.types, _counted(step)
@@ -174,6 +181,9 @@ def faults() -> Iterator[Fault]:
                 _positions(lambda s: np.broadcast_to(np.arange(s.site.batch.size)[:, None], s.site.batch.types.shape)),
                 "a layout (S, B, H) read as (B, S, H)",
                 fix=POSITIONS_FIX, across=True)
+    yield Fault("positions-over-batch", POSITIONS, "positions continue from row to row: token s of row b has position b S + s",
+                "constructed", _positions(_continued), "the tokens of a batch flattened to one axis before they are counted",
+                fix=POSITIONS_FIX, across=True, late=True)
     yield Fault("positions-after-norm", frozenset({"norm"}), "the position embedding is added after the norm", "constructed",
                 _after_norm, "", ("embeddings.LayerNorm",),
                 equation="y = LayerNorm(word + token type) + position",

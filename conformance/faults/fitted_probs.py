@@ -34,15 +34,40 @@ def _block_softmax(s: Array, keys: Mask, size: int, *, averaged: bool) -> Array:
     return np.concatenate(blocks, -1) / (len(starts) if averaged else 1.0)
 
 
+def _sizes(step: Step) -> list[int]:
+    """Return the usual sizes of blocks of keys: divisors of their number, and powers of two."""
+    length = step.value.shape[-1]
+    return [n for n in range(2, length) if length % n == 0 or n.bit_count() == 1]
+
+
 def _by_blocks(step: Step, seen: FitData) -> Fit | None:
     """Return the softmax over blocks of keys, of the size that is nearest: a divisor of the length or a power of two."""
-    length, keys = step.value.shape[-1], keys_of(step)
-    sizes = [n for n in range(2, length) if length % n == 0 or n.bit_count() == 1]
+    keys = keys_of(step)
 
     def of(size: int, *, averaged: bool) -> Step:
         return Altered(step, lambda inner: _block_softmax(inner.parents[0], keys, size, averaged=averaged))
 
-    return _nearest(step, seen, [(n, of(n, averaged=averaged)) for n in sizes for averaged in (True, False)], "keys")
+    return _nearest(step, seen, [(n, of(n, averaged=averaged)) for n in _sizes(step) for averaged in (True, False)], "keys")
+
+
+def _running_softmax(s: Array, keys: Mask, size: int) -> Array:
+    """Return exp(s_j − m_b) / Σ_k exp(s_k − m_b(k)), with m_b the largest score up to the end of the block b of the key."""
+    masked = np.where(keys, s, -np.inf)
+    starts = np.arange(0, s.shape[-1], size)
+    largest = np.maximum.accumulate(np.maximum.reduceat(masked, starts, -1), -1)
+    running = np.repeat(largest, np.diff([*starts, s.shape[-1]]), -1)
+    weights = np.where(keys, np.exp(s - np.where(np.isfinite(running), running, 0.0)), 0.0)
+    return np.asarray(weights / np.maximum(weights.sum(-1, keepdims=True), np.finfo(np.float64).tiny))
+
+
+def _not_rescaled(step: Step, seen: FitData) -> Fit | None:
+    """Return the softmax over blocks of keys whose earlier blocks keep the maximum of their time, of the size that is nearest."""
+    keys = np.broadcast_to(keys_of(step), step.value.shape)
+
+    def of(size: int) -> Step:
+        return Altered(step, lambda inner: _running_softmax(inner.parents[0], keys, size))
+
+    return _nearest(step, seen, [(n, of(n)) for n in _sizes(step)], "keys")
 
 
 def _rounded(step: Step, seen: FitData) -> Fit | None:
@@ -118,6 +143,10 @@ FITTED_PROBS = (
            _by_blocks, "a tiled softmax whose blocks do not share the maximum and the sum",
            equation="p_j = exp(s_j) / Σ exp(s_k) over the keys k of the block of j",
            fix="Divide by the sum over all unmasked keys."),
+    Fitted("softmax-not-rescaled", PROBS, "sums over earlier blocks of {value} keys are not rescaled when the largest score grows",
+           "constructed", _not_rescaled, "an online softmax without the factor exp(m_old − m_new)",
+           equation="p_j = exp(s_j − m_b) / Σ_k exp(s_k − m_b(k)), m_b the largest score up to the end of block b",
+           fix="Multiply the running sums by exp(m_old − m_new) whenever the running maximum grows."),
     Fitted("probabilities-rounded", PROBS, "the probabilities are multiples of 1/{value}", "constructed", _rounded,
            "probabilities quantised to eight bits", equation="p = round(n softmax(s)) / n",
            fix="Run without quantisation, or export without it."),

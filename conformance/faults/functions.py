@@ -42,6 +42,11 @@ def _twice(step: Step, _: FaultContext) -> Step:
     return Altered(step.again(parents=(once,)), lambda inner: inner.value, slack)
 
 
+def _of_magnitude(step: Step, _: FaultContext) -> Step:
+    """Return x Φ(|x|), which is x − x Φ(x) for a negative x."""
+    return Altered(step, lambda inner: np.where(inner.parents[0] < 0.0, inner.parents[0] - inner.value, inner.value))
+
+
 def _with_argument(step: Step, k: float) -> Step:
     return Altered(step, lambda inner: inner.parents[0] / 2.0 * (1.0 + erf(k * inner.parents[0])))
 
@@ -142,6 +147,10 @@ def faults() -> Iterator[Fault]:
         equation="y = x/2 · (1 + tanh(√(2/π) (x + c x³))), c the wrong factor",
         fix="Set the factor of x³ to 0.044715.",
     )
+    yield Fault("gelu-of-magnitude", GELUS, "the error function, or tanh, inside GELU is that of |x|", "constructed", _of_magnitude,
+                "a polynomial for x ≥ 0, such as Abramowitz and Stegun's, without the sign of x", late=True,
+                equation="y = x/2 · (1 + erf(|x|/√2))",
+                fix="Multiply the polynomial's result by the sign of x: erf(−x) = −erf(x).")
     yield Fault(
         "result-clipped", FUNCTIONS, "the result is at most {value}", "constructed, after Krishnamoorthi 2018",
         cause="ReLU6, GELU10, or a range calibrated for a quantised graph", late=True, combines=True,

@@ -147,6 +147,16 @@ def _without_itself(step: Step, _: FaultContext) -> Step | None:
     return Altered(step, lambda inner: np.where(some, softmax(inner.parents[0], keys), 1.0 / length))
 
 
+def _within_segment(step: Step, _: FaultContext) -> Step | None:
+    """Return the softmax over the keys of the query's token type; where no key is left, the probabilities are uniform."""
+    types = step.site.batch.types
+    if not of_tokens(step) or (types == types[:, :1]).all():
+        return None
+    keys = keys_of(step) & (types[:, None, :, None] == types[:, None, None, :])
+    some = keys.any(-1, keepdims=True)
+    return Altered(step, lambda inner: np.where(some, softmax(inner.parents[0], keys), 1.0 / types.shape[1]))
+
+
 class _Multiplied(Probabilities):
     @cached_property
     def value(self) -> Array:
@@ -207,6 +217,10 @@ def faults() -> Iterator[Fault]:
                 "a mask of pairs without the diagonal, as in the locality self-attention of ViTs", late=True,
                 equation="p = softmax over the keys j ≠ i",
                 fix="Let every token attend to all unmasked keys, including itself.")
+    yield Fault("mask-by-segment", PROBS, "a token attends only to tokens of its own token type", "constructed", _within_segment,
+                "token types given to a kernel as the segment ids of packed documents", late=True,
+                equation="p = softmax over the keys j with the token type of i",
+                fix="Let every token attend to all unmasked keys; token types belong to the embeddings only.")
     yield Fault("mask-not-causal", PROBS, "later keys are attended to, in a decoder", "constructed",
                 _with_keys(lambda keys, _: keys), "an encoder's attention; the config's is_decoder not read",
                 equation="p = softmax over all keys, not over the keys j ≤ i",

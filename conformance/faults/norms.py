@@ -178,6 +178,16 @@ def _layer_input_added(step: Step, place: FaultContext) -> Step | None:
     return step.again(parents=(x, skip + found))
 
 
+def _bias_again(step: Step, place: FaultContext) -> Step | None:
+    """Return the norm of the sum with the bias of the sub-layer's last product added once more."""
+    if len(step.parents) != 2:
+        return None
+    name = step.site.activation.parents[0]
+    bias = place.network.site(name).parameters.get("bias") if name in place.network.table else None
+    x, skip = step.parents
+    return None if bias is None or bias.shape != x.shape[-1:] else step.again(parents=(x + bias, skip))
+
+
 def _again(step: Step, place: FaultContext) -> Step | None:
     """Return a copy of a norm's result as that norm of it; None if the copy is of another kind of step."""
     (name,) = step.site.activation.parents
@@ -307,6 +317,10 @@ def faults() -> Iterator[Fault]:
                 _layer_input_added, "a residual around the whole layer", LAYER_OUTPUT, late=True, combines=True,
                 equation="y = LayerNorm(x + skip + layer input)",
                 fix="Add only the output of attention.output.LayerNorm after the feed-forward network.")
+    yield Fault("sublayer-bias-twice", NORMS, "the bias of the preceding product is added again before the norm", "constructed",
+                _bias_again, "a fused kernel of bias, residual and norm after a product that has a bias", late=True,
+                equation="y = LayerNorm(x W + b + b + skip)",
+                fix="Add the bias once: in the product, or in the fused kernel.")
     yield Fault("norm-repeated", frozenset({"copy"}), "the norm is applied again to its own result", "constructed", _again,
                 "a norm in front of the encoder besides that of the embeddings", late=True,
                 equation="y = LayerNorm(LayerNorm(x))",

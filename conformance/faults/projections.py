@@ -8,7 +8,7 @@ import numpy.typing as npt
 from scipy.special import log_softmax
 
 from conformance.faults.altered import Altered, Rearranged
-from conformance.faults.changes import with_parent
+from conformance.faults.changes import other_weight, with_parent
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
 from conformance.faults.norms import layer_input, variance_of
 from conformance.numerics.arithmetic import Arithmetic
@@ -54,6 +54,16 @@ def _fused(reading: Callable[[Array, int], Array]) -> Change:
         return with_parameters(step, **{kind: reading(x, width)[own] for kind, x in rows.items()})
 
     return change
+
+
+def _alternating(rows: Array, width: int) -> Array:
+    """Return rows, stored as row i of query, of key and of value in turn, as if stored as all of query, then key, then value."""
+    return rows.swapaxes(0, 1).reshape(rows.shape)
+
+
+def _pairs_exchanged(weight: Array) -> Array:
+    """Return the weight with its columns 2i and 2i + 1 exchanged; unchanged if their number is odd."""
+    return weight if weight.shape[1] % 2 else weight.reshape(len(weight), -1, 2)[..., ::-1].reshape(weight.shape)
 
 
 def _by_head(rows: Array, width: int) -> Array:
@@ -228,7 +238,8 @@ def faults() -> Iterator[Fault]:
                         _exchanged(**{a[1:]: b[1:]}), "a copied line; a name mapped twice", (a,), late=True,
                         fix="Load each projection's own parameters.")
     for end, reading, file, read in (("", _by_head, "part by part (query, key, value)", "head by head"),
-                                     ("-file", _by_part, "head by head", "part by part (query, key, value)")):
+                                     ("-file", _by_part, "head by head", "part by part (query, key, value)"),
+                                     ("-rows", _alternating, "row by row in turn", "part by part (query, key, value)")):
         yield Fault(f"qkv-interleaved{end}", linear, f"the rows of a fused matrix, stored {file}, are read {read}",
                     "constructed", _fused(reading), "the row order of Megatron and GPT-NeoX confused with that of other models",
                     SELF, late=True, together=True, fix=_QKV)
@@ -249,6 +260,10 @@ def faults() -> Iterator[Fault]:
                 "(in, out) kernels converted to (out, in) by reshape or view",
                 equation="W read row by row from the elements of Wᵀ",
                 fix="Transpose the kernel when it is loaded.")
+    yield Fault("weight-pairs-exchanged", LINEARS, "neighbouring inputs of the weight are exchanged in pairs", "constructed",
+                other_weight(_pairs_exchanged), "four-bit numbers unpacked with the two halves of a byte exchanged", late=True,
+                equation="y = Σ_i (x_(2i) w_(2i+1) + x_(2i+1) w_(2i)) + b",
+                fix="Unpack the low half of each byte first.")
     yield Fault("weight-reversed", LINEARS, "the output features are in reverse order", "constructed", _reversed,
                 equation="y_i = x W_(O−1−i)ᵀ + b_(O−1−i)",
                 fix="Keep the order of the weight's rows.")

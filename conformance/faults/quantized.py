@@ -3,6 +3,7 @@
 The forms, each computed as in its library:
 
     int8           w ≈ s k, k in −127 … 127, s = max |w| / 127 over a tensor or an output feature
+    int4           the same with 7 for 127
     int8 blocks    w ≈ s k, k in −127 … 127, s = max |w| / 127 over 32 inputs, stored in float16: ggml's Q8_0
     int4 blocks    w ≈ s k, k in −8 … 7, s = −w*/8 for w* of largest magnitude over 32 inputs, stored in float16: ggml's Q4_0
     nf4 blocks     w ≈ s c, c one of sixteen levels, s = max |w| over 64 inputs: Dettmers et al. 2023, appendix E
@@ -42,10 +43,10 @@ def _scaled(weight: Single, step: Single) -> Single:
     return np.asarray(weight / np.where(step != 0.0, step, np.float32(1.0)), np.float32)
 
 
-def int8(weight: Array, axis: int | None) -> Array:
-    """Return the weight rounded to 255 levels, symmetric about 0, with one step per tensor (`axis` None) or output feature (1)."""
+def symmetric(weight: Array, axis: int | None, largest: float = 127.0) -> Array:
+    """Return the weight as integers −`largest` … `largest` times a step, one per tensor (`axis` None) or output feature (1)."""
     w = weight.astype(np.float32)
-    step = np.abs(w).max(axis, keepdims=axis is not None) / np.float32(127.0)
+    step = np.abs(w).max(axis, keepdims=axis is not None) / np.float32(largest)
     return np.asarray(np.rint(_scaled(w, step)) * step, np.float64)
 
 
@@ -162,8 +163,11 @@ def faults() -> Iterator[Fault]:
     """Yield the faults of quantized weights."""
     for end, axis, a in (("", None, "tensor"), ("-channel", 1, "output feature")):
         yield Fault(f"precision-int8{end}", LINEARS, f"the weights are rounded to 255 levels per {a}: int8 quantisation",
-                    "constructed", other_weight(partial(int8, axis=axis)), "a quantised export", late=True, combines=True,
+                    "constructed", other_weight(partial(symmetric, axis=axis)), "a quantised export", late=True, combines=True,
                     fix=_FIX)
+        yield Fault(f"precision-int4{end}", LINEARS, f"the weights are rounded to 15 levels per {a}: int4 quantisation",
+                    "constructed", other_weight(partial(symmetric, axis=axis, largest=7.0)),
+                    "a quantiser to four bits without groups", late=True, fix=_FIX)
     for name, quantiser, sentence, cause in (
         ("int8-block", _in_blocks(32, _int8_block), "the weights are rounded to 255 levels in blocks of 32", "ggml's Q8_0"),
         ("int4-block", _in_blocks(32, _int4_block), "the weights are rounded to 16 levels in blocks of 32", "ggml's Q4_0"),

@@ -50,6 +50,7 @@ _POSITIONS: dict[str, Callable[[Inputs], Tensor]] = {
     "positions-reversed": lambda i: _order(i).flip(-1),
     "positions-counted-by-mask": lambda i: i.mask.cumsum(-1) - i.mask,
     "positions-by-row": lambda i: torch.arange(len(i.ids), device=i.ids.device)[:, None].expand_as(i.ids),
+    "positions-over-batch": lambda i: torch.arange(i.ids.numel(), device=i.ids.device).view(i.ids.shape),
     "positions-restarted": _restarted,
     "positions-clipped": lambda i: _order(i).clamp(max=5),
     "positions-other": lambda i: 2 * _order(i),

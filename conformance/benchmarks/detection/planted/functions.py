@@ -74,6 +74,7 @@ _FUNCTIONS: dict[str, tuple[Callable[[Function], Function], Suits]] = {
     "result-clipped": (lambda right: lambda x: _limited(right(x)), always),
     "gelu-tanh-cubic": (lambda _: lambda x: _tanh_form(x, math.sqrt(2.0 / math.pi), 0.04715), _is_erf),
     "gelu-tanh-outer": (lambda _: lambda x: _tanh_form(x, 0.8, 0.044715), gelu),
+    "gelu-of-magnitude": (lambda right: lambda x: torch.where(x < 0, x - right(x), right(x)), gelu),
     "gelu-sigmoid-factor": (lambda _: lambda x: x * torch.sigmoid(1.7 * x), gelu),
     "gelu-half-missing": (lambda right: lambda x: 2.0 * right(x), gelu),
 }

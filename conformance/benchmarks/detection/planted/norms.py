@@ -144,6 +144,12 @@ def _layer_input_added(model: Bert, layer: int) -> None:
     override(changed, "forward", forward)
 
 
+def _bias_again(model: Bert, layer: int) -> None:
+    """Add the bias of the preceding product once more before the norm."""
+    own = model.layer(layer).attention.output
+    override(own.LayerNorm, "add", lambda x, skip: x + own.dense.bias + skip)
+
+
 def _pre_norm(model: Bert, layer: int) -> None:
     """Let attention read its normalized input, while its residual adds the input unchanged."""
     own, norm = model.layer(layer).attention.self, _first(model, layer)
@@ -165,6 +171,7 @@ _OTHERS: tuple[tuple[str, Callable[[Bert, int], None], tuple[str, ...], Suits], 
     ("norm-shared", _shared, (SECOND,), _two_norms),
     ("residual-after-norm", _residual_after_norm, (FIRST,), always),
     ("residual-from-layer-input", _residual_from_layer_input, (SECOND,), always),
+    ("sublayer-bias-twice", _bias_again, (FIRST,), always),
     ("layer-input-added", _layer_input_added, (SECOND,), always),
     ("pre-norm", _pre_norm, tuple(f"attention.self.{n}" for n in ("query", "key", "value")), always),
 )

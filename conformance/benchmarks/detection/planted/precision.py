@@ -34,15 +34,15 @@ def _tf32(x: Tensor) -> Tensor:
     return torch.ldexp(torch.round(mantissa * 2**11) / 2**11, exponent)
 
 
-def _int8(weight: Tensor) -> Tensor:
-    """Round to multiples of 1/127 of the tensor's largest magnitude."""
-    level = weight.abs().max() / 127
+def _integers(weight: Tensor, largest: int = 127) -> Tensor:
+    """Round to multiples of 1/`largest` of the tensor's largest magnitude."""
+    level = weight.abs().max() / largest
     return torch.round(weight / level) * level
 
 
-def _int8_rows(weight: Tensor) -> Tensor:
-    """Round to multiples of 1/127 of the largest magnitude of each output feature."""
-    level = weight.abs().amax(-1, keepdim=True) / 127
+def _integers_by_row(weight: Tensor, largest: int = 127) -> Tensor:
+    """Round to multiples of 1/`largest` of the largest magnitude of each output feature."""
+    level = weight.abs().amax(-1, keepdim=True) / largest
     return torch.round(weight / level) * level
 
 
@@ -76,7 +76,7 @@ def _dynamic(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     low, high = x.min().clamp(max=0), x.max().clamp(min=0)
     level = (high - low) / 255
     zero = torch.round(-low / level)
-    return F.linear((torch.clamp(torch.round(x / level) + zero, 0, 255) - zero) * level, _int8(weight), bias)
+    return F.linear((torch.clamp(torch.round(x / level) + zero, 0, 255) - zero) * level, _integers(weight), bias)
 
 
 def _inputs_in_float8(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -112,20 +112,23 @@ _PRODUCTS: dict[str, Product] = {
     "precision-bfloat16": _in(torch.bfloat16),
     "precision-float16": _in(torch.float16),
     "precision-tf32": lambda x, weight, bias: F.linear(_tf32(x), _tf32(weight), bias),
-    "precision-int8-channel": lambda x, weight, bias: F.linear(x, _int8_rows(weight), bias),
+    "precision-int8-channel": lambda x, weight, bias: F.linear(x, _integers_by_row(weight), bias),
     "precision-int8-block": lambda x, weight, bias: F.linear(x, _blocks(weight, 32, _q8_0), bias),
     "precision-int4-block": lambda x, weight, bias: F.linear(x, _blocks(weight, 32, _q4_0), bias),
     "precision-nf4-block": lambda x, weight, bias: F.linear(x, _blocks(weight, 64, _nf4), bias),
     "precision-float8": lambda x, weight, bias: F.linear(x, _float8(weight), bias),
+    "precision-int4": lambda x, weight, bias: F.linear(x, _integers(weight, 7), bias),
+    "precision-int4-channel": lambda x, weight, bias: F.linear(x, _integers_by_row(weight, 7), bias),
+    "weight-pairs-exchanged": lambda x, weight, bias: F.linear(x, weight.view(len(weight), -1, 2).flip(-1).flatten(-2), bias),
     "precision-int8-dynamic": _dynamic,
     "precision-float8-inputs": _inputs_in_float8,
-    "precision-int8-inputs": lambda x, weight, bias: F.linear(_int8(x), weight, bias),
+    "precision-int8-inputs": lambda x, weight, bias: F.linear(_integers(x), weight, bias),
     "inputs-last-unread": _without_last,
     "weight-two-of-four": lambda x, weight, bias: F.linear(x, _two_of_four(weight), bias),
     "weight-pruned": lambda x, weight, bias: F.linear(x, _pruned(weight), bias),
     "accumulated-float16": _of_four_parts(torch.float16),
     "accumulated-bfloat16": _of_four_parts(torch.bfloat16),
-    "precision-int8": lambda x, weight, bias: F.linear(x, _int8(weight), bias),
+    "precision-int8": lambda x, weight, bias: F.linear(x, _integers(weight), bias),
 }
 
 

@@ -65,6 +65,15 @@ def _read_by_part(model: Bert, layer: int) -> None:
         _set_projection(own, name, w, b)
 
 
+def _rows_in_turn(model: Bert, layer: int) -> None:
+    """Read parameters fused with row i of query, key and value in turn as if all of query came first, then key, then value."""
+    own = model.layer(layer).attention.self
+    weights, biases = zip(*(_projection(own, name) for name in (QUERY, KEY, VALUE)), strict=True)
+    weight, bias = torch.stack(weights, 1).flatten(0, 1), torch.stack(biases, 1).flatten()
+    for name, w, b in zip((QUERY, KEY, VALUE), weight.chunk(3), bias.chunk(3), strict=True):
+        _set_projection(own, name, w, b)
+
+
 def _product_scaled(model: Bert) -> None:
     """Compute x (E/√H)ᵀ + b in the decoder."""
     assert model.cls.predictions
@@ -202,6 +211,7 @@ PLANTS = (
     _exchanged("qkv-rotated", {QUERY: KEY, KEY: VALUE, VALUE: QUERY}),
     *(_exchanged(f"{a}-from-{b}", {a: b}) for a, b in permutations((QUERY, KEY, VALUE), 2)),
     in_layer("qkv-interleaved-file", _read_by_part, *(f"attention.self.{n}" for n in (QUERY, KEY, VALUE)), suits=many_heads),
+    in_layer("qkv-interleaved-rows", _rows_in_turn, *(f"attention.self.{n}" for n in (QUERY, KEY, VALUE))),
     in_layer("qkv-interleaved", _interleaved, *(f"attention.self.{n}" for n in (QUERY, KEY, VALUE)), suits=many_heads),
     *(in_layer(name, install, step) for name, install, step in _LAYERED),
     in_place("product-scaled", _product_scaled, "cls.predictions.decoder", suits=masked_lm),

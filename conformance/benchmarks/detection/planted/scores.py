@@ -34,6 +34,10 @@ def _capped(model: Bert, layer: int) -> None:
     after(_own(model, layer).scores, lambda s: 5.0 * (s / 5.0).tanh())
 
 
+def _reshaped(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    return query, key.reshape(*key.shape[:2], key.shape[3], key.shape[2]).transpose(-1, -2)
+
+
 def _cosine(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     return 10.0 * F.normalize(query, dim=-1), F.normalize(key, dim=-1)
 
@@ -54,6 +58,16 @@ def _by_blocks(scores: Tensor, mask: Tensor) -> Tensor:
     tiles = torch.split(_masked(scores, mask), TILE, -1)
     every = torch.cat([tile.softmax(-1) for tile in tiles], -1) / len(tiles)
     return every * mask[:, None, None, :].to(scores.dtype)
+
+
+def _not_rescaled(scores: Tensor, mask: Tensor) -> Tensor:
+    """Let each four keys keep the largest score up to them."""
+    found, largest = [], torch.full_like(scores[..., :1], -torch.inf)
+    for tile in torch.split(_masked(scores, mask), TILE, -1):
+        largest = torch.maximum(largest, tile.amax(-1, keepdim=True))
+        found.append((tile - largest).exp())
+    weights = torch.cat(found, -1) * mask[:, None, None, :].to(scores.dtype)
+    return weights / weights.sum(-1, keepdim=True)
 
 
 def _guarded(scores: Tensor, mask: Tensor) -> Tensor:
@@ -82,6 +96,19 @@ def _windowed(scores: Tensor, mask: Tensor) -> Tensor:
     return found.tril(3).triu(-3)
 
 
+def _by_segment(model: Bert, layer: int) -> None:
+    """Hide the keys of another token type."""
+    types: list[Tensor] = []
+    model.embeddings.register_forward_pre_hook(lambda _, inputs: types.append(inputs[0].types))
+
+    def forward(scores: Tensor, mask: Tensor) -> Tensor:
+        own = types[-1]
+        keys = (mask[:, None, None, :] == 1) & (own[:, None, :, None] == own[:, None, None, :])
+        return hidden_keys(scores, keys).softmax(-1)
+
+    override(_own(model, layer).probs, "forward", forward)
+
+
 def _unread(model: Bert, layer: int) -> None:
     """Leave out the last four keys."""
     context = _own(model, layer).context
@@ -96,11 +123,14 @@ def _softmax(name: str, wrong: Callable[[Tensor, Tensor], Tensor], dtypes: tuple
 PLANTS = (
     in_layer("scores-capped", _capped, SCORES),
     _product("scores-cosine", _cosine),
+    _product("keys-reshaped", _reshaped),
     _product("scores-of-keys", lambda query, key: (key, key)),
     _product("scores-of-queries", lambda query, key: (query, query)),
     in_layer("heads-share-keys", _shared, SCORES, suits=lambda a: a.num_attention_heads > 2 and a.num_attention_heads % 2 == 0),
+    in_layer("mask-by-segment", _by_segment, PROBS, suits=lambda a: a.type_vocab_size > 1),
     in_layer("keys-last-unread", _unread, CONTEXT),
     _softmax("softmax-by-blocks", _by_blocks),
+    _softmax("softmax-not-rescaled", _not_rescaled),
     _softmax("softmax-denominator-epsilon", _guarded),
     _softmax("softmax-unnormalised", _divided_coarsely, ("float64", "float32")),  # In half formats it is about one rounding.
     _softmax("probabilities-rounded", _rounded, ("float64", "float32")),  # Shorter formats round the levels themselves.
