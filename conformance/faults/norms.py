@@ -182,8 +182,10 @@ def _bias_again(step: Step, place: FaultContext) -> Step | None:
     """Return the norm of the sum with the bias of the sub-layer's last product added once more."""
     if len(step.parents) != 2:
         return None
-    name = step.site.activation.parents[0]
-    bias = place.network.site(name).parameters.get("bias") if name in place.network.table else None
+    table, name = place.network.table, step.site.activation.parents[0]
+    while name in table and table[name].kind == "copy":  # the dropout after the product
+        (name,) = table[name].parents
+    bias = place.network.site(name).parameters.get("bias") if name in table else None
     x, skip = step.parents
     return None if bias is None or bias.shape != x.shape[-1:] else step.again(parents=(x + bias, skip))
 

@@ -61,13 +61,14 @@ def _by_blocks(scores: Tensor, mask: Tensor) -> Tensor:
 
 
 def _not_rescaled(scores: Tensor, mask: Tensor) -> Tensor:
-    """Let each four keys keep the largest score up to them."""
-    found, largest = [], torch.full_like(scores[..., :1], -torch.inf)
-    for tile in torch.split(_masked(scores, mask), TILE, -1):
+    """Let each four keys keep the largest score up to them, in at least float32, and round once."""
+    wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    found, largest = [], torch.full_like(wide[..., :1], -torch.inf)
+    for tile in torch.split(_masked(wide, mask), TILE, -1):
         largest = torch.maximum(largest, tile.amax(-1, keepdim=True))
         found.append((tile - largest).exp())
-    weights = torch.cat(found, -1) * mask[:, None, None, :].to(scores.dtype)
-    return weights / weights.sum(-1, keepdim=True)
+    weights = torch.cat(found, -1) * mask[:, None, None, :].to(wide.dtype)
+    return (weights / weights.sum(-1, keepdim=True)).to(scores.dtype)
 
 
 def _guarded(scores: Tensor, mask: Tensor) -> Tensor:
