@@ -135,6 +135,25 @@ def _other_words(step: Step, seen: FitData) -> Fit | None:
     return Fit(Altered(step, lambda inner: inner.site.parameters["weight"][other]), int((other != ids).sum()))
 
 
+def _added_words(step: Step, seen: FitData) -> Fit | None:
+    """Return the look-up with another row of the table added to each token's own: for each id, the row nearest to the rest."""
+    table, ids = step.site.parameters["weight"], step.site.batch.input_ids
+    kept = seen.judged.any(-1)
+    found, first, which = np.unique(ids[kept], return_index=True, return_inverse=True)
+    left = seen.actual[kept][first] - table[found]
+    if not np.isfinite(left).all():
+        return None
+    squares = (table**2).sum(-1)
+    other = np.array([int((squares - 2.0 * table @ row).argmin()) for row in left])
+    value = np.array(step.value)
+    value[kept] += table[other[which.reshape(-1)]]
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        return arithmetic.storage.rounding_variance(altered.value)
+
+    return Fit(Altered(step, lambda _: value, slack), len(np.unique(other)))
+
+
 def _nearest(step: Step, seen: FitData, otherwise: Ids) -> Ids:
     """Return the index of the row of the table nearest to each token's embedding, (B, S); `otherwise` where it is not judged."""
     least, found = np.full(seen.actual.shape[:-1], np.inf), np.zeros(seen.actual.shape[:-1], np.int64)
@@ -213,6 +232,9 @@ FITTED = (
     Fitted("words-other", frozenset({"word_lookup"}), "the word embeddings are those of other ids", "constructed",
            _other_words, "another vocabulary, or ids that are changed before they are looked up",
            fix="Look up input_ids as they are given, and use the checkpoint's own vocabulary."),
+    Fitted("words-added", frozenset({"word_lookup"}), "the embedding of another id is added to each token's own", "constructed",
+           _added_words, "shards of the vocabulary, each of which also looks up the ids of the other shards, and a sum over them",
+           equation="y = E_i + E_j", fix="Set each shard's result to zero for ids that belong to another shard, before the sum."),
     Fitted("tokens-zero", frozenset({"linear", "context", "norm"}),
            "it is zero at some tokens, the first of them at position {value}", "constructed", _zero_tokens,
            "a chunk, or the last partial chunk, that was never computed",

@@ -21,6 +21,7 @@ MENDED = (
     "last tile of keys unread",
     "mask of minus ten",
     "softmax in each tile",
+    "online softmax without rescaling",
     "mask and window after the softmax",
     "GELU clipped at four",
     "tanh GELU, clipped",

@@ -245,6 +245,7 @@ SHOWN: Mapping[str, str] = {
     "logits-suppressed": "the masked-LM logits of the first four ids are −10000",
     "logits-log-softmax": "log-softmax of the next-sentence logits",
     "positions-scaled": "position s is halfway between rows where s is odd, and row s / 2 elsewhere",
+    "words-added": "row V/2 is added to the words below it, row 0 to the others",
     "positions-over-batch": "row b begins where row b − 1 ends, clipped to the table",
     "norm-repeated": "LayerNorm(LayerNorm(x)) of the embeddings, with the same γ and β",
     "token-type-zero-added": "the embedding of token type 0 is added once more, to all tokens",

@@ -195,6 +195,18 @@ def _interpolated(model: Bert) -> None:
     override(lookup, "forward", forward)
 
 
+def _shards_added(model: Bert) -> None:
+    """Look up each id in both halves of the table, as id 0 of the half that does not have it, and add."""
+    lookup = model.embeddings.word_embeddings
+
+    def forward(inputs: Inputs) -> Tensor:
+        half, ids = len(lookup.weight) // 2, inputs.ids
+        lower = lookup.weight[torch.where(ids < half, ids, 0)]
+        return lower + lookup.weight[torch.where(ids < half, half, ids)]
+
+    override(lookup, "forward", forward)
+
+
 def _repeated(model: Bert) -> None:
     """Apply the embeddings' norm to its own result."""
     norm = model.embeddings.LayerNorm
@@ -209,6 +221,7 @@ def _first_type(model: Bert) -> None:
 
 
 PLANTS = (
+    in_place("words-added", _shards_added, WORDS),
     in_place("norm-repeated", _repeated, "embeddings.dropout", suits=lambda a: a.embedding_norm),
     Plant("token-type-zero-added", lambda model, _: _first_type(model), False, _of_sum),
     in_place("positions-scaled", _interpolated, POSITIONS, suits=_is_learned),

@@ -1,6 +1,7 @@
 """The names that are right for each mistake of the fourth set, by the rule in its `hoped`; decided before the results were seen.
 
-Two names were added with the mistakes by which the catalogue was extended: `qkv-interleaved-rows` and `weight-pairs-exchanged`.
+Three names were added or changed with the mistakes by which the catalogue was extended: `words-added`, `qkv-interleaved-rows` and
+`weight-pairs-exchanged`.
 `parameters-other` is right for a mistake that changes parameters alone.
 """
 
@@ -17,7 +18,7 @@ RIGHT: Mapping[str, tuple[str, ...]] = {
     "types left at zero": ("token-types-ignored",),
     "type 0 added in advance": ("token-type-zero-added",),
     "words times the root of the width": ("word-embeddings-scaled",),
-    "shards of words without their mask": ("words-of-shards-added",),
+    "shards of words without their mask": ("words-added",),
     "positions after the norm": ("positions-after-norm",),
     "sum without types": ("token-types-missing",),
     "dropout's factor without dropout": ("dropout-scaled",),

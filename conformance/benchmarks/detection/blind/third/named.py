@@ -70,7 +70,7 @@ RIGHT: Mapping[str, tuple[str, ...]] = {
     "diagonal masked": ("mask-diagonal", "mask-by-query"),
     "first layer causal": ("mask-causal",),
     "softmax in each tile": ("softmax-by-blocks",),
-    "online softmax without rescaling": (),
+    "online softmax without rescaling": ("softmax-not-rescaled",),
     "first key always open": ("mask-other",),
     "mask and window after the softmax": ("mask-window-after-softmax",),
     "no mask in later layers": ("mask-ignored",),
