@@ -61,10 +61,9 @@ def _counted(step: Step) -> Ids:
 
 
 def _continued(step: Step) -> Ids:
-    """Return positions counted over the whole batch, up to the end of the table, (B, S)."""
+    """Return positions counted over the whole batch, (B, S)."""
     batch = step.site.batch
-    counted = np.arange(batch.size)[:, None] * batch.length + _counted(step)
-    return np.asarray(np.minimum(counted, len(step.site.parameters["weight"]) - 1), np.int64)
+    return np.asarray(np.arange(batch.size)[:, None] * batch.length + _counted(step), np.int64)
 
 
 def _restarted(step: Step) -> Ids:

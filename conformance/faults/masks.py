@@ -138,8 +138,11 @@ def _causal(s: Array, keys: Mask) -> Array:
 
 
 def _without_itself(step: Step, _: FaultContext) -> Step | None:
-    """Return the softmax in which no token attends to itself; where no key is left, the probabilities are uniform."""
-    if not of_tokens(step):
+    """Return the softmax in which no token attends to itself; where no key is left, the probabilities are uniform.
+
+    In a decoder this is `mask-causal-strict`.
+    """
+    if not of_tokens(step) or step.site.activation.causal:
         return None
     length = step.parents[0].shape[-1]
     keys = keys_of(step) & ~np.eye(length, dtype=np.bool_)
@@ -150,7 +153,7 @@ def _without_itself(step: Step, _: FaultContext) -> Step | None:
 def _within_segment(step: Step, _: FaultContext) -> Step | None:
     """Return the softmax over the keys of the query's token type; where no key is left, the probabilities are uniform."""
     types = step.site.batch.types
-    if not of_tokens(step) or (types == types[:, :1]).all():
+    if not of_tokens(step) or step.site.activation.causal or (types == types[:, :1]).all():
         return None
     keys = keys_of(step) & (types[:, None, :, None] == types[:, None, None, :])
     some = keys.any(-1, keepdims=True)

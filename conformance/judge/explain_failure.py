@@ -133,8 +133,10 @@ def _with_rows(
     called = max(failing.detected, key=lambda f: abs(f.z))
     moved = next(d.changed for d in near if (d.fault.name, d.step) == (called.name, called.step))
     residual = found[0][1].actual - found[0][1].segment.value
-    compared = [(local.hypothesis, problem.noise) for local, problem in found if local.passes or local.fails_by_filters_alone]
-    nlls = dict(zip((h for h, _ in compared), row_nlls(residual, moved, [noise for _, noise in compared], draws), strict=True))
+    compared = [(local, problem.noise) for local, problem in found if local.passes or local.fails_by_filters_alone]
+    fails = [not local.passes for local, _ in compared]
+    found_nlls = row_nlls(residual, moved, [noise for _, noise in compared], fails, draws)
+    nlls = dict(zip((local.hypothesis for local, _ in compared), found_nlls, strict=True))
     return [(replace(local, row_nll=nlls.get(local.hypothesis, 0.0)), problem) for local, problem in found]
 
 

@@ -25,22 +25,26 @@ from conformance.numerics.formats import Array
 ROWS = 16  # The most rows that are looked at; each costs one propagation through the segment.
 
 
-def row_nlls(residual: Array, moved: Array, noises: Sequence[Noise], draws: int) -> list[float]:
+def row_nlls(residual: Array, moved: Array, noises: Sequence[Noise], fails: Sequence[bool], draws: int) -> list[float]:
     """Return −ln of the likelihood of the rows' projections under each hypothesis, in nats, up to a common constant.
 
     Args:
         residual: the candidate's array minus the oracle's, (..., n).
         moved: the effect d of the mistake, of the same shape.
         noises: the noise under each hypothesis, the tightest first; a deterministic bound b counts as a variance b²/3.
+        fails: whether the mistake's filter fails under each hypothesis; the hypothesis then includes the mistake, whose effect is
+            subtracted with the amplitude <e, d>/<d, d>.
         draws: the number of independent draws of noise.
     """
     weights, rows = noises[0].precision * moved, _rows(noises[0].judged)
+    corrected = residual - float(np.vdot(weights, residual)) / float(np.vdot(weights, moved)) * moved
     found = np.zeros((len(noises), len(rows)))
     for number, row in enumerate(rows):
         direction = np.zeros_like(weights)
         direction[row] = weights[row]
-        squared = float(np.vdot(direction, residual)) ** 2
-        for which, noise in enumerate(noises):
+        with_mistake, without = (float(np.vdot(direction, e)) ** 2 for e in (corrected, residual))
+        for which, (noise, failing) in enumerate(zip(noises, fails, strict=True)):
+            squared = with_mistake if failing else without
             random, bound = noise.projected(direction)
             variance = random + bound**2 / 3.0
             if variance > 0.0:

@@ -154,6 +154,8 @@ def test_philox_normals_are_normal_and_exact_in_bfloat16() -> None:
     assert (FORMATS["bfloat16"].round(x) == x).all()
 
 
+# 1e-6 beside a sum of at least 1 is less than a rounding of a half-precision format.
+BELOW_HALF = {"softmax-denominator-epsilon"}
 WEIGHTS = {"weights-bfloat16", "weights-float16"}  # Generated weights are exact in both formats.
 
 
@@ -166,7 +168,8 @@ def test_every_fault_is_separable_on_one_of_the_generated_goldens(dtype: str) ->
             best[p.fault] = max(p.best, best.get(p.fault, 0.0))
     promised = {f.name for f in CATALOGUE if dtype == "float32" or not f.late} - WEIGHTS
     assert sorted(promised - set(best)) == []
-    assert sorted(fault for fault, z in best.items() if z < 12.0) == []
+    hidden: set[str] = set() if dtype == "float32" else BELOW_HALF
+    assert {fault for fault, z in best.items() if z < 12.0} == hidden
 
 
 def test_rounding_of_weights_to_half_precision_is_separable_on_the_trained_network() -> None:

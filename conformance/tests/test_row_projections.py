@@ -26,8 +26,8 @@ def _noise(shared: float) -> Noise:
 
 
 def _evidence(residual: Array) -> float:
-    """Return the evidence, in nats, for errors that are shared by a row over errors that are not."""
-    apart, shared = row_nlls(residual, MOVED, [_noise(0.0), _noise(SHARED)], ROWS)
+    """Return the evidence, in nats, for errors that are shared by a row over a mistake without them."""
+    apart, shared = row_nlls(residual, MOVED, [_noise(0.0), _noise(SHARED)], [True, False], ROWS)
     return apart - shared
 
 
@@ -39,8 +39,8 @@ def test_errors_shared_by_a_row_are_likelier_under_the_arithmetic_that_has_them(
 
 def test_a_mistake_of_the_same_total_size_is_likelier_under_the_arithmetic_without_them() -> None:
     rng = np.random.default_rng(0)
-    residual = rng.normal(size=(ROWS, WIDTH)) + 0.2  # z = 0.2 · √(64 · 32) = 9: it would fail a filter.
-    assert _evidence(residual) < -30.0
+    for size in (0.2, 1.0):  # z = size · √(64 · 32), from 9: it fails a filter.
+        assert _evidence(rng.normal(size=(ROWS, WIDTH)) + size) < -30.0
 
 
 @pytest.mark.parametrize(("architecture", "dtype"), [("bert", "float16"), ("sinusoidal", "bfloat16")])
