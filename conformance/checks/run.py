@@ -163,7 +163,7 @@ def _together(terminations: Mapping[str, Termination], verdicts: Sequence[Verdic
     if worst.outcome != "pass":
         where = f"batch {batch}: " if len(terminations) > 1 else ""
         others = sum(e.outcome == worst.outcome for e in terminations.values()) - 1
-        more = f" (and {others} more batches)" if others else ""
+        more = f" (and {others} more batch{'es' * (others > 1)})" if others else ""
         return replace(worst, reason=f"{where}{_static_shape(terminations, batches)}{worst.reason}{more}")
     failed = [v for v in verdicts if v.outcome == "fail"]
     if failed:

@@ -109,7 +109,7 @@ def _target(name: str, rows: Mapping[str, Activation], architecture: Architectur
         return heads[0]
     if plain not in rows:
         close = get_close_matches(plain, _known(rows), 1)
-        hint = f"; did you mean {close[0]}?" if close else ""
+        hint = f"; did you mean {close[0]}?" if close else "."
         raise UsageError(
             f"there is no output {name!r} of this checkpoint{hint} Known are last_hidden_state, pooler_output, embedding, logits "
             "and the names of activations (bert-conformance trace prints them)"

@@ -10,7 +10,7 @@ from conformance.numerics.formats import Array
 from conformance.oracle import Step
 
 LEVELS = (255, 256, 127, 128)  # Those of eight bits, with and without a sign.
-QUERIES = 8  # The number of queries on which the number of unread keys is determined.
+QUERIES = 8  # A limit of the time only: a wrong number of unread keys leaves a residual that the judge does not accept.
 
 
 def _left(seen: FitData, value: Array) -> float:

@@ -16,10 +16,11 @@ from conformance.oracle.linear import Linear
 Variant = tuple[Array, Array | float, float]  # A result, the variance of its ties, and the number that distinguishes it.
 
 MOST_ROWS, MOST_WEIGHTS = 64, 2**20  # Limits of searches, which then take at most seconds.
-_LEVELS = 127.0
-_TIE = 2.0**-20  # A quotient within this distance of a tie, relative to it, may be rounded either way.
+_LEVELS = 127.0  # the largest magnitude of a symmetric signed byte
+_UNIT = FORMATS["float32"].unit_roundoff
+_TIE = 8.0 * _UNIT  # A quotient this near to a tie, relative to it, may be rounded either way: up to four roundings on each side.
 _PARTS = (2, 4, 8, 16)  # The usual numbers of splits of a sum.
-_LEAST = 3  # The least number of rows in which a constant result is no coincidence.
+_LEAST = 3  # The least number of rows for which a constant, or a fit of one number to a product, can be refuted by another row.
 _SHARES, _BESIDE = 100, 4  # Shares are whole percents; the magnitudes next to the nearest one are tried as well.
 
 
@@ -131,7 +132,8 @@ def _partial_sums(storage: Format, step: Step, seen: FitData) -> Fit | None:
                 total, size = x @ w.T, np.abs(x) @ np.abs(w).T
                 unit = storage.ulp(total)
                 quotient = total / unit
-                near = np.abs(quotient - np.floor(quotient) - 0.5) <= _TIE * size / unit
+                sum_error = x.shape[-1] * _UNIT * size  # γ_n |x||w| (Higham 2002, equation 3.5), for a sum of n terms in float32
+                near = np.abs(quotient - np.floor(quotient) - 0.5) <= sum_error / unit
                 value, ties = value + storage.round(total), ties + np.where(near, unit**2, 0.0)
             yield value, ties, float(parts)
 

@@ -13,9 +13,10 @@ from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.bilinear import merge_heads, split_heads
 
-CAPS = 2.0 ** np.arange(0.0, 10.0, 0.25)  # Multiples of the largest score from which the cap is estimated.
+# Starting values, as multiples of the largest score, on which the estimate does not depend; beyond them tanh(s / c) c is nearly s.
+CAPS = 2.0 ** np.arange(0.0, 10.0, 0.25)
 _LEAST_NORM = 1e-12  # The eps of torch.nn.functional.normalize.
-ROUNDS = 20  # The most Gauss–Newton steps; a few suffice.
+ROUNDS = 20  # A limit of the time only: a fit that has not converged leaves a residual that the judge does not accept.
 
 
 def _left(seen: FitData, value: Array) -> float:

@@ -38,6 +38,7 @@ from conformance.numerics.formats import Array, Captured, Format, Single
 from conformance.oracle import Network
 
 ANATOMIES = 8  # how many unexplained residuals are described; each costs some hundred passes over the activation
+# Four arrays (B, S, H) in float64, whatever the number of layers.
 _HELD = frozenset({"embeddings.dropout", *(f"encoder.layer.0.attention.self.{n}" for n in ("query", "key", "value"))})
 _GIVEN = "not judged: the steps that follow are judged from it"
 _NONE_JUDGED = "no element of it is judged: a sentence is read off its first token, and every first token is padding"

@@ -3,7 +3,8 @@
 An error that the elements of a row share, such as that of a LayerNorm's inverse root rounded to a half format, hardly changes the
 RMS, but the filter of a mistake with the same effect sums it over the row. The elementwise likelihood (`Local.nll`) cannot
 distinguish such an arithmetic from a mistake under a tighter one; the signs of the rows' projections can: a mistake moves all rows
-in one direction, while rounding moves each row in its own.
+in one direction, while rounding moves each row in its own. Hence the pair of the tighter arithmetic and the mistake, whose effect
+is subtracted, is compared with the wider arithmetic and no mistake.
 
 Let d be the effect of the mistake and w the inverse variances under the tightest hypothesis. The statistic of row r is
 
@@ -11,7 +12,8 @@ Let d be the effect of the mistake and w the inverse variances under the tightes
 
 with the variance V_r under a hypothesis, all correlations included. Up to a constant, −ln of the likelihood of t_r, taken as
 normal, is t_r²/(2 V_r) + ½ ln V_r. Its mean over the rows times the number of independent draws is a power at most 1 of the
-likelihood.
+likelihood. The mean over any rows is such a power; over n rows its standard deviation is √(1/2n) nats a draw under the right
+hypothesis, since the variance of χ²₁/2 is 1/2.
 """
 
 from collections.abc import Sequence
@@ -19,10 +21,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from conformance.judge.noise import Noise
-from conformance.judge.selection import Mask
+from conformance.judge.selection import Mask, zeroed
 from conformance.numerics.formats import Array
 
-ROWS = 16  # The most rows that are looked at; each costs one propagation through the segment.
+ROWS = 16  # The most rows that are looked at, which limits the cost: one propagation through the segment each.
 
 
 def row_nlls(residual: Array, moved: Array, noises: Sequence[Noise], fails: Sequence[bool], draws: int) -> list[float]:
@@ -36,7 +38,8 @@ def row_nlls(residual: Array, moved: Array, noises: Sequence[Noise], fails: Sequ
             subtracted with the amplitude <e, d>/<d, d>.
         draws: the number of independent draws of noise.
     """
-    weights, rows = noises[0].precision * moved, _rows(noises[0].judged)
+    judged = noises[0].judged
+    weights, rows, residual = noises[0].precision * moved, _rows(judged), zeroed(residual, judged)
     corrected = residual - float(np.vdot(weights, residual)) / float(np.vdot(weights, moved)) * moved
     found = np.zeros((len(noises), len(rows)))
     for number, row in enumerate(rows):
@@ -53,7 +56,7 @@ def row_nlls(residual: Array, moved: Array, noises: Sequence[Noise], fails: Sequ
 
 
 def _rows(judged: Mask) -> list[tuple[int, ...]]:
-    """Return the indices of up to `ROWS` rows with a judged element, evenly spread."""
-    rows = np.argwhere(judged.any(-1))
+    """Return the indices of up to `ROWS` rows with a judged element, evenly spread; a scalar is one row."""
+    rows = np.argwhere(judged.any(-1) if judged.ndim else judged)
     some = np.linspace(0, len(rows) - 1, min(ROWS, len(rows))).astype(np.int64)
     return [tuple(int(i) for i in row) for row in rows[some]]

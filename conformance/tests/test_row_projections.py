@@ -1,4 +1,4 @@
-"""Evidence of rows: an error shared by a row is told from a mistake that moves all rows alike, where steps are hidden."""
+"""Evidence of rows: an error shared by a row is distinguished from a mistake that moves all rows alike, where steps are hidden."""
 
 import numpy as np
 import pytest
@@ -41,6 +41,20 @@ def test_a_mistake_of_the_same_total_size_is_likelier_under_the_arithmetic_witho
     rng = np.random.default_rng(0)
     for size in (0.2, 1.0):  # z = size · √(64 · 32), from 9: it fails a filter.
         assert _evidence(rng.normal(size=(ROWS, WIDTH)) + size) < -30.0
+
+
+def test_elements_that_are_not_judged_may_be_anything() -> None:
+    residual = np.ones((ROWS, WIDTH))
+    padded = np.where(np.arange(ROWS)[:, None] < ROWS // 2, residual, np.nan)
+    noise = _noise(0.0)
+    judged = Noise(noise.sigma, 0.0, np.isfinite(padded), noise.projected)
+    (expected,), (actual,) = (row_nlls(x, MOVED, [judged], [True], 1) for x in (residual, padded))
+    assert actual == expected
+
+
+def test_a_scalar_such_as_a_loss_is_one_row() -> None:
+    noise = Noise(np.ones(()), 0.0, np.ones((), np.bool_), lambda w: (float(w**2), 0.0))
+    assert row_nlls(np.array(3.0), np.ones(()), [noise], [False], 2) == [9.0]
 
 
 @pytest.mark.parametrize(("architecture", "dtype"), [("bert", "float16"), ("sinusoidal", "bfloat16")])

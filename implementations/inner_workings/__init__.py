@@ -10,6 +10,9 @@ Every tensor reports its shape to a listener when it is computed:
 `candidate` registers the network.
 """
 
+from typing import Any
+from warnings import warn
+
 from implementations.inner_workings.attention import BertAttention, BertSelfAttention, BertSelfOutput
 from implementations.inner_workings.candidate import inner_workings
 from implementations.inner_workings.classification import BertForSequenceClassification, Classified, classification_loss
@@ -43,3 +46,11 @@ __all__ = [
     "reported",
     "shape_log",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Return `shape_log` for its former name `telling`, which is kept for one release."""
+    if name == "telling":
+        warn("implementations.inner_workings.telling is now shape_log", DeprecationWarning, stacklevel=2)
+        return shape_log
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
