@@ -28,7 +28,7 @@ from conformance.checks.session import ability
 from conformance.checks.training import random_numbers_from
 from conformance.errors import NotApplicable
 from conformance.goldens.golden import Golden
-from conformance.judge.statistics import share
+from conformance.judge.thresholds import share
 from conformance.model.architecture import Architecture
 from conformance.model.batch import IGNORED_LABEL, Batch
 from conformance.model.training import Training

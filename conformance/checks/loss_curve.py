@@ -21,7 +21,7 @@ from conformance.errors import CandidateError, NotApplicable
 from conformance.goldens.manifest import SMALL
 from conformance.judge.cache import expected_losses
 from conformance.judge.loss_curve import Expected, TrainedLoss, threshold
-from conformance.judge.statistics import share
+from conformance.judge.thresholds import share
 from conformance.model.training import FOLLOWED, at
 from conformance.numerics.formats import Array
 from conformance.oracle import Network

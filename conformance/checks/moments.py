@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from conformance.errors import CandidateError, NotApplicable
-from conformance.judge.statistics import max_threshold, share
+from conformance.judge.thresholds import max_threshold, share
 from conformance.judge.validate import accepted_array
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint, rounded_weights

@@ -19,7 +19,7 @@ from conformance.errors import CandidateError
 from conformance.goldens.custom_golden import golden_of
 from conformance.goldens.golden import Golden
 from conformance.judge.reference import reference
-from conformance.judge.statistics import max_threshold, share
+from conformance.judge.thresholds import max_threshold, share
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import modular
 from conformance.oracle import Network

@@ -19,7 +19,7 @@ from conformance.errors import ConformanceError, UsageError
 from conformance.goldens.custom_golden import open_golden
 from conformance.goldens.golden import Golden, stored_arrays
 from conformance.goldens.manifest import manifest
-from conformance.judge.statistics import FALSE_ALARM
+from conformance.judge.thresholds import FALSE_ALARM
 from conformance.model.digest import content_digest
 from conformance.numerics.devices import description, is_whole
 from conformance.numerics.machine import this_machine

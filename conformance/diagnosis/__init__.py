@@ -3,10 +3,10 @@
 The layers that a candidate hides are diagnosed as a black box too (`hidden_layers`).
 """
 
-from conformance.diagnosis.evidence import Diagnosis, FaultAttribution, RankedExplanation, Unseen
+from conformance.diagnosis.conclusions import Diagnosis, FaultAttribution, RankedExplanation, Unseen
+from conformance.diagnosis.diagnose_black_box import diagnose
 from conformance.diagnosis.outputs import OutputTable
 from conformance.diagnosis.pooling import POOLINGS
-from conformance.diagnosis.rank import diagnose
 from conformance.diagnosis.reading import read
 
 __all__ = ["POOLINGS", "Diagnosis", "FaultAttribution", "OutputTable", "RankedExplanation", "Unseen", "diagnose", "read"]

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.diagnosis.evidence import Unseen
+from conformance.diagnosis.conclusions import Unseen
 from conformance.diagnosis.fitting import Problem, right_value, wrong_value
 from conformance.diagnosis.judgement import JudgedForward
 from conformance.diagnosis.placements import EVERYWHERE, FaultPlacement, Forward
 from conformance.diagnosis.search_budget import RIGHT, SearchBudget
 from conformance.judge.filters import NUDGE, expected_z, is_detected, is_gross, largest_element, project
-from conformance.judge.statistics import SEPARABLE_Z, Limits
+from conformance.judge.thresholds import SEPARABLE_Z, Limits
 from conformance.numerics.formats import Array
 
 

@@ -13,12 +13,12 @@ from functools import partial
 import numpy as np
 
 from conformance.diagnosis.black_box import BlackBox, Output
-from conformance.diagnosis.case import BlackBoxCase, numbers
+from conformance.diagnosis.black_box_case import BlackBoxCase, numbers
 from conformance.diagnosis.detectability import Detectability, moved_by
+from conformance.diagnosis.diagnose_black_box import likeliest_arithmetic, ranked_trials
 from conformance.diagnosis.fitting import Fit, estimates
 from conformance.diagnosis.judgement import JudgedForward
 from conformance.diagnosis.printed import Known
-from conformance.diagnosis.rank import likeliest_arithmetic, ranked_trials
 from conformance.diagnosis.search_budget import SearchBudget
 from conformance.judge.cores import on_all_cores
 from conformance.judge.evidence import Explanation, FilterResult, Local

@@ -19,7 +19,7 @@ from conformance.diagnosis.black_box import PRINTED
 from conformance.diagnosis.placements import Forward
 from conformance.judge.cores import on_all_cores
 from conformance.judge.noise import Noise
-from conformance.judge.statistics import FALSE_ALARM, Limits
+from conformance.judge.thresholds import FALSE_ALARM, Limits
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property

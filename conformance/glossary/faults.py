@@ -7,7 +7,7 @@ from conformance.glossary.activations import rows, shape, step_equation
 from conformance.glossary.entry import Section
 from conformance.glossary.known_faults import Known, acts_at, known_faults
 from conformance.judge.detection_power import Power
-from conformance.judge.statistics import SEPARABLE_Z
+from conformance.judge.thresholds import SEPARABLE_Z
 
 VALUES = {"value": "VALUE", "right": "EXPECTED"}  # Placeholders for the numbers in a fault's sentence.
 

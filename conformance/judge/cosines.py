@@ -16,7 +16,7 @@ import numpy as np
 
 from conformance.judge.cores import cores, on_all_cores
 from conformance.judge.segment import Segment
-from conformance.judge.statistics import projection_threshold, share
+from conformance.judge.thresholds import projection_threshold, share
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle import Network

@@ -18,7 +18,7 @@ from conformance.judge.filters import expected
 from conformance.judge.noise import of_segment
 from conformance.judge.segment import Segment
 from conformance.judge.selection import judged_elements
-from conformance.judge.statistics import SEPARABLE_Z, max_threshold, share
+from conformance.judge.thresholds import SEPARABLE_Z, max_threshold, share
 from conformance.model.activations import parameter_shapes
 from conformance.model.checkpoint import rounded_weights
 from conformance.model.dropout import dropouts, rate_of

@@ -17,7 +17,7 @@ from conformance.judge.filters import project
 from conformance.judge.noise import of_segment
 from conformance.judge.segment import Segment
 from conformance.judge.selection import explained_elements
-from conformance.judge.statistics import SEPARABLE_Z
+from conformance.judge.thresholds import SEPARABLE_Z
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import hypotheses, modular
 from conformance.oracle import Network

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 
 from conformance.judge.selection import Mask
-from conformance.judge.statistics import BinomialCount, share
+from conformance.judge.thresholds import BinomialCount, share
 from conformance.model.activation import Activation
 from conformance.model.architecture import Architecture
 from conformance.model.dropout import rate_of, setting_of

@@ -29,7 +29,7 @@ from conformance.judge.evidence import Estimate, FilterResult
 from conformance.judge.fault_directions import Direction
 from conformance.judge.noise import Noise
 from conformance.judge.segment import Segment
-from conformance.judge.statistics import SEPARABLE_Z
+from conformance.judge.thresholds import SEPARABLE_Z
 from conformance.numerics.formats import Array
 
 # Convergence is quadratic near the solution. Far from it, each step triples the value under the root: 20 steps from 1e-9 to 1

@@ -21,7 +21,7 @@ from scipy.special import chdtr, chdtrc, ndtr, ndtri
 
 from conformance.judge.initial_distributions import Distribution, Mistakes, legal, usual_draws, usual_mistakes
 from conformance.judge.selection import Mask
-from conformance.judge.statistics import BinomialCount, share
+from conformance.judge.thresholds import BinomialCount, share
 from conformance.model.architecture import Architecture
 from conformance.model.initialization import WORDS, constant_of
 from conformance.numerics.formats import Array, Format

@@ -16,7 +16,7 @@ from conformance.errors import CandidateError, NotFiniteError
 from conformance.judge.cores import products_on_one_thread
 from conformance.judge.depth import SCREENED, Depth
 from conformance.judge.evidence import UNJUDGED, UNKNOWN, Local, Verdict
-from conformance.judge.explain_failure import HiddenLayers, exactly
+from conformance.judge.failing_activation import HiddenLayers, exactly
 from conformance.judge.global_error import GlobalError
 from conformance.judge.local_error import locally
 from conformance.judge.narrower_format import narrower_format
@@ -25,7 +25,7 @@ from conformance.judge.reference import accumulated_sigma
 from conformance.judge.residual_description import anatomy, sentences
 from conformance.judge.screen import screened_locally
 from conformance.judge.selection import independent_rows, judged_elements, zeroed
-from conformance.judge.statistics import rms_threshold, share
+from conformance.judge.thresholds import rms_threshold, share
 from conformance.judge.validate import accepted_array, known
 from conformance.model.activation import Activation
 from conformance.model.activations import outputs

@@ -8,13 +8,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from conformance.judge.evidence import Local
-from conformance.judge.explain_failure import HiddenLayers, explained
+from conformance.judge.failing_activation import HiddenLayers, explained
 from conformance.judge.fault_directions import Direction, looked_for
 from conformance.judge.global_error import GlobalError
 from conformance.judge.observation import Observation
 from conformance.judge.screen import STATISTICS, local_of
-from conformance.judge.statistics import Limits
 from conformance.judge.sweep import GrossEffects, Swept, filtered, swept
+from conformance.judge.thresholds import Limits
 from conformance.numerics.arithmetic import Hypothesis, as_captured
 
 

@@ -16,9 +16,9 @@ from conformance.judge.evidence import Local
 from conformance.judge.noise import of_segment
 from conformance.judge.observation import Observation
 from conformance.judge.selection import zeroed
-from conformance.judge.statistics import Limits, share
 from conformance.judge.sums import LocalSums
 from conformance.judge.sweep import GrossEffects, Swept, swept
+from conformance.judge.thresholds import Limits, share
 from conformance.numerics.accuracy import Accuracy
 from conformance.numerics.arithmetic import Hypothesis, hypotheses, still_needed
 from conformance.numerics.formats import Array

@@ -33,7 +33,7 @@ cost of fitted numbers (`Explanation.fitting`). If there is no mistake, the like
 probability of at most 1/r by Markov's inequality, since its mean is 1. (A likelihood that counts fewer independent elements than
 there are is a power below 1 of it, whose mean is at most 1 by Jensen's inequality.) α is the share of one statistic, and each
 mistake is one statistic. Hence a mistake in every layer cannot hide under a sigma that is far too large. An explanation is accepted
-if the remaining residual passes as that of a correct step would (`judge.explain`).
+if the remaining residual passes as that of a correct step would (`judge.explanation_search`).
 """
 
 import math

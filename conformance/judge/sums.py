@@ -8,7 +8,7 @@ from conformance.judge.error_distribution import ZERO, Histogram, counts
 from conformance.judge.evidence import Error
 from conformance.judge.noise import Noise
 from conformance.judge.selection import zeroed
-from conformance.judge.statistics import Limits
+from conformance.judge.thresholds import Limits
 from conformance.numerics.formats import Array, Captured
 from conformance.numerics.memo import cached_property
 

@@ -21,8 +21,8 @@ from conformance.judge.global_error import GlobalError
 from conformance.judge.noise import Noise, of_segment
 from conformance.judge.observation import Observation
 from conformance.judge.segment import Segment
-from conformance.judge.statistics import Limits
 from conformance.judge.sums import LocalSums
+from conformance.judge.thresholds import Limits
 from conformance.numerics.arithmetic import Hypothesis
 
 

@@ -17,7 +17,7 @@ from conformance.goldens.manifest import located
 from conformance.goldens.recipe import keeps_gradient
 from conformance.goldens.recipes import RECIPES
 from conformance.judge.segment import Segment
-from conformance.judge.statistics import max_threshold, share
+from conformance.judge.thresholds import max_threshold, share
 from conformance.model.digest import content_digest
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import Array

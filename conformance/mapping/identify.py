@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from conformance.judge.statistics import max_threshold, share
+from conformance.judge.thresholds import max_threshold, share
 from conformance.mapping.forward_pass import Operations
 from conformance.mapping.names import score
 from conformance.mapping.tensors import Source, Tensors

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from conformance.diagnosis.evidence import Diagnosis, RankedExplanation
+from conformance.diagnosis.conclusions import Diagnosis, RankedExplanation
 from conformance.diagnosis.pooling import POOLINGS
-from conformance.judge.statistics import SEPARABLE_Z
+from conformance.judge.thresholds import SEPARABLE_Z
 from conformance.report.document import Block, Document, Headline, Items, Lists, Paragraph
 
 _LISTED = 12  # maximum number of names in a list

@@ -14,8 +14,8 @@ from conformance.faults import BY_NAME
 from conformance.faults.fault import ignored
 from conformance.faults.fitted import FITTED
 from conformance.judge.depth import SCREENED
-from conformance.judge.places import phrases, ranged
-from conformance.judge.words import enumerated, figure, hard_coded
+from conformance.judge.number_words import enumerated, figure, hard_coded
+from conformance.judge.step_phrases import phrases, ranged
 from conformance.model.activations import LAYER
 from conformance.model.training import is_of_a_run, parameter_of, step_of
 from conformance.results.records import ActivationRecord, FaultRecord

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import chain
 
 from conformance.faults import BY_NAME, OF_SOME
-from conformance.judge.statistics import SEPARABLE_Z
+from conformance.judge.thresholds import SEPARABLE_Z
 from conformance.report.findings import Finding, cause, evidence, findings, sentence
 from conformance.results.merge import case_of
 from conformance.results.outcomes import ORDER, OUTCOME_TEXT

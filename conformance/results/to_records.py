@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from conformance.judge.error_distribution import ErrorDistribution
 from conformance.judge.evidence import Error, FilterResult, Verdict
-from conformance.judge.statistics import SEPARABLE_Z
+from conformance.judge.thresholds import SEPARABLE_Z
 from conformance.results.example import Example
 from conformance.results.outcomes import FAILING
 from conformance.results.records import (

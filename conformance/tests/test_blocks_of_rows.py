@@ -17,7 +17,7 @@ from conformance.judge.global_error import GlobalError
 from conformance.judge.local_error import locally
 from conformance.judge.noise import of_segment
 from conformance.judge.observation import Observation
-from conformance.judge.statistics import max_threshold
+from conformance.judge.thresholds import max_threshold
 from conformance.model.checkpoint import rounded_weights
 from conformance.numerics.arithmetic import hypotheses, modular
 from conformance.numerics.formats import FORMATS, Array, Captured

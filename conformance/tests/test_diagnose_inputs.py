@@ -11,7 +11,7 @@ from conformance import Batch, Checkpoint, golden_of
 from conformance.checks.trace import record
 from conformance.cli import main
 from conformance.diagnosis import POOLINGS, Diagnosis, diagnose
-from conformance.diagnosis.inputs import other_inputs
+from conformance.diagnosis.input_mistakes import other_inputs
 from conformance.diagnosis.pooling import in_question
 from conformance.goldens.discriminating import weights
 from conformance.model.tokenizer import tokenized

@@ -11,7 +11,7 @@ from conformance.cli import main
 from conformance.cli.progress import progress
 from conformance.diagnosis import Diagnosis, diagnose
 from conformance.diagnosis.black_box import BlackBox
-from conformance.diagnosis.case import VERIFIED, BlackBoxCase
+from conformance.diagnosis.black_box_case import VERIFIED, BlackBoxCase
 from conformance.diagnosis.outputs import OutputTable, resolved
 from conformance.diagnosis.placements import EVERYWHERE, SINGLE, FaultPlacement, Forward, placements
 from conformance.diagnosis.search import one

@@ -6,7 +6,7 @@ import pytest
 
 from conformance.checks.catalogue import CHECKS
 from conformance.cli import main
-from conformance.diagnosis.inputs import MISTAKES
+from conformance.diagnosis.input_mistakes import MISTAKES
 from conformance.errors import UnknownNameError
 from conformance.glossary.index import GROUPS, entries, summaries
 from conformance.glossary.known_faults import known_faults

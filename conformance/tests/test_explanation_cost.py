@@ -10,8 +10,8 @@ from conformance.benchmarks.detection.bert import Bert, Candidate
 from conformance.benchmarks.detection.rewritten import places
 from conformance.benchmarks.detection.steps import tanh_gelu
 from conformance.benchmarks.training.loops import WRONG
-from conformance.diagnosis import case as black_box
-from conformance.judge import explain, observation
+from conformance.diagnosis import black_box_case
+from conformance.judge import explanation_search, observation
 from conformance.results.result import Result
 from conformance.tests.test_hidden_layers import EPSILON, named
 
@@ -36,13 +36,13 @@ def _counted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[tu
 
 
 def test_no_parameter_is_fitted_where_a_mistake_without_a_parameter_explains_the_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    fits = _counted(monkeypatch, explain, "fitted")
+    fits = _counted(monkeypatch, explanation_search, "fitted")
     assert named(_outputs_of_layers(TANH_GELU))
     assert not fits
 
 
 def test_the_explanation_of_one_step_is_tried_first_on_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    searches = _counted(monkeypatch, explain, "_smallest")
+    searches = _counted(monkeypatch, explanation_search, "_smallest")
     result = check(WRONG["epsilon in the root"].loop.candidate, "tiny", check="optimizer-step")
     assert [finding.name for finding in result.findings] == ["adam-epsilon-in-root"]
     wide = [candidates for _, candidates, _ in searches if len({c.fault.name for c in candidates}) > 1]
@@ -68,14 +68,14 @@ def test_pairs_are_not_searched_where_no_mistake_explains_a_third_of_a_small_err
         weight[::2] *= 1.01
         weight[::3] *= 0.99
 
-    pairs = _counted(monkeypatch, black_box, "more")
+    pairs = _counted(monkeypatch, black_box_case, "more")
     result = check(Candidate((noisy,), exposes="encoder.layer.1.output.LayerNorm".__eq__))
     assert [finding.name for finding in result.findings] == [None]
     assert not pairs
 
 
 def test_a_gross_mistake_is_not_tried_where_a_wider_arithmetic_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    searches = _counted(monkeypatch, explain, "_smallest")
+    searches = _counted(monkeypatch, explanation_search, "_smallest")
     assert _outputs_of_layers(dtype="bfloat16").conforms
     tried = {candidate.fault.name for _, candidates, _ in searches for candidate in candidates}
     assert tried

@@ -13,7 +13,7 @@ from conformance.checks.moments import watched
 from conformance.checks.published import check_published
 from conformance.errors import CandidateError
 from conformance.goldens.custom_golden import golden_of
-from conformance.judge.statistics import FALSE_ALARM, max_threshold, share
+from conformance.judge.thresholds import FALSE_ALARM, max_threshold, share
 from conformance.oracle import Network
 from conformance.results.case import Case
 from conformance.tests.planted_mistakes import MadeOf

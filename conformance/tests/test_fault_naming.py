@@ -15,7 +15,7 @@ from conformance.benchmarks.detection.planted import PLANTS
 from conformance.benchmarks.detection.score import table
 from conformance.benchmarks.detection.trial import Trial, scored
 from conformance.cli import main
-from conformance.judge.words import figure
+from conformance.judge.number_words import figure
 from conformance.model.batch import Batch
 from conformance.report.findings import Finding, evidence, findings, sentence, where
 from conformance.report.views import case_text

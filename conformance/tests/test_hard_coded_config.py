@@ -15,8 +15,8 @@ from conformance.errors import UnsupportedArchitectureError
 from conformance.faults import BY_NAME, FaultContext
 from conformance.goldens.manifest import fixtures_directory, manifest
 from conformance.judge.detection_power import power
+from conformance.judge.number_words import hard_coded
 from conformance.judge.verify_goldens import verify
-from conformance.judge.words import hard_coded
 from conformance.numerics.formats import FORMATS
 from conformance.oracle import Network
 from conformance.report.findings import findings, layers_of, sentence

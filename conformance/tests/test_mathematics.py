@@ -16,7 +16,7 @@ from conformance.faults import CATALOGUE
 from conformance.goldens.manifest import manifest
 from conformance.goldens.philox import Stream
 from conformance.judge.detection_power import power
-from conformance.judge.statistics import FALSE_ALARM, max_threshold, rms_threshold, share
+from conformance.judge.thresholds import FALSE_ALARM, max_threshold, rms_threshold, share
 from conformance.model.architecture import POOLINGS
 from conformance.model.training import STEPPED
 from conformance.numerics.arithmetic import hypotheses

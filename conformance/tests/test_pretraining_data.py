@@ -18,7 +18,7 @@ from conformance.checks.run_check import run
 from conformance.isolation.process import WorkerProcess
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.serve import CandidateWork
-from conformance.judge.statistics import BinomialCount
+from conformance.judge.thresholds import BinomialCount
 from conformance.results.result import Result, Searched
 from conformance.tests.broken_pipelines import BROKEN
 from conformance.tests.pipelines import CORRECT, RIGHT, in_batches, text_of

@@ -13,7 +13,7 @@ from conformance.judge.noise import of_segment
 from conformance.judge.residual_description import ResidualDescription, anatomy, sentences
 from conformance.judge.segment import Segment
 from conformance.judge.selection import independent_rows, judged_elements
-from conformance.judge.statistics import max_threshold, rms_threshold
+from conformance.judge.thresholds import max_threshold, rms_threshold
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle import Network, Step

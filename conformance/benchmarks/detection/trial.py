@@ -13,7 +13,7 @@ from conformance.judge.filters import project
 from conformance.judge.noise import of_segment
 from conformance.judge.segment import Segment
 from conformance.judge.selection import explained_elements
-from conformance.judge.statistics import FALSE_ALARM, SEPARABLE_Z, projection_threshold
+from conformance.judge.thresholds import FALSE_ALARM, SEPARABLE_Z, projection_threshold
 from conformance.model.checkpoint import Checkpoint, rounded_weights
 from conformance.numerics.arithmetic import hypotheses, modular
 from conformance.numerics.formats import Format

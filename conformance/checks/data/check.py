@@ -10,7 +10,7 @@ from conformance.checks.counted import Tried, counted
 from conformance.checks.data.epochs import Epochs
 from conformance.checks.search.identity_key import IdentityKey
 from conformance.checks.session import require_support
-from conformance.judge.statistics import share
+from conformance.judge.thresholds import share
 from conformance.results.result import Result
 
 

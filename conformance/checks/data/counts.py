@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from conformance.checks.data.examples import Examples, Flags
-from conformance.judge.statistics import BinomialCount, share
+from conformance.judge.thresholds import BinomialCount, share
 
 
 @dataclass(frozen=True)

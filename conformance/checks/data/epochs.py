@@ -9,7 +9,7 @@ from typing import Any
 from conformance.checks.data.asking import epoch_of, require_data
 from conformance.checks.data.corpus import CONVERSATIONS, indexed_corpus
 from conformance.checks.data.examples import Examples, examples_of
-from conformance.judge.statistics import FALSE_ALARM
+from conformance.judge.thresholds import FALSE_ALARM
 from conformance.model.pretraining import NEXT
 
 _FEW = 2  # number of conversations; their pairs fill a typical batch of 32

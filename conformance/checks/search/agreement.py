@@ -22,7 +22,7 @@ from conformance.checks.search.identity_key import IdentityKey
 from conformance.checks.search.subject import Subject
 from conformance.judge.accumulated import Accumulated, accumulated
 from conformance.judge.selection import Mask, judged_elements
-from conformance.judge.statistics import max_threshold, rms_threshold, share
+from conformance.judge.thresholds import max_threshold, rms_threshold, share
 from conformance.model.activation import SCALAR, Activation
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import hypotheses

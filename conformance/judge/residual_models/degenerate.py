@@ -5,8 +5,8 @@ from math import inf, sqrt
 
 import numpy as np
 
+from conformance.judge.number_words import number
 from conformance.judge.residual_models.residual_problem import ElementNoise, FittedNumber, Places, ResidualFinding, ResidualProblem
-from conformance.judge.words import number
 
 FEW = 3  # elements that are listed individually
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from conformance.judge.number_words import enumerated, number
 from conformance.judge.residual_models.residual_problem import ElementNoise, FittedNumber, Places, ResidualFinding, ResidualProblem
-from conformance.judge.words import enumerated, number
 from conformance.numerics.formats import Array
 
 TOLD, LISTED = 4, 64  # gains that are reported individually, and gains that are kept as numbers

@@ -11,7 +11,7 @@ from scipy.special import chdtr
 from conformance.judge.residual_models.order import is_order, rendered, rules
 from conformance.judge.residual_models.residual_problem import ElementNoise, Places, ResidualFinding, ResidualProblem
 from conformance.judge.selection import Mask
-from conformance.judge.statistics import FALSE_ALARM, projection_threshold
+from conformance.judge.thresholds import FALSE_ALARM, projection_threshold
 from conformance.numerics.formats import Array
 from conformance.oracle.linear import Linear
 from conformance.oracle.pointwise import Gelu, GeluTanh, Relu, Tanh

@@ -21,7 +21,7 @@ from scipy.special import betaincinv, chdtr
 
 from conformance.judge.residual_models.ingredients import Ingredient, ingredients
 from conformance.judge.selection import Mask
-from conformance.judge.statistics import FALSE_ALARM
+from conformance.judge.thresholds import FALSE_ALARM
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 

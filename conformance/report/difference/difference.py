@@ -19,7 +19,7 @@ from conformance.checks.trace import Trace, require_same_inputs
 from conformance.judge.reference import reference
 from conformance.judge.segment import Segment
 from conformance.judge.selection import Mask, judged_elements
-from conformance.judge.statistics import max_threshold, rms_threshold, share
+from conformance.judge.thresholds import max_threshold, rms_threshold, share
 from conformance.model.checkpoint import Checkpoint, rounded_weights
 from conformance.numerics.arithmetic import Hypothesis, modular
 from conformance.numerics.formats import Array

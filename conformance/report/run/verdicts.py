@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from conformance.judge.statistics import SEPARABLE_Z
+from conformance.judge.thresholds import SEPARABLE_Z
 from conformance.report.document import Block, Column, Folded, Heading, Items, Paragraph, Row, TextSpan, tabled
 from conformance.report.findings import layers_of, sentence
 from conformance.report.run.case import first_line

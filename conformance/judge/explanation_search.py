@@ -31,7 +31,7 @@ from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import NoiseOf, fitted, project, started
 from conformance.judge.noise import Noise
 from conformance.judge.segment import Segment
-from conformance.judge.statistics import evidence_threshold
+from conformance.judge.thresholds import evidence_threshold
 from conformance.numerics.formats import Array, Format
 
 AT_ONCE = 3  # largest number of faults at one step; each further one costs BEAM times as many trials as there are faults

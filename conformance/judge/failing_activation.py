@@ -15,7 +15,7 @@ from conformance.judge.by_hand import mistaken_by_hand, passing_by_hand
 from conformance.judge.depth import Depth
 from conformance.judge.error_distribution import spread
 from conformance.judge.evidence import BY_OPERATIONS, Explanation, FilterResult, Local
-from conformance.judge.explain import (
+from conformance.judge.explanation_search import (
     ExplanationProblem,
     explanations,
     fitted_explanations,
@@ -30,9 +30,9 @@ from conformance.judge.row_projections import row_nlls
 from conformance.judge.screen import STATISTICS
 from conformance.judge.segment import Segment
 from conformance.judge.selection import zeroed
-from conformance.judge.statistics import Limits, projection_threshold
 from conformance.judge.sums import ErrorSums, LocalSums, in_sigma
 from conformance.judge.sweep import Effect, GrossEffects, filtered
+from conformance.judge.thresholds import Limits, projection_threshold
 from conformance.numerics.arithmetic import Hypothesis, still_needed
 from conformance.numerics.formats import Array, Format
 

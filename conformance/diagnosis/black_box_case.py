@@ -10,13 +10,13 @@ import numpy as np
 from conformance.diagnosis.black_box import BlackBox
 from conformance.diagnosis.detectability import Detectability, filters
 from conformance.diagnosis.fitting import Fit, Problem, fitted
-from conformance.diagnosis.inputs import OtherInputs
+from conformance.diagnosis.input_mistakes import OtherInputs
 from conformance.diagnosis.judgement import Agreement, JudgedForward, allowed
 from conformance.diagnosis.placements import FaultPlacement, Forward, placements
 from conformance.diagnosis.search import beam_of, more, one, rounded, rows_to_search, simpler
 from conformance.diagnosis.search_budget import ELSE, FAULTS, SearchBudget
 from conformance.judge.filters import GROSS, project
-from conformance.judge.statistics import Limits
+from conformance.judge.thresholds import Limits
 from conformance.model.checkpoint import Checkpoint, LazyWeights
 from conformance.numerics.arithmetic import Hypothesis, as_captured, hypotheses
 from conformance.numerics.formats import FORMATS, Array, Format, format_named

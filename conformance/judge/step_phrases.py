@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from conformance.judge.words import enumerated
+from conformance.judge.number_words import enumerated
 from conformance.model.activations import LAYER
 
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from conformance.diagnosis.attribution import blamed, faults_of_inputs
 from conformance.diagnosis.black_box import EMBEDDING, BlackBox
-from conformance.diagnosis.case import BlackBoxCase, Trial, numbers
+from conformance.diagnosis.black_box_case import BlackBoxCase, Trial, numbers
+from conformance.diagnosis.conclusions import Diagnosis, RankedExplanation
 from conformance.diagnosis.detectability import Detectability, seen
-from conformance.diagnosis.evidence import Diagnosis, RankedExplanation
 from conformance.diagnosis.fitting import Fit, estimates
-from conformance.diagnosis.inputs import other_inputs
+from conformance.diagnosis.input_mistakes import other_inputs
 from conformance.diagnosis.judgement import Agreement, allowed
 from conformance.diagnosis.outputs import OutputTable, resolved
 from conformance.diagnosis.pooling import POOLINGS, declared, in_question
 from conformance.diagnosis.search_budget import SearchBudget
-from conformance.diagnosis.words import blamed, faults_of_inputs
 from conformance.errors import UsageError
 from conformance.faults import CATALOGUE
 from conformance.goldens.custom_golden import golden_of

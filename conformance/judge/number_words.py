@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from conformance.faults import Parameter
-from conformance.judge.statistics import FALSE_ALARM, projection_threshold
+from conformance.judge.thresholds import FALSE_ALARM, projection_threshold
 from conformance.model.architecture import Architecture
 
 COINCIDENCE = 0.01  # probability that an arbitrary number is called a simple one; it affects wording only, no test
