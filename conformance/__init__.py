@@ -18,7 +18,8 @@ one step are listed in no such order.
     `judge.sweep.swept` accumulates errors and fault effects over blocks, using the value and the rounding errors of the `oracle`
     equations (`judge.segment.Segment`, `judge.noise.of_segment`).
 7.  If the activation fails, `judge.failing_activation.explained` runs every filter, and
-    `judge.explanation_search.explanations` finds the faults; for segments of several hidden layers, `diagnosis.hidden_layers.HiddenLayersSearch` does so.
+    `judge.explanation_search.explanations` finds the faults; for segments of several hidden layers,
+    `diagnosis.hidden_layers.HiddenLayersSearch` does so.
 8.  `judge.select_arithmetic.select_arithmetic` selects the arithmetic of each step and returns the verdicts.
 9.  `judge.disambiguation.disambiguated` runs one more batch if several explanations remain.
 10. `results.to_records.records_of` converts the result to records, and `results.file.Writer` writes them.
