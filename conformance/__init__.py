@@ -7,12 +7,12 @@ one step are listed in no such order.
 2.  `cli.work.IsolatedWork.result` runs one case. The candidate is an `isolation.remote.RemoteCandidate`, whose module lives in the
     worker process (`isolation.process`, `isolation.serve`); `checks.run_check.run` opens the candidate and the golden and calls the
     entry point of the check.
-3.  `checks.judged.Judged`, the check `values`, calls `checks.run.check_values`, as the public function
-    `checks.check_candidate.check` does. `checks.passes`, `checks.backward`, `checks.training` and `checks.optimizer` list the
-    requested passes: forward, backward, both in training mode, or optimizer steps.
-4.  `checks.session.prepared` asks the candidate for a runner. The runner is called with the batch and yields activations: in the
-    worker through `candidates.capture` (with gradients `candidates.backward`) and `candidates.stream.pairs`, and in this process as
-    each one arrives over the link (`isolation.link`).
+3.  `checks.activation_checks.ActivationCheck`, the check `values`, calls `checks.check_values.check_values`, as the public function
+    `checks.public_check.check` does. `checks.passes`, `checks.backward_passes`, `checks.training_passes` and
+    `checks.optimizer_passes` list the requested passes: forward, backward, both in training mode, or optimizer steps.
+4.  `checks.contract.prepared` asks the candidate for a runner. The runner is called with the batch and yields activations: in the
+    worker through `candidates.capture` (with gradients `candidates.capture_gradients`) and `candidates.stream.pairs`, and in this
+    process as each one arrives over the link (`isolation.link`).
 5.  `judge.judge.Judge.judge` receives each activation; `judge.validate.accepted_array` checks its shape, dtype and finiteness.
 6.  `judge.observation.Observation` splits it into blocks; `judge.local_error.locally` judges it under each legal arithmetic:
     `judge.sweep.swept` accumulates errors and fault effects over blocks, using the value and the rounding errors of the `oracle`
@@ -35,8 +35,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from conformance.candidates.archives import Archive
-    from conformance.candidates.backward import captured_with_gradients
     from conformance.candidates.capture import Showing, Tap, captured
+    from conformance.candidates.capture_gradients import captured_with_gradients
     from conformance.candidates.command import Command
     from conformance.candidates.layouts import Layout, fused, interleaved, per_head, permuted, stacked, tied, transposed
     from conformance.candidates.module_runner import ModuleRunner
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from conformance.candidates.registry import Implementation, load_implementation
     from conformance.candidates.steps import captured_step
     from conformance.candidates.torch_implementation import TorchImplementation
-    from conformance.checks.check_candidate import check
-    from conformance.checks.examples import example
+    from conformance.checks.attached_examples import example
+    from conformance.checks.public_check import check
     from conformance.checks.trace import Trace, trace
     from conformance.errors import (
         CandidateCrash,
@@ -75,7 +75,7 @@ _PUBLIC = {
     "model.architecture": ("Architecture",),
     "candidates.archives": ("Archive",),
     "model.batch": ("Batch", "TorchBatch"),
-    "candidates.backward": ("captured_with_gradients",),
+    "candidates.capture_gradients": ("captured_with_gradients",),
     "candidates.capture": ("Showing", "Tap", "captured"),
     "model.checkpoint": ("Checkpoint",),
     "candidates.command": ("Command",),
@@ -93,11 +93,11 @@ _PUBLIC = {
     "goldens.golden": ("Golden", "load_golden"),
     "goldens.custom_golden": ("golden_of",),
     "candidates.layouts": ("Layout", "fused", "interleaved", "per_head", "permuted", "stacked", "tied", "transposed"),
-    "checks.examples": ("example",),
+    "checks.attached_examples": ("example",),
     "suite.parametrize": ("parametrize_with_checks",),
     "results.result": ("Result",),
     "results.file": ("read_results",),
-    "checks.check_candidate": ("check",),
+    "checks.public_check": ("check",),
     "checks.trace": ("Trace", "trace"),
     "candidates.module_runner": ("ModuleRunner",),
     "candidates.registry": ("Implementation", "load_implementation"),

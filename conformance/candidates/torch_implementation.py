@@ -30,8 +30,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from conformance.candidates.backward import captured_with_gradients
 from conformance.candidates.capture import Showing, Tap, captured
+from conformance.candidates.capture_gradients import captured_with_gradients
 from conformance.candidates.layouts import LAYER, Layout, expanded, in_layer, is_layered, plain
 from conformance.candidates.module_runner import ModuleRunner
 from conformance.candidates.output_map import OutputMap

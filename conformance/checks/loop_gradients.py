@@ -7,7 +7,7 @@ import numpy as np
 
 from conformance.candidates.arrays import held_in
 from conformance.checks.passes import Pass
-from conformance.checks.training import Stream, values_of
+from conformance.checks.training_passes import Stream, values_of
 from conformance.judge.judge import Judge
 from conformance.model.activations import parameter_shapes
 from conformance.model.gradients import grad, is_gradient

@@ -14,9 +14,9 @@ import numpy as np
 from conformance.checks.check import CheckRequest
 from conformance.checks.counted import Tried, counted
 from conformance.checks.loop_gradients import trained_loss
-from conformance.checks.optimizer import runs_of
+from conformance.checks.optimizer_passes import runs_of
 from conformance.checks.placement import functions_of
-from conformance.checks.training import Stream, values_of
+from conformance.checks.training_passes import Stream, values_of
 from conformance.errors import CandidateError, NotApplicable
 from conformance.goldens.manifest import SMALL
 from conformance.judge.cache import expected_losses

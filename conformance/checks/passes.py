@@ -7,8 +7,8 @@ from typing import Any
 
 from conformance.candidates.registry import Implementation, Runner
 from conformance.candidates.stream import pairs
+from conformance.checks.contract import prepared, require_support
 from conformance.checks.placement import inputs_device
-from conformance.checks.session import prepared, require_support
 from conformance.goldens.golden import Golden
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import rounded_weights

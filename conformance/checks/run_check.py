@@ -78,7 +78,7 @@ def entry_point(check: Check) -> Any:
 
 
 def _function(check: Check) -> "Callable[[CheckRequest], Result]":
-    from conformance.checks.searched import execute
+    from conformance.checks.execute_law import execute
 
     found = entry_point(check)
     return found if callable(found) else partial(execute, found)

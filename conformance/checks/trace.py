@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from conformance import __version__
-from conformance.candidates.recorded import form
-from conformance.candidates.recorded.network import require_its_checkpoint
+from conformance.candidates.recorded import file_format
+from conformance.candidates.recorded.recorded_golden import require_its_checkpoint
 from conformance.candidates.registry import Runner, load_implementation, name_of
 from conformance.candidates.stream import pairs
 from conformance.candidates.torch_state import restored
+from conformance.checks.contract import accepted, prepared, require_support
 from conformance.checks.placement import inputs_device, require_place
-from conformance.checks.session import accepted, prepared, require_support
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import on_inputs, open_golden
 from conformance.goldens.golden import Golden
@@ -160,9 +160,9 @@ def require_same_inputs(a: Trace, b: Trace) -> None:
 
 
 def save(trace: Trace, path: Path) -> None:
-    """Write a trace to a file in the format defined in `candidates.recorded.form`."""
-    source = form.Source(trace.name, trace.golden, trace.checkpoint, trace.dtype, trace.device, trace.library)
-    form.write(source, trace.batches, trace.activations, path)
+    """Write a trace to a file in the format defined in `candidates.recorded.file_format`."""
+    source = file_format.Source(trace.name, trace.golden, trace.checkpoint, trace.dtype, trace.device, trace.library)
+    file_format.write(source, trace.batches, trace.activations, path)
 
 
 def read(path: Path, golden: Golden) -> Trace:
@@ -172,7 +172,7 @@ def read(path: Path, golden: Golden) -> Trace:
         UsageError: if the file is not a trace, or a trace of weights other than the golden's.
         CandidateError: if the trace contains an unknown activation.
     """
-    recorded = form.read(path)
+    recorded = file_format.read(path)
     require_its_checkpoint(recorded, golden)
     source, checkpoint, a = recorded.source, golden.checkpoint, golden.checkpoint.architecture
     rows = table(a)

@@ -1,4 +1,4 @@
-"""The cases of a session: every requested check for every candidate, golden and dtype."""
+"""The cases of a run: every requested check for every candidate, golden and dtype."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from conformance.candidates.registry import registered, require_known
 from conformance.checks.catalogue import CHECKS, named
 from conformance.checks.check import Check
 from conformance.checks.published import CHECK, published_of
-from conformance.cli.session import Session
+from conformance.cli.run_options import RunOptions
 from conformance.errors import UsageError
 from conformance.goldens.manifest import SMALL, located
 from conformance.numerics.devices import require_name
@@ -16,29 +16,29 @@ from conformance.numerics.formats import format_named
 from conformance.results.case import Case
 
 
-def cases_of(session: Session, is_instrumented: Callable[[str], bool]) -> list[Case]:
-    """Return the cases of a session without duplicates, grouped by candidate.
+def cases_of(options: RunOptions, is_instrumented: Callable[[str], bool]) -> list[Case]:
+    """Return the cases of a run without duplicates, grouped by candidate.
 
     Args:
-        session: the requested run.
+        options: the options of the run.
         is_instrumented: returns whether observing the activations of a candidate may change how it is run.
 
     Raises:
         UsageError: all names of one kind (candidates, goldens, dtypes, device) are invalid, so that nothing can be run; or a
             pattern matches no check.
     """
-    _require_names(session)
-    names = session.implementations or [r.name for r in registered()]
-    checks = checks_of(session.checks)
-    published = {name for name, own in session.goldens.items() if own and published_of(own)}
+    _require_names(options)
+    names = options.implementations or [r.name for r in registered()]
+    checks = checks_of(options.checks)
+    published = {name for name, own in options.goldens.items() if own and published_of(own)}
     found = []
     for name in names:
         alone = _judges_outputs_alone(checks) and is_instrumented(name)
-        for golden, own in session.goldens.items():
-            asked = [c.name for c in checks if session.chosen or own or c.every_golden or golden in SMALL]
+        for golden, own in options.goldens.items():
+            asked = [c.name for c in checks if options.chosen or own or c.every_golden or golden in SMALL]
             asked += ["outputs"] if alone and "values" in asked else []
             asked += [CHECK] if golden in published else []
-            found += [Case(name, golden, session.device, dtype, check) for dtype in session.dtypes for check in asked]
+            found += [Case(name, golden, options.device, dtype, check) for dtype in options.dtypes for check in asked]
     return list(dict.fromkeys(found))
 
 
@@ -65,11 +65,11 @@ def _judges_outputs_alone(checks: Sequence[Check]) -> bool:
     return "values" in names and "outputs" not in names
 
 
-def _require_names(session: Session) -> None:
-    _require_any(session.implementations, require_known)
-    _require_any(session.dtypes, format_named)
-    _require_any([session.device], require_name)
-    _require_any([name for name, own in session.goldens.items() if own is None], located)
+def _require_names(options: RunOptions) -> None:
+    _require_any(options.implementations, require_known)
+    _require_any(options.dtypes, format_named)
+    _require_any([options.device], require_name)
+    _require_any([name for name, own in options.goldens.items() if own is None], located)
 
 
 def _require_any(names: Sequence[str], require: Callable[[str], object]) -> None:

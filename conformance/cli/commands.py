@@ -13,8 +13,8 @@ from conformance.isolation.server import started_context
 from conformance.names import printable
 
 if TYPE_CHECKING:
-    from conformance.candidates.recorded.form import Recorded
-    from conformance.cli.session import Session
+    from conformance.candidates.recorded.file_format import Recorded
+    from conformance.cli.run_options import RunOptions
     from conformance.goldens.golden import Golden
 
 
@@ -70,17 +70,17 @@ def run(arguments: Namespace) -> int:
         from conformance.judge import cache
 
         os.environ[cache.VARIABLE] = cache.OFF  # child processes inherit it
-    return run_all(_session(arguments), arguments.out, arguments.format, resume=arguments.resume)
+    return run_all(_run_options(arguments), arguments.out, arguments.format, resume=arguments.resume)
 
 
-def _session(arguments: Namespace) -> "Session":
+def _run_options(arguments: Namespace) -> "RunOptions":
     from conformance.checks.known_failures import read
     from conformance.checks.search.plan import Plan
-    from conformance.cli.session import Session, shard_of
+    from conformance.cli.run_options import RunOptions, shard_of
     from conformance.isolation.process import Limits
 
     traces = _traces(arguments)
-    return Session(
+    return RunOptions(
         arguments.implementation or (),
         _goldens(arguments, traces),
         arguments.device or _device_of(traces),
@@ -151,8 +151,8 @@ def _goldens(arguments: Namespace, traces: "Sequence[Recorded]") -> "dict[str, G
 
 def _recorded_on(traces: "Sequence[Recorded]", own: "Golden | None", *, keeps_inputs: bool) -> "dict[str, Golden | None]":
     """Return the goldens on which traces were recorded, by name; `own` is the golden of a local copy of their checkpoint."""
-    from conformance.candidates.recorded.form import digests_of
-    from conformance.candidates.recorded.network import recorded_on
+    from conformance.candidates.recorded.file_format import digests_of
+    from conformance.candidates.recorded.recorded_golden import recorded_on
 
     if keeps_inputs:
         raise UsageError("a recorded trace has its own inputs; omit --text and --batch")
@@ -193,7 +193,7 @@ def report(arguments: Namespace) -> int:
 
 def replay(arguments: Namespace) -> int:
     """Run `replay`; return the exit code of the repeated checks."""
-    started_context("conformance.checks.searched")
+    started_context("conformance.checks.execute_law")
     from conformance.checks.replay import replayed
     from conformance.cli.output import show_results
     from conformance.cli.work import in_a_worker

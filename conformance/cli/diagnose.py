@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.cli.output import show_document
-from conformance.cli.progress import progress
+from conformance.cli.progress_display import progress
 from conformance.diagnosis import OutputTable, diagnose, read
 from conformance.diagnosis.reading import Given
 from conformance.errors import UsageError

@@ -11,11 +11,11 @@ from conformance.checks.known_failures import matched
 from conformance.checks.recording import Recording, header_of
 from conformance.cli.cases import cases_of, digest
 from conformance.cli.output import show_results
-from conformance.cli.progress import progress
-from conformance.cli.session import Session
+from conformance.cli.progress_display import progress
+from conformance.cli.run_options import RunOptions
 from conformance.cli.work import IsolatedWork, Work, is_instrumented
 from conformance.errors import INTERRUPTED, UsageError
-from conformance.isolation.output import to_standard_error
+from conformance.isolation.forwarded_output import to_standard_error
 from conformance.isolation.process import WorkerProcess
 from conformance.isolation.serve import CandidateWork
 from conformance.names import printable_lines
@@ -28,13 +28,13 @@ from conformance.results.result import Result
 KEPT = 4  # Number of workers that are kept until their cases run; each holds what its candidate has imported.
 
 
-def run_all(session: Session, out: Path, how: str, *, resume: bool = False) -> int:
+def run_all(options: RunOptions, out: Path, how: str, *, resume: bool = False) -> int:
     """Run every case, write `results.jsonl` and `report.html` to a folder, and print the report.
 
-    No candidate is imported in this process, unless the session is `in_process`.
+    No candidate is imported in this process, unless the options say `in_process`.
 
     Args:
-        session: the requested run.
+        options: the options of the run.
         out: folder of the results file and the report.
         how: format of the printed report.
         resume: whether to skip the cases whose results are already in `results.jsonl`.
@@ -42,24 +42,24 @@ def run_all(session: Session, out: Path, how: str, *, resume: bool = False) -> i
     Returns:
         The exit code.
     """
-    with _Workers(session) as workers:
-        return _run(session, workers, out, how, resume=resume)
+    with _Workers(options) as workers:
+        return _run(options, workers, out, how, resume=resume)
 
 
-def _run(session: Session, workers: "_Workers", out: Path, how: str, *, resume: bool) -> int:
-    measure_early(session.device)
+def _run(options: RunOptions, workers: "_Workers", out: Path, how: str, *, resume: bool) -> int:
+    measure_early(options.device)
 
     def asked_in_a_worker(name: str) -> bool:
         with workers.of(name, keep=True) as worker:
             return is_instrumented(worker, name)
 
-    everything = cases_of(session, asked_in_a_worker)
-    matched(session.known, everything)
-    which, shards = session.shard
+    everything = cases_of(options, asked_in_a_worker)
+    matched(options.known, everything)
+    which, shards = options.shard
     cases = everything[which - 1 :: shards]
     path, page = out.resolve() / "results.jsonl", out.resolve() / "report.html"
     header = header_of(
-        session.device, session.goldens, session.plan, f"{which}/{shards}", digest(everything), session.implementations, len(cases)
+        options.device, options.goldens, options.plan, f"{which}/{shards}", digest(everything), options.implementations, len(cases)
     )
     recording = Recording(path, header, resume=resume)
     page.unlink(missing_ok=True)  # it belongs to an earlier run
@@ -68,11 +68,11 @@ def _run(session: Session, workers: "_Workers", out: Path, how: str, *, resume: 
         print(f"resumed: {len(recording.recorded)} checks are already in {path}, {len(cases)} remain", file=sys.stderr)
     try:
         with recording, progress(len(cases)) as shown:
-            for case, result_of in _running(session, workers, cases, len(everything)):
+            for case, result_of in _running(options, workers, cases, len(everything)):
                 # Output of candidates must not be mixed with a report that programs read.
                 with shown.case(case), redirect_stdout(sys.stdout if how == "pretty" else sys.stderr):
                     result = result_of(case)
-                    recording.add(result, session.goldens[case.golden], session.require)
+                    recording.add(result, options.goldens[case.golden], options.require)
                 shown.ended(result.outcome, result.seconds)
     except (KeyboardInterrupt, ResultsFileError) as why:
         show_results(recording.results, how)
@@ -94,22 +94,22 @@ def _how_to_go_on(recording: Recording, path: Path) -> str:
 
 
 def _running(
-    session: Session, workers: "_Workers", cases: Sequence[Case], runs: int
+    options: RunOptions, workers: "_Workers", cases: Sequence[Case], runs: int
 ) -> Iterator[tuple[Case, Callable[[Case], Result]]]:
     """Yield each case with the function that computes its result, while the candidate's worker is running."""
     for name, theirs in groupby(cases, lambda case: case.implementation):
         with workers.of(name) as worker:
-            work = IsolatedWork(session, runs, worker) if worker else Work(session, runs)
+            work = IsolatedWork(options, runs, worker) if worker else Work(options, runs)
             for case in theirs:
                 yield case, work.result
 
 
 class _Workers:
-    """The workers of a session, one for each candidate. They end when the context that this object manages is left."""
+    """The workers of a run, one for each candidate. They end when the context that this object manages is left."""
 
-    def __init__(self, session: Session) -> None:
-        """Store the session; no worker is started yet."""
-        self._session = session
+    def __init__(self, options: RunOptions) -> None:
+        """Store the options; no worker is started yet."""
+        self._options = options
         self._kept: dict[str, WorkerProcess] = {}
         self._stack = ExitStack()
 
@@ -119,10 +119,10 @@ class _Workers:
 
         If `keep` is set, the worker is kept for the next call with this name, unless `KEPT` workers are kept already.
         """
-        if self._session.in_process:
+        if self._options.in_process:
             yield None
             return
-        worker = self._kept.pop(name, None) or self._stack.enter_context(WorkerProcess(CandidateWork, self._session.limits, _show))
+        worker = self._kept.pop(name, None) or self._stack.enter_context(WorkerProcess(CandidateWork, self._options.limits, _show))
         try:
             yield worker
         finally:

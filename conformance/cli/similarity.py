@@ -12,8 +12,8 @@ import numpy as np
 
 from conformance.candidates.archives import READERS
 from conformance.cli.output import show_document
-from conformance.cli.progress import ProgressDisplay, progress
-from conformance.cli.subject import in_a_worker, traced
+from conformance.cli.progress_display import ProgressDisplay, progress
+from conformance.cli.traced_subject import in_a_worker, traced
 from conformance.diagnosis.outputs import resolved
 from conformance.diagnosis.reading import read
 from conformance.errors import UsageError

@@ -5,7 +5,7 @@ from argparse import Namespace
 
 from conformance.checks.trace import save
 from conformance.cli.output import FORMS, forms_of, show_document, text_of, write
-from conformance.cli.subject import subject, traced
+from conformance.cli.traced_subject import subject, traced
 from conformance.errors import UsageError
 from conformance.report.trace.trace_document import document
 from conformance.report.trace.trace_rows import rows

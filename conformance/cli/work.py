@@ -10,7 +10,7 @@ from conformance.checks.catalogue import CHECKS
 from conformance.checks.published import CHECK, check_published, published_of
 from conformance.checks.replay import Failure, run_again
 from conformance.checks.run_check import run
-from conformance.cli.session import Session
+from conformance.cli.run_options import RunOptions
 from conformance.errors import ConformanceError
 from conformance.isolation.process import WorkerProcess
 from conformance.isolation.remote import RemoteCandidate
@@ -21,26 +21,26 @@ from conformance.results.result import Result
 
 
 class Work:
-    """The computation of a session's results in this process.
+    """The computation of a run's results in this process.
 
     Args:
-        session: options of the run.
+        options: the options of the run.
         runs: number of cases among which the false-alarm probability is shared.
         load: returns a candidate by its name.
     """
 
-    def __init__(self, session: Session, runs: int, load: Callable[[str], Implementation] = load_implementation) -> None:
+    def __init__(self, options: RunOptions, runs: int, load: Callable[[str], Implementation] = load_implementation) -> None:
         """Measure the accuracy of the machine before the import of a candidate can change torch's settings."""
-        self._session, self._runs, self._load = session, runs, load
-        measure_early(session.device)
+        self._options, self._runs, self._load = options, runs, load
+        measure_early(options.device)
 
     def result(self, case: Case) -> Result:
         """Return the result of a case, with known failures applied."""
-        known = [entry for entry in self._session.known if entry.matches(case)]
+        known = [entry for entry in self._options.known if entry.matches(case)]
         return apply_known_failures(self._result(case), case.implementation, known, self._load)
 
     def _result(self, case: Case) -> Result:
-        session, own = self._session, self._session.goldens[case.golden]
+        options, own = self._options, self._options.goldens[case.golden]
         published = published_of(own) if own else None
         if case.check == CHECK and own and published:
             return check_published(case.implementation, own, published, case.device, case.dtype, self._runs, self._load)
@@ -51,8 +51,8 @@ class Work:
             case.device,
             case.dtype,
             self._runs,
-            session.plan,
-            require=session.require,
+            options.plan,
+            require=options.require,
             load=self._load,
         )
 
@@ -60,10 +60,10 @@ class Work:
 class IsolatedWork:
     """The computation of the results of a candidate in a worker."""
 
-    def __init__(self, session: Session, runs: int, worker: WorkerProcess) -> None:
-        """Store the session and the worker; no candidate is loaded yet."""
+    def __init__(self, options: RunOptions, runs: int, worker: WorkerProcess) -> None:
+        """Store the options and the worker; no candidate is loaded yet."""
         self._worker = worker
-        self._work = Work(session, runs, loading_in(worker))
+        self._work = Work(options, runs, loading_in(worker))
 
     def result(self, case: Case) -> Result:
         """Return the result of a case: a crash if it ends the worker, a timeout if the candidate exceeds its time."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from conformance.candidates import command
-from conformance.candidates.recorded import form
+from conformance.candidates.recorded import file_format
 from conformance.glossary.entry import Section
 
 _FOLDER = Path(command.__file__).parent
@@ -29,7 +29,7 @@ def sections(name: str) -> Iterator[Section]:
             title, _, text = section.partition("\n")
             yield title.lower(), tuple(text.strip().splitlines())
     else:
-        yield "the file", tuple((form.__doc__ or "").strip().splitlines())
+        yield "the file", tuple((file_format.__doc__ or "").strip().splitlines())
 
 
 def names(written: str) -> tuple[str, ...]:

@@ -14,14 +14,14 @@ from conformance.candidates import capture
 from conformance.candidates.arrays import Described, described
 from conformance.candidates.registry import load_implementation
 from conformance.candidates.stream import pairs
-from conformance.checks.backward import backward_pass
+from conformance.checks.backward_passes import backward_pass
+from conformance.checks.contract import ability, named_features, prepared, refusal
 from conformance.checks.data.asking import epoch_of, require_data
 from conformance.checks.passes import guarded, yielded
 from conformance.checks.search.child import answers_in_a_child
 from conformance.checks.search.subject import Subject
 from conformance.checks.search.surroundings import surroundings_here
-from conformance.checks.session import ability, named_features, prepared, refusal
-from conformance.checks.training import in_training, random_numbers_from
+from conformance.checks.training_passes import in_training, random_numbers_from
 from conformance.errors import CandidateError, ConformanceError
 from conformance.isolation.messages import (
     SMALL,

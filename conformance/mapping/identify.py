@@ -16,7 +16,7 @@ import numpy as np
 
 from conformance.judge.thresholds import max_threshold, share
 from conformance.mapping.forward_pass import Operations
-from conformance.mapping.names import score
+from conformance.mapping.name_scores import score
 from conformance.mapping.tensors import Source, Tensors
 from conformance.model.activation import SCALAR, Activation
 from conformance.model.activations import parameter_shapes, table

@@ -11,7 +11,7 @@ from textwrap import wrap
 from conformance.candidates.capture import Tap
 from conformance.candidates.layouts import LAYER, each_layer
 from conformance.mapping.call import DTYPE
-from conformance.mapping.names import words
+from conformance.mapping.name_scores import words
 from conformance.mapping.proposal import Held, Proposal
 from conformance.mapping.requirements import Requirement
 from conformance.mapping.taps import Located

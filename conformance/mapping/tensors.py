@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from conformance.candidates.layouts import Shape, is_layered
-from conformance.mapping.forms import ALONE, FORMS, Form
+from conformance.mapping.layout_forms import ALONE, FORMS, Form
 from conformance.model.architecture import Architecture
 from conformance.numerics.formats import Array
 

@@ -15,9 +15,9 @@ import pytest
 
 from conformance.candidates.recorded import trace_of
 from conformance.candidates.registry import name_of, require_known
+from conformance.checks.attached_examples import examples_of
 from conformance.checks.catalogue import CHECKS, named
 from conformance.checks.check import Check
-from conformance.checks.examples import examples_of
 from conformance.checks.known_failures import KnownFailure, matched, read
 from conformance.checks.run_check import run
 from conformance.errors import UsageError

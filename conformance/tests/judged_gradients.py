@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from conformance import Checkpoint
-from conformance.checks.backward import backward_passes
+from conformance.checks.backward_passes import backward_passes
+from conformance.checks.check_values import check_values
 from conformance.checks.passes import Pass
-from conformance.checks.run import check_values
 from conformance.judge.depth import Depth
 from conformance.results.result import Result
 from implementations.hugging_face import BertWithHeads, HuggingFace

@@ -42,7 +42,7 @@ def test_the_time_of_a_slow_candidate_is_counted_as_its_own_and_that_of_a_slow_j
         return select_arithmetic(judged)
 
     usual = check(making_bert)
-    monkeypatch.setattr("conformance.checks.run.select_arithmetic", slowly)
+    monkeypatch.setattr("conformance.checks.check_values.select_arithmetic", slowly)
     result = check(making_bert)
     assert result.seconds - result.candidate_seconds >= WAIT
     assert result.candidate_seconds < usual.candidate_seconds + WAIT

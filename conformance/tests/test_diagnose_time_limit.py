@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from conformance.cli import main
-from conformance.cli.progress import progress
+from conformance.cli.progress_display import progress
 from conformance.diagnosis import Diagnosis, diagnose
 from conformance.diagnosis.black_box import BlackBox
 from conformance.diagnosis.black_box_case import VERIFIED, BlackBoxCase

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from conformance import golden_of, load_golden
-from conformance.candidates.recorded import form
+from conformance.candidates.recorded import file_format
 from conformance.checks.replay import replayed
 from conformance.checks.trace import record, true_trace
 from conformance.cli import main
@@ -62,7 +62,7 @@ def test_a_saved_trace_is_read_by_diff(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["diff", str(file), "golden:tiny"]) == 0
     assert main(["diff", str(file), "hf-eager", "--format", "json"]) == 0
     with pytest.raises(UsageError, match="cannot be read as a trace"):
-        form.read(Path(__file__))
+        file_format.read(Path(__file__))
 
 
 BAD = "conformance.tests.test_diff_report_trace_replay:bad"

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from conformance import Architecture, Batch, Checkpoint, Golden, golden_of, load_golden
-from conformance.checks.backward import backward_passes
-from conformance.checks.run import check_values
+from conformance.checks.backward_passes import backward_passes
+from conformance.checks.check_values import check_values
 from conformance.judge.local_error import locally
 from conformance.judge.observation import Observation
 from conformance.judge.segment import Segment

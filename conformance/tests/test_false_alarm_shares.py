@@ -7,8 +7,8 @@ from math import sqrt
 import numpy as np
 import pytest
 
+from conformance.checks.activation_checks import moments
 from conformance.checks.check import CheckRequest
-from conformance.checks.judged import moments
 from conformance.checks.moments import watched
 from conformance.checks.published import check_published
 from conformance.errors import CandidateError

@@ -14,7 +14,7 @@ from conformance import Checkpoint, load_golden
 from conformance.benchmarks.gradients.correct import CORRECT
 from conformance.benchmarks.gradients.measure import origins
 from conformance.benchmarks.gradients.wrong import WRONG, WithWrongBackward, rewritten
-from conformance.checks.backward import backward_passes
+from conformance.checks.backward_passes import backward_passes
 from conformance.errors import NotApplicable
 from conformance.results.case import Case
 from conformance.tests.judged_gradients import Changed, Plant, judged, observed

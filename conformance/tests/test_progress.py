@@ -14,7 +14,7 @@ from conformance.checks.catalogue import CHECKS
 from conformance.checks.run_check import run
 from conformance.checks.search.plan import Plan
 from conformance.cli import main
-from conformance.cli.progress import progress
+from conformance.cli.progress_display import progress
 from conformance.progress import part, report_progress, watched
 from conformance.tests.lawless import BROKEN
 from implementations.making_bert import making_bert

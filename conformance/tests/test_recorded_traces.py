@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 from safetensors.torch import save_file as save_tensors
 
 from conformance import RecordedTrace, Unavailable, check, load_golden
-from conformance.candidates.recorded import form
+from conformance.candidates.recorded import file_format
 from conformance.checks.trace import record
 from conformance.cli import main
 from conformance.goldens.manifest import manifest
@@ -31,7 +31,7 @@ TAMPERED = "encoder.layer.1.attention.output.dense"
 
 def as_described() -> Callable[[dict[str, Any]], str]:
     """Return the function `digest` of the snippet printed by `explain trace`."""
-    lines = (form.__doc__ or "").splitlines()
+    lines = (file_format.__doc__ or "").splitlines()
     first = next(i for i, line in enumerate(lines) if "def digest" in line)
     last = next(i for i, line in enumerate(lines) if "return found.hexdigest()" in line)
     names: dict[str, Any] = {"hashlib": hashlib}

@@ -7,7 +7,7 @@ from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.networks import network
 from conformance.benchmarks.detection.planted import PLANTS
 from conformance.benchmarks.detection.variants import VARIANTS
-from conformance.checks.run import check_values
+from conformance.checks.check_values import check_values
 from conformance.judge.noise import Noise
 from conformance.judge.row_projections import row_nlls
 from conformance.numerics.formats import Array

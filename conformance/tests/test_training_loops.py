@@ -15,9 +15,9 @@ from conformance import Training, load_golden
 from conformance.benchmarks.training.loops import CORRECT, WRONG, WRONG_GRADIENTS
 from conformance.benchmarks.training.measure import explained, gradients_alone, is_named, of_few, said_of
 from conformance.checks.catalogue import named
-from conformance.checks.optimizer import optimizer_passes, schedule_passes
+from conformance.checks.check_values import check_values
+from conformance.checks.optimizer_passes import optimizer_passes, schedule_passes
 from conformance.checks.passes import Pass, Passes, with_config
-from conformance.checks.run import check_values
 from conformance.checks.run_check import run
 from conformance.errors import UsageError
 from conformance.isolation.process import WorkerProcess
@@ -106,7 +106,7 @@ def test_the_tutorials_coupled_decay_and_step_count_are_named_with_its_settings(
     hidden_size = load_golden("sinusoidal").checkpoint.architecture.hidden_size
     own = replace(STEPPED["inverse_sqrt"], learning_rate=(2 * hidden_size) ** -0.5, adam_epsilon=1e-8, max_grad_norm=np.inf)
 
-    monkeypatch.setattr("conformance.checks.optimizer.STEPPED", {"its own": own})
+    monkeypatch.setattr("conformance.checks.optimizer_passes.STEPPED", {"its own": own})
 
     def passes(*asked: Any) -> list[Pass]:
         return [of_few(one) for one in optimizer_passes(*asked) if not one.is_of_gradients]

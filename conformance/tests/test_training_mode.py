@@ -17,7 +17,7 @@ from conformance.benchmarks.training.wrong import PROBS, WRONG
 from conformance.candidates.stream import pairs
 from conformance.checks.catalogue import named
 from conformance.checks.run_check import run
-from conformance.checks.training import in_training
+from conformance.checks.training_passes import in_training
 from conformance.errors import UnsupportedArchitectureError
 from conformance.isolation.process import WorkerProcess
 from conformance.isolation.remote import RemoteCandidate

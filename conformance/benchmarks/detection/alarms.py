@@ -16,7 +16,7 @@ from conformance.benchmarks.detection.networks import ARCHITECTURES, network
 from conformance.benchmarks.detection.planted.plant import DTYPES
 from conformance.benchmarks.detection.score import one_thread
 from conformance.benchmarks.detection.variants import VARIANTS
-from conformance.checks.run import check_values
+from conformance.checks.check_values import check_values
 
 TABLE = Path(__file__).with_name("ALARMS.md")
 FIRST = 101  # The first seed; mistakes are planted in networks of other seeds.

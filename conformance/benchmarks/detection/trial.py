@@ -8,7 +8,7 @@ import numpy as np
 from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.networks import network
 from conformance.benchmarks.detection.planted import PLANTS
-from conformance.checks.run import check_values
+from conformance.checks.check_values import check_values
 from conformance.judge.filters import project
 from conformance.judge.noise import of_segment
 from conformance.judge.segment import Segment

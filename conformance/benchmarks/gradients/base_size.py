@@ -16,8 +16,8 @@ import numpy as np
 from conformance import Golden, golden_of
 from conformance.benchmarks.cost import LAYERS, network
 from conformance.benchmarks.gradients.correct import CORRECT
-from conformance.checks.backward import backward_passes
-from conformance.checks.run import check_values
+from conformance.checks.backward_passes import backward_passes
+from conformance.checks.check_values import check_values
 from conformance.goldens.batches import batch
 from conformance.goldens.recipe import SEED
 from conformance.model.checkpoint import Checkpoint

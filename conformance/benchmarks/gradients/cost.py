@@ -24,7 +24,7 @@ from torch.nn.functional import cross_entropy
 
 from conformance import golden_of
 from conformance.benchmarks.cost import LAYERS, Ratio, network, ratio, times
-from conformance.checks.backward import backward_passes_of
+from conformance.checks.backward_passes import backward_passes_of
 from conformance.judge import cache
 from conformance.judge.depth import Depth
 from conformance.judge.judge import Judge

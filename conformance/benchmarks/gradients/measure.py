@@ -14,8 +14,8 @@ from pathlib import Path
 from conformance.benchmarks.detection.planted.plant import DTYPES
 from conformance.benchmarks.gradients.correct import CORRECT, GOLDEN
 from conformance.benchmarks.gradients.wrong import WRONG, WithWrongBackward
-from conformance.checks.backward import backward_passes
-from conformance.checks.run import check_values
+from conformance.checks.backward_passes import backward_passes
+from conformance.checks.check_values import check_values
 from conformance.judge.depth import Depth
 from conformance.model.gradients import is_gradient
 from conformance.results.result import Result

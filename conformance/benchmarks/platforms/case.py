@@ -13,7 +13,7 @@ import torch
 from conformance import Checkpoint, Golden, Result, check, load_golden
 from conformance.candidates.registry import Runner, as_implementation, load_implementation, name_of
 from conformance.candidates.stream import pairs
-from conformance.checks.session import prepared, require_support
+from conformance.checks.contract import prepared, require_support
 from conformance.faults.precision import TF32_BITS
 from conformance.judge.evidence import Verdict
 from conformance.numerics.machine import this_machine

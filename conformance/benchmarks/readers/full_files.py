@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conformance.benchmarks.readers.good_files import Reader
-from conformance.candidates.recorded.form import Source
+from conformance.candidates.recorded.file_format import Source
 from conformance.errors import ConformanceError
 from conformance.model.files import ARRAYS, DOTS, JSON, OUTPUTS, PRINTED, SETTINGS, TEXT
 from conformance.results.file import LARGEST

@@ -12,11 +12,11 @@ from safetensors.numpy import save_file
 from tokenizers import BertWordPieceTokenizer
 
 from conformance.candidates.command.command import written
-from conformance.candidates.command.program import Program
-from conformance.candidates.recorded import form as recorded_form
+from conformance.candidates.command.program_process import Program
+from conformance.candidates.recorded import file_format as recorded_form
 from conformance.checks import known_failures, replay, trace
+from conformance.checks.check_values import check_values
 from conformance.checks.recording import Recording, header_of
-from conformance.checks.run import check_values
 from conformance.checks.search.plan import Plan
 from conformance.cli.forms import FORMS, Form
 from conformance.diagnosis import outputs, reading

@@ -13,8 +13,8 @@ from typing import Any
 
 from conformance.candidates.archives.locate import located
 from conformance.candidates.archives.observed import activations, in_format, output_labels, outputs_by_shape, settled
-from conformance.candidates.archives.parameters import reason_against, recognised
 from conformance.candidates.archives.program import Program
+from conformance.candidates.archives.program_parameters import reason_against, recognised
 from conformance.errors import CandidateError, UsageError
 from conformance.model.activations import outputs, table
 from conformance.model.architecture import Architecture

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from conformance.candidates.archives.graph import MOVED, SAME, Graph, Node
-from conformance.candidates.archives.parameters import Names
+from conformance.candidates.archives.program_parameters import Names
 from conformance.model.activation import Activation
 from conformance.model.activations import table
 from conformance.model.architecture import Architecture

@@ -7,8 +7,8 @@ import torch
 
 from conformance.candidates.archives.graph import MOVED, SAME
 from conformance.candidates.archives.locate import Locations
-from conformance.candidates.archives.parameters import Names
 from conformance.candidates.archives.program import Program
+from conformance.candidates.archives.program_parameters import Names
 from conformance.model.activation import Activation
 from conformance.model.activations import last_hidden, table
 from conformance.model.architecture import Architecture

@@ -13,7 +13,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from conformance.candidates.arrays import Described, described
-from conformance.candidates.command.program import Program
+from conformance.candidates.command.program_process import Program
 from conformance.errors import CandidateError, UsageError
 from conformance.model.batch import TorchBatch
 from conformance.model.checkpoint import Checkpoint

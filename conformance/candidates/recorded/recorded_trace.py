@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.candidates.arrays import Described, held_in
-from conformance.candidates.recorded.form import Recorded, digest_of, digests_of, read
+from conformance.candidates.recorded.file_format import Recorded, digest_of, digests_of, read
 from conformance.candidates.registry import Isolated
 from conformance.errors import NotApplicable, RegistrationError, UsageError
 from conformance.model.architecture import Architecture
@@ -20,7 +20,7 @@ SUFFIX = ".safetensors"
 
 @dataclass(frozen=True)
 class RecordedTrace(Isolated):
-    """A candidate whose activations were recorded in a file; `conformance.candidates.recorded.form` describes the format.
+    """A candidate whose activations were recorded in a file; `conformance.candidates.recorded.file_format` describes the format.
 
     It is judged on the weights and inputs that it was recorded on, under the arithmetics of the device named in its metadata, which
     need not exist on this machine. Checks that need other inputs or a backward pass are skipped.

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from conformance.checks.data.check import DataCheck
-from conformance.checks.data.counts import Count, beyond_chance, wrong_rows
+from conformance.checks.data.binomial_tests import Count, beyond_chance, wrong_rows
+from conformance.checks.data.data_check import DataCheck
 from conformance.checks.data.epochs import Epochs
 from conformance.checks.data.examples import Examples, Flags
 from conformance.errors import NotApplicable

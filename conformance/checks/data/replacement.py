@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.checks.data.check import DataCheck
+from conformance.checks.data.binomial_tests import Count, beyond_chance
 from conformance.checks.data.corpus import IndexedCorpus
-from conformance.checks.data.counts import Count, beyond_chance
+from conformance.checks.data.data_check import DataCheck
 from conformance.checks.data.epochs import Epochs
 from conformance.checks.data.examples import Examples, Flags
 from conformance.model.batch import Ids

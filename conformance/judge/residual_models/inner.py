@@ -10,7 +10,7 @@ from math import inf
 import numpy as np
 
 from conformance.judge.number_words import near, number, simple
-from conformance.judge.residual_models.fit import fitted
+from conformance.judge.residual_models.least_squares import fitted
 from conformance.judge.residual_models.residual_problem import FittedNumber, ResidualFinding, ResidualProblem
 from conformance.numerics.formats import Array
 from conformance.oracle.norm import Norm

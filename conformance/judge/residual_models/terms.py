@@ -7,8 +7,8 @@ from math import sqrt
 import numpy as np
 
 from conformance.judge.number_words import near, number, simple
-from conformance.judge.residual_models.fit import fitted
 from conformance.judge.residual_models.ingredients import RIGHT, Ingredient
+from conformance.judge.residual_models.least_squares import fitted
 from conformance.judge.residual_models.residual_problem import FittedNumber, ResidualFinding, ResidualProblem
 from conformance.numerics.formats import Array
 

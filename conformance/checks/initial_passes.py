@@ -11,9 +11,9 @@ from functools import partial
 import numpy as np
 
 from conformance.candidates.registry import Implementation
+from conformance.checks.contract import ability
 from conformance.checks.passes import Pass, opened, with_config, yielded
-from conformance.checks.session import ability
-from conformance.checks.training import random_numbers_from, read, values_of
+from conformance.checks.training_passes import random_numbers_from, read, values_of
 from conformance.goldens.golden import Golden
 from conformance.judge.initial_draws import wrong_initially
 from conformance.model.activations import parameter_shapes

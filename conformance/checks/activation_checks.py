@@ -7,15 +7,15 @@ from typing import Any
 
 from conformance.candidates.registry import supports_of
 from conformance.candidates.stream import pairs
-from conformance.checks.backward import backward_passes
+from conformance.checks.backward_passes import backward_passes
 from conformance.checks.check import CheckRequest
-from conformance.checks.initialization import initial_passes
+from conformance.checks.check_values import check_values
+from conformance.checks.contract import named_features
+from conformance.checks.initial_passes import initial_passes
 from conformance.checks.moments import watched
-from conformance.checks.optimizer import optimizer_passes, schedule_passes
+from conformance.checks.optimizer_passes import optimizer_passes, schedule_passes
 from conformance.checks.passes import Passes, forward_passes
-from conformance.checks.run import check_values
-from conformance.checks.session import named_features
-from conformance.checks.training import training_passes
+from conformance.checks.training_passes import training_passes
 from conformance.model.activations import outputs as outputs_of
 from conformance.model.activations import table
 from conformance.results.result import Result
@@ -26,7 +26,7 @@ View = Callable[[CheckRequest], Any]
 
 
 @dataclass(frozen=True)
-class Judged:
+class ActivationCheck:
     """A check that judges a view of the candidate on a golden.
 
     Attributes:
@@ -96,12 +96,12 @@ def _with_its_moments(request: CheckRequest) -> Any:
     return _Viewed(request.candidate, partial(watched, calls=request.runs * len(request.golden.batches)))
 
 
-values = Judged(lambda request: request.candidate, whole=True)
-outputs = Judged(_as_it_is)
-stages = Judged(_showing(_is_stage))
-moments = Judged(_with_its_moments)
-gradients = Judged(lambda request: request.candidate, passes=backward_passes)
-training_mode = Judged(lambda request: request.candidate, passes=training_passes)
-optimizer_step = Judged(lambda request: request.candidate, passes=optimizer_passes)
-initialization = Judged(lambda request: request.candidate, passes=initial_passes)
-schedule = Judged(lambda request: request.candidate, passes=schedule_passes)
+values = ActivationCheck(lambda request: request.candidate, whole=True)
+outputs = ActivationCheck(_as_it_is)
+stages = ActivationCheck(_showing(_is_stage))
+moments = ActivationCheck(_with_its_moments)
+gradients = ActivationCheck(lambda request: request.candidate, passes=backward_passes)
+training_mode = ActivationCheck(lambda request: request.candidate, passes=training_passes)
+optimizer_step = ActivationCheck(lambda request: request.candidate, passes=optimizer_passes)
+initialization = ActivationCheck(lambda request: request.candidate, passes=initial_passes)
+schedule = ActivationCheck(lambda request: request.candidate, passes=schedule_passes)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from conformance.candidates.recorded.form import Recorded, digests_of
+from conformance.candidates.recorded.file_format import Recorded, digests_of
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import golden_of, open_golden
 from conformance.goldens.golden import Golden

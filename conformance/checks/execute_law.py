@@ -8,17 +8,17 @@ from typing import Any
 
 from conformance.candidates.torch_state import restore, settings_now
 from conformance.checks.check import CheckRequest
+from conformance.checks.check_values import check_values
+from conformance.checks.contract import require_support
 from conformance.checks.integrity import unaltered
 from conformance.checks.laws.inputs import MASKS
 from conformance.checks.laws.law import Law
 from conformance.checks.placement import require_place
-from conformance.checks.run import check_values
 from conformance.checks.search.find import SearchState, find_counterexample
 from conformance.checks.search.identity_key import IdentityKey
 from conformance.checks.search.static_shape import static_shape
 from conformance.checks.search.strategies import ROWS
 from conformance.checks.search.subject import Subject
-from conformance.checks.session import require_support
 from conformance.errors import CandidateCrash, CandidateEnded, CandidateTimeout, RegistrationError
 from conformance.goldens.custom_golden import fits, golden_of
 from conformance.judge.evidence import Verdict

@@ -4,8 +4,8 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from conformance.candidates.recorded.form import read as read_recorded
-from conformance.candidates.recorded.network import recorded_on
+from conformance.candidates.recorded.file_format import read as read_recorded
+from conformance.candidates.recorded.recorded_golden import recorded_on
 from conformance.candidates.recorded.recorded_trace import SUFFIX
 from conformance.checks.trace import TRUTH, Trace, read, record, true_trace
 from conformance.errors import Unavailable, Unsupported, UsageError

@@ -13,8 +13,8 @@ from typing import Any
 
 from conformance.candidates.registry import Implementation, Runner
 from conformance.candidates.stream import pairs
+from conformance.checks.contract import ability
 from conformance.checks.passes import Pass, forward_passes_of, opened
-from conformance.checks.session import ability
 from conformance.errors import CandidateError, NotApplicable
 from conformance.goldens.golden import Golden
 from conformance.model.activations import outputs, parameter_shapes, table

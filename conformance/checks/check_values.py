@@ -50,7 +50,7 @@ def check_values(
     depth: Depth = "full",
     passes: Passes = forward_passes,
 ) -> Result:
-    """Judge every activation that one implementation exposes on one golden; arguments as in `checks.check_candidate.check`.
+    """Judge every activation that one implementation exposes on one golden; arguments as in `checks.public_check.check`.
 
     `passes` returns the passes to run, for example a forward pass of each batch, or backward passes as well.
     """

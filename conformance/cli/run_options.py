@@ -11,7 +11,7 @@ from conformance.isolation.process import Limits
 
 
 @dataclass(frozen=True)
-class Session:
+class RunOptions:
     """The options of a run.
 
     Attributes:

@@ -21,9 +21,9 @@ import numpy as np
 from conformance.candidates.arrays import Described, described
 from conformance.candidates.registry import Implementation, Runner
 from conformance.candidates.stream import pairs
-from conformance.checks.backward import backward_passes_of
+from conformance.checks.backward_passes import backward_passes_of
+from conformance.checks.contract import ability
 from conformance.checks.passes import Pass, forward_passes_of, guarded, opened, with_config
-from conformance.checks.session import ability
 from conformance.errors import CandidateError, NotApplicable, Unsupported
 from conformance.goldens.golden import Golden
 from conformance.judge.dropout_masks import Draw, wrong_draws

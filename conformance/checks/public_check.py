@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from conformance.checks.catalogue import named
-from conformance.checks.run import check_values
+from conformance.checks.check_values import check_values
 from conformance.checks.run_check import run
 from conformance.checks.search.plan import USUAL, Plan
 from conformance.goldens.golden import Golden

@@ -6,10 +6,10 @@ from functools import lru_cache
 from typing import Any
 
 from conformance.checks.check import CheckRequest
+from conformance.checks.contract import require_support
 from conformance.checks.counted import Tried, counted
 from conformance.checks.data.epochs import Epochs
 from conformance.checks.search.identity_key import IdentityKey
-from conformance.checks.session import require_support
 from conformance.judge.thresholds import share
 from conformance.results.result import Result
 
