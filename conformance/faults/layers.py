@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from conformance.faults.altered import Altered, Slack
+from conformance.faults.earlier_layers import of_layer_before
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
-from conformance.faults.kept import of_layer_before
 from conformance.faults.norms import LAYER_OUTPUT, layer_input
 from conformance.model.gradients import is_gradient
 from conformance.model.layer import STATES_NAME

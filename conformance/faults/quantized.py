@@ -14,32 +14,27 @@ Weights of few significant digits lie on ties, so the quotients that are rounded
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import product
 
 import numpy as np
 
-from conformance.faults.altered import Altered
 from conformance.faults.changes import other_weight
 from conformance.faults.fault import Fault, FaultContext, with_parameters
-from conformance.faults.fit import Fit, FitData, Fitted
 from conformance.faults.precision import LINEARS, PRODUCTS
-from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Single
 from conformance.oracle import Step
-from conformance.oracle.linear import Linear
 
 Quantiser = Callable[[Array], Array]
 
-_FIX = "Run without quantisation, or export without it."
+UNQUANTIZED = "Run without quantisation, or export without it."
 _LEVELS = np.array(
     [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
      -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
      0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0], np.float32)  # fmt: skip
 _LARGEST, _SMALLEST_EXPONENT, _BITS = 448.0, -6, 4  # Those of E4M3.
-_NEAR_TIE = 2.0**-10  # A quotient within this distance of a tie may be rounded either way, if its scale is stored in float16.
 
 
-def _scaled(weight: Single, step: Single) -> Single:
+def quotients(weight: Single, step: Single) -> Single:
+    """Return the weight divided by the step, in float32; where the step is 0, the weight."""
     return np.asarray(weight / np.where(step != 0.0, step, np.float32(1.0)), np.float32)
 
 
@@ -47,7 +42,7 @@ def symmetric(weight: Array, axis: int | None, largest: float = 127.0) -> Array:
     """Return the weight as integers −`largest` … `largest` times a step, one per tensor (`axis` None) or output feature (1)."""
     w = weight.astype(np.float32)
     step = np.abs(w).max(axis, keepdims=axis is not None) / np.float32(largest)
-    return np.asarray(np.rint(_scaled(w, step)) * step, np.float64)
+    return np.asarray(np.rint(quotients(w, step)) * step, np.float64)
 
 
 def _in_blocks(size: int, quantised: Callable[[Single], Single]) -> Quantiser:
@@ -68,25 +63,25 @@ def _held(step: Single) -> Single:
 
 def _int8_block(w: Single) -> Single:
     step = np.abs(w).max(-1, keepdims=True) / np.float32(127.0)
-    return np.asarray(np.rint(_scaled(w, step)) * _held(step))
+    return np.asarray(np.rint(quotients(w, step)) * _held(step))
 
 
 def _int4_block(w: Single) -> Single:
     largest = np.take_along_axis(w, np.abs(w).argmax(-1)[..., None], -1)
     step = np.asarray(largest / np.float32(-8.0))
-    return np.asarray((np.clip(np.floor(_scaled(w, step) + np.float32(8.5)), 0, 15) - 8) * _held(step), np.float32)
+    return np.asarray((np.clip(np.floor(quotients(w, step) + np.float32(8.5)), 0, 15) - 8) * _held(step), np.float32)
 
 
 def _nf4_block(w: Single) -> Single:
     step = np.abs(w).max(-1, keepdims=True)
     between = (_LEVELS[1:] + _LEVELS[:-1]) / 2
-    return np.asarray(_LEVELS[np.searchsorted(between, _scaled(w, step))] * step, np.float32)
+    return np.asarray(_LEVELS[np.searchsorted(between, quotients(w, step))] * step, np.float32)
 
 
 def _float8(weight: Array) -> Array:
     w = weight.astype(np.float32)
     step = np.abs(w).max() / np.float32(_LARGEST)
-    x = _scaled(w, step).astype(np.float64)
+    x = quotients(w, step).astype(np.float64)
     unit = 2.0 ** (np.maximum(np.frexp(x)[1] - 1, _SMALLEST_EXPONENT) + 1 - _BITS)
     return np.asarray(np.rint(x / unit) * unit * float(step), np.float64)
 
@@ -114,60 +109,16 @@ def _two_of_four(step: Step, _: FaultContext) -> Step | None:
     return with_parameters(step, weight=sparse.reshape(weight.shape))
 
 
-def _operands(x: Array, levels: int) -> tuple[Array, Array]:
-    """Return the inputs as integers 0 … `levels` times a step, and the variance of those next to a tie.
-
-    The step covers the range of all inputs and 0.
-    """
-    wide = x.astype(np.float32)
-    low, high = min(wide.min(initial=0.0), np.float32(0.0)), max(wide.max(initial=0.0), np.float32(0.0))
-    step = np.float32((high - low) / np.float32(levels)) or np.float32(1.0)
-    zero, quotient = np.rint(-low / step), wide / step
-    made = np.asarray((np.clip(np.rint(quotient) + zero, 0, levels) - zero) * step, np.float64)
-    near = np.abs(quotient - np.floor(quotient) - np.float32(0.5)) < _NEAR_TIE
-    return made, np.where(near, float(step) ** 2, 0.0)
-
-
-def _dynamic(step: Step, seen: FitData) -> Fit | None:
-    """Return the nearest form of a dynamically quantized product: torch's or ONNX Runtime's, per tensor or per feature."""
-    assert isinstance(step, Linear)
-    if not np.isfinite(seen.actual).all():
-        return None
-    weight, best = step.site.parameters["weight"], None
-    inputs = [_operands(step.inputs, levels) for levels in (255, 127)]
-    for axis, steps in product((None, 1), (127.0, 127.5)):
-        rounded = with_parameters(step, weight=_symmetric(weight, axis, steps))
-        for operands, tied in inputs:
-            value = operands @ rounded.site.parameters["weight"].T + step.bias
-            left = float((np.where(seen.judged, seen.actual - value, 0.0) ** 2).sum())
-            if best is None or left < best[0]:
-                best = (left, rounded, value, tied)
-    assert best is not None
-    _, rounded, value, tied = best
-    squares = rounded.site.parameters["weight"].T ** 2
-
-    def slack(_: Altered, __: Arithmetic) -> Array:
-        return np.asarray(tied @ squares)
-
-    return Fit(Altered(rounded, lambda _: value, slack), 0)
-
-
-def _symmetric(weight: Array, axis: int | None, steps: float) -> Array:
-    w = weight.astype(np.float32)
-    step = np.abs(w).max(axis, keepdims=axis is not None) / np.float32(steps)
-    return np.asarray(np.clip(np.rint(_scaled(w, step)), -128, 127) * step, np.float64)
-
-
 # fmt: off
 def faults() -> Iterator[Fault]:
     """Yield the faults of quantized weights."""
     for end, axis, a in (("", None, "tensor"), ("-channel", 1, "output feature")):
         yield Fault(f"precision-int8{end}", LINEARS, f"the weights are rounded to 255 levels per {a}: int8 quantisation",
                     "constructed", other_weight(partial(symmetric, axis=axis)), "a quantised export", late=True, combines=True,
-                    fix=_FIX)
+                    fix=UNQUANTIZED)
         yield Fault(f"precision-int4{end}", LINEARS, f"the weights are rounded to 15 levels per {a}: int4 quantisation",
                     "constructed", other_weight(partial(symmetric, axis=axis, largest=7.0)),
-                    "a quantiser to four bits without groups", late=True, fix=_FIX)
+                    "a quantiser to four bits without groups", late=True, fix=UNQUANTIZED)
     for name, quantiser, sentence, cause in (
         ("int8-block", _in_blocks(32, _int8_block), "the weights are rounded to 255 levels in blocks of 32", "ggml's Q8_0"),
         ("int4-block", _in_blocks(32, _int4_block), "the weights are rounded to 16 levels in blocks of 32", "ggml's Q4_0"),
@@ -175,17 +126,10 @@ def faults() -> Iterator[Fault]:
         ("float8", _float8, "the weights are rounded to float8 (E4M3), scaled per tensor", "Transformer Engine, torchao, vLLM"),
     ):
         yield Fault(f"precision-{name}", LINEARS, f"{sentence}: quantisation", "constructed", other_weight(quantiser), cause,
-                    late=True, fix=_FIX)
+                    late=True, fix=UNQUANTIZED)
     yield Fault("precision-float8-inputs", PRODUCTS, "the inputs are rounded to float8 (E4M3): quantisation", "constructed",
-                _float8_inputs, "attention kernels that multiply in float8", late=True, fix=_FIX)
+                _float8_inputs, "attention kernels that multiply in float8", late=True, fix=UNQUANTIZED)
     yield Fault("weight-two-of-four", LINEARS, "the two smallest of every four weights of a feature are zero", "constructed",
                 _two_of_four, "2:4 sparsity, as of apex.contrib.sparsity", late=True,
                 fix="Load the checkpoint's weights, not a copy that was pruned to 2:4 sparsity.")
 # fmt: on
-
-
-DYNAMIC = Fitted(
-    "precision-int8-dynamic", LINEARS, "weights and inputs are rounded to int8, with the inputs' step computed per call",
-    "constructed", _dynamic, "quantize_dynamic of torch or of ONNX Runtime", fix=_FIX,
-)  # fmt: skip
-"""The fault of dynamic quantization, in which the scale of the inputs depends on all inputs of a call, including padding."""

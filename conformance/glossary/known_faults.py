@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from conformance.faults import CATALOGUE, Fault
-from conformance.faults.fit import Fitted
 from conformance.faults.fitted import FITTED
+from conformance.faults.fitted.fitted_fault import Fitted
 from conformance.model.activation import Activation
 
 Known = Fault | Fitted

@@ -24,8 +24,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from conformance.faults import CATALOGUE
-from conformance.faults.fit import FitData
 from conformance.faults.fitted import FITTED
+from conformance.faults.fitted.fitted_fault import FitData
 from conformance.judge.evidence import Estimate, Explanation, FilterResult
 from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import NoiseOf, fitted, project, started

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from conformance import check
 from conformance.benchmarks.detection.bert import Bert, Candidate
-from conformance.faults.curve import curve, may_be_pieces
+from conformance.faults.fitted.curve import curve, may_be_pieces
 from conformance.judge.thresholds import FALSE_ALARM
 from conformance.numerics.formats import Array
 from conformance.report.findings import Finding, findings, sentence

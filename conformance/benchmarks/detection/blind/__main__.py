@@ -4,14 +4,15 @@ import argparse
 
 import torch
 
-from conformance.benchmarks.detection.blind import MISTAKES, fourth, named, second, third
+from conformance.benchmarks.detection.blind import first, fourth, second, third
+from conformance.benchmarks.detection.blind.first import named as first_named
 from conformance.benchmarks.detection.blind.fourth import named as fourth_named
 from conformance.benchmarks.detection.blind.score import outcomes, table
 from conformance.benchmarks.detection.blind.second import named as second_named
 from conformance.benchmarks.detection.blind.third import named as third_named
 
 _SETS = {
-    "first": (MISTAKES, named.RIGHT),
+    "first": (first.MISTAKES, first_named.RIGHT),
     "second": (second.MISTAKES, second_named.RIGHT),
     "third": (third.MISTAKES, third_named.RIGHT),
     "fourth": (fourth.MISTAKES, fourth_named.RIGHT),

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from conformance.benchmarks.detection.names import CONSTRUCTED, LISTED, SHOWN
 from conformance.benchmarks.detection.planted import (
     attention,
+    earlier_layers,
     embeddings,
     functions,
     heads,
-    kept,
     layers,
     norms,
     pooling,
@@ -19,7 +19,7 @@ from conformance.benchmarks.detection.planted import (
 )
 from conformance.benchmarks.detection.planted.plant import Plant
 
-_THEMES = (functions, norms, attention, projections, embeddings, heads, pooling, layers, kept, rows, scores, precision)
+_THEMES = (functions, norms, attention, projections, embeddings, heads, pooling, layers, earlier_layers, rows, scores, precision)
 _FOUND = {plant.name: plant for theme in _THEMES for plant in theme.PLANTS}
 
 PLANTS: Mapping[str, Plant] = {name: _FOUND[name] for name in (*LISTED, *CONSTRUCTED, *SHOWN)}

@@ -13,6 +13,8 @@ from conformance.oracle import Step
 
 Mask = npt.NDArray[np.bool_]
 
+LEAST_ROWS = 3  # The least number of different rows from which one number per feature can be estimated.
+
 
 @dataclass(frozen=True)
 class Fit:
@@ -48,6 +50,10 @@ class FitData:
     judged: Mask
     allowed: Array
     threshold: float
+
+    def distance(self, value: Array) -> float:
+        """Return Σ (difference of the candidate's array and `value`)² over the judged elements, each in units of `allowed`."""
+        return float((((self.actual - value) / self.allowed)[self.judged] ** 2).sum())
 
     @property
     def chance(self) -> float:

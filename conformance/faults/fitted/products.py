@@ -7,7 +7,7 @@ import numpy as np
 
 from conformance.faults.altered import Altered
 from conformance.faults.fault import with_parameters
-from conformance.faults.fit import Fit, FitData, Fitted
+from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.faults.precision import LINEARS
 from conformance.numerics.formats import FORMATS, Array, Format
 from conformance.oracle import Step
@@ -24,18 +24,18 @@ _LEAST = 3  # The least number of rows for which a constant, or a fit of one num
 _SHARES, _BESIDE = 100, 4  # Shares are whole percents; the magnitudes next to the nearest one are tried as well.
 
 
-def _rows(step: Linear, seen: FitData) -> tuple[Array, Array]:
+def _rows(step: Linear, data: FitData) -> tuple[Array, Array]:
     """Return inputs and results of up to `MOST_ROWS` judged rows."""
-    kept = seen.judged.any(-1).reshape(-1)
-    inputs, found = (a.reshape(-1, a.shape[-1])[kept][:MOST_ROWS] for a in (step.inputs, seen.actual))
+    kept = data.judged.any(-1).reshape(-1)
+    inputs, found = (a.reshape(-1, a.shape[-1])[kept][:MOST_ROWS] for a in (step.inputs, data.actual))
     return inputs, found
 
 
-def _nearest(variants: Iterable[Variant], step: Step, seen: FitData) -> Variant | None:
+def _nearest(variants: Iterable[Variant], step: Step, data: FitData) -> Variant | None:
     """Return the nearest variant, if it is nearer to the candidate's array than the correct result."""
 
     def distance(value: Array) -> float:
-        return float((np.where(seen.judged, (seen.actual - value) / seen.allowed, 0.0) ** 2).sum())
+        return float((np.where(data.judged, (data.actual - value) / data.allowed, 0.0) ** 2).sum())
 
     best = min(variants, key=lambda v: distance(v[0]), default=None)
     return best if best is not None and distance(best[0]) < distance(step.value) else None
@@ -55,10 +55,10 @@ def _quotients(x: Array, axis: int | None) -> tuple[Array, Array]:
     return np.asarray(wide / unit, np.float64), np.asarray(unit, np.float64)
 
 
-def _integer_inputs(step: Step, seen: FitData) -> Fit | None:
+def _integer_inputs(step: Step, data: FitData) -> Fit | None:
     """Return the layer with inputs of 255 levels, with one unit for all inputs of the call or one for each token."""
     assert isinstance(step, Linear)
-    if not np.isfinite(seen.actual[seen.judged]).all():
+    if not np.isfinite(data.actual[data.judged]).all():
         return None
     weight = step.site.parameters["weight"]
 
@@ -73,14 +73,14 @@ def _integer_inputs(step: Step, seen: FitData) -> Fit | None:
             near = np.abs(quotient - np.floor(quotient) - 0.5) <= _TIE * np.maximum(np.abs(quotient), 1.0)
             yield (np.rint(quotient) * unit) @ weight.T + step.bias, (near * unit**2) @ (weight.T**2), _LEVELS
 
-    found = _nearest(variants(), step, seen)
+    found = _nearest(variants(), step, data)
     return None if found is None else _fit(step, found, "")
 
 
-def _unread_inputs(step: Step, seen: FitData) -> Fit | None:
+def _unread_inputs(step: Step, data: FitData) -> Fit | None:
     """Return the layer without its last inputs, as many as make the result nearest."""
     assert isinstance(step, Linear)
-    weight, (inputs, found) = step.site.parameters["weight"], _rows(step, seen)
+    weight, (inputs, found) = step.site.parameters["weight"], _rows(step, data)
     count = weight.shape[1]
     if len(inputs) < _LEAST or not np.isfinite(found).all():
         return None
@@ -95,10 +95,10 @@ def _unread_inputs(step: Step, seen: FitData) -> Fit | None:
     return Fit(with_parameters(step, weight=np.where(kept, weight, 0.0)), 1, "inputs", float(unread))
 
 
-def _pruned(step: Step, seen: FitData) -> Fit | None:
+def _pruned(step: Step, data: FitData) -> Fit | None:
     """Return the layer with its smallest weights set to zero, about a whole percentage of them."""
     assert isinstance(step, Linear)
-    weight, (inputs, found) = step.site.parameters["weight"], _rows(step, seen)
+    weight, (inputs, found) = step.site.parameters["weight"], _rows(step, data)
     if weight.size > MOST_WEIGHTS or len(inputs) < _LEAST or not np.isfinite(found).all():
         return None
     sizes = np.sort(np.abs(weight), axis=None)
@@ -118,10 +118,10 @@ def _pruned(step: Step, seen: FitData) -> Fit | None:
     return Fit(with_parameters(step, weight=pruned), 1, "share", share) if share else None
 
 
-def _partial_sums(storage: Format, step: Step, seen: FitData) -> Fit | None:
+def _partial_sums(storage: Format, step: Step, data: FitData) -> Fit | None:
     """Return the layer with the sums over equal parts of its inputs rounded to a format, for the nearest number of parts."""
     assert isinstance(step, Linear)
-    if not np.isfinite(seen.actual[seen.judged]).all():
+    if not np.isfinite(data.actual[data.judged]).all():
         return None
     weight, count = step.site.parameters["weight"], step.inputs.shape[-1]
 
@@ -137,14 +137,14 @@ def _partial_sums(storage: Format, step: Step, seen: FitData) -> Fit | None:
                 value, ties = value + storage.round(total), ties + np.where(near, unit**2, 0.0)
             yield value, ties, float(parts)
 
-    found = _nearest(variants(), step, seen)
+    found = _nearest(variants(), step, data)
     return None if found is None or not np.isfinite(found[0]).all() else _fit(step, found, "parts")
 
 
-def _suppressed(step: Step, seen: FitData) -> Fit | None:
+def _suppressed(step: Step, data: FitData) -> Fit | None:
     """Return a head's logits with a constant at the features that are equal to it in every row; None if it is not the lowest."""
-    rows = seen.judged.any(-1)
-    found = seen.actual[rows]
+    rows = data.judged.any(-1)
+    found = data.actual[rows]
     if step.site.activation.layer is not None or len(found) < _LEAST:
         return None
     constant = found.min()

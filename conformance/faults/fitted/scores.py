@@ -6,7 +6,7 @@ import numpy as np
 
 from conformance.faults.altered import Altered
 from conformance.faults.attention import CONTEXT, SCORES
-from conformance.faults.fit import Fit, FitData, Fitted
+from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
@@ -19,28 +19,24 @@ _LEAST_NORM = 1e-12  # The eps of torch.nn.functional.normalize.
 ROUNDS = 20  # A limit of the time only: a fit that has not converged leaves a residual that the judge does not accept.
 
 
-def _left(seen: FitData, value: Array) -> float:
-    return float((((seen.actual - value) / seen.allowed)[seen.judged] ** 2).sum())
-
-
 def _tanh(s: Array, cap: float) -> Array:
     return np.asarray(cap * np.tanh(s / cap))
 
 
-def _capped(step: Step, seen: FitData) -> Fit | None:
+def _capped(step: Step, data: FitData) -> Fit | None:
     """Return the scores c · tanh(s / c), with the cap c by least squares on a logarithmic scale."""
-    largest = float(np.abs(seen.actual).max(initial=0.0, where=seen.judged))
+    largest = float(np.abs(data.actual).max(initial=0.0, where=data.judged))
     if largest == 0.0:
         return None
-    s, weight = step.value, seen.judged / seen.allowed
-    cap, deviation = min((float(largest * c) for c in CAPS), key=lambda c: _left(seen, _tanh(s, c))), np.inf
+    s, weight = step.value, data.judged / data.allowed
+    cap, deviation = min((float(largest * c) for c in CAPS), key=lambda c: data.distance(_tanh(s, c))), np.inf
     for _ in range(ROUNDS):
         x = s / cap
         slope = weight * cap * (np.tanh(x) - x / np.cosh(np.clip(x, -300.0, 300.0)) ** 2)  # with respect to log c
         energy = float(np.vdot(slope, slope))
         if energy == 0.0:
             return None
-        change = float(np.vdot(slope, weight * (seen.actual - _tanh(s, cap)))) / energy
+        change = float(np.vdot(slope, weight * (data.actual - _tanh(s, cap)))) / energy
         deviation = cap * energy**-0.5
         cap *= float(np.exp(np.clip(change, -0.5, 0.5)))
         if cap * abs(change) <= deviation / 10.0:
@@ -53,7 +49,7 @@ def _capped(step: Step, seen: FitData) -> Fit | None:
     return Fit(Altered(step, lambda inner: _tanh(inner.value, cap), slack), 1, "cap", cap, float(deviation))
 
 
-def _cosines(step: Step, seen: FitData) -> Fit | None:
+def _cosines(step: Step, data: FitData) -> Fit | None:
     """Return the scores c · cos(q, k), with the factor c by least squares."""
     width = step.site.architecture.head_size
 
@@ -63,12 +59,12 @@ def _cosines(step: Step, seen: FitData) -> Fit | None:
 
     query, key = (normalised(x) for x in step.parents)
     unit = step.again(parents=(query, key))
-    weight = seen.judged / seen.allowed
+    weight = data.judged / data.allowed
     base = weight * unit.value
     energy = float(np.vdot(base, base))
     if energy == 0.0:
         return None
-    by = float(np.vdot(base, weight * seen.actual)) / energy
+    by = float(np.vdot(base, weight * data.actual)) / energy
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         stored = (4.0 * arithmetic.storage.rounding_variance(x) for x in altered.inner.parents)
@@ -92,7 +88,7 @@ def _groups(heads: int) -> Iterator[tuple[int, Ids]]:
         yield size, j % (heads // size)
 
 
-def _shared(step: Step, seen: FitData) -> Fit | None:
+def _shared(step: Step, data: FitData) -> Fit | None:
     """Return the step in which heads share keys, or values, in the way that leaves least of the residual."""
     *others, last = step.parents
     width = step.site.architecture.head_size
@@ -100,8 +96,8 @@ def _shared(step: Step, seen: FitData) -> Fit | None:
     tried = [(size, step.again(parents=(*others, merge_heads(parts[:, which])))) for size, which in _groups(parts.shape[1])]
     if not tried:
         return None
-    size, faulty = min(tried, key=lambda pair: _left(seen, pair[1].value))
-    return Fit(faulty, 1, "heads", size) if _left(seen, faulty.value) < _left(seen, step.value) else None
+    size, faulty = min(tried, key=lambda pair: data.distance(pair[1].value))
+    return Fit(faulty, 1, "heads", size) if data.distance(faulty.value) < data.distance(step.value) else None
 
 
 FITTED_SCORES = (

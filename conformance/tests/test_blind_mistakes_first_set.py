@@ -4,8 +4,8 @@ named."""
 import pytest
 
 from conformance import check, load_golden
-from conformance.benchmarks.detection.blind import MISTAKES
-from conformance.benchmarks.detection.blind.named import RIGHT
+from conformance.benchmarks.detection.blind.first import MISTAKES
+from conformance.benchmarks.detection.blind.first.named import RIGHT
 from conformance.benchmarks.detection.blind.port import Mistake
 from conformance.benchmarks.detection.blind.score import Outcome, origins, outcome, outcomes, table
 

@@ -8,7 +8,7 @@ y and the candidate's result, `made`:
     tanh        y = F(x):                                        ε(x) = made − y
     softmax     p_j/p_m = F(s_j − m), m the row's largest score: ε(t)/F(t) = (made_j/made_m) / F(t) − 1, exactly 0 at t = 0
 
-ε is fitted as a curve (`faults.curve`). It is attributed to an approximation under four conditions:
+ε is fitted as a curve (`faults.fitted.curve`). It is attributed to an approximation under four conditions:
 
 - For errors that are not a function of t, a fit this good is less probable than a false alarm.
 - Simpler explanations leave a larger residual: a factor of the result or of the argument, a constant, or a rounding of the result
@@ -26,8 +26,8 @@ import numpy as np
 from scipy.special import expit, fdtri
 
 from conformance.faults.altered import Altered
-from conformance.faults.curve import Curve, carrying, curve
-from conformance.faults.fit import Fit, FitData, Fitted
+from conformance.faults.fitted.curve import Curve, carrying, curve
+from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle import Step
 from conformance.oracle.pointwise import gelu, gelu_tanh
@@ -79,23 +79,23 @@ class _Errors:
 Reading = Callable[[Step, FitData], _Errors | None]
 
 
-def _approximated(reading: Reading, step: Step, seen: FitData) -> Fit | None:
+def _approximated(reading: Reading, step: Step, data: FitData) -> Fit | None:
     """Return the step with the fitted error of its function, or None unless the first three conditions of the module hold."""
-    if not np.isfinite(seen.actual[seen.judged]).all():
+    if not np.isfinite(data.actual[data.judged]).all():
         return None
-    found = reading(step, seen)
+    found = reading(step, data)
     if found is None:
         return None
     errors = found.merged()
     # The ulp of a result, and hence its rounding error, is proportional to the result to within a factor of 2. The mean of n errors
     # of at most s each is at most √n times its own scale s/√n.
-    room = 2.0 * seen.largest * errors.equal**0.5
-    fitted = curve(errors.argument, errors.error, errors.scale, seen.chance, room)
-    if fitted is None or _is_simple(errors, fitted, seen.chance):
+    room = 2.0 * data.largest * errors.equal**0.5
+    fitted = curve(errors.argument, errors.error, errors.scale, data.chance, room)
+    if fitted is None or _is_simple(errors, fitted, data.chance):
         return None
     value, deviation = (v * errors.size for v in fitted(errors.argument))
-    at = int(np.argmax(np.abs(value) - seen.threshold * deviation))  # The largest value beyond its own uncertainty.
-    if not seen.threshold * deviation[at] < abs(value[at]) < errors.limit:
+    at = int(np.argmax(np.abs(value) - data.threshold * deviation))  # The largest value beyond its own uncertainty.
+    if not data.threshold * deviation[at] < abs(value[at]) < errors.limit:
         return None
     actual = errors.made_with(fitted)
     return Fit(Altered(step, lambda _: actual), fitted.free, "error", float(abs(value[at])), float(deviation[at]))
@@ -129,10 +129,10 @@ def _pointwise(gain: Function, others: Sequence[Function]) -> Reading:
         others: other step functions y(x) that may have been used in place of the correct one.
     """
 
-    def reading(step: Step, seen: FitData) -> _Errors | None:
+    def reading(step: Step, data: FitData) -> _Errors | None:
         x, right = step.parents[0], step.value
         by = gain(x)
-        used = seen.judged & (by != 0.0)
+        used = data.judged & (by != 0.0)
         if not used.any():
             return None
         tiny = np.finfo(np.float32).tiny
@@ -151,8 +151,8 @@ def _pointwise(gain: Function, others: Sequence[Function]) -> Reading:
         simple = (right, x, np.ones_like(x), slope, x * slope, *rounded)
         return _Errors(
             x[used],
-            of(seen.actual - right),
-            np.abs(of(seen.allowed * np.maximum(np.abs(seen.actual) / np.maximum(np.abs(right), tiny), 1.0))),
+            of(data.actual - right),
+            np.abs(of(data.allowed * np.maximum(np.abs(data.actual) / np.maximum(np.abs(right), tiny), 1.0))),
             np.ones(int(used.sum())),
             np.stack([of(f(x) - right) for f in others]),
             np.stack([of(term) for term in simple], -1),
@@ -162,16 +162,16 @@ def _pointwise(gain: Function, others: Sequence[Function]) -> Reading:
     return reading
 
 
-def _exponential(step: Step, seen: FitData) -> _Errors | None:
+def _exponential(step: Step, data: FitData) -> _Errors | None:
     """Return the errors of the exponential in a softmax, from the ratio of each probability to that of the row's largest score."""
     assert isinstance(step, Probabilities)
     scores = np.where(step.keys, step.parents[0], -np.inf)
     largest = scores.argmax(-1, keepdims=True)
     t = scores - np.where(step.keys.any(-1, keepdims=True), np.take_along_axis(scores, largest, -1), 0.0)
-    right, rows = step.value, seen.judged.any(-1, keepdims=True)
-    tops = [np.take_along_axis(a, largest, -1) for a in (right, seen.actual, seen.allowed)]
+    right, rows = step.value, data.judged.any(-1, keepdims=True)
+    tops = [np.take_along_axis(a, largest, -1) for a in (right, data.actual, data.allowed)]
     right_top, made_top, allowed_top = tops
-    used = seen.judged & (t < 0.0) & (right > 0.0) & (made_top > 0.0)
+    used = data.judged & (t < 0.0) & (right > 0.0) & (made_top > 0.0)
     if not used.any():
         return None
 
@@ -187,8 +187,8 @@ def _exponential(step: Step, seen: FitData) -> _Errors | None:
     exponent = t[used]
     size = np.exp(exponent)
     others = [f(exponent) - size for f in (np.exp2, lambda s: np.exp(s / 2.0))]
-    scale = np.hypot(over(seen.allowed, right), over(np.broadcast_to(allowed_top, right.shape), right_top))
-    return _Errors(exponent, over(seen.actual, made_top) / size - 1.0, scale, size, np.stack(others), exponent[:, None], made_with)
+    scale = np.hypot(over(data.allowed, right), over(np.broadcast_to(allowed_top, right.shape), right_top))
+    return _Errors(exponent, over(data.actual, made_top) / size - 1.0, scale, size, np.stack(others), exponent[:, None], made_with)
 
 
 def _identity(x: Array) -> Array:

@@ -4,7 +4,7 @@ import numpy as np
 
 from conformance.faults.altered import Altered
 from conformance.faults.attention import CONTEXT, PROBS, keys_of, softmax
-from conformance.faults.fit import Fit, FitData, Fitted, Mask
+from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted, Mask
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
@@ -13,16 +13,12 @@ LEVELS = (255, 256, 127, 128)  # Those of eight bits, with and without a sign.
 QUERIES = 8  # A limit of the time only: a wrong number of unread keys leaves a residual that the judge does not accept.
 
 
-def _left(seen: FitData, value: Array) -> float:
-    return float((((seen.actual - value) / seen.allowed)[seen.judged] ** 2).sum())
-
-
-def _nearest(step: Step, seen: FitData, tried: list[tuple[float, Step]], parameter: str) -> Fit | None:
+def _nearest(step: Step, data: FitData, tried: list[tuple[float, Step]], parameter: str) -> Fit | None:
     """Return the fit of the nearest step, of (value of the parameter, step); None if none is nearer than the correct step."""
     if not tried:
         return None
-    value, faulty = min(tried, key=lambda pair: _left(seen, pair[1].value))
-    return Fit(faulty, 1, parameter, value) if _left(seen, faulty.value) < _left(seen, step.value) else None
+    value, faulty = min(tried, key=lambda pair: data.distance(pair[1].value))
+    return Fit(faulty, 1, parameter, value) if data.distance(faulty.value) < data.distance(step.value) else None
 
 
 def _block_softmax(s: Array, keys: Mask, size: int, *, averaged: bool) -> Array:
@@ -40,14 +36,14 @@ def _sizes(step: Step) -> list[int]:
     return [n for n in range(2, length) if length % n == 0 or n.bit_count() == 1]
 
 
-def _by_blocks(step: Step, seen: FitData) -> Fit | None:
+def _by_blocks(step: Step, data: FitData) -> Fit | None:
     """Return the softmax over blocks of keys, of the size that is nearest: a divisor of the length or a power of two."""
     keys = keys_of(step)
 
     def of(size: int, *, averaged: bool) -> Step:
         return Altered(step, lambda inner: _block_softmax(inner.parents[0], keys, size, averaged=averaged))
 
-    return _nearest(step, seen, [(n, of(n, averaged=averaged)) for n in _sizes(step) for averaged in (True, False)], "keys")
+    return _nearest(step, data, [(n, of(n, averaged=averaged)) for n in _sizes(step) for averaged in (True, False)], "keys")
 
 
 def _running_softmax(s: Array, keys: Mask, size: int) -> Array:
@@ -60,17 +56,17 @@ def _running_softmax(s: Array, keys: Mask, size: int) -> Array:
     return np.asarray(weights / np.maximum(weights.sum(-1, keepdims=True), np.finfo(np.float64).tiny))
 
 
-def _not_rescaled(step: Step, seen: FitData) -> Fit | None:
+def _not_rescaled(step: Step, data: FitData) -> Fit | None:
     """Return the softmax over blocks of keys whose earlier blocks keep the maximum of their time, of the size that is nearest."""
     keys = np.broadcast_to(keys_of(step), step.value.shape)
 
     def of(size: int) -> Step:
         return Altered(step, lambda inner: _running_softmax(inner.parents[0], keys, size))
 
-    return _nearest(step, seen, [(n, of(n)) for n in _sizes(step)], "keys")
+    return _nearest(step, data, [(n, of(n)) for n in _sizes(step)], "keys")
 
 
-def _rounded(step: Step, seen: FitData) -> Fit | None:
+def _rounded(step: Step, data: FitData) -> Fit | None:
     """Return the probabilities rounded to multiples of 1/n, for the first n of `LEVELS` of which all are multiples.
 
     A probability that lies within the rounding error of a tie may be rounded either way.
@@ -80,29 +76,29 @@ def _rounded(step: Step, seen: FitData) -> Fit | None:
         def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
             p = altered.inner.value * levels
             sigma = np.sqrt(altered.inner.roundings(arithmetic).variance()) * levels
-            return np.where(np.abs(p - np.floor(p) - 0.5) <= seen.largest * sigma, levels**-2.0, 0.0)
+            return np.where(np.abs(p - np.floor(p) - 0.5) <= data.largest * sigma, levels**-2.0, 0.0)
 
         return Altered(step, lambda inner: np.rint(inner.value * levels) / levels, slack)
 
-    whole = next((n for n in LEVELS if _is_multiple(seen, n)), None)
+    whole = next((n for n in LEVELS if _is_multiple(data, n)), None)
     return None if whole is None else Fit(of(whole), 1, "levels", whole)
 
 
-def _is_multiple(seen: FitData, levels: int) -> bool:
+def _is_multiple(data: FitData, levels: int) -> bool:
     """Return whether all judged probabilities are multiples of 1/levels within rounding errors, and some could have been others."""
-    scaled, tolerance = seen.actual[seen.judged] * levels, seen.largest * seen.allowed[seen.judged] * levels
+    scaled, tolerance = data.actual[data.judged] * levels, data.largest * data.allowed[data.judged] * levels
     return bool((np.abs(scaled - np.rint(scaled)) <= tolerance).all() and (tolerance < 0.5).any())
 
 
-def _window_after(step: Step, seen: FitData) -> Fit | None:
+def _window_after(step: Step, data: FitData) -> Fit | None:
     """Return the softmax with probabilities beyond a window set to zero afterwards; the window is the furthest nonzero one."""
     mask = step.site.batch.mask
-    if seen.actual.shape[-1] != mask.shape[1] or "key" not in step.site.activation.axes or step.site.activation.causal:
+    if data.actual.shape[-1] != mask.shape[1] or "key" not in step.site.activation.axes or step.site.activation.causal:
         return None
     length = mask.shape[1]
     distance = np.abs(np.arange(length)[:, None] - np.arange(length))
     both = mask[:, None, :, None] & mask[:, None, None, :]
-    nonzero = (seen.actual >= np.finfo(np.float32).tiny) & both
+    nonzero = (data.actual >= np.finfo(np.float32).tiny) & both
     furthest = int(np.where(nonzero, distance, 0).max())
     if furthest >= np.where(both, distance, 0).max():
         return None
@@ -116,21 +112,21 @@ def _window_after(step: Step, seen: FitData) -> Fit | None:
 
         return Altered(step, value)
 
-    return _nearest(step, seen, [(furthest, of(masked=masked)) for masked in (True, False)], "distance")
+    return _nearest(step, data, [(furthest, of(masked=masked)) for masked in (True, False)], "distance")
 
 
-def _unread(step: Step, seen: FitData) -> Fit | None:
+def _unread(step: Step, data: FitData) -> Fit | None:
     """Return the context without the last keys; their number is determined on a few queries of the row with the largest residual.
 
     Only the first head is used to determine the number.
     """
     probs, value = step.parents
     width, length = step.site.architecture.head_size, probs.shape[-1]
-    left = np.where(seen.judged, np.abs(seen.actual - step.value), 0.0).sum(-1)
+    left = np.where(data.judged, np.abs(data.actual - step.value), 0.0).sum(-1)
     row = int(left.sum(-1).argmax())
     some = np.sort(np.argsort(left[row])[-QUERIES:])
     sums = np.cumsum(probs[row, 0, some][..., None] * value[row, :, :width], 1)  # (queries, S, d)
-    error = ((sums - seen.actual[row, some][:, None, :width]) ** 2).sum((0, 2))
+    error = ((sums - data.actual[row, some][:, None, :width]) ** 2).sum((0, 2))
     unread = int(error[::-1].argmin())  # The fewest of those that fit equally, since masked keys add nothing.
     if not 0 < unread < length:
         return None

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from conformance.faults.altered import Altered, Rearranged
-from conformance.faults.fit import Fit, FitData, Fitted
+from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.model.batch import Ids
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
@@ -14,15 +14,15 @@ _ROWS = "Compute every row of the batch from its own inputs, and restore the ord
 _BY_ROW = frozenset({"linear", "first_token_linear", "context", "norm", "function"})
 
 
-def _nearest_rows(step: Step, seen: FitData) -> Ids | None:
+def _nearest_rows(step: Step, data: FitData) -> Ids | None:
     """Return, for each row of the batch, the row of the oracle's result that is nearest on the judged elements; None for one row.
 
     A row is its own nearest unless another is nearer.
     """
-    if step.site.activation.axes[:1] != ("batch",) or len(seen.actual) < 2:
+    if step.site.activation.axes[:1] != ("batch",) or len(data.actual) < 2:
         return None
-    found = np.arange(len(seen.actual))
-    for row, (actual, judged, allowed) in enumerate(zip(seen.actual, seen.judged, seen.allowed, strict=True)):
+    found = np.arange(len(data.actual))
+    for row, (actual, judged, allowed) in enumerate(zip(data.actual, data.judged, data.allowed, strict=True)):
         if judged.any():
             left = [float((((actual - other) / allowed)[judged] ** 2).sum()) for other in step.value]
             found[row] = row if left[row] <= min(left) else int(np.argmin(left))
@@ -33,15 +33,15 @@ def _of_rows(step: Step, rows: Ids) -> Step:
     return Rearranged(step, lambda x: x[rows])
 
 
-def _first_row(step: Step, seen: FitData) -> Fit | None:
+def _first_row(step: Step, data: FitData) -> Fit | None:
     """Return the step with the first row's result in every row; rows with equal results may each be nearest."""
-    rows = _nearest_rows(step, seen)
+    rows = _nearest_rows(step, data)
     return None if rows is None else Fit(_of_rows(step, np.zeros_like(rows)), 1)
 
 
-def _other_rows(step: Step, seen: FitData) -> Fit | None:
+def _other_rows(step: Step, data: FitData) -> Fit | None:
     """Return the step with, in each row of the batch, the result of the nearest row."""
-    rows = _nearest_rows(step, seen)
+    rows = _nearest_rows(step, data)
     if rows is None:
         return None
     moved = rows != np.arange(len(rows))
@@ -59,13 +59,13 @@ def _shifts(x: Array, by: int) -> Iterator[Array]:
         yield other
 
 
-def _shifted(step: Step, seen: FitData) -> Fit | None:
+def _shifted(step: Step, data: FitData) -> Fit | None:
     """Return the step with tokens moved by one position, in the direction and with the end that leave least of the residual."""
-    if step.site.activation.axes[:2] != ("batch", "position") or seen.actual.shape[1] < 3:
+    if step.site.activation.axes[:2] != ("batch", "position") or data.actual.shape[1] < 3:
         return None
 
     def left(value: Array) -> float:
-        return float((((seen.actual - value) / seen.allowed)[seen.judged] ** 2).sum())
+        return float((((data.actual - value) / data.allowed)[data.judged] ** 2).sum())
 
     options = [(left(value), by, index) for by in (1, -1) for index, value in enumerate(_shifts(step.value, by))]
     least, by, index = min(options)
@@ -73,6 +73,22 @@ def _shifted(step: Step, seen: FitData) -> Fit | None:
         return None
     return Fit(Altered(step, lambda inner: list(_shifts(inner.value, by))[index]), 1, "positions", by)
 
+
+def _zero_tokens(step: Step, data: FitData) -> Fit | None:
+    """Return the step with zeros at the tokens for which the candidate's judged elements are all zero."""
+    zero = data.judged.any(-1) & ~(data.judged & (data.actual != 0.0)).any(-1) & (step.value != 0.0).any(-1)
+    if not zero.any() or (zero == data.judged.any(-1)).all() or "position" not in step.site.activation.axes:
+        return None
+    first = int(zero.any(0).argmax())
+    return Fit(Altered(step, lambda inner: np.where(zero[..., None], 0.0, inner.value)), int(zero.sum()), "position", first)
+
+
+ZERO_TOKENS = Fitted(
+    "tokens-zero", frozenset({"linear", "context", "norm"}),
+    "it is zero at some tokens, the first of them at position {value}", "constructed", _zero_tokens,
+    "a chunk, or the last partial chunk, that was never computed",
+    fix="Compute every token, including those of a last partial chunk.",
+)  # fmt: skip
 
 FITTED_ROWS = (
     Fitted("rows-first", _BY_ROW, "every row of the batch has the result of the first row", "constructed", _first_row,

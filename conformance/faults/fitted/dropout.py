@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from conformance.faults.altered import Altered
-from conformance.faults.fit import Fit, FitData, Fitted
+from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 
@@ -26,26 +26,26 @@ def _fit(step: Step, share: float, count: int) -> Fit:
     return Fit(step, 1, "p", share, float(np.sqrt(share * (1.0 - share) / count)))
 
 
-def _dropped(step: Step, seen: FitData) -> Fit | None:
+def _dropped(step: Step, data: FitData) -> Fit | None:
     """Return the step with each element either zero or divided by 1 − p."""
     right = step.value
-    kept = seen.judged & (seen.actual != 0.0) & (right != 0.0)
-    dropped = seen.judged & (seen.actual == 0.0) & (right != 0.0)
+    kept = data.judged & (data.actual != 0.0) & (right != 0.0)
+    dropped = data.judged & (data.actual == 0.0) & (right != 0.0)
     if not kept.any() or not dropped.any():
         return None
-    factor = float(np.median(seen.actual[kept] / right[kept]))
+    factor = float(np.median(data.actual[kept] / right[kept]))
     if factor <= 1.0:
         return None
     count, by = int(kept.sum() + dropped.sum()), 1.0 / (1.0 - _share(step, factor))
     if step.site.activation.kind != "copy":
         return _fit(Altered(step, lambda inner: np.where(dropped, 0.0, by * inner.value)), 1.0 - 1.0 / by, count)
-    close = np.abs(seen.actual - factor * right) <= np.abs(factor * right) * _CLOSE
+    close = np.abs(data.actual - factor * right) <= np.abs(factor * right) * _CLOSE
     if not close[kept].all():
         return None
-    return _fit(Altered(step, lambda _: np.where(seen.judged, seen.actual, right)), 1.0 - 1.0 / factor, count)
+    return _fit(Altered(step, lambda _: np.where(data.judged, data.actual, right)), 1.0 - 1.0 / factor, count)
 
 
-def _dropped_before_sum(step: Step, seen: FitData) -> Fit | None:
+def _dropped_before_sum(step: Step, data: FitData) -> Fit | None:
     """Return the norm of a sub-layer's result with each element either zero or divided by 1 − p, for the config's p.
 
     Dropout acts before the residual is added. With u = (y − β)/γ, the sum is a u + b in each row, and each of its elements is one
@@ -57,7 +57,7 @@ def _dropped_before_sum(step: Step, seen: FitData) -> Fit | None:
     if len(step.parents) != 2 or not 0.0 < p < 1.0 or (gamma == 0.0).any():
         return None
     x, skip = step.parents[0] / (1.0 - p), step.parents[1]
-    normal = (seen.actual - step.site.parameters["bias"]) / gamma
+    normal = (data.actual - step.site.parameters["bias"]) / gamma
     centred = normal - normal.mean(-1, keepdims=True)
     energy = np.maximum((centred**2).sum(-1, keepdims=True), np.finfo(np.float64).tiny)
     kept = np.ones(x.shape, np.bool_)
@@ -69,12 +69,12 @@ def _dropped_before_sum(step: Step, seen: FitData) -> Fit | None:
         if (again == kept).all():
             break
         kept = again
-    distinct = seen.judged & (np.abs(gamma * x) > 2.0 * seen.threshold * seen.allowed * np.abs(slope))
+    distinct = data.judged & (np.abs(gamma * x) > 2.0 * data.threshold * data.allowed * np.abs(slope))
     count = int(distinct.sum())
     if not count:
         return None
     share = float((distinct & ~kept).sum()) / count
-    if not share > 0.0 or abs(share - p) > seen.threshold * np.sqrt(p * (1.0 - p) / count):
+    if not share > 0.0 or abs(share - p) > data.threshold * np.sqrt(p * (1.0 - p) / count):
         return None
     changed: Array = kept * x
     return _fit(step.again(parents=(changed, skip)), share, count)

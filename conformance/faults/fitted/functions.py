@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import expit
 
 from conformance.faults.altered import Altered
-from conformance.faults.fit import Fit, FitData, Fitted
+from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.pointwise import Gelu, GeluTanh
@@ -33,9 +33,9 @@ def _constant(name: str, start: float, form: Form, equation: type[Step]) -> Call
         equation: the step whose rounding errors the function has.
     """
 
-    def fit(step: Step, seen: FitData) -> Fit | None:
-        x, weight = step.parents[0], np.where(seen.judged, 1.0 / seen.allowed, 0.0)
-        if not np.isfinite(seen.actual[seen.judged]).all():
+    def fit(step: Step, data: FitData) -> Fit | None:
+        x, weight = step.parents[0], np.where(data.judged, 1.0 / data.allowed, 0.0)
+        if not np.isfinite(data.actual[data.judged]).all():
             return None
         value, energy = start, 0.0
         for _ in range(_STEPS):
@@ -44,14 +44,14 @@ def _constant(name: str, start: float, form: Form, equation: type[Step]) -> Call
             energy = float(np.vdot(slope, slope))
             if not energy > 0.0:
                 return None
-            moved = float(np.vdot(slope, weight * (seen.actual - form(x, value)))) / energy
+            moved = float(np.vdot(slope, weight * (data.actual - form(x, value)))) / energy
             value += moved
             if not 0.0 < value < 100.0:
                 return None
             if abs(moved) <= np.finfo(np.float64).eps * abs(value):
                 break
         deviation = energy**-0.5
-        if abs(value - start) <= seen.threshold * deviation:
+        if abs(value - start) <= data.threshold * deviation:
             return None
         found = float(value)
         return Fit(Altered(step.recast(equation), lambda inner: form(inner.parents[0], found)), 1, name, found, deviation)
@@ -59,22 +59,22 @@ def _constant(name: str, start: float, form: Form, equation: type[Step]) -> Call
     return fit
 
 
-def _row_factors(step: Step, seen: FitData) -> Fit | None:
+def _row_factors(step: Step, data: FitData) -> Fit | None:
     """Return the softmax with each row multiplied by a factor that is fitted to the row; the largest |Σ p − 1| is reported."""
-    if not np.isfinite(seen.actual[seen.judged]).all():
+    if not np.isfinite(data.actual[data.judged]).all():
         return None
-    right, used = step.value, seen.judged & (step.value > 0.0)
+    right, used = step.value, data.judged & (step.value > 0.0)
     counts = used.sum(-1)
     if not (counts > 2).any() or np.median(counts[counts > 0]) <= 2.0:
         return None
-    weight = np.where(used, seen.allowed**-2.0, 0.0)
+    weight = np.where(used, data.allowed**-2.0, 0.0)
     energy = (weight * right**2).sum(-1, keepdims=True)
     known = energy > 0.0
     energy = np.where(known, energy, 1.0)
-    factor = np.where(known, (weight * right * seen.actual).sum(-1, keepdims=True) / energy, 1.0)
+    factor = np.where(known, (weight * right * data.actual).sum(-1, keepdims=True) / energy, 1.0)
     off, noise = np.abs(factor - 1.0), np.where(known, energy**-0.5, 0.0)
-    at = int(np.argmax(off - seen.threshold * noise))
-    if off.flat[at] <= seen.threshold * noise.flat[at]:
+    at = int(np.argmax(off - data.threshold * noise))
+    if off.flat[at] <= data.threshold * noise.flat[at]:
         return None
     faulty = Altered(step, lambda inner: factor * inner.value)
     return Fit(faulty, int(factor.size), "error", float(off.flat[at]), float(noise.flat[at]))

@@ -7,10 +7,7 @@ import numpy as np
 from conformance.faults.altered import Altered
 from conformance.faults.attention import PROBS, SCORES, softmax
 from conformance.faults.fault import with_batch
-from conformance.faults.fit import Fit, FitData, Fitted, Mask
-from conformance.faults.fitted_probs import FITTED_PROBS
-from conformance.faults.fitted_scores import FITTED_SCORES
-from conformance.faults.rows import FITTED_ROWS
+from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted, Mask
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
@@ -20,17 +17,17 @@ Fitting = Callable[[Step, FitData], Fit | None]
 _MASKS = "Use the attention_mask of each call, over the keys and for all heads; export with the mask as an input."
 
 
-def _attended(step: Step, seen: FitData) -> Mask | None:
+def _attended(step: Step, data: FitData) -> Mask | None:
     """Return which keys have nonzero probability for unmasked queries, (B, h, Q, S); None if the keys are an encoder's states."""
     mask = step.site.batch.mask
-    if seen.actual.shape[-1] != mask.shape[-1] or "key" not in step.site.activation.axes:
+    if data.actual.shape[-1] != mask.shape[-1] or "key" not in step.site.activation.axes:
         return None
-    return np.asarray((seen.actual >= np.finfo(np.float32).tiny) & mask[:, None, :, None])
+    return np.asarray((data.actual >= np.finfo(np.float32).tiny) & mask[:, None, :, None])
 
 
-def _other_mask(step: Step, seen: FitData) -> Fit | None:
+def _other_mask(step: Step, data: FitData) -> Fit | None:
     """Return the softmax with another mask: the keys that have nonzero probability for any head and query."""
-    mask, attended = step.site.batch.mask, _attended(step, seen)
+    mask, attended = step.site.batch.mask, _attended(step, data)
     if attended is None:
         return None
     other = np.where(mask.any(1, keepdims=True), attended.any((1, 2)), mask)  # (B, S)
@@ -40,8 +37,8 @@ def _other_mask(step: Step, seen: FitData) -> Fit | None:
 def _mask_of(axis: int) -> Fitting:
     """Return the fit of a mask that does not depend on `axis`, the axis of the heads or of the queries."""
 
-    def fit(step: Step, seen: FitData) -> Fit | None:
-        attended = _attended(step, seen)
+    def fit(step: Step, data: FitData) -> Fit | None:
+        attended = _attended(step, data)
         if attended is None:
             return None
         keys = np.asarray(attended.any(axis, keepdims=True))
@@ -50,9 +47,9 @@ def _mask_of(axis: int) -> Fitting:
     return fit
 
 
-def _window(step: Step, seen: FitData) -> Fit | None:
+def _window(step: Step, data: FitData) -> Fit | None:
     """Return the softmax over the unmasked keys within a window: the largest distance at which any key has nonzero probability."""
-    attended, mask = _attended(step, seen), step.site.batch.mask
+    attended, mask = _attended(step, data), step.site.batch.mask
     if attended is None or step.site.activation.causal:
         return None
     length = mask.shape[1]
@@ -70,7 +67,7 @@ def _with_keys(step: Step, keys: Mask, free: int, parameter: str = "", value: fl
     return Fit(Altered(step, value_of), free, parameter, value)
 
 
-def _zero_heads(step: Step, seen: FitData) -> Fit | None:
+def _zero_heads(step: Step, data: FitData) -> Fit | None:
     """Return the step, (B, S, H) or (B, h, S, S), with zeros in the heads whose judged elements are all zero in the candidate."""
     row = step.site.activation
     shape, axes = step.value.shape, (0, 2, 3)
@@ -78,26 +75,26 @@ def _zero_heads(step: Step, seen: FitData) -> Fit | None:
         if row.kind != "context":
             return None
         shape, axes = (*shape[:-1], -1, step.site.architecture.head_size), (0, 1, 3)
-    zero = ~(seen.judged & (seen.actual != 0.0)).reshape(shape).any(axes, keepdims=True)
+    zero = ~(data.judged & (data.actual != 0.0)).reshape(shape).any(axes, keepdims=True)
     if not zero.any() or zero.all():
         return None
     without = Altered(step, lambda inner: np.where(zero, 0.0, inner.value.reshape(shape)).reshape(inner.value.shape))
     return Fit(without, int(zero.sum()), "head", int(zero.argmax()))
 
 
-def _by_distance(step: Step, seen: FitData) -> Fit | None:
+def _by_distance(step: Step, data: FitData) -> Fit | None:
     """Return the scores with a bias for each head and each distance i − j of query and key: the mean of the residual there."""
     if "key" not in step.site.activation.axes:
         return None
     heads, length = step.value.shape[1], step.value.shape[-1]
     distance = np.arange(length)[:, None] - np.arange(length) + length - 1
     which = np.broadcast_to(np.arange(heads)[:, None, None] * (2 * length - 1) + distance, step.value.shape)
-    used, size = which[seen.judged], heads * (2 * length - 1)
+    used, size = which[data.judged], heads * (2 * length - 1)
     count = np.bincount(used, minlength=size)
     free = int((count > 0).sum())
     if used.size < 2 * free:
         return None
-    total = np.bincount(used, (seen.actual - step.value)[seen.judged], size)
+    total = np.bincount(used, (data.actual - step.value)[data.judged], size)
     bias = (total / np.maximum(count, 1))[which]
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
@@ -125,7 +122,4 @@ FITTED_ATTENTION = (
            _by_distance, "relative positions, such as T5's, or ALiBi's slopes",
            equation="s_ij = q_i · k_j / √d + b_h(i − j)",
            fix="Add position embeddings to the word embeddings only, as the config's position_embedding_type says."),
-    *FITTED_SCORES,
-    *FITTED_PROBS,
-    *FITTED_ROWS,
 )  # fmt: skip

@@ -1,0 +1,38 @@
+"""Fitted faults: steps with numbers that are read off the candidate's array, such as other parameters, ids, masks or positions.
+
+Such fits can explain many errors, so they are tried last, and a fit counts only if the number of rows exceeds that of the numbers
+fitted to them.
+"""
+
+from conformance.faults.fitted.approximations import APPROXIMATED
+from conformance.faults.fitted.attention import FITTED_ATTENTION
+from conformance.faults.fitted.dropout import FITTED_DROPOUT
+from conformance.faults.fitted.embeddings import FITTED_TYPES_AND_POSITIONS, FITTED_WORDS
+from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
+from conformance.faults.fitted.functions import FITTED_FUNCTIONS, UNNORMALISED
+from conformance.faults.fitted.parameters import FITTED_PARAMETERS
+from conformance.faults.fitted.probabilities import FITTED_PROBS
+from conformance.faults.fitted.products import FITTED_PRODUCTS
+from conformance.faults.fitted.quantized import DYNAMIC
+from conformance.faults.fitted.rows import FITTED_ROWS, ZERO_TOKENS
+from conformance.faults.fitted.scores import FITTED_SCORES
+
+FITTED: tuple[Fitted, ...] = (
+    *FITTED_WORDS,
+    ZERO_TOKENS,
+    *FITTED_ATTENTION,
+    *FITTED_SCORES,
+    *FITTED_PROBS,
+    *FITTED_ROWS,
+    *FITTED_DROPOUT,
+    *FITTED_TYPES_AND_POSITIONS,
+    *FITTED_PRODUCTS,
+    *FITTED_PARAMETERS,
+    DYNAMIC,
+    *FITTED_FUNCTIONS,
+    *APPROXIMATED,
+    UNNORMALISED,
+)
+"""All fitted faults, in the order in which they are tried."""
+
+__all__ = ["FITTED", "Fit", "FitData", "Fitted"]

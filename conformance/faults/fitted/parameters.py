@@ -1,0 +1,125 @@
+"""Fitted faults of parameters: weights, biases, norms or tables other than the checkpoint's, estimated from the array."""
+
+import numpy as np
+
+from conformance.faults.altered import Altered
+from conformance.faults.fault import with_parameters
+from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted
+from conformance.faults.projections import LINEARS
+from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.formats import Array
+from conformance.oracle import Step
+from conformance.oracle.linear import Linear
+
+MOST_ROWS, MOST_FEATURES = 64, 4096  # Limits of the search for another order of features, which then takes at most a second.
+
+
+def _linear(step: Step, data: FitData) -> Fit | None:
+    """Return the linear layer with weight and bias by least squares; None unless there are more different rows than columns."""
+    assert isinstance(step, Linear)
+    rows = data.judged.any(-1).reshape(-1)
+    inputs = step.inputs.reshape(-1, step.inputs.shape[-1])[rows]
+    columns = np.concatenate([inputs, np.ones((len(inputs), 1))], 1)
+    if len(np.unique(inputs, axis=0)) <= columns.shape[1] or np.linalg.matrix_rank(columns) < columns.shape[1]:
+        return None
+    solution = np.linalg.lstsq(columns, data.actual.reshape(-1, data.actual.shape[-1])[rows], rcond=None)[0]
+    return Fit(with_parameters(step, weight=solution[:-1].T, bias=solution[-1]), solution.size)
+
+
+def _other_bias(step: Step, data: FitData) -> Fit | None:
+    """Return the linear layer with another bias, which is corrected by the mean of the residual over the rows.
+
+    None is returned unless the median of the corrections exceeds the noise of a single element: a weight rounded to fewer digits
+    changes the means, too, but only slightly.
+    """
+    rows = data.judged.any(-1)
+    if "bias" not in step.site.parameters or len(np.unique(data.actual[rows], axis=0)) < LEAST_ROWS:
+        return None
+    moved = (data.actual - step.value)[rows].mean(0)
+    if np.median(np.abs(moved)) <= data.threshold * np.median(data.allowed[rows]):
+        return None
+    return Fit(with_parameters(step, bias=step.site.parameters["bias"] + moved), moved.size)
+
+
+def _other_order(step: Step, data: FitData) -> Fit | None:
+    """Return the linear layer with, for each output feature, the row of weight and bias whose result is nearest."""
+    assert isinstance(step, Linear)
+    rows, features = data.judged.any(-1).reshape(-1), step.value.shape[-1]
+    right, found = (a.reshape(-1, features)[rows][:MOST_ROWS] for a in (step.value, data.actual))
+    if features > MOST_FEATURES or len(right) < LEAST_ROWS:
+        return None
+    order = ((right**2).sum(0) - 2.0 * found.T @ right).argmin(1)
+    moved = order != np.arange(features)
+    if not moved.any():
+        return None
+    return Fit(with_parameters(step, **{name: value[order] for name, value in step.site.parameters.items()}), int(moved.sum()))
+
+
+def _affine(step: Step, data: FitData) -> Fit | None:
+    """Return the norm with gamma and beta fitted for each feature to the normalized input."""
+    gamma, beta = step.site.parameters["weight"], step.site.parameters["bias"]
+    rows = data.judged.any(-1)
+    normal = ((step.value - beta) / np.where(gamma == 0.0, 1.0, gamma))[rows]
+    target = data.actual[rows]
+    if len(np.unique(target, axis=0)) <= 2 or (gamma == 0.0).any():
+        return None
+    centred = normal - normal.mean(0)
+    slope = (centred * target).sum(0) / np.maximum((centred**2).sum(0), np.finfo(np.float64).tiny)
+    return Fit(with_parameters(step, weight=slope, bias=target.mean(0) - slope * normal.mean(0)), 2 * gamma.size)
+
+
+def _statistics(step: Step, data: FitData) -> Fit | None:
+    """Return the norm with a mean and a standard deviation fitted for each token to the normalized input."""
+    gamma, beta = step.site.parameters["weight"], step.site.parameters["bias"]
+    if (gamma == 0.0).any() or step.value.shape[-1] <= 2 * LEAST_ROWS:
+        return None
+    normal, target = (step.value - beta) / gamma, (data.actual - beta) / gamma
+    centred = normal - normal.mean(-1, keepdims=True)
+    slope = (centred * target).sum(-1, keepdims=True) / np.maximum((centred**2).sum(-1, keepdims=True), np.finfo(np.float64).tiny)
+    value = gamma * (target.mean(-1, keepdims=True) + slope * centred) + beta
+    off = np.where(data.judged.any(-1, keepdims=True), np.abs(slope - 1.0), 0.0)
+    noise = float(data.threshold * np.median((data.allowed / np.abs(gamma))[data.judged]) / gamma.size**0.5)
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        return np.asarray(np.maximum(slope**2 - 1.0, 0.0) * altered.inner.roundings(arithmetic).variance())
+
+    faulty = Altered(step, lambda _: np.where(data.judged, value, step.value), slack)
+    return Fit(faulty, 2 * int(off.size), "error", float(off.max()), noise)
+
+
+def _table(step: Step, data: FitData) -> Fit | None:
+    """Return the look-up with a fitted row for each row of the table that is read; None unless some row is read twice."""
+    width = step.value.shape[-1]
+    rows = data.judged.any(-1).reshape(-1)
+    read, found = (x.reshape(-1, width)[rows] for x in (step.value, data.actual))
+    _, first, which = np.unique(read, axis=0, return_index=True, return_inverse=True)
+    if len(first) == len(read):
+        return None
+    value = np.array(data.actual, np.float64).reshape(-1, width)
+    value[rows] = found[first][which.reshape(-1)]
+    return Fit(Altered(step, lambda inner: value.reshape(inner.value.shape)), first.size * width)
+
+
+OTHER = "the equation is right, but the parameters are not the checkpoint's"
+
+FITTED_PARAMETERS = (
+    Fitted("bias-other", LINEARS, "the bias is not the checkpoint's", "constructed",
+           _other_bias, "another layer's bias, one part's bias for all parts of a fused product, or a bias not loaded",
+           fix="Load each bias from the checkpoint, and fail on missing and unexpected names."),
+    Fitted("features-reordered", LINEARS, "the features are in another order, or some are repeated", "constructed",
+           _other_order, "rows of the weight in another layout",
+           fix="Keep the order of the weight's rows."),
+    Fitted("parameters-other", LINEARS, OTHER, "constructed",
+           _linear, "parameters that were not loaded, or trained further; an untied decoder",
+           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names."),
+    Fitted("norm-statistics-other", frozenset({"norm"}), "tokens are normalised by a wrong mean or deviation: the deviation is off "
+           "by up to {value}", "constructed", _statistics, "a fast inverse root; statistics of something other than the token",
+           largest=True, loose=True,
+           equation="y = γ · (x − μ′) / σ′ + β", fix="Normalise each token by its own mean and deviation, with an accurate root."),
+    Fitted("parameters-other", frozenset({"norm"}), OTHER, "constructed",
+           _affine, "parameters that were not loaded, or trained further",
+           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names."),
+    Fitted("parameters-other", frozenset({"word_lookup", "position_lookup", "token_type_lookup"}),
+           OTHER, "constructed", _table, "parameters that were not loaded",
+           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names."),
+)  # fmt: skip
