@@ -1,30 +1,53 @@
 """Conformance tests for BERT implementations: is an implementation correct, and if not, which step is wrong, and by which mistake?
 
-The path of one batch, from the command line to the report. Each step is called from the previous one; the functions named within
-one step are listed in no such order.
+The path of one batch, from the command line to the report. Each step is called from an earlier one, as its indentation says, and
+runs in this process unless it says `worker`. `conformance/tests/test_call_chain.py` follows a run by its calls and compares them
+with this list.
 
-1.  `cli.main` parses the arguments; `cli.run.run_all` builds the cases (`cli.cases`) and opens `checks.recording.Recording`.
-2.  `cli.work.IsolatedWork.result` runs one case. The candidate is an `isolation.remote.RemoteCandidate`, whose module lives in the
-    worker process (`isolation.process`, `isolation.serve`); `checks.run_check.run` opens the candidate and the golden and calls the
-    entry point of the check.
-3.  `checks.activation_checks.ActivationCheck`, the check `values`, calls `checks.check_values.check_values`, as the public function
-    `checks.public_check.check` does. `checks.passes`, `checks.backward_passes`, `checks.training_passes` and
-    `checks.optimizer_passes` list the requested passes: forward, backward, both in training mode, or optimizer steps.
-4.  `checks.contract.prepared` asks the candidate for a runner. The runner is called with the batch and yields activations: in the
-    worker through `candidates.capture` (with gradients `candidates.capture_gradients`) and `candidates.stream.pairs`, and in this
-    process as each one arrives over the link (`isolation.link`).
-5.  `judge.judge.Judge.judge` receives each activation; `judge.validate.accepted_array` checks its shape, dtype and finiteness.
-6.  `judge.observation.Observation` splits it into blocks; `judge.local_error.locally` judges it under each legal arithmetic:
-    `judge.sweep.swept` accumulates errors and fault effects over blocks, using the value and the rounding errors of the `oracle`
-    equations (`judge.segment.Segment`, `judge.noise.of_segment`).
-7.  If the activation fails, `judge.failing_activation.explained` runs every filter, and
-    `judge.explanation_search.explanations` finds the faults; for segments of several hidden layers,
-    `diagnosis.hidden_layers.HiddenLayersSearch` does so.
-8.  `judge.select_arithmetic.select_arithmetic` selects the arithmetic of each step and returns the verdicts.
-9.  `judge.disambiguation.disambiguated` runs one more batch if several explanations remain.
-10. `results.to_records.records_of` converts the result to records, and `results.file.Writer` writes them.
-11. `report.run.run_document.document` builds a document from the records; `report.terminal`, `report.markdown` and
-    `report.html.page` render it.
+1.  `cli.main` parses the arguments and calls `cli.commands.run`, which makes the options (`cli.commands._run_options`).
+2.    `cli.run.run_all` opens `checks.recording.Recording`, lists the cases (`cli.cases.cases_of`) and starts a worker process for
+      each candidate (`isolation.process.WorkerProcess`).
+3.      `cli.work.Work.result` runs one case; `cli.work.IsolatedWork` supplies the candidate as an
+        `isolation.remote.RemoteCandidate`.
+4.        `checks.run_check.run` opens the candidate and the golden and calls the check's entry point
+          (`checks.run_check.entry_point`): for `values`, `checks.activation_checks.ActivationCheck`.
+5.          `checks.check_values.check_values` judges the candidate in each pass. The public function `checks.public_check.check`
+            starts here.
+6.            `checks.passes.forward_passes` lists the passes (so do `checks.backward_passes`, `checks.training_passes` and
+              `checks.optimizer_passes`), after `checks.contract.prepared` has called the candidate's `prepare`, which is
+              `isolation.remote.RemoteCandidate.prepare`.
+7.              Worker: `isolation.process._serve` receives each question, and `isolation.serve.CandidateWork.answer` answers it.
+                `isolation.serve.CandidateWork.prepare` calls `checks.contract.prepared` too, now on the candidate.
+8.            `isolation.remote.RemoteRunner.__call__` is called for each pass.
+9.              Worker: `isolation.serve.CandidateWork.call` calls the candidate's runner, and `isolation.serve.CandidateWork.next`
+                returns one activation.
+10.               Worker: `candidates.capture.captured` yields what its hooks copy (`candidates.capture.hooked`; with gradients
+                  `candidates.capture_gradients.captured_with_gradients`), as pairs (`candidates.stream.pairs`).
+11.           `judge.judge.Judge.judge` takes each activation as it arrives (`isolation.link.Link.receive`, then
+              `candidates.stream.pairs` again). `judge.validate.accepted_array` checks its shape, dtype and finiteness.
+12.             `judge.judge.Judge._flush` holds activations until the output of their layer arrives, since a later one may be a
+                mistaken step's input. It then judges them in the table's order.
+13.               `judge.judge.Judge._verdict` splits an activation into blocks (`judge.observation.Observation`) and judges it: by
+                  `judge.failing_activation.exactly` if all its steps are exact, by `judge.screen.screened_locally` if only screened
+                  (`--depth screen`), else by the next step.
+14.                 `judge.local_error.locally` judges it under each legal arithmetic.
+15.                   `judge.sweep.swept` accumulates errors and effects of faults over the blocks. Value and rounding errors are
+                      those of the `oracle` equations (`judge.segment.Segment`, `judge.noise.of_segment`).
+16.                   `judge.failing_activation.explained` runs every filter if the activation fails.
+17.                     `judge.explanation_search.explanations` finds the faults; for segments of several hidden layers,
+                        `diagnosis.hidden_layers.HiddenLayersSearch.explanations` does.
+18.                   `diagnosis.hidden_layers.HiddenLayersSearch.filtered` adds the filters of hidden layers if the activation
+                      passes.
+19.                 `judge.judge.Judge._anatomy` describes a residual that no fault explains (`judge.residual_description.anatomy`).
+20.           `judge.select_arithmetic.select_arithmetic` selects the arithmetic of each kind of step, when all passes are judged,
+              and returns the verdicts.
+21.           `judge.disambiguation.disambiguated` runs one more batch if several explanations remain.
+22.         `checks.repro.artifacts.with_repro` adds the files that reproduce a failure.
+23.       `checks.apply_known_failures.apply_known_failures` marks the declared failures.
+24.     `checks.recording.Recording.add` converts the result to records (`results.to_records.records_of`), and
+        `results.file.Writer.write` writes them.
+25.     `cli.output.show_results` builds a document from the records (`report.run.run_document.document`) and prints it
+        (`report.terminal.show` or `report.markdown`); `report.html.page` makes the page.
 """
 
 from importlib import import_module

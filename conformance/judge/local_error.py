@@ -1,7 +1,7 @@
 """The local judgement: one activation compared with the oracle's result from the candidate's own parents, under each hypothesis.
 
 An activation that passes under every arithmetic is judged by its sums over blocks alone; any other is judged as a whole
-(`explain_failure`).
+(`failing_activation`).
 """
 
 from collections.abc import Collection, Sequence
