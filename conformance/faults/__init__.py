@@ -4,10 +4,12 @@ To add a fault:
 
 1. Yield it in `faults()` of the module of its theme, with its name, the kinds of step that it acts on, its sentence, source and
    change, and, for `bert-conformance explain`, its equation, cause and fix. A new theme is imported below.
-2. Implement it in a torch module, as a row of `conformance.benchmarks.detection.planted` (the theme of the same name).
+2. Implement it in a torch module, as a row of a theme of `conformance.benchmarks.detection.planted`, and describe it in
+   `conformance.benchmarks.detection.names.SHOWN`.
 
-`conformance/tests/test_faults.py` then checks the values of the fault; `test_planted.py` checks that the fault is found, located
-and named.
+`conformance/tests/test_faults.py` then checks the values of the fault, and `test_planted.py` that the planted mistake is at its
+declared steps; `python -m conformance.benchmarks.detection` counts whether it is found, located and named. A fault with numbers that are read off the candidate's array is a `Fitted` in `conformance.faults.fitted`; the rest is
+the same.
 """
 
 from collections.abc import Mapping

@@ -10,8 +10,9 @@ from conformance.faults.changes import function, handed_on, recast, rewritten
 from conformance.faults.fault import Fault, FaultContext, Parameter, ignored
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
+from conformance.numerics.functions import TANH_CUBIC
 from conformance.oracle import Step
-from conformance.oracle.pointwise import Gelu, GeluTanh, QuickGelu, Silu
+from conformance.oracle.pointwise import Gelu, GeluTanh, QuickGelu, Silu, gated, gelu_tanh
 
 _HIDDEN_ACT = (
     "Choose the function by the config's hidden_act: gelu is the erf form (torch.nn.functional.gelu(x)), gelu_new and "
@@ -48,15 +49,11 @@ def _of_magnitude(step: Step, _: FaultContext) -> Step:
 
 
 def _with_argument(step: Step, k: float) -> Step:
-    return Altered(step, lambda inner: inner.parents[0] / 2.0 * (1.0 + erf(k * inner.parents[0])))
+    return Altered(step, lambda inner: gated(inner.parents[0], erf(k * inner.parents[0])))
 
 
 def _with_cubic(step: Step, c: float) -> Step:
-    def form(inner: Step) -> Array:
-        x = inner.parents[0]
-        return np.asarray(x / 2.0 * (1.0 + np.tanh(np.sqrt(2.0 / np.pi) * (x + c * x**3))))
-
-    return Altered(step, form)
+    return Altered(step, lambda inner: gelu_tanh(inner.parents[0], cubic=c))
 
 
 def _bias_after(step: Step, place: FaultContext) -> Step | None:
@@ -143,7 +140,7 @@ def faults() -> Iterator[Fault]:
     yield Fault(
         "gelu-tanh-constant", TANH_FORMS, "the cubic term of GELU has the factor {value}, not {right}", "constructed",
         cause="a typing error in 0.044715",
-        parameter=Parameter("factor", lambda _: 0.044715, lambda _: 0.44715, _with_cubic),
+        parameter=Parameter("factor", lambda _: TANH_CUBIC, lambda _: 0.44715, _with_cubic),
         equation="y = x/2 · (1 + tanh(√(2/π) (x + c x³))), c the wrong factor",
         fix="Set the factor of x³ to 0.044715.",
     )

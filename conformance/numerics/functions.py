@@ -15,6 +15,17 @@ mean is
     Σ_k 2^-(k+1) · u · 2^-k = 2u/3
 
 Functions without a zero (exp, rsqrt) have `absolute` = 0.
+
+To add a function, or to change the bound of one (GELU, exp, tanh, …):
+
+1. Write its exact value, interval and scale in `FUNCTIONS` below. A function that is not torch's under its name is also named in
+   `numerics.machine.torch_functions`.
+2. Name each library's implementation in `conformance.benchmarks.functions.libraries`, and the function in extended precision in
+   `conformance.benchmarks.functions.sweep`. A bound that a vendor states is a row of `numerics/documented.json`.
+3. Run `python -m conformance.benchmarks.functions --write`, which measures the libraries and writes `numerics/functions.json`.
+4. Use the bound in `roundings` of the step in `conformance.oracle`: `arithmetic.functions.error` where the step is the function,
+   `arithmetic.functions.relative` where the function is one of several operations (`numerics.accuracy`).
+5. Run `conformance/tests/test_function_accuracy.py`, for the bounds, and `test_mathematics.py`, for the roundings.
 """
 
 import math
@@ -42,9 +53,20 @@ def _half(x: Array) -> Array:
     return np.abs(x) / 2.0
 
 
-def gelu_argument(x: Array) -> Array:
-    """Return t = √(2/π) (x + 0.044715 x³), the argument of tanh in the tanh form of GELU (Hendrycks and Gimpel 2016, section 2)."""
-    return np.asarray(np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3))
+# Constants of the approximations of GELU in Hendrycks and Gimpel 2016, section 2.
+TANH_OUTER: float = np.sqrt(2.0 / np.pi)
+TANH_CUBIC = 0.044715
+SIGMOID_FACTOR = 1.702
+
+
+def gelu_argument(x: Array, outer: float = TANH_OUTER, cubic: float = TANH_CUBIC) -> Array:
+    """Return t = √(2/π) (x + 0.044715 x³), the argument of tanh in the tanh form of GELU, or t with other constants."""
+    return np.asarray(outer * (x + cubic * x**3))
+
+
+def gelu_argument_slope(x: Array) -> Array:
+    """Return the derivative of `gelu_argument`, √(2/π) (1 + 3 · 0.044715 x²)."""
+    return np.asarray(TANH_OUTER * (1.0 + 3.0 * TANH_CUBIC * x**2))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from scipy.special import erf, expit
 
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Captured
-from conformance.numerics.functions import gelu_argument
+from conformance.numerics.functions import SIGMOID_FACTOR, TANH_CUBIC, TANH_OUTER, gelu_argument, gelu_argument_slope
 from conformance.numerics.memo import cached_property
 from conformance.oracle.carried import Errors
 from conformance.oracle.maps import LinearMap, Roundings, diagonal
@@ -34,14 +34,24 @@ class Pointwise(Step):
         return (diagonal(self.slope),)
 
 
+def gated(x: Array, gate: Array) -> Array:
+    """Return x/2 · (1 + g), the form of both GELUs; g is an erf or a tanh."""
+    return np.asarray(x / 2.0 * (1.0 + gate))
+
+
 def gelu(x: Array) -> Array:
     """Return x Φ(x) = x/2 · (1 + erf(x/√2)); Hendrycks and Gimpel 2016, section 2."""
-    return np.asarray(x / 2.0 * (1.0 + erf(x / np.sqrt(2.0))))
+    return gated(x, erf(x / np.sqrt(2.0)))
 
 
-def gelu_tanh(x: Array) -> Array:
-    """Return x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³))), the tanh approximation of GELU in Hendrycks and Gimpel 2016, section 2."""
-    return np.asarray(x / 2.0 * (1.0 + np.tanh(gelu_argument(x))))
+def gelu_tanh(x: Array, outer: float = TANH_OUTER, cubic: float = TANH_CUBIC) -> Array:
+    """Return x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³))), GELU's tanh approximation, or the same with other constants."""
+    return gated(x, np.tanh(gelu_argument(x, outer, cubic)))
+
+
+def silu(x: Array, factor: float = 1.0) -> Array:
+    """Return x σ(k x)."""
+    return np.asarray(x * expit(factor * x))
 
 
 class Gelu(Pointwise):
@@ -54,7 +64,7 @@ class Gelu(Pointwise):
     @cached_property
     def value(self) -> Array:
         """The result y."""
-        return np.asarray(self.parents[0] / 2.0 * (1.0 + self._erf))
+        return gated(self.parents[0], self._erf)
 
     @cached_property
     def _density_term(self) -> Array:
@@ -101,13 +111,13 @@ class Silu(Gelu):
     @cached_property
     def value(self) -> Array:
         """The result y."""
-        return np.asarray(self.parents[0] * expit(self.factor * self.parents[0]))
+        return silu(self.parents[0], self.factor)
 
 
 class QuickGelu(Silu):
     """y = x σ(1.702 x); Hendrycks and Gimpel 2016, section 2."""
 
-    factor: ClassVar[float] = 1.702
+    factor: ClassVar[float] = SIGMOID_FACTOR
 
 
 class GeluTanh(Pointwise):
@@ -121,14 +131,13 @@ class GeluTanh(Pointwise):
     @cached_property
     def value(self) -> Array:
         """The result y."""
-        return gelu_tanh(self.parents[0])
+        return gated(self.parents[0], self._tanh)
 
     @cached_property
     def slope(self) -> Array:
         """The derivative f′(x)."""
         x = self.parents[0]
-        inner = np.sqrt(2.0 / np.pi) * (1.0 + 3.0 * 0.044715 * x**2)
-        return np.asarray((1.0 + self._tanh) / 2.0 + x / 2.0 * (1.0 - self._tanh**2) * inner)
+        return np.asarray((1.0 + self._tanh) / 2.0 + x / 2.0 * (1.0 - self._tanh**2) * gelu_argument_slope(x))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the rounding errors of GELU's tanh form, derived like those of `Gelu`.

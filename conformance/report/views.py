@@ -1,4 +1,14 @@
-"""Output formats of results."""
+"""Output formats of results.
+
+To add a form of output of a run:
+
+1. Write a function of `Results` that returns the text, in a module of this package. A form that shows the report renders each kind
+   of block of `report.document`, as `report.markdown` does.
+2. Add it to `TEXTS` below.
+3. Add its suffix to `conformance.cli.output.SUFFIXES`, for `report --output`, and its name to the `formats` of the command `report`
+   in `conformance.cli`, for `report --format`.
+4. Add it to the test of output files in `conformance/tests/test_diff_report_trace_replay.py`.
+"""
 
 from collections.abc import Callable, Mapping
 

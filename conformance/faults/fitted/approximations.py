@@ -29,8 +29,9 @@ from conformance.faults.altered import Altered
 from conformance.faults.fitted.curve import Curve, carrying, curve
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.numerics.formats import FORMATS, Array
+from conformance.numerics.functions import SIGMOID_FACTOR
 from conformance.oracle import Step
-from conformance.oracle.pointwise import gelu, gelu_tanh
+from conformance.oracle.pointwise import gelu, gelu_tanh, silu
 from conformance.oracle.softmax import Probabilities
 
 Function = Callable[[Array], Array]
@@ -196,7 +197,7 @@ def _identity(x: Array) -> Array:
 
 
 def _quick(x: Array) -> Array:
-    return np.asarray(x * expit(1.702 * x))
+    return silu(x, SIGMOID_FACTOR)
 
 
 def _half(x: Array) -> Array:
@@ -207,7 +208,7 @@ def _relu(x: Array) -> Array:
     return np.maximum(x, 0.0)
 
 
-_NO_GELU: tuple[Function, ...] = (lambda x: x * expit(x), _relu, _identity, np.tanh)
+_NO_GELU: tuple[Function, ...] = (silu, _relu, _identity, np.tanh)
 _NO_TANH: tuple[Function, ...] = (_identity, _relu, expit)
 ERF, TANH = frozenset({"gelu"}), frozenset({"gelu_new", "gelu_pytorch_tanh"})
 

@@ -3,24 +3,19 @@
 from collections.abc import Callable
 
 import numpy as np
-from scipy.special import expit
 
 from conformance.faults.altered import Altered
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.numerics.formats import Array
+from conformance.numerics.functions import SIGMOID_FACTOR, TANH_CUBIC, TANH_OUTER
 from conformance.oracle import Step
-from conformance.oracle.pointwise import Gelu, GeluTanh
+from conformance.oracle.pointwise import Gelu, GeluTanh, gelu_tanh, silu
 
 Form = Callable[[Array, float], Array]
 
 _STEPS = 24  # A limit of the time only: a fit that has not converged leaves a residual that the judge does not accept.
 _NUDGE = float(np.finfo(np.float64).eps ** (1 / 3))  # balances truncation and rounding of a central difference
-_ROOT, _CUBIC, _SIGMOID = (2.0 / np.pi) ** 0.5, 0.044715, 1.702
 _HIDDEN_ACT = "Choose the function by the config's hidden_act: gelu is the erf form, gelu_new and gelu_pytorch_tanh the tanh form."
-
-
-def _tanh_form(x: Array, outer: float, cubic: float) -> Array:
-    return np.asarray(x / 2.0 * (1.0 + np.tanh(outer * (x + cubic * x**3))))
 
 
 def _constant(name: str, start: float, form: Form, equation: type[Step]) -> Callable[[Step, FitData], Fit | None]:
@@ -84,15 +79,15 @@ _ERF, _TANH = frozenset({"gelu"}), frozenset({"gelu_new", "gelu_pytorch_tanh"})
 
 FITTED_FUNCTIONS = (
     Fitted("gelu-tanh-cubic", _ERF, "GELU takes its tanh form, with the factor {value} of x³, not 0.044715", "constructed",
-           _constant("factor", _CUBIC, lambda x, c: _tanh_form(x, _ROOT, c), GeluTanh),
+           _constant("factor", TANH_CUBIC, lambda x, c: gelu_tanh(x, cubic=c), GeluTanh),
            "a typing error in 0.044715; the checkpoint has the erf form",
            equation="y = x/2 · (1 + tanh(√(2/π) (x + c x³)))", fix=_HIDDEN_ACT),
     Fitted("gelu-tanh-outer", _ERF | _TANH, "GELU takes its tanh form, with the factor {value}, not √(2/π) = 0.797885",
-           "constructed", _constant("factor", _ROOT, lambda x, k: _tanh_form(x, k, _CUBIC), GeluTanh),
+           "constructed", _constant("factor", TANH_OUTER, gelu_tanh, GeluTanh),
            "√(2/π) with too few digits",
            equation="y = x/2 · (1 + tanh(k (x + 0.044715 x³)))", fix=_HIDDEN_ACT),
     Fitted("gelu-sigmoid-factor", _ERF | _TANH, "the activation is x · sigmoid({value} x)", "constructed",
-           _constant("factor", _SIGMOID, lambda x, k: np.asarray(x * expit(k * x)), Gelu),
+           _constant("factor", SIGMOID_FACTOR, silu, Gelu),
            "the quick form of GELU, with another constant than 1.702",
            equation="y = x / (1 + exp(−k x))", fix=_HIDDEN_ACT),
 )  # fmt: skip

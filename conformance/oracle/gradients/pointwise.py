@@ -6,7 +6,7 @@ import numpy as np
 
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
-from conformance.numerics.functions import gelu_argument
+from conformance.numerics.functions import TANH_CUBIC, TANH_OUTER, gelu_argument, gelu_argument_slope
 from conformance.numerics.memo import cached_property
 from conformance.oracle.carried import Errors
 from conformance.oracle.maps import LinearMap, Roundings, diagonal
@@ -90,13 +90,13 @@ class GeluTanhBackward(_OfFunction):
         """h, t and h′."""
         x = self.parents[1]
         h = gelu_argument(x)
-        return h, np.tanh(h), np.sqrt(2.0 / np.pi) * (1.0 + 3.0 * 0.044715 * x**2)
+        return h, np.tanh(h), gelu_argument_slope(x)
 
     @property
     def _curvature(self) -> Array:
         """The second derivative (1 − t²) (h′ + x/2 · (h″ − 2 t h′²))."""
         x, (_, t, slope) = self.parents[1], self._parts
-        second = np.sqrt(2.0 / np.pi) * 6.0 * 0.044715 * x
+        second = TANH_OUTER * 6.0 * TANH_CUBIC * x
         return np.asarray((1.0 - t**2) * (slope + x / 2.0 * (second - 2.0 * t * slope**2)))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
@@ -117,7 +117,7 @@ class GeluTanhBackward(_OfFunction):
         random = u2 * (4.0 * (by_argument**2 + first**2 + second**2) + self.slope**2)
         random = random + by_tanh**2 * arithmetic.function_variance(t)
         half, stored = w * x / 2.0, arithmetic.function_variance
-        inner_slope, c, k = half * (1.0 - t**2), np.sqrt(2.0 / np.pi), 0.044715
+        inner_slope, c, k = half * (1.0 - t**2), TANH_OUTER, TANH_CUBIC
         products = stored(w * first) + 2.0 * stored(w * second) + ((1.0 - t**2) * slope) ** 2 * stored(half)
         products = products + slope**2 * stored(inner_slope) + (slope / c) ** 2 * stored(c * inner_slope)
         products = products + (3.0 * x**2) ** 2 * stored(c * k * inner_slope)
