@@ -8,8 +8,8 @@ To add a fault:
    `conformance.benchmarks.detection.names.SHOWN`.
 
 `conformance/tests/test_faults.py` then checks the values of the fault, and `test_planted.py` that the planted mistake is at its
-declared steps; `python -m conformance.benchmarks.detection` counts whether it is found, located and named. A fault with numbers that are read off the candidate's array is a `Fitted` in `conformance.faults.fitted`; the rest is
-the same.
+declared steps; `python -m conformance.benchmarks.detection` counts whether it is found, located and named. A fault with numbers
+that are read off the candidate's array is a `Fitted` in `conformance.faults.fitted`; the rest is the same.
 """
 
 from collections.abc import Mapping
