@@ -7,6 +7,14 @@ To add a law:
 2. Add an entry here.
 3. Add a candidate that breaks the law to `BROKEN` in `conformance/tests/lawless.py`, and a correct one to `UNUSUAL` if needed.
 4. Paste the table printed by `python -m conformance.checks` into the README.
+
+To add a check that judges activations:
+
+1. Define an `ActivationCheck` in `conformance.checks.activation_checks`: a view of the candidate, and a function that lists the
+   passes to run (`conformance.checks.passes.Passes`).
+2. Add an entry here.
+3. Add a candidate that fails it to `BROKEN` in `conformance/tests/test_suite.py`, and a correct one to `UNUSUAL`.
+4. Paste the table printed by `python -m conformance.checks` into the README.
 """
 
 from collections.abc import Mapping
