@@ -194,11 +194,11 @@ def faults() -> Iterator[Fault]:
     for name, other, which in (("key", "query", 1), ("query", "key", 0)):
         plural = {"key": "keys", "query": "queries"}[name]
         yield Fault(f"scores-of-{plural}", SCORES, f"the {name} is multiplied by itself, not the query by the key", "constructed",
-                    _of_one(which), f"the {other}'s buffer overwritten by the {name}, or a copied argument", late=True,
+                    _of_one(which), f"the {other}'s buffer overwritten by the {name}, or a copied argument", after_failure=True,
                     equation=f"s = {name[0]} {name[0]}ᵀ / √d",
                     fix="Multiply query by the transposed key: query @ key.transpose(-1, -2).")
     yield Fault("keys-reshaped", SCORES, "the keys of a head are reshaped where they must be transposed", "constructed",
-                _unmoved_keys, "keys (S, d) read in memory order as (d, S)", late=True,
+                _unmoved_keys, "keys (S, d) read in memory order as (d, S)", after_failure=True,
                 equation="s = q K / √d, K read row by row from the elements of k",
                 fix="Multiply query by the transposed key: query @ key.transpose(-1, -2).")
     yield Fault("scores-clipped", SCORES, "the scores are clipped to ±1", "constructed",
@@ -217,7 +217,7 @@ def faults() -> Iterator[Fault]:
                 equation="p_ij = exp(s_ij) / Σ_i exp(s_ij)",
                 fix="Apply the softmax over the last axis, the keys.")
     yield Fault("softmax-heads", PROBS, "softmax runs over the heads, not over the keys", "constructed", _softmax_over(1),
-                "F.softmax without dim, which takes axis 1 of four", late=True,
+                "F.softmax without dim, which takes axis 1 of four", after_failure=True,
                 equation="p_h = exp(s_h) / Σ_h exp(s_h) over the heads",
                 fix="Apply the softmax over the last axis, the keys.")
     yield Fault("softmax-missing", PROBS, "there is no softmax", "flexflow#467",
@@ -230,7 +230,7 @@ def faults() -> Iterator[Fault]:
                 fix="Use the plain softmax.")
     yield Fault(
         "softmax-denominator-epsilon", PROBS, "{value} is added to the softmax's denominator", "constructed",
-        cause="a masked softmax written by hand, with a number that guards against a division by zero", late=True,
+        cause="a masked softmax written by hand, with a number that guards against a division by zero", after_failure=True,
         parameter=Parameter("epsilon", lambda _: 0.0, lambda _: 1e-6, _guarded),
         equation="p_j = exp(s_j − m) / (ε + Σ_k exp(s_k − m)), m the largest score",
         fix="Divide by the sum itself, which is at least 1.",
@@ -259,6 +259,6 @@ def faults() -> Iterator[Fault]:
                 _split(_split_unmoved), unmoved,
                 fix=_HEADS)
     yield Fault("heads-interleaved", SCORES | CONTEXT, "heads are split and merged with their features interleaved", "constructed",
-                _interleaved, "einops' (d h) for (h d) on both sides", late=True,
+                _interleaved, "einops' (d h) for (h d) on both sides", after_failure=True,
                 fix=_HEADS)
 # fmt: on

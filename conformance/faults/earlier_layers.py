@@ -96,15 +96,15 @@ def _of_embeddings(step: Step, place: FaultContext) -> Step | None:
 def faults() -> Iterator[Fault]:
     """Yield the faults of results of earlier layers."""
     yield Fault("layer-kept", frozenset({"linear", "context"}) | SCORES | PROBS, "it is the result of the first layer",
-                "constructed", _first, "a cache that is filled once and not indexed by the layer", late=True,
+                "constructed", _first, "a cache that is filled once and not indexed by the layer", after_failure=True,
                 equation="y of layer 0", fix=_CACHE)
     yield Fault("layer-before-added", SCORES, "the scores of the previous layer are added", "constructed", _added,
-                "the residual attention of RealFormer; a buffer that is not cleared", late=True,
+                "the residual attention of RealFormer; a buffer that is not cleared", after_failure=True,
                 equation="s = q kᵀ / √d + s of layer i − 1",
                 fix="Compute the scores of each layer from its own query and key.")
     yield Fault("input-embeddings", frozenset({"linear", "first_token_linear", "norm"}),
                 "the output of the embeddings is read, not that of the previous layer", "constructed", _of_embeddings,
-                "a variable that is set before the loop over layers; hidden_states[0] for hidden_states[-1]", late=True,
+                "a variable that is set before the loop over layers; hidden_states[0] for hidden_states[-1]", after_failure=True,
                 equation="the input is the output of the embeddings",
                 fix="Feed each layer, and the heads, the output of the layer before.")
 # fmt: on

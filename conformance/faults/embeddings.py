@@ -179,10 +179,10 @@ def faults() -> Iterator[Fault]:
     yield Fault("positions-by-row", POSITIONS, "positions are counted over the batch, not over the sequence", "constructed",
                 _positions(lambda s: np.broadcast_to(np.arange(s.site.batch.size)[:, None], s.site.batch.types.shape)),
                 "a layout (S, B, H) read as (B, S, H)",
-                fix=POSITIONS_FIX, across=True)
+                fix=POSITIONS_FIX, couples_rows=True)
     yield Fault("positions-over-batch", POSITIONS, "positions continue from row to row: token s of row b has position b S + s",
                 "constructed", _positions(_continued), "the tokens of a batch flattened to one axis before they are counted",
-                fix=POSITIONS_FIX, across=True, late=True)
+                fix=POSITIONS_FIX, couples_rows=True, after_failure=True)
     yield Fault("positions-after-norm", frozenset({"norm"}), "the position embedding is added after the norm", "constructed",
                 _after_norm, "", ("embeddings.LayerNorm",),
                 equation="y = LayerNorm(word + token type) + position",
@@ -239,23 +239,23 @@ def faults() -> Iterator[Fault]:
         ("-back", before, "previous", "a vocabulary counted from one, or with one special token less"),
     ):
         yield Fault(f"words-shifted{end}", WORDS, f"each token has the embedding of the {which} id", "constructed", change,
-                    cause, late=True, fix="Look up input_ids as they are given, and use the checkpoint's own vocabulary.")
+                    cause, after_failure=True, fix="Look up input_ids as they are given, and use the checkpoint's own vocabulary.")
     yield Fault("word-embeddings-scaled", WORDS | SUMS, "the word embeddings are multiplied by √H, H the hidden size",
                 "constructed", _words_scaled, "the scaling of the original Transformer (2017), or of engines written for it",
-                (".word_embeddings", *SUMMED), late=True,
+                (".word_embeddings", *SUMMED), after_failure=True,
                 equation="√H word + token type + position",
                 fix="Add the word embeddings without a factor.")
     yield Fault("padding-word-zeroed", WORDS, "the word embedding of id 0 is zero", "constructed",
                 rewritten(_padding_zeroed), "padding_idx=0, with the row overwritten",
                 fix="Keep the checkpoint's row of the padding token; padding_idx stops its gradient only.")
     yield Fault("token-type-zero-added", SUMS, "the embedding of token type 0 is added to all tokens, besides their own",
-                "constructed", _first_type_added, "token type 0 folded into the table of positions", SUMMED, late=True,
+                "constructed", _first_type_added, "token type 0 folded into the table of positions", SUMMED, after_failure=True,
                 equation="word + token type + position + token type 0",
                 fix="Add each token's own token-type embedding once; fold it into the positions only if it is not added again.")
     yield Fault(
         "dropout-scaled", frozenset({"copy"}), "the dropout multiplies by {value} at inference",
         "constructed, after Srivastava et al. 2014",
-        cause="multiplication by the keep probability, 1 − p, at inference, or by 1 / (1 − p)", late=True,
+        cause="multiplication by the keep probability, 1 − p, at inference, or by 1 / (1 − p)", after_failure=True,
         parameter=Parameter("factor", lambda _: 1.0, lambda step: 1.0 - step.site.architecture.hidden_dropout_prob or 0.9,
                             _copy_scaled, least=-16.0), only=("embeddings.dropout",),
         equation="y = c x",

@@ -68,12 +68,14 @@ class Fault:
         cause: the usual cause.
         only: suffixes of the activation's name, for faults that do not act on every step of a kind.
         parameter: the number that is wrong; None for faults without a number.
-        far: whether the fault replaces a whole layer, so that it is also searched for from later layers.
-        whole: whether the fault always acts in every layer.
-        late: whether the fault is searched for only where an activation fails, because RMS and largest error always detect it.
-        together: whether the fault acts either on all activations of a layer that it can act on or on none of them.
-        across: whether the effect on one row of the batch depends on the other rows.
-        combines: whether a `late` fault is also searched for in combination with other faults of its step.
+        replaces_layer: whether the fault replaces a whole layer, so that it is also searched for from later layers.
+        in_every_layer: whether the fault always acts in every layer.
+        after_failure: whether the fault is searched for only where an activation fails, because RMS and largest error always
+            detect it; it then has no filter.
+        all_steps_or_none: whether the fault acts either on all activations of a layer that it can act on or on none of them.
+        couples_rows: whether the effect on one row of the batch depends on the other rows.
+        combined_after_failure: whether a fault that is searched for `after_failure` is also searched for in combination with
+            other faults of its step.
         equation: the equation of the faulty step, in the symbols of `conformance.oracle`; empty if the sentence states it.
         fix: how to repair the candidate.
     """
@@ -86,14 +88,45 @@ class Fault:
     cause: str = ""
     only: tuple[str, ...] = ("",)
     parameter: Parameter | None = None
-    far: bool = False
-    whole: bool = False
-    late: bool = False
-    together: bool = False
-    across: bool = False
-    combines: bool = False
+    replaces_layer: bool = False
+    in_every_layer: bool = False
+    after_failure: bool = False
+    all_steps_or_none: bool = False
+    couples_rows: bool = False
+    combined_after_failure: bool = False
     equation: str = ""
     fix: str = CORRECT
+
+    # Former names of the fields, for the code that has not been changed yet.
+    @property
+    def far(self) -> bool:
+        """Return `replaces_layer`."""
+        return self.replaces_layer
+
+    @property
+    def whole(self) -> bool:
+        """Return `in_every_layer`."""
+        return self.in_every_layer
+
+    @property
+    def late(self) -> bool:
+        """Return `after_failure`."""
+        return self.after_failure
+
+    @property
+    def together(self) -> bool:
+        """Return `all_steps_or_none`."""
+        return self.all_steps_or_none
+
+    @property
+    def across(self) -> bool:
+        """Return `couples_rows`."""
+        return self.couples_rows
+
+    @property
+    def combines(self) -> bool:
+        """Return `combined_after_failure`."""
+        return self.combined_after_failure
 
     def applies_to(self, row: Activation) -> bool:
         """Return whether the fault can occur at this activation."""

@@ -120,11 +120,11 @@ def faults() -> Iterator[Fault]:
                 equation="y = max(x, 0.01 x)",
                 fix=_HIDDEN_ACT)
     yield Fault("activation-twice", GELUS | {"tanh"}, "the activation function is applied twice", "constructed", _twice,
-                "the epilogue of a fused product applies it, and the layer applies it again", late=True,
+                "the epilogue of a fused product applies it, and the layer applies it again", after_failure=True,
                 equation="y = f(f(x))",
                 fix="Apply the function once: in the product's epilogue or after the product.")
     yield Fault("activation-squared-relu", FUNCTIONS, "the activation is ReLU squared", "constructed, after So et al. 2021",
-                function(lambda x: np.maximum(x, 0.0) ** 2), "the function of later models", late=True,
+                function(lambda x: np.maximum(x, 0.0) ** 2), "the function of later models", after_failure=True,
                 equation="y = max(x, 0)²",
                 fix=_HIDDEN_ACT)
     yield Fault("activation-tanh", FUNCTIONS, "the activation is tanh", "constructed", function(np.tanh),
@@ -145,12 +145,12 @@ def faults() -> Iterator[Fault]:
         fix="Set the factor of x³ to 0.044715.",
     )
     yield Fault("gelu-of-magnitude", GELUS, "the error function, or tanh, inside GELU is that of |x|", "constructed", _of_magnitude,
-                "a polynomial for x ≥ 0, such as Abramowitz and Stegun's, without the sign of x", late=True,
+                "a polynomial for x ≥ 0, such as Abramowitz and Stegun's, without the sign of x", after_failure=True,
                 equation="y = x/2 · (1 + erf(|x|/√2))",
                 fix="Multiply the polynomial's result by the sign of x: erf(−x) = −erf(x).")
     yield Fault(
         "result-clipped", FUNCTIONS, "the result is at most {value}", "constructed, after Krishnamoorthi 2018",
-        cause="ReLU6, GELU10, or a range calibrated for a quantised graph", late=True, combines=True,
+        cause="ReLU6, GELU10, or a range calibrated for a quantised graph", after_failure=True, combined_after_failure=True,
         parameter=Parameter("bound", _largest, lambda step: 0.9 * _largest(step), _clipped),
         equation="y = min(f(x), c)",
         fix="Return the function's result without an upper limit.",
@@ -168,10 +168,11 @@ def faults() -> Iterator[Fault]:
         yield Fault(name, frozenset({"tanh"}), sentence, "constructed", change, only=("pooler.activation",), equation=equation,
                     fix=_POOLER)
     yield Fault("activation-hard-tanh", frozenset({"tanh"}), "tanh is a hard tanh: x limited to −1 … 1", "constructed",
-                function(lambda x: np.clip(x, -1.0, 1.0)), "a device or a quantised graph without tanh", late=True,
+                function(lambda x: np.clip(x, -1.0, 1.0)), "a device or a quantised graph without tanh", after_failure=True,
                 equation="y = min(max(x, −1), 1)",
                 fix="Apply torch.tanh, not torch.nn.functional.hardtanh.")
     yield Fault("pooler-gelu", frozenset({"tanh"}), "the pooler's activation is GELU, not tanh", "constructed", recast(Gelu),
-                "hidden_act also used for the pooler", ("pooler.activation",), late=True, equation="y = x/2 · (1 + erf(x/√2))",
+                "hidden_act also used for the pooler", ("pooler.activation",), after_failure=True,
+                equation="y = x/2 · (1 + erf(x/√2))",
                 fix=_POOLER)
 # fmt: on

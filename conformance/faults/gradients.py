@@ -251,7 +251,7 @@ def faults() -> Iterator[Fault]:
                 equation="Σ over tokens, divided by the batch size", fix="Divide once.")
     yield Fault("gradient-of-first-row", _PARAMETERS, "the parameter gets a gradient from the first row of the batch only", made,
                 _first_row_alone, "gradients that are overwritten, not accumulated",
-                equation="Σ over the tokens of row 0", fix="Add what each row contributes.", across=True)
+                equation="Σ over the tokens of row 0", fix="Add what each row contributes.", couples_rows=True)
     yield Fault("gradient-missing", _ANY, "there is no gradient: it is 0", made, rewritten(lambda step: np.zeros_like(step.value)),
                 "detach(), no_grad(), requires_grad=False, or a parameter that is not registered", (".grad",),
                 equation="0", fix=_ATTACH + " Declare a parameter that is meant to be frozen (`frozen`).")

@@ -97,11 +97,11 @@ def faults() -> Iterator[Fault]:
     yield Fault(
         "heads-64-wide", context, f"heads are {WIDTH} wide{ends}", "constructed",
         _of(lambda a: a.hidden_size // WIDTH if a.hidden_size % WIDTH == 0 else 0), "a head size that is hard-coded",
-        (".context",), whole=True,
+        (".context",), in_every_layer=True,
         fix="Read num_attention_heads from the config; d = hidden_size / num_attention_heads.",
     )  # fmt: skip
     yield Fault(
         "heads-twelve", context, f"there are {HEADS} heads{ends}", "constructed", _of(_twelve), "BERT base's number, hard-coded",
-        (".context",), whole=True,
+        (".context",), in_every_layer=True,
         fix="Read num_attention_heads from the config; d = hidden_size / num_attention_heads.",
     )  # fmt: skip

@@ -89,24 +89,24 @@ def faults() -> Iterator[Fault]:
     """Yield the faults of whole layers."""
     norm, parametrised = frozenset({"norm"}), frozenset({"norm", "linear"})
     yield Fault("layer-skipped", norm, "the layer is not run", "constructed", _skipped, "a loop that ends early, or a pruned layer",
-                LAYER_OUTPUT, far=True, late=True, combines=True,
+                LAYER_OUTPUT, replaces_layer=True, after_failure=True, combined_after_failure=True,
                 equation="y = x",
                 fix="Run all num_hidden_layers layers.")
     yield Fault("layer-repeated", norm, "the layer is run twice", "constructed", _repeated,
                 "layers shared, or a list copied wrongly",
-                LAYER_OUTPUT, far=True, late=True, combines=True,
+                LAYER_OUTPUT, replaces_layer=True, after_failure=True, combined_after_failure=True,
                 equation="y = layer(layer(x))",
                 fix="Run each layer once.")
     yield Fault(
         "hidden-clipped", norm, "the layer's output is clipped to ±{value}", "constructed", only=LAYER_OUTPUT,
         parameter=Parameter("limit", lambda step: float(np.abs(step.value).max()), lambda step: float(step.value.std()), _clipped),
-        across=True,
+        couples_rows=True,
         equation="y = min(max(y, −c), c)",
         fix="Leave the hidden state as it is.",
     )
     yield Fault("layer-before-kept", frozenset({"linear", "context", "scores", "probs"}), "it is the result of the previous layer",
                 "constructed", of_layer_before, "a cache whose layer index is off by one, or that is not refilled",
-                late=True, combines=True,
+                after_failure=True, combined_after_failure=True,
                 equation="y of layer i − 1",
                 fix="Compute it in every layer; index a cache by the layer.")
     yield Fault("heads-read-layer-before", frozenset({"linear", "first_token_linear"}),
@@ -118,9 +118,9 @@ def faults() -> Iterator[Fault]:
                 _with_layer(lambda i, _: i - 1 if i else 1), "names counted from one in a checkpoint's conversion",
                 fix=_LAYERS)
     yield Fault("layers-shared", parametrised, "every layer has the parameters of the first layer", "constructed",
-                _with_layer(lambda i, _: 0), "[layer] * n, which is n times the same object", PARAMETRISED, whole=True,
+                _with_layer(lambda i, _: 0), "[layer] * n, which is n times the same object", PARAMETRISED, in_every_layer=True,
                 fix=_LAYERS)
     yield Fault("layers-reversed", parametrised, "the layers' parameters are in reverse order", "constructed",
-                _with_layer(lambda i, n: n - 1 - i), only=PARAMETRISED, whole=True,
+                _with_layer(lambda i, n: n - 1 - i), only=PARAMETRISED, in_every_layer=True,
                 fix=_LAYERS)
 # fmt: on

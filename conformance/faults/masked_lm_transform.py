@@ -59,16 +59,16 @@ def faults() -> Iterator[Fault]:
     """Yield the faults of the transform."""
     made, cause = "constructed", "layers in the order product, norm, function"
     yield Fault("transform-order", FUNCTIONS | NORMS, "the head's norm comes before its activation function", made, _other_order,
-                cause, _ENDS, late=True, equation="y = f(LayerNorm(x Wᵀ + b))", fix=_FIX)
+                cause, _ENDS, after_failure=True, equation="y = f(LayerNorm(x Wᵀ + b))", fix=_FIX)
     yield Fault("transform-norm-first", FUNCTIONS | NORMS,
                 "the head's norm reads the product, and its activation function reads the norm", made, _norm_first,
-                cause, _ENDS, late=True, equation="y = f(LayerNorm(x Wᵀ + b))", fix=_FIX)
+                cause, _ENDS, after_failure=True, equation="y = f(LayerNorm(x Wᵀ + b))", fix=_FIX)
     yield Fault("decoder-without-norm", frozenset({"linear"}),
                 "the decoder reads the transform's activation function, bypassing its norm", made,
                 lambda step, place: with_parent(step, place, _ACT),
-                "a norm left out, or before the function", ("predictions.decoder",), late=True,
+                "a norm left out, or before the function", ("predictions.decoder",), after_failure=True,
                 equation="y = f(x W₁ᵀ + b₁) Eᵀ + b", fix=_FIX)
     yield Fault("transform-residual", NORMS, "the hidden state is added before the head's norm", made, _with_hidden_state,
-                "the module of a layer's residual norm, used for the head", (_NORM,), late=True,
+                "the module of a layer's residual norm, used for the head", (_NORM,), after_failure=True,
                 equation="y = LayerNorm(f(x Wᵀ + b) + x)", fix=_FIX)
 # fmt: on

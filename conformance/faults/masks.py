@@ -200,7 +200,7 @@ def faults() -> Iterator[Fault]:
     yield Fault("mask-as-lengths", PROBS, "the mask is read as a number of tokens, as if all padding were at the right",
                 "constructed", _as_lengths,
                 "a runtime that takes lengths (attention_mask.sum(1)), such as CTranslate2, given padding at the left or inside",
-                whole=True, equation="p = softmax over the keys j < Σ_k mask_k",
+                in_every_layer=True, equation="p = softmax over the keys j < Σ_k mask_k",
                 fix=f"{_MASK} A runtime that takes lengths needs padding at the right.")
     yield Fault("mask-shifted", PROBS, "the mask is off by one position", "constructed", _shifted, "a special token not counted",
                 equation="key j has the mask of key j − 1",
@@ -217,11 +217,11 @@ def faults() -> Iterator[Fault]:
                 equation="p = softmax over the keys j ≤ i",
                 fix="Let every token attend to all unmasked keys (is_causal=False).")
     yield Fault("mask-diagonal", PROBS, "a token does not attend to itself", "constructed", _without_itself,
-                "a mask of pairs without the diagonal, as in the locality self-attention of ViTs", late=True,
+                "a mask of pairs without the diagonal, as in the locality self-attention of ViTs", after_failure=True,
                 equation="p = softmax over the keys j ≠ i",
                 fix="Let every token attend to all unmasked keys, including itself.")
     yield Fault("mask-by-segment", PROBS, "a token attends only to tokens of its own token type", "constructed", _within_segment,
-                "token types given to a kernel as the segment ids of packed documents", late=True,
+                "token types given to a kernel as the segment ids of packed documents", after_failure=True,
                 equation="p = softmax over the keys j with the token type of i",
                 fix="Let every token attend to all unmasked keys; token types belong to the embeddings only.")
     yield Fault("mask-not-causal", PROBS, "later keys are attended to, in a decoder", "constructed",
@@ -242,7 +242,7 @@ def faults() -> Iterator[Fault]:
                 equation="p = softmax(s + mask)",
                 fix=_MASK)
     yield Fault("mask-tiled", PROBS, "each head has the mask of another row of the batch", "constructed", _tiled,
-                "mask.repeat(h, 1, 1) for repeat_interleave where scores are (B · h, S, S)", late=True, across=True,
+                "mask.repeat(h, 1, 1) for repeat_interleave where scores are (B · h, S, S)", after_failure=True, couples_rows=True,
                 equation="head j of row i has the mask of row (i · h + j) mod B",
                 fix=_MASK)
 # fmt: on

@@ -257,11 +257,11 @@ def faults() -> Iterator[Fault]:
                 equation="y = γ · (x − μ) / √(σ² + ε)",
                 fix="Give the LayerNorm a bias and load it.")
     yield Fault("norm-weight-missing", NORMS, "gamma is 1", "constructed", other_weight(np.ones_like),
-                "a scale that was not loaded", late=True, equation="y = (x − μ) / √(σ² + ε) + β",
+                "a scale that was not loaded", after_failure=True, equation="y = (x − μ) / √(σ² + ε) + β",
                 fix="Load γ; old checkpoints call it gamma.")
     yield Fault("norm-affine-exchanged", NORMS, "gamma and beta are exchanged", "constructed",
                 other_parameters(lambda p: {"weight": p["bias"], "bias": p["weight"]}),
-                "arguments passed by position in another order", late=True,
+                "arguments passed by position in another order", after_failure=True,
                 equation="y = β · (x − μ) / √(σ² + ε) + γ",
                 fix="Pass the norm's weight and bias by keyword.")
     yield Fault("norm-weight-plus-one", NORMS, "the scale is 1 + gamma", "constructed", _plus_one,
@@ -304,7 +304,8 @@ def faults() -> Iterator[Fault]:
     )
     yield Fault(
         "sublayer-scaled", NORMS, "the sub-layer's result is multiplied by {value}", "constructed, after Srivastava et al. 2014",
-        cause="multiplication by dropout's keep probability, 1 − p = 0.9, at inference; a layer scale", only=own, late=True,
+        cause="multiplication by dropout's keep probability, 1 − p = 0.9, at inference; a layer scale", only=own,
+        after_failure=True,
         parameter=Parameter("factor", lambda _: 1.0, lambda step: 1.0 - step.site.architecture.hidden_dropout_prob or 0.9,
                 _sublayer_scaled, least=-16.0),
         equation="y = LayerNorm(c x + skip)",
@@ -316,15 +317,16 @@ def faults() -> Iterator[Fault]:
                 equation="y = LayerNorm(x + layer input)",
                 fix="Add the output of attention.output.LayerNorm after the feed-forward network.")
     yield Fault("layer-input-added", NORMS, "the layer's input is added as well: LayerNorm(x + skip + layer input)", "constructed",
-                _layer_input_added, "a residual around the whole layer", LAYER_OUTPUT, late=True, combines=True,
+                _layer_input_added, "a residual around the whole layer", LAYER_OUTPUT, after_failure=True,
+                combined_after_failure=True,
                 equation="y = LayerNorm(x + skip + layer input)",
                 fix="Add only the output of attention.output.LayerNorm after the feed-forward network.")
     yield Fault("sublayer-bias-twice", NORMS, "the bias of the preceding product is added again before the norm", "constructed",
-                _bias_again, "a fused kernel of bias, residual and norm after a product that has a bias", late=True,
+                _bias_again, "a fused kernel of bias, residual and norm after a product that has a bias", after_failure=True,
                 equation="y = LayerNorm(x W + b + b + skip)",
                 fix="Add the bias once: in the product, or in the fused kernel.")
     yield Fault("norm-repeated", frozenset({"copy"}), "the norm is applied again to its own result", "constructed", _again,
-                "a norm in front of the encoder besides that of the embeddings", late=True,
+                "a norm in front of the encoder besides that of the embeddings", after_failure=True,
                 equation="y = LayerNorm(LayerNorm(x))",
                 fix="Apply the embeddings' LayerNorm once.")
 # fmt: on

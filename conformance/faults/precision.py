@@ -146,14 +146,15 @@ def faults() -> Iterator[Fault]:
                 f"operands are {rendered} to TensorFloat-32: reduced precision, not a wrong equation",
                     "transformers#14450, thunder#2579", _in_tf32(truncated=truncated),
                     "the default of CUDA's matrix products in some versions: torch.backends.cuda.matmul.allow_tf32",
-                    late=True, combines=True,
+                    after_failure=True, combined_after_failure=True,
                     fix="Set torch.backends.cuda.matmul.allow_tf32 = False, or the runtime's equivalent.")
     for name, cause in (("bfloat16", "autocast, or a runtime's default"), ("float16", "autocast, or a runtime's default")):
         yield Fault(f"precision-{name}", COMPUTED, f"operands are rounded to {name}: reduced precision, not a wrong equation",
-                    "transformers#14450", _in_format(name), cause, late=True, combines=True, fix=_PRECISION)
+                    "transformers#14450", _in_format(name), cause, after_failure=True, combined_after_failure=True, fix=_PRECISION)
         yield Fault(f"weights-{name}", LINEARS | tables, f"the weights are those of the checkpoint rounded to {name}",
-                    "constructed", _held_in(name), "a checkpoint saved or loaded in half precision", late=True, combines=True,
+                    "constructed", _held_in(name), "a checkpoint saved or loaded in half precision", after_failure=True,
+                    combined_after_failure=True,
                     fix="Load the weights in the format of the run, from a checkpoint that was not saved in a narrower one.")
         yield Fault(f"result-{name}", COMPUTED, f"the result is rounded to {name}: reduced precision, not a wrong equation",
-                    "constructed", _result(name), cause, late=True, combines=True, fix=_PRECISION)
+                    "constructed", _result(name), cause, after_failure=True, combined_after_failure=True, fix=_PRECISION)
 # fmt: on

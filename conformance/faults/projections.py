@@ -227,22 +227,23 @@ def faults() -> Iterator[Fault]:
     linear, pooled = frozenset({"linear"}), frozenset({"first_token_linear"})
     for a, b in (("query", "key"), ("query", "value"), ("key", "value")):
         yield Fault(f"{a}-{b}-swapped", linear, f"{a} and {b} have each other's parameters", "jsbaan/transformer-from-scratch#1",
-                    _exchanged(**{a: b, b: a}), "a fused product unpacked in another order", (f".{a}", f".{b}"), together=True,
+                    _exchanged(**{a: b, b: a}), "a fused product unpacked in another order", (f".{a}", f".{b}"),
+                    all_steps_or_none=True,
                     fix=_QKV)
     yield Fault("qkv-rotated", linear, "query has key's parameters, key value's and value query's", "constructed",
                 _exchanged(query="key", key="value", value="query"), "a fused product unpacked in another order", SELF,
-                together=True, fix=_QKV)
+                all_steps_or_none=True, fix=_QKV)
     for a in SELF:
         for b in (end for end in SELF if end != a):
             yield Fault(f"{a[1:]}-from-{b[1:]}", linear, f"{a[1:]} has {b[1:]}'s parameters", "constructed",
-                        _exchanged(**{a[1:]: b[1:]}), "a copied line; a name mapped twice", (a,), late=True,
+                        _exchanged(**{a[1:]: b[1:]}), "a copied line; a name mapped twice", (a,), after_failure=True,
                         fix="Load each projection's own parameters.")
     for end, reading, file, read in (("", _by_head, "part by part (query, key, value)", "head by head"),
                                      ("-file", _by_part, "head by head", "part by part (query, key, value)"),
                                      ("-rows", _alternating, "row by row in turn", "part by part (query, key, value)")):
         yield Fault(f"qkv-interleaved{end}", linear, f"the rows of a fused matrix, stored {file}, are read {read}",
                     "constructed", _fused(reading), "the row order of Megatron and GPT-NeoX confused with that of other models",
-                    SELF, late=True, together=True, fix=_QKV)
+                    SELF, after_failure=True, all_steps_or_none=True, fix=_QKV)
     yield Fault("next-sentence-order", LINEARS, "the two logits are exchanged", "transformers#836, transformers#524", _reversed,
                 "logit 1 taken as is-next; in BERT, logit 0 is", ("seq_relationship",),
                 fix="Logit 0 means that the second sentence follows the first, logit 1 that it does not.")
@@ -261,7 +262,8 @@ def faults() -> Iterator[Fault]:
                 equation="W read row by row from the elements of Wᵀ",
                 fix="Transpose the kernel when it is loaded.")
     yield Fault("weight-pairs-exchanged", LINEARS, "neighbouring inputs of the weight are exchanged in pairs", "constructed",
-                other_weight(_pairs_exchanged), "four-bit numbers unpacked with the two halves of a byte exchanged", late=True,
+                other_weight(_pairs_exchanged), "four-bit numbers unpacked with the two halves of a byte exchanged",
+                after_failure=True,
                 equation="y = Σ_i (x_(2i) w_(2i+1) + x_(2i+1) w_(2i)) + b",
                 fix="Unpack the low half of each byte first.")
     yield Fault("weight-reversed", LINEARS, "the output features are in reverse order", "constructed", _reversed,
@@ -277,29 +279,29 @@ def faults() -> Iterator[Fault]:
                 fix="Add the bias once.")
     yield Fault(
         "product-scaled", LINEARS, "the product is multiplied by {value} before the bias", "constructed",
-        cause="1/√H before a tied decoder, as in T5; a quantised weight's scale left out or applied twice", late=True,
+        cause="1/√H before a tied decoder, as in T5; a quantised weight's scale left out or applied twice", after_failure=True,
         parameter=Parameter("factor", lambda _: 1.0, lambda step: step.parents[0].shape[-1] ** -0.5, _product_scaled, least=-16.0),
         equation="y = c x Wᵀ + b",
         fix="Multiply by the weight as it is, without a factor.",
     )
     yield Fault(
         "result-scaled", LINEARS, "the result is multiplied by {value}", "constructed",
-        cause="1/√d folded into the query's product, in code that scales the scores as well", late=True,
+        cause="1/√d folded into the query's product, in code that scales the scores as well", after_failure=True,
         parameter=Parameter("factor", lambda _: 1.0, lambda step: step.site.architecture.head_size**-0.5, _scaled, least=-16.0),
         equation="y = c (x Wᵀ + b)",
         fix="Return the product with its bias, without a factor.",
     )
     yield Fault("feed-forward-parallel", linear, "the feed-forward network reads the layer's input, not the attention's output",
                 "constructed, after GPT-J", _of_layer(""), "parallel attention and feed-forward, as in GPT-J and PaLM",
-                (".intermediate.dense",), late=True,
+                (".intermediate.dense",), after_failure=True,
                 equation="y = layer input · Wᵀ + b",
                 fix="Feed intermediate.dense the output of attention.output.LayerNorm.")
     yield Fault("activation-bypassed", linear, "it reads intermediate.dense, bypassing the activation function", "constructed",
-                _of_layer("intermediate.dense"), "a variable that was not renamed", (".output.dense",), late=True,
+                _of_layer("intermediate.dense"), "a variable that was not renamed", (".output.dense",), after_failure=True,
                 equation="y = (x W₁ᵀ + b₁) W₂ᵀ + b₂",
                 fix="Feed output.dense the result of the activation function.")
     yield Fault("attention-bypassed", linear, "it reads the values, bypassing the attention's probabilities", "constructed",
-                _of_layer("attention.self.value"), "attention left out", (".attention.output.dense",), late=True,
+                _of_layer("attention.self.value"), "attention left out", (".attention.output.dense",), after_failure=True,
                 equation="y = v Wᵀ + b",
                 fix="Feed attention.output.dense the context, probabilities times values.")
     yield Fault("pre-norm", linear, "the input is normalised first (pre-LN)", "annotated-transformer#110", _pre_norm,
@@ -342,23 +344,23 @@ def faults() -> Iterator[Fault]:
                 fix="Feed the decoder the transform's output.")
     at, heads = ("pooler.dense", "transform.dense"), ("predictions.decoder", *sentence)
     yield Fault("heads-read-mean", LINEARS, "it reads the mean of the last two layers, not the last one", "constructed",
-                _reading_mean, "features of several layers, as of ELMo", at, late=True,
+                _reading_mean, "features of several layers, as of ELMo", at, after_failure=True,
                 equation="y = (x + x′) / 2 · Wᵀ + b, x and x′ the outputs of the last two layers",
                 fix="Feed the heads the output of the last layer.")
     for own, end, which in ((False, "", "without parameters"), (True, "-twice", "with the last norm's parameters")):
         yield Fault(f"heads-read-norm{end}", LINEARS, f"it reads a norm of the last hidden state, {which}", "constructed",
-                    _reading_norm(own), "the final norm of encoders that normalise before each sub-layer", at, late=True,
+                    _reading_norm(own), "the final norm of encoders that normalise before each sub-layer", at, after_failure=True,
                     equation="y = LayerNorm(x) Wᵀ + b",
                     fix="Feed the heads the output of the last layer, which is already normalised.")
     yield Fault(
         "logits-capped", linear, "the logits z are capped by a tanh: tanh(k z) / k with k = {value}", "constructed, after Gemma 2",
-        cause="final_logit_softcapping of another model", only=heads, late=True,
+        cause="final_logit_softcapping of another model", only=heads, after_failure=True,
         parameter=Parameter("k", lambda _: 0.0, lambda _: 1.0 / 30.0, _capped),
         equation="y = tanh(k (x Wᵀ + b)) / k",
         fix="Return the product with its bias, without a tanh.",
     )
     yield Fault("logits-log-softmax", linear, "the result is the log-softmax of the logits", "constructed", _log_softmax,
-                "a log-softmax that belongs to the loss", heads, late=True,
+                "a log-softmax that belongs to the loss", heads, after_failure=True,
                 equation="y = log softmax(x Wᵀ + b)",
                 fix="Return logits; torch.nn.functional.cross_entropy applies log-softmax itself.")
 # fmt: on

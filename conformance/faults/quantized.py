@@ -114,11 +114,12 @@ def faults() -> Iterator[Fault]:
     """Yield the faults of quantized weights."""
     for end, axis, a in (("", None, "tensor"), ("-channel", 1, "output feature")):
         yield Fault(f"precision-int8{end}", LINEARS, f"the weights are rounded to 255 levels per {a}: int8 quantisation",
-                    "constructed", other_weight(partial(symmetric, axis=axis)), "a quantised export", late=True, combines=True,
+                    "constructed", other_weight(partial(symmetric, axis=axis)), "a quantised export", after_failure=True,
+                    combined_after_failure=True,
                     fix=UNQUANTIZED)
         yield Fault(f"precision-int4{end}", LINEARS, f"the weights are rounded to 15 levels per {a}: int4 quantisation",
                     "constructed", other_weight(partial(symmetric, axis=axis, largest=7.0)),
-                    "a quantiser to four bits without groups", late=True, fix=UNQUANTIZED)
+                    "a quantiser to four bits without groups", after_failure=True, fix=UNQUANTIZED)
     for name, quantiser, sentence, cause in (
         ("int8-block", _in_blocks(32, _int8_block), "the weights are rounded to 255 levels in blocks of 32", "ggml's Q8_0"),
         ("int4-block", _in_blocks(32, _int4_block), "the weights are rounded to 16 levels in blocks of 32", "ggml's Q4_0"),
@@ -126,10 +127,10 @@ def faults() -> Iterator[Fault]:
         ("float8", _float8, "the weights are rounded to float8 (E4M3), scaled per tensor", "Transformer Engine, torchao, vLLM"),
     ):
         yield Fault(f"precision-{name}", LINEARS, f"{sentence}: quantisation", "constructed", other_weight(quantiser), cause,
-                    late=True, fix=UNQUANTIZED)
+                    after_failure=True, fix=UNQUANTIZED)
     yield Fault("precision-float8-inputs", PRODUCTS, "the inputs are rounded to float8 (E4M3): quantisation", "constructed",
-                _float8_inputs, "attention kernels that multiply in float8", late=True, fix=UNQUANTIZED)
+                _float8_inputs, "attention kernels that multiply in float8", after_failure=True, fix=UNQUANTIZED)
     yield Fault("weight-two-of-four", LINEARS, "the two smallest of every four weights of a feature are zero", "constructed",
-                _two_of_four, "2:4 sparsity, as of apex.contrib.sparsity", late=True,
+                _two_of_four, "2:4 sparsity, as of apex.contrib.sparsity", after_failure=True,
                 fix="Load the checkpoint's weights, not a copy that was pruned to 2:4 sparsity.")
 # fmt: on

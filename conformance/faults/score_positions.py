@@ -99,12 +99,12 @@ def _falling(step: Step, _: FaultContext) -> Step | None:
 def faults() -> Iterator[Fault]:
     """Yield the faults of scores that depend on positions."""
     yield Fault("scores-rotary", SCORES, "query and key are rotated by their positions (rotary embeddings)", "constructed",
-                _rotary(neighbours=False), "an engine, or a config's default, made for Llama", late=True,
+                _rotary(neighbours=False), "an engine, or a config's default, made for Llama", after_failure=True,
                 equation="s_ij = (R_i q_i) · (R_j k_j) / √d, features d/2 apart in pairs", fix=_FIX)
     yield Fault("scores-rotary-neighbours", SCORES, "query and key are rotated by their positions (rotary embeddings of GPT-J)",
-                "constructed", _rotary(neighbours=True), "an engine, or a config's default, made for GPT-J", late=True,
+                "constructed", _rotary(neighbours=True), "an engine, or a config's default, made for GPT-J", after_failure=True,
                 equation="s_ij = (R_i q_i) · (R_j k_j) / √d, neighbouring features in pairs", fix=_FIX)
     yield Fault("scores-linear-bias", SCORES, "scores decrease with the distance of query and key (ALiBi)", "constructed", _falling,
-                "a code path that is shared with MPT or JinaBERT", late=True, combines=True,
+                "a code path that is shared with MPT or JinaBERT", after_failure=True, combined_after_failure=True,
                 equation="s_ij = q_i · k_j / √d − m_h |i − j| (Press, Smith and Lewis 2021, section 3)", fix=_FIX)
 # fmt: on

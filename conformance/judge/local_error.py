@@ -39,11 +39,11 @@ def locally(
     """
     captured = as_captured(hypotheses)
     near = looked_for(observation.probe.segment, hypotheses[0].arithmetic.storage)
-    looks = [look.on(observation.whole.segment) if look.fault.across else look for look in near]
-    widest = Limits.of(1, observation.count, STATISTICS + len(looks), alpha)
-    gross = GrossEffects(observation, looks, widest.max)
+    directions = [direction.on(observation.whole.segment) if direction.fault.couples_rows else direction for direction in near]
+    widest = Limits.of(1, observation.count, STATISTICS + len(directions), alpha)
+    gross = GrossEffects(observation, directions, widest.max)
     found, overall = swept(observation, gross, captured)
-    locals_ = tuple(_local(observation, h, looks, one, alpha) for h, one in zip(captured, found, strict=True))
+    locals_ = tuple(_local(observation, h, directions, one, alpha) for h, one in zip(captured, found, strict=True))
     if not all(local.passes for local in locals_):
         whole = len(observation.rows) == 1  # then what was swept is what `explained` filters
         effects = {h: one.effects for h, one in zip(captured, found, strict=True)} if whole else {}
@@ -53,8 +53,8 @@ def locally(
     return locals_, overall
 
 
-def _local(observation: Observation, hypothesis: Hypothesis, looks: Sequence[Direction], found: Swept, alpha: float) -> Local:
+def _local(observation: Observation, hypothesis: Hypothesis, directions: Sequence[Direction], found: Swept, alpha: float) -> Local:
     rows = observation.independent(hypothesis, found.hashes)
     limits = Limits.of(rows, observation.count, STATISTICS + len(found.effects), alpha)
-    filters = (filtered(looks[i], found.effects[i], limits) for i in sorted(found.effects))
+    filters = (filtered(directions[i], found.effects[i], limits) for i in sorted(found.effects))
     return replace(local_of(hypothesis, found, rows, limits), filters=tuple(f for f in filters if f))

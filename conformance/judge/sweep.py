@@ -43,12 +43,12 @@ class Effect:
         return Effect(self.sums + other.sums, max(self.size, other.size))
 
 
-def filtered(look: Direction, effect: Effect, limits: Limits) -> FilterResult | None:
+def filtered(direction: Direction, effect: Effect, limits: Limits) -> FilterResult | None:
     """Return the result of one fault's filter; None if the fault moves no judged element."""
-    if not look.parameter and is_gross(effect.size, limits.max):
-        return without_filter(look, effect.size)
+    if not direction.parameter and is_gross(effect.size, limits.max):
+        return without_filter(direction, effect.size)
     projection = effect.sums.projection
-    return None if projection is None else with_filter(look, projection, limits.filter)
+    return None if projection is None else with_filter(direction, projection, limits.filter)
 
 
 @dataclass(frozen=True)
@@ -77,30 +77,36 @@ class GrossEffects:
 
     Args:
         observation: the activation.
-        looks: the faults that are looked for, on the probe; faults that act across the rows of the batch, on the whole activation.
+        directions: the faults that are looked for, on the probe; faults that couple the rows of the batch, on the whole
+            activation.
         largest: upper limit of an element's error, in sigma; a fault that moves an element by twice as much is gross.
     """
 
-    def __init__(self, observation: Observation, looks: Sequence[Direction], largest: float) -> None:
+    def __init__(self, observation: Observation, directions: Sequence[Direction], largest: float) -> None:
         """Bind the activation, the faults and the limit."""
         self._observation, self._largest = observation, largest
-        self.looks = looks
+        self.directions = directions
         self._known: dict[Hypothesis, Mapping[int, Effect]] = {}
+
+    @property
+    def looks(self) -> Sequence[Direction]:
+        """Return `directions`, by the former name."""
+        return self.directions
 
     def under(self, hypothesis: Hypothesis) -> Mapping[int, Effect]:
         """Return the effects under a hypothesis, by the fault's index."""
-        if not self.looks:
+        if not self.directions:
             return {}
         if hypothesis not in self._known:
             self._known[hypothesis] = self._found(self._observation.probe.noise(hypothesis))
         return self._known[hypothesis]
 
     def _found(self, noise: Noise) -> dict[int, Effect]:
-        def size(look: Direction) -> float:
-            unfit = look.parameter or look.fault.across or look.moved is None
-            return 0.0 if unfit else largest_element(look.changed, noise)
+        def size(direction: Direction) -> float:
+            unfit = direction.parameter or direction.fault.couples_rows or direction.moved is None
+            return 0.0 if unfit else largest_element(direction.changed, noise)
 
-        sizes = on_all_cores(size, self.looks)
+        sizes = on_all_cores(size, self.directions)
         return {i: Effect(Sums(), size) for i, size in enumerate(sizes) if is_gross(size, self._largest)}
 
 
@@ -114,18 +120,18 @@ def swept(
         known: the faults that are looked for, and the effects of gross ones.
         hypotheses: the hypotheses; if any faults are looked for, all of them with parents as captured.
     """
-    looks, gross = known.looks, [known.under(hypothesis) for hypothesis in hypotheses]
-    parts = on_all_cores(partial(_of_block, observation, looks, hypotheses, gross), observation.rows)
+    directions, gross = known.directions, [known.under(hypothesis) for hypothesis in hypotheses]
+    parts = on_all_cores(partial(_of_block, observation, directions, hypotheses, gross), observation.rows)
     found = [reduce(add, column) for column in zip(*(of_each for of_each, _ in parts), strict=True)]
     if len(observation.rows) > 1:
-        found = [_with_repeats(observation, looks, h, one) for h, one in zip(hypotheses, found, strict=True)]
+        found = [_with_repeats(observation, directions, h, one) for h, one in zip(hypotheses, found, strict=True)]
     found = [replace(one, effects={**one.effects, **large}) for one, large in zip(found, gross, strict=True)]
     return found, reduce(add, [overall for _, overall in parts if overall]) if observation.sigma is not None else None
 
 
 def _of_block(
     observation: Observation,
-    looks: Sequence[Direction],
+    directions: Sequence[Direction],
     hypotheses: Sequence[Hypothesis],
     gross: Sequence[Mapping[int, Effect]],
     rows: slice,
@@ -133,8 +139,12 @@ def _of_block(
     block, alone = observation.block(rows), len(observation.rows) == 1
     # The noise is computed first, because it also stores the product that the value needs (`accumulation`).
     noises = [block.noise(h) if alone else of_segment(block.segment, h, block.judged, apart=True) for h in hypotheses]
-    open_ = (i for i, look in enumerate(looks) if not all(i in known for known in gross) and (alone or not look.fault.across))
-    here = {i: looks[i].on(block.segment) for i in open_}
+    open_ = (
+        i
+        for i, direction in enumerate(directions)
+        if not all(i in known for known in gross) and (alone or not direction.fault.couples_rows)
+    )
+    here = {i: directions[i].on(block.segment) for i in open_}
     hashes = block.segment.hashes(hypotheses[0].arithmetic.storage)
     found = []
     for noise, known in zip(noises, gross, strict=True):
@@ -147,31 +157,31 @@ def _of_block(
     return found, None if observation.sigma is None else GlobalError.of(block, observation.sigma)
 
 
-def _with_repeats(observation: Observation, looks: Sequence[Direction], hypothesis: Hypothesis, found: Swept) -> Swept:
+def _with_repeats(observation: Observation, directions: Sequence[Direction], hypothesis: Hypothesis, found: Swept) -> Swept:
     """Return the results with the noise that is shared between blocks, and with the faults that act across blocks."""
     effects, function = dict(found.effects), observation.probe.segment.is_function
-    numbers = {i for i in effects if looks[i].parameter} if function else set()
-    effects.update({i: effects[i] + added for i, added in _of_equal_inputs(observation, looks, hypothesis, numbers)})
+    numbers = {i for i in effects if directions[i].parameter} if function else set()
+    effects.update({i: effects[i] + added for i, added in _of_equal_inputs(observation, directions, hypothesis, numbers)})
     again = effects.keys() - numbers if function or Repeats.of(found.hashes).any else set()
-    across = {i for i, look in enumerate(looks) if look.fault.across and look.moved is not None}
-    effects.update(_over_the_whole(observation, looks, hypothesis, again | across))
+    across = {i for i, direction in enumerate(directions) if direction.fault.couples_rows and direction.moved is not None}
+    effects.update(_over_the_whole(observation, directions, hypothesis, again | across))
     return replace(found, effects=effects)
 
 
 def _over_the_whole(
-    observation: Observation, looks: Sequence[Direction], hypothesis: Hypothesis, which: Collection[int]
+    observation: Observation, directions: Sequence[Direction], hypothesis: Hypothesis, which: Collection[int]
 ) -> Iterator[tuple[int, Effect]]:
     if which:
         whole = observation.whole
         noise = of_segment(whole.segment, hypothesis, whole.judged)
         for i in which:
-            moved = looks[i].on(whole.segment).moved
+            moved = directions[i].on(whole.segment).moved
             assert moved is not None
             yield i, Effect(Sums.of(whole.residual, moved, noise), largest_element(moved, noise))
 
 
 def _of_equal_inputs(
-    observation: Observation, looks: Sequence[Direction], hypothesis: Hypothesis, which: Collection[int]
+    observation: Observation, directions: Sequence[Direction], hypothesis: Hypothesis, which: Collection[int]
 ) -> Iterator[tuple[int, Effect]]:
     """Yield (index, effect to add) for faults in an elementwise function: the variance of equal inputs, which have equal errors.
 
@@ -184,7 +194,7 @@ def _of_equal_inputs(
         segment = Segment(observation.network, observation.name, {parent: numbers})
         noise = of_segment(segment, hypothesis, np.ones(numbers.shape, np.bool_), apart=True)
         for i in which:
-            moved = looks[i].on(segment).moved
+            moved = directions[i].on(segment).moved
             if moved is not None:
                 variance, _ = noise.projected(noise.precision * moved * np.sqrt(times * (times - 1.0)))
                 yield i, Effect(Sums(variance=variance), 0.0)

@@ -114,7 +114,12 @@ def test_a_fault_that_is_gross_on_the_probe_is_gross_on_all_rows(golden: str, mo
         few = of_segment(probe.segment, hypothesis, probe.judged)
         every = of_segment(one.whole.segment, hypothesis, one.judged)
         for look in looked_for(probe.segment, FORMATS["float32"]):
-            if look.fault.across or look.moved is None or look.parameter or not is_gross(largest_element(look.moved, few), limit):
+            if (
+                look.fault.couples_rows
+                or look.moved is None
+                or look.parameter
+                or not is_gross(largest_element(look.moved, few), limit)
+            ):
                 continue
             moved = look.on(one.whole.segment).moved
             assert moved is not None, (one.name, look.fault.name)

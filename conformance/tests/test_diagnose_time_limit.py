@@ -132,7 +132,7 @@ def test_values_taken_from_a_network_with_some_of_the_faults_are_exact() -> None
     like = right.with_(base)
     assert like is not None
     shared = 0
-    for placement in [s for s in every if not s.fault.late and s.reach in (EVERYWHERE, SINGLE)]:
+    for placement in [s for s in every if not s.fault.after_failure and s.reach in (EVERYWHERE, SINGLE)]:
         alone, taken = right.with_([*base, placement]), right.with_([*base, placement], like)
         assert (alone is None) == (taken is None)
         if alone is not None and taken is not None:
