@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from conformance.diagnosis.black_box import BlackBox
 from conformance.diagnosis.conclusions import FaultAttribution
 from conformance.diagnosis.input_mistakes import OtherInputs
-from conformance.diagnosis.placements import FaultPlacement
 from conformance.faults.fault import ignored
 from conformance.judge.evidence import Estimate
 from conformance.judge.number_words import enumerated, figure, hard_coded
+from conformance.judge.search.placements import FaultPlacement
 from conformance.judge.step_phrases import phrases
 from conformance.model.activations import LAYER
 

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformance.diagnosis.conclusions import Unseen
-from conformance.diagnosis.fitting import Problem, right_value, wrong_value
+from conformance.diagnosis.forward import Forward
 from conformance.diagnosis.judgement import JudgedForward
-from conformance.diagnosis.placements import EVERYWHERE, FaultPlacement, Forward
-from conformance.diagnosis.search_budget import RIGHT, SearchBudget
-from conformance.judge.filters import NUDGE, expected_z, is_detected, is_gross, largest_element, project
+from conformance.diagnosis.printed_problem import PrintedProblem
+from conformance.judge.filters import expected_z, is_detected, is_gross, largest_element, project
+from conformance.judge.search.budget import RIGHT, SearchBudget
+from conformance.judge.search.parameters import NUDGE, right_value, wrong_value
+from conformance.judge.search.placements import EVERYWHERE, FaultPlacement, with_faults
 from conformance.judge.thresholds import SEPARABLE_Z, Limits
 from conformance.numerics.formats import Array
 
@@ -36,7 +38,7 @@ def filters(placements: Iterable[FaultPlacement]) -> list[FaultPlacement]:
 
 def seen(
     judged: JudgedForward,
-    part: Problem,
+    part: PrintedProblem,
     pooling_index: int,
     placements: Sequence[FaultPlacement],
     limits: Limits,
@@ -84,8 +86,8 @@ def seen(
 
 def moved_by(right: Forward, placement: FaultPlacement, value: float | None, pooling_index: int) -> Array | None:
     """Return the effect of a fault on the numbers, with the usual faulty value if `value` is None, or None if it has none."""
-    faulty = right.with_([placement.of(value)])
-    if faulty is None:
+    faulty = with_faults(right, [placement.of(value)], right.storage)
+    if not faulty.is_effective:
         return None
-    moved = faulty.value[pooling_index] - right.value[pooling_index]
+    moved = faulty.segment.value[pooling_index] - right.value[pooling_index]
     return np.where(np.isfinite(moved), moved, np.sign(moved) * np.finfo(np.float32).max) if moved.any() else None

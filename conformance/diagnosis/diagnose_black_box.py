@@ -10,20 +10,21 @@ import numpy as np
 
 from conformance.diagnosis.attribution import blamed, faults_of_inputs
 from conformance.diagnosis.black_box import EMBEDDING, BlackBox
-from conformance.diagnosis.black_box_case import BlackBoxCase, Trial, numbers
+from conformance.diagnosis.black_box_case import BlackBoxCase
 from conformance.diagnosis.conclusions import Diagnosis, RankedExplanation
 from conformance.diagnosis.detectability import Detectability, seen
-from conformance.diagnosis.fitting import Fit, estimates
 from conformance.diagnosis.input_mistakes import other_inputs
 from conformance.diagnosis.judgement import Agreement, allowed
 from conformance.diagnosis.outputs import OutputTable, resolved
 from conformance.diagnosis.pooling import POOLINGS, declared, in_question
-from conformance.diagnosis.search_budget import SearchBudget
+from conformance.diagnosis.printed_problem import PrintedTrial, numbers
 from conformance.errors import UsageError
 from conformance.faults import CATALOGUE
 from conformance.goldens.custom_golden import golden_of
 from conformance.judge.cores import products_on_one_thread
 from conformance.judge.filters import project
+from conformance.judge.search.budget import SearchBudget
+from conformance.judge.search.problem import Fit
 from conformance.model.activation import SENTENCE
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint, LazyWeights
@@ -142,13 +143,13 @@ def _diagnosis(case: BlackBoxCase) -> Diagnosis:
     )
 
 
-def _explanations(case: BlackBoxCase, trials: Sequence[Trial], best: Agreement) -> Iterator[RankedExplanation]:
+def _explanations(case: BlackBoxCase, trials: Sequence[PrintedTrial], best: Agreement) -> Iterator[RankedExplanation]:
     """Yield the explanations that are reported, in order."""
     for trial, is_tied in ranked_trials(case, trials, best)[:MOST_EXPLANATIONS]:
         yield _explanation(case, trial, best, is_tied)
 
 
-def ranked_trials(case: BlackBoxCase, trials: Sequence[Trial], best: Agreement) -> list[tuple[Trial, bool]]:
+def ranked_trials(case: BlackBoxCase, trials: Sequence[PrintedTrial], best: Agreement) -> list[tuple[PrintedTrial, bool]]:
     """Return the trials in order, each with whether it is tied with the first.
 
     Trials that explain the numbers come first, then those with fewer faults and numbers, then the likelier ones; among trials
@@ -158,7 +159,7 @@ def ranked_trials(case: BlackBoxCase, trials: Sequence[Trial], best: Agreement) 
         return []
     evidence_threshold = case.limits(best.pooling_index).evidence_threshold
 
-    def cost(t: Trial) -> float:
+    def cost(t: PrintedTrial) -> float:
         """Return the nll plus the evidence threshold for each fault and each fitted number."""
         return t.agreement.nll + evidence_threshold * (t.complexity + (t.agreement.pooling_index not in case.lanes))
 
@@ -176,11 +177,11 @@ def ranked_trials(case: BlackBoxCase, trials: Sequence[Trial], best: Agreement) 
     return [*((t, True) for t in tied), *((t, False) for t in ordered if t not in tied)]
 
 
-def _explanation(case: BlackBoxCase, trial: Trial, best: Agreement, tied: bool) -> RankedExplanation:
+def _explanation(case: BlackBoxCase, trial: PrintedTrial, best: Agreement, tied: bool) -> RankedExplanation:
     fit, pooling_index = trial.fit, trial.agreement.pooling_index
-    z, values = None, estimates(case.problem, fit, case.base.hypothesis)
+    z, values = None, case.problem.estimates(fit)
     if fit.placements:
-        moved = case.problem.value(fit.placements)[pooling_index] - case.right.value[pooling_index]
+        moved = (case.problem.value(fit.placements) - case.right.value)[pooling_index]
         found = (
             project(case.base.residual[pooling_index], moved, case.base.noise(pooling_index)) if np.isfinite(moved).all() else None
         )

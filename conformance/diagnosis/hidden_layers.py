@@ -13,18 +13,19 @@ from functools import partial
 import numpy as np
 
 from conformance.diagnosis.black_box import BlackBox, Output
-from conformance.diagnosis.black_box_case import BlackBoxCase, numbers
+from conformance.diagnosis.black_box_case import BlackBoxCase
 from conformance.diagnosis.detectability import Detectability, moved_by
 from conformance.diagnosis.diagnose_black_box import likeliest_arithmetic, ranked_trials
-from conformance.diagnosis.fitting import Fit, estimates
 from conformance.diagnosis.judgement import JudgedForward
 from conformance.diagnosis.printed import Known
-from conformance.diagnosis.search_budget import SearchBudget
+from conformance.diagnosis.printed_problem import numbers
 from conformance.judge.cores import on_all_cores
 from conformance.judge.evidence import Explanation, FilterResult, Local
 from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import is_gross, project
 from conformance.judge.observation import Observation
+from conformance.judge.search.budget import SearchBudget
+from conformance.judge.search.problem import Fit
 from conformance.model.checkpoint import Checkpoint
 from conformance.numerics.accuracy import Accuracy
 from conformance.numerics.arithmetic import hypotheses
@@ -134,7 +135,7 @@ def _explanations(case: BlackBoxCase, effects: Mapping[str, Array]) -> tuple[Exp
 
 def _faults(case: BlackBoxCase, fit: Fit) -> Iterator[FilterResult]:
     """Yield each fault at each of its places, with the evidence of all its places together while the other faults are in place."""
-    values = estimates(case.problem, fit, case.base.hypothesis)
+    values = case.problem.estimates(fit)
     with_all = case.problem.value(fit.placements)[0]
     for index, (placement, estimate) in enumerate(zip(fit.placements, values, strict=True)):
         others = case.problem.value([*fit.placements[:index], *fit.placements[index + 1 :]])[0]

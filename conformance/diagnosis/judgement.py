@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformance.diagnosis.black_box import PRINTED
-from conformance.diagnosis.placements import Forward
+from conformance.diagnosis.forward import Forward
 from conformance.judge.cores import on_all_cores
 from conformance.judge.noise import Noise
 from conformance.judge.thresholds import FALSE_ALARM, Limits

@@ -137,7 +137,10 @@ class Fault:
         return kind in self.kinds and name.endswith(self.only)
 
     def applied(self, step: Step, place: FaultContext, value: float | None = None) -> Step | None:
-        """Return the step with the fault, or None where the fault is impossible or has no effect.
+        """Return the step with the fault, or None where the fault is impossible.
+
+        None is also returned if the fault changes the shape of the result, as the parameters of a layer with a different number of
+        heads do.
 
         Args:
             step: the step without the fault.
@@ -145,9 +148,11 @@ class Fault:
             value: value of the parameter; None for the usual wrong value.
         """
         if self.parameter is not None:
-            return self.parameter.changed(step, self.parameter.wrong(step) if value is None else value)
-        assert self.change is not None
-        return self.change(step, place)
+            faulty: Step | None = self.parameter.changed(step, self.parameter.wrong(step) if value is None else value)
+        else:
+            assert self.change is not None
+            faulty = self.change(step, place)
+        return faulty if faulty is not None and faulty.value.shape == step.value.shape else None
 
 
 def ignored(setting: str) -> str:

@@ -5,7 +5,7 @@ for here only, also in several layers at once: they name the mistake, and they a
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -16,7 +16,7 @@ from conformance.judge.depth import Depth
 from conformance.judge.error_distribution import spread
 from conformance.judge.evidence import BY_OPERATIONS, Explanation, FilterResult, Local
 from conformance.judge.explanation_search import (
-    ExplanationProblem,
+    StepProblem,
     explanations,
     fitted_explanations,
     is_of_catalogue,
@@ -36,7 +36,14 @@ from conformance.judge.thresholds import Limits, projection_threshold
 from conformance.numerics.arithmetic import Hypothesis, still_needed
 from conformance.numerics.formats import Array, Format
 
-Search = Callable[[ExplanationProblem, Sequence[Direction], Collection[str]], tuple[Explanation, ...]]
+
+class Search(Protocol):
+    """A search for explanations: one of those of `judge.explanation_search`."""
+
+    def __call__(
+        self, problem: StepProblem, candidates: Sequence[Direction], known: Collection[str], *, loose: bool = True
+    ) -> tuple[Explanation, ...]:
+        """Return the explanations, the best first."""
 
 
 class HiddenLayers(Protocol):
@@ -82,7 +89,7 @@ def explained(
     """
     segment, storage = observation.whole.segment, hypotheses[0].arithmetic.storage
     near, draws = [look.on(segment) for look in gross.looks], observation.draws(hypotheses)
-    found: list[tuple[Local, ExplanationProblem]] = []
+    found: list[tuple[Local, StepProblem]] = []
     passed: set[str] = set()
     for hypothesis in still_needed(hypotheses, passed):
         effects = swept.get(hypothesis)
@@ -121,8 +128,8 @@ def explained(
 
 
 def _with_rows(
-    found: Sequence[tuple[Local, ExplanationProblem]], near: Sequence[Direction], draws: int
-) -> list[tuple[Local, ExplanationProblem]]:
+    found: Sequence[tuple[Local, StepProblem]], near: Sequence[Direction], draws: int
+) -> list[tuple[Local, StepProblem]]:
     """Return the judgements with the evidence of rows, if steps are hidden and only filters fail under a hypothesis.
 
     The mistake is the one whose filter has the largest |z| under the tightest such hypothesis.
@@ -132,7 +139,7 @@ def _with_rows(
         return list(found)
     called = max(failing.detected, key=lambda f: abs(f.z))
     moved = next(d.changed for d in near if (d.fault.name, d.step) == (called.name, called.step))
-    residual = found[0][1].actual - found[0][1].segment.value
+    residual = found[0][1].actual - found[0][1].right.value
     compared = [(local, problem.noise) for local, problem in found if local.passes or local.fails_by_filters_alone]
     fails = [not local.passes for local, _ in compared]
     found_nlls = row_nlls(residual, moved, [noise for _, noise in compared], fails, draws)
@@ -141,7 +148,7 @@ def _with_rows(
 
 
 def _named(
-    found: Sequence[tuple[Local, ExplanationProblem]],
+    found: Sequence[tuple[Local, StepProblem]],
     near: Sequence[Direction],
     storage: Format,
     search: Search,
@@ -159,7 +166,7 @@ def _named(
         if named and not is_known:
             explained_by = fitted_explanations(problem)
         else:
-            explained_by = search(replace(problem, loose=not is_known), faults, known)
+            explained_by = search(problem, faults, known, loose=not is_known)
             known = {*known, *(fault.name for explanation in explained_by for fault in explanation.faults)}
         if not explained_by and not named:
             return tuple(local for local, _ in found)
@@ -167,11 +174,11 @@ def _named(
     return tuple(reversed(named))
 
 
-def _further(problem: ExplanationProblem, storage: Format) -> Iterator[Direction]:
+def _further(problem: StepProblem, storage: Format) -> Iterator[Direction]:
     """Yield the faults that are looked for late, and the likeliest faults in earlier layers."""
-    yield from looked_for(problem.segment, storage, late=True)
-    on = problem.part(problem.segment) or problem
-    yield from candidate_faults(on.segment, storage, on.actual, on.noise)
+    yield from looked_for(problem.right, storage, late=True)
+    on = problem.part(())
+    yield from candidate_faults(on.right, storage, on.actual, on.noise)
 
 
 def _mistake_by_hand(
@@ -207,7 +214,7 @@ def _under(
     alpha: float,
     actual: Array,
     effects: Mapping[int, Effect] | None = None,
-) -> tuple[Local, ExplanationProblem]:
+) -> tuple[Local, StepProblem]:
     """Return the judgement of the array under one hypothesis, and the data of the search for explanations if it fails.
 
     The likelihood is that of `draws` independent draws of the noise. The faults' `effects` are computed if they are not given.
@@ -246,8 +253,9 @@ def _under(
         spread=spread(block.row, in_sigma(residual, noise), block.judged, "sigma", observation.heads, fails=fails),
         hides_steps=not block.segment.is_single_step,
     )
-    return local, ExplanationProblem(
+    return local, StepProblem(
         block.segment,
+        hypothesis.arithmetic.storage,
         actual,
         noise,
         limits.filter,
@@ -260,7 +268,7 @@ def _under(
     )
 
 
-def _part(observation: Observation, hypothesis: Hypothesis, limits: Limits, left: Array) -> ExplanationProblem | None:
+def _part(observation: Observation, hypothesis: Hypothesis, limits: Limits, left: Array) -> StepProblem | None:
     """Return the data of the search on the rows with the largest residual; None if the residual there is not gross.
 
     The largest error and Σ e² of the whole batch are at least those of a part. Parameters fitted to the whole batch change errors
@@ -281,7 +289,8 @@ def _part(observation: Observation, hypothesis: Hypothesis, limits: Limits, left
         return not is_gross(errors.largest, limits.max) and errors.squares <= observation.count * (GROSS * limits.rms) ** 2
 
     noise = of_segment(block.segment, hypothesis, block.judged)
-    return ExplanationProblem(block.segment, block.actual, noise, limits.filter, noise_of, passes, lambda _: 0.0)
+    storage = hypothesis.arithmetic.storage
+    return StepProblem(block.segment, storage, block.actual, noise, limits.filter, noise_of, passes, lambda _: 0.0)
 
 
 def exactly(observation: Observation, hypothesis: Hypothesis, alpha: float, depth: Depth) -> Local:
@@ -311,13 +320,5 @@ def exactly(observation: Observation, hypothesis: Hypothesis, alpha: float, dept
         allowed = threshold * np.sqrt(rounding.variance()) + rounding.bound
         return bool((np.abs(storage.round(faulty.value) - actual) <= allowed)[judged].all())
 
-    problem = ExplanationProblem(
-        block.segment,
-        actual,
-        noise,
-        threshold,
-        lambda _: noise,
-        accounts,
-        lambda _: 0.0,
-    )
+    problem = StepProblem(block.segment, storage, actual, noise, threshold, lambda _: noise, accounts, lambda _: 0.0)
     return replace(local, explanations=explanations(problem, [*near, *looked_for(block.segment, storage, late=True)]))

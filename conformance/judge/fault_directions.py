@@ -33,16 +33,10 @@ class Direction:
     place: FaultContext
 
     def applied(self, value: float | None = None) -> Segment | None:
-        """Return the segment with the fault, whose parameter has the given value; None if the fault changes nothing at this step.
-
-        None is also returned if the fault changes the shape of the result, as the parameters of a layer with a different number of
-        heads do; the shape is checked before any value.
-        """
+        """Return the segment with the fault and a value of its parameter; None if the fault changes nothing at this step."""
         right = self.base.steps[self.step]
         faulty = self.fault.applied(right, self.place, value)
-        if faulty is None or faulty.value.shape != right.value.shape:
-            return None
-        if value is None and np.array_equal(faulty.value, right.value):
+        if faulty is None or (value is None and np.array_equal(faulty.value, right.value)):
             return None
         return self.base.replacing(self.step, faulty)
 

@@ -19,7 +19,6 @@ sigma, which is a lower bound on the filter's.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,17 +27,10 @@ from conformance.faults import Parameter
 from conformance.judge.evidence import Estimate, FilterResult
 from conformance.judge.fault_directions import Direction
 from conformance.judge.noise import Noise
-from conformance.judge.segment import Segment
 from conformance.judge.thresholds import SEPARABLE_Z
 from conformance.numerics.formats import Array
 
-# Convergence is quadratic near the solution. Far from it, each step triples the value under the root: 20 steps from 1e-9 to 1
-# (3^20), and four to converge.
-NEWTON_STEPS = 24
 GROSS = 2.0  # multiple of the limit of the largest error beyond which a fault needs no filter to be detected
-NUDGE = 2.0**-26  # relative step of a difference quotient: √u of float64, where rounding and linearization errors are alike
-
-NoiseOf = Callable[[Segment], Noise]
 
 
 @dataclass(frozen=True)
@@ -193,82 +185,3 @@ def _as_right(direction: Direction, parameter: Parameter, found: Projection) -> 
     step = direction.base.steps[direction.step]
     right, wrong = parameter.right(step), parameter.wrong(step)
     return Estimate(parameter.name, right, wrong, right, found.spread * abs(wrong - right), found.bound * abs(wrong - right))
-
-
-def started(direction: Direction, actual: Array, noise: Noise) -> Estimate | None:
-    """Return a first estimate of a parameter, of unknown deviation; None for a fault without a parameter or without an effect.
-
-    The estimate is the value that leaves least of the residual: the usual wrong value, the one that linear interpolation between
-    the correct and the usual value gives, or, if that lies beyond the least sensible value, one of three on the way there. If none
-    of them leaves less than the correct value, linear interpolation is repeated from the nearest of them: a fault whose effect
-    grows less than in proportion to its parameter is overestimated by the first interpolation.
-    """
-    parameter, usual = direction.parameter, direction.usual
-    if parameter is None or usual is None:
-        return None
-    step, residual = direction.base.steps[direction.step], actual - direction.base.value
-    right, wrong = parameter.right(step), parameter.wrong(step)
-    value = right + _least_squares(residual, direction.changed, noise)[0] * (wrong - right)
-    others = [value] if value > parameter.least else [parameter.least + (right - parameter.least) / 2.0**k for k in (1, 2, 3)]
-
-    def left(segment: Segment) -> float:
-        residual = actual - segment.value
-        return float(np.vdot(noise.precision * residual, residual))
-
-    sizes = {wrong: left(usual)} | {v: left(found) for v in others if (found := direction.applied(v)) is not None}
-    nearest = min(sizes, key=sizes.__getitem__)
-    if sizes[nearest] >= left(direction.base) and (tried := direction.applied(nearest)) is not None:
-        shorter = right + _least_squares(residual, tried.value - direction.base.value, noise)[0] * (nearest - right)
-        nearest = shorter if shorter > parameter.least else nearest
-    return Estimate(parameter.name, right, wrong, nearest, math.inf)
-
-
-def fitted(direction: Direction, parameter: Parameter, actual: Array, noise_of: NoiseOf, start: float) -> Estimate:
-    """Return the parameter by weighted least squares: Gauss–Newton from `start`, with the noise at a value within a factor of two.
-
-    Computing the noise at a value costs many times as much as a step, so it is computed only once the steps are small; before that,
-    the noise at `start` gives the weights.
-    """
-    step = direction.base.steps[direction.step]
-    right, wrong, deviation, bound = parameter.right(step), parameter.wrong(step), math.inf, 0.0
-    value = start if start > parameter.least else wrong
-    before = math.inf
-    noise, noise_at = None, math.inf
-    for _ in range(NEWTON_STEPS):
-        nudge = NUDGE * max(abs(value), abs(wrong - right))  # relative to a tiny value, it would be lost in rounding
-        segment, nudged = direction.applied(value), direction.applied(value + nudge)
-        assert segment is not None
-        assert nudged is not None
-        residual, slope = actual - segment.value, (nudged.value - segment.value) / nudge
-        # The noise may depend on ratios of distances to the least sensible value.
-        distance = value - parameter.least
-        if noise is None:
-            noise, noise_at = noise_of(segment), distance
-        amplitude, independent = _least_squares(residual, slope, noise)
-        negligible = 0.0
-        # If the solution lies beyond the least sensible value, the distance shrinks while the step does not.
-        if abs(amplitude) <= max(distance / 2.0, independent) or abs(amplitude - before) <= abs(amplitude) / 2.0:
-            if not 0.5 <= distance / noise_at <= 2.0:
-                noise, noise_at = noise_of(segment), distance
-            found = project(residual, slope, noise)
-            if found is None:
-                break
-            amplitude, deviation, bound = found.amplitude, found.spread, found.bound
-            negligible = found.deviation / 10.0
-        before = amplitude
-        # A step stays within the sensible values and changes the distance to their end at most eightfold.
-        further = parameter.least + min(max(distance + amplitude, distance / 8.0), distance * 8.0)
-        if further <= parameter.least:  # the step leaves the sensible values
-            break
-        towards_end = value - further
-        value = further
-        if abs(amplitude) <= negligible or 0.0 < towards_end <= negligible:  # steps shorten towards the least value
-            break
-    return Estimate(parameter.name, right, wrong, value, deviation, bound)
-
-
-def _least_squares(residual: Array, slope: Array, noise: Noise) -> tuple[float, float]:
-    """Return the amplitude <r,d>/<d,d> and its deviation 1/√<d,d> for independent errors; 0 and ∞ if no judged element moves."""
-    weighted = noise.precision * slope
-    energy = float(np.vdot(weighted, slope))
-    return (float(np.vdot(weighted, residual)) / energy, energy**-0.5) if 0.0 < energy < math.inf else (0.0, math.inf)

@@ -7,6 +7,8 @@ backwards for the noise's projection on a direction.
 
 from collections import ChainMap
 from collections.abc import Collection, Container, Iterable, Mapping
+from copy import copy
+from typing import Self
 
 import numpy as np
 
@@ -45,6 +47,7 @@ class Segment:
         network: the oracle's network.
         name: the activation that the segment computes.
         leaves: the captured parents from which the segment starts, by name, in the order in which the steps use them.
+        observed: every captured activation, by name.
         steps: the evaluated steps, by name, in the order of computation.
     """
 
@@ -55,7 +58,7 @@ class Segment:
         self._names = between(network, name, observed)
         parents = dict.fromkeys(p for n in self._names for p in network.table[n].parents)  # a set's order would vary by run
         self.leaves = {p: observed[p] for p in parents if p not in self._names}
-        self._observed = observed
+        self.observed = observed
         self.steps: Mapping[str, Step] = self._evaluate()
         self._roundings: dict[tuple[str, Arithmetic], Roundings] = {}
         self._hashes: dict[Format, Hashes] = {}
@@ -78,22 +81,25 @@ class Segment:
     @cached_property
     def values(self) -> Mapping[str, Array]:
         """Every activation that is known in the segment: the observed ones and those computed from them."""
-        return ChainMap({n: step.value for n, step in self.steps.items()}, self._observed)  # type: ignore[arg-type]  # only read
+        return ChainMap({n: step.value for n, step in self.steps.items()}, self.observed)  # type: ignore[arg-type]  # only read
 
     def replacing(self, name: str, step: Step) -> "Segment":
         """Return a copy with `step`, a fault, in place of the step `name`; only later steps are recomputed."""
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        other._hashes, other._repeats = {}, {}
-        other.__dict__.pop("values", None)
-        other.steps = {**self.steps, name: step}
-        changed = {name}
+        steps, changed = {**self.steps, name: step}, {name}
         for n in self._names[self._names.index(name) + 1 :] if name != self.name else ():
             parents = self.network.table[n].parents
             if not changed.isdisjoint(parents):
-                known = (self.leaves[p] if p in self.leaves else other.steps[p].value for p in parents)
-                other.steps[n] = other.steps[n].again(parents=tuple(known))
+                known = (self.leaves[p] if p in self.leaves else steps[p].value for p in parents)
+                steps[n] = steps[n].again(parents=tuple(known))
                 changed.add(n)
+        return self.with_steps(steps, changed)
+
+    def with_steps(self, steps: Mapping[str, Step], changed: Collection[str]) -> Self:
+        """Return a copy with other steps, of which those in `changed` differ from this segment's."""
+        other = copy(self)
+        other.__dict__.pop("values", None)
+        other.steps = steps
+        other._hashes, other._repeats = {}, {}
         other._roundings = {key: own for key, own in self._roundings.items() if key[0] not in changed}
         return other
 

@@ -11,12 +11,13 @@ from conformance.cli import main
 from conformance.cli.progress_display import progress
 from conformance.diagnosis import Diagnosis, diagnose
 from conformance.diagnosis.black_box import BlackBox
-from conformance.diagnosis.black_box_case import VERIFIED, BlackBoxCase
+from conformance.diagnosis.black_box_case import BlackBoxCase
+from conformance.diagnosis.forward import Forward
 from conformance.diagnosis.outputs import OutputTable, resolved
-from conformance.diagnosis.placements import EVERYWHERE, SINGLE, FaultPlacement, Forward, placements
-from conformance.diagnosis.search import one
-from conformance.diagnosis.search_budget import ELSE, FAULTS, RIGHT, STAGES, SearchBudget
 from conformance.errors import UsageError
+from conformance.judge.search.budget import ELSE, FAULTS, RIGHT, STAGES, SearchBudget
+from conformance.judge.search.fault_sets import VERIFIED
+from conformance.judge.search.placements import EVERYWHERE, SINGLE, FaultPlacement, placements, with_faults
 from conformance.numerics.formats import format_named
 from conformance.progress import watched
 from conformance.report.diagnosis_document import document
@@ -129,16 +130,15 @@ def test_values_taken_from_a_network_with_some_of_the_faults_are_exact() -> None
     right = Forward(BlackBox(CHECKPOINT.architecture, CHECKPOINT.weights, BATCH, known, ()), format_named("float32"))
     every = placements(right)
     base = [_first(every, "epsilon", EVERYWHERE), _first(every, "gelu-variant", EVERYWHERE)]
-    like = right.with_(base)
-    assert like is not None
+    like = with_faults(right, base, right.storage)
+    assert like.is_effective
     shared = 0
     for placement in [s for s in every if not s.fault.after_failure and s.reach in (EVERYWHERE, SINGLE)]:
-        alone, taken = right.with_([*base, placement]), right.with_([*base, placement], like)
-        assert (alone is None) == (taken is None)
-        if alone is not None and taken is not None:
-            assert np.array_equal(alone.value, taken.value, equal_nan=True)
-            assert alone.changed == taken.changed
-            shared += any(taken.steps[n] is like.steps[n] for n in like.changed)
+        alone, taken = (with_faults(right, [*base, placement], right.storage, known) for known in (None, like))
+        assert alone.effective == {name: keys for name, keys in taken.effective.items() if keys or name in alone.effective}
+        assert np.array_equal(alone.segment.value, taken.segment.value, equal_nan=True)
+        assert alone.changed == taken.changed
+        shared += any(taken.segment.steps[n] is like.segment.steps[n] for n in like.changed)
     assert shared
 
 
@@ -152,11 +152,12 @@ def test_a_hypothesis_refuted_on_part_of_the_batch_is_refuted_on_all_of_it() -> 
     network = BlackBox(CHECKPOINT.architecture, CHECKPOINT.weights, BATCH, known, ())
     case = BlackBoxCase(CHECKPOINT, network, "float32", None, SearchBudget(None, lambda: 0.0))
     part = case.part()
-    assert len(part.actual) < len(case.problem.actual)
-    found = one(part, case.placements, case.budget)[:VERIFIED]
-    refuted = [fit for fit in found if case._unrefuted(fit, part, own=True) is None]
+    assert part.weights.size < case.problem.weights.size
+    tried = [fit for placement in case.placements if (fit := part.tried([placement]))]
+    found = sorted(tried, key=lambda fit: fit.distance)[:VERIFIED]
+    refuted = [fit for fit in found if part.unrefuted(fit, case.problem, own=True) is None]
     assert refuted
-    assert not any(case._judged(case._settled(fit), (), own=True).explains for fit in refuted)
+    assert not any(case.problem.judged(case.problem.settled(fit), own=True).explains for fit in refuted)
 
 
 def test_the_hypotheses_of_a_stage_are_tried_in_order() -> None:

@@ -7,29 +7,28 @@ little more than the direction, which is often enough.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from conformance.diagnosis.fitting import Fit, Problem
-from conformance.diagnosis.placements import FaultPlacement, Forward
 from conformance.faults import Fault, FaultContext
 from conformance.judge.cores import on_all_cores
-from conformance.numerics.formats import Array
+from conformance.judge.search.placements import FaultPlacement
+from conformance.judge.search.problem import Fit, Problem
+from conformance.judge.segment import Segment
+from conformance.numerics.formats import Array, Format
 
 PROBES = 8  # each estimates |J δ|² with a relative deviation of √2; eight estimate |J δ| with one of a quarter
 
 
-def ranked(problem: Problem, fit: Fit, placements: Sequence[FaultPlacement]) -> list[FaultPlacement]:
+def ranked(problem: Problem[Any], fit: Fit, placements: Sequence[FaultPlacement]) -> list[FaultPlacement]:
     """Return the placements to add to a fit, by descending cosine with the residual; those with a negative score are left out."""
-    forward, pooling_index, sigma = (
-        problem.forward(fit.placements) or problem.right,
-        fit.pooling_index,
-        problem.sigma[fit.pooling_index],
-    )
+    segment, index = problem.faulty(fit.placements).segment, fit.pooling_index
+    weights = problem.weights[index]
     rng = np.random.default_rng(0)
-    left = (problem.actual - forward.value[pooling_index]) / sigma
+    left = problem.residual(fit.placements)[index] * weights
     directions = np.array([left, *rng.choice((-1.0, 1.0), (PROBES, len(left)))])
-    products = _products(forward, pooling_index, directions / sigma, placements)
+    products = _products(segment, problem.storage, index, directions * weights, placements)
     found = []
     for placement in placements:
         total = sum(
@@ -46,26 +45,24 @@ def ranked(problem: Problem, fit: Fit, placements: Sequence[FaultPlacement]) -> 
 
 
 def _products(
-    forward: Forward, pooling_index: int, directions: Array, placements: Sequence[FaultPlacement]
+    segment: Segment, storage: Format, pooling_index: int, directions: Array, placements: Sequence[FaultPlacement]
 ) -> Mapping[tuple[str, str], Array | None]:
     """Return, by fault and place, the product of δ with each direction's adjoint there; None if the fault is not applicable."""
 
     def adjoint(direction: Array) -> Mapping[str, Array]:
-        wide = np.zeros_like(forward.value)
+        wide = np.zeros((segment.value.size // len(direction), len(direction)))
         wide[pooling_index] = direction
-        return forward.adjoints(wide)
+        return segment.adjoints(wide.reshape(segment.value.shape))
 
     adjoints = on_all_cores(adjoint, list(directions))
-    place = FaultContext(forward.network, forward.values, forward.storage)
+    place = FaultContext(segment.network, segment.values, storage)
     wanted = {(placement.fault.name, name): placement.fault for placement in placements for name in placement.places}
 
     def product(pair: tuple[tuple[str, str], Fault]) -> Array | None:
         (_, name), fault = pair
-        step = forward.steps[name]
+        step = segment.steps[name]
         with np.errstate(all="ignore"):
             faulty = fault.applied(step, place)
-            fits = faulty is not None and faulty.value.shape == step.value.shape
-            moved = faulty.value - step.value if faulty is not None and fits else None
-        return None if moved is None else np.array([float((a[name] * moved).sum()) for a in adjoints])
+            return None if faulty is None else np.array([float((a[name] * (faulty.value - step.value)).sum()) for a in adjoints])
 
     return dict(zip(wanted, on_all_cores(product, list(wanted.items())), strict=True))

@@ -41,8 +41,16 @@ class SearchBudget:
         self._clock, self._limit = clock, time_limit
         self._end = math.inf if time_limit is None else clock() + time_limit
         self._stage, self._of, self._done = RIGHT, 0, 0
+        self._reports = True
         self._lock = RLock()
         self.cut_short = ""
+
+    @classmethod
+    def unlimited(cls) -> "SearchBudget":
+        """Return a budget without a limit that reports no progress, for a search that is a small part of another task."""
+        budget = cls(None, lambda: 0.0)
+        budget._reports = False
+        return budget
 
     def is_spent(self) -> bool:
         """Return whether the time has run out; if so, record what is left out."""
@@ -54,7 +62,8 @@ class SearchBudget:
     def begin(self, stage: str, of: int) -> None:
         """Begin a stage of `of` tries, or of an unknown number if 0, and report it."""
         self._stage, self._of, self._done = stage, of, 0
-        report_progress(stage, STAGES.index(stage) / len(STAGES))
+        if self._reports:
+            report_progress(stage, STAGES.index(stage) / len(STAGES))
 
     def take_one(self) -> bool:
         """Return whether the next try of this stage may start; if so, count and report it."""
@@ -62,8 +71,9 @@ class SearchBudget:
             if self.is_spent():
                 return False
             self._done += 1
-            share = (STAGES.index(self._stage) + (self._done - 1) / self._of) / len(STAGES)
-            report_progress(f"{self._stage}: {self._done} of {self._of}", share)
+            if self._reports:
+                share = (STAGES.index(self._stage) + (self._done - 1) / self._of) / len(STAGES)
+                report_progress(f"{self._stage}: {self._done} of {self._of}", share)
             return True
 
     def of_each(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:

@@ -1,0 +1,183 @@
+"""The search for faults in the outputs of a black box: the printed numbers under every pooling, with the network's sigma."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from conformance.diagnosis.forward import Forward
+from conformance.diagnosis.input_mistakes import OtherInputs
+from conformance.diagnosis.judgement import Agreement, JudgedForward, allowed
+from conformance.judge.evidence import Estimate
+from conformance.judge.filters import GROSS, project
+from conformance.judge.search.budget import SearchBudget
+from conformance.judge.search.parameters import estimates, fitted
+from conformance.judge.search.placements import FaultPlacement
+from conformance.judge.search.problem import Fit, Problem, Trial
+from conformance.judge.thresholds import Limits
+from conformance.numerics.formats import Array
+
+TOKENS = 32  # number of tokens in the rows on which sets are compared; the cost of a pass is proportional to it
+NUMBERS = 64  # how many numbers these rows should have; fewer suffice to distinguish some hundred sets
+# Multiple of the limit of the RMS on the whole batch beyond which no more accurate parameters bring a set below the limit.
+PROMISING = 8.0
+# A set that exceeds an explanation's distance on a part of the batch by this multiple of the evidence threshold (distances are
+# twice the negative log-likelihood) cannot be tied with the explanation.
+TIES = 8.0
+# The RMS of correct runs is 0.3 to 2 sigma; an error with a smaller RMS is not explained by another format's noise.
+LEAST_RMS = 0.3
+WIDER = 2.0  # multiple of the correct network's sigma beyond which an explanation consists mostly of noise
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PrintedTrial(Trial):
+    """A judged set of faults, or another hypothesis about the system.
+
+    Attributes:
+        agreement: the agreement of the numbers with the network that has these faults.
+        dtype: name of the format in which the network is computed.
+        inputs: the inputs that were read instead of the batch; None for the batch.
+    """
+
+    agreement: Agreement
+    dtype: str
+    inputs: OtherInputs | None = None
+
+    @property
+    def complexity(self) -> int:
+        """The number of faults, free parameters and other inputs."""
+        return len(self.fit.placements) + numbers(self.fit) + (self.inputs is not None)
+
+
+@dataclass(frozen=True, eq=False)
+class Limited:
+    """What a set of faults must pass.
+
+    Attributes:
+        base: the correct network under the arithmetic that is taken for the system's.
+        tests: number of statistics that share the false-alarm probability.
+        dtype: name of the promised format.
+        patterns: effects of faults whose filters found that the residual is not noise; under an explanation they must not find it.
+        most: the negative log-likelihood of the correct network, which an explanation must not exceed.
+        budget: the budget of the search.
+    """
+
+    base: JudgedForward
+    tests: int
+    dtype: str
+    budget: SearchBudget
+    patterns: Sequence[Array] = ()
+    most: float = math.inf
+
+    def limits(self, pooling_index: int) -> Limits:
+        """Return the limits of the statistics under one pooling."""
+        return self.base.limits(pooling_index, self.tests)
+
+
+class PrintedProblem(Problem[PrintedTrial]):
+    """The printed numbers, and the correct network's sigma, with which all faulty networks are compared.
+
+    Attributes:
+        right: the correct network.
+        sigma: its sigma, (P, N).
+    """
+
+    right: Forward
+    is_screened = True
+
+    def __init__(self, right: Forward, sigma: Array, given: Limited) -> None:
+        """Bind the correct network to its sigma and to what an explanation must pass."""
+        super().__init__(right, right.storage, right.network.reading.actual, 1.0 / sigma)
+        self.sigma, self._given = sigma, given
+
+    def part(self, placements: Sequence[FaultPlacement]) -> "PrintedProblem":
+        """Return the problem on the part of the batch where the network with these faults leaves the largest residual."""
+        rows = self.rows(placements)
+        if len(rows) == self.right.network.batch.size:
+            return self
+        kept = np.isin(self.right.network.reading.rows, rows)
+        return PrintedProblem(Forward(self.right.network.of_rows(rows), self.storage), self.sigma[:, kept], self._given)
+
+    def rows(self, placements: Sequence[FaultPlacement] = ()) -> list[int]:
+        """Return the rows of the batch with the largest residual under these faults, until there are enough numbers and tokens."""
+        batch, reading = self.right.network.batch, self.right.network.reading
+        if (reading.rows < 0).any():
+            return list(range(batch.size))
+        with np.errstate(all="ignore"):
+            left = np.square(self.residual(placements) * self.weights).min(0)
+        by_row = np.bincount(reading.rows, np.where(np.isfinite(left), left, np.finfo(np.float32).max), batch.size)
+        counted = np.bincount(reading.rows, minlength=batch.size)
+        chosen: list[int] = []
+        for row in np.argsort(-by_row, kind="stable"):
+            if chosen and (len(chosen) + 1) * batch.length > TOKENS and counted[chosen].sum() >= NUMBERS:
+                break
+            if counted[row]:
+                chosen.append(int(row))
+        return sorted(chosen)
+
+    def unrefuted(self, fit: Fit, whole: Problem[PrintedTrial], *, own: bool) -> Fit | None:
+        """Return the set with its parameters fitted again on a part of the batch; None if the part refutes it for the whole batch.
+
+        Σ r²/σ² and the largest error of the whole batch are at least those of a part. Parameters fitted to the whole batch, and the
+        set's own sigma, change errors by only a few sigma, so an error of `GROSS` times the limit remains beyond it.
+        """
+        limits = self._given.limits(fit.pooling_index)
+        if fit.distance > (PROMISING * limits.rms) ** 2 * whole.weights.shape[1]:
+            return fit if own and self._own_could(fit) else None
+        fit = fitted(self, fit)
+        largest = self._judged_forward(fit, self.sigma).largest.min()
+        if largest <= limits.max * (GROSS if numbers(fit) else 1.0) or (own and self._own_could(fit)):
+            return fit
+        return None
+
+    def _own_could(self, fit: Fit) -> bool:
+        """Return whether the errors on a part of the batch are not gross by the set's own sigma."""
+        judged, most = self._judged_forward(fit), GROSS * self._given.limits(fit.pooling_index).max
+        if judged.largest[fit.pooling_index] > most * math.sqrt(self.right.network.batch.length):  # sigma is widened by at most √S
+            return False
+        return bool(judged.correlated([fit.pooling_index]).largest[fit.pooling_index] <= most)
+
+    def _judged_forward(self, fit: Fit, sigma: Array | None = None) -> JudgedForward:
+        """Return the network with a set of faults, and a sigma; its own if it is not given."""
+        return JudgedForward(cast(Forward, self.faulty(fit.placements).segment), self._given.base.hypothesis, sigma)
+
+    def settled(self, fit: Fit) -> Fit:
+        """Return a set of faults on the whole batch, with its parameters fitted again unless its distance is large."""
+        fit = self.tried(fit.placements) or Fit(fit.placements, self.none.squares)
+        far = math.sqrt(fit.distance / self.weights.shape[1]) > PROMISING * self._given.limits(fit.pooling_index).rms
+        return fit if far or self._given.budget.is_spent() else fitted(self, fit)
+
+    def judged(self, fit: Fit, *, own: bool) -> PrintedTrial:
+        """Return the trial of a set on the whole batch.
+
+        The set is judged by the correct network's sigma or, if that fails and `own` is set, by its own sigma.
+        """
+        index, given = fit.pooling_index, self._given
+        limits = given.limits(index)
+        which = self._judged_forward(fit, self.sigma)
+        agreement = which.agreement(index, given.base.independent)
+        if own and not allowed(agreement, limits):
+            which = self._judged_forward(fit).correlated([index])
+            agreement = which.agreement(index, given.base.independent)
+        wider = float(np.median(which.sigma[index] / self.sigma[index])) > WIDER
+        explains = allowed(agreement, limits) and (not wider or agreement.rms >= LEAST_RMS) and agreement.nll < given.most
+        if explains and given.patterns:
+            left = (project(which.residual[index], pattern, which.noise(index)) for pattern in given.patterns)
+            explains = all(p is None or abs(p.z) <= limits.filter for p in left)
+        return PrintedTrial(fit, explains, wider, agreement=agreement, dtype=given.dtype)
+
+    def estimates(self, fit: Fit) -> tuple[Estimate | None, ...]:
+        """Return the estimate of each fault's parameter, with its deviation by the correct network's noise."""
+        index = fit.pooling_index
+        return estimates(self, fit, self._given.base.noise(index).projected, self.weights[index])
+
+    def tie(self, fit: Fit) -> float:
+        """Return by how much the distances of two sets on a part of the batch may differ that cannot be distinguished."""
+        return TIES * self._given.limits(fit.pooling_index).evidence_threshold
+
+
+def numbers(fit: Fit) -> int:
+    """Return the number of free parameters of a fit."""
+    return sum(placement.fault.parameter is not None for placement in fit.placements)

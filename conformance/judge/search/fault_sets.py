@@ -1,0 +1,244 @@
+"""Search for the smallest sets of faults that explain a problem's numbers.
+
+1. Single faults are tried, those without a parameter before those with one. Where many faults are possible, only those that the
+   first-order screening ranks highest are tried exactly.
+2. If none explains the numbers, a second group of faults is tried, such as one fault at every step on which it acts.
+3. If nothing explains the numbers, the few faults that bring the oracle nearest to them are each combined with the other faults,
+   and so on (a beam search). Of n faults with orthogonal effects the largest accounts for at least a share 1/n of the remaining
+   distance, so, where effects add up, a set whose last fault accounts for less is not extended.
+
+Sets are compared on the part of the batch with the largest residual; those that this part does not refute are judged on the whole
+batch. Sets that may be tied with an explanation are judged as well.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic
+
+from conformance.judge.cores import on_all_cores
+from conformance.judge.search.budget import FAULTS, SearchBudget
+from conformance.judge.search.parameters import GAIN, fitted, started
+from conformance.judge.search.placements import EVERYWHERE, KIND, FaultPlacement
+from conformance.judge.search.problem import Fit, Judged, Problem
+from conformance.judge.search.screening import ranked
+from conformance.numerics.memo import cached_property
+
+AT_ONCE = 3  # largest number of faults in a set; each further one costs another step of the beam search
+BEAM = 6  # number of sets that are extended by another fault
+FITTED = 6  # number of faults with a parameter that are tried together and fitted by more than one step
+KINDS, SINGLES = 30, 50  # how many faults in one kind of place, and in one layer or place, are tried exactly
+FOLLOWED = 25  # number of faults that are tried on top of each set, where the screening says more than the trial itself
+VERIFIED = 16  # number of sets that are judged on the whole batch, for each number of faults
+RENOISED = 2  # number of the nearest sets that are judged by their own sigma, which costs several passes
+
+
+@dataclass(frozen=True, eq=False)
+class Found(Generic[Judged]):
+    """The result of a search.
+
+    Attributes:
+        explaining: the sets that explain the numbers.
+        nearest: for each number of faults, the sets that bring the oracle nearest to the numbers.
+    """
+
+    explaining: tuple[Judged, ...]
+    nearest: tuple[tuple[Fit, ...], ...]
+
+
+def explaining_sets(
+    problem: Problem[Judged],
+    placements: Sequence[FaultPlacement],
+    second: Sequence[FaultPlacement],
+    budget: SearchBudget,
+    at_once: int = AT_ONCE,
+) -> Found[Judged]:
+    """Return the sets with the fewest faults that explain the numbers, and the nearest sets.
+
+    Args:
+        problem: the numbers.
+        placements: the faults that are tried alone and combined.
+        second: the faults that are tried alone if none of `placements` explains the numbers.
+        budget: the budget of the search.
+        at_once: largest number of faults in a set.
+    """
+    return _Search(problem, placements, second, budget, at_once).found()
+
+
+@dataclass(frozen=True, eq=False)
+class _Search(Generic[Judged]):
+    """A search; attributes as the arguments of `explaining_sets`."""
+
+    whole: Problem[Judged]
+    placements: Sequence[FaultPlacement]
+    second: Sequence[FaultPlacement]
+    budget: SearchBudget
+    at_once: int
+
+    def found(self) -> Found[Judged]:
+        """Run the search."""
+        explaining, nearest = list[Judged](), list[tuple[Fit, ...]]()
+        followed = [self.whole.none]
+        for count in range(self.at_once):
+            self.budget.begin(FAULTS[count], 0)
+            if not followed or self.budget.is_spent():
+                break
+            part = self._part(followed[0])
+            if count:
+                fits, explained = self._extended(followed, part, count)
+                nearest.append(tuple(fits[:VERIFIED]))
+            else:
+                fits, explained = self._single(part)
+                nearest.append(tuple(fits[:VERIFIED]))
+                if not explained and self.second:
+                    self.budget.begin(FAULTS[0], len(self.second))
+                    rounding = self._improved(part, part.none, self.second)
+                    nearest.append(tuple(rounding[:RENOISED]))
+                    explained = self._verified(rounding[: RENOISED if part.is_screened else None], part, 0)
+            explaining += explained
+            if any(not trial.loose for trial in explaining) or (explaining and count):
+                break
+            followed = _beam([fit for fit in fits if fit.distance <= fit.allowed])
+        return Found(tuple(explaining), tuple(nearest))
+
+    def _part(self, nearest: Fit) -> Problem[Judged]:
+        """Return the problem on which sets are compared: the whole if the effect of a fault depends on other rows of the batch."""
+        part = self.whole.part(nearest.placements)
+        if part is not self.whole and self._couples_rows:
+            return self.whole
+        return part
+
+    @cached_property
+    def _couples_rows(self) -> bool:
+        coupling = [p for p in self.placements if p.fault.couples_rows]
+        return any(fit.distance < self.whole.none.distance for p in coupling if (fit := _with(self.whole, self.whole.none, p)))
+
+    def _single(self, part: Problem[Judged]) -> tuple[list[Fit], list[Judged]]:
+        """Return the single faults that reduce the distance, nearest first, and those that explain the numbers.
+
+        If a fault without a parameter explains the numbers, a fault with one is tried only if it comes near with its usual value.
+        """
+        fits, explained = list[Fit](), list[Judged]()
+        for numbered in (False, True):
+            added = [p for p in self.placements if (p.fault.parameter is not None) == numbered]
+            if explained:
+                added = [p for p in added if _is_nearer_by_half(part, p)]
+            chosen = self._screened(part, added)
+            self.budget.begin(FAULTS[0], len(chosen))
+            found = self._improved(part, part.none, chosen)
+            explained += self._verified(found, part, 0)
+            fits += found
+        return sorted(fits, key=lambda f: f.distance), explained
+
+    def _screened(self, part: Problem[Judged], placements: Sequence[FaultPlacement]) -> list[FaultPlacement]:
+        """Return the faults that are tried exactly: all that act wherever they can, and the most promising others."""
+        wide = [p for p in placements if p.reach == EVERYWHERE]
+        others = [p for p in placements if p.reach != EVERYWHERE]
+        if part.is_screened and len(others) > KINDS + SINGLES:
+            others = ranked(part, part.none, others)
+            others = [p for p in others if p.reach == KIND][:KINDS] + [p for p in others if p.reach != KIND][:SINGLES]
+        return wide + others
+
+    def _extended(self, followed: Sequence[Fit], part: Problem[Judged], count: int) -> tuple[list[Fit], list[Judged]]:
+        """Return the sets with one more fault, nearest first, and those that explain the numbers.
+
+        First the nearest set of the beam is extended, then the others. If an extension of the nearest set explains the numbers,
+        another set is extended only if its extensions could be tied with that explanation. Two tied sets yield numbers within √T of
+        each other, where T is the evidence that distinguishes sets, in squares of sigma, so without the last fault the other set is
+        farther than the nearest by at most √T.
+        """
+        fits, explained, (first, *others) = list[Fit](), list[Judged](), followed
+        for members in ([first], others):
+            if explained:
+                most = math.sqrt(first.distance) + math.sqrt(self.whole.tie(first))
+                members = [member for member in members if math.sqrt(member.distance) <= most]
+            if members and not self.budget.is_spent():
+                added = self._with_one_more(part, members)
+                explained += self._verified(added, part, count)
+                fits += added
+        return sorted(fits, key=lambda f: f.distance), explained
+
+    def _with_one_more(self, part: Problem[Judged], members: Sequence[Fit]) -> list[Fit]:
+        """Return the sets extended by one more fault, nearest first; they may have been compared on another part of the batch."""
+        found, seen = list[Fit](), set[frozenset[object]]()
+        self.budget.begin(FAULTS[len(members[0].placements)], len(members) * FOLLOWED)
+        beside = [p for p in self.placements if p.fault.combined_after_failure or not p.fault.after_failure]
+        for member in members:
+            if self.budget.is_spent():
+                break
+            # Faults without effect on this part leave the residual there to another fault.
+            known = part.tried(member.placements) or Fit(member.placements, part.none.squares)
+            further = [p for p in beside if not _overlaps(p, known.placements)]
+            if part.is_screened and len(further) > FOLLOWED:
+                further = ranked(part, known, further)
+            chosen = [p for p in further if known.keys | {p.key} not in seen]
+            chosen = chosen[:FOLLOWED] if part.is_screened else chosen
+            seen.update(known.keys | {p.key} for p in chosen)
+            found += self._improved(part, known, chosen)
+        return sorted(found, key=lambda f: f.distance)
+
+    def _improved(self, part: Problem[Judged], base: Fit, added: Sequence[FaultPlacement]) -> list[Fit]:
+        """Return the base extended by each fault that reduces the distance, nearest first.
+
+        Of the sets with parameters only the nearest are returned, with their parameters fitted.
+        """
+        tried = self.budget.of_each(lambda placement: _with(part, base, placement), added)
+        fits = sorted((f for f in tried if f is not None), key=lambda f: f.distance)
+        numbered = [f for f in fits if any(p.fault.parameter for p in f.placements)][:FITTED]
+        if not self.budget.is_spent():
+            numbered = list(on_all_cores(lambda f: fitted(part, f, GAIN), numbered))
+        plain = [f for f in fits if not any(p.fault.parameter for p in f.placements)]
+        share = 1.0 - 1.0 / (self.at_once - len(base.placements))
+        allowed = share * base.distance if self.whole.is_linear else math.inf
+        improved = (replace(f, allowed=allowed) for f in [*plain, *numbered] if f.distance < base.distance)
+        return sorted(improved, key=lambda f: f.distance)
+
+    def _verified(self, fits: Sequence[Fit], part: Problem[Judged], count: int) -> list[Judged]:
+        """Return the nearest sets that explain the numbers of the whole batch.
+
+        Once a set explains the numbers, only sets that may be tied with it are still judged.
+        """
+        return list(self._explaining(fits[:VERIFIED], part, count))
+
+    def _explaining(self, fits: Sequence[Fit], part: Problem[Judged], count: int) -> Iterator[Judged]:
+        nearest = math.inf
+        self.budget.begin(f"verifying {FAULTS[count]}", len(fits))
+        for number, fit in enumerate(fits):
+            if fit.distance > nearest or not self.budget.take_one():
+                return
+            own = number < RENOISED
+            near = fit if part is self.whole else part.unrefuted(fit, self.whole, own=own)
+            settled = None if near is None else self.whole.settled(near)
+            trial = None if settled is None else self.whole.judged(settled, own=own)
+            if trial is not None and trial.explains:
+                if not trial.loose:
+                    nearest = min(nearest, fit.distance + self.whole.tie(fit))
+                yield trial
+
+
+def _beam(fits: Sequence[Fit]) -> list[Fit]:
+    """Return the nearest sets to extend, one for each set of fault names: the nearest represents all places of the same faults."""
+    best: dict[tuple[str, ...], Fit] = {}
+    for fit in fits:
+        best.setdefault(tuple(sorted(p.fault.name for p in fit.placements)), fit)
+    return list(best.values())[:BEAM]
+
+
+def _overlaps(placement: FaultPlacement, others: Sequence[FaultPlacement]) -> bool:
+    return any(o.fault.name == placement.fault.name and set(o.places) & set(placement.places) for o in others)
+
+
+def _with(problem: Problem[Judged], base: Fit, placement: FaultPlacement) -> Fit | None:
+    problem.faulty(base.placements)  # computed and kept, so that steps before the placement are reused
+    if placement.fault.parameter is not None:
+        return started(problem, placement, base.placements)
+    return problem.tried([*base.placements, placement])
+
+
+def _is_nearer_by_half(problem: Problem[Judged], placement: FaultPlacement) -> bool:
+    """Return whether the fault with its usual value leaves less than half of the distance.
+
+    A fault that explains the numbers with about its usual value leaves far less than half.
+    """
+    usual = problem.tried([placement])
+    return usual is not None and usual.distance < problem.none.distance / 2.0
