@@ -22,12 +22,13 @@ from conformance.judge.explanation_search import (
     is_of_catalogue,
     single_explanations,
 )
-from conformance.judge.fault_directions import Direction, candidate_faults, directions, looked_for
+from conformance.judge.fault_directions import Direction, direction, directions, in_other_layers, looked_for
 from conformance.judge.filters import GROSS, is_gross, matched, project, without_filter
 from conformance.judge.noise import Noise, of_exact, of_segment
 from conformance.judge.observation import Observation
 from conformance.judge.row_projections import row_nlls
 from conformance.judge.screen import STATISTICS
+from conformance.judge.search.screening import ranked
 from conformance.judge.segment import Segment
 from conformance.judge.selection import zeroed
 from conformance.judge.sums import ErrorSums, LocalSums, in_sigma
@@ -35,6 +36,8 @@ from conformance.judge.sweep import Effect, GrossEffects, filtered
 from conformance.judge.thresholds import Limits, projection_threshold
 from conformance.numerics.arithmetic import Hypothesis, still_needed
 from conformance.numerics.formats import Array, Format
+
+FAR = 12  # number of faults of other layers that are tried; each costs a pass over the segment
 
 
 class Search(Protocol):
@@ -175,10 +178,12 @@ def _named(
 
 
 def _further(problem: StepProblem, storage: Format) -> Iterator[Direction]:
-    """Yield the faults that are looked for late, and the likeliest faults in earlier layers."""
+    """Yield the faults that are looked for late, and the most promising faults at steps of other layers."""
     yield from looked_for(problem.right, storage, late=True)
-    on = problem.part(())
-    yield from candidate_faults(on.right, storage, on.actual, on.noise)
+    if far := in_other_layers(problem.right):
+        on = problem.part(())
+        for placement in ranked(on, on.none, far)[:FAR]:
+            yield direction(placement.fault, placement.places[0], problem.right, storage)
 
 
 def _mistake_by_hand(

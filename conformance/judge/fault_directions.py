@@ -1,6 +1,5 @@
 """Directions: where in a segment a fault can act, and how the fault changes the segment's result."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -8,12 +7,10 @@ from functools import cache
 import numpy as np
 
 from conformance.faults import CATALOGUE, Fault, FaultContext, Parameter
-from conformance.judge.noise import Noise
+from conformance.judge.search.placements import SINGLE, FaultPlacement
 from conformance.judge.segment import Segment
 from conformance.numerics.formats import Array, Format
 from conformance.numerics.memo import cached_property
-
-CANDIDATE_FAULTS = 12  # how many of a whole network's faults are tried exactly; each costs a few passes of the oracle
 
 
 @dataclass(frozen=True)
@@ -96,28 +93,10 @@ def looked_for(segment: Segment, storage: Format, *, late: bool = False) -> list
     return [direction(fault, name, segment, storage) for fault, name in near]
 
 
-def candidate_faults(segment: Segment, storage: Format, actual: Array, noise: Noise) -> list[Direction]:
-    """Return the few faults in earlier layers that would account for the residual r to first order, the likeliest first.
-
-    With w = r/σ², a change e of a step's result changes <r, result> by Σ e · (Jᵀ w), so one backward sweep serves all faults. The
-    fault that caused r changes it by <r,r>. Only faults that change it by half to twice <r,r> are returned, at most
-    `CANDIDATE_FAULTS` of them.
-    """
-    residual = actual - segment.value
-    weighted = noise.precision * residual
-    energy, adjoints = float(np.vdot(weighted, residual)), segment.adjoints(weighted)
-    place = FaultContext(segment.network, segment.values, storage)
-    scores: list[tuple[float, Fault, str]] = []
-    for fault, name in placements(segment):
-        if not fault.far and not _is_of_its_layer(segment, name):
-            faulty, right = fault.applied(segment.steps[name], place), segment.steps[name].value
-            if faulty is None or faulty.value.shape != right.shape:
-                continue
-            share = float((adjoints[name] * (faulty.value - right)).sum()) / energy
-            if 0.5 <= share <= 2.0:
-                scores.append((abs(math.log(share)), fault, name))
-    likeliest = sorted(scores, key=lambda s: s[0])[:CANDIDATE_FAULTS]
-    return [direction(fault, name, segment, storage) for _, fault, name in likeliest]
+def in_other_layers(segment: Segment) -> list[FaultPlacement]:
+    """Return the faults at steps of other layers than the activation's own, apart from those that `looked_for` returns."""
+    far = ((f, n) for f, n in placements(segment) if not f.replaces_layer and not _is_of_its_layer(segment, n))
+    return [FaultPlacement(fault, (name,), SINGLE) for fault, name in far]
 
 
 def placements(segment: Segment) -> Iterator[tuple[Fault, str]]:

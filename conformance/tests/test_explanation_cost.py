@@ -10,8 +10,8 @@ from conformance.benchmarks.detection.bert import Bert, Candidate
 from conformance.benchmarks.detection.rewritten import places
 from conformance.benchmarks.detection.steps import tanh_gelu
 from conformance.benchmarks.training.loops import WRONG
-from conformance.diagnosis import black_box_case
 from conformance.judge import explanation_search, observation
+from conformance.judge.search import fault_sets, parameters
 from conformance.results.result import Result
 from conformance.tests.test_hidden_layers import EPSILON, named
 
@@ -36,7 +36,7 @@ def _counted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[tu
 
 
 def test_no_parameter_is_fitted_where_a_mistake_without_a_parameter_explains_the_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    fits = _counted(monkeypatch, explanation_search, "fitted")
+    fits = _counted(monkeypatch, parameters, "_gauss_newton")
     assert named(_outputs_of_layers(TANH_GELU))
     assert not fits
 
@@ -68,7 +68,7 @@ def test_pairs_are_not_searched_where_no_mistake_explains_a_third_of_a_small_err
         weight[::2] *= 1.01
         weight[::3] *= 0.99
 
-    pairs = _counted(monkeypatch, black_box_case, "more")
+    pairs = _counted(monkeypatch, fault_sets._Search, "_with_one_more")
     result = check(Candidate((noisy,), exposes="encoder.layer.1.output.LayerNorm".__eq__))
     assert [finding.name for finding in result.findings] == [None]
     assert not pairs
