@@ -35,7 +35,8 @@ with this list.
                       those of the `oracle` equations (`judge.segment.Segment`, `judge.noise.of_segment`).
 16.                   `judge.failing_activation.explained` runs every filter if the activation fails.
 17.                     `judge.explanation_search.explanations` finds the faults; for segments of several hidden layers,
-                        `diagnosis.hidden_layers.HiddenLayersSearch.explanations` does.
+                        `diagnosis.hidden_layers.HiddenLayersSearch.explanations` does. Both, and `diagnose`, search by
+                        `judge.search.fault_sets.explaining_sets`.
 18.                   `diagnosis.hidden_layers.HiddenLayersSearch.filtered` adds the filters of hidden layers if the activation
                       passes.
 19.                 `judge.judge.Judge._anatomy` describes a residual that no fault explains (`judge.residual_description.anatomy`).

@@ -12,7 +12,7 @@ from conformance.diagnosis.detectability import Detectability, filters
 from conformance.diagnosis.forward import Forward
 from conformance.diagnosis.input_mistakes import OtherInputs
 from conformance.diagnosis.judgement import Agreement, JudgedForward, allowed
-from conformance.diagnosis.printed_problem import LEAST_RMS, PROMISING, Limited, PrintedProblem, PrintedTrial
+from conformance.diagnosis.printed_problem import LEAST_RMS, PROMISING, Criteria, PrintedProblem, PrintedTrial
 from conformance.judge.filters import GROSS
 from conformance.judge.search.budget import ELSE, SearchBudget
 from conformance.judge.search.fault_sets import RENOISED, explaining_sets
@@ -94,10 +94,10 @@ class BlackBoxCase:
     def use(self, base: JudgedForward) -> None:
         """Take an arithmetic for the system's."""
         self.base = base
-        self.problem = self._problem(Limited(base, self._tests, self.dtype, self.budget))
+        self.problem = self._problem(Criteria(base, self._tests, self.dtype, self.budget))
 
-    def _problem(self, given: Limited) -> PrintedProblem:
-        return PrintedProblem(self.right, given.base.sigma, given)
+    def _problem(self, criteria: Criteria) -> PrintedProblem:
+        return PrintedProblem(self.right, criteria.base.sigma, criteria)
 
     @property
     def _tests(self) -> int:
@@ -123,8 +123,8 @@ class BlackBoxCase:
             best: the agreement with the correct network.
             look: the results of the filters.
         """
-        given = Limited(self.base, self._tests, self.dtype, self.budget, [pattern for _, pattern in look.called], best.nll)
-        self.problem = self._problem(given)
+        criteria = Criteria(self.base, self._tests, self.dtype, self.budget, [pattern for _, pattern in look.detected], best.nll)
+        self.problem = self._problem(criteria)
         others = [t for t in self._others(self.part()) if t.explains and t.agreement.nll < best.nll]
         if any(not t.loose for t in others):
             return others

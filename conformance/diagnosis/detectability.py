@@ -22,11 +22,11 @@ class Detectability:
     """The results of the filters under one pooling.
 
     Attributes:
-        called: faults whose effect is in the residual beyond noise, each with that effect.
+        detected: faults whose effect is in the residual beyond noise, each with that effect.
         shown, unseen: faults that would have been detected, and faults that would not.
     """
 
-    called: tuple[tuple[str, Array], ...]
+    detected: tuple[tuple[str, Array], ...]
     shown: tuple[str, ...]
     unseen: tuple[Unseen, ...]
 
@@ -55,7 +55,7 @@ def seen(
         budget: the budget of the search.
     """
     placements = [s for s in placements if not judged.forward.ancestors(pooling_index).isdisjoint(s.places)]
-    called: list[tuple[str, Array]] = []
+    detected: list[tuple[str, Array]] = []
     shown: list[str] = []
     unseen: list[Unseen] = []
     noise, residual = judged.noise(pooling_index), judged.residual[pooling_index]
@@ -80,8 +80,8 @@ def seen(
             continue
         found = None if pattern is None else project(residual, pattern, noise)
         if pattern is not None and found and is_detected(found, limits.filter, signed=placement.fault.parameter is None):
-            called.append((placement.fault.name, pattern))
-    return Detectability(tuple(called), tuple(shown), tuple(unseen))
+            detected.append((placement.fault.name, pattern))
+    return Detectability(tuple(detected), tuple(shown), tuple(unseen))
 
 
 def moved_by(right: Forward, placement: FaultPlacement, value: float | None, pooling_index: int) -> Array | None:

@@ -111,7 +111,7 @@ def _diagnosis(case: BlackBoxCase) -> Diagnosis:
             pooling_index: seen(base, part, pooling_index, case.filters, case.limits(pooling_index), case.budget)
             for pooling_index in passing
         }
-        good = [pooling_index for pooling_index in passing if not looks[pooling_index].called]
+        good = [pooling_index for pooling_index in passing if not looks[pooling_index].detected]
         if good:
             break
     if good:
@@ -136,7 +136,7 @@ def _diagnosis(case: BlackBoxCase) -> Diagnosis:
         limits.max,
         look.shown if good else (),
         look.unseen if good else (),
-        tuple(name for name, _ in look.called),
+        tuple(name for name, _ in look.detected),
         tuple(_explanations(case, trials, best)),
         case.budget.cut_short,
         case.network.architecture.unconfirmed,

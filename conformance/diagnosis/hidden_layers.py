@@ -55,7 +55,7 @@ class HiddenLayersSearch:
         self._found: set[str] = set()
 
     def explanations(
-        self, observation: Observation, known: Collection[str], called: Sequence[Direction]
+        self, observation: Observation, known: Collection[str], detected: Sequence[Direction]
     ) -> tuple[Explanation, ...]:
         """Return the sets of faults that explain an activation, the best first; empty if there are none.
 
@@ -64,12 +64,12 @@ class HiddenLayersSearch:
         Args:
             observation: the activation.
             known: names of the faults that explained other activations of the batch.
-            called: the faults whose filters found that the residual is not noise; under an explanation they must not find it.
+            detected: the faults whose filters found that the residual is not noise; under an explanation they must not find it.
         """
         case = self._case(observation)
         every, known = case.placements, self._found.union(known)
         (part,) = case.network.reading.parts
-        effects = {look.fault.name: look.changed.reshape(-1)[part.flat] for look in called}
+        effects = {look.fault.name: look.changed.reshape(-1)[part.flat] for look in detected}
         found: tuple[Explanation, ...] = ()
         if known:
             case.placements = tuple(s for s in every if s.fault.name in known)

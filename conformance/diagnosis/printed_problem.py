@@ -52,7 +52,7 @@ class PrintedTrial(Trial):
 
 
 @dataclass(frozen=True, eq=False)
-class Limited:
+class Criteria:
     """What a set of faults must pass.
 
     Attributes:
@@ -87,10 +87,10 @@ class PrintedProblem(Problem[PrintedTrial]):
     right: Forward
     is_screened = True
 
-    def __init__(self, right: Forward, sigma: Array, given: Limited) -> None:
+    def __init__(self, right: Forward, sigma: Array, criteria: Criteria) -> None:
         """Bind the correct network to its sigma and to what an explanation must pass."""
         super().__init__(right, right.storage, right.network.reading.actual, 1.0 / sigma)
-        self.sigma, self._given = sigma, given
+        self.sigma, self._criteria = sigma, criteria
 
     def part(self, placements: Sequence[FaultPlacement]) -> "PrintedProblem":
         """Return the problem on the part of the batch where the network with these faults leaves the largest residual."""
@@ -98,7 +98,7 @@ class PrintedProblem(Problem[PrintedTrial]):
         if len(rows) == self.right.network.batch.size:
             return self
         kept = np.isin(self.right.network.reading.rows, rows)
-        return PrintedProblem(Forward(self.right.network.of_rows(rows), self.storage), self.sigma[:, kept], self._given)
+        return PrintedProblem(Forward(self.right.network.of_rows(rows), self.storage), self.sigma[:, kept], self._criteria)
 
     def rows(self, placements: Sequence[FaultPlacement] = ()) -> list[int]:
         """Return the rows of the batch with the largest residual under these faults, until there are enough numbers and tokens."""
@@ -123,7 +123,7 @@ class PrintedProblem(Problem[PrintedTrial]):
         Σ r²/σ² and the largest error of the whole batch are at least those of a part. Parameters fitted to the whole batch, and the
         set's own sigma, change errors by only a few sigma, so an error of `GROSS` times the limit remains beyond it.
         """
-        limits = self._given.limits(fit.pooling_index)
+        limits = self._criteria.limits(fit.pooling_index)
         if fit.distance > (PROMISING * limits.rms) ** 2 * whole.weights.shape[1]:
             return fit if own and self._own_could(fit) else None
         fit = fitted(self, fit)
@@ -134,48 +134,48 @@ class PrintedProblem(Problem[PrintedTrial]):
 
     def _own_could(self, fit: Fit) -> bool:
         """Return whether the errors on a part of the batch are not gross by the set's own sigma."""
-        judged, most = self._judged_forward(fit), GROSS * self._given.limits(fit.pooling_index).max
+        judged, most = self._judged_forward(fit), GROSS * self._criteria.limits(fit.pooling_index).max
         if judged.largest[fit.pooling_index] > most * math.sqrt(self.right.network.batch.length):  # sigma is widened by at most √S
             return False
         return bool(judged.correlated([fit.pooling_index]).largest[fit.pooling_index] <= most)
 
     def _judged_forward(self, fit: Fit, sigma: Array | None = None) -> JudgedForward:
         """Return the network with a set of faults, and a sigma; its own if it is not given."""
-        return JudgedForward(cast(Forward, self.faulty(fit.placements).segment), self._given.base.hypothesis, sigma)
+        return JudgedForward(cast(Forward, self.faulty(fit.placements).segment), self._criteria.base.hypothesis, sigma)
 
     def settled(self, fit: Fit) -> Fit:
         """Return a set of faults on the whole batch, with its parameters fitted again unless its distance is large."""
         fit = self.tried(fit.placements) or Fit(fit.placements, self.none.squares)
-        far = math.sqrt(fit.distance / self.weights.shape[1]) > PROMISING * self._given.limits(fit.pooling_index).rms
-        return fit if far or self._given.budget.is_spent() else fitted(self, fit)
+        far = math.sqrt(fit.distance / self.weights.shape[1]) > PROMISING * self._criteria.limits(fit.pooling_index).rms
+        return fit if far or self._criteria.budget.is_spent() else fitted(self, fit)
 
     def judged(self, fit: Fit, *, own: bool) -> PrintedTrial:
         """Return the trial of a set on the whole batch.
 
         The set is judged by the correct network's sigma or, if that fails and `own` is set, by its own sigma.
         """
-        index, given = fit.pooling_index, self._given
-        limits = given.limits(index)
+        index, criteria = fit.pooling_index, self._criteria
+        limits = criteria.limits(index)
         which = self._judged_forward(fit, self.sigma)
-        agreement = which.agreement(index, given.base.independent)
+        agreement = which.agreement(index, criteria.base.independent)
         if own and not allowed(agreement, limits):
             which = self._judged_forward(fit).correlated([index])
-            agreement = which.agreement(index, given.base.independent)
+            agreement = which.agreement(index, criteria.base.independent)
         wider = float(np.median(which.sigma[index] / self.sigma[index])) > WIDER
-        explains = allowed(agreement, limits) and (not wider or agreement.rms >= LEAST_RMS) and agreement.nll < given.most
-        if explains and given.patterns:
-            left = (project(which.residual[index], pattern, which.noise(index)) for pattern in given.patterns)
+        explains = allowed(agreement, limits) and (not wider or agreement.rms >= LEAST_RMS) and agreement.nll < criteria.most
+        if explains and criteria.patterns:
+            left = (project(which.residual[index], pattern, which.noise(index)) for pattern in criteria.patterns)
             explains = all(p is None or abs(p.z) <= limits.filter for p in left)
-        return PrintedTrial(fit, explains, wider, agreement=agreement, dtype=given.dtype)
+        return PrintedTrial(fit, explains, wider, agreement=agreement, dtype=criteria.dtype)
 
     def estimates(self, fit: Fit) -> tuple[Estimate | None, ...]:
         """Return the estimate of each fault's parameter, with its deviation by the correct network's noise."""
         index = fit.pooling_index
-        return estimates(self, fit, self._given.base.noise(index).projected, self.weights[index])
+        return estimates(self, fit, self._criteria.base.noise(index).projected, self.weights[index])
 
     def tie(self, fit: Fit) -> float:
         """Return by how much the distances of two sets on a part of the batch may differ that cannot be distinguished."""
-        return TIES * self._given.limits(fit.pooling_index).evidence_threshold
+        return TIES * self._criteria.limits(fit.pooling_index).evidence_threshold
 
 
 def numbers(fit: Fit) -> int:

@@ -52,7 +52,7 @@ class StepProblem(Problem[StepTrial]):
         noise_of: returns the noise of a segment, correct or faulty.
         passes: returns whether a segment accounts for the candidate's array, by RMS and largest error.
         nll: returns the negative log-likelihood of the candidate's array under a segment, in nats.
-        called: the directions whose filters detected that the residual is not noise.
+        detected: the directions whose filters detected that the residual is not noise.
         subtle: the faults without a parameter that may explain the result alone: they move no element by far more than the largest
             error.
     """
@@ -69,29 +69,18 @@ class StepProblem(Problem[StepTrial]):
         noise_of: Callable[[Segment], Noise],
         passes: Callable[[Segment], bool],
         nll: Callable[[Segment], float],
-        called: Sequence[Direction] = (),
+        detected: Sequence[Direction] = (),
         subtle: Sequence[Direction] = (),
         part: Callable[[Segment], "StepProblem | None"] = lambda _: None,
     ) -> None:
         """Bind the activation to its noise and its limits.
 
-        Args:
-            segment: the oracle's segment.
-            storage: storage format of the candidate.
-            actual: the candidate's array.
-            noise: as the attribute.
-            threshold: as the attribute.
-            noise_of: as the attribute.
-            passes: as the attribute.
-            nll: as the attribute.
-            called: as the attribute.
-            subtle: as the attribute.
-            part: returns the same problem on the rows of the batch where a segment leaves the largest residual; a segment that
-                leaves gross errors there is refuted. Returns None if a part is not informative enough.
+        `part` returns the same problem on the rows of the batch where a segment leaves the largest residual, or None if a part is
+        not informative enough; a segment that leaves gross errors there is refuted.
         """
         super().__init__(segment, storage, actual, np.sqrt(noise.precision).reshape(1, -1))
         self.noise, self.threshold, self.noise_of, self.passes, self.nll = noise, threshold, noise_of, passes, nll
-        self.called, self.subtle, self._part = called, subtle, part
+        self.detected, self.subtle, self._part = detected, subtle, part
 
     def part(self, placements: Sequence[FaultPlacement]) -> "StepProblem":
         """Return the problem on the rows of the batch where these faults leave the largest residual, or this problem."""
@@ -112,7 +101,7 @@ class StepProblem(Problem[StepTrial]):
         if not self.passes(segment):
             return StepTrial(fit, False)
         noise = self.noise_of(segment)
-        left = (project(self.actual - segment.value, d.moved, noise) for d in self.called if d.moved is not None)
+        left = (project(self.actual - segment.value, d.moved, noise) for d in self.detected if d.moved is not None)
         if any(p is not None and abs(p.z) > self.threshold for p in left):
             return StepTrial(fit, False)
         shape, weights = segment.value.shape, np.sqrt(noise.precision).reshape(-1)
@@ -163,11 +152,7 @@ def fitted_explanations(
 ) -> tuple[Explanation, ...]:
     """Return the step with a function or whole tensors fitted to the candidate's array, if such a fit explains the array.
 
-    Args:
-        problem: the data of the search.
-        candidates: not used.
-        known: not used.
-        loose: whether a fit with parameters for each token may explain the array.
+    Fits with parameters for each token are included if `loose`; the other arguments are those of `explanations`, and not used.
     """
     return tuple(_by_fitting(problem, loose))
 

@@ -53,14 +53,14 @@ class HiddenLayers(Protocol):
     """A search for mistakes in several hidden layers at once; implemented in `diagnosis.hidden_layers`."""
 
     def explanations(
-        self, observation: Observation, known: Collection[str], called: Sequence[Direction]
+        self, observation: Observation, known: Collection[str], detected: Sequence[Direction]
     ) -> tuple[Explanation, ...]:
         """Return the sets of faults that explain an activation, the best first; empty if there are none.
 
         Args:
             observation: the activation.
             known: names of the faults that explained other activations.
-            called: the faults whose filters found that the residual is not noise.
+            detected: the faults whose filters found that the residual is not noise.
         """
 
     def filtered(self, observation: Observation, locals_: Sequence[Local]) -> tuple[Local, ...]:
@@ -111,10 +111,10 @@ def explained(
     if passed:
         found = _with_rows(found, near, draws)
         # An incorrect parameter that no filter has detected is not looked for within a wider arithmetic's noise.
-        late = looked_for(segment, storage, late=True) if any(q.called for _, q in found) else []
+        late = looked_for(segment, storage, late=True) if any(q.detected for _, q in found) else []
         named = (
             replace(
-                one, explanations=() if one.arithmetic in passed else single_explanations(q, [*q.called, *q.subtle, *late], known)
+                one, explanations=() if one.arithmetic in passed else single_explanations(q, [*q.detected, *q.subtle, *late], known)
             )
             for one, q in found
         )
@@ -123,8 +123,8 @@ def explained(
         return mistaken
     if not observation.hides_layers:
         return _named(found, near, storage, explanations, known)
-    called = [look for _, problem in found for look in problem.called]
-    if hidden is not None and (by_layers := hidden.explanations(observation, known, called)):
+    detected = [look for _, problem in found for look in problem.detected]
+    if hidden is not None and (by_layers := hidden.explanations(observation, known, detected)):
         return tuple(replace(local, explanations=by_layers) for local, _ in found)
     by_one = _named(found, near, storage, single_explanations, known)
     return by_one if any(local.named for local in by_one) else _named(found, (), storage, fitted_explanations)

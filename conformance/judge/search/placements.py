@@ -50,7 +50,7 @@ class FaultPlacement:
 
 
 @dataclass(frozen=True, eq=False)
-class Faulty:
+class FaultySegment:
     """A segment with faults.
 
     Attributes:
@@ -72,7 +72,9 @@ class Faulty:
         return self.segment.name in self.changed and all(p.key in found for p in self.placements)
 
 
-def with_faults(right: Segment, placements: Sequence[FaultPlacement], storage: Format, like: Faulty | None = None) -> Faulty:
+def with_faults(
+    right: Segment, placements: Sequence[FaultPlacement], storage: Format, like: FaultySegment | None = None
+) -> FaultySegment:
     """Return a segment with these faults.
 
     Args:
@@ -81,7 +83,7 @@ def with_faults(right: Segment, placements: Sequence[FaultPlacement], storage: F
         storage: storage format of the candidate.
         like: the segment with some of these faults, whose unchanged steps are reused.
     """
-    like = like or Faulty(right)
+    like = like or FaultySegment(right)
     at, before = _by_place(placements), _by_place(like.placements)
     steps, changed, effective = dict(right.steps), set[str](), dict[str, frozenset[Key]]()
     own = {name: step.value for name, step in steps.items()}
@@ -105,7 +107,7 @@ def with_faults(right: Segment, placements: Sequence[FaultPlacement], storage: F
                 changed.add(name)
             if name in changed:
                 own[name] = steps[name].value
-    return Faulty(right.with_steps(steps, changed), tuple(placements), frozenset(changed), effective)
+    return FaultySegment(right.with_steps(steps, changed), tuple(placements), frozenset(changed), effective)
 
 
 def _applied(step: Step, placements: Sequence[FaultPlacement], place: FaultContext) -> tuple[Step, frozenset[Key]]:

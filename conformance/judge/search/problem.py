@@ -9,7 +9,7 @@ from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from conformance.judge.search.placements import FaultPlacement, Faulty, with_faults
+from conformance.judge.search.placements import FaultPlacement, FaultySegment, with_faults
 from conformance.judge.segment import Segment
 from conformance.numerics.formats import Array, Format
 
@@ -115,12 +115,12 @@ class Problem(ABC, Generic[Judged]):
         """Return the weights for the noise of the segment with these faults, (P, N)."""
         return self.weights
 
-    def faulty(self, placements: Sequence[FaultPlacement]) -> Faulty:
+    def faulty(self, placements: Sequence[FaultPlacement]) -> FaultySegment:
         """Return the segment with these faults. Each thread holds its last `KEPT` segments."""
         key = tuple(placements)
         if not key:
-            return Faulty(self.right)
-        last: dict[tuple[FaultPlacement, ...], Faulty] = self._last.__dict__.setdefault("segments", {})
+            return FaultySegment(self.right)
+        last: dict[tuple[FaultPlacement, ...], FaultySegment] = self._last.__dict__.setdefault("segments", {})
         if key not in last:
             like = last.pop(key[:-1], None)
             if like is not None:
