@@ -59,11 +59,11 @@ def _compared(label: str, run: TrainingRun, stream: Stream, request: CheckReques
     for step, (right, vector) in enumerate(zip(oracle, parameters[1:], strict=True), 1):
         found = loss.value(vector) if np.isfinite(vector).all() else np.nan
         if not right.deviation(found) <= limit:
-            return f"{label}: {_said(step, source, found, right, limit)}"
+            return f"{label}: {_difference(step, source, found, right, limit)}"
     return ""
 
 
-def _said(step: int, source: str, found: float, right: Expected, limit: float) -> str:
+def _difference(step: int, source: str, found: float, right: Expected, limit: float) -> str:
     """Return a sentence that describes the deviation after a step."""
     if not np.isfinite(found):
         return f"after step {step} {source}, or a parameter, is not finite"

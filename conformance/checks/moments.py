@@ -31,7 +31,7 @@ def watched(checkpoint: Checkpoint, device: str, dtype: str, *, calls: int = 1) 
     The false-alarm probability of 1e-6 is shared among `calls` calls and the norms of each.
     """
 
-    def look(batch: Any, stream: Stream) -> Stream:
+    def view(batch: Any, stream: Stream) -> Stream:
         network = Network(checkpoint.architecture, rounded_weights(checkpoint, dtype), batch.numpy().held_in(dtype))
         norms, legal = _norms(network), hypotheses(dtype, device, this_machine(device).accuracy)
         alpha, seen = share(calls * len(norms)), 0
@@ -44,7 +44,7 @@ def watched(checkpoint: Checkpoint, device: str, dtype: str, *, calls: int = 1) 
         if not seen:
             raise NotApplicable(f"none of {', '.join(norms)} is exposed, so there is no mean or variance to be seen")
 
-    return look
+    return view
 
 
 def _norms(network: Network) -> dict[str, Step]:

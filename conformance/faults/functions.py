@@ -56,10 +56,10 @@ def _with_cubic(step: Step, c: float) -> Step:
     return Altered(step, lambda inner: gelu_tanh(inner.parents[0], cubic=c))
 
 
-def _bias_after(step: Step, place: FaultContext) -> Step | None:
+def _bias_after(step: Step, context: FaultContext) -> Step | None:
     """Return f(x) + b, where b is the bias of the linear layer whose result is x."""
     (product,) = step.site.activation.parents
-    bias = place.network.site(product).parameters.get("bias") if product in place.network.table else None
+    bias = context.network.site(product).parameters.get("bias") if product in context.network.table else None
     return None if bias is None else Altered(step, lambda inner: inner.value + bias)
 
 
