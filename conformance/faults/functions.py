@@ -8,6 +8,7 @@ from scipy.special import erf, expit
 from conformance.faults.altered import Altered
 from conformance.faults.changes import function, handed_on, recast, rewritten
 from conformance.faults.fault import Fault, FaultContext, Parameter, ignored
+from conformance.faults.kinds import FUNCTIONS, GELUS, RELU, TANH_FORMS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.functions import TANH_CUBIC
@@ -21,11 +22,6 @@ _HIDDEN_ACT = (
 )
 
 _POOLER = "Apply tanh to the pooler's linear layer."
-
-TANH_FORMS = frozenset({"gelu_new", "gelu_pytorch_tanh"})
-GELUS = TANH_FORMS | {"gelu"}
-RELU = frozenset({"relu"})
-FUNCTIONS = GELUS | RELU
 
 
 def _other_form(step: Step, _: FaultContext) -> Step:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from conformance.faults.altered import Altered
 from conformance.faults.changes import with_parent
 from conformance.faults.fault import Fault, FaultContext
-from conformance.faults.functions import FUNCTIONS
+from conformance.faults.kinds import FUNCTIONS
 from conformance.faults.norms import NORMS, variance_of
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array

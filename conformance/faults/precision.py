@@ -7,6 +7,7 @@ import numpy as np
 from conformance.faults.altered import Altered
 from conformance.faults.changes import other_weight
 from conformance.faults.fault import Change, Fault, FaultContext, with_parameters
+from conformance.faults.kinds import COMPUTED, LINEARS, PRODUCTS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle import Step
@@ -18,9 +19,6 @@ _PRECISION = "Switch off reduced precision, or declare the format of the computa
 
 Rounding = Callable[[Array], Array]
 
-LINEARS = frozenset({"linear", "first_token_linear"})
-PRODUCTS = LINEARS | {"scores", "context"}
-COMPUTED = PRODUCTS | {"norm", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "tanh", "probs"}
 TF32_BITS = 11  # Significant bits of TensorFloat-32 (NVIDIA 2020, A100 whitepaper): 10 stored and the leading one.
 
 

@@ -10,6 +10,7 @@ from scipy.special import log_softmax
 from conformance.faults.altered import Altered, Rearranged
 from conformance.faults.changes import other_weight, with_parent
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
+from conformance.faults.kinds import LINEARS
 from conformance.faults.norms import layer_input, variance_of
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
@@ -20,7 +21,6 @@ _POOLER = "Read the first token of each row: hidden[:, 0]."
 _QKV = "Check the order of query, key and value in the fused weight, and split or map it in that order."
 
 Mask = npt.NDArray[np.bool_]
-LINEARS = frozenset({"linear", "first_token_linear"})
 SELF = (".query", ".key", ".value")
 HIDDEN_STATE = "the last hidden state"
 
