@@ -76,10 +76,10 @@ def _require_moments(name: str, made: Array, step: Step, batch: Batch, legal: Se
     for what, found, expected, room in tests:
         wrong = (np.abs(found - expected) > room) & batch.mask
         if whole and wrong.any():
-            place = tuple(int(i) for i in np.argwhere(wrong)[0])
-            right = float(np.broadcast_to(expected, found.shape)[place])
+            index = tuple(int(i) for i in np.argwhere(wrong)[0])
+            right = float(np.broadcast_to(expected, found.shape)[index])
             raise CandidateError(
-                f"{name}: (y − β)/γ of token {list(place)} has {what} {found[place]:.6g}, expected {right:.6g} ± {room[place]:.2g}"
+                f"{name}: (y − β)/γ of token {list(index)} has {what} {found[index]:.6g}, expected {right:.6g} ± {room[index]:.2g}"
             )
 
 

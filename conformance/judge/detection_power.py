@@ -63,8 +63,8 @@ def power(golden: Golden, dtype: str) -> list[Power]:
     """
     found: dict[str, dict[str, float]] = defaultdict(dict)
     for label, network in _passes(golden, dtype):
-        for fault, place, z in _expected(network, dtype):
-            found[fault][place + label] = z
+        for fault, activation, z in _expected(network, dtype):
+            found[fault][activation + label] = z
     return [_cell(golden.name, dtype, fault.name, found[fault.name]) for fault in CATALOGUE if found[fault.name]]
 
 
