@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from conformance.errors import CandidateError, NotApplicable
-from conformance.judge.thresholds import max_threshold, share
+from conformance.judge.thresholds import max_threshold, sidak_share
 from conformance.judge.validate import accepted_array
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint, rounded_weights
@@ -34,7 +34,7 @@ def watched(checkpoint: Checkpoint, device: str, dtype: str, *, calls: int = 1) 
     def view(batch: Any, stream: Stream) -> Stream:
         network = Network(checkpoint.architecture, rounded_weights(checkpoint, dtype), batch.numpy().held_in(dtype))
         norms, legal = _norms(network), hypotheses(dtype, device, this_machine(device).accuracy)
-        alpha, seen = share(calls * len(norms)), 0
+        alpha, seen = sidak_share(calls * len(norms)), 0
         for name, value in stream:
             if name in norms:
                 made = accepted_array(network.table[name], value, network.architecture, network.batch, dtype, device)

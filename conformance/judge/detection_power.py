@@ -18,7 +18,7 @@ from conformance.judge.filters import expected
 from conformance.judge.noise import of_segment
 from conformance.judge.segment import Segment
 from conformance.judge.selection import judged_elements
-from conformance.judge.thresholds import SEPARABLE_Z, max_threshold, share
+from conformance.judge.thresholds import SEPARABLE_Z, max_threshold, sidak_share
 from conformance.model.activations import parameter_shapes
 from conformance.model.checkpoint import rounded_weights
 from conformance.model.dropout import dropouts, rate_of
@@ -117,7 +117,7 @@ def _expected(network: Network, dtype: str) -> Iterator[tuple[str, str, float]]:
         if network.table[name].kind in GIVEN or (network.source is not None and not network.kept and not is_gradient(name)):
             continue
         judged = judged_elements(row, network.batch, segment.value.shape)
-        largest = max_threshold(int(judged.sum()), share(len(network.table)))
+        largest = max_threshold(int(judged.sum()), sidak_share(len(network.table)))
         noise = None if row.exact else of_segment(segment, hypothesis, judged)
         for direction in _all_directions(segment, hypothesis.arithmetic.storage):
             if network.kept and direction.fault.name not in _OF_TRAINING:

@@ -25,7 +25,7 @@ from conformance.judge.reference import accumulated_sigma
 from conformance.judge.residual_description import anatomy, sentences
 from conformance.judge.screen import screened_locally
 from conformance.judge.selection import independent_rows, judged_elements, zeroed
-from conformance.judge.thresholds import rms_threshold, share
+from conformance.judge.thresholds import rms_threshold, sidak_share
 from conformance.judge.validate import accepted_array, known
 from conformance.model.activation import Activation
 from conformance.model.activations import outputs
@@ -80,7 +80,7 @@ class Judge:
         """Share the run's false-alarm probability among all activations, and start the accumulation of sigma."""
         self._network, self._dtype, self._device = network, dtype, "cpu" if recorded else device
         self._hypotheses = hypotheses(dtype, device, functions)
-        self._alpha = share(tests_of(network) * runs)
+        self._alpha = sidak_share(tests_of(network) * runs)
         self._wrong = wrong(self._alpha)
         self._hidden = hidden
         self._known: set[str] = set()
