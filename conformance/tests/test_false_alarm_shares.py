@@ -58,8 +58,8 @@ def test_moments_divide_the_false_alarm_probability_among_calls_and_norms() -> N
 
 def test_the_check_of_moments_counts_as_one_of_the_runs_calls_for_every_batch() -> None:
     golden = golden_of("two", TINY.checkpoint, {"a": BATCH, "b": BATCH})
-    look = moments.view(CheckRequest(Case("any", "two"), object(), golden, runs=7)).looking
-    assert look.keywords == {"calls": 14}
+    view = moments.view(CheckRequest(Case("any", "two"), object(), golden, runs=7)).view_of
+    assert view.keywords == {"calls": 14}
 
 
 def test_published_values_divide_the_false_alarm_probability_among_runs() -> None:
