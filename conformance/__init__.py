@@ -9,7 +9,7 @@ with this list.
       each candidate (`isolation.process.WorkerProcess`).
 3.      `cli.work.Work.result` runs one case; `cli.work.IsolatedWork` supplies the candidate as an
         `isolation.remote.RemoteCandidate`.
-4.        `checks.run_check.run` opens the candidate and the golden and calls the check's entry point
+4.        `checks.run_check.run_check` opens the candidate and the golden and calls the check's entry point
           (`checks.run_check.entry_point`): for `values`, `checks.activation_checks.ActivationCheck`.
 5.          `checks.check_values.check_values` judges the candidate in each pass. The public function `checks.public_check.check`
             starts here.

@@ -21,7 +21,7 @@ from conformance.model.activations import table
 from conformance.results.result import Result
 
 Stream = Iterator[tuple[str, Any]]
-Look = Callable[[Any, Stream], Stream]
+StreamView = Callable[[Any, Stream], Stream]
 View = Callable[[CheckRequest], Any]
 
 
@@ -49,10 +49,10 @@ class ActivationCheck:
 
 @dataclass(frozen=True)
 class _Viewed:
-    """A candidate whose stream a function filters or inspects; `looking(checkpoint, device, dtype)` returns that function."""
+    """A candidate whose stream a function filters or inspects; `view_of(checkpoint, device, dtype)` returns that function."""
 
     candidate: Any
-    looking: Callable[[Any, str, str], Look]
+    view_of: Callable[[Any, str, str], StreamView]
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -63,14 +63,14 @@ class _Viewed:
         return supports(architecture, device, dtype) if supports else None
 
     def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
-        look, runner = self.looking(checkpoint, device, dtype), self.candidate.prepare(checkpoint, device, dtype)
-        return lambda batch: look(batch, pairs(runner(batch), table(checkpoint.architecture)))
+        view, runner = self.view_of(checkpoint, device, dtype), self.candidate.prepare(checkpoint, device, dtype)
+        return lambda batch: view(batch, pairs(runner(batch), table(checkpoint.architecture)))
 
 
 def _showing(wanted: Callable[[str, Any], bool]) -> View:
     """Return a view that contains only the activations for which `wanted(name, architecture)` is true."""
 
-    def only(checkpoint: Any, device: str, dtype: str) -> Look:
+    def only(checkpoint: Any, device: str, dtype: str) -> StreamView:
         return lambda batch, stream: ((n, v) for n, v in stream if wanted(n, checkpoint.architecture))
 
     return lambda request: _Viewed(request.candidate, only)

@@ -97,16 +97,16 @@ def _judged(
     functions = functions_of(candidate, case.device)
     judged: Judged = []
     terminations = {}
-    asked = passes(candidate, golden, case)
+    requested = passes(candidate, golden, case)
     hidden = HiddenLayersSearch(case.dtype, case.device, functions)
     try:
-        for number, one in enumerate(asked):
+        for number, one in enumerate(requested):
             arithmetic = modular(case.dtype, case.device, functions).arithmetic
             judge = Judge(
                 one.network,
                 case.dtype,
                 case.device,
-                runs * len(asked),
+                runs * len(requested),
                 golden.activations.get(one.batch),
                 functions=functions,
                 depth="screen" if one.is_of_gradients else depth,
@@ -114,35 +114,37 @@ def _judged(
                 wrong=one.wrong,
                 hidden=hidden,
             )
-            label = one.label if len(asked) > 1 else ""
-            with part(number, len(asked)):
+            label = one.label if len(requested) > 1 else ""
+            with part(number, len(requested)):
                 terminations[one.label] = run_guarded(partial(_pass, label, one, judge, require, judged))
     finally:
         verdicts += select_arithmetic(judged)
-    again = asked[-1].again
-    if again is not None and all(termination.outcome == "pass" for termination in terminations.values()):
-        verdicts[:] = disambiguated(verdicts, asked[-1].network, case.dtype, partial(_again, again, case, functions, hidden))
+    on_batch = requested[-1].on_batch
+    if on_batch is not None and all(termination.outcome == "pass" for termination in terminations.values()):
+        verdicts[:] = disambiguated(
+            verdicts, requested[-1].network, case.dtype, partial(_judged_batch, on_batch, case, functions, hidden)
+        )
     return _together(terminations, verdicts, golden.batches)
 
 
-def _again(
-    asked: Callable[[Batch], Pass], case: Case, functions: Accuracy, hidden: HiddenLayersSearch, batch: Batch
+def _judged_batch(
+    on_batch: Callable[[Batch], Pass], case: Case, functions: Accuracy, hidden: HiddenLayersSearch, batch: Batch
 ) -> Sequence[Verdict]:
     """Return the verdicts on one additional batch."""
-    one = asked(batch)
+    one = on_batch(batch)
     judge = Judge(one.network, case.dtype, case.device, functions=functions, hidden=hidden)
     return select_arithmetic(judge.judge(guarded(pairs(one.call(), judge.order))))
 
 
-def _pass(label: str, asked: Pass, judge: Judge, require: Sequence[str], judged: Judged) -> Termination:
+def _pass(label: str, one: Pass, judge: Judge, require: Sequence[str], judged: Judged) -> Termination:
     """Call the runner for one pass, judge each activation as it is yielded, and append the verdicts to `judged`."""
     before = len(judged)
-    for verdict, locals_ in _reported(judge.judge(guarded(pairs(asked.call(), judge.order))), judge.order):
-        if not (verdict.hidden and asked.is_of_gradients):
-            judged.append((replace(verdict, batch=label), locals_))
-    if asked.said and any(v.outcome == "fail" and not v.reason for v, _ in judged[before:]):
-        said = asked.said()
-        judged[before:] = [(replace(v, reason=v.reason or said) if v.outcome == "fail" else v, of) for v, of in judged[before:]]
+    for verdict, judgements in _reported(judge.judge(guarded(pairs(one.call(), judge.order))), judge.order):
+        if not (verdict.hidden and one.is_of_gradients):
+            judged.append((replace(verdict, batch=label), judgements))
+    if one.describe_failure and any(v.outcome == "fail" and not v.reason for v, _ in judged[before:]):
+        failure = one.describe_failure()
+        judged[before:] = [(replace(v, reason=v.reason or failure) if v.outcome == "fail" else v, of) for v, of in judged[before:]]
     hidden = [v.activation for v, _ in judged[before:] if v.hidden]
     idle = [p for p in require if not any(fnmatchcase(n, p) for n in judge.order)]
     if idle:
@@ -150,9 +152,9 @@ def _pass(label: str, asked: Pass, judge: Judge, require: Sequence[str], judged:
     missing = [n for n in hidden if any(fnmatchcase(n, pattern) for pattern in require)]
     if missing:
         raise CandidateError(f"required activations are not observed: {', '.join(missing)}")
-    if not asked.is_of_gradients and judge.outputs and set(judge.outputs) <= set(hidden):
+    if not one.is_of_gradients and judge.outputs and set(judge.outputs) <= set(hidden):
         raise CandidateError(f"no output is exposed: a candidate yields at least one of {', '.join(judge.outputs)}")
-    if asked.network.source and not any(is_gradient(v.activation) and not v.hidden for v, _ in judged[before:]):
+    if one.network.source and not any(is_gradient(v.activation) and not v.hidden for v, _ in judged[before:]):
         raise CandidateError("no gradient is exposed: a backward pass yields NAME.grad for activations and parameters")
     return Termination("pass")
 
@@ -191,8 +193,8 @@ def _reported(verdicts: Iterable[_Verdict], order: Mapping[str, int]) -> Iterato
     """Yield the verdicts, and report to the progress watcher which activation is judged next."""
     names = list(order)
     report_progress(names[0], 0.0)
-    for verdict, locals_ in verdicts:
+    for verdict, judgements in verdicts:
         done = order.get(verdict.activation, -1) + 1
         if 0 < done < len(names):
             report_progress(names[done], done / len(names))
-        yield verdict, locals_
+        yield verdict, judgements

@@ -44,7 +44,7 @@ def initial_passes(candidate: Implementation, golden: Golden, case: Case) -> Seq
     found = {name: x for name, x in values.items() if x is not None and np.isfinite(x).all()}
 
     def wrong(alpha: float) -> dict[str, str]:
-        said = wrong_initially(found, architecture, format_named(case.dtype), alpha)
-        return {at(0, name): sentence for name, sentence in said.items()}
+        sentences = wrong_initially(found, architecture, format_named(case.dtype), alpha)
+        return {at(0, name): sentence for name, sentence in sentences.items()}
 
     return [Pass("initial", "", network, partial(iter, stream), wrong=wrong)]

@@ -28,7 +28,7 @@ from conformance.checks.passes import yielded
 from conformance.checks.training_passes import random_numbers_from
 from conformance.errors import NotApplicable
 from conformance.goldens.golden import Golden
-from conformance.judge.thresholds import share
+from conformance.judge.thresholds import sidak_share
 from conformance.model.architecture import Architecture
 from conformance.model.batch import IGNORED_LABEL, Batch
 from conformance.model.training import Training
@@ -56,7 +56,7 @@ def learning(request: CheckRequest) -> Result:
         _require_fit(request.golden, request.case.dtype)
         loss, tokens = _loss_after_training(request)
         tried.count = STEPS
-        bound = math.log(tokens) - math.log(1.0 / share(request.runs)) / (EVALUATED * ROWS)
+        bound = math.log(tokens) - math.log(1.0 / sidak_share(request.runs)) / (EVALUATED * ROWS)
         if loss <= bound:
             return ""
         reason = f"after {STEPS} steps the masked-LM loss is {loss:.3f}; frequencies alone give {math.log(tokens):.3f}"

@@ -45,8 +45,10 @@ def gradient_passes(label: str, run: TrainingRun, stream: Stream, case: Case) ->
         return
     network = Network(run.architecture, {**run.weights, **before}, run.batch, source=loss)
     found = [(grad(name), arrays[at(STEP, grad(name))]) for name in run.gradients[0]]
-    said = partial(_said, run, network, case)
-    yield Pass(f"{label}, gradients of step {STEP}", "", network, partial(iter, found), said=said, is_of_gradients=True)
+    failure = partial(_failure, run, network, case)
+    yield Pass(
+        f"{label}, gradients of step {STEP}", "", network, partial(iter, found), describe_failure=failure, is_of_gradients=True
+    )
 
 
 def trained_loss(run: TrainingRun) -> str:
@@ -54,7 +56,7 @@ def trained_loss(run: TrainingRun) -> str:
     return " + ".join(loss for bias, loss in _HEADS.items() if bias in run.gradients[0])
 
 
-def _said(run: TrainingRun, network: Network, case: Case) -> str:
+def _failure(run: TrainingRun, network: Network, case: Case) -> str:
     """Return a sentence that says how the gradients differ from the expected ones."""
     earlier, found = run.gradients[STEP - 2 : STEP]
     expected = {name: x for name, x in network.walk() if is_gradient(name)}

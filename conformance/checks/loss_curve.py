@@ -21,7 +21,7 @@ from conformance.errors import CandidateError, NotApplicable
 from conformance.goldens.manifest import SMALL
 from conformance.judge.cache import expected_losses
 from conformance.judge.loss_curve import Expected, TrainedLoss, threshold
-from conformance.judge.thresholds import share
+from conformance.judge.thresholds import sidak_share
 from conformance.model.training import FOLLOWED, at
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
@@ -53,17 +53,17 @@ def _compared(label: str, run: TrainingRun, stream: Stream, request: CheckReques
     layout = Layout({name: gradient.shape for name, gradient in run.gradients[0].items()})
     loss = TrainedLoss(Network(run.architecture, run.weights, run.batch, source=source), layout)
     parameters = _vectors(stream, layout)
-    limit = threshold(share(STEPS * request.runs))
+    limit = threshold(sidak_share(STEPS * request.runs))
     functions, checkpoint = functions_of(request.candidate, case.device), request.golden.checkpoint
     oracle = expected_losses(loss, parameters[0], run.training, case.dtype, case.device, functions, checkpoint)
     for step, (right, vector) in enumerate(zip(oracle, parameters[1:], strict=True), 1):
         found = loss.value(vector) if np.isfinite(vector).all() else np.nan
         if not right.deviation(found) <= limit:
-            return f"{label}: {_said(step, source, found, right, limit)}"
+            return f"{label}: {_difference(step, source, found, right, limit)}"
     return ""
 
 
-def _said(step: int, source: str, found: float, right: Expected, limit: float) -> str:
+def _difference(step: int, source: str, found: float, right: Expected, limit: float) -> str:
     """Return a sentence that describes the deviation after a step."""
     if not np.isfinite(found):
         return f"after step {step} {source}, or a parameter, is not finite"

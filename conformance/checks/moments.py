@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from conformance.errors import CandidateError, NotApplicable
-from conformance.judge.thresholds import max_threshold, share
+from conformance.judge.thresholds import max_threshold, sidak_share
 from conformance.judge.validate import accepted_array
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint, rounded_weights
@@ -31,10 +31,10 @@ def watched(checkpoint: Checkpoint, device: str, dtype: str, *, calls: int = 1) 
     The false-alarm probability of 1e-6 is shared among `calls` calls and the norms of each.
     """
 
-    def look(batch: Any, stream: Stream) -> Stream:
+    def view(batch: Any, stream: Stream) -> Stream:
         network = Network(checkpoint.architecture, rounded_weights(checkpoint, dtype), batch.numpy().held_in(dtype))
         norms, legal = _norms(network), hypotheses(dtype, device, this_machine(device).accuracy)
-        alpha, seen = share(calls * len(norms)), 0
+        alpha, seen = sidak_share(calls * len(norms)), 0
         for name, value in stream:
             if name in norms:
                 made = accepted_array(network.table[name], value, network.architecture, network.batch, dtype, device)
@@ -44,7 +44,7 @@ def watched(checkpoint: Checkpoint, device: str, dtype: str, *, calls: int = 1) 
         if not seen:
             raise NotApplicable(f"none of {', '.join(norms)} is exposed, so there is no mean or variance to be seen")
 
-    return look
+    return view
 
 
 def _norms(network: Network) -> dict[str, Step]:
@@ -76,10 +76,10 @@ def _require_moments(name: str, made: Array, step: Step, batch: Batch, legal: Se
     for what, found, expected, room in tests:
         wrong = (np.abs(found - expected) > room) & batch.mask
         if whole and wrong.any():
-            place = tuple(int(i) for i in np.argwhere(wrong)[0])
-            right = float(np.broadcast_to(expected, found.shape)[place])
+            index = tuple(int(i) for i in np.argwhere(wrong)[0])
+            right = float(np.broadcast_to(expected, found.shape)[index])
             raise CandidateError(
-                f"{name}: (y − β)/γ of token {list(place)} has {what} {found[place]:.6g}, expected {right:.6g} ± {room[place]:.2g}"
+                f"{name}: (y − β)/γ of token {list(index)} has {what} {found[index]:.6g}, expected {right:.6g} ± {room[index]:.2g}"
             )
 
 

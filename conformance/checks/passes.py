@@ -26,9 +26,9 @@ class Pass:
         batch: the name of its batch in the golden; empty if the golden's stored activations do not apply to the pass.
         network: the oracle's network on the batch.
         call: returns the candidate's answer; raises `CandidateFailure`.
-        again: returns the same pass on another batch; None if the pass must not be repeated on other batches.
+        on_batch: returns the same pass on another batch; None if the pass must not be repeated on other batches.
         wrong: function of a false-alarm probability that returns, by activation, a sentence on what is wrong apart from its values.
-        said: returns a sentence that describes the failure if values fail.
+        describe_failure: returns a sentence that describes the failure if values fail.
         is_of_gradients: whether the call yields only gradients of parameters, each judged from the token ids; then no output is
             required, and faults in hidden steps are not searched for.
     """
@@ -37,9 +37,9 @@ class Pass:
     batch: str
     network: Network
     call: Callable[[], Any]
-    again: "Callable[[Batch], Pass] | None" = None
+    on_batch: "Callable[[Batch], Pass] | None" = None
     wrong: Callable[[float], Mapping[str, str]] = lambda alpha: {}
-    said: "Callable[[], str] | None" = None
+    describe_failure: "Callable[[], str] | None" = None
     is_of_gradients: bool = False
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from conformance.checks.catalogue import named
 from conformance.checks.check_values import check_values
-from conformance.checks.run_check import run
+from conformance.checks.run_check import run_check
 from conformance.checks.search.plan import USUAL, Plan
 from conformance.goldens.golden import Golden
 from conformance.judge.depth import Depth
@@ -55,4 +55,4 @@ def check(
     if check == "values":
         return timed(lambda: check_values(implementation, golden, device, dtype, require=require, runs=runs, depth=depth))
     opened = os.fspath(golden) if isinstance(golden, os.PathLike) else golden
-    return run(named(check), implementation, opened, device, dtype, runs, replace(plan, depth=depth), require=require)
+    return run_check(named(check), implementation, opened, device, dtype, runs, replace(plan, depth=depth), require=require)

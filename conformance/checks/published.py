@@ -19,7 +19,7 @@ from conformance.errors import CandidateError
 from conformance.goldens.custom_golden import golden_of
 from conformance.goldens.golden import Golden
 from conformance.judge.reference import reference
-from conformance.judge.thresholds import max_threshold, share
+from conformance.judge.thresholds import max_threshold, sidak_share
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import modular
 from conformance.oracle import Network
@@ -109,7 +109,7 @@ def check_published(
     case = Case(name_of(implementation), golden.name, device, dtype, CHECK)
 
     def judged() -> Termination:
-        _require(load(implementation), golden, published, device, dtype, share(runs))
+        _require(load(implementation), golden, published, device, dtype, sidak_share(runs))
         return Termination("pass")
 
     def result() -> Result:

@@ -11,7 +11,7 @@ import msgspec
 from conformance.candidates.registry import Implementation, load_implementation
 from conformance.checks.catalogue import PUBLISHED, named
 from conformance.checks.published import check_published, published_of
-from conformance.checks.run_check import run
+from conformance.checks.run_check import run_check
 from conformance.checks.search.plan import Plan
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import golden_of, open_golden, recorded_as
@@ -123,7 +123,7 @@ def run_again(failure: Failure, load: Callable[[str], Implementation] = load_imp
     if case.check == PUBLISHED:
         return _published_again(case, golden, load)
     check = named(case.check)
-    again = partial(run, check, case.implementation, device=case.device, dtype=case.dtype, require=failure.require, load=load)
+    again = partial(run_check, check, case.implementation, device=case.device, dtype=case.dtype, require=failure.require, load=load)
     if check.searches and "example" in failure.batches:
         return again(golden, plan=Plan(examples=0), known=[Example(failure.batches["example"], failure.variation)])
     if failure.batches and not check.searches:

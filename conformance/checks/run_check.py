@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from conformance.results.result import Result
 
 
-def run(
+def run_check(
     check: Check,
     implementation: Any,
     golden: "str | Golden",

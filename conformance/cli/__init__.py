@@ -1,4 +1,7 @@
-"""The argument parser of the command line. The module with the function of a command is imported when the command is run."""
+"""The argument parser of the command line. `cli.NAME` has the command NAME, or `cli.commands` if it is short.
+
+The module with the function of a command is imported when the command is run.
+"""
 
 import argparse
 import math

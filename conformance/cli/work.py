@@ -9,7 +9,7 @@ from conformance.checks.apply_known_failures import apply_known_failures
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.published import CHECK, check_published, published_of
 from conformance.checks.replay import Failure, run_again
-from conformance.checks.run_check import run
+from conformance.checks.run_check import run_check
 from conformance.cli.run_options import RunOptions
 from conformance.errors import ConformanceError
 from conformance.isolation.process import WorkerProcess
@@ -44,7 +44,7 @@ class Work:
         published = published_of(own) if own else None
         if case.check == CHECK and own and published:
             return check_published(case.implementation, own, published, case.device, case.dtype, self._runs, self._load)
-        return run(
+        return run_check(
             CHECKS[case.check],
             case.implementation,
             own or case.golden,

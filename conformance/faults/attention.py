@@ -67,9 +67,9 @@ def _rescaled(step: Step, scale: float) -> Step:
     return Altered(step, lambda inner: inner.value * by)
 
 
-def _bias_unscaled(step: Step, place: FaultContext) -> Step | None:
+def _bias_unscaled(step: Step, context: FaultContext) -> Step | None:
     query = step.site.activation.parents[0]
-    bias = place.network.site(query).parameters.get("bias")
+    bias = context.network.site(query).parameters.get("bias")
     return None if bias is None else step.again(parents=(step.parents[0] + bias * (1.0 / _scale(step) - 1.0), step.parents[1]))
 
 
@@ -133,8 +133,8 @@ def _unmoved_keys(step: Step, _: FaultContext) -> Step | None:
     return step.again(parents=(query, merge_heads(read.swapaxes(-1, -2))))
 
 
-def _of_keys(step: Step, place: FaultContext) -> Step | None:
-    return with_parent(step, place, step.site.activation.name.removesuffix("context") + "key", parent=1)
+def _of_keys(step: Step, context: FaultContext) -> Step | None:
+    return with_parent(step, context, step.site.activation.name.removesuffix("context") + "key", parent=1)
 
 
 def _of_one(which: int) -> Callable[[Step, FaultContext], Step]:
@@ -166,9 +166,9 @@ def _softmax_over(axis: int) -> Callable[[Step, FaultContext], Step | None]:
     return change
 
 
-def _interleaved(step: Step, place: FaultContext) -> Step:
+def _interleaved(step: Step, context: FaultContext) -> Step:
     """Return the step with heads split, and for values also merged, in interleaved order: `(d h)` for `(h d)` throughout."""
-    split = _split(_split_interleaved)(step, place)
+    split = _split(_split_interleaved)(step, context)
     return split if step.site.activation.kind == "scores" else Rearranged(split, lambda x: _merged_interleaved(x, _heads(step)))
 
 

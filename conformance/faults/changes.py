@@ -37,9 +37,9 @@ def other_weight(change: Callable[[Array], Array]) -> Change:
     return other_parameters(lambda p: {"weight": change(p["weight"])})
 
 
-def with_parent(step: Step, place: FaultContext, name: str, parent: int = 0) -> Step | None:
+def with_parent(step: Step, context: FaultContext, name: str, parent: int = 0) -> Step | None:
     """Return the step with the activation `name` in place of a parent; None if it is not known or has another shape."""
-    found = place.values.get(name)
+    found = context.values.get(name)
     if found is None or found.shape != step.parents[parent].shape:
         return None
     return step.again(parents=(*step.parents[:parent], found, *step.parents[parent + 1 :]))

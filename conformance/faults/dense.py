@@ -10,13 +10,13 @@ from conformance.oracle import Step
 _ENDS = (".linear", ".activation_function", "sentence_embedding")
 
 
-def _handed_on(step: Step, place: FaultContext) -> Step | None:
+def _handed_on(step: Step, context: FaultContext) -> Step | None:
     """Return the step with the layer's input in place of its linear product or of its result, if both have the same width."""
     row = step.site.activation
     if row.kind == "linear":
         return Altered(step, lambda inner: inner.parents[0]) if step.parents[0].shape == step.value.shape else None
-    (inputs,) = place.network.table[row.parents[0]].parents
-    entry = place.values.get(inputs)
+    (inputs,) = context.network.table[row.parents[0]].parents
+    entry = context.values.get(inputs)
     return None if entry is None or entry.shape != step.value.shape else Altered(step, lambda _: entry)
 
 

@@ -38,7 +38,7 @@ _TRANSPOSED = rewritten(lambda step: step.value.swapaxes(-1, -2))
 
 def _of_the_other(other: str) -> Change:
     """Return the change that multiplies the distances by the key in place of the query, or by the query in place of the key."""
-    return lambda step, place: with_parent(step, place, step.site.activation.parents[0].rpartition(".")[0] + f".{other}")
+    return lambda step, context: with_parent(step, context, step.site.activation.parents[0].rpartition(".")[0] + f".{other}")
 
 
 # fmt: off

@@ -40,7 +40,7 @@ def _drops(step: Step) -> bool:
 
 
 def _where_it_drops(value: Callable[[Step], Array]) -> Change:
-    return lambda step, place: rewritten(value)(step, place) if _drops(step) else None
+    return lambda step, context: rewritten(value)(step, context) if _drops(step) else None
 
 
 def _missing(step: Step, _: FaultContext) -> Step | None:
@@ -57,35 +57,35 @@ def _usual_rate(step: Step) -> float:
     return 2.0 * p if 2.0 * p < 1.0 else p / 2.0
 
 
-def _norm_of(name: str, place: FaultContext) -> Activation | None:
+def _norm_of(name: str, context: FaultContext) -> Activation | None:
     """Return the norm that reads the result of a dropout; None if there is none."""
-    return next((row for row in place.network.table.values() if row.kind == "norm" and name in row.parents), None)
+    return next((row for row in context.network.table.values() if row.kind == "norm" and name in row.parents), None)
 
 
-def _skip(step: Step, place: FaultContext) -> Array | None:
+def _skip(step: Step, context: FaultContext) -> Array | None:
     """Return the residual that is added to the result of a dropout; None if it is not known."""
     name = step.site.activation.name
-    norm = _norm_of(name, place)
+    norm = _norm_of(name, context)
     others = [parent for parent in norm.parents if parent != name] if norm else []
-    return place.values[others[0]] if others and others[0] in place.values else None
+    return context.values[others[0]] if others and others[0] in context.values else None
 
 
-def _after_residual(step: Step, place: FaultContext) -> Step | None:
-    skip = _skip(step, place)
+def _after_residual(step: Step, context: FaultContext) -> Step | None:
+    skip = _skip(step, context)
     return None if skip is None else Altered(step, lambda inner: inner.value + _factor(inner) * skip)
 
 
-def _after_norm(step: Step, place: FaultContext) -> Step | None:
+def _after_norm(step: Step, context: FaultContext) -> Step | None:
     """Return the step with dropout after the norm: at the norm if the dropout's mask is known there, or at the dropout."""
     name = step.site.activation.name
     if step.site.activation.kind == "norm":
-        kept = place.network.kept.get(name)
-        factor = 1.0 - place.network.architecture.hidden_dropout_prob
+        kept = context.network.kept.get(name)
+        factor = 1.0 - context.network.architecture.hidden_dropout_prob
         return None if kept is None else Altered(step, lambda inner: inner.value * kept / factor)
-    norm, skip = _norm_of(name, place), _skip(step, place)
+    norm, skip = _norm_of(name, context), _skip(step, context)
     if norm is None or skip is None:
         return None
-    found = place.network.step(norm.name, step.parents[0], skip)
+    found = context.network.step(norm.name, step.parents[0], skip)
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         return np.asarray(_factor(altered) ** 2 * found.roundings(arithmetic).variance())
@@ -93,19 +93,19 @@ def _after_norm(step: Step, place: FaultContext) -> Step | None:
     return Altered(step, lambda inner: _factor(inner) * found.value, slack)
 
 
-def _before_norm(step: Step, place: FaultContext) -> Step | None:
+def _before_norm(step: Step, context: FaultContext) -> Step | None:
     """Return the norm or the dropout of the embeddings, with dropout before the norm."""
-    kept = place.network.kept.get(_EMBEDDINGS)
-    table = place.network.table
+    kept = context.network.kept.get(_EMBEDDINGS)
+    table = context.network.table
     if kept is None or _EMBEDDINGS not in table:
         return None
-    factor = kept / (1.0 - rate_of(_EMBEDDINGS, place.network.architecture))
+    factor = kept / (1.0 - rate_of(_EMBEDDINGS, context.network.architecture))
     if step.site.activation.kind == "norm":
         return step.again(parents=tuple(factor * parent for parent in step.parents))
     parents = table[table[_EMBEDDINGS].parents[0]].parents
-    if not all(parent in place.values for parent in parents):
+    if not all(parent in context.values for parent in parents):
         return None
-    terms = tuple(place.values[parent] for parent in parents)
+    terms = tuple(context.values[parent] for parent in parents)
     return Altered(
         step, lambda _: factor * np.sum(terms, axis=0), lambda _, arithmetic: factor**2 * sum_variance(terms, arithmetic)
     )

@@ -17,16 +17,16 @@ _CACHE = "Compute it in every layer; index a cache by the layer."
 _SELF = "attention.self."
 
 
-def _of_layer(step: Step, place: FaultContext, layer: int) -> tuple[Array, Slack | None] | None:
+def _of_layer(step: Step, context: FaultContext, layer: int) -> tuple[Array, Slack | None] | None:
     """Return the same activation of another layer, and the variance of its errors if it is not known but computed.
 
     Scores and probabilities, which are not held, are computed from query and key.
     """
     own = step.site.activation
-    path, table = f"encoder.layer.{layer}.", place.network.table
+    path, table = f"encoder.layer.{layer}.", context.network.table
     name = own.name.replace(f"encoder.layer.{own.layer}.", path, 1)
-    if name in place.values:
-        found = place.values[name]
+    if name in context.values:
+        found = context.values[name]
         return (found, None) if found.shape == step.value.shape else None
     if own.kind not in SCORES | PROBS or not own.name.endswith(("self.scores", "self.probs")):
         return None
@@ -34,37 +34,37 @@ def _of_layer(step: Step, place: FaultContext, layer: int) -> tuple[Array, Slack
     for each in (f"{path}{_SELF}scores", f"{path}{_SELF}probs"):
         if each not in table or (each.endswith("probs") and own.kind in SCORES):
             continue
-        parents = [values.get(p, place.values.get(p)) for p in table[each].parents]
+        parents = [values.get(p, context.values.get(p)) for p in table[each].parents]
         if any(p is None for p in parents):
             return None
-        steps[each] = place.network.step(each, *(p for p in parents if p is not None))
+        steps[each] = context.network.step(each, *(p for p in parents if p is not None))
         values[each] = steps[each].value
-    return (values[name], _computed(place, steps)) if name in values and values[name].shape == step.value.shape else None
+    return (values[name], _computed(context, steps)) if name in values and values[name].shape == step.value.shape else None
 
 
-def _computed(place: FaultContext, steps: Mapping[str, Step]) -> Slack:
+def _computed(context: FaultContext, steps: Mapping[str, Step]) -> Slack:
     """Return the variance of the rounding errors of steps that are computed again."""
-    return lambda _, arithmetic: propagated(place.network.table, steps, {}, lambda name: steps[name].roundings(arithmetic))
+    return lambda _, arithmetic: propagated(context.network.table, steps, {}, lambda name: steps[name].roundings(arithmetic))
 
 
-def of_layer_before(step: Step, place: FaultContext) -> Step | None:
+def of_layer_before(step: Step, context: FaultContext) -> Step | None:
     """Return the step with the same activation of the previous layer as its result."""
     layer = step.site.activation.layer
-    found = _of_layer(step, place, layer - 1) if layer else None
+    found = _of_layer(step, context, layer - 1) if layer else None
     return None if found is None else Altered(step, lambda _: found[0], found[1])
 
 
-def _first(step: Step, place: FaultContext) -> Step | None:
+def _first(step: Step, context: FaultContext) -> Step | None:
     """Return the step with the result of the first layer; None in the second, where that is the previous one."""
     layer = step.site.activation.layer
-    found = _of_layer(step, place, 0) if layer and layer > 1 else None
+    found = _of_layer(step, context, 0) if layer and layer > 1 else None
     return None if found is None else Altered(step, lambda _: found[0], found[1])
 
 
-def _added(step: Step, place: FaultContext) -> Step | None:
+def _added(step: Step, context: FaultContext) -> Step | None:
     """Return the scores with those of the previous layer added."""
     layer = step.site.activation.layer
-    found = _of_layer(step, place, layer - 1) if layer else None
+    found = _of_layer(step, context, layer - 1) if layer else None
     if found is None:
         return None
     other, computed = found
@@ -76,13 +76,13 @@ def _added(step: Step, place: FaultContext) -> Step | None:
     return Altered(step, lambda inner: inner.value + other, slack)
 
 
-def _of_embeddings(step: Step, place: FaultContext) -> Step | None:
+def _of_embeddings(step: Step, context: FaultContext) -> Step | None:
     """Return the step with the embeddings' output in place of the previous layer's; None if that is its input anyway.
 
     After a single layer, the embeddings' output is the input of the last layer, which `heads-read-layer-before` describes.
     """
     layer, layers = step.site.activation.layer, step.site.architecture.num_hidden_layers
-    given = place.values.get(layer_input(0))
+    given = context.values.get(layer_input(0))
     if given is None or layers == 0 or layer == 0 or (layer is None and layers == 1):
         return None
     reads, own = layer_input(layers if layer is None else layer), step.site.activation.parents

@@ -117,20 +117,20 @@ def _of_rows(f: Callable[[Step], Ids]) -> Change:
     return rewritten(found)
 
 
-def _words_scaled(step: Step, place: FaultContext) -> Step | None:
+def _words_scaled(step: Step, context: FaultContext) -> Step | None:
     """Return the word embeddings times √H, at the look-up or at the sum; √H and the product may each be rounded to storage."""
-    scaled = _times("word_embeddings", float(step.site.architecture.hidden_size**0.5))(step, place)
+    scaled = _times("word_embeddings", float(step.site.architecture.hidden_size**0.5))(step, context)
     if scaled is None or step.site.activation.parents:
         return scaled
     return Altered(scaled, lambda inner: inner.value, lambda altered, a: 2.0 * a.storage.rounding_variance(altered.value))
 
 
-def _first_type_added(step: Step, place: FaultContext) -> Step | None:
+def _first_type_added(step: Step, context: FaultContext) -> Step | None:
     """Return the sum of the embeddings with the embedding of token type 0 added to all tokens."""
     name = "embeddings.token_type_embeddings"
     if name not in step.site.activation.parents:
         return None
-    at, row = step.site.activation.parents.index(name), place.network.site(name).parameters["weight"][0]
+    at, row = step.site.activation.parents.index(name), context.network.site(name).parameters["weight"][0]
     return step.again(parents=tuple(p + row if i == at else p for i, p in enumerate(step.parents)))
 
 

@@ -136,7 +136,7 @@ class Fault:
         """Return whether the fault can occur at an activation of this kind and name."""
         return kind in self.kinds and name.endswith(self.only)
 
-    def applied(self, step: Step, place: FaultContext, value: float | None = None) -> Step | None:
+    def applied(self, step: Step, context: FaultContext, value: float | None = None) -> Step | None:
         """Return the step with the fault, or None where the fault is impossible.
 
         None is also returned if the fault changes the shape of the result, as the parameters of a layer with a different number of
@@ -144,14 +144,14 @@ class Fault:
 
         Args:
             step: the step without the fault.
-            place: the data that the fault may read.
+            context: the data that the fault may read.
             value: value of the parameter; None for the usual wrong value.
         """
         if self.parameter is not None:
             faulty: Step | None = self.parameter.changed(step, self.parameter.wrong(step) if value is None else value)
         else:
             assert self.change is not None
-            faulty = self.change(step, place)
+            faulty = self.change(step, context)
         return faulty if faulty is not None and faulty.value.shape == step.value.shape else None
 
 
@@ -170,9 +170,9 @@ def with_batch(step: Step, **arrays: object) -> Step:
     return step.again(site=replace(step.site, batch=replace(step.site.batch, **arrays)))  # type: ignore[arg-type]
 
 
-def parameters_of(place: FaultContext, name: str, step: Step) -> Mapping[str, Array] | None:
+def parameters_of(context: FaultContext, name: str, step: Step) -> Mapping[str, Array] | None:
     """Return the parameters of the activation `name`, by role; None unless their roles and shapes are those of `step`."""
-    if name not in place.network.table:
+    if name not in context.network.table:
         return None
-    found, own = place.network.site(name).parameters, step.site.parameters
+    found, own = context.network.site(name).parameters, step.site.parameters
     return found if {n: p.shape for n, p in found.items()} == {n: p.shape for n, p in own.items()} else None

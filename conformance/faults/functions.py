@@ -8,6 +8,7 @@ from scipy.special import erf, expit
 from conformance.faults.altered import Altered
 from conformance.faults.changes import function, handed_on, recast, rewritten
 from conformance.faults.fault import Fault, FaultContext, Parameter, ignored
+from conformance.faults.kinds import FUNCTIONS, GELUS, RELU, TANH_FORMS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.functions import TANH_CUBIC
@@ -21,11 +22,6 @@ _HIDDEN_ACT = (
 )
 
 _POOLER = "Apply tanh to the pooler's linear layer."
-
-TANH_FORMS = frozenset({"gelu_new", "gelu_pytorch_tanh"})
-GELUS = TANH_FORMS | {"gelu"}
-RELU = frozenset({"relu"})
-FUNCTIONS = GELUS | RELU
 
 
 def _other_form(step: Step, _: FaultContext) -> Step:
@@ -56,10 +52,10 @@ def _with_cubic(step: Step, c: float) -> Step:
     return Altered(step, lambda inner: gelu_tanh(inner.parents[0], cubic=c))
 
 
-def _bias_after(step: Step, place: FaultContext) -> Step | None:
+def _bias_after(step: Step, context: FaultContext) -> Step | None:
     """Return f(x) + b, where b is the bias of the linear layer whose result is x."""
     (product,) = step.site.activation.parents
-    bias = place.network.site(product).parameters.get("bias") if product in place.network.table else None
+    bias = context.network.site(product).parameters.get("bias") if product in context.network.table else None
     return None if bias is None else Altered(step, lambda inner: inner.value + bias)
 
 

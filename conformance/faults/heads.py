@@ -65,14 +65,14 @@ class _Attended(Step):
 def _of(heads: Callable[[Architecture], int]) -> Change:
     """Return the change to `heads(architecture)` heads; None if that number is the config's or does not divide the hidden size."""
 
-    def change(step: Step, place: FaultContext) -> Step | None:
+    def change(step: Step, context: FaultContext) -> Step | None:
         a = step.site.architecture
         count, attention = heads(a), step.site.activation.name.removesuffix("context")
-        known = {name: place.values[name] for name in (f"{attention}query", f"{attention}key") if name in place.values}
+        known = {name: context.values[name] for name in (f"{attention}query", f"{attention}key") if name in context.values}
         unlike = count in (0, a.num_attention_heads) or a.hidden_size % count
         if unlike or len(known) < 2 or a.has_relative_positions or a.pruned_heads:  # These have arrays of the head size.
             return None
-        network = Network(a.with_(num_attention_heads=count), place.network.weights, place.network.batch)
+        network = Network(a.with_(num_attention_heads=count), context.network.weights, context.network.batch)
 
         def run(values: Array) -> Mapping[str, Step]:
             found, steps = {**known, f"{attention}value": values}, {}

@@ -19,40 +19,40 @@ PARAMETRISED = (".query", ".key", ".value", ".dense", ".LayerNorm")
 _LAYERS = "Load layer i from the checkpoint's encoder.layer.i, and give each layer a module of its own."
 
 
-def _skipped(step: Step, place: FaultContext) -> Step | None:
+def _skipped(step: Step, context: FaultContext) -> Step | None:
     layer = step.site.activation.layer
-    entry = None if layer is None else place.values.get(layer_input(layer))
+    entry = None if layer is None else context.values.get(layer_input(layer))
     return None if entry is None else Altered(step, lambda _: entry)
 
 
-def _read_before(step: Step, place: FaultContext) -> Step | None:
+def _read_before(step: Step, context: FaultContext) -> Step | None:
     """Return a step of a head that reads the input of the last layer in place of its output."""
     layers, reads = step.site.architecture.num_hidden_layers, step.site.activation.parents
-    entry = place.values.get(layer_input(layers - 1)) if layers else None
+    entry = context.values.get(layer_input(layers - 1)) if layers else None
     last = f"encoder.layer.{layers - 1}.output.LayerNorm"
     return None if entry is None or step.site.activation.layer is not None or last not in reads else step.again(parents=(entry,))
 
 
-def _repeated(step: Step, place: FaultContext) -> Step | None:
+def _repeated(step: Step, context: FaultContext) -> Step | None:
     layer = step.site.activation.layer
     if layer is None:
         return None
-    again = _run(place, layer, step.value)
-    return Altered(step, lambda _: again[step.site.activation.name].value, slack=_rounded_on_the_way(place, again))
+    again = _run(context, layer, step.value)
+    return Altered(step, lambda _: again[step.site.activation.name].value, slack=_rounded_on_the_way(context, again))
 
 
-def _run(place: FaultContext, layer: int, hidden: Array) -> dict[str, Step]:
+def _run(context: FaultContext, layer: int, hidden: Array) -> dict[str, Step]:
     """Return the steps of a layer for the input `hidden`, by name."""
     values, steps = {layer_input(layer): hidden}, {}
-    for name, row in place.network.table.items():
+    for name, row in context.network.table.items():
         if row.layer == layer and not is_gradient(name):
-            given = {parent: place.network.step(parent).value for parent in row.parents if parent == STATES_NAME}
-            steps[name] = place.network.step(name, *({**values, **given}[parent] for parent in row.parents))
+            given = {parent: context.network.step(parent).value for parent in row.parents if parent == STATES_NAME}
+            steps[name] = context.network.step(name, *({**values, **given}[parent] for parent in row.parents))
             values[name] = steps[name].value
     return steps
 
 
-def _rounded_on_the_way(place: FaultContext, steps: dict[str, Step]) -> Slack:
+def _rounded_on_the_way(context: FaultContext, steps: dict[str, Step]) -> Slack:
     """Return the variance of the rounding errors of the second run of a layer, including the rounding of its input."""
     first = next(iter(steps.values()))
 
@@ -60,7 +60,7 @@ def _rounded_on_the_way(place: FaultContext, steps: dict[str, Step]) -> Slack:
         entry = {
             p: arithmetic.storage.rounding_variance(v) for p, v in zip(first.site.activation.parents, first.parents, strict=True)
         }
-        return propagated(place.network.table, steps, entry, lambda name: steps[name].roundings(arithmetic))
+        return propagated(context.network.table, steps, entry, lambda name: steps[name].roundings(arithmetic))
 
     return slack
 
@@ -72,12 +72,12 @@ def _clipped(step: Step, limit: float) -> Step:
 def _with_layer(which: Callable[[int, int], int]) -> Change:
     """Return the change to the parameters of layer `which(layer, number of layers)`; None if these are the same."""
 
-    def change(step: Step, place: FaultContext) -> Step | None:
+    def change(step: Step, context: FaultContext) -> Step | None:
         layer, layers = step.site.activation.layer, step.site.architecture.num_hidden_layers
         if layer is None or which(layer, layers) == layer or layers == 1:
             return None
         other = step.site.activation.name.replace(f"encoder.layer.{layer}.", f"encoder.layer.{which(layer, layers)}.")
-        parameters = parameters_of(place, other, step)
+        parameters = parameters_of(context, other, step)
         same = parameters is not None and all(np.array_equal(parameters[n], p) for n, p in step.site.parameters.items())
         return None if parameters is None or same else with_parameters(step, **parameters)
 

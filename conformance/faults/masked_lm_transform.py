@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from conformance.faults.altered import Altered
 from conformance.faults.changes import with_parent
 from conformance.faults.fault import Fault, FaultContext
-from conformance.faults.functions import FUNCTIONS
+from conformance.faults.kinds import FUNCTIONS
 from conformance.faults.norms import NORMS, variance_of
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
@@ -22,10 +22,10 @@ def _in_place_of(step: Step, found: Step) -> Step:
     return Altered(step, lambda _: found.value, lambda _, arithmetic: variance_of(found, arithmetic))
 
 
-def _with_hidden_state(step: Step, place: FaultContext) -> Step | None:
+def _with_hidden_state(step: Step, context: FaultContext) -> Step | None:
     """Return the norm of the sum with the transform's input; the sum may be rounded to storage."""
-    (hidden,) = place.network.table[_DENSE].parents
-    found = place.values.get(hidden)
+    (hidden,) = context.network.table[_DENSE].parents
+    found = context.values.get(hidden)
     if found is None or found.shape != step.value.shape:
         return None
     summed = step.parents[0] + found
@@ -36,22 +36,22 @@ def _with_hidden_state(step: Step, place: FaultContext) -> Step | None:
     return Altered(step.again(parents=(summed,)), lambda inner: inner.value, slack)
 
 
-def _other_order(step: Step, place: FaultContext) -> Step:
+def _other_order(step: Step, context: FaultContext) -> Step:
     """Return the steps in the other order, where the activation exposed first is the norm and the second is the function of it."""
     other = _ACT if step.site.activation.name == _NORM else _NORM
-    return _in_place_of(step, place.network.step(other, step.parents[0]))
+    return _in_place_of(step, context.network.step(other, step.parents[0]))
 
 
-def _norm_first(step: Step, place: FaultContext) -> Step | None:
+def _norm_first(step: Step, context: FaultContext) -> Step | None:
     """Return the steps in the other order, each exposed under its own name: the norm of the product, the function of the norm."""
     if step.site.activation.name == _ACT:
-        norm = place.network.step(_NORM, step.parents[0])
+        norm = context.network.step(_NORM, step.parents[0])
 
         def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
             return altered.inner.jacobians()[0].variance(variance_of(norm, arithmetic))
 
         return Altered(step.again(parents=(norm.value,)), lambda inner: inner.value, slack)
-    return with_parent(step, place, _DENSE)
+    return with_parent(step, context, _DENSE)
 
 
 # fmt: off
@@ -65,7 +65,7 @@ def faults() -> Iterator[Fault]:
                 cause, _ENDS, after_failure=True, equation="y = f(LayerNorm(x Wᵀ + b))", fix=_FIX)
     yield Fault("decoder-without-norm", frozenset({"linear"}),
                 "the decoder reads the transform's activation function, bypassing its norm", made,
-                lambda step, place: with_parent(step, place, _ACT),
+                lambda step, context: with_parent(step, context, _ACT),
                 "a norm left out, or before the function", ("predictions.decoder",), after_failure=True,
                 equation="y = f(x W₁ᵀ + b₁) Eᵀ + b", fix=_FIX)
     yield Fault("transform-residual", NORMS, "the hidden state is added before the head's norm", made, _with_hidden_state,

@@ -109,27 +109,27 @@ def _sum(step: Step) -> Array:
     return np.asarray(sum(step.parents[1:], start=step.parents[0]))
 
 
-def _plus_one(step: Step, place: FaultContext) -> Step:
+def _plus_one(step: Step, context: FaultContext) -> Step:
     """Return the norm with the scale 1 + γ.
 
     1 + γ may be rounded to storage, with an error of at most half an ulp, which is multiplied by the normalized input. The error
     is the same in every row, so the square of its bound is used as its variance.
     """
     gamma, beta = step.site.parameters["weight"], step.site.parameters["bias"]
-    rounded = place.storage.ulp(1.0 + gamma) ** 2 / 4.0
+    rounded = context.storage.ulp(1.0 + gamma) ** 2 / 4.0
     scaled = with_parameters(step, weight=1.0 + gamma)
     return Altered(
         scaled, lambda inner: inner.value, slack=lambda altered, _: rounded * ((altered.value - beta) / (1.0 + gamma)) ** 2
     )
 
 
-def _shared(step: Step, place: FaultContext) -> Step | None:
+def _shared(step: Step, context: FaultContext) -> Step | None:
     name = step.site.activation.name
     if step.site.activation.layer is None:
         return None
     ours, theirs = ("output.LayerNorm", "attention.output.LayerNorm")
     other = name.replace(theirs, ours) if name.endswith(theirs) else name.removesuffix(ours) + theirs
-    parameters = parameters_of(place, other, step)
+    parameters = parameters_of(context, other, step)
     return None if parameters is None else with_parameters(step, **parameters)
 
 
@@ -164,38 +164,38 @@ def _after_norm(step: Step, _: FaultContext) -> Step | None:
     return Altered(_weighted(step, 1.0, 0.0), lambda inner: inner.value + skip)
 
 
-def _from_layer_input(step: Step, place: FaultContext) -> Step | None:
+def _from_layer_input(step: Step, context: FaultContext) -> Step | None:
     layer = step.site.activation.layer
-    return None if layer is None else with_parent(step, place, layer_input(layer), parent=1)
+    return None if layer is None else with_parent(step, context, layer_input(layer), parent=1)
 
 
-def _layer_input_added(step: Step, place: FaultContext) -> Step | None:
+def _layer_input_added(step: Step, context: FaultContext) -> Step | None:
     layer = step.site.activation.layer
-    found = None if layer is None else place.values.get(layer_input(layer))
+    found = None if layer is None else context.values.get(layer_input(layer))
     if found is None or found.shape != step.value.shape:
         return None
     x, skip = step.parents
     return step.again(parents=(x, skip + found))
 
 
-def _bias_again(step: Step, place: FaultContext) -> Step | None:
+def _bias_again(step: Step, context: FaultContext) -> Step | None:
     """Return the norm of the sum with the bias of the sub-layer's last product added once more."""
     if len(step.parents) != 2:
         return None
-    table, name = place.network.table, step.site.activation.parents[0]
+    table, name = context.network.table, step.site.activation.parents[0]
     while name in table and table[name].kind == "copy":  # the dropout after the product
         (name,) = table[name].parents
-    bias = place.network.site(name).parameters.get("bias") if name in table else None
+    bias = context.network.site(name).parameters.get("bias") if name in table else None
     x, skip = step.parents
     return None if bias is None or bias.shape != x.shape[-1:] else step.again(parents=(x + bias, skip))
 
 
-def _again(step: Step, place: FaultContext) -> Step | None:
+def _again(step: Step, context: FaultContext) -> Step | None:
     """Return a copy of a norm's result as that norm of it; None if the copy is of another kind of step."""
     (name,) = step.site.activation.parents
-    if name not in place.network.table or place.network.table[name].kind != "norm":
+    if name not in context.network.table or context.network.table[name].kind != "norm":
         return None
-    norm = Norm(place.network.site(name), step.parents[0])
+    norm = Norm(context.network.site(name), step.parents[0])
     return Altered(step, lambda _: norm.value, lambda _, arithmetic: variance_of(norm, arithmetic))
 
 

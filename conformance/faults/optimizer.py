@@ -56,8 +56,8 @@ def _number(step: Step, role: str) -> float:
     return float(step.site.parameters[role])
 
 
-def _training(place: FaultContext) -> Training:
-    return cast(TrainingRun, place.network).training
+def _training(context: FaultContext) -> Training:
+    return cast(TrainingRun, context.network).training
 
 
 def _uncorrected(step: Step, _: FaultContext) -> Step | None:
@@ -68,21 +68,21 @@ def _corrected(step: Step, _: FaultContext) -> Step | None:
     return None if _number(step, "corrected") else with_parameters(step, corrected=np.ones(()))
 
 
-def _decayed(step: Step, place: FaultContext) -> Step | None:
+def _decayed(step: Step, context: FaultContext) -> Step | None:
     """Return the step with weight decay for a parameter that is not to be decayed; None for other parameters."""
     if decays(parameter_of(step.site.activation.name)):
         return None
-    return with_parameters(step, decay=np.asarray(_training(place).weight_decay))
+    return with_parameters(step, decay=np.asarray(_training(context).weight_decay))
 
 
 def _not_decayed(step: Step, _: FaultContext) -> Step | None:
     return with_parameters(step, decay=np.zeros(())) if _number(step, "decay") else None
 
 
-def _coupled(step: Step, place: FaultContext) -> Step | None:
+def _coupled(step: Step, context: FaultContext) -> Step | None:
     """Return the step with λ θ added to the clipped gradient of every step, also for parameters that are not to be decayed."""
-    name, decay = parameter_of(step.site.activation.name), _training(place).weight_decay
-    before = [place.values.get(at(s, name)) for s in range(step_of(step.site.activation.name))]
+    name, decay = parameter_of(step.site.activation.name), _training(context).weight_decay
+    before = [context.values.get(at(s, name)) for s in range(step_of(step.site.activation.name))]
     if any(parameter is None for parameter in before):
         return None
 
@@ -99,20 +99,20 @@ def _coupled(step: Step, place: FaultContext) -> Step | None:
 def _at_rate_of(offset: int) -> Change:
     """Return the change to the learning rate of step t + offset; it gives None if the rate is the same."""
 
-    def change(step: Step, place: FaultContext) -> Step | None:
-        training, t = _training(place), step_of(step.site.activation.name)
+    def change(step: Step, context: FaultContext) -> Step | None:
+        training, t = _training(context), step_of(step.site.activation.name)
         rate = training.rate(t + offset) if t + offset > 0 else 0.0
         return None if rate == training.rate(t) else with_parameters(step, rate=np.asarray(rate))
 
     return change
 
 
-def _without_warmup(step: Step, place: FaultContext) -> Step | None:
+def _without_warmup(step: Step, context: FaultContext) -> Step | None:
     """Return the step without warm-up.
 
     The rate decreases linearly from the first step; in an inverse-square-root schedule, it is the largest rate during the warm-up.
     """
-    training, t = _training(place), step_of(step.site.activation.name)
+    training, t = _training(context), step_of(step.site.activation.name)
     if training.lr_scheduler_type != "inverse_sqrt":
         rate = training.learning_rate * (1.0 - (t - 1) / training.max_steps)
     elif t <= training.warmup_steps:
@@ -122,8 +122,8 @@ def _without_warmup(step: Step, place: FaultContext) -> Step | None:
     return with_parameters(step, rate=np.asarray(rate))
 
 
-def _constant(step: Step, place: FaultContext) -> Step:
-    return with_parameters(step, rate=np.asarray(_training(place).learning_rate))
+def _constant(step: Step, context: FaultContext) -> Step:
+    return with_parameters(step, rate=np.asarray(_training(context).learning_rate))
 
 
 def _parameter(name: str, role: str, setting: str, usual: float, defaults: tuple[float, ...], most: float = np.inf) -> Parameter:

@@ -7,6 +7,7 @@ import numpy as np
 from conformance.faults.altered import Altered
 from conformance.faults.changes import other_weight
 from conformance.faults.fault import Change, Fault, FaultContext, with_parameters
+from conformance.faults.kinds import COMPUTED, LINEARS, PRODUCTS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle import Step
@@ -18,9 +19,6 @@ _PRECISION = "Switch off reduced precision, or declare the format of the computa
 
 Rounding = Callable[[Array], Array]
 
-LINEARS = frozenset({"linear", "first_token_linear"})
-PRODUCTS = LINEARS | {"scores", "context"}
-COMPUTED = PRODUCTS | {"norm", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "tanh", "probs"}
 TF32_BITS = 11  # Significant bits of TensorFloat-32 (NVIDIA 2020, A100 whitepaper): 10 stored and the leading one.
 
 
@@ -35,8 +33,8 @@ def _narrow(name: str) -> tuple[Rounding, Callable[[Array], Array]]:
     return FORMATS[name].round, FORMATS[name].rounding_variance
 
 
-def _is_narrower(name: str, place: FaultContext) -> bool:
-    return FORMATS[name].unit_roundoff > place.storage.unit_roundoff
+def _is_narrower(name: str, context: FaultContext) -> bool:
+    return FORMATS[name].unit_roundoff > context.storage.unit_roundoff
 
 
 def _operands(step: Step, rounding: Rounding) -> Step:
@@ -60,8 +58,8 @@ def _in_format(name: str) -> Change:
     def slack(altered: Altered, _: Arithmetic) -> Array:
         return variance(altered.value) + _of_ties(altered.inner, variance)
 
-    def change(step: Step, place: FaultContext) -> Step | None:
-        if not _is_narrower(name, place) or not all(np.isfinite(p).all() for p in _operands(step, rounding).parents):
+    def change(step: Step, context: FaultContext) -> Step | None:
+        if not _is_narrower(name, context) or not all(np.isfinite(p).all() for p in _operands(step, rounding).parents):
             return None
         return Altered(step, lambda inner: _operands(inner, rounding).value, slack)
 
@@ -83,8 +81,8 @@ def _in_tf32(*, truncated: bool) -> Change:
     def rounding(x: Array) -> Array:
         return _tf32(x, truncated=truncated)
 
-    def change(step: Step, place: FaultContext) -> Step | None:
-        if place.storage != FORMATS["float32"]:
+    def change(step: Step, context: FaultContext) -> Step | None:
+        if context.storage != FORMATS["float32"]:
             return None
         return _EitherWay(_operands(step, rounding), () if truncated else tuple(_tied(p) for p in step.parents))
 
@@ -120,17 +118,17 @@ class _EitherWay(Altered):
 
 def _held_in(name: str) -> Change:
     weights = other_weight(FORMATS[name].round)
-    return lambda step, place: weights(step, place) if _is_narrower(name, place) else None
+    return lambda step, context: weights(step, context) if _is_narrower(name, context) else None
 
 
 def _result(name: str) -> Change:
     """Return the change that rounds the result to a format; a result next to a tie may be rounded either way."""
     rounding, variance = _narrow(name)
 
-    def change(step: Step, place: FaultContext) -> Step | None:
+    def change(step: Step, context: FaultContext) -> Step | None:
         return (
             Altered(step, lambda inner: rounding(inner.value), slack=lambda altered, _: variance(altered.value))
-            if _is_narrower(name, place)
+            if _is_narrower(name, context)
             else None
         )
 

@@ -10,6 +10,7 @@ from scipy.special import log_softmax
 from conformance.faults.altered import Altered, Rearranged
 from conformance.faults.changes import other_weight, with_parent
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
+from conformance.faults.kinds import LINEARS
 from conformance.faults.norms import layer_input, variance_of
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
@@ -20,7 +21,6 @@ _POOLER = "Read the first token of each row: hidden[:, 0]."
 _QKV = "Check the order of query, key and value in the fused weight, and split or map it in that order."
 
 Mask = npt.NDArray[np.bool_]
-LINEARS = frozenset({"linear", "first_token_linear"})
 SELF = (".query", ".key", ".value")
 HIDDEN_STATE = "the last hidden state"
 
@@ -28,9 +28,9 @@ HIDDEN_STATE = "the last hidden state"
 def _exchanged(**whose: str) -> Change:
     """Return the change that gives projections the parameters of others: `query="key"` gives the query those of the key."""
 
-    def change(step: Step, place: FaultContext) -> Step | None:
+    def change(step: Step, context: FaultContext) -> Step | None:
         path, _, name = step.site.activation.name.rpartition(".")
-        parameters = parameters_of(place, f"{path}.{whose[name]}", step) if name in whose else None
+        parameters = parameters_of(context, f"{path}.{whose[name]}", step) if name in whose else None
         return None if parameters is None else with_parameters(step, **parameters)
 
     return change
@@ -43,10 +43,10 @@ def _fused(reading: Callable[[Array, int], Array]) -> Change:
         reading: function from the rows (3, O, …) in correct order and the head size to the rows as they are read.
     """
 
-    def change(step: Step, place: FaultContext) -> Step | None:
+    def change(step: Step, context: FaultContext) -> Step | None:
         path, _, name = step.site.activation.name.rpartition(".")
         names = [end[1:] for end in SELF]
-        found = [parameters_of(place, f"{path}.{each}", step) for each in names]
+        found = [parameters_of(context, f"{path}.{each}", step) for each in names]
         if None in found or step.value.shape[-1] == step.site.architecture.head_size:
             return None
         own, width = names.index(name), step.site.architecture.head_size
@@ -87,11 +87,11 @@ def _scaled(step: Step, factor: float) -> Step:
 def _of_layer(name: str) -> Change:
     """Return the change to another input: an activation of the same layer, or the layer's input if the name is empty."""
 
-    def change(step: Step, place: FaultContext) -> Step | None:
+    def change(step: Step, context: FaultContext) -> Step | None:
         layer = step.site.activation.layer
         if layer is None:
             return None
-        return with_parent(step, place, f"encoder.layer.{layer}.{name}" if name else layer_input(layer))
+        return with_parent(step, context, f"encoder.layer.{layer}.{name}" if name else layer_input(layer))
 
     return change
 
@@ -124,13 +124,13 @@ def _reversed(step: Step, _: FaultContext) -> Step:
     return Rearranged(step, lambda x: x[..., ::-1])
 
 
-def _pre_norm(step: Step, place: FaultContext) -> Step | None:
+def _pre_norm(step: Step, context: FaultContext) -> Step | None:
     """Return the layer with a normalized input, with the parameters of the norm that follows its sub-layer."""
     layer, name = step.site.activation.layer, step.site.activation.name
     if layer is None:
         return None
     norm = f"encoder.layer.{layer}." + ("output.LayerNorm" if name.endswith("intermediate.dense") else "attention.output.LayerNorm")
-    site = replace(step.site, parameters=place.network.site(norm).parameters)
+    site = replace(step.site, parameters=context.network.site(norm).parameters)
     return step.again(parents=(Norm(site, step.parents[0]).value,))
 
 
@@ -157,9 +157,9 @@ def _mean(hidden: Array, mask: Mask) -> Array:
 def _reading(source: str, *, first: bool = False) -> Change:
     """Return the change by which a head reads the activation `source`, or the first token of each of its rows if `first`."""
 
-    def change(step: Step, place: FaultContext) -> Step | None:
+    def change(step: Step, context: FaultContext) -> Step | None:
         last = layer_input(step.site.architecture.num_hidden_layers)
-        found = place.values.get(last if source == HIDDEN_STATE else source)
+        found = context.values.get(last if source == HIDDEN_STATE else source)
         if found is None:
             return None
         read = found[:, 0] if first else found
@@ -168,10 +168,10 @@ def _reading(source: str, *, first: bool = False) -> Change:
     return change
 
 
-def _reading_mean(step: Step, place: FaultContext) -> Step | None:
+def _reading_mean(step: Step, context: FaultContext) -> Step | None:
     """Return the step of a head that reads the mean of the outputs of the last two layers."""
     layers = step.site.architecture.num_hidden_layers
-    found = [place.values.get(layer_input(layer)) for layer in (layers, layers - 1)] if layers > 1 else []
+    found = [context.values.get(layer_input(layer)) for layer in (layers, layers - 1)] if layers > 1 else []
     known = [x for x in found if x is not None and x.shape == step.parents[0].shape]
     if len(known) < 2:
         return None
@@ -186,11 +186,11 @@ def _reading_mean(step: Step, place: FaultContext) -> Step | None:
 def _reading_norm(own: bool) -> Change:
     """Return the change by which a head reads a norm of the last hidden state, with the last norm's parameters or without any."""
 
-    def change(step: Step, place: FaultContext) -> Step | None:
+    def change(step: Step, context: FaultContext) -> Step | None:
         name = layer_input(step.site.architecture.num_hidden_layers)
-        if step.site.activation.parents[0] != name or place.network.table[name].kind != "norm":
+        if step.site.activation.parents[0] != name or context.network.table[name].kind != "norm":
             return None
-        site = place.network.site(name)
+        site = context.network.site(name)
         parameters = {"weight": np.ones_like(site.parameters["weight"]), "bias": np.zeros_like(site.parameters["bias"])}
         norm = Norm(site if own else replace(site, parameters=parameters), step.parents[0])
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from conformance.faults.changes import other_weight
 from conformance.faults.fault import Fault, FaultContext, with_parameters
-from conformance.faults.precision import LINEARS, PRODUCTS
+from conformance.faults.kinds import LINEARS, PRODUCTS
 from conformance.numerics.formats import Array, Single
 from conformance.oracle import Step
 

@@ -1,7 +1,7 @@
 """Make goldens: from a local checkpoint, or all shipped goldens with `python -m conformance.goldens.make FOLDER`."""
 
+import argparse
 import json
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -85,6 +85,8 @@ def _entry(recipe: Recipe, batches: Mapping[str, Batch], stored_digest: str, gra
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m conformance.goldens.make FOLDER")
-    make(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(
+        prog="python -m conformance.goldens.make", description="Store all shipped goldens in a folder."
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    make(parser.parse_args().folder)

@@ -1,7 +1,7 @@
 """The messages between the judging process and a worker.
 
 Questions to a worker are pickled, since a worker trusts the process that started it. The worker's messages are subclasses of
-`Said`: plain values with a fixed schema, in MessagePack, so that data written by a candidate can neither run code in the judging
+`Message`: plain values with a fixed schema, in MessagePack, so that data written by a candidate can neither run code in the judging
 process nor be mistaken for another message.
 """
 
@@ -30,15 +30,15 @@ class Question:
     arguments: tuple[Any, ...]
 
 
-class Said(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """The base class of all messages from a worker."""
 
 
-class Done(Said, frozen=True):
+class Done(Message, frozen=True):
     """An answer without content."""
 
 
-class Traits(Said, frozen=True):
+class Traits(Message, frozen=True):
     """The attributes of a candidate that are needed before it is run.
 
     Attributes:
@@ -56,7 +56,7 @@ class Traits(Said, frozen=True):
     features: tuple[str, ...]
 
 
-class Reason(Said, frozen=True):
+class Reason(Message, frozen=True):
     """The reason why a candidate does not support a case; None if it supports the case."""
 
     text: str | None
@@ -84,7 +84,7 @@ class Head(msgspec.Struct, frozen=True):
     is_sent: bool = False
 
 
-class Heads(Said, frozen=True):
+class Heads(Message, frozen=True):
     """The next activations in the order of the call; the arrays of those with `is_sent` follow.
 
     After the last activation, `heads` is empty and the arrays are the inputs of the call in their current state; the array of an
@@ -94,32 +94,32 @@ class Heads(Said, frozen=True):
     heads: tuple[Head, ...]
 
 
-class Reading(Said, frozen=True):
+class Reading(Message, frozen=True):
     """The token ids from a tokenizer, and the start and end of each in the text; None if the tokenizer returns no offsets."""
 
     ids: tuple[int, ...]
     offsets: tuple[tuple[int, int], ...] | None
 
 
-class Brought(Said, frozen=True):
+class Conventions(Message, frozen=True):
     """The conventions of a candidate's own pre-training data; None if it has none."""
 
     conventions: PretrainingConventions | None
 
 
-class Epoch(Said, frozen=True):
+class Epoch(Message, frozen=True):
     """Batches of pre-training examples: the names of the arrays of each batch; the arrays follow."""
 
     batches: tuple[tuple[str, ...], ...]
 
 
-class Found(Said, frozen=True):
+class Found(Message, frozen=True):
     """Plain data; the receiver validates its schema."""
 
     value: Any
 
 
-class Failure(Said, frozen=True):
+class Failure(Message, frozen=True):
     """An error of the project's own classes, sent instead of an answer and raised again in the parent process.
 
     Attributes:
@@ -158,23 +158,23 @@ class Failure(Said, frozen=True):
         return error
 
 
-class Parameter(Said, frozen=True):
+class Parameter(Message, frozen=True):
     """A worker's request for the parameter of that name; the reply is an array."""
 
     name: str
 
 
-class Progress(Said, frozen=True):
+class Progress(Message, frozen=True):
     """A worker's progress, with the arguments of `conformance.progress.report_progress`."""
 
     what: str
     done: float
 
 
-Answered = Done | Traits | Reason | Heads | Reading | Brought | Epoch | Found | Failure
+Answered = Done | Traits | Reason | Heads | Reading | Conventions | Epoch | Found | Failure
 
 
-class Answer(Said, frozen=True):
+class Answer(Message, frozen=True):
     """An answer, and whether the device is still usable."""
 
     value: Answered
@@ -184,7 +184,7 @@ class Answer(Said, frozen=True):
 _DECODER = msgspec.msgpack.Decoder(Answer | Parameter | Progress)
 
 
-def encoded(message: Said) -> bytes:
+def encoded(message: Message) -> bytes:
     """Encode a message; surrogates in a candidate's text are escaped."""
     try:
         return msgspec.msgpack.encode(message)

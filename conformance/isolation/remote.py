@@ -22,17 +22,17 @@ from conformance.errors import CandidateEnded, CandidateError, UsageError
 from conformance.isolation.messages import (
     TOGETHER,
     WIDEST,
-    Brought,
+    Conventions,
     Done,
     Epoch,
     Failure,
     Found,
     Head,
     Heads,
+    Message,
     Question,
     Reading,
     Reason,
-    Said,
     Traits,
 )
 from conformance.isolation.process import Reply, WorkerProcess
@@ -43,7 +43,7 @@ from conformance.model.checkpoint import Checkpoint
 from conformance.model.pretraining import PretrainingCorpus, PretrainingData
 from conformance.model.training import Training
 
-S = TypeVar("S", bound=Said)
+S = TypeVar("S", bound=Message)
 Method = Callable[..., Reply]  # a method of CandidateWork
 
 _OF_THE_PROCESS = (CandidateWork.enter, CandidateWork.leave)  # can be asked whichever runner the worker has prepared
@@ -74,7 +74,7 @@ class RemoteCandidate(Isolated):
         self._load()
 
     def _load(self) -> None:
-        traits, _ = asked(self._worker, Traits, CandidateWork.load, self.name)
+        traits, _ = ask(self._worker, Traits, CandidateWork.load, self.name)
         self.is_instrumented, self.known_failures = traits.is_instrumented, traits.known_failures
         self.batch_invariant, self.features, self._tokenizes = traits.batch_invariant, traits.features, traits.tokenizes
         self._process = self._worker.process
@@ -97,7 +97,7 @@ class RemoteCandidate(Isolated):
     def _tokenizer(self, vocabulary: Sequence[str], *, lower_case: bool, strip_accents: bool | None) -> Callable[[str], Any]:
         def read(text: str) -> tuple[Sequence[int], Sequence[tuple[int, int]] | None]:
             self._require_loaded()
-            reading, _ = asked(self._worker, Reading, CandidateWork.tokenize, tuple(vocabulary), lower_case, strip_accents, text)
+            reading, _ = ask(self._worker, Reading, CandidateWork.tokenize, tuple(vocabulary), lower_case, strip_accents, text)
             return reading.ids, reading.offsets
 
         return read
@@ -106,13 +106,13 @@ class RemoteCandidate(Isolated):
     def pretraining_data(self) -> PretrainingData | None:
         """The pipeline that makes the candidate's pre-training examples; None if it has none."""
         self._require_loaded()
-        conventions = asked(self._worker, Brought, CandidateWork.conventions)[0].conventions
+        conventions = ask(self._worker, Conventions, CandidateWork.conventions)[0].conventions
         return None if conventions is None else PretrainingData(self._epoch, conventions)
 
     def _epoch(self, corpus: PretrainingCorpus, epoch: int) -> Iterator[Mapping[str, Any]]:
         self._require_loaded()
         most = WIDEST * len(fields(Batch)) * most_rows(corpus) * corpus.length
-        found, arrays = asked(self._worker, Epoch, CandidateWork.epoch, corpus, epoch, most=most)
+        found, arrays = ask(self._worker, Epoch, CandidateWork.epoch, corpus, epoch, most=most)
         left = iter(arrays)
         for names in found.batches:
             yield dict(zip(names, islice(left, len(names)), strict=True))
@@ -120,7 +120,7 @@ class RemoteCandidate(Isolated):
     def supports(self, architecture: Architecture, device: str, dtype: str) -> object:
         """Return the reason why a case is not supported, or None."""
         self._require_loaded()
-        return asked(self._worker, Reason, CandidateWork.supports, architecture, device, dtype, self._unobserved)[0].text
+        return ask(self._worker, Reason, CandidateWork.supports, architecture, device, dtype, self._unobserved)[0].text
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> "RemoteRunner":
         """Return a runner; the worker requests those parameters of the checkpoint that the candidate reads."""
@@ -175,7 +175,7 @@ class RemoteRunner(IsolatedRunner):
     def _prepare(self) -> None:
         self._worker.holds = None
         architecture, parameters = self._checkpoint.architecture, tuple(self._checkpoint.weights)
-        asked(self._worker, Done, CandidateWork.prepare, architecture, parameters, *self._place, checkpoint=self._checkpoint)
+        ask(self._worker, Done, CandidateWork.prepare, architecture, parameters, *self._place, checkpoint=self._checkpoint)
         self._worker.holds = self
 
     def _ask(self, kind: type[S], method: Method, *arguments: object, most: float = 0) -> tuple[S, Sequence[Any]]:
@@ -184,7 +184,7 @@ class RemoteRunner(IsolatedRunner):
         if self._worker.holds is not self and method not in _OF_THE_PROCESS:
             assert method not in _OF_A_CALL, "it is gone: another one has been prepared"
             self._prepare()
-        return asked(self._worker, kind, method, *arguments, checkpoint=self._checkpoint, most=most)
+        return ask(self._worker, kind, method, *arguments, checkpoint=self._checkpoint, most=most)
 
     def __call__(self, batch: TorchBatch) -> Iterator[tuple[Any, Any]]:
         """Yield each pair when it arrives; after the last, copy the candidate's changes of its inputs to the batch's tensors."""
@@ -256,7 +256,7 @@ class _RemoteSurroundings(Surroundings):
         self._runner = runner
 
     def module(self) -> ModuleState | None:
-        state: ModuleState | None = self._runner._found(ModuleState | None, CandidateWork.look, "module")
+        state: ModuleState | None = self._runner._found(ModuleState | None, CandidateWork.call_surroundings, "module")
         return state
 
     def tensors(self, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
@@ -267,13 +267,13 @@ class _RemoteSurroundings(Surroundings):
             yield name, value
 
     def save(self, path: Path) -> None:
-        self._runner._found(None, CandidateWork.look, "save", path)
+        self._runner._found(None, CandidateWork.call_surroundings, "save", path)
 
     def load(self, path: Path) -> None:
-        self._runner._found(None, CandidateWork.look, "load", path)
+        self._runner._found(None, CandidateWork.call_surroundings, "load", path)
 
     def settings(self) -> Mapping[str, str]:
-        settings: Mapping[str, str] = self._runner._found(dict[str, str], CandidateWork.look, "settings")
+        settings: Mapping[str, str] = self._runner._found(dict[str, str], CandidateWork.call_surroundings, "settings")
         return settings
 
     def usual(self) -> AbstractContextManager[object]:
@@ -294,7 +294,7 @@ class _RemoteSurroundings(Surroundings):
             self._runner._ask(Done, CandidateWork.leave)
 
 
-def asked(
+def ask(
     worker: WorkerProcess, kind: type[S], method: Method, *arguments: object, checkpoint: Checkpoint | None = None, most: float = 0
 ) -> tuple[S, Sequence[Any]]:
     """Return a worker's answer, of the type `kind`, and its arrays.

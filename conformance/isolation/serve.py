@@ -27,7 +27,7 @@ from conformance.isolation.messages import (
     SMALL,
     TOGETHER,
     WIDEST,
-    Brought,
+    Conventions,
     Done,
     Epoch,
     Failure,
@@ -195,16 +195,16 @@ class CandidateWork:
         return call_candidate(lambda: self._reading((vocabulary, lower_case, strip_accents), text)), ()
 
     def conventions(self) -> Reply:
-        """Return the conventions of the candidate's own pre-training data as `Brought`."""
+        """Return the conventions of the candidate's own pre-training data as `Conventions`."""
         brings = self._trait("pretraining_data") is not None
-        return Brought(require_data(self._candidate).conventions if brings else None), ()
+        return Conventions(require_data(self._candidate).conventions if brings else None), ()
 
     def epoch(self, corpus: PretrainingCorpus, epoch: int) -> Reply:
         """Return the pre-training examples of an epoch of a corpus as an `Epoch`."""
         batches = [batch.arrays() for batch in epoch_of(require_data(self._candidate), corpus, epoch)]
         return Epoch(tuple(map(tuple, batches))), [array for batch in batches for array in batch.values()]
 
-    def look(self, method: str, *arguments: object) -> Reply:
+    def call_surroundings(self, method: str, *arguments: object) -> Reply:
         """Call a method of the runner's `checks.search.surroundings.Surroundings`; return its result as `Found`."""
         return Found(msgspec.to_builtins(getattr(self._prepared.surroundings, method)(*arguments))), ()
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from conformance.judge.cores import cores, on_all_cores
 from conformance.judge.segment import Segment
-from conformance.judge.thresholds import projection_threshold, share
+from conformance.judge.thresholds import projection_threshold, sidak_share
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle import Network
@@ -91,7 +91,7 @@ class RoundedCosines:
         halves them (Higham 2002, section 3.1).
         """
         count, width = embeddings.shape
-        alpha = share(SYSTEMS * count**2)
+        alpha = sidak_share(SYSTEMS * count**2)
         deviation, turn = np.sqrt(self.variance), self._largest_turn(alpha)
         allowed = projection_threshold(alpha) * (deviation + deviation.T) + (turn[:, None] + turn) ** 2 / 2.0
         return Cosines(cosines(embeddings), cosines(self.embeddings), allowed + 2 * 2 * width * FORMATS["float64"].unit_roundoff)

@@ -18,7 +18,7 @@ from conformance.judge.filters import expected
 from conformance.judge.noise import of_segment
 from conformance.judge.segment import Segment
 from conformance.judge.selection import judged_elements
-from conformance.judge.thresholds import SEPARABLE_Z, max_threshold, share
+from conformance.judge.thresholds import SEPARABLE_Z, max_threshold, sidak_share
 from conformance.model.activations import parameter_shapes
 from conformance.model.checkpoint import rounded_weights
 from conformance.model.dropout import dropouts, rate_of
@@ -63,8 +63,8 @@ def power(golden: Golden, dtype: str) -> list[Power]:
     """
     found: dict[str, dict[str, float]] = defaultdict(dict)
     for label, network in _passes(golden, dtype):
-        for fault, place, z in _expected(network, dtype):
-            found[fault][place + label] = z
+        for fault, activation, z in _expected(network, dtype):
+            found[fault][activation + label] = z
     return [_cell(golden.name, dtype, fault.name, found[fault.name]) for fault in CATALOGUE if found[fault.name]]
 
 
@@ -117,7 +117,7 @@ def _expected(network: Network, dtype: str) -> Iterator[tuple[str, str, float]]:
         if network.table[name].kind in GIVEN or (network.source is not None and not network.kept and not is_gradient(name)):
             continue
         judged = judged_elements(row, network.batch, segment.value.shape)
-        largest = max_threshold(int(judged.sum()), share(len(network.table)))
+        largest = max_threshold(int(judged.sum()), sidak_share(len(network.table)))
         noise = None if row.exact else of_segment(segment, hypothesis, judged)
         for direction in _all_directions(segment, hypothesis.arithmetic.storage):
             if network.kept and direction.fault.name not in _OF_TRAINING:

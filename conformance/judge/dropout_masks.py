@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 
 from conformance.judge.selection import Mask
-from conformance.judge.thresholds import BinomialCount, share
+from conformance.judge.thresholds import BinomialCount, sidak_share
 from conformance.model.activation import Activation
 from conformance.model.architecture import Architecture
 from conformance.model.dropout import rate_of, setting_of
@@ -78,7 +78,7 @@ def wrong_draws(calls: Sequence[Mapping[str, Draw]], total: float) -> list[dict[
     rates = [{name: _rate(draw) for name, draw in call.items()} for call in calls]
     within = [list(_within(call)) for call in calls]
     between = [list(_between(before, after)) for before, after in pairwise(calls)]
-    alpha = share(sum(len(counts) for counts in (*rates, *within, *between)), total)
+    alpha = sidak_share(sum(len(counts) for counts in (*rates, *within, *between)), total)
     found: list[dict[str, str]] = []
     for i, counts in enumerate(rates):
         agreements = [count for count in (*within[i], *(between[i - 1] if i else ())) if not count.is_chance(alpha)]

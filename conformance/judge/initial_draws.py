@@ -21,7 +21,7 @@ from scipy.special import chdtr, chdtrc, ndtr, ndtri
 
 from conformance.judge.initial_distributions import Distribution, Mistakes, legal, usual_draws, usual_mistakes
 from conformance.judge.selection import Mask
-from conformance.judge.thresholds import BinomialCount, share
+from conformance.judge.thresholds import BinomialCount, sidak_share
 from conformance.model.architecture import Architecture
 from conformance.model.initialization import WORDS, constant_of
 from conformance.numerics.formats import Array, Format
@@ -43,7 +43,7 @@ def wrong_initially(found: Mapping[str, Array], a: Architecture, storage: Format
     """
     drawn = {name: _without_padding(name, x) for name, x in found.items() if constant_of(name) is None}
     pairs = [(one, other) for one, other in combinations(drawn, 2) if drawn[one].shape == drawn[other].shape]
-    alpha = share(_TESTS * len(drawn) + len(pairs), total)
+    alpha = sidak_share(_TESTS * len(drawn) + len(pairs), total)
     wrong = {}
     for name, x in found.items():
         right = constant_of(name)

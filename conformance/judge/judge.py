@@ -25,7 +25,7 @@ from conformance.judge.reference import accumulated_sigma
 from conformance.judge.residual_description import anatomy, sentences
 from conformance.judge.screen import screened_locally
 from conformance.judge.selection import independent_rows, judged_elements, zeroed
-from conformance.judge.thresholds import rms_threshold, share
+from conformance.judge.thresholds import rms_threshold, sidak_share
 from conformance.judge.validate import accepted_array, known
 from conformance.model.activation import Activation
 from conformance.model.activations import outputs
@@ -80,7 +80,7 @@ class Judge:
         """Share the run's false-alarm probability among all activations, and start the accumulation of sigma."""
         self._network, self._dtype, self._device = network, dtype, "cpu" if recorded else device
         self._hypotheses = hypotheses(dtype, device, functions)
-        self._alpha = share(tests_of(network) * runs)
+        self._alpha = sidak_share(tests_of(network) * runs)
         self._wrong = wrong(self._alpha)
         self._hidden = hidden
         self._known: set[str] = set()
@@ -93,7 +93,7 @@ class Judge:
         self._waiting: set[str] = set()
         self._seen: set[str] = set()
         self._not_finite: dict[str, str] = {}
-        self._lost_to: dict[str, str] = {}
+        self._not_finite_cause: dict[str, str] = {}
         self._judged_up_to = -1
         self._dissected = 0
         self._failed = False
@@ -165,12 +165,12 @@ class Judge:
         for name in list(self.order)[self._judged_up_to + 1 : last + 1]:
             with products_on_one_thread():
                 sigma = self._sigma_at(name) if self._depth == "full" else None
-                lost = self._lost(name)
-                judged = self._verdict(name, sigma) if name in self._waiting and not lost else None
+                unjudged = self._not_finite_verdict(name)
+                judged = self._verdict(name, sigma) if name in self._waiting and not unjudged else None
             if judged:
                 yield judged
-            elif lost:
-                yield lost, ()
+            elif unjudged:
+                yield unjudged, ()
             elif name not in self._seen and not self._network.table[name].is_internal:
                 yield Verdict(name, self._network.table[name].kind, "not_observed"), ()
         before, self._judged_up_to = self._judged_up_to, last
@@ -181,13 +181,13 @@ class Judge:
                     del self._values[name]
         self._waiting = {n for n in self._waiting if self.order[n] > last}
 
-    def _lost(self, name: str) -> Verdict | None:
+    def _not_finite_verdict(self, name: str) -> Verdict | None:
         """Return the verdict on an activation that is not finite, or has a parent that is not; None for any other activation."""
         row = self._network.table[name]
-        cause = next((self._lost_to[p] for p in row.parents if p in self._lost_to), None)
+        cause = next((self._not_finite_cause[p] for p in row.parents if p in self._not_finite_cause), None)
         if cause is None and name not in self._not_finite:
             return None
-        self._lost_to[name] = cause or name
+        self._not_finite_cause[name] = cause or name
         self._values.pop(name, None)
         if cause is None:
             return Verdict(name, row.kind, "fail", "origin", reason=self._not_finite[name])
@@ -214,37 +214,37 @@ class Judge:
         reason = _masked_entries(observation, storage.smallest_normal) or _padding(observation, storage.smallest_normal)
         reason = reason or self._wrong.get(name, "")
         broken = bool(reason)
-        locals_: tuple[Local, ...]
+        judgements: tuple[Local, ...]
         if all(step.exact for step in observation.steps):
-            locals_ = (exactly(observation, self._hypotheses[0], self._alpha, self._depth),)
+            judgements = (exactly(observation, self._hypotheses[0], self._alpha, self._depth),)
             overall = None if sigma is None else GlobalError.of(observation.whole, sigma)
             reason = reason or _exact_reason(observation.whole, storage)
         elif self._depth == "full":
-            locals_, overall = locally(observation, self._hypotheses, self._alpha, self._hidden, self._known)
+            judgements, overall = locally(observation, self._hypotheses, self._alpha, self._hidden, self._known)
         else:
-            locals_, overall = screened_locally(observation, self._hypotheses, self._alpha), None
+            judgements, overall = screened_locally(observation, self._hypotheses, self._alpha), None
         if overall:
             self._global_errors[name] = overall.error
-        passes = any(local.passes for local in locals_) and not broken
+        passes = any(local.passes for local in judgements) and not broken
         if not passes:
             self._failed = True
-            self._known |= {f.name for local in locals_ for e in local.explanations for f in e.faults}
+            self._known |= {f.name for local in judgements for e in local.explanations for f in e.faults}
         role = (self._role(observation) if self._failed and overall else None) if passes else "origin"
         summary = overall.summary if overall else None
-        verdict = Verdict(name, kind, "pass" if passes else "fail", role, locals_[0], summary, reason)
-        return (verdict if passes else replace(verdict, anatomy=self._anatomy(observation, locals_))), locals_
+        verdict = Verdict(name, kind, "pass" if passes else "fail", role, judgements[0], summary, reason)
+        return (verdict if passes else replace(verdict, anatomy=self._anatomy(observation, judgements))), judgements
 
-    def _anatomy(self, observation: Observation, locals_: Sequence[Local]) -> tuple[str, ...]:
+    def _anatomy(self, observation: Observation, judgements: Sequence[Local]) -> tuple[str, ...]:
         """Return sentences that describe a residual without explanation.
 
         Only the first `ANATOMIES` are described, since one mistake may break all later activations.
         """
         if self._depth == "screen":
             return (SCREENED,)
-        if self._dissected == ANATOMIES or any(local.named for local in locals_):
+        if self._dissected == ANATOMIES or any(local.named for local in judgements):
             return ()
         self._dissected += 1
-        hypothesis, limits = self._hypotheses[0], (locals_[0].rms_threshold, locals_[0].max_threshold)
+        hypothesis, limits = self._hypotheses[0], (judgements[0].rms_threshold, judgements[0].max_threshold)
         block, segment = observation.whole, observation.whole.segment
         sigma = np.sqrt(segment.propagate(segment.leaf_variance(hypothesis), hypothesis))
         found = anatomy(segment.steps[segment.name], block.actual, sigma, segment.bound(hypothesis), block.judged, limits)

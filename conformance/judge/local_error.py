@@ -43,14 +43,14 @@ def locally(
     widest = Limits.of(1, observation.count, STATISTICS + len(directions), alpha)
     gross = GrossEffects(observation, directions, widest.max)
     found, overall = swept(observation, gross, captured)
-    locals_ = tuple(_local(observation, h, directions, one, alpha) for h, one in zip(captured, found, strict=True))
-    if not all(local.passes for local in locals_):
+    judgements = tuple(_local(observation, h, directions, one, alpha) for h, one in zip(captured, found, strict=True))
+    if not all(local.passes for local in judgements):
         whole = len(observation.rows) == 1  # then what was swept is what `explained` filters
         effects = {h: one.effects for h, one in zip(captured, found, strict=True)} if whole else {}
-        locals_ = explained(observation, hypotheses, alpha, gross, hidden, known, effects)
-    if hidden is not None and observation.hides_layers and any(local.passes for local in locals_):
-        locals_ = hidden.filtered(observation, locals_)
-    return locals_, overall
+        judgements = explained(observation, hypotheses, alpha, gross, hidden, known, effects)
+    if hidden is not None and observation.hides_layers and any(local.passes for local in judgements):
+        judgements = hidden.filtered(observation, judgements)
+    return judgements, overall
 
 
 def _local(observation: Observation, hypothesis: Hypothesis, directions: Sequence[Direction], found: Swept, alpha: float) -> Local:

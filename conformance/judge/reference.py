@@ -37,7 +37,7 @@ def reference(
 
 
 @dataclass(frozen=True)
-class _Lane:
+class _Rows:
     """Some rows of the batch, with the true value of each activation and the errors of its replicas."""
 
     network: Network
@@ -65,15 +65,15 @@ def accumulated_sigma(network: Network, arithmetic: Arithmetic) -> Iterator[tupl
     rows = _enough_rows(network)
     tokens = int(sum(network.batch.mask[some].sum() for some in rows))
     replicas = math.ceil(DEGREES / max(tokens, 1))
-    lanes = [_Lane(network.cut(some), replicas, np.random.default_rng(some.start)) for some in rows]
+    parts = [_Rows(network.cut(some), replicas, np.random.default_rng(some.start)) for some in rows]
     last_use = {parent: name for name, row in network.table.items() for parent in row.parents}
     for name, row in network.table.items():
-        taken = on_all_cores(partial(_Lane.taken, name=name, arithmetic=arithmetic), lanes)
+        taken = on_all_cores(partial(_Rows.taken, name=name, arithmetic=arithmetic), parts)
         yield name, _pooled(taken, row.axes)
         for parent in row.parents:
             if last_use[parent] == name:
-                for lane in lanes:
-                    lane.held.pop(parent, None)
+                for part in parts:
+                    part.held.pop(parent, None)
 
 
 def _enough_rows(network: Network) -> list[slice]:

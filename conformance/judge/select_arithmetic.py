@@ -54,10 +54,10 @@ def select_arithmetic(judged: Iterable[tuple[Verdict, tuple[Local, ...]]]) -> li
     judged = list(judged)
     total: defaultdict[tuple[str, str], defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     named: Counter[tuple[str, str, str]] = Counter()
-    for verdict, locals_ in judged:
-        for arithmetic, cost in _costs(locals_).items():
+    for verdict, judgements in judged:
+        for arithmetic, cost in _costs(judgements).items():
             total[_group(verdict)][arithmetic] += cost
-        named.update({(*_group(verdict), local.arithmetic) for local in locals_ if local.named})
+        named.update({(*_group(verdict), local.arithmetic) for local in judgements if local.named})
     chosen = {
         group: min(costs, key=lambda a, g=group, c=costs: (c[a], -named[(*g, a)], a == WIDEST))  # type: ignore[misc]
         for group, costs in total.items()
@@ -77,12 +77,12 @@ def _group(verdict: Verdict) -> tuple[str, str]:
     return verdict.kind, f"{part}.{rest[0]}" if part == "cls" else part
 
 
-def _costs(locals_: tuple[Local, ...]) -> dict[str, float]:
+def _costs(judgements: tuple[Local, ...]) -> dict[str, float]:
     """Return the cost of each arithmetic, tightest first; an exact step contributes no costs."""
-    by_hand = next((local for local in locals_ if local.arithmetic == BY_OPERATIONS and local.passes), None)
+    by_hand = next((local for local in judgements if local.arithmetic == BY_OPERATIONS and local.passes), None)
     if by_hand:
         return {WIDEST: by_hand.evidence_threshold}
-    considered = [local for local in locals_ if local.arithmetic not in ("exact", BY_OPERATIONS)]
+    considered = [local for local in judgements if local.arithmetic not in ("exact", BY_OPERATIONS)]
     least = min((local.nll for local in considered if local.passes), default=0.0)
     costs: dict[str, float] = {}
     for local in considered:
@@ -91,21 +91,21 @@ def _costs(locals_: tuple[Local, ...]) -> dict[str, float]:
     return costs
 
 
-def _best(locals_: tuple[Local, ...], arithmetic: str) -> Local:
+def _best(judgements: tuple[Local, ...], arithmetic: str) -> Local:
     """Return the judgement under `arithmetic`, or the one in which a mistake explains the step better.
 
     Of the judgements with parents as captured and with parents unrounded, the first that passes is used, else the first that names
     a fault.
     """
-    fitting = [local for local in locals_ if local.arithmetic == arithmetic] or list(locals_)
+    fitting = [local for local in judgements if local.arithmetic == arithmetic] or list(judgements)
     best = min(fitting, key=lambda local: (not local.passes, not local.named))
     if best.hides_steps and best.fails_by_filters_alone:
-        best = min((best, *(local for local in locals_ if local.passes)), key=lambda local: local.nll + local.row_nll)
+        best = min((best, *(local for local in judgements if local.passes)), key=lambda local: local.nll + local.row_nll)
     if not best.passes:
         return best
-    mistaken = [local for local in locals_ if local.named]
-    likeliest = min(mistaken, key=lambda local: _nll(local, len(locals_)), default=best)
-    return likeliest if _nll(likeliest, len(locals_)) < best.nll else best
+    mistaken = [local for local in judgements if local.named]
+    likeliest = min(mistaken, key=lambda local: _nll(local, len(judgements)), default=best)
+    return likeliest if _nll(likeliest, len(judgements)) < best.nll else best
 
 
 def _nll(local: Local, hypotheses: int) -> float:

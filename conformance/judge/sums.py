@@ -22,14 +22,14 @@ class ErrorSums:
         squares: Σ e², with e in sigma.
         largest: the largest |e|.
         max_abs: the largest absolute difference.
-        place: index of the largest absolute difference.
+        index: index of the largest absolute difference.
     """
 
     count: int
     squares: float
     largest: float
     max_abs: float
-    place: tuple[int, ...]
+    index: tuple[int, ...]
 
     @classmethod
     def of(cls, scaled: Array, count: int, difference: Captured, first: int = 0) -> "ErrorSums":
@@ -41,10 +41,10 @@ class ErrorSums:
             difference: unscaled differences, 0 at elements that are not judged.
             first: batch row at which the block starts.
         """
-        index, flat = _index_of_largest(difference), scaled.ravel()
-        place = (index[0] + first, *index[1:]) if index else ()
+        at, flat = _index_of_largest(difference), scaled.ravel()
+        index = (at[0] + first, *at[1:]) if at else ()
         largest = float(max(flat.max(initial=0.0), -flat.min(initial=0.0)))
-        return cls(count, float(np.dot(flat, flat)), largest, abs(float(difference[index])), place)
+        return cls(count, float(np.dot(flat, flat)), largest, abs(float(difference[at])), index)
 
     def __add__(self, other: "ErrorSums") -> "ErrorSums":
         """Return the sums over the elements of both operands."""
@@ -55,7 +55,7 @@ class ErrorSums:
     @property
     def exact(self) -> Error:
         """The error for an activation without sigma: the largest absolute difference and its index."""
-        return Error(None, None, self.max_abs, self.place)
+        return Error(None, None, self.max_abs, self.index)
 
     @property
     def rms(self) -> float:
@@ -65,7 +65,7 @@ class ErrorSums:
     @property
     def error(self) -> Error:
         """The error as RMS, maximum, largest absolute difference and its index."""
-        return Error(self.rms, self.largest, self.max_abs, self.place)
+        return Error(self.rms, self.largest, self.max_abs, self.index)
 
     def within(self, limits: Limits) -> bool:
         """Return whether RMS and maximum are within the limits."""

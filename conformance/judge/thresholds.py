@@ -40,13 +40,16 @@ class Limits:
             tests: number of statistics.
             total: their total false-alarm probability.
         """
-        alpha = share(tests, total)
+        alpha = sidak_share(tests, total)
         return cls(rms_threshold(rows, alpha), max_threshold(count, alpha), projection_threshold(alpha))
 
 
-def share(tests: int, total: float = FALSE_ALARM) -> float:
+def sidak_share(tests: int, total: float = FALSE_ALARM) -> float:
     """Return the Šidák share α = 1 − (1 − total)^(1/tests) of each of `tests` tests (Šidák 1967)."""
     return -math.expm1(math.log1p(-total) / max(tests, 1))
+
+
+share = sidak_share  # the former name
 
 
 def rms_threshold(rows: int, alpha: float) -> float:

@@ -17,7 +17,7 @@ from conformance.goldens.manifest import located
 from conformance.goldens.recipe import keeps_gradient
 from conformance.goldens.recipes import RECIPES
 from conformance.judge.segment import Segment
-from conformance.judge.thresholds import max_threshold, share
+from conformance.judge.thresholds import max_threshold, sidak_share
 from conformance.model.digest import content_digest
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import Array
@@ -112,7 +112,7 @@ def _regenerate(said: str, network: Network, stored: Mapping[str, Array], kept: 
     """
     if kept != set(stored):
         raise FixtureError(f"{said.format('what is stored')} is not what is kept of the table")
-    alpha, before = share(len(stored)), dict[str, Array]()
+    alpha, before = sidak_share(len(stored)), dict[str, Array]()
     for name in (n for n in network.table if n in stored):
         if _differs(Segment(network, name, before), stored[name], alpha):
             raise FixtureError(f"{said.format(name)} regenerates differently")

@@ -124,14 +124,14 @@ def calls(module: nn.Module) -> Iterator[Call]:
     for fields in signature.readings():
         taken = [p for p in signature.parameters if p.name in fields or p.default is p.empty]
         unknown = [p.name for p in taken if p.name not in fields]
-        said = tuple(f"argument {name} of forward: not known what it is, given None" for name in unknown)
+        notes = tuple(f"argument {name} of forward: not known what it is, given None" for name in unknown)
         own = {p.name: kind for p in taken if (kind := _own_class(p)) and _takes_one(kind)}
         choices = [_expressions(p.name, fields.get(p.name, ""), own.get(p.name)) for p in taken]
         objects = {kind.__name__: kind for kind in own.values()}
         if [fields.get(p.name) for p in taken] == ["input_ids"]:
             choices = [[*choices[0], _ALL]]
         for chosen in product(*choices):
-            yield Call(", ".join(_written(signature.parameters, taken, chosen)), said, objects)
+            yield Call(", ".join(_written(signature.parameters, taken, chosen)), notes, objects)
 
 
 def wrapper(module: nn.Module) -> str:

@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from conformance.judge.thresholds import max_threshold, share
+from conformance.judge.thresholds import max_threshold, sidak_share
 from conformance.mapping.forward_pass import Operations
 from conformance.mapping.name_scores import score
 from conformance.mapping.tensors import Source, Tensors
@@ -123,7 +123,7 @@ class Identification:
     @cached_property
     def alpha(self) -> float:
         """The false-alarm probability per activation."""
-        return share(len(self._rows))
+        return sidak_share(len(self._rows))
 
     def run(self) -> Known:
         """Return the state with every identified parameter and every activation."""

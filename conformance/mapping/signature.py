@@ -76,8 +76,8 @@ def builder_of(factory: Any, name: str) -> Builder:
         UsageError: an argument without a default has no known name of a size.
     """
     if isinstance(factory, nn.Module):
-        said = "an instance has the sizes that it was built with: it can be run on a checkpoint of these alone"
-        return Builder(f"deepcopy({name})", {name: factory, "deepcopy": deepcopy}, (said,))
+        note = "an instance has the sizes that it was built with: it can be run on a checkpoint of these alone"
+        return Builder(f"deepcopy({name})", {name: factory, "deepcopy": deepcopy}, (note,))
     arguments, unknown = _arguments(factory)
     config = [p for p in unknown if p.lower() in _CONFIGS]
     if config:
@@ -107,8 +107,8 @@ def _configured(factory: Any, name: str, parameter: str) -> Builder:
     """
     config = _annotated(factory, parameter) or _only_config(factory)
     if config is None:
-        said = f"{parameter} is given the architecture itself, whose sizes have the names of Hugging Face's config"
-        return Builder(f"{name}(a)", {name: factory}, (said,))
+        note = f"{parameter} is given the architecture itself, whose sizes have the names of Hugging Face's config"
+        return Builder(f"{name}(a)", {name: factory}, (note,))
     arguments, unknown = _arguments(config)
     if unknown:
         raise UsageError(f"{name}: what is the argument {', '.join(unknown)} of {config.__name__}? It has no default")

@@ -71,9 +71,11 @@ def _labels(stored: Mapping[str, Stored], config: Mapping[str, Any], heads: Sequ
     if "classifier.weight" not in stored or "multiple_choice" in heads:
         return 2
     rows = stored["classifier.weight"].shape[0]
-    said = config.get("num_labels") or len(config.get("id2label") or ()) or rows
-    if said != rows:
-        raise CheckpointError(f"config.json has {said!r:.40} labels (num_labels, id2label), and classifier.weight has {rows} rows")
+    labels = config.get("num_labels") or len(config.get("id2label") or ()) or rows
+    if labels != rows:
+        raise CheckpointError(
+            f"config.json has {labels!r:.40} labels (num_labels, id2label), and classifier.weight has {rows} rows"
+        )
     return rows
 
 

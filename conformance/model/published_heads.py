@@ -47,10 +47,10 @@ def _classifier(stored: Collection[str], architectures: Any) -> str:
     Raises:
         CheckpointError: the head cannot be determined.
     """
-    said = [head for name in architectures or () for end, head in _CLASSIFIERS.items() if str(name).endswith(end)]
-    if len(said) == 1:
-        return said[0]
-    if not said and "bert.pooler.dense.weight" not in stored:
+    named = [head for name in architectures or () for end, head in _CLASSIFIERS.items() if str(name).endswith(end)]
+    if len(named) == 1:
+        return named[0]
+    if not named and "bert.pooler.dense.weight" not in stored:
         return "token_classification"
     choices = " or ".join(f'["Bert{name}"]' for name in _CLASSIFIERS)
     raise CheckpointError(

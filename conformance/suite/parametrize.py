@@ -19,7 +19,7 @@ from conformance.checks.attached_examples import examples_of
 from conformance.checks.catalogue import CHECKS, named
 from conformance.checks.check import Check
 from conformance.checks.known_failures import KnownFailure, matched, read
-from conformance.checks.run_check import run
+from conformance.checks.run_check import run_check
 from conformance.errors import UsageError
 from conformance.goldens.manifest import SMALL, located, manifest
 from conformance.names import listed
@@ -66,7 +66,7 @@ class BoundCheck:
         from conformance.checks.apply_known_failures import apply_known_failures
 
         case, examples = self.case, examples_of(self.asking, self.check.name)
-        result = run(self.check, self.implementation, case.golden, case.device, case.dtype, self.runs, plan(), examples)
+        result = run_check(self.check, self.implementation, case.golden, case.device, case.dtype, self.runs, plan(), examples)
         result = apply_known_failures(result, self.implementation, self.known)
         record(result, self.asking)
         if result.outcome == "skip":

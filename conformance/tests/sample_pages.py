@@ -9,7 +9,7 @@ import msgspec
 from conformance import Golden, check, load_golden
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.recording import header_of
-from conformance.checks.run_check import run
+from conformance.checks.run_check import run_check
 from conformance.checks.search.plan import Plan
 from conformance.checks.trace import record, true_trace
 from conformance.report.changes.between import changes
@@ -44,7 +44,7 @@ def sample() -> Results:
     found = {
         "two-mistakes": check(Planted(epsilon(0), tanh_gelu(1))),
         HOSTILE: check(Raises()),
-        "attends-to-padding": run(
+        "attends-to-padding": run_check(
             CHECKS["padding-length"], BROKEN["padding-length"], "tiny", "cpu", "float32", plan=Plan(examples=5)
         ),
         "correct": check(HuggingFace("eager")),

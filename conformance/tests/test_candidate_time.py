@@ -10,7 +10,7 @@ from msgspec.structs import replace as replace_record
 
 from conformance import check, read_results
 from conformance.checks.catalogue import CHECKS
-from conformance.checks.run_check import run
+from conformance.checks.run_check import run_check
 from conformance.checks.search.plan import Plan
 from conformance.cli import main
 from conformance.judge.select_arithmetic import select_arithmetic
@@ -50,7 +50,7 @@ def test_the_time_of_a_slow_candidate_is_counted_as_its_own_and_that_of_a_slow_j
 
 @pytest.mark.parametrize("asked", ["padding-length", "inputs-untouched", "stages"])
 def test_every_kind_of_check_counts_the_candidates_seconds(asked: str) -> None:
-    result = run(CHECKS[asked], slow, "tiny", "cpu", "float32", plan=Plan(1))
+    result = run_check(CHECKS[asked], slow, "tiny", "cpu", "float32", plan=Plan(1))
     assert result.outcome == "pass", result.reason
     assert WAIT <= result.candidate_seconds <= result.seconds
 

@@ -13,7 +13,7 @@ from conformance import check
 from conformance.checks.apply_known_failures import declared, expected
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.known_failures import KnownFailure
-from conformance.checks.run_check import run
+from conformance.checks.run_check import run_check
 from conformance.checks.search.plan import USUAL
 from conformance.results.result import Result
 from implementations import demystified_as_written as written
@@ -118,7 +118,7 @@ def test_a_further_mistake_is_a_failure_at_its_place() -> None:
 
 def test_another_length_fails_and_its_table_is_not_a_registered_tensor() -> None:
     def outcome(name: str) -> tuple[str, str]:
-        result = run(CHECKS[name], demystified_as_written, "sinusoidal", "cpu", "float32")
+        result = run_check(CHECKS[name], demystified_as_written, "sinusoidal", "cpu", "float32")
         return result.outcome, result.reason
 
     failed, why = outcome("called-again")
@@ -146,7 +146,7 @@ DATA = {
 
 @pytest.mark.parametrize("name", DATA)
 def test_each_mistake_in_its_data_is_found_and_no_other(name: str) -> None:
-    reasons = run(CHECKS[name], demystified_as_written, "sinusoidal", "cpu", "float32").reason.split("; ")
+    reasons = run_check(CHECKS[name], demystified_as_written, "sinusoidal", "cpu", "float32").reason.split("; ")
     found = [reason for reason in reasons if not reason.startswith("the first is row")]
     assert len(found) == len(DATA[name])
     assert all(words in reason for words, reason in zip(DATA[name], found, strict=True))
@@ -158,7 +158,7 @@ def test_each_mistake_in_its_data_is_found_and_no_other(name: str) -> None:
     ["moments", "initialization", "data-labels", *DATA, *(name for name, check in CHECKS.items() if check.searches)],
 )
 def test_each_declared_failure_of_a_check_occurs(name: str) -> None:
-    result = run(CHECKS[name], demystified_as_written, "sinusoidal", "cpu", "float32")
+    result = run_check(CHECKS[name], demystified_as_written, "sinusoidal", "cpu", "float32")
     outcome = expected(result, declared(demystified_as_written)).outcome
     assert outcome == "pass" if name == "data-labels" else outcome in ("xfail", "skip")
 
@@ -166,7 +166,7 @@ def test_each_declared_failure_of_a_check_occurs(name: str) -> None:
 @pytest.mark.parametrize("name", ["optimizer-step", "schedule", "loss-curve"])
 def test_its_trainer_fails_as_declared(name: str) -> None:
     screen = replace(USUAL, depth="screen")
-    result = run(CHECKS[name], demystified_as_written, "sinusoidal", "cpu", "float32", plan=screen)
+    result = run_check(CHECKS[name], demystified_as_written, "sinusoidal", "cpu", "float32", plan=screen)
     assert expected(result, declared(demystified_as_written)).outcome == "xfail"
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from conformance import Archive, Batch, Checkpoint, Result, check, golden_of, load_golden
 from conformance.checks.catalogue import CHECKS
-from conformance.checks.run_check import run
+from conformance.checks.run_check import run_check
 from conformance.cli import main
 from conformance.errors import UsageError
 from conformance.report.findings import findings
@@ -77,14 +77,14 @@ def test_the_export_conforms(implementation: Any, golden: str, dtype: str) -> No
 )
 @pytest.mark.parametrize(("implementation", "golden"), CASES, ids=lambda p: getattr(p, "name", p))
 def test_the_export_works_at_other_lengths_and_batch_sizes(implementation: Any, golden: str, name: str) -> None:
-    result = run(CHECKS[name], implementation, golden, "cpu", "float32")
+    result = run_check(CHECKS[name], implementation, golden, "cpu", "float32")
     assert result.outcome == "pass", result.reason
 
 
 @needs_onnx
 @pytest.mark.parametrize("name", ["values", "outputs", "called-again"])
 def test_the_onnx_export_conforms(name: str) -> None:
-    result = run(CHECKS[name], exports.hf_onnx, "tiny", "cpu", "float32")
+    result = run_check(CHECKS[name], exports.hf_onnx, "tiny", "cpu", "float32")
     assert result.outcome == "pass", result.reason
 
 
@@ -330,7 +330,7 @@ def test_each_export_mistake_is_named(trap: str, tmp_path: Path) -> None:
 def test_a_constant_size_in_an_export_is_reported(trap: Any, checked: str, words: str, tmp_path: Path) -> None:
     archive = Archive(trap(tmp_path))
     assert check(archive, export_mistakes.GOLDEN).conforms  # The size with which it was exported is correct.
-    result = run(CHECKS[checked], archive, export_mistakes.GOLDEN, "cpu", "float32")
+    result = run_check(CHECKS[checked], archive, export_mistakes.GOLDEN, "cpu", "float32")
     assert result.outcome in ("fail", "crash")
     assert words in result.reason
 

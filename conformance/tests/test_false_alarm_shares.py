@@ -13,7 +13,7 @@ from conformance.checks.moments import watched
 from conformance.checks.published import check_published
 from conformance.errors import CandidateError
 from conformance.goldens.custom_golden import golden_of
-from conformance.judge.thresholds import FALSE_ALARM, max_threshold, share
+from conformance.judge.thresholds import FALSE_ALARM, max_threshold, sidak_share
 from conformance.oracle import Network
 from conformance.results.case import Case
 from conformance.tests.planted_mistakes import MadeOf
@@ -52,14 +52,14 @@ def _smallest_caught(calls: int) -> float:
 def test_moments_divide_the_false_alarm_probability_among_calls_and_norms() -> None:
     norms, tests = 5, 2 * int(BATCH.mask.sum())
     alone, among_many = (_smallest_caught(calls) for calls in (1, RUNS))
-    expected = max_threshold(tests, share(RUNS * norms)) / max_threshold(tests, share(norms))
+    expected = max_threshold(tests, sidak_share(RUNS * norms)) / max_threshold(tests, sidak_share(norms))
     assert among_many / alone == pytest.approx(expected, rel=0.05)
 
 
 def test_the_check_of_moments_counts_as_one_of_the_runs_calls_for_every_batch() -> None:
     golden = golden_of("two", TINY.checkpoint, {"a": BATCH, "b": BATCH})
-    look = moments.view(CheckRequest(Case("any", "two"), object(), golden, runs=7)).looking
-    assert look.keywords == {"calls": 14}
+    view = moments.view(CheckRequest(Case("any", "two"), object(), golden, runs=7)).view_of
+    assert view.keywords == {"calls": 14}
 
 
 def test_published_values_divide_the_false_alarm_probability_among_runs() -> None:
@@ -72,5 +72,5 @@ def test_published_values_divide_the_false_alarm_probability_among_runs() -> Non
         assert f"{LAST}{list(first)}" in reason
         return float(reason.partition("± ")[2].partition(" ")[0])
 
-    assert room(RUNS) / room(1) == pytest.approx(max_threshold(1, share(RUNS)) / max_threshold(1, FALSE_ALARM), rel=0.1)
+    assert room(RUNS) / room(1) == pytest.approx(max_threshold(1, sidak_share(RUNS)) / max_threshold(1, FALSE_ALARM), rel=0.1)
     assert room(RUNS) / room(1) > sqrt(1.5)

@@ -9,7 +9,7 @@ import pytest
 
 from conformance import Architecture, TorchImplementation, check, load_golden
 from conformance.checks.catalogue import CHECKS
-from conformance.checks.run_check import run
+from conformance.checks.run_check import run_check
 from conformance.diagnosis import diagnose
 from conformance.errors import UnsupportedArchitectureError
 from conformance.faults import BY_NAME, FaultContext
@@ -248,12 +248,12 @@ def test_a_hard_coded_number_is_named_from_the_outputs_alone(golden: str, number
 
 @pytest.mark.parametrize("law", ["generated-batches", "padding-length", "length-refused"])
 def test_the_laws_use_the_number_of_positions_that_an_offset_leaves(law: str) -> None:
-    result = run(CHECKS[law], making_bert, "position-offset", "cpu", "float32")
+    result = run_check(CHECKS[law], making_bert, "position-offset", "cpu", "float32")
     assert result.outcome == "pass", result.reason
 
 
 def test_a_length_that_fits_only_without_the_offset_must_be_refused() -> None:
-    result = run(CHECKS["length-refused"], hard_coding(making_bert, position_offset=0), "position-offset", "cpu", "float32")
+    result = run_check(CHECKS["length-refused"], hard_coding(making_bert, position_offset=0), "position-offset", "cpu", "float32")
     assert result.outcome == "fail"
     assert "the network has 12 positions" in result.reason
 

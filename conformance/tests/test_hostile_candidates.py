@@ -15,7 +15,7 @@ import torch
 from conformance import OutputMap, check, golden_of, load_golden
 from conformance.benchmarks.detection.bert import Candidate
 from conformance.checks.catalogue import CHECKS
-from conformance.checks.run_check import run
+from conformance.checks.run_check import run_check
 from conformance.cli import main
 from conformance.model.batch import Batch
 from conformance.oracle.accumulation import Accumulation
@@ -171,7 +171,7 @@ def test_partial_sums_are_not_underestimated_when_terms_are_added_from_the_last_
 def test_a_mapping_in_any_order_passes_every_check() -> None:
     backwards = Stream(lambda f: dict(reversed(list(f.items()))))
     for name in ("values", "stages", "moments", "inputs-untouched"):
-        assert run(CHECKS[name], backwards, "tiny", "cpu", "float32").outcome == "pass", name
+        assert run_check(CHECKS[name], backwards, "tiny", "cpu", "float32").outcome == "pass", name
 
 
 def test_an_activation_of_a_layer_returned_by_call_is_reported_as_too_late() -> None:

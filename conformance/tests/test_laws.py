@@ -24,7 +24,7 @@ from conformance.checks.known_failures import KnownFailure
 from conformance.checks.laws.generated import generated
 from conformance.checks.laws.law import Law
 from conformance.checks.laws.padding import padding_length
-from conformance.checks.run_check import entry_point, run
+from conformance.checks.run_check import entry_point, run_check
 from conformance.checks.search.child import answers_in_a_child
 from conformance.checks.search.find import SearchState, find_counterexample
 from conformance.checks.search.plan import Plan
@@ -72,7 +72,7 @@ def test_every_law_has_a_broken_candidate() -> None:
 
 @pytest.mark.parametrize("name", LAWS)
 def test_the_law_catches_its_broken_candidate(name: str) -> None:
-    result = run(CHECKS[name], BROKEN[name], "tiny", "cpu", "float32")
+    result = run_check(CHECKS[name], BROKEN[name], "tiny", "cpu", "float32")
     assert result.outcome in ("fail", "crash"), result.reason
     assert result.counterexample
     batch = result.counterexample.example.batch
@@ -85,14 +85,14 @@ def test_the_law_catches_its_broken_candidate(name: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", LAWS)
 def test_the_law_passes_an_unusual_correct_candidate(name: str, dtype: str) -> None:
-    result = run(CHECKS[name], UNUSUAL.get(name, Candidate(computes="float32")), "tiny", "cpu", dtype)
+    result = run_check(CHECKS[name], UNUSUAL.get(name, Candidate(computes="float32")), "tiny", "cpu", dtype)
     assert result.outcome == "pass", result.reason
 
 
 @pytest.mark.parametrize("plant", PLANTED)
 def test_a_planted_mistake_is_found_by_the_intended_check_and_its_example_is_minimised(plant: str) -> None:
     candidate, check, (rows, tokens) = PLANTED[plant]
-    result = run(CHECKS[check], candidate, "tiny", "cpu", "float32")
+    result = run_check(CHECKS[check], candidate, "tiny", "cpu", "float32")
     assert result.outcome == "fail", result.reason
     assert result.counterexample
     batch = result.counterexample.example.batch
@@ -106,7 +106,7 @@ THIRTY = [name for name, variant in CORRECT.items() if "float32" in variant.dtyp
 @pytest.mark.parametrize("law", ["generated-batches", "batching"])
 @pytest.mark.parametrize("variant", THIRTY)
 def test_no_correct_variant_raises_an_alarm(variant: str, law: str) -> None:
-    result = run(CHECKS[law], CORRECT[variant], "tiny", "cpu", "float32")
+    result = run_check(CHECKS[law], CORRECT[variant], "tiny", "cpu", "float32")
     assert result.outcome == "pass", result.reason
     assert result.searched
     assert result.searched.tried == 20
@@ -133,7 +133,7 @@ def test_a_failure_that_does_not_repeat_is_reported_as_such() -> None:
 
             return run
 
-    result = run(CHECKS["repeated"], Once("eager"), "tiny", "cpu", "float32")
+    result = run_check(CHECKS["repeated"], Once("eager"), "tiny", "cpu", "float32")
     assert result.outcome == "fail"
     assert "it depends on what was called before" in result.reason
 
@@ -201,7 +201,7 @@ def test_batches_of_every_kind_are_drawn() -> None:
 def test_a_known_failure_is_strict_only_where_the_examples_are_deterministic() -> None:
     known = [KnownFailure("repeated", "it races")]
     for seed, outcome in ((0, "xpass"), (None, "pass")):
-        result = run(CHECKS["repeated"], HuggingFace("eager"), "tiny", "cpu", "float32", 1, Plan(2, seed))
+        result = run_check(CHECKS["repeated"], HuggingFace("eager"), "tiny", "cpu", "float32", 1, Plan(2, seed))
         assert expected(result, known).outcome == outcome
 
 
@@ -224,8 +224,8 @@ FURTHER: dict[str, tuple[Any, str, str]] = {
 @pytest.mark.parametrize("name", FURTHER)
 def test_a_further_broken_candidate_is_caught(name: str) -> None:
     candidate, check, words = FURTHER[name]
-    run(CHECKS["repeated"], candidate, "tiny", "cpu", "float32", 1, Plan(1))  # The result must not depend on earlier runs.
-    result = run(CHECKS[check], candidate, "tiny", "cpu", "float32")
+    run_check(CHECKS["repeated"], candidate, "tiny", "cpu", "float32", 1, Plan(1))  # The result must not depend on earlier runs.
+    result = run_check(CHECKS[check], candidate, "tiny", "cpu", "float32")
     assert result.outcome in ("fail", "crash"), result.reason
     assert words in result.reason
     assert torch.get_default_dtype() == torch.float32
@@ -280,7 +280,7 @@ class FewerWithoutMask(HuggingFace):
 )
 def test_a_further_correct_candidate_passes(candidate: Any, checks: list[str]) -> None:
     for name in checks:
-        result = run(CHECKS[name], candidate, "tiny", "cpu", "float32")
+        result = run_check(CHECKS[name], candidate, "tiny", "cpu", "float32")
         assert result.outcome == "pass", (name, result.reason)
 
 
@@ -292,24 +292,24 @@ def test_a_kink_raises_no_alarm(dtype: str) -> None:
     golden = golden_of("relu", checkpoint, tiny.batches)
     for seed in (0, 1, 3):
         for law in ("padding-length", "batching"):
-            result = run(CHECKS[law], HuggingFace("sdpa"), golden, "cpu", dtype, 1, Plan(20, seed))
+            result = run_check(CHECKS[law], HuggingFace("sdpa"), golden, "cpu", dtype, 1, Plan(20, seed))
             assert result.outcome == "pass", result.reason
 
 
 def test_a_hidden_output_or_a_missing_table_is_a_skip_with_its_reason() -> None:
     logits = VARIANTS["logits only"]
-    result = run(CHECKS["moments"], logits, "tiny", "cpu", "float32")
+    result = run_check(CHECKS["moments"], logits, "tiny", "cpu", "float32")
     assert (result.outcome, result.declared) == ("skip", False)
     assert "is exposed, so there is no mean or variance to be seen" in result.reason
-    result = run(CHECKS["length-refused"], demystified, "sinusoidal", "cpu", "float32")
+    result = run_check(CHECKS["length-refused"], demystified, "sinusoidal", "cpu", "float32")
     assert (result.outcome, result.declared) == ("skip", False)
 
 
 def test_an_example_is_used_only_on_goldens_that_it_fits_and_must_be_complete() -> None:
     beyond = Example(Batch.of({"input_ids": [[80]]}), {"tokens": 1, "id": 80})
-    assert run(CHECKS["padding-length"], demystified, "sinusoidal", "cpu", "float32", known=[beyond]).outcome == "pass"
+    assert run_check(CHECKS["padding-length"], demystified, "sinusoidal", "cpu", "float32", known=[beyond]).outcome == "pass"
     short = Example(Batch.of({"input_ids": [[8]]}))
-    result = run(CHECKS["padding-length"], HuggingFace("eager"), "tiny", "cpu", "float32", known=[short])
+    result = run_check(CHECKS["padding-length"], HuggingFace("eager"), "tiny", "cpu", "float32", known=[short])
     assert (result.outcome, result.exit_code) == ("error", 2)
     assert "lacks the variation 'tokens'" in result.reason
 

@@ -16,7 +16,7 @@ from conformance.faults import CATALOGUE
 from conformance.goldens.manifest import manifest
 from conformance.goldens.philox import Stream
 from conformance.judge.detection_power import power
-from conformance.judge.thresholds import FALSE_ALARM, max_threshold, rms_threshold, share
+from conformance.judge.thresholds import FALSE_ALARM, max_threshold, rms_threshold, sidak_share
 from conformance.model.architecture import POOLINGS
 from conformance.model.training import STEPPED
 from conformance.numerics.arithmetic import hypotheses
@@ -136,15 +136,15 @@ def test_propagated_variance_equals_that_of_random_errors(kind: str) -> None:
 
 @pytest.mark.parametrize("rows", [1, 10, 1000])
 def test_the_rms_threshold_is_slightly_wider_than_the_exact_one_for_normal_errors(rows: int) -> None:
-    alpha = share(300)
+    alpha = sidak_share(300)
     exact = math.sqrt(chi2.isf(alpha, rows) / rows)
     assert exact < rms_threshold(rows, alpha) < 1.15 * exact
 
 
 def test_uniform_errors_stay_below_the_limit_on_the_largest_error() -> None:
-    worst = max_threshold(10**6, share(300))
+    worst = max_threshold(10**6, sidak_share(300))
     assert 6.0 < worst < 9.0
-    assert share(1) == pytest.approx(FALSE_ALARM)
+    assert sidak_share(1) == pytest.approx(FALSE_ALARM)
 
 
 def test_philox_normals_are_normal_and_exact_in_bfloat16() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from conformance import check
 from conformance.checks.catalogue import CHECKS
-from conformance.checks.run_check import run
+from conformance.checks.run_check import run_check
 from conformance.cli import main
 from conformance.errors import Unavailable, UsageError
 from conformance.numerics.devices import require_device
@@ -37,7 +37,7 @@ NOTHING = "*BERT conformance: nothing was judged*"
 @pytest.fixture(scope="module", autouse=True)
 def _imported() -> None:
     """Import what a check imports: pytester forgets modules first imported while it runs, and torch cannot be imported twice."""
-    assert run(CHECKS[QUICK], making_bert, "tiny", "cpu", "float32").conforms
+    assert run_check(CHECKS[QUICK], making_bert, "tiny", "cpu", "float32").conforms
 
 
 def _ran(pytester: pytest.Pytester, lists: str, *options: str, body: str = "check()", mark: str = "") -> pytest.RunResult:
@@ -136,7 +136,7 @@ def test_an_unreadable_device_is_a_usage_error_and_an_absent_one_a_skip(tmp_path
         require_device("banana")
     with pytest.raises(Unavailable, match="is not available here"):
         require_device("cuda:99")
-    for of_golden in (check(making_bert, device="banana"), run(CHECKS["repeated"], making_bert, "tiny", "banana", "float32")):
+    for of_golden in (check(making_bert, device="banana"), run_check(CHECKS["repeated"], making_bert, "tiny", "banana", "float32")):
         assert (of_golden.outcome, of_golden.exit_code) == ("error", 2)
     assert main(["run", "-i", "making-bert", "--golden", "tiny", "--device", "banana", "--out", str(tmp_path)]) == 2
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from conformance import check, golden_of, load_golden
 from conformance.checks.catalogue import CHECKS
-from conformance.checks.run_check import run
+from conformance.checks.run_check import run_check
 from conformance.checks.search.plan import Plan
 from conformance.cli import main
 from conformance.cli.progress_display import progress
@@ -130,9 +130,9 @@ def test_batches_are_equal_parts_of_a_judgement() -> None:
 def test_a_search_reports_the_current_example_and_a_failure() -> None:
     reported: list[str] = []
     with watched(lambda what, done: reported.append(f"{what}, {done:.1f}")):
-        run(CHECKS["padding-length"], making_bert, "tiny", "cpu", "float32", plan=Plan(5))
+        run_check(CHECKS["padding-length"], making_bert, "tiny", "cpu", "float32", plan=Plan(5))
         well = len(reported)
-        run(CHECKS["padding-length"], BROKEN["padding-length"], "tiny", "cpu", "float32", plan=Plan(5))
+        run_check(CHECKS["padding-length"], BROKEN["padding-length"], "tiny", "cpu", "float32", plan=Plan(5))
     assert reported[:well] == [f"example {n} of 5, {(n - 1) / 5:.1f}" for n in range(1, 6)]
     assert "example 1 fails; a smaller one is looked for, 0.2" in reported[well:]
 

@@ -31,7 +31,7 @@ from conformance import (
 )
 from conformance.candidates.registry import as_implementation
 from conformance.checks.catalogue import CHECKS
-from conformance.checks.run_check import run
+from conformance.checks.run_check import run_check
 from conformance.checks.search.plan import Plan
 from conformance.cli import main
 from conformance.report.views import TEXTS
@@ -210,7 +210,7 @@ def in_numpy(checkpoint: Any, device: str, dtype: str) -> Callable[[Any], Any]:
 
 def test_a_function_receives_filled_numpy_batches_in_every_search_and_refuses_what_it_does_not_support() -> None:
     for asked in ("token-types-omitted", "mask-omitted"):
-        assert run(CHECKS[asked], in_numpy, "tiny", "cpu", "float32", plan=Plan(2)).outcome == "pass"
+        assert run_check(CHECKS[asked], in_numpy, "tiny", "cpu", "float32", plan=Plan(2)).outcome == "pass"
     refused = check(in_numpy, "sinusoidal")
     assert (refused.outcome, refused.reason) == ("skip", "it has learned positions alone")
 
@@ -231,7 +231,7 @@ _UNFIT = {
 @pytest.mark.parametrize("what", _UNFIT)
 @pytest.mark.parametrize("asked", ["values", "padding-length"])
 def test_a_table_or_tap_that_does_not_fit_is_an_error_of_registration_in_every_check(what: str, asked: str) -> None:
-    result = run(CHECKS[asked], _UNFIT[what], "tiny", "cpu", "float32", plan=Plan(2))
+    result = run_check(CHECKS[asked], _UNFIT[what], "tiny", "cpu", "float32", plan=Plan(2))
     assert (result.outcome, result.exit_code) == ("error", 1), result.reason
     assert "registration: " in result.reason
 

@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 
 from conformance import Batch, check, golden_of
 from conformance.checks.catalogue import CHECKS
-from conformance.checks.run_check import run
+from conformance.checks.run_check import run_check
 from conformance.checks.search.plan import Plan
 from conformance.judge.selection import judged_elements
 from conformance.model.activations import table
@@ -70,7 +70,7 @@ def in_float64(hidden: Tensor, mask: Tensor) -> Tensor:
     ],
 )
 def test_an_embedding_that_depends_on_padding_or_on_other_rows_fails_at_the_embedding(law: str, embed: Embed) -> None:
-    result = run(CHECKS[law], embedding(embed), GOLDEN, "cpu", "float32")
+    result = run_check(CHECKS[law], embedding(embed), GOLDEN, "cpu", "float32")
     assert result.outcome == "fail"
     assert result.reason.startswith(f"{EMBEDDING}[")
     assert result.counterexample
@@ -80,7 +80,7 @@ def test_an_embedding_that_depends_on_padding_or_on_other_rows_fails_at_the_embe
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("law", ["padding-length", "padding-content", "batching", "masked-row"])
 def test_an_embedding_computed_in_another_way_obeys_the_laws(law: str, dtype: str) -> None:
-    result = run(CHECKS[law], embedding(in_float64), GOLDEN, "cpu", dtype, plan=Plan(10))
+    result = run_check(CHECKS[law], embedding(in_float64), GOLDEN, "cpu", dtype, plan=Plan(10))
     assert result.outcome == "pass", result.reason
 
 

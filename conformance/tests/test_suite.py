@@ -16,7 +16,7 @@ from conformance.benchmarks.gradients.correct import CORRECT
 from conformance.benchmarks.gradients.wrong import WRONG, WithWrongBackward
 from conformance.benchmarks.training import correct, initial, loops, wrong
 from conformance.checks.catalogue import CHECKS, named
-from conformance.checks.run_check import run
+from conformance.checks.run_check import run_check
 from conformance.errors import UnknownNameError
 from conformance.model.batch import Batch
 from conformance.tests.broken_pipelines import BROKEN as BROKEN_PIPELINES
@@ -63,7 +63,7 @@ def test_every_judgement_has_a_broken_candidate() -> None:
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_the_judgement_catches_its_broken_candidate(name: str) -> None:
-    result = run(named(name), BROKEN[name], "tiny", "cpu", "float32")
+    result = run_check(named(name), BROKEN[name], "tiny", "cpu", "float32")
     assert result.outcome == "fail", result
     assert result.case.check == name
 
@@ -71,7 +71,7 @@ def test_the_judgement_catches_its_broken_candidate(name: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", BROKEN)
 def test_the_judgement_passes_an_unusual_correct_candidate(name: str, dtype: str) -> None:
-    result = run(named(name), UNUSUAL[name], "tiny", "cpu", dtype)
+    result = run_check(named(name), UNUSUAL[name], "tiny", "cpu", dtype)
     assert result.outcome == "pass", result.reason
 
 

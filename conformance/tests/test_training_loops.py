@@ -18,7 +18,7 @@ from conformance.checks.catalogue import named
 from conformance.checks.check_values import check_values
 from conformance.checks.optimizer_passes import optimizer_passes, schedule_passes
 from conformance.checks.passes import Pass, Passes, with_config
-from conformance.checks.run_check import run
+from conformance.checks.run_check import run_check
 from conformance.errors import UsageError
 from conformance.isolation.process import WorkerProcess
 from conformance.isolation.remote import RemoteCandidate
@@ -39,7 +39,7 @@ loop = CORRECT["torch's AdamW"].candidate  # A worker finds it by its name.
 
 
 def judged(check: str, candidate: Any, dtype: str = "float32", golden: str = "tiny") -> Result:
-    return run(named(check), candidate, golden, "cpu", dtype)
+    return run_check(named(check), candidate, golden, "cpu", dtype)
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -126,7 +126,7 @@ def test_without_a_loop_or_in_float16_the_check_is_skipped_with_the_reason() -> 
 
 @pytest.mark.parametrize("check", ["optimizer-step", "schedule"])
 def test_a_network_without_a_loss_is_skipped_with_the_reason(check: str) -> None:
-    result = run(named(check), hf_eager, with_config(GOLDEN, heads=()), "cpu", "float32")
+    result = run_check(named(check), hf_eager, with_config(GOLDEN, heads=()), "cpu", "float32")
     assert (result.outcome, "no head with a loss" in result.reason) == ("skip", True)
 
 

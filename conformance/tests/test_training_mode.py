@@ -16,7 +16,7 @@ from conformance.benchmarks.training.measure import found_as
 from conformance.benchmarks.training.wrong import PROBS, WRONG
 from conformance.candidates.stream import pairs
 from conformance.checks.catalogue import named
-from conformance.checks.run_check import run
+from conformance.checks.run_check import run_check
 from conformance.checks.training_passes import in_training
 from conformance.errors import UnsupportedArchitectureError
 from conformance.isolation.process import WorkerProcess
@@ -44,7 +44,7 @@ for_evaluation = replace(making_bert, evaluation_only=True)
 
 
 def judged(candidate: Any, golden: str = "tiny", dtype: str = "float32") -> Result:
-    return run(named("training-mode"), candidate, golden, "cpu", dtype)
+    return run_check(named("training-mode"), candidate, golden, "cpu", dtype)
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -65,7 +65,7 @@ def test_an_unusual_correct_dropout_passes(name: str, dtype: str) -> None:
     ids=lambda value: getattr(value, "name", value),
 )
 def test_training_mode_is_judged_at_full_coverage(candidate: Any, golden: str) -> None:
-    result, in_evaluation = judged(candidate, golden), run(named("gradients"), candidate, golden, "cpu", "float32")
+    result, in_evaluation = judged(candidate, golden), run_check(named("gradients"), candidate, golden, "cpu", "float32")
     assert result.outcome == "pass", result.reason
     judged_there = {v.activation for v in in_evaluation.verdicts if v.outcome == "pass"}
     missed = judged_there - {v.activation for v in result.verdicts if v.outcome == "pass"}

@@ -14,7 +14,7 @@ import pytest
 
 from conformance import Checkpoint, Golden, check, load_golden
 from conformance.checks.catalogue import CHECKS
-from conformance.checks.run_check import run
+from conformance.checks.run_check import run_check
 from conformance.cli import main
 from conformance.goldens.custom_golden import golden_of
 from conformance.isolation.process import WorkerProcess
@@ -161,7 +161,7 @@ ALTERS = "it alters the weights that it is judged by, in the memory of this proc
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 @pytest.mark.parametrize("check_name", ["values", "repeated"])
 def test_a_candidate_that_alters_the_reference_fails_and_a_correct_one_after_it_conforms(check_name: str) -> None:
-    found = run(CHECKS[check_name], reaching, "tiny", "cpu", "float32")
+    found = run_check(CHECKS[check_name], reaching, "tiny", "cpu", "float32")
     assert (found.outcome, found.reason) == ("fail", ALTERS)
     assert check(good, "tiny").outcome == "pass"
 

@@ -18,7 +18,7 @@ import torch
 from conformance.benchmarks.detection.variant import Variant
 from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.checks.catalogue import CHECKS
-from conformance.checks.run_check import run
+from conformance.checks.run_check import run_check
 from conformance.checks.search.plan import EXAMPLES, Plan
 from conformance.goldens.golden import load_golden
 from conformance.model.batch import Batch
@@ -61,7 +61,7 @@ def alarms(law: str, dtype: str, examples: int, seed: int) -> Alarms:
         if dtype not in variant.dtypes:
             continue
         shared = examples // (len(LAWS) * sum(d in variant.dtypes for d in FORMATS))
-        result = run(CHECKS[law], variant, GOLDEN, "cpu", dtype, 1, Plan(max(shared, 1), seed))
+        result = run_check(CHECKS[law], variant, GOLDEN, "cpu", dtype, 1, Plan(max(shared, 1), seed))
         assert result.searched
         tried, worst = tried + result.searched.tried, max(worst, result.searched.worst)
         if result.outcome != "pass":
@@ -73,11 +73,11 @@ def cost() -> tuple[float, float, float]:
     """Return the seconds of the suite itself, of the candidate, and of an equal number of plain forward passes."""
     own = candidate = 0.0
     for check in CHECKS.values():  # Warm up: loading that happens once per process is not part of a check's cost.
-        run(check, "hf-eager", GOLDEN, "cpu", "float32", 1, Plan(1))
+        run_check(check, "hf-eager", GOLDEN, "cpu", "float32", 1, Plan(1))
     tried = 0
     for check in CHECKS.values():
         start = time.perf_counter()
-        result = run(check, "hf-eager", GOLDEN, "cpu", "float32", 1, Plan(EXAMPLES))
+        result = run_check(check, "hf-eager", GOLDEN, "cpu", "float32", 1, Plan(EXAMPLES))
         seconds, theirs = time.perf_counter() - start, result.candidate_seconds
         tried += result.searched.tried if result.searched else 0
         own, candidate = own + seconds - theirs, candidate + theirs

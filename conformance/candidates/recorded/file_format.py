@@ -146,13 +146,13 @@ def _source(path: Path, metadata: Mapping[str, str]) -> Source:
 def _require_digests(path: Path, batches: Mapping[str, Batch], metadata: Mapping[str, str]) -> None:
     """Raise `UsageError` if the digest of a batch is missing or differs from that of the inputs in the file."""
     for name, found in digests_of(batches).items():
-        said = metadata.get(f"{_BATCH}{name}")
-        if said is None:
+        stated = metadata.get(f"{_BATCH}{name}")
+        if stated is None:
             raise UsageError(f"{path}: its metadata lack {_BATCH}{name}, the digest of that batch's inputs; {_EXPLAINED}")
-        if said != found:
+        if stated != found:
             raise UsageError(
-                f"{path}: the inputs of batch {name} have the digest {found}, and the metadata say {printable(said)}: they are not "
-                "those that it was recorded on"
+                f"{path}: the inputs of batch {name} have the digest {found}, and the metadata say {printable(stated)}: they are "
+                "not those that it was recorded on"
             )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from conformance.checks.data.examples import Examples, Flags
-from conformance.judge.thresholds import BinomialCount, share
+from conformance.judge.thresholds import BinomialCount, sidak_share
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def beyond_chance(rates: Sequence[Count], agreements: Sequence[Count], total: fl
         >>> list(beyond_chance([wrong], [pairs], 1e-6))
         ['300 of 1000 tokens are chosen, where 96 to 209 are within chance at a probability of 0.15']
     """
-    alpha = share(len(rates) + len(agreements), total)
+    alpha = sidak_share(len(rates) + len(agreements), total)
     wrong, alike = ([count for count in counts if not count.is_chance(alpha)] for counts in (rates, agreements))
     is_idle = any(count.found in (0, count.total) for count in wrong)  # if an event never or always happens, all pairs agree
     repeated = [] if is_idle else [count for count in alike if count.is_every]

@@ -10,7 +10,7 @@ from conformance.checks.contract import require_support
 from conformance.checks.counted import Tried, counted
 from conformance.checks.data.epochs import Epochs
 from conformance.checks.search.identity_key import IdentityKey
-from conformance.judge.thresholds import share
+from conformance.judge.thresholds import sidak_share
 from conformance.results.result import Result
 
 
@@ -32,7 +32,7 @@ class DataCheck:
             require_support(request.candidate, request.golden, request.case.device, request.case.dtype)
             epochs = _epochs(IdentityKey(request.candidate))
             tried.count = len(epochs.first.ids)
-            return "; ".join(self.violations(epochs, share(request.runs)))
+            return "; ".join(self.violations(epochs, sidak_share(request.runs)))
 
         return counted(request.case, wrong)
 

@@ -22,7 +22,7 @@ from conformance.checks.search.identity_key import IdentityKey
 from conformance.checks.search.subject import Subject
 from conformance.judge.accumulated import Accumulated, accumulated
 from conformance.judge.selection import Mask, judged_elements
-from conformance.judge.thresholds import max_threshold, rms_threshold, share
+from conformance.judge.thresholds import max_threshold, rms_threshold, sidak_share
 from conformance.model.activation import SCALAR, Activation
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import hypotheses
@@ -46,7 +46,7 @@ def require_agreement(subject: Subject, first: Run, second: Run, alike: RowPairs
     Raises:
         LawBroken: at the first activation, in the order of computation, that exceeds its limit.
     """
-    alpha = share(2 * subject.tests * max(len(first.values), 1))
+    alpha = sidak_share(2 * subject.tests * max(len(first.values), 1))
     worst = 0.0
     for compared in _compared(subject, first, second, alike):
         # Sigma, which costs more than the run, is computed only if an activation differs.

@@ -28,6 +28,7 @@ from scipy.special import expit, fdtri
 from conformance.faults.altered import Altered
 from conformance.faults.fitted.curve import Curve, carrying, curve
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
+from conformance.faults.kinds import ERF_FORM, GELUS, TANH_FORMS
 from conformance.numerics.formats import FORMATS, Array
 from conformance.numerics.functions import SIGMOID_FACTOR
 from conformance.oracle import Step
@@ -210,7 +211,6 @@ def _relu(x: Array) -> Array:
 
 _NO_GELU: tuple[Function, ...] = (silu, _relu, _identity, np.tanh)
 _NO_TANH: tuple[Function, ...] = (_identity, _relu, expit)
-ERF, TANH = frozenset({"gelu"}), frozenset({"gelu_new", "gelu_pytorch_tanh"})
 
 
 def _fault(name: str, kinds: frozenset[str], sentence: str, reading: Reading) -> Fitted:
@@ -225,10 +225,10 @@ _TANH_IS_OFF = "tanh is an approximation: it is off by up to {value} on these in
 # For GELU, erf or tanh is tried first; its error is compared with the other forms of GELU, too. Then GELU as a whole is tried,
 # compared with other functions only: its other forms approximate it (Hendrycks and Gimpel 2016, section 2) and are separate faults.
 APPROXIMATED = (
-    _fault("erf-approximated", ERF, "GELU is an approximation: erf is off by up to {value} on these inputs",
+    _fault("erf-approximated", ERF_FORM, "GELU is an approximation: erf is off by up to {value} on these inputs",
            _pointwise(_half, (gelu_tanh, _quick, *_NO_GELU))),
-    _fault("tanh-approximated", TANH, _TANH_IS_OFF, _pointwise(_half, (gelu, _quick, *_NO_GELU))),
-    _fault("gelu-approximated", ERF | TANH, "GELU is an approximation: it is off by up to {value} on these inputs",
+    _fault("tanh-approximated", TANH_FORMS, _TANH_IS_OFF, _pointwise(_half, (gelu, _quick, *_NO_GELU))),
+    _fault("gelu-approximated", GELUS, "GELU is an approximation: it is off by up to {value} on these inputs",
            _pointwise(np.ones_like, _NO_GELU)),
     _fault("tanh-approximated", frozenset({"tanh"}), _TANH_IS_OFF, _pointwise(np.ones_like, _NO_TANH)),
     _fault("exp-approximated", frozenset({"probs"}),

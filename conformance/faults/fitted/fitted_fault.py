@@ -1,6 +1,6 @@
 """The definition of a fitted fault: a faulty step with numbers that are fitted to the candidate's array."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import exp, log, sqrt
 
@@ -95,3 +95,11 @@ class Fitted:
     loose: bool = False
     equation: str = ""
     fix: str = CORRECT
+
+
+def nearest_fit(step: Step, data: FitData, tried: Sequence[tuple[float, Step]], parameter: str) -> Fit | None:
+    """Return the fit of the nearest step, of (value of the parameter, step); None if none is nearer than the correct step."""
+    if not tried:
+        return None
+    value, faulty = min(tried, key=lambda pair: data.distance(pair[1].value))
+    return Fit(faulty, 1, parameter, value) if data.distance(faulty.value) < data.distance(step.value) else None

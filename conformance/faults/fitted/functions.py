@@ -6,6 +6,7 @@ import numpy as np
 
 from conformance.faults.altered import Altered
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
+from conformance.faults.kinds import ERF_FORM, GELUS
 from conformance.numerics.formats import Array
 from conformance.numerics.functions import SIGMOID_FACTOR, TANH_CUBIC, TANH_OUTER
 from conformance.oracle import Step
@@ -75,18 +76,16 @@ def _row_factors(step: Step, data: FitData) -> Fit | None:
     return Fit(faulty, int(factor.size), "error", float(off.flat[at]), float(noise.flat[at]))
 
 
-_ERF, _TANH = frozenset({"gelu"}), frozenset({"gelu_new", "gelu_pytorch_tanh"})
-
 FITTED_FUNCTIONS = (
-    Fitted("gelu-tanh-cubic", _ERF, "GELU takes its tanh form, with the factor {value} of x³, not 0.044715", "constructed",
+    Fitted("gelu-tanh-cubic", ERF_FORM, "GELU takes its tanh form, with the factor {value} of x³, not 0.044715", "constructed",
            _constant("factor", TANH_CUBIC, lambda x, c: gelu_tanh(x, cubic=c), GeluTanh),
            "a typing error in 0.044715; the checkpoint has the erf form",
            equation="y = x/2 · (1 + tanh(√(2/π) (x + c x³)))", fix=_HIDDEN_ACT),
-    Fitted("gelu-tanh-outer", _ERF | _TANH, "GELU takes its tanh form, with the factor {value}, not √(2/π) = 0.797885",
+    Fitted("gelu-tanh-outer", GELUS, "GELU takes its tanh form, with the factor {value}, not √(2/π) = 0.797885",
            "constructed", _constant("factor", TANH_OUTER, gelu_tanh, GeluTanh),
            "√(2/π) with too few digits",
            equation="y = x/2 · (1 + tanh(k (x + 0.044715 x³)))", fix=_HIDDEN_ACT),
-    Fitted("gelu-sigmoid-factor", _ERF | _TANH, "the activation is x · sigmoid({value} x)", "constructed",
+    Fitted("gelu-sigmoid-factor", GELUS, "the activation is x · sigmoid({value} x)", "constructed",
            _constant("factor", SIGMOID_FACTOR, silu, Gelu),
            "the quick form of GELU, with another constant than 1.702",
            equation="y = x / (1 + exp(−k x))", fix=_HIDDEN_ACT),

@@ -5,7 +5,7 @@ import numpy as np
 from conformance.faults.altered import Altered
 from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted
-from conformance.faults.projections import LINEARS
+from conformance.faults.kinds import LINEARS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.oracle import Step

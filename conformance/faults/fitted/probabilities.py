@@ -4,21 +4,13 @@ import numpy as np
 
 from conformance.faults.altered import Altered
 from conformance.faults.attention import CONTEXT, PROBS, keys_of, softmax
-from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted, Mask
+from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted, Mask, nearest_fit
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 
 LEVELS = (255, 256, 127, 128)  # Those of eight bits, with and without a sign.
 QUERIES = 8  # A limit of the time only: a wrong number of unread keys leaves a residual that the judge does not accept.
-
-
-def _nearest(step: Step, data: FitData, tried: list[tuple[float, Step]], parameter: str) -> Fit | None:
-    """Return the fit of the nearest step, of (value of the parameter, step); None if none is nearer than the correct step."""
-    if not tried:
-        return None
-    value, faulty = min(tried, key=lambda pair: data.distance(pair[1].value))
-    return Fit(faulty, 1, parameter, value) if data.distance(faulty.value) < data.distance(step.value) else None
 
 
 def _block_softmax(s: Array, keys: Mask, size: int, *, averaged: bool) -> Array:
@@ -43,7 +35,7 @@ def _by_blocks(step: Step, data: FitData) -> Fit | None:
     def of(size: int, *, averaged: bool) -> Step:
         return Altered(step, lambda inner: _block_softmax(inner.parents[0], keys, size, averaged=averaged))
 
-    return _nearest(step, data, [(n, of(n, averaged=averaged)) for n in _sizes(step) for averaged in (True, False)], "keys")
+    return nearest_fit(step, data, [(n, of(n, averaged=averaged)) for n in _sizes(step) for averaged in (True, False)], "keys")
 
 
 def _running_softmax(s: Array, keys: Mask, size: int) -> Array:
@@ -63,7 +55,7 @@ def _not_rescaled(step: Step, data: FitData) -> Fit | None:
     def of(size: int) -> Step:
         return Altered(step, lambda inner: _running_softmax(inner.parents[0], keys, size))
 
-    return _nearest(step, data, [(n, of(n)) for n in _sizes(step)], "keys")
+    return nearest_fit(step, data, [(n, of(n)) for n in _sizes(step)], "keys")
 
 
 def _rounded(step: Step, data: FitData) -> Fit | None:
@@ -112,7 +104,7 @@ def _window_after(step: Step, data: FitData) -> Fit | None:
 
         return Altered(step, value)
 
-    return _nearest(step, data, [(furthest, of(masked=masked)) for masked in (True, False)], "distance")
+    return nearest_fit(step, data, [(furthest, of(masked=masked)) for masked in (True, False)], "distance")
 
 
 def _unread(step: Step, data: FitData) -> Fit | None:

@@ -7,7 +7,7 @@ import numpy as np
 from conformance.faults.altered import Altered
 from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
-from conformance.faults.precision import LINEARS
+from conformance.faults.kinds import LINEARS
 from conformance.faults.quantized import UNQUANTIZED, quotients
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array

@@ -6,7 +6,7 @@ import numpy as np
 
 from conformance.faults.altered import Altered
 from conformance.faults.attention import CONTEXT, SCORES
-from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
+from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted, nearest_fit
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
@@ -94,10 +94,7 @@ def _shared(step: Step, data: FitData) -> Fit | None:
     width = step.site.architecture.head_size
     parts = split_heads(last, width)
     tried = [(size, step.again(parents=(*others, merge_heads(parts[:, which])))) for size, which in _groups(parts.shape[1])]
-    if not tried:
-        return None
-    size, faulty = min(tried, key=lambda pair: data.distance(pair[1].value))
-    return Fit(faulty, 1, "heads", size) if data.distance(faulty.value) < data.distance(step.value) else None
+    return nearest_fit(step, data, tried, "heads")
 
 
 FITTED_SCORES = (

@@ -8,10 +8,10 @@ from conformance.judge.residual_models.arrangement import permutations, rearrang
 from conformance.judge.residual_models.degenerate import constant, few_elements, not_finite, zeroed
 from conformance.judge.residual_models.gains import gains, gains_and_shifts, shifts
 from conformance.judge.residual_models.inner import scaled_parents
+from conformance.judge.residual_models.multiples import multiples, terms
 from conformance.judge.residual_models.other_functions import linear_maps, other_functions, transposed_weight
 from conformance.judge.residual_models.residual_problem import ResidualFinding, ResidualProblem
 from conformance.judge.residual_models.residue import fewer_bits, larger_noise
-from conformance.judge.residual_models.terms import multiples, terms
 from conformance.judge.selection import Mask
 
 __all__ = ["ResidualFinding", "ResidualProblem", "residual_findings"]

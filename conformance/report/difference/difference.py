@@ -19,7 +19,7 @@ from conformance.checks.trace import Trace, require_same_inputs
 from conformance.judge.reference import reference
 from conformance.judge.segment import Segment
 from conformance.judge.selection import Mask, judged_elements
-from conformance.judge.thresholds import max_threshold, rms_threshold, share
+from conformance.judge.thresholds import max_threshold, rms_threshold, sidak_share
 from conformance.model.checkpoint import Checkpoint, rounded_weights
 from conformance.numerics.arithmetic import Hypothesis, modular
 from conformance.numerics.formats import Array
@@ -88,7 +88,7 @@ def _batch(name: str, networks: tuple[Network, ...], traces: tuple[Trace, Trace]
     ours, theirs = (t.activations[name] for t in traces)
     models = tuple(modular(t.dtype, t.device) for t in traces)
     sigmas = zip(*(reference(n, h.arithmetic) for n, h in zip(networks, models, strict=True)), strict=True)
-    alpha = share(2 * len(networks[0].table) * len(traces[0].batches))
+    alpha = sidak_share(2 * len(networks[0].table) * len(traces[0].batches))
     for (activation, _, sigma_a), (_, _, sigma_b) in sigmas:
         if activation not in ours and activation not in theirs:
             continue
