@@ -174,24 +174,33 @@ class _Search(Generic[Judged]):
             chosen = [p for p in further if known.keys | {p.key} not in seen]
             chosen = chosen[:FOLLOWED] if part.is_screened else chosen
             seen.update(known.keys | {p.key} for p in chosen)
-            found += self._improved(part, known, chosen)
-        return sorted(found, key=lambda f: f.distance)
+            found += self._tried(part, known, chosen)
+        return self._fitted(part, found)
 
     def _improved(self, part: Problem[Judged], base: Fit, added: Sequence[FaultPlacement]) -> list[Fit]:
-        """Return the base extended by each fault that reduces the distance, nearest first.
+        """Return the base extended by each fault that reduces the distance, parameters fitted (`_fitted`), nearest first."""
+        return self._fitted(part, self._tried(part, base, added))
 
-        Of the sets with parameters only the nearest are returned, with their parameters fitted.
-        """
-        tried = self.budget.of_each(lambda placement: _with(part, base, placement), added)
-        fits = sorted((f for f in tried if f is not None), key=lambda f: f.distance)
-        numbered = [f for f in fits if any(p.fault.parameter for p in f.placements)][:FITTED]
-        if not self.budget.is_spent():
-            numbered = list(on_all_cores(lambda f: fitted(part, f, GAIN), numbered))
-        plain = [f for f in fits if not any(p.fault.parameter for p in f.placements)]
+    def _tried(self, part: Problem[Judged], base: Fit, added: Sequence[FaultPlacement]) -> list[Fit]:
+        """Return the base extended by each fault that reduces the distance; the extension's parameter has a first estimate."""
         share = 1.0 - 1.0 / (self.at_once - len(base.placements))
         allowed = share * base.distance if self.whole.is_linear else math.inf
-        improved = (replace(f, allowed=allowed) for f in [*plain, *numbered] if f.distance < base.distance)
-        return sorted(improved, key=lambda f: f.distance)
+        tried = self.budget.of_each(lambda placement: _with(part, base, placement), added)
+        return [replace(f, allowed=allowed) for f in tried if f is not None and f.distance < base.distance]
+
+    def _fitted(self, part: Problem[Judged], fits: Sequence[Fit]) -> list[Fit]:
+        """Return the sets, nearest first; of those with parameters only the nearest, with their parameters fitted."""
+        ordered = sorted(fits, key=lambda f: f.distance)
+        plain = [f for f in ordered if not any(p.fault.parameter for p in f.placements)]
+        numbered = [f for f in ordered if any(p.fault.parameter for p in f.placements)][:FITTED]
+        least = 0.0 if self._is_final(part) else GAIN
+        if not self.budget.is_spent():
+            numbered = list(on_all_cores(lambda f: fitted(part, f, least), numbered))
+        return sorted([*plain, *numbered], key=lambda f: f.distance)
+
+    def _is_final(self, part: Problem[Judged]) -> bool:
+        """Return whether sets are compared on the whole batch, and parameters fitted there until they converge."""
+        return part is self.whole and not part.is_screened
 
     def _verified(self, fits: Sequence[Fit], part: Problem[Judged], count: int) -> list[Judged]:
         """Return the nearest sets that explain the numbers of the whole batch.
@@ -208,7 +217,7 @@ class _Search(Generic[Judged]):
                 return
             own = number < RENOISED
             near = fit if part is self.whole else part.unrefuted(fit, self.whole, own=own)
-            settled = None if near is None else self.whole.settled(near)
+            settled = near if near is None or self._is_final(part) else self.whole.settled(near)
             trial = None if settled is None else self.whole.judged(settled, own=own)
             if trial is not None and trial.explains:
                 if not trial.loose:

@@ -26,6 +26,9 @@ STEPS = 24
 HALVINGS = 4  # how often a step that increases the distance is halved
 FARTHEST = 8.0  # largest factor by which one step may change a parameter's distance to its least sensible value
 GAIN = 1 / 64  # while fits are compared, a step that reduces the squares by a smaller share is the last
+# RMS in sigma beyond which steps of smaller gains than `GAIN` cannot lead below a limit: `STEPS` of them divide the RMS by at most
+# (1 − 1/64)^-12 = 1.2, and every limit is below 7.5 (`thresholds.SEPARABLE_Z`).
+FAR = 9.0
 SETTLED = 1e-3  # in standard deviations; a shorter step changes no digit that is reported
 
 
@@ -98,7 +101,10 @@ def _farthest(parameter: Parameter | None, value: float, scale: float) -> float:
 
 
 def fitted(problem: Problem[Any], start: Fit, least: float = 0.0) -> Fit:
-    """Improve all parameters of a set together until they converge, or a step reduces the squares by a share below `least`."""
+    """Improve all parameters of a set together until they converge.
+
+    A step that reduces the squares by a share below `least`, or below `GAIN` if they remain far above every limit, is the last.
+    """
     fit, index = start, start.pooling_index
     weights: Array | None = None
     ranges: Array = np.zeros(0)
@@ -116,9 +122,13 @@ def fitted(problem: Problem[Any], start: Fit, least: float = 0.0) -> Fit:
         better = None if step is None else _stepped(problem, fit, free, step, weights)
         if step is None or better is None:
             return fit
-        gain = 1.0 - _squares(problem, better, weights) / _squares(problem, fit, weights)
-        fit = better
-        if gain < least or (np.abs(step) * np.sqrt(np.square(slopes * weights).sum(1)) <= SETTLED).all():
+        left = _squares(problem, better, weights)
+        gain = 1.0 - left / _squares(problem, fit, weights)
+        fit, is_far = better, left > FAR**2 * np.count_nonzero(weights)
+        if (
+            gain < (max(least, GAIN) if is_far else least)
+            or (np.abs(step) * np.sqrt(np.square(slopes * weights).sum(1)) <= SETTLED).all()
+        ):
             return fit
     return fit
 
