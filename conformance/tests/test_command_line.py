@@ -76,6 +76,75 @@ def test_a_usage_error_leaves_earlier_results_unchanged(slip: list[str], tmp_pat
     assert (tmp_path / "results.jsonl").read_text() == "of yesterday"
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("no_file.py:bert", "there is no file 'no_file.py'"),
+        ("no_file.onnx", "there is no file 'no_file.onnx'"),
+        ("trace.safetensors", "there is no file 'trace.safetensors'"),
+        ("no_folder/bert.pt2", "the folder 'no_folder' does not exist"),
+        ("my_bert.py", "my_bert.py is a file; name one of its objects: my_bert.py:bert"),
+        ("./my_bert:bert", "write package.module:object with dots, or FILE.py:object"),
+        ("my_bret.py:bert", "did you mean my_bert.py?"),
+        ("my_bret:bert", "no module 'my_bret', here or installed, for the implementation 'my_bret:bert'; did you mean my_bert?"),
+        ("my_bert:", "not of the form package.module:object"),
+        (":bert", "not of the form package.module:object"),
+        ("making-bert:bert", "write making-bert, without ':bert'"),
+        ("notes.txt", "no exported program that can be read"),
+        (".", "if it is a checkpoint, give it as --checkpoint ."),
+        ("nobody", "a candidate is a registered name (`bert-conformance list`), package.module:object, FILE.py:object"),
+        ("making-brt", "did you mean making-bert?"),
+    ],
+)
+def test_the_name_of_no_candidate_is_refused_before_a_process_is_started_or_a_file_written(
+    name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("conformance.cli.run.WorkerProcess", lambda *_: pytest.fail("a worker was started"))
+    (tmp_path / "my_bert.py").write_text("raise RuntimeError('imported')\nbert = None\n")
+    (tmp_path / "notes.txt").touch()
+    assert main(["run", "-i", name, "--out", "results"]) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "implementations.making_bert:making_brt",
+            "implementations.making_bert has no object 'making_brt'; did you mean making_bert?",
+        ),
+        ("implementations.making_brt:bert", "no module 'implementations.making_brt', here or installed"),
+        ("implementations.hugging_face:HuggingFace", "HuggingFace is a class; give an object of it: HuggingFace()"),
+    ],
+)
+@pytest.mark.parametrize("more", [["--golden", "tiny"], ["--check", "padding-length"]], ids=" ".join)
+def test_an_object_that_is_not_there_is_one_usage_error_and_leaves_earlier_results_unchanged(
+    name: str, words: str, more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "results.jsonl").write_text("of yesterday")
+    assert main(["run", "-i", name, *more, "--out", str(tmp_path)]) == 2
+    assert words in capsys.readouterr().err
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("results.jsonl", "of yesterday")]
+
+
+def test_all_names_are_refused_together_if_none_is_that_of_a_candidate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "-i", "hf-eagr", "-i", "implementations.making_bert:making_brt", "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert "did you mean hf-eager" in said
+    assert "did you mean making_bert" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_candidate_that_raises_when_it_is_imported_is_an_error_of_every_check_and_no_usage_error(tmp_path: Path) -> None:
+    (tmp_path / "raises.py").write_text("bert = None\nraise RuntimeError('no weights here')\n")
+    assert main(["run", "-i", f"{tmp_path / 'raises.py'}:bert", "--check", "repeated", "--out", str(tmp_path / "out")]) == 1
+    checks = read_results(tmp_path / "out" / "results.jsonl").checks
+    assert [c.outcome for c in checks] == ["error"] * len(checks)
+    assert all("RuntimeError: no weights here" in c.reason for c in checks)
+
+
 def test_a_plugin_that_ends_the_process_affects_no_other_candidate(tmp_path: Path) -> None:
     ends = "conformance.tests.broken_plugin:ends"
     assert main(["run", "-i", ends, "-i", "making-bert", "--golden", "tiny", "--out", str(tmp_path)]) == 1
