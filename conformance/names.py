@@ -13,7 +13,7 @@ from conformance.errors import UsageError
 
 T = TypeVar("T")
 _LONGEST = 200  # characters; most file systems allow 255 bytes
-_ALIKE = 0.8  # least similarity (difflib's ratio) of a suggested name: one or two letters differ; at 0.6, words without relation
+_ALIKE = 0.7  # least similarity (difflib's ratio) of a suggested name, that of `cdua` and `cuda`; at 0.6, words without relation
 _WORD = re.compile(r"[^\W_]+")
 LONGEST = 20_000  # characters of a text from outside; a traceback of several hundred calls
 
