@@ -1,9 +1,12 @@
 """What users see: the command line, exit codes, the results file, and errors for invalid input."""
 
+import argparse
 import json
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.rewritten import places
 from conformance.candidates import capture
 from conformance.checks.search.plan import Plan
-from conformance.cli import main
+from conformance.cli import _parser, main
 from conformance.errors import CheckpointError, ConformanceError, FixtureError, UnknownNameError
 from conformance.goldens import golden as golden_module
 from conformance.goldens.manifest import fixtures_directory, of_entry
@@ -357,3 +360,19 @@ def test_a_failure_for_a_reason_other_than_its_values_states_it() -> None:
     assert result.outcome == "fail"
     assert "required activations are not observed" in result.reason
     assert result.findings == ()
+
+
+def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for part in action.choices.values():
+                yield from _parsers(part)
+
+
+@pytest.mark.parametrize("parser", list(_parsers(_parser())), ids=lambda parser: parser.prog)
+def test_every_argument_has_a_help_text_and_a_mistake_is_called_so(parser: argparse.ArgumentParser) -> None:
+    assert parser.description or parser.prog.endswith(" golden")
+    assert [a.dest for a in parser._actions if not a.help and not isinstance(a, argparse._SubParsersAction)] == []
+    words = set(re.findall(r"\w+", parser.format_help().replace('fault = "epsilon"', "").replace("at fault", "")))
+    assert not words & {"fault", "faults", "harness"}
