@@ -61,17 +61,21 @@ def smallest(found: CounterexampleRecord) -> list[str]:
     return lines
 
 
+def weakest(s: Sensitivity) -> str:
+    """Return in words how well a mistake would be detected where it is least visible.
+
+    The expected z is 0 if the effect does not exceed the deterministic errors that a correct implementation may have there.
+    """
+    return f"expected z = {s.expected_z:.2g} at {s.weakest}" if s.expected_z else f"no effect beyond rounding at {s.weakest}"
+
+
 def exclusion_lists(rendered: Sequence[Sensitivity], *, whole: bool) -> list[tuple[str, tuple[str, ...]]]:
     """Return pairs of statement and items about the mistakes that a pass excludes and cannot exclude; items may be empty.
 
     The mistakes that have no effect on the inputs are listed if `whole`, and counted otherwise.
     """
     everywhere = sum(s.separable == s.places for s in rendered)
-    some = [
-        f"{s.fault} ({s.places - s.separable} of {s.places} steps, expected z = {s.expected_z:.2g} at {s.weakest})"
-        for s in rendered
-        if s.separable < s.places
-    ]
+    some = [f"{s.fault} ({s.places - s.separable} of {s.places} steps, {weakest(s)})" for s in rendered if s.separable < s.places]
     seen = {s.fault for s in rendered}
     elsewhere = frozenset[str]().union(*(names for names in OF_SOME if not names & seen))
     unseen = sorted({name for name, fault in BY_NAME.items() if not fault.late} - seen - elsewhere)

@@ -66,7 +66,7 @@ OUTCOME_TEXT: Mapping[Outcome, OutcomeText] = {
         "bad",
         "failure",
         "The candidate computes a result that rounding does not explain, or breaks the contract.",
-        "Begin at the first origin: the report names the step, the size of the error and, where one fits, the fault.",
+        "Begin at the first origin: the report names the step, the size of the error and, where one fits, the mistake.",
     ),
     "xpass": OutcomeText(
         "passes, although a known failure",
