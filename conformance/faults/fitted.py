@@ -17,6 +17,7 @@ from conformance.faults.fitted_functions import FITTED_FUNCTIONS, UNNORMALISED
 from conformance.faults.fitted_products import FITTED_PRODUCTS
 from conformance.faults.projections import LINEARS
 from conformance.faults.quantized import DYNAMIC
+from conformance.faults.wrong_rows import wrong_outputs, wrong_table_rows
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
@@ -38,7 +39,7 @@ def _linear(step: Step, seen: FitData) -> Fit | None:
     if len(np.unique(inputs, axis=0)) <= columns.shape[1] or np.linalg.matrix_rank(columns) < columns.shape[1]:
         return None
     solution = np.linalg.lstsq(columns, seen.actual.reshape(-1, seen.actual.shape[-1])[rows], rcond=None)[0]
-    return Fit(with_parameters(step, weight=solution[:-1].T, bias=solution[-1]), solution.size)
+    return Fit(with_parameters(step, weight=solution[:-1].T, bias=solution[-1]), solution.size, *wrong_outputs(step, seen))
 
 
 def _other_bias(step: Step, seen: FitData) -> Fit | None:
@@ -53,7 +54,7 @@ def _other_bias(step: Step, seen: FitData) -> Fit | None:
     moved = (seen.actual - step.value)[rows].mean(0)
     if np.median(np.abs(moved)) <= seen.threshold * np.median(seen.allowed[rows]):
         return None
-    return Fit(with_parameters(step, bias=step.site.parameters["bias"] + moved), moved.size)
+    return Fit(with_parameters(step, bias=step.site.parameters["bias"] + moved), moved.size, *wrong_outputs(step, seen))
 
 
 def _other_order(step: Step, seen: FitData) -> Fit | None:
@@ -89,7 +90,8 @@ def _affine(step: Step, seen: FitData) -> Fit | None:
         return None
     centred = normal - normal.mean(0)
     slope = (centred * target).sum(0) / np.maximum((centred**2).sum(0), np.finfo(np.float64).tiny)
-    return Fit(with_parameters(step, weight=slope, bias=target.mean(0) - slope * normal.mean(0)), 2 * gamma.size)
+    fitted = with_parameters(step, weight=slope, bias=target.mean(0) - slope * normal.mean(0))
+    return Fit(fitted, 2 * gamma.size, *wrong_outputs(step, seen))
 
 
 def _statistics(step: Step, seen: FitData) -> Fit | None:
@@ -121,7 +123,15 @@ def _table(step: Step, seen: FitData) -> Fit | None:
         return None
     value = np.array(seen.actual, np.float64).reshape(-1, width)
     value[rows] = found[first][which.reshape(-1)]
-    return Fit(Altered(step, lambda inner: value.reshape(inner.value.shape)), first.size * width)
+    named = wrong_table_rows(step, seen, _rows_read(step))
+    return Fit(Altered(step, lambda inner: value.reshape(inner.value.shape)), first.size * width, *named)
+
+
+def _rows_read(step: Step) -> Ids:
+    """Return the index of the row that each token reads of a table, (B, S) or (S,)."""
+    if step.site.activation.kind == "position_lookup":
+        return positions(step)
+    return step.site.batch.input_ids if step.site.activation.kind == "word_lookup" else step.site.batch.types
 
 
 def _other_words(step: Step, seen: FitData) -> Fit | None:
@@ -231,10 +241,11 @@ OTHER = "the equation is right, but the parameters are not the checkpoint's"
 FITTED = (
     Fitted("words-other", frozenset({"word_lookup"}), "the word embeddings are those of other ids", "constructed",
            _other_words, "another vocabulary, or ids that are changed before they are looked up",
-           fix="Look up input_ids as they are given, and use the checkpoint's own vocabulary."),
+           fix="Look up input_ids as they are given, and use the checkpoint's own vocabulary.", estimates="the ids"),
     Fitted("words-added", frozenset({"word_lookup"}), "the embedding of another id is added to each token's own", "constructed",
            _added_words, "shards of the vocabulary, each of which also looks up the ids of the other shards, and a sum over them",
-           equation="y = E_i + E_j", fix="Set each shard's result to zero for ids that belong to another shard, before the sum."),
+           equation="y = E_i + E_j", fix="Set each shard's result to zero for ids that belong to another shard, before the sum.",
+           estimates="the added ids"),
     Fitted("tokens-zero", frozenset({"linear", "context", "norm"}),
            "it is zero at some tokens, the first of them at position {value}", "constructed", _zero_tokens,
            "a chunk, or the last partial chunk, that was never computed",
@@ -243,13 +254,13 @@ FITTED = (
     *FITTED_DROPOUT,
     Fitted("token-types-other", frozenset({"token_type_lookup"}), "the token types are not the batch's", "constructed",
            _other_types, "the token types of the example that was traced, baked into the graph",
-           fix=TYPES_FIX),
+           fix=TYPES_FIX, estimates="the token types"),
     Fitted("positions-clipped", LEARNED, "positions beyond {value} are taken as {value}", "constructed",
            _clipped_positions, "a table, or an export, that was made for shorter text",
            fix=POSITIONS_FIX),
     Fitted("positions-other", LEARNED, "the positions are not the batch's", "constructed",
            _other_positions, "position ids computed from other data",
-           fix=POSITIONS_FIX),
+           fix=POSITIONS_FIX, estimates="the positions"),
     Fitted("positions-scaled", LEARNED, "positions are multiplied by {value}, and rows of the table are interpolated",
            "constructed", _scaled_positions, "a table interpolated for longer text",
            equation="row a + c s, between two rows of the table", fix=POSITIONS_FIX),
@@ -259,9 +270,12 @@ FITTED = (
            fix="Load each bias from the checkpoint, and fail on missing and unexpected names."),
     Fitted("features-reordered", LINEARS, "the features are in another order, or some are repeated", "constructed",
            _other_order, "rows of the weight in another layout",
-           fix="Keep the order of the weight's rows."),
+           fix="Keep the order of the weight's rows.", estimates="the order of the features"),
     Fitted("parameters-other", LINEARS, OTHER, "constructed",
-           _linear, "parameters that were not loaded, or trained further; an untied decoder",
+           _linear, "a decoder that is not tied to the word embeddings", only=("cls.predictions.decoder",),
+           fix="Let the decoder use the weight of the word embeddings."),
+    Fitted("parameters-other", LINEARS, OTHER, "constructed",
+           _linear, "parameters that were not loaded, or trained further",
            fix="Load every parameter from the checkpoint, and fail on missing and unexpected names."),
     Fitted("norm-statistics-other", frozenset({"norm"}), "tokens are normalised by a wrong mean or deviation: the deviation is off "
            "by up to {value}", "constructed", _statistics, "a fast inverse root; statistics of something other than the token",
@@ -271,7 +285,7 @@ FITTED = (
            _affine, "parameters that were not loaded, or trained further",
            fix="Load every parameter from the checkpoint, and fail on missing and unexpected names."),
     Fitted("parameters-other", frozenset({"word_lookup", "position_lookup", "token_type_lookup"}),
-           OTHER, "constructed", _table, "parameters that were not loaded",
+           OTHER, "constructed", _table, "parameters that were not loaded, or trained further",
            fix="Load every parameter from the checkpoint, and fail on missing and unexpected names."),
     DYNAMIC,
     *FITTED_FUNCTIONS,

@@ -33,15 +33,22 @@ TERMS: Mapping[str, Term] = {
         "an activation that is wrong for the candidate's own inputs to it: an error begins there, or in hidden steps before it",
         (
             "The inputs are the nearest earlier activations that the candidate exposes.",
-            "Origins are sorted by how far they exceed their limits, largest first.",
+            "Origins are listed in the order of computation.",
         ),
     ),
     "local rms": Term(
         "the error of one step, or of a segment of hidden steps, given the candidate's own inputs to it",
-        ("RMS over all judged elements, each in units of its σ; `max` is the largest of them, which has a limit of its own.",),
+        (
+            "RMS over all judged elements, each in units of its σ.",
+            "Positions that the attention mask excludes (padding) are not judged: a correct candidate may compute anything there.",
+        ),
+    ),
+    "max": Term(
+        "the largest error of a single element of the step, in units of its σ",
+        ("It finds errors in few elements, which an RMS over all elements does not show.",),
     ),
     "limit": Term(
-        "the largest local rms that passes",
+        "the largest value that passes, of the local rms or the max in the column before it",
         ("It is derived from a false-alarm probability of 1e-6 for the whole run and from the number of independent rows.",),
     ),
     "global rms": Term(
@@ -50,7 +57,10 @@ TERMS: Mapping[str, Term] = {
     ),
     "amplitude": Term(
         "the share of the mistake's effect that the error contains: 1 if it is present, 0 if it is absent",
-        ("a = <r,d>/<d,d> with the residual r, the effect d of the mistake, and <x,y> = Σ x y / σ².",),
+        (
+            "It is not given for a mistake with an estimated number: the estimate is chosen so that it is 1.",
+            "a = <r,d>/<d,d> with the residual r, the effect d of the mistake, and <x,y> = Σ x y / σ².",
+        ),
     ),
     "z": Term(
         "the amplitude in units of its own standard deviation under rounding alone",
@@ -66,7 +76,7 @@ TERMS: Mapping[str, Term] = {
     ),
 }
 
-_ALIASES = {"σ": "sigma", "rms": "local rms", "max": "local rms", "local": "local rms", "global": "global rms"}
+_ALIASES = {"σ": "sigma", "rms": "local rms", "local": "local rms", "global": "global rms"}
 
 
 def summaries() -> Mapping[str, str]:

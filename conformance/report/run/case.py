@@ -24,6 +24,7 @@ from conformance.report.document import (
     tabled,
 )
 from conformance.report.findings import is_unnamed, layers_of, where
+from conformance.report.hidden_steps import hidden_before
 from conformance.report.run.network import network
 from conformance.report.run.places import histogram, placed_error, pooled, scale_of, tokens
 from conformance.report.words import duration, exclusion_lists, mistakes, place, rendered, searched, smallest, subject, verdict
@@ -83,44 +84,76 @@ def _reason(reason: str) -> Iterator[Block]:
 
 
 def _failures(failed: Sequence[ActivationRecord], activations: Sequence[ActivationRecord]) -> Iterator[Block]:
-    yield Paragraph(f"first origin of an error: {place(failed[0])}")
-    worst = _worst(failed)
-    yield from tabled(("origin", "local rms", "max", "limit", "global rms"), [("", [_numbers(a) for a in worst])])
-    if len(failed) > len(worst):
-        yield Paragraph(f"origins that are only in the results file: {len(failed) - len(worst)}")
+    """Yield violations of the contract and the first origin, then the mistakes, then the origins with their errors."""
     layers = layers_of(activations)
-    yield from (Paragraph(text) for text in _reasons(failed, worst, layers))
+    refused, origins = [a for a in failed if a.local is None], [a for a in failed if a.local is not None]
+    yield from (Paragraph(text) for text in _first(_reasons(refused, layers)))
+    if origins:
+        among = "" if origins[0] is failed[0] else " among the judged activations"
+        yield Paragraph(f"first origin of an error{among}: {_located(origins[0], activations)}")
     items = tuple(tuple(rendered(finding, layers)) for finding in mistakes(activations))
+    if len(items) > 1:
+        yield Paragraph("mistakes, the one with the largest error first:")
     more = len(items) - _WORST
     if more > 0:
         counted = Items(((f"and {more} more mistake{'s' if more > 1 else ''} in the results file",),), apart=True)
         yield Abridged((Items(items),), (Items(items[:_WORST], apart=True), counted))
-    else:
+    elif items:
         yield Items(items, apart=True)
+    yield from _origins(origins)
+    stated = origins[:1] if origins and origins[0].reason else []
+    yield from (Paragraph(text) for text in _reasons([a for a in _worst(origins) if a not in stated], layers))
 
 
-def _worst(failed: Sequence[ActivationRecord]) -> Sequence[ActivationRecord]:
-    """Return the failing activations with the largest excess, worst first; the first origin is always included."""
-    worst = sorted(failed, key=_badness)[:_WORST]
-    return worst if any(a is failed[0] for a in worst) else [*worst[:-1], failed[0]]
+def _located(a: ActivationRecord, activations: Sequence[ActivationRecord]) -> str:
+    """Return the name of the first origin, with its reason if no mistake states it, or the hidden steps before it."""
+    reason = "" if is_unnamed(a) else a.reason
+    of_batch = [other for other in activations if other.batch == a.batch]
+    hidden = "" if a.reason else hidden_before((a.activation,), of_batch)
+    return f"{place(a)}{f': {reason}' if reason else ''}{f', {hidden}' if hidden else ''}"
+
+
+def _origins(origins: Sequence[ActivationRecord]) -> Iterator[Block]:
+    """Yield the table of the worst origins in the order of computation."""
+    worst = _worst(origins)
+    if len(origins) > len(worst):
+        of = f"{len(worst)} of {len(origins)} origins, those with the largest errors"
+        yield Paragraph(f"{of}, in the order of computation; the results file has all:")
+    elif len(worst) > 1:
+        yield Paragraph("origins, in the order of computation:")
+    yield from tabled(("origin", "local rms", "limit", "max", "limit", "global rms"), [("", [_numbers(a) for a in worst])])
+
+
+def _worst(origins: Sequence[ActivationRecord]) -> Sequence[ActivationRecord]:
+    """Return the origins with the largest excess, in their given order; the first origin is always included."""
+    others = sorted(origins[1:], key=_badness)[: _WORST - 1]
+    return [a for a in origins if a is origins[0] or any(a is other for other in others)]
 
 
 def _badness(a: ActivationRecord) -> float:
     return -(a.excess if a.excess is not None else float("inf"))
 
 
-def _reasons(failed: Sequence[ActivationRecord], worst: Sequence[ActivationRecord], layers: int) -> Iterator[str]:
-    """Yield the reasons of the worst activations that no finding states, each with all failing activations that share it."""
-    for reason in dict.fromkeys(a.reason for a in worst if a.reason and not is_unnamed(a)):
+def _reasons(failed: Sequence[ActivationRecord], layers: int) -> list[str]:
+    """Return the reasons that no finding states, each with all activations that share it."""
+    texts = []
+    for reason in dict.fromkeys(a.reason for a in failed if a.reason and not is_unnamed(a)):
         alike = [a for a in failed if a.reason == reason]
         steps = tuple(dict.fromkeys(a.activation for a in alike))
-        yield f"{place(alike[0]) if len(alike) == 1 else where(steps, layers)}: {reason}"
+        texts.append(f"{place(alike[0]) if len(alike) == 1 else where(steps, layers)}: {reason}")
+    return texts
+
+
+def _first(texts: Sequence[str]) -> Sequence[str]:
+    more = len(texts) - _WORST
+    return texts if more <= 0 else [*texts[:_WORST], f"and {more} more activations that break the contract, in the results file"]
 
 
 def _numbers(a: ActivationRecord) -> tuple[str, ...]:
-    local, limit = a.local, a.limits.get("rms") if a.local and a.local.rms is not None else None
-    numbers = (local.rms if local else None, local.max if local else None, limit, a.overall.rms if a.overall else None)
-    return place(a), *(sigma(n) for n in numbers)
+    local, overall = a.local, sigma(a.overall.rms if a.overall else None)
+    if local is None or local.rms is None:
+        return place(a), "differs" if local else "-", "-", "-", "-", overall
+    return place(a), sigma(local.rms), sigma(a.limits.get("rms")), sigma(local.max), sigma(a.limits.get("max")), overall
 
 
 def _known(case: CaseRecords) -> Iterator[Block]:

@@ -1,0 +1,55 @@
+"""The rows of a parameter in which a candidate's result differs from the correct one, in words."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from conformance.faults.fit import FitData
+from conformance.numerics.formats import Array
+from conformance.oracle import Step
+
+Rows = npt.NDArray[np.int64]
+
+
+def wrong_outputs(step: Step, seen: FitData) -> tuple[str, float]:
+    """Return which outputs of a linear layer or norm differ, as a text that names the parameter, and the first of them.
+
+    An output is the result of one row of the weight and of one element of the bias. The bias is named if each wrong output differs
+    by the same amount at every token.
+    """
+    axes = tuple(range(seen.actual.ndim - 1))
+    room = seen.largest * seen.allowed
+    residual = np.where(seen.judged, seen.actual - step.value, 0.0)
+    wrong = np.flatnonzero((np.abs(residual) > room).any(axes))
+    counts = np.maximum(seen.judged.sum(axes), 1)
+    varying = np.where(seen.judged, np.abs(residual - residual.sum(axes) / counts), 0.0) > 2.0 * room
+    is_bias = "bias" in step.site.parameters and not varying[..., wrong].any()
+    return _words(_names(step)["bias" if is_bias else "weight"], wrong, seen.actual.shape[-1], of_row=not is_bias and step.site.parameters["weight"].ndim > 1)
+
+
+def wrong_table_rows(step: Step, seen: FitData, read: Rows) -> tuple[str, float]:
+    """Return which rows of a table differ, as a text that names the table, and the first of them.
+
+    Args:
+        step: the look-up.
+        seen: the candidate's data.
+        read: index of the row that each token reads, (B, S).
+    """
+    wrong = (seen.judged & (np.abs(seen.actual - step.value) > seen.largest * seen.allowed)).any(-1)
+    rows = np.unique(np.broadcast_to(read, wrong.shape)[wrong])
+    size = len(np.unique(np.broadcast_to(read, wrong.shape)[seen.judged.any(-1)]))
+    return _words(_names(step)["weight"], rows, size, of_row=True, those=" that the batch reads")
+
+
+def _names(step: Step) -> Mapping[str, str]:
+    return step.site.activation.parameters
+
+
+def _words(tensor: str, wrong: Rows | Array, size: int, *, of_row: bool, those: str = "") -> tuple[str, float]:
+    what = "row" if of_row else "element"
+    first = float(wrong[0]) if len(wrong) else 0.0
+    if len(wrong) == 1:
+        return f"{tensor}, {what}", first
+    many = f"all {size}" if len(wrong) == size else f"{len(wrong)} of the {size}"
+    return f"{tensor}, {many} {what}s{those}, from {what}", first
