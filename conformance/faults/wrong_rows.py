@@ -9,6 +9,7 @@ from conformance.faults.fit import FitData
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 
+TINY = np.finfo(np.float64).tiny
 Rows = npt.NDArray[np.int64]
 
 
@@ -23,9 +24,19 @@ def wrong_outputs(step: Step, seen: FitData) -> tuple[str, float]:
     residual = np.where(seen.judged, seen.actual - step.value, 0.0)
     wrong = np.flatnonzero((np.abs(residual) > room).any(axes))
     counts = np.maximum(seen.judged.sum(axes), 1)
-    varying = np.where(seen.judged, np.abs(residual - residual.sum(axes) / counts), 0.0) > 2.0 * room
+    larger = np.maximum(_rms(seen.actual, seen, axes) / np.maximum(_rms(step.value, seen, axes), TINY), 1.0)  # so is its rounding
+    varying = np.where(seen.judged, np.abs(residual - residual.sum(axes) / counts), 0.0) > 2.0 * larger * room
     is_bias = "bias" in step.site.parameters and not varying[..., wrong].any()
-    return _words(_names(step)["bias" if is_bias else "weight"], wrong, seen.actual.shape[-1], of_row=not is_bias and step.site.parameters["weight"].ndim > 1)
+    return _words(
+        _names(step)["bias" if is_bias else "weight"],
+        wrong,
+        seen.actual.shape[-1],
+        of_row=not is_bias and step.site.parameters["weight"].ndim > 1,
+    )
+
+
+def _rms(x: Array, seen: FitData, axes: tuple[int, ...]) -> Array:
+    return np.asarray(np.sqrt(np.where(seen.judged, x**2, 0.0).mean(axes)))
 
 
 def wrong_table_rows(step: Step, seen: FitData, read: Rows) -> tuple[str, float]:

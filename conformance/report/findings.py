@@ -278,7 +278,7 @@ def evidence(finding: Finding) -> str:
     if f is None:
         return ""
     if f.name not in BY_NAME:
-        what = "; ".join(_listed(finding.estimates)) or next((k.estimates for k in _known(f.name)), "")
+        what = "; ".join(_listed(finding.estimates)) or next((fitted.estimates for fitted in FITTED if fitted.name == f.name), "")
         return f"{f.name}: z = {f.z:.3g}{f', estimated: {what}' if what else ''}"
     if f.estimate is None or f.deviation is None:
         return f"{f.name}: amplitude {f.amplitude:.3f}, z = {f.z:.3g}"

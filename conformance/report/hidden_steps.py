@@ -33,8 +33,8 @@ class HiddenSteps:
         if not self.names:
             return ""
         if len(self.names) <= NAMED:
-            one, them, verb = ("the step", "it", "is") if len(self.names) == 1 else ("one of the steps", "them", "are")
-            return f"or {one} before it that {verb} not exposed: {enumerated(self.names)}"
+            which = "the step before it that is" if len(self.names) == 1 else "one of the steps before it that are"
+            return f"or {which} not exposed: {enumerated(self.names)}"
         if not self.after:
             start = "between the token ids and it"
         else:

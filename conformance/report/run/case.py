@@ -28,11 +28,12 @@ from conformance.report.hidden_steps import hidden_before
 from conformance.report.run.network import network
 from conformance.report.run.places import histogram, placed_error, pooled, scale_of, tokens
 from conformance.report.words import duration, exclusion_lists, mistakes, place, rendered, searched, smallest, subject, verdict
+from conformance.results.merge import case_of
 from conformance.results.outcomes import FAILING, OUTCOME_TEXT
 from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, Header, PlaceRecord
 
+_PLACES = 3  # maximum number of origins with strips, so that a page with many failures stays small
 _WORST = 5  # maximum number of failing activations, and of mistakes, in text output; the results file has all of them
-_PLACES = 3  # maximum number of activations with strips: the first origin and the worst others
 
 
 def case_blocks(case: CaseRecords, headers: Sequence[Header] = (), *, close: bool = False) -> Iterator[Block]:
@@ -63,7 +64,10 @@ def case_blocks(case: CaseRecords, headers: Sequence[Header] = (), *, close: boo
         yield Abridged((Folded("What is known to fail", tuple(_known(case))),))
     yield Abridged(tuple(_details(case, headers)))
     if check.counterexample:
-        yield Folded("a script that reproduces the failure", (Code(check.counterexample.script, "python"),), long=True)
+        saved = f" (failures/{case_of(check).file_name}.py, in the folder of the results file)" if headers else ""
+        code = Code(check.counterexample.script, "python")
+        yield Folded(f"a script that reproduces the failure{saved}", (code,), long=True)
+    yield Abridged(tuple(_activations(case)))
 
 
 def first_line(text: str) -> str:
@@ -84,13 +88,16 @@ def _reason(reason: str) -> Iterator[Block]:
 
 
 def _failures(failed: Sequence[ActivationRecord], activations: Sequence[ActivationRecord]) -> Iterator[Block]:
-    """Yield violations of the contract and the first origin, then the mistakes, then the origins with their errors."""
+    """Yield the first origin and the violations of the contract, then the mistakes, then the origins with their errors."""
     layers = layers_of(activations)
     refused, origins = [a for a in failed if a.local is None], [a for a in failed if a.local is not None]
-    yield from (Paragraph(text) for text in _first(_reasons(refused, layers)))
+    violations = _first(_reasons(refused, layers))
     if origins:
-        among = "" if origins[0] is failed[0] else " among the judged activations"
-        yield Paragraph(f"first origin of an error{among}: {_located(origins[0], activations)}")
+        is_first = origins[0] is failed[0]
+        among = "" if is_first else " among the judged activations"
+        first = f"first origin of an error{among}: {_located(origins[0], activations)}"
+        violations = [first, *violations] if is_first else [*violations, first]
+    yield from map(Paragraph, violations)
     items = tuple(tuple(rendered(finding, layers)) for finding in mistakes(activations))
     if len(items) > 1:
         yield Paragraph("mistakes, the one with the largest error first:")
@@ -175,6 +182,10 @@ def _details(case: CaseRecords, headers: Sequence[Header]) -> Iterator[Block]:
         yield from _placed([a for a in case.activations if a.outcome == "fail"], check)
         yield Heading("To run it again", level=4)
         yield Code(command(check, headers))
+
+
+def _activations(case: CaseRecords) -> Iterator[Block]:
+    """Yield the tables of all activations, which only a page shows, if any was exposed."""
     if any(a.outcome != "not_observed" for a in case.activations):
         yield from _network(case)
 
@@ -182,8 +193,17 @@ def _details(case: CaseRecords, headers: Sequence[Header]) -> Iterator[Block]:
 def _placed(failed: Sequence[ActivationRecord], check: CheckRecord) -> Iterator[Block]:
     """Yield the location of the error at the first and the worst other failing activations, and the tokens of a failing batch."""
     placed = [(a, scale) for a in failed if (scale := scale_of(a))]
-    for a, scale in [*placed[:1], *sorted(placed[1:], key=lambda p: _badness(p[0]))][:_PLACES]:
-        yield from placed_error(a, scale)
+    worst = sorted(placed[1:], key=lambda p: _badness(p[0]))[: _PLACES - 1]
+    for a, scale in placed:
+        if a is placed[0][0] or any(a is other for other, _ in worst):
+            yield from placed_error(a, scale)
+    others = sum(a.local is not None for a in failed) - min(len(placed), _PLACES)
+    if others and placed:
+        yield Paragraph(
+            f"Where the error sits at {others} more origin{'s' * (others > 1)} is not shown, so that the page stays small: only the "
+            "first origin and the worst others are shown. JSON has more.",
+            "quiet",
+        )
     first, scale = placed[0] if placed and placed[0][0] is failed[0] else (None, None)
     errors = first.spread.tokens if first and first.spread else []
     found = check.counterexample
@@ -219,7 +239,7 @@ def _element(p: PlaceRecord, *, of_two_runs: bool) -> Iterator[Block]:
     facts = {"where": f"{p.activation}[{', '.join(map(str, p.element))}]" if p.element else p.activation}
     facts |= dict(zip(names, (found, expected), strict=True))
     facts |= {} if p.found is None or p.expected is None else {"difference": f"{abs(p.found - p.expected):.3g}"}
-    yield Heading("One element of it", level=4)
+    yield Heading("One of the wrong elements", level=4)
     yield Lists.of_terms(facts | {"allowed": f"{p.allowed:.3g}"})
 
 

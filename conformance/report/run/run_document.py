@@ -30,7 +30,10 @@ from conformance.results.to_records import activation_records, check_record, foo
 Cases = list[CaseRecords]
 
 _TERMS = ("sigma", "origin", "local rms", "max", "limit", "global rms", "amplitude", "z")
-_PADDING = "positions that the attention mask excludes are not judged: a correct candidate may compute anything there"
+_PADDING = (
+    "results at positions that the attention mask excludes are not judged, since a correct candidate may compute anything there; "
+    "attention to these positions must be zero"
+)
 
 
 def document(results: Results) -> Document:

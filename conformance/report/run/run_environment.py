@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
+from conformance.numerics.functions import FUNCTIONS
 from conformance.report.document import Block, Column, Folded, Heading, Lists, tabled
-from conformance.results.records import Header, Results
+from conformance.results.records import FunctionRecord, Header, Results
 
 _READING = {
     "σ (sigma)": "The standard deviation of the rounding error that a correct implementation may make in one number: derived from "
@@ -56,6 +57,13 @@ def environment(results: Results) -> Iterator[Block]:
     yield from tabled(columns, [("", rows)])
 
 
+def _largest_error(name: str, measured: FunctionRecord) -> str:
+    """Return the absolute error of a function with a bounded scale, otherwise the error in ULP."""
+    is_absolute = name not in FUNCTIONS or FUNCTIONS[name].has_zero
+    value = measured.absolute if is_absolute else measured.ulp
+    return "not finite" if value is None else f"{value:.2g}" if is_absolute else f"{value:.2g} ULP"
+
+
 def _facts(h: Header) -> Iterator[tuple[str, str]]:
     yield "suite", f"{h.suite}, results of schema {h.schema}"
     yield "Python", h.python
@@ -69,10 +77,11 @@ def _facts(h: Header) -> Iterator[tuple[str, str]]:
         bits = ", ".join("unknown" if bits is None else f"{bits}" for bits in h.machine.products.values())
         settings = ", ".join(f"{name} {value}" for name, value in h.machine.settings.items())
         yield "float32", f"{h.machine.instruction_set}; products of {bits} bits; {settings}"
-        errors = (
-            f"{name} {'not finite' if f.absolute is None else f'{f.absolute:.2g}'}" for name, f in h.machine.functions.items()
+        errors = (f"{name} {_largest_error(name, f)}" for name, f in h.machine.functions.items())
+        yield (
+            "functions",
+            f"largest errors, absolute or in ULP: {', '.join(errors)}; of gelu and gelu_tanh, that of the erf or tanh",
         )
-        yield "functions", f"{', '.join(errors)} (largest absolute error)"
     yield "GPU", h.gpu or "none"
     yield "false alarms", f"{h.false_alarm} a run"
     yield "searches", f"{h.examples} examples{'' if h.seed is None else f', seed {h.seed}'}"
