@@ -200,8 +200,8 @@ def _placed(failed: Sequence[ActivationRecord], check: CheckRecord) -> Iterator[
     others = sum(a.local is not None for a in failed) - min(len(placed), _PLACES)
     if others and placed:
         yield Paragraph(
-            f"Where the error sits at {others} more origin{'s' * (others > 1)} is not shown, so that the page stays small: only the "
-            "first origin and the worst others are shown. JSON has more.",
+            f"Where the error sits at {others} more origin{'s' * (others > 1)} is not shown, so that the page stays small: only "
+            "the first origin and the worst others are shown. JSON has more.",
             "quiet",
         )
     first, scale = placed[0] if placed and placed[0][0] is failed[0] else (None, None)
