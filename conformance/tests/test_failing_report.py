@@ -9,18 +9,19 @@ from typing import Any
 import pytest
 import torch
 
-from conformance import Architecture, check, load_golden
+from conformance import Architecture, check
 from conformance.checks.repro.artifacts import artifact_path
 from conformance.faults import CATALOGUE
+from conformance.glossary.terms import TERMS
 from conformance.judge.segment import between
-from conformance.model.activations import last_hidden, table
+from conformance.model.activations import table
 from conformance.model.batch import Batch
 from conformance.model.dense import Dense
 from conformance.oracle import Network
 from conformance.report.findings import cause, evidence, findings, layers_of, sentence
 from conformance.report.hidden_steps import hidden_steps
 from conformance.report.markdown import markdown
-from conformance.report.run.run_document import document
+from conformance.report.run.run_document import LEGEND, PADDING, document
 from conformance.report.run.run_environment import environment
 from conformance.report.terminal import plain
 from conformance.report.views import TEXTS, case_text
@@ -243,5 +244,12 @@ def test_a_function_without_a_bounded_scale_has_its_error_in_ulp() -> None:
     assert header(machine=machine).machine == machine
 
 
-def test_the_last_hidden_state_is_the_last_layers_norm() -> None:
-    assert last_hidden(load_golden("tiny").checkpoint.architecture) == LAST
+def test_the_examples_of_the_readme_have_the_present_form() -> None:
+    """To renew them: run the commands that the README gives with a candidate as described there, and paste the output."""
+    readme = Path(__file__).parents[2] / "README.md"
+    if not readme.is_file():
+        pytest.skip("an installed package has no README")
+    words = " ".join(readme.read_text("utf-8").split())
+    assert [name for name in LEGEND if f"{name}: {TERMS[name].meaning}" not in words] == []
+    for text in ("mistakes, the one with the largest error first:", "origins, in the order of computation:", PADDING):
+        assert text in words

@@ -29,8 +29,8 @@ from conformance.results.to_records import activation_records, check_record, foo
 
 Cases = list[CaseRecords]
 
-_TERMS = ("sigma", "origin", "local rms", "max", "limit", "global rms", "amplitude", "z")
-_PADDING = (
+LEGEND = ("sigma", "origin", "local rms", "max", "limit", "global rms", "amplitude", "z")
+PADDING = (
     "results at positions that the attention mask excludes are not judged, since a correct candidate may compute anything there; "
     "attention to these positions must be zero"
 )
@@ -68,8 +68,8 @@ def _legend(results: Results) -> Iterator[Block]:
     """Yield the meanings of the terms in failures, and a remark on padding if a failing batch has any."""
     yield Heading("how errors are measured", "bert-conformance explain TERM has more")
     masks = (c.counterexample.batch.get("attention_mask") for c in results.checks if c.counterexample)
-    padding = {"padding": _PADDING} if any(mask and not all(map(all, mask)) for mask in masks) else {}
-    yield Lists.of_terms({name: TERMS[name].meaning for name in _TERMS} | padding)
+    padding = {"padding": PADDING} if any(mask and not all(map(all, mask)) for mask in masks) else {}
+    yield Lists.of_terms({name: TERMS[name].meaning for name in LEGEND} | padding)
 
 
 def _started(results: Results) -> Iterator[Block]:
