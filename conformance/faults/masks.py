@@ -190,7 +190,8 @@ def faults() -> Iterator[Fault]:
     yield Fault(
         "mask-constant", PROBS, "masked keys keep {value} of their weight", "constructed",
         cause="the number added at masked keys is not negative enough",
-        parameter=Parameter("weight", lambda _: 0.0, lambda _: float(np.exp(-1.0)), _weighing),
+        parameter=Parameter("weight", lambda _: 0.0, lambda _: float(np.exp(-1.0)), _weighing,
+                            quantity="weight of masked keys"),
         equation="p_j ∝ w exp(s_j) at masked keys, w > 0",
         fix=_MASK,
     )

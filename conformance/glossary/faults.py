@@ -64,7 +64,7 @@ def _recognised(name: str) -> Iterator[Section]:
     if name not in BY_NAME:
         yield (
             "how it is recognised",
-            ("a fit to the step's result that leaves only rounding errors; tried after all other faults",),
+            ("a fit to the step's result that leaves only rounding errors; tried after all other mistakes",),
         )
         return
     from conformance.glossary.detectability import detectability

@@ -33,15 +33,22 @@ TERMS: Mapping[str, Term] = {
         "an activation that is wrong for the candidate's own inputs to it: an error begins there, or in hidden steps before it",
         (
             "The inputs are the nearest earlier activations that the candidate exposes.",
-            "Origins are sorted by how far they exceed their limits, largest first.",
+            "Origins are listed in the order of computation.",
         ),
     ),
     "local rms": Term(
         "the error of one step, or of a segment of hidden steps, given the candidate's own inputs to it",
-        ("RMS over all judged elements, each in units of its σ; `max` is the largest of them, which has a limit of its own.",),
+        (
+            "RMS over all judged elements, each in units of its σ.",
+            "Positions that the attention mask excludes (padding) are not judged: a correct candidate may compute anything there.",
+        ),
+    ),
+    "max": Term(
+        "the largest error of a single element of the step, in units of its σ",
+        ("It finds errors in few elements, which an RMS over all elements does not show.",),
     ),
     "limit": Term(
-        "the largest local rms that passes",
+        "the largest value that passes, of the local rms or the max in the column before it",
         ("It is derived from a false-alarm probability of 1e-6 for the whole run and from the number of independent rows.",),
     ),
     "global rms": Term(
@@ -50,7 +57,10 @@ TERMS: Mapping[str, Term] = {
     ),
     "amplitude": Term(
         "the share of the mistake's effect that the error contains: 1 if it is present, 0 if it is absent",
-        ("a = <r,d>/<d,d> with the residual r, the effect d of the mistake, and <x,y> = Σ x y / σ².",),
+        (
+            "It is not given for a mistake with an estimated number: the estimate is chosen so that it is 1.",
+            "a = <r,d>/<d,d> with the residual r, the effect d of the mistake, and <x,y> = Σ x y / σ².",
+        ),
     ),
     "z": Term(
         "the amplitude in units of its own standard deviation under rounding alone",
@@ -259,56 +269,7 @@ TERMS: Mapping[str, Term] = {
     ),
 }
 
-_ALIASES = {
-    "σ": "sigma",
-    "rms": "local rms",
-    "max": "local rms",
-    "local": "local rms",
-    "global": "global rms",
-    "local error": "local rms",
-    "global error": "global rms",
-    "fault": "mistake",
-    "finding": "mistake",
-    "unidentified error": "mistake",
-    "implementation": "candidate",
-    "reference": "oracle",
-    "input": "batch",
-    "padding": "batch",
-    "mask": "batch",
-    "coverage": "judged",
-    "exposed": "hidden step",
-    "hidden": "hidden step",
-    "not exposed": "hidden step",
-    "conform": "conforms",
-    "does not conform": "conforms",
-    "ran": "declared",
-    "first origin": "origin",
-    "role": "amplifier",
-    "filter": "matched filter",
-    "excluded": "separable",
-    "excludes": "separable",
-    "not excluded": "separable",
-    "cannot be distinguished": "indistinguishable",
-    "numbers confirmed": "confirmed",
-    "parameters confirmed": "confirmed",
-    "nats": "evidence",
-    "dtype": "format",
-    "bfloat16": "format",
-    "float16": "format",
-    "unit roundoff": "format",
-    "depth": "screen",
-    "full": "screen",
-    "tier": "screen",
-    "law": "check",
-    "search": "counterexample",
-    "smallest failing batch": "counterexample",
-    "adaptor": "registration",
-    "allowed": "limit",
-    "tolerance": "limit",
-    "threshold": "limit",
-    "rounding": "arithmetic",
-    "rounding error": "sigma",
-}
+_ALIASES = {"σ": "sigma", "rms": "local rms", "local": "local rms", "global": "global rms"}
 
 
 def summaries() -> Mapping[str, str]:

@@ -375,7 +375,7 @@ def _by_fitting(problem: ExplanationProblem) -> Iterator[Explanation]:
     for fault in FITTED:
         if (
             (fault.loose and not problem.loose)
-            or step.site.activation.kind not in fault.kinds
+            or not fault.is_possible_at(step.site.activation.kind, name)
             or not (problem.segment.is_single_step or fault.hidden_parents)
         ):
             continue

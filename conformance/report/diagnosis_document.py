@@ -24,7 +24,7 @@ def _verdict(found: Diagnosis) -> str:
     if not any(e.explains for e in found.explanations):
         if found.cut_short:
             return "does not conform, and no explanation was found within the time limit"
-        return "does not conform, and no set of up to three faults of the catalogue explains it"
+        return "does not conform, and no set of up to three mistakes of the catalogue explains it"
     return "does not conform"
 
 
@@ -44,7 +44,9 @@ def _facts(found: Diagnosis) -> Iterator[str]:
 def _passing(found: Diagnosis) -> Iterator[Block]:
     yield from (Paragraph(f"pooling: {name}, {POOLINGS[name].sentence}") for name in found.poolings)
     total = len(found.shown) + len(found.unseen)
-    yield Paragraph(f"{len(found.shown)} of {total} faults would have been detected (expected z ≥ {SEPARABLE_Z:g}), in every layer")
+    yield Paragraph(
+        f"{len(found.shown)} of {total} mistakes would have been detected (expected z ≥ {SEPARABLE_Z:g}), in every layer"
+    )
     weak = [f"{u.name} (z = {u.expected_z:.2g})" for u in found.unseen if u.expected_z > 0.0]
     none = [u.name for u in found.unseen if not u.expected_z > 0.0]
     lists = (("too small to be detected in these outputs", _first(weak)), ("no effect on these outputs", _first(none)))

@@ -78,8 +78,8 @@ OUTCOME_TEXT: Mapping[Outcome, OutcomeText] = {
         "Remove the entry from the file of known failures.",
     ),
     "not_observed": OutcomeText(
-        "not observed",
-        "not observed",
+        "not exposed",
+        "not exposed",
         "–",
         "odd",
         "skipped",
@@ -88,7 +88,7 @@ OUTCOME_TEXT: Mapping[Outcome, OutcomeText] = {
     ),
     "skip": OutcomeText(
         "skipped",
-        "not observed",
+        "not exposed",
         "–",
         "odd",
         "skipped",

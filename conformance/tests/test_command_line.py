@@ -358,7 +358,7 @@ def test_a_check_is_run_from_python_by_its_name() -> None:
 def test_a_failure_for_a_reason_other_than_its_values_states_it() -> None:
     result = check(HuggingFace("sdpa"), "tiny", require=["*.probs"])
     assert result.outcome == "fail"
-    assert "required activations are not observed" in result.reason
+    assert "required activations are not exposed" in result.reason
     assert result.findings == ()
 
 

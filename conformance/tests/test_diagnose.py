@@ -319,7 +319,7 @@ def test_the_command_prints_the_finding(folder: Path, tmp_path: Path, capsys: py
 def test_markdown_escapes_what_it_reports() -> None:
     rendered = markdown(document(_asked({"pooler_output": _text(_model().pooler(_hidden(_model())).detach())})))
     assert rendered.startswith("**conforms, as far as these outputs show**\n\nread: 128 numbers of pooler.activation;")
-    assert "faults would have been detected" in rendered
+    assert "mistakes would have been detected" in rendered
 
 
 BAD = {

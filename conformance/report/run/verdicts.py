@@ -113,7 +113,7 @@ def matrix(found: Sequence[CandidateChecks], links: Links) -> Iterator[Block]:
         yield Heading("Verdicts", level=2)
         yield from tabled((Column("candidate"), *(Column(", ".join(s), is_text=True) for s in settings)), [("", rows)])
         yield Paragraph(
-            "Below each verdict: how many of the network's activations the candidate exposes. One that it does not expose is not "
+            "Below each verdict: how many of the network's activations were judged. One that the candidate does not expose is not "
             "judged by itself, only as a part of the next one that it does expose.",
             "quiet",
         )
