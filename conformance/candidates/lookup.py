@@ -15,6 +15,7 @@ from typing import Any
 
 from conformance.candidates.entry_points import SWITCH, entry_points
 from conformance.errors import CandidateNameError
+from conformance.goldens.manifest import manifest
 from conformance.names import nearest
 
 # Suffixes of exported programs, each with the module of `candidates.archives` that reads it.
@@ -105,6 +106,11 @@ def _unknown(name: str) -> str:
         return f"{name} defines no public name; a candidate is one of its objects, named as {name}:my_bert"
     if path.suffix in (*READERS, TRACE, PYTHON) or os.sep in name:
         return _no_file(path)
+    if name in manifest():
+        return (
+            f"{name} is a golden, a network to run on, and no implementation: give it as --golden {name}; `trace` and `diff` take "
+            f"the oracle's activations on it as golden:{name}"
+        )
     known = ", ".join(entry_points()) or (f"none, since {SWITCH}=1 is set" if os.environ.get(SWITCH) == "1" else "none")
     return f"no implementation {name!r}; {nearest(name, entry_points(), f'registered are {known}; {KINDS}')}"
 

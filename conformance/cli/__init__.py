@@ -7,6 +7,7 @@ import argparse
 import math
 import os
 import re
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import fill
-from typing import Any
+from typing import Any, NoReturn
 
 from conformance.checks.search.plan import EXAMPLES
 from conformance.cli.help import REFERENCE
@@ -31,7 +32,7 @@ _SIZE = re.compile(r"(\d{1,15})(KiB|MiB|GiB)?")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return the exit code: 0 conforms, 1 does not, 2 usage error, 3 the harness or a fixture is broken."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    arguments = _parser().parse_args(argv)
+    arguments = _parsed(_parser(), argv)
     try:
         _require_our_packages()
         if getattr(arguments, "allow_pickle", False):
@@ -60,6 +61,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ConformanceError.exit_code
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors name the command that explains its arguments."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and the error, and exit with the code of usage errors."""
+        self.print_usage(sys.stderr)
+        self.exit(UsageError.exit_code, f"{self.prog}: error: {message}\nfor explanations and examples: {self.prog} --help\n")
+
+
+def _parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the arguments; a candidate that is given to `run` without -i is recognized as such."""
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        is_run = getattr(arguments, "command_name", "") == "run"
+        bare = next((name for name in unknown if not name.startswith("-")), "") if is_run else ""
+        hint = f"; a candidate is given with -i: bert-conformance run -i {shlex.quote(bare)}" if bare else ""
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+    return arguments
+
+
 def _require_our_packages() -> None:
     """Raise `UsageError` if another distribution's package `implementations` shadows ours; the name is generic."""
     ours = Path(__file__).resolve().parents[2]
@@ -85,7 +106,7 @@ def _command(entry_point: str, *, workers: bool = False) -> Callable[[argparse.N
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="bert-conformance",
         description="Check whether a BERT implementation is correct and, if not, where it is wrong and which mistake it makes.",
         **_reference(""),
@@ -96,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
         name: str, says: str, entry_point: str = "", *, formats: Sequence[str] = FORMATS, workers: bool = False
     ) -> argparse.ArgumentParser:
         made = parts.add_parser(name, **_described(says), **_reference(name))
-        made.set_defaults(command=_command(entry_point or f"{name}:run", workers=workers))
+        made.set_defaults(command_name=name, command=_command(entry_point or f"{name}:run", workers=workers))
         _add_format(made, formats)
         return made
 

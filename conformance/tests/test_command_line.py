@@ -96,7 +96,7 @@ def test_a_usage_error_leaves_earlier_results_unchanged(slip: list[str], tmp_pat
         ("notes.txt", "no exported program that can be read"),
         (".", "if it is a checkpoint, give it as --checkpoint ."),
         ("nobody", "a candidate is a registered name (`bert-conformance list`), package.module:object, FILE.py:object"),
-        ("making-brt", "did you mean making-bert?"),
+        ("making-brt", "did you mean making-bert"),
     ],
 )
 def test_the_name_of_no_candidate_is_refused_before_a_process_is_started_or_a_file_written(
@@ -376,3 +376,30 @@ def test_every_argument_has_a_help_text_and_a_mistake_is_called_so(parser: argpa
     assert [a.dest for a in parser._actions if not a.help and not isinstance(a, argparse._SubParsersAction)] == []
     words = set(re.findall(r"\w+", parser.format_help().replace('fault = "epsilon"', "").replace("at fault", "")))
     assert not words & {"fault", "faults", "harness"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "hf-sdpa"], "unrecognized arguments: hf-sdpa; a candidate is given with -i: bert-conformance run -i hf-sdpa"),
+        (["diagnose", "--outputs", "out.txt"], "for explanations and examples: bert-conformance diagnose --help"),
+    ],
+)
+def test_an_error_in_the_arguments_says_what_to_do(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["trace", "tiny"], "tiny is a golden, a network to run on, and no implementation: give it as --golden tiny"),
+        (["run", "-i", "hf-sdpa", "--out", __file__], "is a file; give a folder"),
+        (["replay", "nothing.safetensors"], "nothing.safetensors cannot be read as a saved failure"),
+    ],
+)
+def test_a_mistaken_argument_is_one_usage_error(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert words in capsys.readouterr().err
