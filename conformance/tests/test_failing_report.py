@@ -183,7 +183,7 @@ def test_parameters_that_are_not_the_checkpoints_are_named_with_their_rows(
     activations = activation_records(check(_with(change), "tiny"))
     (found,) = findings(activations)
     assert "the parameters are not the checkpoint's" in sentence(found, layers_of(activations))
-    assert evidence(found).endswith(f", estimated: {numbers}")
+    assert evidence(found).endswith(f", where they differ: {numbers}")
     assert "amplitude" not in evidence(found)
     assert usual in cause(found)
 
@@ -253,3 +253,14 @@ def test_the_examples_of_the_readme_have_the_present_form() -> None:
     assert [name for name in LEGEND if f"{name}: {TERMS[name].meaning}" not in words] == []
     for text in ("mistakes, the one with the largest error first:", "origins, in the order of computation:", PADDING):
         assert text in words
+
+
+def test_a_fitted_mistake_says_what_is_estimated() -> None:
+    def change(model: Any) -> None:
+        weight = model["bert"].encoder.layer[1].output.dense.weight
+        weight[4:] = weight[4:].flip(0)
+        model["bert"].encoder.layer[1].output.dense.bias[4:] = model["bert"].encoder.layer[1].output.dense.bias[4:].flip(0)
+
+    (found,) = findings(activation_records(check(_with(change), "tiny")))
+    assert evidence(found).startswith("features-reordered: z = ")
+    assert evidence(found).endswith(", estimated: the order of the features")
