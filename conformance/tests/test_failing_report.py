@@ -12,6 +12,7 @@ import torch
 from conformance import Architecture, check
 from conformance.checks.repro.artifacts import artifact_path
 from conformance.faults import CATALOGUE
+from conformance.faults.fitted import FITTED
 from conformance.glossary.terms import TERMS
 from conformance.judge.segment import between
 from conformance.model.activations import table
@@ -264,3 +265,8 @@ def test_a_fitted_mistake_says_what_is_estimated() -> None:
     (found,) = findings(activation_records(check(_with(change), "tiny")))
     assert evidence(found).startswith("features-reordered: z = ")
     assert evidence(found).endswith(", estimated: the order of the features")
+
+
+def test_every_fitted_mistake_reports_a_number_or_says_what_is_estimated() -> None:
+    nothing = {"rows-first", "precision-int8-inputs", "precision-int8-dynamic"}  # the step alone is replaced, without numbers
+    assert {f.name for f in FITTED if "{value}" not in f.sentence and not f.estimates} <= nothing
