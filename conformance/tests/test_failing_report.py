@@ -172,10 +172,10 @@ def _untied(model: Any) -> None:
         (_other_bias, "bert.encoder.layer.1.output.LayerNorm.bias, element 3", "not loaded"),
         (
             _other_table,
-            "bert.embeddings.position_embeddings.weight, 2 of the 16 rows that the batch reads, from row 2",
+            "bert.embeddings.position_embeddings.weight, 2 of the 16 rows that the batch reads, the first is row 2",
             "not loaded",
         ),
-        (_untied, "bert.embeddings.word_embeddings.weight, all 96 rows, from row 0", "not tied to the word embeddings"),
+        (_untied, "bert.embeddings.word_embeddings.weight, all 96 rows, the first is row 0", "not tied to the word embeddings"),
     ],
 )
 def test_parameters_that_are_not_the_checkpoints_are_named_with_their_rows(
