@@ -277,8 +277,9 @@ def evidence(finding: Finding) -> str:
     if f is None:
         return ""
     if f.name not in BY_NAME:
-        what = "; ".join(_listed(finding.estimates)) or next((fitted.estimates for fitted in FITTED if fitted.name == f.name), "")
-        return f"{f.name}: z = {f.z:.3g}{f', estimated: {what}' if what else ''}"
+        numbers, what = "; ".join(_listed(finding.estimates)), next((k.estimates for k in FITTED if k.name == f.name), "")
+        estimate = f", {what or 'estimated'}: {numbers}" if numbers else f", estimated: {what}" if what else ""
+        return f"{f.name}: z = {f.z:.3g}{estimate}"
     if f.estimate is None or f.deviation is None:
         return f"{f.name}: amplitude {f.amplitude:.3f}, z = {f.z:.3g}"
     number = f"estimated {f.parameter} = {figure(f.estimate, f.deviation)} ± {f.deviation:.1g}"

@@ -12,6 +12,7 @@ import torch
 from conformance import Architecture, check
 from conformance.checks.repro.artifacts import artifact_path
 from conformance.faults import CATALOGUE
+from conformance.faults.fitted import FITTED
 from conformance.glossary.terms import TERMS
 from conformance.judge.segment import between
 from conformance.model.activations import table
@@ -171,10 +172,10 @@ def _untied(model: Any) -> None:
         (_other_bias, "bert.encoder.layer.1.output.LayerNorm.bias, element 3", "not loaded"),
         (
             _other_table,
-            "bert.embeddings.position_embeddings.weight, 2 of the 16 rows that the batch reads, from row 2",
+            "bert.embeddings.position_embeddings.weight, 2 of the 16 rows that the batch reads, the first is row 2",
             "not loaded",
         ),
-        (_untied, "bert.embeddings.word_embeddings.weight, all 96 rows, from row 0", "not tied to the word embeddings"),
+        (_untied, "bert.embeddings.word_embeddings.weight, all 96 rows, the first is row 0", "not tied to the word embeddings"),
     ],
 )
 def test_parameters_that_are_not_the_checkpoints_are_named_with_their_rows(
@@ -183,7 +184,7 @@ def test_parameters_that_are_not_the_checkpoints_are_named_with_their_rows(
     activations = activation_records(check(_with(change), "tiny"))
     (found,) = findings(activations)
     assert "the parameters are not the checkpoint's" in sentence(found, layers_of(activations))
-    assert evidence(found).endswith(f", estimated: {numbers}")
+    assert evidence(found).endswith(f", where they differ: {numbers}")
     assert "amplitude" not in evidence(found)
     assert usual in cause(found)
 
@@ -253,3 +254,19 @@ def test_the_examples_of_the_readme_have_the_present_form() -> None:
     assert [name for name in LEGEND if f"{name}: {TERMS[name].meaning}" not in words] == []
     for text in ("mistakes, the one with the largest error first:", "origins, in the order of computation:", PADDING):
         assert text in words
+
+
+def test_a_fitted_mistake_says_what_is_estimated() -> None:
+    def change(model: Any) -> None:
+        weight = model["bert"].encoder.layer[1].output.dense.weight
+        weight[4:] = weight[4:].flip(0)
+        model["bert"].encoder.layer[1].output.dense.bias[4:] = model["bert"].encoder.layer[1].output.dense.bias[4:].flip(0)
+
+    (found,) = findings(activation_records(check(_with(change), "tiny")))
+    assert evidence(found).startswith("features-reordered: z = ")
+    assert evidence(found).endswith(", estimated: the order of the features")
+
+
+def test_every_fitted_mistake_reports_a_number_or_says_what_is_estimated() -> None:
+    nothing = {"rows-first", "precision-int8-inputs", "precision-int8-dynamic"}  # the step alone is replaced, without numbers
+    assert {f.name for f in FITTED if "{value}" not in f.sentence and not f.estimates} <= nothing

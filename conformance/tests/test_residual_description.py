@@ -94,12 +94,12 @@ def features(width: int = 32) -> Array:
 
 # By name: the activation, the expected kind of finding, words of its sentence, and the change.
 RECOGNISED: dict[str, tuple[str, str, str, Change]] = {
-    "zeros": (QUERY, "zeros", "all zeros", lambda s: 0.0 * s.value),
-    "constant": (QUERY, "constant", "3 was made", lambda s: 0.0 * s.value + 3.0),
+    "zeros": (QUERY, "zeros", "zero everywhere", lambda s: 0.0 * s.value),
+    "constant": (QUERY, "constant", "the result is 3 everywhere", lambda s: 0.0 * s.value + 3.0),
     "same position": (QUERY, "same along an axis", "every position", lambda s: np.broadcast_to(s.value[:, :1], s.value.shape)),
     "parent handed on": (GELU, "copied", f"the input {LAYER}intermediate.dense", lambda s: s.parents[0]),
     "no norm": (NORM, "copied", "the sum before normalisation", lambda s: s.parents[0] + s.parents[1]),
-    "no affine": (NORM, "copied", "made is the normalised value",
+    "no affine": (NORM, "copied", "the result is the normalised value",
                   lambda s: with_parameters(s, weight=np.ones(32), bias=np.zeros(32))),
     "no bias": (INNER, "copied", "x Wᵀ alone", lambda s: s.value - bias(s)),
     "q qᵀ": (SCORES, "copied", "q qᵀ / √d", lambda s: with_parents(s, s.parents[0], s.parents[0])),
@@ -117,7 +117,7 @@ RECOGNISED: dict[str, tuple[str, str, str, Change]] = {
     "other epsilon": (NORM, "gain", "less its bias", lambda s: type(s)(
         replace(s.site, architecture=s.site.architecture.with_(layer_norm_eps=1e-5)), *s.parents).value),
     "γ left out": (NORM, "term", "γ times the normalised value (left out)", lambda s: with_parameters(s, weight=np.ones(32))),
-    "skip after the norm": (NORM, "term", "(none of it was made)", lambda s: with_parents(s, s.parents[0]) + s.parents[1]),
+    "skip after the norm": (NORM, "term", "(it is missing from", lambda s: with_parents(s, s.parents[0]) + s.parents[1]),
     "a x + b f(x) + c": (GELU, "term", "0.100000", lambda s: 0.5 * s.value + 0.25 * s.parents[0] + 0.1),
     "half uniform": (PROBS, "term", "(1/2) times a uniform attention", lambda s: 0.5 * s.value + 0.5 * uniform(s)),
     "weight subtracted": (DENSE, "term", "x Wᵀ (with the wrong sign)", lambda s: with_parameters(s, weight=-weight(s))),

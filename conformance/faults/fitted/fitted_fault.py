@@ -82,7 +82,7 @@ class Fitted:
         largest: whether the reported number is the largest error on the inputs at hand, which differs from place to place.
         loose: whether numbers are fitted for each token; such a fault is fitted only where no fault of the catalogue explains the
             array under any arithmetic.
-        estimates: what is fitted, for reports; needed if `fit` reports no number.
+        estimates: what is fitted, for reports; it precedes the numbers that `fit` reports, and is needed if it reports none.
     """
 
     name: str

@@ -113,28 +113,29 @@ def _rows_read(step: Step) -> Ids:
 
 
 OTHER = "the equation is right, but the parameters are not the checkpoint's"
+_WHERE = "where they differ"
 
 FITTED_PARAMETERS = (
     Fitted("bias-other", LINEARS, "the bias is not the checkpoint's", "constructed",
            _other_bias, "another layer's bias, one part's bias for all parts of a fused product, or a bias not loaded",
-           fix="Load each bias from the checkpoint, and fail on missing and unexpected names."),
+           fix="Load each bias from the checkpoint, and fail on missing and unexpected names.", estimates=_WHERE),
     Fitted("features-reordered", LINEARS, "the features are in another order, or some are repeated", "constructed",
            _other_order, "rows of the weight in another layout",
            fix="Keep the order of the weight's rows.", estimates="the order of the features"),
     Fitted("parameters-other", LINEARS, OTHER, "constructed",
            _linear, "a decoder that is not tied to the word embeddings", only=("cls.predictions.decoder",),
-           fix="Let the decoder use the weight of the word embeddings."),
+           fix="Let the decoder use the weight of the word embeddings.", estimates=_WHERE),
     Fitted("parameters-other", LINEARS, OTHER, "constructed",
            _linear, "parameters that were not loaded, or trained further",
-           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names."),
+           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names.", estimates=_WHERE),
     Fitted("norm-statistics-other", frozenset({"norm"}), "tokens are normalised by a wrong mean or deviation: the deviation is off "
            "by up to {value}", "constructed", _statistics, "a fast inverse root; statistics of something other than the token",
            largest=True, loose=True,
            equation="y = γ · (x − μ′) / σ′ + β", fix="Normalise each token by its own mean and deviation, with an accurate root."),
     Fitted("parameters-other", frozenset({"norm"}), OTHER, "constructed",
            _affine, "parameters that were not loaded, or trained further",
-           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names."),
+           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names.", estimates=_WHERE),
     Fitted("parameters-other", frozenset({"word_lookup", "position_lookup", "token_type_lookup"}),
            OTHER, "constructed", _table, "parameters that were not loaded, or trained further",
-           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names."),
+           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names.", estimates=_WHERE),
 )  # fmt: skip

@@ -63,4 +63,4 @@ def _words(tensor: str, wrong: Rows | Array, size: int, *, of_row: bool, those: 
     if len(wrong) == 1:
         return f"{tensor}, {what}", first
     many = f"all {size}" if len(wrong) == size else f"{len(wrong)} of the {size}"
-    return f"{tensor}, {many} {what}s{those}, from {what}", first
+    return f"{tensor}, {many} {what}s{those}, the first is {what}", first

@@ -64,7 +64,11 @@ def case_blocks(case: CaseRecords, headers: Sequence[Header] = (), *, close: boo
         yield Abridged((Folded("What is known to fail", tuple(_known(case))),))
     yield Abridged(tuple(_details(case, headers)))
     if check.counterexample:
-        saved = f" (failures/{case_of(check).file_name}.py, in the folder of the results file)" if headers else ""
+        saved = (
+            f" (failures/{case_of(check).file_name}.py, in the folder of the results file)"
+            if headers and check.outcome in ("fail", "crash")
+            else ""
+        )
         code = Code(check.counterexample.script, "python")
         yield Folded(f"a script that reproduces the failure{saved}", (code,), long=True)
     yield Abridged(tuple(_activations(case)))
@@ -152,8 +156,9 @@ def _reasons(failed: Sequence[ActivationRecord], layers: int) -> list[str]:
 
 
 def _first(texts: Sequence[str]) -> Sequence[str]:
+    """Return the first texts, and how many there are more."""
     more = len(texts) - _WORST
-    return texts if more <= 0 else [*texts[:_WORST], f"and {more} more activations that break the contract, in the results file"]
+    return texts if more <= 0 else [*texts[:_WORST], f"violations of the contract that only the results file has: {more}"]
 
 
 def _numbers(a: ActivationRecord) -> tuple[str, ...]:
