@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -42,6 +43,18 @@ def test_a_run_writes_records_that_fit_their_schema(tmp_path: Path) -> None:
     assert lines[-1]["exit_code"] == 0
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**lines[1], "outcome": "fine"}, schema)
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_waiting_threads_sleep_unless_the_user_has_set_another_policy(
+    before: str | None, after: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", before or "")
+    if before is None:
+        monkeypatch.delenv("OMP_WAIT_POLICY")
+    assert main(["list"]) == 0
+    assert capsys.readouterr().out
+    assert os.environ["OMP_WAIT_POLICY"] == after
 
 
 def test_a_truncated_results_file_is_read(tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ def may_be_pieces(t: Array, y: Array, scale: Array, room: float, terms: int) -> 
 
 
 def _least_residuals(t: Array, y: Array, scale: Array, terms: int) -> list[Array]:
-    """Return, for p terms and each stride 1, 2, 4, …, a lower bound of the largest residual on the samples i, i + stride, …, i + p stride.
+    """Return, for p terms and strides d = 1, 2, 4, …, a lower bound of the largest residual on the samples i, i + d, …, i + p d.
 
     The divided difference of p + 1 samples, Σ w_j y_j, vanishes for each polynomial of p terms. If all residuals are at most r in
     units of the scale, it is therefore at most r Σ |w_j| scale_j. Its rounding error is subtracted: 2 p + 1 roundings in a weight,
@@ -256,9 +256,7 @@ def _certain_stops(least: Sequence[Array], room: float, samples: int, terms: int
     return np.minimum.accumulate(ends[::-1])[::-1].tolist()  # type: ignore[no-any-return]
 
 
-def _spans(
-    t: Array, y: Array, scale: Array, room: float, terms: int, least: Sequence[Array]
-) -> list[tuple[slice, Array]] | None:
+def _spans(t: Array, y: Array, scale: Array, room: float, terms: int, least: Sequence[Array]) -> list[tuple[slice, Array]] | None:
     """Return the longest spans of samples that polynomials fit to within `room`, with their residuals.
 
     None is returned if the polynomials have more coefficients than half the number of samples.
