@@ -28,6 +28,10 @@ class UnknownNameError(UsageError):
     """Nothing is registered under the requested name."""
 
 
+class CandidateNameError(UnknownNameError):
+    """The name of a candidate is that of no file, module or object, or of an object that is not an implementation."""
+
+
 class PluginError(ConformanceError):
     """A plug-in could not be imported; the message contains its distribution, version and traceback."""
 

@@ -4,6 +4,7 @@ No control character of such a text reaches a terminal, a page or a file.
 """
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import TypeVar
@@ -12,6 +13,8 @@ from conformance.errors import UsageError
 
 T = TypeVar("T")
 _LONGEST = 200  # characters; most file systems allow 255 bytes
+_ALIKE = 0.7  # least similarity (difflib's ratio) of a suggested name, that of `cdua` and `cuda`; at 0.6, words without relation
+_WORD = re.compile(r"[^\W_]+")
 LONGEST = 20_000  # characters of a text from outside; a traceback of several hundred calls
 
 # Former names of faults; old results files and lists of known failures with them can still be read.
@@ -28,10 +31,19 @@ def plain_name(name: str, more: str) -> str:
 
 
 def nearest(name: str, existing: Iterable[str], others: str = "") -> str:
-    """Return the end of an error message: the nearest existing names or, if none is near, `others`, by default all names."""
+    """Return the end of an error message: the nearest existing names or, if none is near, `others`, by default all names.
+
+    Near are names that contain every word of `name`, then names that are spelled alike.
+    """
     existing = list(existing)
-    near = get_close_matches(name, existing, 3)
+    words = _words(name)
+    longer = [other for other in existing if words and words <= _words(other)]
+    near = list(dict.fromkeys((*longer, *get_close_matches(name, existing, 3, _ALIKE))))[:3]
     return f"did you mean {' or '.join(near)}?" if near else others or f"there are {', '.join(existing) or 'none'}"
+
+
+def _words(name: str) -> set[str]:
+    return set(_WORD.findall(name.lower()))
 
 
 def listed(what: str, given: Iterable[T], example: str = "") -> list[T]:

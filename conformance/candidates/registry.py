@@ -1,26 +1,18 @@
-"""The registry of implementations: lookup by entry point or as `package.module:object`; a plug-in is imported only when loaded."""
+"""Implementations: their protocol, and the loading of one by its name; a plug-in is imported only when it is loaded."""
 
-import ast
 import importlib
 import inspect
-import os
-import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
-from functools import cache, lru_cache, partial
-from importlib import metadata
-from pathlib import Path
+from functools import partial
 from typing import Any, Protocol
 
-from conformance.errors import PluginError, UnknownNameError, UsageError
-from conformance.names import nearest
+from conformance.candidates.entry_points import entry_points, name_and_version
+from conformance.candidates.lookup import described_by, require_known, resolved
+from conformance.errors import CandidateNameError, PluginError, UsageError
 from conformance.numerics.first_calls import make_first_calls
-
-GROUP = "bert_conformance.implementations"
-SWITCH = "BERT_CONFORMANCE_NO_PLUGINS"
 
 Runner = Callable[[Any], Mapping[str, Any] | Iterator[tuple[str, Any]]]
 
@@ -81,16 +73,6 @@ class Implementation(Protocol):
 
 class Isolated:
     """The base class of implementations whose own code does not run in this process."""
-
-
-@dataclass(frozen=True)
-class Registered:
-    """A registered implementation that has not been imported."""
-
-    name: str
-    distribution: str
-    version: str
-    origin: str
 
 
 @dataclass(frozen=True)
@@ -156,45 +138,6 @@ def name_of(implementation: Any) -> str:
     return type(implementation).__name__
 
 
-def _entry_points() -> Mapping[str, metadata.EntryPoint]:
-    if os.environ.get(SWITCH) == "1":
-        return {}
-    return _found_on(tuple((folder, _modified(folder)) for folder in sys.path))
-
-
-# A scan reads a file of each installed distribution, and a run asks for the entry points at each candidate.
-@lru_cache(maxsize=1)
-def _found_on(path: tuple[tuple[str, int], ...]) -> Mapping[str, metadata.EntryPoint]:
-    """Return the entry points found on `sys.path`, which is given with the times of modification of its folders."""
-    return {e.name: e for e in sorted(metadata.entry_points(group=GROUP), key=lambda e: e.name)}
-
-
-def _modified(folder: str) -> int:
-    try:
-        return os.stat(folder or ".").st_mtime_ns
-    except (OSError, TypeError, ValueError):  # a folder that does not exist, or an entry that is no path
-        return 0
-
-
-def registered() -> list[Registered]:
-    """Return every registered implementation, sorted by name."""
-    about = cache(_name_and_version)  # importlib parses a distribution's whole metadata at each look
-    return [Registered(e.name, *about(e.dist), e.value) for e in _entry_points().values()]
-
-
-def registered_origin(name: str) -> str | None:
-    """Return the `module:object` of a registered implementation; None if there is none of that name."""
-    entry = _entry_points().get(name)
-    return None if entry is None else entry.value
-
-
-def _name_and_version(distribution: metadata.Distribution | None) -> tuple[str, str]:
-    if distribution is None:
-        return "unknown", "?"
-    found = distribution.metadata
-    return found["Name"], found["Version"]
-
-
 def load_implementation(implementation: str | Any) -> Implementation:
     """Return the implementation with a name, or the one made of an object (`as_implementation`).
 
@@ -202,7 +145,7 @@ def load_implementation(implementation: str | Any) -> Implementation:
     trace, or `package.module:object`.
 
     Raises:
-        UnknownNameError: there is no implementation of that name; the message lists the nearest names.
+        CandidateNameError: there is no implementation of that name; the message lists the nearest names.
         UsageError: the object is not an implementation.
         PluginError: its import failed.
 
@@ -213,64 +156,12 @@ def load_implementation(implementation: str | Any) -> Implementation:
     """
     if not isinstance(implementation, str):
         return as_implementation(implementation)
-    name, entries = implementation, _entry_points()
+    name, entries = implementation, entry_points()
     if name in entries:
         entry = entries[name]
-        return _imported(entry.load, f"{name} ({' '.join(_name_and_version(entry.dist))}, {entry.value})")
+        return _imported(entry.load, f"{name} ({' '.join(name_and_version(entry.dist))}, {entry.value})")
     require_known(name)
-    return _imported(partial(_made, name), name)
-
-
-def require_known(name: str) -> None:
-    """Check, without importing it, that an implementation of that name can exist.
-
-    Raises:
-        UnknownNameError: the name is not registered, and neither a file, a command nor `module:object`.
-        UsageError: the program of a command does not exist.
-    """
-    entries = _entry_points()
-    if _is_command(name) and name not in entries:
-        from conformance.candidates.command import arguments_of
-
-        arguments_of(name)
-    if name not in entries and ":" not in name and not _is_file(name):
-        if objects := _objects_in(name):
-            raise UnknownNameError(f"{name} is a module; name one of its objects: {', '.join(f'{name}:{o}' for o in objects)}")
-        known = ", ".join(entries) or (f"none, since {SWITCH}=1 is set" if os.environ.get(SWITCH) == "1" else "none")
-        raise UnknownNameError(f"no implementation {name!r}; {nearest(name, entries, f'registered are {known}')}")
-
-
-def _objects_in(name: str) -> list[str]:
-    """Return the public names that a module or file defines at its top level; its source is parsed, not imported."""
-    file = Path(name if name.endswith(".py") else f"{name.replace('.', '/')}.py")
-    folders = [Path(), *map(Path, sys.path)]
-    found = next((folder / file for folder in folders if (folder / file).is_file()), None)
-    if found is None:
-        return []
-    try:
-        body = ast.parse(found.read_bytes()).body
-    except (SyntaxError, ValueError):
-        return []
-    names = [node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
-    names += [t.id for node in body if isinstance(node, ast.Assign) for t in node.targets if isinstance(t, ast.Name)]
-    return [n for n in names if not n.startswith("_")]
-
-
-def _is_file(name: str) -> bool:
-    return Path(name).is_file() and not name.endswith(".py")
-
-
-def _is_command(name: str) -> bool:
-    return name.startswith("cmd:")
-
-
-def described_by(name: str) -> tuple[str, str] | None:
-    """Return the public class for a command line or file, and its argument; None for a name of any other kind."""
-    if _is_command(name):
-        return "Command", name
-    if not _is_file(name):
-        return None
-    return "RecordedTrace" if Path(name).suffix == ".safetensors" else "Archive", str(Path(name).resolve())
+    return _imported(partial(_made, name), name, CandidateNameError)
 
 
 def _made(name: str) -> Any:
@@ -279,52 +170,13 @@ def _made(name: str) -> Any:
     return getattr(importlib.import_module("conformance"), found[0])(found[1]) if found else resolved(name)
 
 
-def resolved(name: str) -> Any:
-    """Return the object at `package.module:object` or `FILE.py:object`.
-
-    Raises:
-        UnknownNameError: there is no such module or file, or it has no such object.
-    """
-    module, _, path = name.partition(":")
-    importlib.import_module("implementations")  # imported first, so that a local folder of that name cannot shadow it
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # as `python -m` does
-    found: Any = _from_file(Path(module)) if module.endswith(".py") else _from_path(module, name)
-    for part in path.split("."):
-        if not hasattr(found, part):
-            near = get_close_matches(part, dir(found), 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise UnknownNameError(f"{module} has no {path!r}{hint}")
-        found = getattr(found, part)
-    return found
-
-
-def _from_path(module: str, name: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name and (module == error.name or module.startswith(f"{error.name}.")):
-            raise UnknownNameError(f"no module {error.name!r}, here or installed, for the implementation {name!r}") from error
-        raise
-
-
-def _from_file(file: Path) -> Any:
-    """Return the module in a file; it may import other modules of its folder."""
-    if not file.is_file():
-        raise UnknownNameError(f"there is no file {str(file)!r}")
-    sys.path.insert(0, str(file.resolve().parent))
-    try:
-        return importlib.import_module(file.stem)
-    finally:
-        sys.path.remove(str(file.resolve().parent))
-
-
-def _imported(importer: Callable[[], Any], label: str) -> Implementation:
+def _imported(importer: Callable[[], Any], label: str, unfit: type[UsageError] = UsageError) -> Implementation:
+    """Return the result of `importer` as an implementation; raise `unfit` if it is none."""
     found = imported(importer, label)
     try:
         return as_implementation(found)
     except UsageError as error:
-        raise UsageError(f"{label}: {error}") from error
+        raise unfit(f"{label}: {error}") from error
     except Exception as error:  # a computed attribute may raise any exception
         raise PluginError(f"{label} cannot be looked into: {type(error).__name__}: {error}") from error
 

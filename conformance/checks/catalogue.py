@@ -44,12 +44,12 @@ CHECKS: Mapping[str, Check] = {
             "checks.activation_checks:values",
             described_in="judge.judge",
             every_golden=True,
-            remedy="Take the first origin and the fault named there, and look the fault up with `bert-conformance explain`.",
+            remedy="Take the first origin and the mistake named there, and look the mistake up with `bert-conformance explain`.",
         ),
         Check(
             "outputs",
             "the outputs agree with a correct BERT's, judged from the token ids alone: the same output after copying the weights",
-            "a mistake in a step that is not exposed; an export that is correct only while its activations are observed",
+            "a mistake in a step that is not exposed; an export that is correct only while its activations are exposed",
             "checks.activation_checks:outputs",
             every_golden=True,
             remedy="Run the check `values` with more activations exposed; it names the step.",
@@ -91,7 +91,7 @@ CHECKS: Mapping[str, Check] = {
             "epsilon inside the square root; weight decay on biases, or in the gradient; clipping per tensor",
             "checks.activation_checks:optimizer_step",
             described_in="checks.optimizer_passes",
-            remedy="Take the first origin and the fault named there: a wrong setting, or a wrong term of Adam's equation.",
+            remedy="Take the first origin and the mistake named there: a wrong setting, or a wrong term of Adam's equation.",
         ),
         Check(
             "schedule",

@@ -151,7 +151,7 @@ def _pass(label: str, one: Pass, judge: Judge, require: Sequence[str], judged: J
         raise UsageError(f"required activations that match nothing: {', '.join(idle)}")
     missing = [n for n in hidden if any(fnmatchcase(n, pattern) for pattern in require)]
     if missing:
-        raise CandidateError(f"required activations are not observed: {', '.join(missing)}")
+        raise CandidateError(f"required activations are not exposed: {', '.join(missing)}")
     if not one.is_of_gradients and judge.outputs and set(judge.outputs) <= set(hidden):
         raise CandidateError(f"no output is exposed: a candidate yields at least one of {', '.join(judge.outputs)}")
     if one.network.source and not any(is_gradient(v.activation) and not v.hidden for v, _ in judged[before:]):

@@ -10,8 +10,10 @@ from conformance.candidates.stream import pairs
 from conformance.checks.contract import prepared, require_support
 from conformance.checks.placement import inputs_device
 from conformance.goldens.golden import Golden
+from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import rounded_weights
+from conformance.numerics.formats import Array
 from conformance.oracle import Network
 from conformance.results.case import Case
 from conformance.results.termination import call_candidate
@@ -65,13 +67,17 @@ def forward_passes(candidate: Implementation, golden: Golden, case: Case) -> Seq
 
 def forward_passes_of(runner: Runner, golden: Golden, case: Case, device: str) -> Sequence[Pass]:
     """Return one forward pass per batch of a prepared runner, with the inputs on `device`."""
-    weights = rounded_weights(golden.checkpoint, case.dtype)
-
-    def of(name: str, batch: Batch) -> Pass:
-        network = Network(golden.checkpoint.architecture, weights, batch.held_in(case.dtype))
-        return Pass(name, name, network, partial(_called, runner, batch, device), partial(of, ""))
-
+    of = partial(_pass, runner, golden.checkpoint.architecture, rounded_weights(golden.checkpoint, case.dtype), case.dtype, device)
     return [of(name, batch) for name, batch in golden.batches.items()]
+
+
+def _pass(
+    runner: Runner, architecture: Architecture, weights: Mapping[str, Array], dtype: str, device: str, name: str, batch: Batch
+) -> Pass:
+    """Return the forward pass on a batch; a nested function that names itself would be a cycle that keeps the weights in memory."""
+    network = Network(architecture, weights, batch.held_in(dtype))
+    again = partial(_pass, runner, architecture, weights, dtype, device, "")
+    return Pass(name, name, network, partial(_called, runner, batch, device), again)
 
 
 def with_config(golden: Golden, **settings: Any) -> Golden:

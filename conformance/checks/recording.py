@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from conformance import __version__
-from conformance.candidates.registry import registered
+from conformance.candidates.entry_points import registered
 from conformance.checks.repro.artifacts import remove_artifacts, write_repro
 from conformance.checks.search.plan import Plan
 from conformance.errors import ConformanceError, UsageError

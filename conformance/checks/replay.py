@@ -85,7 +85,7 @@ def _attempted(record: CheckRecord, headers: Sequence[Header], again: "Callable[
 
 def failure_of(path: Path) -> Failure:
     """Return the failure that a file describes; raise `UsageError` if it is not the file of a failure."""
-    with reading(path, "what a failure leaves behind", UsageError):
+    with reading(path, "a saved failure", UsageError):
         arrays, metadata = read_safetensors(path, "batch/")
         about = parsed_json(metadata.get("replay"), _About)
         case = Case(about.implementation, about.golden, about.device, about.dtype, about.check)

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from operator import eq
 from pathlib import Path
 
-from conformance.candidates.registry import registered
+from conformance.candidates.entry_points import registered
 from conformance.checks.catalogue import CHECKS, PUBLISHED
 from conformance.goldens.manifest import manifest
 from conformance.model.activations import table

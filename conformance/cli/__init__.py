@@ -7,13 +7,15 @@ import argparse
 import math
 import os
 import re
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from textwrap import fill
+from typing import Any, NoReturn
 
 from conformance.checks.search.plan import EXAMPLES
 from conformance.cli.help import REFERENCE
@@ -30,7 +32,9 @@ _SIZE = re.compile(r"(\d{1,15})(KiB|MiB|GiB)?")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return the exit code: 0 conforms, 1 does not, 2 usage error, 3 the harness or a fixture is broken."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    arguments = _parser().parse_args(argv)
+    # The candidate's threads and the judge's take turns: a thread that waits for work is to sleep, not to occupy the other's core.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    arguments = _parsed(_parser(), argv)
     try:
         _require_our_packages()
         if getattr(arguments, "allow_pickle", False):
@@ -59,6 +63,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ConformanceError.exit_code
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors name the command that explains its arguments."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and the error, and exit with the code of usage errors."""
+        self.print_usage(sys.stderr)
+        self.exit(UsageError.exit_code, f"{self.prog}: error: {message}\nfor explanations and examples: {self.prog} --help\n")
+
+
+def _parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the arguments; a candidate that is given to `run` without -i is recognized as such."""
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        is_run = getattr(arguments, "command_name", "") == "run"
+        bare = next((name for name in unknown if not name.startswith("-")), "") if is_run else ""
+        hint = f"; a candidate is given with -i: bert-conformance run -i {shlex.quote(bare)}" if bare else ""
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+    return arguments
+
+
 def _require_our_packages() -> None:
     """Raise `UsageError` if another distribution's package `implementations` shadows ours; the name is generic."""
     ours = Path(__file__).resolve().parents[2]
@@ -84,33 +108,37 @@ def _command(entry_point: str, *, workers: bool = False) -> Callable[[argparse.N
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="bert-conformance", description="Check whether a BERT implementation is correct and, if not, where it is wrong."
+    parser = _Parser(
+        prog="bert-conformance",
+        description="Check whether a BERT implementation is correct and, if not, where it is wrong and which mistake it makes.",
+        **_reference(""),
     )
     parts = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(
         name: str, says: str, entry_point: str = "", *, formats: Sequence[str] = FORMATS, workers: bool = False
     ) -> argparse.ArgumentParser:
-        made = parts.add_parser(name, help=says, description=says[0].upper() + says[1:] + ".", **_reference(name))
-        made.set_defaults(command=_command(entry_point or f"{name}:run", workers=workers))
-        made.add_argument("--format", choices=formats, default="pretty")
+        made = parts.add_parser(name, **_described(says), **_reference(name))
+        made.set_defaults(command_name=name, command=_command(entry_point or f"{name}:run", workers=workers))
+        _add_format(made, formats)
         return made
 
-    command("list", "list implementations and goldens", "commands:listing")
+    command("list", "list registered implementations, and goldens", "commands:listing")
     _add_explain(
-        command("explain", "explain names in a report: meaning, equation, usual cause, remedy; no arguments: list all names")
+        command("explain", "explain a name in a report: meaning, equation, usual cause, repair; without a name: list all names")
     )
-    _add_run(command("run", "run and judge candidates; no arguments: every candidate on every golden", "commands:run"))
+    _add_run(command("run", "run and judge candidates; without arguments: every registered one on every golden", "commands:run"))
     _add_diff(command("diff", "compare two implementations, traces, goldens or results files", workers=True))
     report = command("report", "make one report from one or more results files", "commands:report", formats=(*FORMATS, "junit"))
-    report.add_argument("results", nargs="+", type=Path)
+    report.add_argument("results", nargs="+", type=Path, metavar="RESULTS", help="a results file, results.jsonl")
     _add_output(report, ".txt, .md, .xml, .json or .html")
     trace = command(
         "trace", "show how an input flows through a network: tokens, and the shape, equation and statistics of each activation"
     )
     _add_trace(trace)
-    _add_diagnose(command("diagnose", "find the faults that explain the final outputs of a closed system, given its checkpoint"))
+    _add_diagnose(
+        command("diagnose", "find the mistakes that explain the final outputs of a closed system, given its checkpoint and inputs")
+    )
     _add_similarity(
         command(
             "similarity",
@@ -119,13 +147,24 @@ def _parser() -> argparse.ArgumentParser:
         )
     )
     again = command("replay", "repeat a saved failure, or every failure of a results file", "commands:replay")
-    again.add_argument("file", type=Path)
+    again.add_argument("file", type=Path, metavar="FILE", help="a file of `failures/`, or a results file")
     kept = command("cache", "show or clear the data kept between runs", "commands:cache", formats=("pretty", "json"))
     kept.add_argument("--clear", action="store_true", help="remove all entries")
     _add_map(command("map", "propose the registration of a module with unknown names, and write its adaptor"))
     _add_new(command("new", "create a package around a registration: entry point, tests, tox, CI", formats=("pretty",)))
-    _add_golden(parts.add_parser("golden", help="verify or make goldens, or show their detection power"))
+    _add_golden(parts.add_parser("golden", help="verify or make goldens, or show which mistakes each can detect"))
     return parser
+
+
+def _described(says: str) -> dict[str, Any]:
+    """Return the parser arguments that describe a command in the list of commands and in its own help."""
+    return {"help": says, "description": fill(f"{says[0].upper()}{says[1:]}.")}
+
+
+def _add_format(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
+    parser.add_argument(
+        "--format", choices=formats, default="pretty", help="format of what is printed (default: pretty, for people)"
+    )
 
 
 def _reference(command: str) -> dict[str, Any]:
@@ -150,7 +189,7 @@ def _add_output(parser: argparse.ArgumentParser, suffixes: str) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help=f"write to FILE in the form given by its suffix: {suffixes}; may be repeated",
+        help=f"write to FILE, in the format given by its suffix: {suffixes}; may be repeated",
     )
 
 
@@ -159,14 +198,18 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
         "name",
         nargs="*",
         metavar="NAME",
-        help="a fault, a mistake in inputs, a check or its test id, an activation or the end of its name, an outcome, "
-        "a golden, an arithmetic, cmd, or trace",
+        help="a term, a mistake, a check or its test id, an activation or the end of its name, an outcome, a golden, an "
+        "arithmetic, cmd (candidates in any language), or trace (recorded activations)",
     )
 
 
 def _add_diff(parser: argparse.ArgumentParser) -> None:
     for side in ("a", "b"):
-        parser.add_argument(side, metavar=side.upper(), help="an implementation, golden:NAME, a saved trace, or a results file")
+        parser.add_argument(
+            side,
+            metavar=side.upper(),
+            help="an implementation, golden:NAME (the oracle), a saved trace (.safetensors), or a results file (.jsonl)",
+        )
     _add_output(parser, ".html, .md, .json or .txt")
     _add_subject(parser)
 
@@ -187,20 +230,29 @@ def _add_diagnose(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         required=True,
-        help="the outputs: text printed by a library, a server's JSON, npy, npz, safetensors or Parquet; see the forms below",
+        help="the outputs: text printed by a library, a server's JSON, npy, npz, safetensors or Parquet; see the formats below",
     )
     parser.add_argument(
-        "--text", action="append", metavar="TEXT", help="an input, if FILE has none; tokenized with the checkpoint's tokenizer"
+        "--text",
+        action="append",
+        metavar="TEXT",
+        help="an input, if the outputs file has none; tokenized with the checkpoint's tokenizer; once for each row of the outputs",
     )
     parser.add_argument("--batch", type=Path, metavar="FILE", help="inputs, if the outputs file has none; JSON or safetensors")
-    parser.add_argument("--output", metavar="NAME", help="name of the output in a table without a name (default: by its axes)")
+    parser.add_argument(
+        "--output",
+        metavar="NAME",
+        help="what a table without a name is, such as embedding or logits (default: determined by its axes)",
+    )
     parser.add_argument(
         "--pooling",
         metavar="NAME",
-        help="pooling of an embedding: cls, mean, max, mean-normalised … (default: that of the checkpoint, else any)",
+        help="pooling of an embedding: cls, mean, max, mean-normalised, ... (default: that of the checkpoint, else any)",
     )
     parser.add_argument(
-        "--dtype", default="float32", help="dtype of the computation: float64, float32, bfloat16 or float16 (default: float32)"
+        "--dtype",
+        default="float32",
+        help="format in which the system should compute: float64, float32, bfloat16 or float16 (default: float32)",
     )
     parser.add_argument(
         "--time-limit",
@@ -229,7 +281,9 @@ def _add_similarity(parser: argparse.ArgumentParser) -> None:
 
 def _add_map(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "module", metavar="MODULE:FACTORY", help="a subclass of torch.nn.Module, a function that builds a module, or a module"
+        "module",
+        metavar="MODULE:FACTORY",
+        help="a subclass of torch.nn.Module, a function that builds a module, or a module; see below",
     )
     _add_checkpoint(parser, "examine the module with the sizes of this network (default: sizes that are all different)")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the adaptor to this Python file")
@@ -247,16 +301,20 @@ def _add_subject(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="golden to run on, or a folder written by `golden make` (default: tiny, or minilm with --text)",
     )
-    _add_checkpoint(parser, "a local Hugging Face BERT, instead of a golden")
-    parser.add_argument("--text", action="append", metavar="TEXT", help="an input, tokenized with the network's tokenizer")
+    _add_checkpoint(parser, "a local Hugging Face BERT to run on, instead of a golden")
+    parser.add_argument(
+        "--text", action="append", metavar="TEXT", help="an input, tokenized with the network's tokenizer; may be repeated"
+    )
     parser.add_argument("--batch", type=Path, metavar="FILE", help="inputs; JSON or safetensors")
     parser.add_argument("--device", default="cpu", help="torch device (default: cpu)")
     parser.add_argument("--dtype", default="float32", help="float64, float32, bfloat16 or float16 (default: float32)")
 
 
 def _add_own(parser: argparse.ArgumentParser) -> None:
-    _add_checkpoint(parser, "a local Hugging Face BERT, instead of all goldens")
-    parser.add_argument("--text", action="append", metavar="TEXT", help="with --checkpoint: an input, tokenized with its tokenizer")
+    _add_checkpoint(parser, "a local Hugging Face BERT to run on, instead of goldens")
+    parser.add_argument(
+        "--text", action="append", metavar="TEXT", help="with --checkpoint: an input, tokenized with its tokenizer; may be repeated"
+    )
     parser.add_argument(
         "--batch",
         type=Path,
@@ -272,24 +330,40 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "--implementation",
         action="append",
         metavar="NAME",
-        help="registered name, package.module:object, 'cmd:PROGRAM ARGS', an exported program or a recorded trace (default: all)",
+        help="candidate: a registered name, package.module:object, FILE.py:object, 'cmd:PROGRAM ARGS', an exported program or a "
+        "recorded trace; may be repeated (default: all that are registered)",
     )
     parser.add_argument(
-        "--golden", action="append", metavar="NAME", help="golden to run on, or a folder written by `golden make` (default: all)"
+        "--golden",
+        action="append",
+        metavar="NAME",
+        help="golden to run on (`list` has their names), or a folder written by `golden make`; may be repeated (default: all)",
     )
-    parser.add_argument("--dtype", action="append", help="float64, float32, bfloat16 or float16 (default: float32)")
     parser.add_argument(
-        "--check", action="append", metavar="NAME", help="checks to run (* and ? as in a shell; default: values; '*': all)"
+        "--dtype",
+        action="append",
+        metavar="DTYPE",
+        help="float64, float32, bfloat16 or float16; may be repeated (default: float32)",
     )
     parser.add_argument(
-        "--examples", type=_count, default=EXAMPLES, metavar="N", help=f"number of examples per search (default: {EXAMPLES})"
+        "--check",
+        action="append",
+        metavar="NAME",
+        help="check to run (`explain` lists them), or a pattern with * and ?; may be repeated (default: values; '*': all)",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the examples (default: 0)")
+    parser.add_argument(
+        "--examples",
+        type=_count,
+        default=EXAMPLES,
+        metavar="N",
+        help=f"number of batches that each search draws (default: {EXAMPLES})",
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the drawn batches (default: 0)")
     parser.add_argument(
         "--depth", choices=DEPTHS, default="full", help="screen: find failing steps; full: also identify the mistakes (default)"
     )
-    parser.add_argument("--no-cache", action="store_true", help="neither read nor write the cache of candidate-independent data")
-    parser.add_argument("--shard", default="1/1", metavar="K/N", help="run the K-th of N shards; `report` merges them")
+    parser.add_argument("--no-cache", action="store_true", help="neither read nor write the cache (see `cache --help`)")
+    parser.add_argument("--shard", default="1/1", metavar="K/N", help="run the K-th of N parts of the checks; `report` merges them")
     parser.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="time limit of a check (default: none)")
     parser.add_argument("--memory", type=_bytes, metavar="SIZE", help="memory limit of a candidate, such as 8GiB (default: none)")
     parser.add_argument(
@@ -303,9 +377,9 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "--require-activations",
         action="append",
         metavar="PATTERN",
-        help="activations that must be observed (* and ? as in a shell)",
+        help="activations that the candidate must expose, or it fails (* and ? as in a shell); may be repeated",
     )
-    parser.add_argument("--known-failures", type=Path, metavar="FILE", help="TOML file of known failures")
+    parser.add_argument("--known-failures", type=Path, metavar="FILE", help="TOML file of known failures; see below")
     parser.add_argument(
         "--out",
         type=Path,
@@ -345,14 +419,16 @@ def _bytes(text: str) -> int:
 
 def _add_golden(parser: argparse.ArgumentParser) -> None:
     parts = parser.add_subparsers(required=True, metavar="verify|make|power")
-    verify = parts.add_parser("verify", help="verify stored files, weights and batches, and activations")
+    verify = parts.add_parser(
+        "verify", **_described("verify stored files, weights and batches, and activations"), **_reference("verify")
+    )
     verify.add_argument(
         "golden", nargs="*", metavar="GOLDEN", help="a golden, or a folder written by `make` (default: all shipped)"
     )
     verify.set_defaults(command=_command("commands:verify"))
     make = parts.add_parser(
         "make",
-        help="make a reusable golden of a local checkpoint: its batches, the oracle's activations, the digest of the weights",
+        **_described("make a golden of a local checkpoint: its batches, the oracle's activations, the digest of the weights"),
         **_reference("make"),
     )
     _add_checkpoint(make, "a local Hugging Face BERT; it is not copied", required=True)
@@ -366,9 +442,14 @@ def _add_golden(parser: argparse.ArgumentParser) -> None:
         help="a new folder; its name is the name of the golden (default: DIR-golden in the current folder)",
     )
     make.set_defaults(command=_command("commands:make"))
-    power = parts.add_parser("power", help="print the detection-power matrix")
+    power = parts.add_parser("power", **_described("list how well each golden detects each mistake"), **_reference("power"))
     power.add_argument("--golden", action="append", metavar="NAME", help="a golden, or a folder written by `make` (default: all)")
-    power.add_argument("--dtype", action="append")
+    power.add_argument(
+        "--dtype",
+        action="append",
+        metavar="DTYPE",
+        help="float64, float32, bfloat16 or float16; may be repeated (default: float32, bfloat16 and float16)",
+    )
     power.set_defaults(command=_command("commands:power"))
     for part in (verify, make, power):
-        part.add_argument("--format", choices=FORMATS, default="pretty")
+        _add_format(part, FORMATS)

@@ -4,7 +4,8 @@ import hashlib
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
-from conformance.candidates.registry import registered, require_known
+from conformance.candidates.entry_points import registered
+from conformance.candidates.lookup import is_object, require_known
 from conformance.checks.catalogue import CHECKS, named
 from conformance.checks.check import Check
 from conformance.checks.published import CHECK, published_of
@@ -20,8 +21,9 @@ def cases_of(options: RunOptions, is_instrumented: Callable[[str], bool]) -> lis
     """Return the cases of a run without duplicates, grouped by candidate.
 
     Args:
-        options: the options of the run.
-        is_instrumented: returns whether observing the activations of a candidate may change how it is run.
+        options: the requested run.
+        is_instrumented: loads a candidate and returns whether observing its activations may change how it is run; raises
+            `CandidateNameError` if there is no such candidate.
 
     Raises:
         UsageError: all names of one kind (candidates, goldens, dtypes, device) are invalid, so that nothing can be run; or a
@@ -30,13 +32,14 @@ def cases_of(options: RunOptions, is_instrumented: Callable[[str], bool]) -> lis
     _require_names(options)
     names = options.implementations or [r.name for r in registered()]
     checks = checks_of(options.checks)
+    alone = _judges_outputs_alone(checks)
+    instrumented = _holding([name for name in names if alone or is_object(name)], names, is_instrumented)
     published = {name for name, own in options.goldens.items() if own and published_of(own)}
     found = []
     for name in names:
-        alone = _judges_outputs_alone(checks) and is_instrumented(name)
         for golden, own in options.goldens.items():
             asked = [c.name for c in checks if options.chosen or own or c.every_golden or golden in SMALL]
-            asked += ["outputs"] if alone and "values" in asked else []
+            asked += ["outputs"] if alone and name in instrumented and "values" in asked else []
             asked += [CHECK] if golden in published else []
             found += [Case(name, golden, options.device, dtype, check) for dtype in options.dtypes for check in asked]
     return list(dict.fromkeys(found))
@@ -73,12 +76,23 @@ def _require_names(options: RunOptions) -> None:
 
 
 def _require_any(names: Sequence[str], require: Callable[[str], object]) -> None:
-    """Raise the error of the first name if all names are invalid, since a misspelling must not overwrite earlier results."""
-    errors = []
-    for name in names:
+    """Raise the errors if all names are invalid, since a misspelling must not overwrite earlier results."""
+    _holding(names, names, lambda name: require(name) is None)
+
+
+def _holding(asked: Sequence[str], names: Sequence[str], condition: Callable[[str], bool]) -> set[str]:
+    """Return the names for which a condition holds. A name for which it raises `UsageError` is invalid.
+
+    Raises:
+        UsageError: all of `names` are invalid; the message has a line for each.
+    """
+    found, errors = set(), {}
+    for name in asked:
         try:
-            require(name)
+            if condition(name):
+                found.add(name)
         except UsageError as error:
-            errors.append(error)
-    if names and len(errors) == len(names):
-        raise errors[0]
+            errors[name] = str(error)
+    if names and len(errors) == len(set(names)):
+        raise UsageError("\n".join(dict.fromkeys(errors.values())))
+    return found

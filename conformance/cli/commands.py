@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def listing(arguments: Namespace) -> int:
     """Run `list`: print the names, distributions and origins of implementations and goldens."""
-    from conformance.candidates.registry import registered
+    from conformance.candidates.entry_points import registered
     from conformance.goldens.manifest import manifest
 
     rows = [
@@ -61,6 +61,8 @@ def run(arguments: Namespace) -> int:
 
         print(json.dumps(json_schema(), indent=2))
         return 0
+    if arguments.out.exists() and not arguments.out.is_dir():
+        raise UsageError(f"--out {arguments.out} is a file; give a folder, which is created if it does not exist")
     if not arguments.in_process:
         # The fork server imports in parallel with this process.
         started_context(*(["conformance.checks.laws.law"] if arguments.check else []))

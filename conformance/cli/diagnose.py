@@ -70,6 +70,19 @@ def _named(given: Given, arguments: Namespace) -> dict[str, OutputTable]:
     return {arguments.output: next(iter(given.tables.values()))}
 
 
+def _no_inputs(arguments: Namespace) -> str:
+    """Return the message for a call without the inputs of the system, with an example of each way to give them."""
+    command = f"bert-conformance diagnose --checkpoint {arguments.checkpoint} --outputs {arguments.outputs}"
+    return f"""\
+the inputs are missing: {arguments.outputs} has outputs only, and `diagnose` compares them with those of a correct BERT on the
+same inputs. Give the texts that the system was given, one --text for each row of the outputs:
+
+    {command} --text "I love cats!" --text "A lamp."
+
+or its token ids in a file, as --batch FILE: {{"input_ids": [[101, 1045, 102], ...], "attention_mask": [[1, 1, 1], ...]}};
+or write the outputs as JSON together with the texts: {{"text": ["I love cats!"], "embedding": [[0.125, -0.5, ...]]}}"""
+
+
 def _batch(arguments: Namespace, given: Given) -> Batch:
     """Return the inputs, which must be given in exactly one place."""
     sources = {
@@ -79,9 +92,10 @@ def _batch(arguments: Namespace, given: Given) -> Batch:
         f"{', '.join(given.inputs)} in {arguments.outputs}": bool(given.inputs),
     }
     said = [name for name, there in sources.items() if there]
-    if len(said) != 1:
-        found = " and ".join(said) if said else "none"
-        raise UsageError(f"give inputs in exactly one place: --text, --batch, or text or input_ids in the file; found {found}")
+    if not said:
+        raise UsageError(_no_inputs(arguments))
+    if len(said) > 1:
+        raise UsageError(f"the inputs are given {len(said)} times: {' and '.join(said)}; give them once")
     if arguments.batch:
         batches = read_batches(Path(arguments.batch))
         if len(batches) != 1:

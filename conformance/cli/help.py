@@ -1,10 +1,22 @@
-"""The reference of each command, which `COMMAND --help` prints after the options."""
+"""The reference of each command, which `COMMAND --help` prints after the options; that of the program has the empty name."""
 
 from collections.abc import Mapping
 
-from conformance.cli.forms import shown
+from conformance.cli.diagnose_formats import shown
 
 REFERENCE: Mapping[str, str] = {
+    "": """
+To judge your own BERT, a torch module with any names, first in seconds on the smallest golden:
+
+    bert-conformance map my_package.model:MyBert -o adaptor.py
+    bert-conformance run -i adaptor.py:my_bert --golden tiny
+
+A candidate is the implementation that is judged; a golden is a network with inputs, on which it is
+run. `bert-conformance explain TERM` defines every other term of reports, too.
+
+Exit codes: 0 conforms; 1 does not, or nothing was judged; 2 usage error; 3 the suite itself, one of
+its files or this machine is at fault; 130 interrupted.
+""",
     "map": """
 MODULE:FACTORY is package.module:object or FILE.py:object, imported in this process. The object is a
 subclass of torch.nn.Module, a function that builds a module, or a module (with --checkpoint, whose
@@ -27,16 +39,21 @@ that `map` proposes; without it, a registration to replace. No file is overwritt
 Without arguments, every registered implementation is run on every golden in float32, with the check
 `values`.
 
-Candidates: a registered name; package.module:object, installed or in the current folder; or an
-exported program together with the checkpoint from which it was made, for example
+Candidates: a registered name (see `bert-conformance list`); package.module:object, installed or in
+the current folder; FILE.py:object; or an exported program together with the checkpoint from which it
+was made, for example
 
     bert-conformance run -i model.onnx --checkpoint DIR --text "I love cats!"
 
+The object is a torch module or its class, which is mapped as by `map`, an adaptor that `map` wrote, or
+a function prepare(checkpoint, device, dtype). If none of the names given exists, nothing is run, and
+earlier results are kept.
+
 TorchScript archives (.pt), programs of torch.export (.pt2) and ONNX models (.onnx, extra `onnx`)
 are run without their source code: interior activations are located in the graph by means of the
-checkpoint's parameters (by name, or by value in a frozen archive), and made outputs of a copy. The
-unmodified file is also judged, by its outputs, since a runtime may fuse operations differently if
-interior activations are observed. Loading a TorchScript archive runs its code; of a .pt2 file, only
+checkpoint's parameters (by name, or by value in a frozen archive), and a copy of the program returns
+them as further outputs. The unmodified file is also judged, by its own outputs, since a runtime may
+fuse operations differently if interior activations are observed. Loading a TorchScript archive runs its code; of a .pt2 file, only
 tensors are unpickled. If the names of the inputs are not recognized, use
 conformance.Archive(FILE, inputs=(...)).
 
@@ -59,8 +76,8 @@ and shrinks failing batches. --examples sets their number, --seed the seed. A fa
 script that shows the failure without the suite, and a patch that adds it to a test.
 
 Workers: each candidate is imported and run in its own process, without network access if the system
-supports this (--network: with network access), and judged in the main process. Laws (all checks
-that search, except generated-batches) inspect the candidate's module and run in the worker.
+supports this (--network: with network access), and judged in the main process. Laws (checks that
+compare two calls, such as padding-length) also inspect the candidate's module in the worker.
 --timeout SECONDS limits the candidate's time in one check, --memory SIZE (8GiB) its address space,
 beyond that of an idle worker. The first MiB of its output is written to standard error.
 --in-process runs candidates in the main process, for a debugger. If a worker ends, this is a crash
@@ -72,9 +89,9 @@ versions or options is not resumed. Two simultaneous runs with the same --out ar
 
 Devices: `--device cuda`, or any other device of torch. Matrix units may truncate sums instead of
 rounding them; they multiply half-precision formats, and float32 if a kernel splits it into TF32
-parts. A step that matches this arithmetic is reported as `float32 in matrix units`. TF32 by itself
-is reduced precision. A look-up with an index outside of its table makes an accelerator unusable for
-the worker; the rest of the run continues in a new worker.
+parts. A step that matches this arithmetic is reported as `float32 in matrix units`. One pass in TF32
+is not float32, and is reported as the mistake `precision-tf32`. A look-up with an index outside of its
+table makes an accelerator unusable for the worker; the rest of the run continues in a new worker.
 
 Known failures (--known-failures FILE, or an attribute `known_failures` of the implementation), in
 TOML:
@@ -85,18 +102,18 @@ TOML:
     reason = "epsilon is 1e-5 until 2.0"
     issue = "#17"
     activation = "*.output.LayerNorm"    # optional: it fails there and nowhere else
-    fault = "epsilon"                    # optional, with an activation: the fault found there
+    fault = "epsilon"                    # optional, with an activation: the mistake found there
 
-An entry whose check passes, or that matches nothing, is a failure. An unknown name is an error. A
-broken harness is never excused.
+An entry whose check passes, or that matches nothing, is a failure. An unknown name is an error. An
+error of the suite itself is never a known failure.
 
-Exit codes: 0 conforms; 1 does not, or nothing was judged; 2 usage error; 3 the harness, a fixture or
-the machine is broken; 130 interrupted.
+Exit codes: 0 conforms; 1 does not, or nothing was judged; 2 usage error; 3 the suite itself, one of
+its files or this machine is at fault; 130 interrupted.
 """,
     "report": """
-The suffix of the output file determines its form: .html, .md, .txt, .xml (JUnit) or .json. For
-several results files, the report lists missing shards and contradictions. The exit code is that of
-the runs, and at least 1 if results are missing or contradictory.
+`run` writes a results file, results.jsonl, into its folder (--out). For several results files, as of
+the shards of a run or of several devices, the report lists missing shards and contradictions. The exit
+code is that of the runs, and at least 1 if results are missing or contradictory.
 """,
     "diff": """
 For two implementations, traces or goldens: the steps at which differences originate, and the mistakes
@@ -113,16 +130,22 @@ head, and shows the predictions of a masked-LM head for each [MASK]. Texts are t
 tokenizer of --checkpoint, or of all-MiniLM-L6-v2. `golden:NAME` traces the oracle.
 """,
     "diagnose": f"""
+A closed system is one whose outputs are all that is known: a library, a server, a device. Give its
+outputs, the checkpoint that it should run, and the inputs that it was given. For example, for the
+embeddings of two texts, as printed:
+
+    bert-conformance diagnose --checkpoint DIR --outputs out.txt --text "I love cats!" --text "A lamp."
+
 FILE has one or more outputs: last_hidden_state, pooler_output, embedding, logits, or any activation.
 JSON may also have the inputs (`text` or `input_ids`, ...). An output without a name, or with the name
 of a variable, is identified by its axes or by --output. null and "..." stand for unknown values: of a
 table printed with an ellipsis, the edges are judged if the inputs and the checkpoint determine their
 position. The rounding of printed numbers is part of sigma, and the pooling of an embedding is part of
-the model. Explanations of one, two and three faults are ranked by evidence. For embeddings of texts,
+the model. Explanations of one, two and three mistakes are ranked by evidence. For embeddings of texts,
 these include a text that was truncated too early and a missing prefix. --time-limit ends the search
 with the best explanation found so far, and reports what was not tried.
 
-Forms of FILE, each with an example:
+Formats of FILE, each with an example:
 
 {shown()}
 """,
@@ -141,6 +164,29 @@ Exit code 0: rounding explains every change of order, or there is none; 1: it do
 The accumulated sigma of a network on a batch does not depend on the candidate. It is stored by digest
 in the platform's cache folder. The environment variable BERT_CONFORMANCE_CACHE names another folder,
 or is `off`. `run --no-cache` neither reads nor writes the cache.
+""",
+    "verify": """
+Three things are verified, each in a line of its own: the stored files have the digests of the manifest;
+weights and batches, generated again, are the same bit for bit; and so are the oracle's activations to
+within the rounding of float64. Exit code 3: one of them is not.
+""",
+    "power": """
+A line for each golden, dtype and mistake: the z that the mistake would have if a candidate made it (its
+expected z), at the activations where it is most and least visible, and at how many of them it is
+separable, that is, certainly detected (expected z of at least 12).
+""",
+    "replay": """
+FILE is failures/NAME.safetensors in the folder of a run, or its results.jsonl. The candidate is run
+again on the saved batch; nothing is written. Exit code 0: the failure does not occur any more.
+""",
+    "explain": """
+Examples:
+
+    bert-conformance explain sigma                       a term
+    bert-conformance explain gelu-variant                a mistake: equation, usual cause, repair
+    bert-conformance explain padding-length              a check
+    bert-conformance explain attention.self.probs        an activation: equation, shape, parents
+    bert-conformance explain tiny                        a golden
 """,
     "make": """
 The golden holds its batches, the oracle's float64 activations and the digests of all files and of the

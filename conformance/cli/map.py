@@ -54,7 +54,8 @@ def _require_new_python_file(path: Path) -> None:
 
 def proposal_of(name: str, checkpoint: Path | None = None) -> "Proposal":
     """Return the proposal for the object at `package.module:object` or `FILE.py:object`."""
-    from conformance.candidates.registry import imported, require_known, resolved
+    from conformance.candidates.lookup import require_known, resolved
+    from conformance.candidates.registry import imported
     from conformance.mapping.mapped import proposed
     from conformance.model.directory import load_directory
 

@@ -10,7 +10,7 @@ from time import monotonic
 
 import numpy as np
 
-from conformance.candidates.archives import READERS
+from conformance.candidates.lookup import PYTHON, READERS
 from conformance.cli.output import show_document
 from conformance.cli.progress_display import ProgressDisplay, progress
 from conformance.cli.traced_subject import in_a_worker, traced
@@ -96,7 +96,7 @@ def _rounded(golden: Golden, dtype: str, device: str) -> RoundedCosines:
 
 def _embeddings(side: str, golden: Golden, place: Namespace) -> tuple[Array, Array]:
     """Return a side's embeddings, read from a file or computed, and the variance of the rounding by printing, (N, H) each."""
-    if Path(side).is_file() and Path(side).suffix not in (*READERS, ".py"):
+    if Path(side).is_file() and Path(side).suffix not in (*READERS, PYTHON):
         return _stored(Path(side), golden)
     (activations,) = traced(side, golden, place, in_a_worker).activations.values()
     if EMBEDDING not in activations:

@@ -4,9 +4,9 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from conformance.candidates.lookup import TRACE
 from conformance.candidates.recorded.file_format import read as read_recorded
 from conformance.candidates.recorded.recorded_golden import recorded_on
-from conformance.candidates.recorded.recorded_trace import SUFFIX
 from conformance.checks.trace import TRUTH, Trace, read, record, true_trace
 from conformance.errors import Unavailable, Unsupported, UsageError
 from conformance.goldens.custom_golden import from_directory, on_inputs, open_golden
@@ -48,7 +48,7 @@ def _of_saved(path: Path, arguments: Namespace) -> Golden:
 
 def _is_saved(side: str) -> bool:
     """Return whether a side is the file of a recorded trace; other files are exported programs."""
-    return Path(side).suffix == SUFFIX
+    return Path(side).suffix == TRACE
 
 
 def traced(side: str, golden: Golden, arguments: Namespace, recorded: Callable[[str, Golden, str, str], Trace] = record) -> Trace:

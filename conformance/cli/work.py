@@ -11,7 +11,7 @@ from conformance.checks.published import CHECK, check_published, published_of
 from conformance.checks.replay import Failure, run_again
 from conformance.checks.run_check import run_check
 from conformance.cli.run_options import RunOptions
-from conformance.errors import ConformanceError
+from conformance.errors import CandidateNameError, ConformanceError
 from conformance.isolation.process import WorkerProcess
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.serve import CandidateWork
@@ -86,9 +86,14 @@ def is_instrumented(worker: WorkerProcess | None, name: str) -> bool:
     """Return whether observing a candidate's activations may change how it is run, as for exported programs.
 
     The candidate is loaded in the worker, or in this process if there is none.
+
+    Raises:
+        CandidateNameError: there is no candidate of that name.
     """
     try:
         candidate = loading_in(worker)(name) if worker else load_implementation(name)
         return candidate.is_instrumented if isinstance(candidate, RemoteCandidate) else hasattr(candidate, "unobserved")
+    except CandidateNameError:
+        raise
     except ConformanceError:  # reported when it is run
         return False

@@ -74,7 +74,7 @@ def filled(tree: Any, shape: tuple[int, ...], name: str, digits: int | None = No
         bad = np.argwhere(~np.isfinite(tree))
         if len(bad):
             raise UsageError(
-                f"{name}{[int(i) for i in bad[0]]} is {tree[tuple(bad[0])]}: not a finite number, and no fault explains it"
+                f"{name}{[int(i) for i in bad[0]]} is {tree[tuple(bad[0])]}: not a finite number, and no mistake explains it"
             )
         known = 0.0 if digits is None else 10.0**-digits
         return Known(np.asarray(tree, np.float64), np.full(shape, known))
@@ -118,7 +118,7 @@ def _read(text: Any, name: str, index: tuple[int, ...]) -> tuple[float, float]:
         return float(rendered), unit(rendered)
     except ValueError:
         why = (
-            "it is not finite, and no fault explains that"
+            "it is not finite, and no mistake explains that"
             if rendered.lower().strip("+-") in ("nan", "inf", "infinity")
             else "no number"
         )

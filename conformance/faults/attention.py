@@ -179,7 +179,7 @@ def faults() -> Iterator[Fault]:
         "scale-missing", SCORES | SUMMED, "the scores are multiplied by {value}, not by 1/√d = {right}",
         "mlc-llm#3426, flexflow#467",
         cause="the division by √d left out, or d taken as hidden_size",
-        parameter=Parameter("scale", _scale, lambda _: 1.0, _rescaled),
+        parameter=Parameter("scale", _scale, lambda _: 1.0, _rescaled, quantity="factor of the scores (1/√d)"),
         equation="s = c q kᵀ, c ≠ 1/√d",
         fix="Divide the scores by √d, d = hidden_size / num_attention_heads.",
     )
@@ -208,7 +208,7 @@ def faults() -> Iterator[Fault]:
     yield Fault(
         "softmax-temperature", PROBS, "softmax has the temperature {value}, not {right}", "constructed",
         cause="the scores are scaled twice, or by another root",
-        parameter=Parameter("temperature", lambda _: 1.0, lambda _: 2.0, _with_temperature),
+        parameter=Parameter("temperature", lambda _: 1.0, lambda _: 2.0, _with_temperature, quantity="temperature of the softmax"),
         equation="p = softmax(s / T)",
         fix="Scale the scores once, by 1/√d, and apply the softmax to them.",
     )

@@ -126,7 +126,7 @@ def faults() -> Iterator[Fault]:
                 "the rate taken for the probability of keeping, as in TensorFlow 1", equation="y = x m / p", fix=_INVERTED)
     yield Fault("dropout-rate", _FORWARD | _BACKWARD, "the dropout rate is p = {value}, not {right}", made,
                 cause="a rate that is hard-coded, or that of another dropout",
-                parameter=Parameter("p", _rate, _usual_rate, _at_rate, defaults=(0.1, 0.2, 0.5)),
+                parameter=Parameter("p", _rate, _usual_rate, _at_rate, defaults=(0.1, 0.2, 0.5), quantity="dropout rate"),
                 equation="y = x m / (1 − p′)",
                 fix="Take the rate from the config: hidden_dropout_prob, or attention_probs_dropout_prob for the probabilities.")
     yield Fault("dropout-after-residual", _FORWARD, "dropout acts on the residual sum, not on the sub-layer's result alone",

@@ -43,6 +43,7 @@ class Parameter:
         least: lower limit; values at or below it are not considered.
         setting: the number's name in the config; empty if it has none.
         defaults: values that are usually hard-coded, BERT's own first.
+        quantity: the number in words, for the numbers that a pass confirms; empty if the fault changes more than the number.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Parameter:
     least: float = 0.0
     setting: str = ""
     defaults: tuple[float, ...] = ()
+    quantity: str = ""
 
 
 @dataclass(frozen=True)

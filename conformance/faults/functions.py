@@ -129,14 +129,14 @@ def faults() -> Iterator[Fault]:
     yield Fault(
         "gelu-argument", frozenset({"gelu"}), "GELU is x/2 · (1 + erf(k x)) with k = {value}, not 1/√2 = {right}", "constructed",
         cause="the √2 left out, or a constant with too few digits",
-        parameter=Parameter("k", lambda _: 0.5**0.5, lambda _: 1.0, _with_argument),
+        parameter=Parameter("k", lambda _: 0.5**0.5, lambda _: 1.0, _with_argument, quantity="factor in the erf of GELU"),
         equation="y = x/2 · (1 + erf(k x))",
         fix="Divide the argument of erf by √2, in full precision.",
     )
     yield Fault(
         "gelu-tanh-constant", TANH_FORMS, "the cubic term of GELU has the factor {value}, not {right}", "constructed",
         cause="a typing error in 0.044715",
-        parameter=Parameter("factor", lambda _: TANH_CUBIC, lambda _: 0.44715, _with_cubic),
+        parameter=Parameter("factor", lambda _: TANH_CUBIC, lambda _: 0.44715, _with_cubic, quantity="factor of x³ in GELU"),
         equation="y = x/2 · (1 + tanh(√(2/π) (x + c x³))), c the wrong factor",
         fix="Set the factor of x³ to 0.044715.",
     )

@@ -257,7 +257,7 @@ def faults() -> Iterator[Fault]:
                 equation="0", fix=_ATTACH + " Declare a parameter that is meant to be frozen (`frozen`).")
     yield Fault(
         "gradient-scaled", _ANY, "the gradient is multiplied by {value}", made, cause="a loss scale that was not removed",
-        parameter=Parameter("factor", lambda _: 1.0, lambda _: 2.0, _times, least=-16.0),
+        parameter=Parameter("factor", lambda _: 1.0, lambda _: 2.0, _times, least=-16.0, quantity="factor of the gradient"),
         equation="c ∂L/∂x", fix="Multiply and divide by the same loss scale, once each.",
     )
 # fmt: on

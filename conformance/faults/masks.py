@@ -53,7 +53,7 @@ def _weighing(step: Step, weight: float) -> Step:
     class Weighed(_OverAllKeys):
         @cached_property
         def value(self) -> Array:
-            weights = np.exp(self._shifted) * np.where(keys_of(step), 1.0, weight)
+            weights = np.exp(self._shifted) * np.where(keys_of(self), 1.0, weight)  # not `step`: the class would keep its arrays
             return np.asarray(weights / weights.sum(-1, keepdims=True))
 
     return step.recast(Weighed)
@@ -190,7 +190,8 @@ def faults() -> Iterator[Fault]:
     yield Fault(
         "mask-constant", PROBS, "masked keys keep {value} of their weight", "constructed",
         cause="the number added at masked keys is not negative enough",
-        parameter=Parameter("weight", lambda _: 0.0, lambda _: float(np.exp(-1.0)), _weighing),
+        parameter=Parameter("weight", lambda _: 0.0, lambda _: float(np.exp(-1.0)), _weighing,
+                            quantity="weight of masked keys"),
         equation="p_j ∝ w exp(s_j) at masked keys, w > 0",
         fix=_MASK,
     )

@@ -93,15 +93,17 @@ def _epsilon() -> Parameter:
         with_epsilon,
         setting="layer_norm_eps",
         defaults=(1e-12, 1e-6, 1e-5, 1e-3),  # Those of BERT and of the LayerNorms of Flax, PyTorch and Keras.
+        quantity="LayerNorm's epsilon",
     )
 
 
-def _epsilon_outside(norm: type[Norm], usual: float) -> Parameter:
+def _epsilon_outside(norm: type[Norm], usual: float, quantity: str = "") -> Parameter:
     return Parameter(
         "epsilon",
         lambda _: 0.0,
         lambda step: max(step.site.architecture.layer_norm_eps, usual),
         lambda step, epsilon: with_epsilon(step.recast(norm), epsilon),
+        quantity=quantity,
     )
 
 
@@ -224,7 +226,7 @@ def faults() -> Iterator[Fault]:
     yield Fault(
         "epsilon-outside-root", NORMS, "epsilon = {value} is added to the deviation, not to the variance under the root",
         "constructed, after the Annotated Transformer", cause="(x − μ) / (σ + ε) as in the Annotated Transformer",
-        parameter=_epsilon_outside(_EpsilonOutside, 1e-5),
+        parameter=_epsilon_outside(_EpsilonOutside, 1e-5, "epsilon outside the root of the variance"),
         equation="y = γ · (x − μ) / (σ + ε) + β",
         fix=_NORM,
     )
@@ -298,7 +300,7 @@ def faults() -> Iterator[Fault]:
     yield Fault(
         "residual-scaled", NORMS, "the residual is multiplied by {value}", "constructed", only=own,
         parameter=Parameter("factor", lambda _: 1.0, lambda _: 0.5**0.5, lambda step, factor: _weighted(step, 1.0, factor),
-                least=-16.0),
+                least=-16.0, quantity="factor of the residual"),
         equation="y = LayerNorm(x + c skip)",
         fix="Add the residual without a factor.",
     )

@@ -126,11 +126,14 @@ def _constant(step: Step, context: FaultContext) -> Step:
     return with_parameters(step, rate=np.asarray(_training(context).learning_rate))
 
 
-def _parameter(name: str, role: str, setting: str, usual: float, defaults: tuple[float, ...], most: float = np.inf) -> Parameter:
+def _parameter(
+    name: str, quantity: str, role: str, setting: str, usual: float, defaults: tuple[float, ...], most: float = np.inf
+) -> Parameter:
     """Return the parameter of a fault in a setting of the optimizer.
 
     Args:
         name: name of the number in reports.
+        quantity: the number in words.
         role: role of the setting among the step's parameters.
         setting: its name in the config.
         usual: the usual wrong value; if it is the correct one, twice that value is used.
@@ -149,6 +152,7 @@ def _parameter(name: str, role: str, setting: str, usual: float, defaults: tuple
         lambda step, value: with_parameters(step, **{role: np.asarray(min(value, most))}),
         setting=setting,
         defaults=defaults,
+        quantity=quantity,
     )
 
 
@@ -198,17 +202,17 @@ def faults() -> Iterator[Fault]:
                 "a parameter that is in no group of the optimizer", equation="θ", fix="Give the optimizer every parameter.")
     yield Fault("adam-epsilon", _STEPS, "Adam's epsilon is {value}, not {right}", made,
                 cause="the optimizer's default", equation="θ − η m̂ / (√v̂ + ε′)", fix="Pass eps.",
-                parameter=_parameter("epsilon", "epsilon", "adam_epsilon", 1e-8, (1e-8, 1e-6, 1e-7)))
+                parameter=_parameter("epsilon", "Adam's epsilon", "epsilon", "adam_epsilon", 1e-8, (1e-8, 1e-6, 1e-7)))
     yield Fault("adam-beta1", _STEPS, "Adam's β₁ is {value}, not {right}", made,
                 cause="the optimizer's default", equation="m of β₁′", fix="Pass betas.",
-                parameter=_parameter("beta1", "beta1", "adam_beta1", 0.95, (0.9,), most=1.0 - 1e-6))
+                parameter=_parameter("beta1", "Adam's β₁", "beta1", "adam_beta1", 0.95, (0.9,), most=1.0 - 1e-6))
     yield Fault("adam-beta2", _STEPS, "Adam's β₂ is {value}, not {right}", made,
                 cause="the optimizer's default", equation="v of β₂′", fix="Pass betas.",
-                parameter=_parameter("beta2", "beta2", "adam_beta2", 0.98, (0.999, 0.98, 0.95), most=1.0 - 1e-6))
+                parameter=_parameter("beta2", "Adam's β₂", "beta2", "adam_beta2", 0.98, (0.999, 0.98, 0.95), most=1.0 - 1e-6))
     yield Fault("decay-other", _STEPS, "the weight decay is {value}, not {right}", made,
                 cause="the optimizer's default", equation="θ − η (m̂ / (√v̂ + ε) + λ′ θ)", fix="Pass weight_decay.",
-                parameter=_parameter("decay", "decay", "weight_decay", 0.01, (0.01,)))
+                parameter=_parameter("decay", "weight decay", "decay", "weight_decay", 0.01, (0.01,)))
     yield Fault("rate-other", _STEPS, "the learning rate is {value}, not {right}", made,
                 cause="another schedule, or another largest rate", fix=_SCHEDULE,
                 equation="θ − η′ (m̂ / (√v̂ + ε) + λ θ)",
-                parameter=_parameter("rate", "rate", "learning_rate", 1e-4, ()))
+                parameter=_parameter("rate", "learning rate", "rate", "learning_rate", 1e-4, ()))

@@ -94,6 +94,7 @@ def faults() -> Iterator[Fault]:
                 _slope(_as_classes), "cross_entropy with numeric targets",
                 equation="∂x = (softmax(x) Σ t − t) / B", fix=_WITH_LOGITS)
     yield Fault("multi-label-positives-weighted", MULTI_LABEL, "positive labels are weighted by {value}", made,
-                cause="pos_weight", parameter=Parameter("weight of positives", lambda _: 1.0, lambda _: 2.0, _weighted),
+                cause="pos_weight", parameter=Parameter("weight of positives", lambda _: 1.0, lambda _: 2.0, _weighted,
+                                                       quantity="weight of positive labels"),
                 equation="∂x = ((1 + (p − 1) t) σ(x) − p t) / N", fix="Pass no pos_weight.")
 # fmt: on

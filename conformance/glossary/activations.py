@@ -91,7 +91,7 @@ def sections(name: str) -> Iterator[Section]:
         else "to within rounding errors, computed from the candidate's own inputs to it"
     )
     yield "how it is judged", (rule,)
-    yield "faults that act here", (", ".join(acting_at(found)),)
+    yield "mistakes that can occur here", (", ".join(acting_at(found)),)
 
 
 def names(written: str) -> tuple[str, ...]:

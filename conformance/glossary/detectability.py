@@ -41,7 +41,7 @@ def detectability(fault: Fault) -> Detectability | None:
     """Return the detectability of a fault of the catalogue; None if it has no effect on any of `GOLDENS`."""
     for name in GOLDENS:
         golden = load_golden(name)
-        found = tuple(cell for dtype in DTYPES for cell in power(golden, dtype) if cell.fault == fault.name)
+        found = tuple(cell for dtype in DTYPES for cell in power(golden, dtype, only=fault.name, filtered=True))
         if found:
             return Detectability(name, found, _confused(fault, golden))
     return None

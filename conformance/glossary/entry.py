@@ -14,7 +14,7 @@ class Entry:
     """The explanation of a name.
 
     Attributes:
-        group: `fault`, `check`, `activation`, `outcome`, `term`, `golden`, `candidate`, `arithmetic` or `input mistake`.
+        group: `mistake`, `check`, `activation`, `outcome`, `term`, `golden`, `candidate`, `arithmetic` or `input mistake`.
         name: the name as reports and options write it.
         summary: its meaning in one sentence.
         sections: titles, each with lines of text; no section is empty.

@@ -1,6 +1,7 @@
-"""Entries for faults, from the catalogue."""
+"""Entries for mistakes: the faults of the catalogue."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from conformance.faults import BY_NAME, Fault, Parameter
 from conformance.glossary.activations import rows, shape, step_equation
@@ -8,6 +9,10 @@ from conformance.glossary.entry import Section
 from conformance.glossary.known_faults import Known, acts_at, known_faults
 from conformance.judge.detection_power import Power
 from conformance.judge.thresholds import SEPARABLE_Z
+from conformance.numerics.arithmetic import modular
+
+if TYPE_CHECKING:
+    from conformance.glossary.detectability import Detectability
 
 VALUES = {"value": "VALUE", "right": "EXPECTED"}  # Placeholders for the numbers in a fault's sentence.
 
@@ -27,7 +32,7 @@ def sections(name: str) -> Iterator[Section]:
     faults = known_faults()[name]
     places = [(generic, row) for generic, found in rows().items() for row in found if acts_at(faults, row)]
     kinds = list(dict.fromkeys(row.kind for _, row in places))
-    yield "faulty equation", _once(f.equation for f in faults)
+    yield "equation with the mistake", _once(f.equation for f in faults)
     yield "correct equation", tuple(dict.fromkeys(" ".join(step_equation(kind)) for kind in kinds))
     yield "acts at", tuple(dict.fromkeys(f"{generic}  ({shape(row)})" for generic, row in places))
     yield from _extent(faults)
@@ -59,7 +64,7 @@ def _recognised(name: str) -> Iterator[Section]:
     if name not in BY_NAME:
         yield (
             "how it is recognised",
-            ("a fit to the step's result that leaves only rounding errors; tried after all other faults",),
+            ("a fit to the step's result that leaves only rounding errors; tried after all other mistakes",),
         )
         return
     from conformance.glossary.detectability import detectability
@@ -71,8 +76,23 @@ def _recognised(name: str) -> Iterator[Section]:
     if found is None:
         yield "how it is recognised", (rule,)
     else:
-        yield "how it is recognised", (rule, f"expected z on golden {found.golden}", *map(_power, found.power))
+        yield "how it is recognised", (rule, _basis(fault, found), *map(_power, found.power), _ELSEWHERE)
         yield "easily confused with", tuple(f"{other}: {how}" for other, how in found.confused.items())
+
+
+_ELSEWHERE = (
+    "z in a report differs if the candidate does not expose these activations, so that the mistake is seen in a later one, or if "
+    "it computes in another arithmetic or on other batches"
+)
+
+
+def _basis(fault: Fault, found: "Detectability") -> str:
+    """Return the inputs for which the expected z is computed."""
+    value = " of its usual wrong value" if fault.parameter else ""
+    return (
+        f"expected z{value} on golden {found.golden}, over all its batches, at each activation listed above, if the candidate "
+        f"exposes it and rounds every operation (arithmetic `{modular('float32').arithmetic.name}`, or the same in another format):"
+    )
 
 
 def _power(cell: Power) -> str:

@@ -17,7 +17,7 @@ GROUPS: Mapping[str, str] = {
     "candidate": "candidates",
     "activation": "activations",
     "arithmetic": "arithmetics",
-    "fault": "faults",
+    "mistake": "faults",
     "input mistake": "input_mistakes",
 }
 

@@ -23,7 +23,7 @@ def known_faults() -> Mapping[str, tuple[Known, ...]]:
 
 def acts_at(faults: Iterable[Known], row: Activation) -> bool:
     """Return whether any of the faults can occur at a row of the table."""
-    return any(f.applies_to(row) if isinstance(f, Fault) else row.kind in f.kinds for f in faults)
+    return any(f.is_possible_at(row.kind, row.name) for f in faults)
 
 
 def acting_at(rows: Iterable[Activation]) -> list[str]:

@@ -26,5 +26,6 @@ def sections(name: Outcome) -> Iterator[Section]:
 
 
 def names(written: str) -> tuple[str, ...]:
-    """Return the outcome of this name."""
-    return (written,) if written in OUTCOME_TEXT else ()
+    """Return the outcome of this name, with spaces or underscores."""
+    name = written.replace(" ", "_")
+    return (name,) if name in OUTCOME_TEXT else ()

@@ -14,7 +14,7 @@ from conformance.faults import CATALOGUE, dropout
 from conformance.goldens.golden import Golden
 from conformance.goldens.manifest import SMALL
 from conformance.judge.fault_directions import Direction, directions
-from conformance.judge.filters import expected
+from conformance.judge.filters import expected, project
 from conformance.judge.noise import of_segment
 from conformance.judge.segment import Segment
 from conformance.judge.selection import judged_elements
@@ -55,16 +55,23 @@ class Power:
     places: int
 
 
-def power(golden: Golden, dtype: str) -> list[Power]:
+def power(golden: Golden, dtype: str, *, only: str = "", filtered: bool = False) -> list[Power]:
     """Return a golden's row of the matrix in one dtype, one cell for each fault, in the order of the catalogue.
 
     Every batch of the golden counts. Goldens in `BACKWARD` include backward passes in both modes; the smallest golden includes
     optimizer steps.
+
+    Args:
+        golden: the golden.
+        dtype: name of the format.
+        only: name of a fault, for its cell alone.
+        filtered: whether the expected z is that of the matched filter everywhere, as in a report that names the fault. By default,
+            it is the largest element's error, which is faster to compute, where that is enough to detect the fault.
     """
-    found: dict[str, dict[str, float]] = defaultdict(dict)
+    found: dict[str, dict[str, _Expected]] = defaultdict(dict)
     for label, network in _passes(golden, dtype):
-        for fault, activation, z in _expected(network, dtype):
-            found[fault][activation + label] = z
+        for fault, activation, expected_z in _expected(network, dtype, only, filtered=filtered):
+            found[fault][activation + label] = expected_z
     return [_cell(golden.name, dtype, fault.name, found[fault.name]) for fault in CATALOGUE if found[fault.name]]
 
 
@@ -104,7 +111,15 @@ def _masks(network: Network) -> dict[str, Array]:
     return masks
 
 
-def _expected(network: Network, dtype: str) -> Iterator[tuple[str, str, float]]:
+@dataclass(frozen=True)
+class _Expected:
+    """The expected z of a fault at a place, and whether the fault is separable there."""
+
+    z: float
+    is_separable: bool
+
+
+def _expected(network: Network, dtype: str, only: str, *, filtered: bool) -> Iterator[tuple[str, str, _Expected]]:
     """Yield (fault, place, expected z) over one batch.
 
     A backward pass counts at its gradients only; a pass in training mode counts for its own faults only.
@@ -120,13 +135,14 @@ def _expected(network: Network, dtype: str) -> Iterator[tuple[str, str, float]]:
         largest = max_threshold(int(judged.sum()), sidak_share(len(network.table)))
         noise = None if row.exact else of_segment(segment, hypothesis, judged)
         for direction in _all_directions(segment, hypothesis.arithmetic.storage):
-            if network.kept and direction.fault.name not in _OF_TRAINING:
+            if only not in ("", direction.fault.name) or (network.kept and direction.fault.name not in _OF_TRAINING):
                 continue
             if noise is None:
-                yield direction.fault.name, name, float("inf") if np.where(judged, direction.changed, 0.0).any() else 0.0
+                z = float("inf") if np.where(judged, direction.changed, 0.0).any() else 0.0
             else:
-                found = expected(direction, noise, largest)
-                yield direction.fault.name, name, found
+                z = expected(direction, noise, largest)
+            found = project(direction.changed, direction.changed, noise) if filtered and noise is not None else None
+            yield direction.fault.name, name, _Expected(found.expected_z if found else z, z >= SEPARABLE_Z)
 
 
 def _all_directions(segment: Segment, storage: Format) -> Iterator[Direction]:
@@ -134,7 +150,7 @@ def _all_directions(segment: Segment, storage: Format) -> Iterator[Direction]:
     yield from directions(segment, storage, late=True)
 
 
-def _cell(golden: str, dtype: str, fault: str, places: dict[str, float]) -> Power:
-    weakest = min(places, key=lambda n: places[n])
-    separable = sum(z >= SEPARABLE_Z for z in places.values())
-    return Power(golden, dtype, fault, max(places.values()), places[weakest], weakest, separable, len(places))
+def _cell(golden: str, dtype: str, fault: str, places: dict[str, _Expected]) -> Power:
+    weakest = min(places, key=lambda n: places[n].z)
+    separable = sum(p.is_separable for p in places.values())
+    return Power(golden, dtype, fault, max(p.z for p in places.values()), places[weakest].z, weakest, separable, len(places))

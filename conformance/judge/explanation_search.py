@@ -237,7 +237,7 @@ def _by_fitting(problem: StepProblem, loose: bool) -> Iterator[Explanation]:
     for fault in FITTED:
         if (
             (fault.loose and not loose)
-            or step.site.activation.kind not in fault.kinds
+            or not fault.is_possible_at(step.site.activation.kind, name)
             or not (problem.right.is_single_step or fault.hidden_parents)
         ):
             continue

@@ -154,7 +154,7 @@ def _side_view(length: int) -> _View:
 def rendered(found: Localization) -> str:
     """Return a sentence that states the location."""
     if not found.beyond:
-        return f"none of {found.judged} judged elements is beyond the limit by itself: the error is spread over them"
+        return f"none of the {found.judged} judged elements is beyond the limit by itself: the error is spread over them"
     count = f"{100.0 * found.share:.3g} %" if found.beyond > FEW else str(found.beyond)
-    where = f"all at {', '.join(p.words for p in found.places)}" if found.places else "along every axis everywhere"
-    return f"{count} of {found.judged} judged elements {'is' if count == '1' else 'are'} beyond the limit, {where}"
+    where = f"all at {', '.join(p.words for p in found.places)}" if found.places else "not confined to a part of any axis"
+    return f"{count} of the {found.judged} judged elements {'is' if count == '1' else 'are'} beyond the limit, {where}"

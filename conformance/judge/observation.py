@@ -248,10 +248,10 @@ class Observation:
         return self._of_rows(slice(int(padding.argmax()), int(padding.argmax()) + 1))
 
     def _tokens(self, row: int, length: int) -> Block:
-        rows = slice(row, row + 1)
+        rows, table = slice(row, row + 1), self.network.table
 
-        def cut(name: str, array: Captured) -> Captured:
-            return array[self.network.table[name].cut(rows, length)]
+        def cut(name: str, array: Captured) -> Captured:  # without `self`, which would keep its arrays until a cycle is collected
+            return array[table[name].cut(rows, length)]
 
         return self._block(self.network.cut(rows, length), row, cut)
 

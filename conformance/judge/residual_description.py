@@ -1,8 +1,9 @@
 """Description of a residual that no known mistake explains: where it is, and what it is composed of.
 
 Nothing here decides whether a step is correct. A step that has already failed is described by the location of its residual
-(`judge.localization`), and by terms computed from the correct value and the step's own inputs and parameters
-(`judge.residual_models`). An explanation must leave a residual that a correct candidate could have.
+(`judge.localization`), and by models of the candidate's array (`judge.residual_models`), which are computed from the correct value
+and the step's own inputs and parameters. A model explains the residual if it leaves one that a correct candidate could have; other
+models are reported with the share of the residual that they account for.
 """
 
 from dataclasses import dataclass
@@ -23,7 +24,8 @@ class ResidualDescription:
 
     Attributes:
         extent: where the residual is.
-        residual_findings: its components in that region, best first; either all of them explain the residual completely, or none.
+        residual_findings: models of the candidate's array in that region, best first. Either each of them alone explains the
+            residual there, or none does, and each accounts for a share of it.
     """
 
     extent: Localization
@@ -59,15 +61,17 @@ def anatomy(
 
 
 def sentences(found: ResidualDescription) -> tuple[str, ...]:
-    """Return sentences that state where the residual is, then what explains it or accounts for a share of it."""
+    """Return a sentence that states where the residual is, and one for each model that explains it or a share of it."""
     there = "there " if found.extent.places else ""
-    made_of = [there + _sentence(f) for f in found.residual_findings] or ["nothing that was looked for accounts for the residual"]
+    made_of = [there + _sentence(f) for f in found.residual_findings] or ["no pattern that was looked for accounts for the error"]
     return (rendered(found.extent), *made_of)
 
 
 def _sentence(finding: ResidualFinding) -> str:
+    if finding.kind == "noise":
+        return finding.sentence  # a description of the whole error, after which nothing remains
     if finding.explained:
-        return f"{finding.sentence}; nothing beyond noise remains"
+        return f"{finding.sentence}; what remains is within rounding"
     if not finding.share:
         return finding.sentence
-    return f"{finding.sentence}; that accounts for {100.0 * finding.share:.4g} % of the residual's energy, not for all"
+    return f"{finding.sentence}; that accounts for {100.0 * finding.share:.4g} % of the squared error, not for all"

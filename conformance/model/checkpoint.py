@@ -39,6 +39,10 @@ class LazyWeights(Mapping[str, Array]):
             raise KeyError(name)
         return self._load(name)
 
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is a parameter of this name, without loading it."""
+        return name in self._names
+
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names."""
         return iter(self._names)

@@ -1,5 +1,6 @@
 """Document of a diagnosis from final outputs. Pure functions."""
 
+import math
 from collections.abc import Iterator
 
 from conformance.diagnosis.conclusions import Diagnosis, RankedExplanation
@@ -23,7 +24,7 @@ def _verdict(found: Diagnosis) -> str:
     if not any(e.explains for e in found.explanations):
         if found.cut_short:
             return "does not conform, and no explanation was found within the time limit"
-        return "does not conform, and no set of up to three faults of the catalogue explains it"
+        return "does not conform, and no set of up to three mistakes of the catalogue explains it"
     return "does not conform"
 
 
@@ -43,7 +44,9 @@ def _facts(found: Diagnosis) -> Iterator[str]:
 def _passing(found: Diagnosis) -> Iterator[Block]:
     yield from (Paragraph(f"pooling: {name}, {POOLINGS[name].sentence}") for name in found.poolings)
     total = len(found.shown) + len(found.unseen)
-    yield Paragraph(f"{len(found.shown)} of {total} faults would have been detected (expected z ≥ {SEPARABLE_Z:g}), in every layer")
+    yield Paragraph(
+        f"{len(found.shown)} of {total} mistakes would have been detected (expected z ≥ {SEPARABLE_Z:g}), in every layer"
+    )
     weak = [f"{u.name} (z = {u.expected_z:.2g})" for u in found.unseen if u.expected_z > 0.0]
     none = [u.name for u in found.unseen if not u.expected_z > 0.0]
     lists = (("too small to be detected in these outputs", _first(weak)), ("no effect on these outputs", _first(none)))
@@ -53,12 +56,17 @@ def _passing(found: Diagnosis) -> Iterator[Block]:
 
 def _failing(found: Diagnosis) -> Iterator[Block]:
     if found.called:
-        faults = ", ".join(_first(list(found.called)))
-        yield Paragraph(f"rms and largest error are within their limits, but the error has the pattern of {faults}")
+        mistakes = ", ".join(_first(list(found.called)))
+        yield Paragraph(f"rms and largest error are within their limits, but the error has the pattern of {mistakes}")
     explaining = [e for e in found.explanations if e.explains]
     tied = found.tied
     if explaining and len(tied) > 1:
         yield Paragraph(f"{len(tied)} explanations cannot be distinguished on these numbers:")
+    if not explaining and found.explanations:
+        yield Paragraph(
+            "These sets of mistakes come closest, but do not explain the outputs: each leaves errors beyond rounding, and any of "
+            "their mistakes may be absent."
+        )
     yield Items(tuple((f"{i}. {_headline(e)}", *_details(e)) for i, e in enumerate(tied or found.explanations, 1)))
     others = [e for e in explaining if not e.tied]
     if others:
@@ -68,7 +76,7 @@ def _failing(found: Diagnosis) -> Iterator[Block]:
 def _details(e: RankedExplanation) -> Iterator[str]:
     for blamed in e.faults:
         yield f"{blamed.sentence}: {blamed.where}"
-        if blamed.cause:
+        if blamed.cause and e.explains:
             yield f"usual cause: {blamed.cause}"
     yield _figures(e)
 
@@ -80,7 +88,14 @@ def _headline(e: RankedExplanation) -> str:
     if not names:
         names = [f"computed in {e.dtype}"]
     rendered = " and ".join(names)
-    return rendered if e.explains else f"{rendered}: explains only {100.0 * e.accounted:.3g} % of the squared error"
+    return (
+        rendered if e.explains else f"not an explanation: {rendered} would account for {_percent(e.accounted)} of the squared error"
+    )
+
+
+def _percent(share: float) -> str:
+    """Return a share of less than 1 in per cent, rounded down, so that it is never shown as 100 %."""
+    return f"{math.floor(1000.0 * share) / 10.0:g} %"
 
 
 def _brief(e: RankedExplanation) -> str:

@@ -11,18 +11,19 @@ from dataclasses import dataclass
 from itertools import chain
 
 from conformance.faults import BY_NAME
-from conformance.faults.fault import ignored
-from conformance.faults.fitted import FITTED
+from conformance.faults.fault import Fault, ignored
+from conformance.faults.fitted import FITTED, Fitted
 from conformance.judge.depth import SCREENED
 from conformance.judge.number_words import enumerated, figure, hard_coded
 from conformance.judge.step_phrases import phrases, ranged
 from conformance.model.activations import LAYER
 from conformance.model.training import is_of_a_run, parameter_of, step_of
+from conformance.report.hidden_steps import hidden_before
 from conformance.results.records import ActivationRecord, FaultRecord
 from conformance.results.result import NamedFinding, Result
 from conformance.results.to_records import activation_records
 
-SHOWN = 4  # maximum number of parameters of a training run that are listed
+SHOWN = 4  # maximum number of parameters of a training run, and of numbers of a fit, that are listed
 LARGEST = frozenset(fault.name for fault in FITTED if fault.largest)
 WHOLE = frozenset(name for name, fault in BY_NAME.items() if fault.whole)
 
@@ -40,6 +41,8 @@ class Finding:
         anatomy: sentences that describe the error of an unidentified mistake.
         screened: whether no explanation was searched for.
         reason: for an unidentified mistake, an error that does not depend on the values, such as a wrong shape; may be empty.
+        hidden: for an unidentified mistake, the hidden steps in which it may be instead, as text; may be empty.
+        estimates: for a fitted fault, the numbers that are reported, each with the parameter that it belongs to.
     """
 
     fault: FaultRecord | None
@@ -50,6 +53,8 @@ class Finding:
     anatomy: tuple[str, ...] = ()
     screened: bool = False
     reason: str = ""
+    hidden: str = ""
+    estimates: tuple[str, ...] = ()
 
 
 def is_unnamed(a: ActivationRecord) -> bool:
@@ -63,7 +68,7 @@ def findings(activations: Iterable[ActivationRecord]) -> list[Finding]:
     failed = [a for a in activations if a.outcome == "fail"]
     chosen = _chosen([a for a in failed if a.faults], activations)
     named = [_finding(group) for group in _grouped(chosen)]
-    unnamed = [_unnamed(alike) for alike in _alike(filter(is_unnamed, failed))]
+    unnamed = [_unnamed(alike, activations) for alike in _alike(filter(is_unnamed, failed))]
     return sorted([*named, *unnamed], key=lambda f: -(float("inf") if f.excess is None else f.excess))
 
 
@@ -163,14 +168,16 @@ def _grouped(chosen: Iterable[_Choice]) -> Iterator[list[_Evidence]]:
 
 
 def agrees(a: FaultRecord, b: FaultRecord, limit: float) -> bool:
-    """Return whether two estimates agree: their difference is at most `limit` standard deviations, or one of them is missing.
+    """Return whether two estimates agree: their difference is at most `limit` standard deviations, or they cannot be compared.
+
+    They cannot be compared if one of them is missing, or if they are of different parameters.
 
     Args:
         a: first estimate.
         b: second estimate.
         limit: threshold of the matched filters' |z|.
     """
-    if a.estimate is None or b.estimate is None or a.deviation is None or b.deviation is None:
+    if a.estimate is None or b.estimate is None or a.deviation is None or b.deviation is None or a.parameter != b.parameter:
         return True
     return bool(abs(a.estimate - b.estimate) <= limit * (a.deviation**2 + b.deviation**2) ** 0.5)
 
@@ -178,7 +185,9 @@ def agrees(a: FaultRecord, b: FaultRecord, limit: float) -> bool:
 def _finding(group: Sequence[_Evidence]) -> Finding:
     strongest = max((fault for _, fault, *_ in group), key=lambda f: abs(f.z))
     sharpest = min(
-        (fault for _, fault, *_ in group if fault.deviation is not None), key=lambda f: f.deviation or 0.0, default=strongest
+        (fault for _, fault, *_ in group if fault.deviation is not None),
+        key=lambda f: (f.deviation or 0.0, -abs(f.z)),
+        default=strongest,
     )
     if strongest.name in LARGEST:
         sharpest = max((fault for _, fault, *_ in group), key=lambda f: f.estimate or 0.0)
@@ -189,6 +198,7 @@ def _finding(group: Sequence[_Evidence]) -> Finding:
         _others(group),
         _largest(excesses),
         tuple(dict.fromkeys(a.activation for a, *_ in group)),
+        estimates=tuple(dict.fromkeys(text for _, fault, *_ in group if (text := _fitted_number(fault)))),
     )
 
 
@@ -208,11 +218,12 @@ def _alike(failed: Iterable[ActivationRecord]) -> Iterable[list[ActivationRecord
     return groups.values()
 
 
-def _unnamed(alike: Sequence[ActivationRecord]) -> Finding:
+def _unnamed(alike: Sequence[ActivationRecord], activations: Sequence[ActivationRecord]) -> Finding:
     places = tuple(dict.fromkeys(a.activation for a in alike))
     excesses = [a.excess for a in alike]
     said = tuple(line for line in alike[0].anatomy if line != SCREENED)
-    return Finding(None, places, (), _largest(excesses), places, said, SCREENED in alike[0].anatomy, alike[0].reason)
+    hidden = "" if alike[0].reason else hidden_before(places, activations)
+    return Finding(None, places, (), _largest(excesses), places, said, SCREENED in alike[0].anatomy, alike[0].reason, hidden)
 
 
 def _largest(excesses: Sequence[float | None]) -> float | None:
@@ -250,49 +261,66 @@ UNNAMED = "unidentified error: no mistake of the catalogue explains it"
 def sentence(finding: Finding, layers: int) -> str:
     """Return one sentence about a mistake: its place, its nature, and the faults that cannot be distinguished from it."""
     if finding.fault is None:
-        return f"{where(finding.steps, layers)}: {finding.reason or (SCREENED if finding.screened else UNNAMED)}"
+        place = ", ".join(filter(None, (where(finding.steps, layers), finding.hidden)))
+        return f"{place}: {finding.reason or (SCREENED if finding.screened else UNNAMED)}"
     others = f"; on these inputs it cannot be distinguished from {', '.join(finding.others)}" if finding.others else ""
     return f"{where(finding.steps, layers)}: {_said(finding.fault)}{others}"
 
 
 def evidence(finding: Finding) -> str:
-    """Return the figures of a mistake: amplitude, z, and the estimated parameter with its error; empty if it is unidentified."""
+    """Return the figures of a mistake; empty if it is unidentified.
+
+    They are z, and the amplitude if nothing is estimated from the candidate's values: an estimate makes the amplitude 1. Otherwise
+    they include the estimate with its error.
+    """
     f = finding.fault
     if f is None:
         return ""
-    number = ""
-    if f.estimate is not None and f.deviation is not None:
-        number = f", {f.parameter} = {figure(f.estimate, f.deviation)} ± {f.deviation:.1g}"
-        if f.right is not None and f.name in BY_NAME:
-            number += f", expected {f.right:.7g}"
-    return f"{f.name}: amplitude {f.amplitude:.3f}, z = {f.z:.3g}{number}"
+    if f.name not in BY_NAME:
+        numbers, what = "; ".join(_listed(finding.estimates)), next((k.estimates for k in FITTED if k.name == f.name), "")
+        estimate = f", {what or 'estimated'}: {numbers}" if numbers else f", estimated: {what}" if what else ""
+        return f"{f.name}: z = {f.z:.3g}{estimate}"
+    if f.estimate is None or f.deviation is None:
+        return f"{f.name}: amplitude {f.amplitude:.3f}, z = {f.z:.3g}"
+    number = f"estimated {f.parameter} = {figure(f.estimate, f.deviation)} ± {f.deviation:.1g}"
+    return f"{f.name}: {number}{'' if f.right is None else f', expected {f.right:.7g}'}, z = {f.z:.3g}"
+
+
+def _fitted_number(f: FaultRecord) -> str:
+    """Return the number of a fitted fault after the name of its parameter, with its error if it has one."""
+    if f.estimate is None or f.name in BY_NAME:
+        return ""
+    return f"{f.parameter} {figure(f.estimate, f.deviation or 0.0)}{f' ± {f.deviation:.1g}' if f.deviation else ''}"
+
+
+def _listed(texts: Sequence[str]) -> Sequence[str]:
+    return texts if len(texts) <= SHOWN else (*texts[: SHOWN - 1], f"{len(texts) - SHOWN + 1} more")
 
 
 def cause(finding: Finding) -> str:
     """Return the usual cause of a mistake with its source, or an empty text."""
-    known = _known(finding.fault.name) if finding.fault else None
-    if known is None or not known[1]:
+    known = _known(finding.fault.name, finding.steps) if finding.fault else ()
+    if not known or not known[0].cause:
         return ""
-    return f"usual cause: {known[1]} ({known[2]})" if known[2] != "constructed" else f"usual cause: {known[1]}"
+    source = f" ({known[0].source})" if known[0].source != "constructed" else ""
+    return f"usual cause: {known[0].cause}{source}"
 
 
 def _said(f: FaultRecord) -> str:
-    known = _known(f.name)
+    known = next(iter(_known(f.name)), None)
     if known is None:
         return f.name
     value = "" if f.estimate is None else figure(f.estimate, f.deviation or 0.0)
     right = "" if f.right is None else f"{f.right:.7g}"
     parameter = BY_NAME[f.name].parameter if f.name in BY_NAME else None
     if parameter is None or f.estimate is None or f.deviation is None or f.right is None:
-        return known[0].format(value=value, right=right)
+        return known.sentence.format(value=value, right=right)
     defaults = hard_coded(parameter, f.estimate, f.deviation, f.right)
     values = " or ".join(f"{default:.4g}" for default in defaults) or value
-    return known[0].format(value=values, right=right) + (ignored(parameter.setting) if defaults else "")
+    return known.sentence.format(value=values, right=right) + (ignored(parameter.setting) if defaults else "")
 
 
-def _known(name: str) -> tuple[str, str, str] | None:
-    """Return sentence, cause and source of a fault; None if the catalogue does not have it."""
-    for fault in (BY_NAME.get(name), *(f for f in FITTED if f.name == name)):
-        if fault is not None:
-            return fault.sentence, fault.cause, fault.source
-    return None
+def _known(name: str, steps: Sequence[str] = ()) -> list[Fault | Fitted]:
+    """Return the faults of that name that can occur at all of these steps; empty if the catalogue has none."""
+    of_name: list[Fault | Fitted] = [BY_NAME[name]] if name in BY_NAME else [f for f in FITTED if f.name == name]
+    return [fault for fault in of_name if all(step.endswith(fault.only) for step in steps)]

@@ -22,8 +22,9 @@ def structured(results: Results) -> str:
         - `check` and `activations`: the records, with the names of the results file (`run --schema` prints its JSON Schema);
         - `mistakes`, worst first: `sentence`, `evidence` and `cause` in words; `fault`, as in an activation's record (`name`,
           `z`, `estimate`, …), null for an unidentified mistake; `steps` at which the mistake acts; `activations` that it explains;
-          `others`, the faults that cannot be distinguished from it; `anatomy`, the description of an unidentified mistake;
-          `excess`, the largest error divided by its limit.
+          `others`, the mistakes that cannot be distinguished from it; `anatomy`, the description of an unidentified mistake, and
+          `hidden`, the steps before it that are not exposed, in words; `estimates`, the fitted numbers in words; `excess`, the
+          largest error divided by its limit.
     """
     rendered = {
         "headers": results.headers,

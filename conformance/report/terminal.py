@@ -178,6 +178,8 @@ def _stands_apart(block: Block, before: Block) -> bool:
         return not isinstance(before, Headline)
     if isinstance(block, Tokens) or isinstance(before, Tokens):
         return True
+    if isinstance(before, Items) and before.apart and not (isinstance(block, Items) and block.apart):
+        return True
     return isinstance(block, Folded) or (isinstance(block, Heading) and not block.close)
 
 

@@ -8,6 +8,7 @@ from itertools import chain
 from conformance.faults import BY_NAME, OF_SOME
 from conformance.judge.thresholds import SEPARABLE_Z
 from conformance.report.findings import Finding, cause, evidence, findings, sentence
+from conformance.report.hidden_steps import hidden_before
 from conformance.results.merge import case_of
 from conformance.results.outcomes import ORDER, OUTCOME_TEXT
 from conformance.results.records import ActivationRecord, CheckRecord, CounterexampleRecord, Footer, Note, Sensitivity
@@ -61,24 +62,28 @@ def smallest(found: CounterexampleRecord) -> list[str]:
     return lines
 
 
+def weakest(s: Sensitivity) -> str:
+    """Return in words how well a mistake would be detected where it is least visible.
+
+    The expected z is 0 if the effect does not exceed the deterministic errors that a correct implementation may have there.
+    """
+    return f"expected z = {s.expected_z:.2g} at {s.weakest}" if s.expected_z else f"no effect beyond rounding at {s.weakest}"
+
+
 def exclusion_lists(rendered: Sequence[Sensitivity], *, whole: bool) -> list[tuple[str, tuple[str, ...]]]:
     """Return pairs of statement and items about the mistakes that a pass excludes and cannot exclude; items may be empty.
 
     The mistakes that have no effect on the inputs are listed if `whole`, and counted otherwise.
     """
     everywhere = sum(s.separable == s.places for s in rendered)
-    some = [
-        f"{s.fault} ({s.places - s.separable} of {s.places} steps, expected z = {s.expected_z:.2g} at {s.weakest})"
-        for s in rendered
-        if s.separable < s.places
-    ]
+    some = [f"{s.fault} ({s.places - s.separable} of {s.places} steps, {weakest(s)})" for s in rendered if s.separable < s.places]
     seen = {s.fault for s in rendered}
     elsewhere = frozenset[str]().union(*(names for names in OF_SOME if not names & seen))
     unseen = sorted({name for name, fault in BY_NAME.items() if not fault.late} - seen - elsewhere)
     numbers = [
-        f"{s.fault} {s.right:.7g} ± {abs(s.smallest - s.right):.2g}"
+        f"{quantity} {s.right:.7g} ({abs(s.smallest - s.right):.2g})"
         for s in rendered
-        if s.smallest is not None and s.right is not None and s.separable
+        if s.smallest is not None and s.right is not None and s.separable and (quantity := _quantity(s.fault))
     ]
     first = (
         f"excludes {everywhere} of the {len(rendered)} mistakes that have an effect on these inputs, at every step that they change"
@@ -92,12 +97,19 @@ def exclusion_lists(rendered: Sequence[Sensitivity], *, whole: bool) -> list[tup
     elif unseen:
         found.append((f"not excluded: {len(unseen)} mistakes that have no effect on these inputs; the HTML report lists them", ()))
     if numbers:
-        found.append(("parameters confirmed, each ± the smallest deviation that would be detected", tuple(numbers)))
+        found.append(("numbers confirmed, each with the smallest deviation that would have been detected", tuple(numbers)))
     return found
+
+
+def _quantity(name: str) -> str:
+    """Return in words the number that a fault sets to a wrong value; empty if a pass does not confirm it."""
+    parameter = BY_NAME[name].parameter if name in BY_NAME else None
+    return parameter.quantity if parameter else ""
 
 
 def mistakes(activations: Iterable[ActivationRecord]) -> list[Finding]:
     """Return the findings, worst first; those of which only the place is known are merged into one."""
+    activations = list(activations)
     found = findings(activations)
     bare = [f for f in found if f.fault is None and not f.anatomy and not f.reason]
     if not bare:
@@ -105,7 +117,7 @@ def mistakes(activations: Iterable[ActivationRecord]) -> list[Finding]:
     steps, names = (
         tuple(dict.fromkeys(chain.from_iterable(of))) for of in ((f.steps for f in bare), (f.activations for f in bare))
     )
-    together = replace(bare[0], steps=steps, activations=names)
+    together = replace(bare[0], steps=steps, activations=names, hidden=hidden_before(names, activations))
     return [together if f is bare[0] else f for f in found if f is bare[0] or f not in bare]
 
 

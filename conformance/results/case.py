@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from conformance.names import plain_name
+
 
 @dataclass(frozen=True, order=True)
 class Case:
@@ -12,6 +14,12 @@ class Case:
     device: str = "cpu"
     dtype: str = "float32"
     check: str = "values"
+
+    @property
+    def file_name(self) -> str:
+        """The name, without a suffix, of the files in `failures/` that reproduce a failure of the case."""
+        parts = (self.implementation, self.golden, self.device, self.dtype, *([] if self.check == "values" else [self.check]))
+        return plain_name("-".join(parts), "-_.")
 
     def __str__(self) -> str:
         """Return a description for progress and reports."""

@@ -66,7 +66,7 @@ OUTCOME_TEXT: Mapping[Outcome, OutcomeText] = {
         "bad",
         "failure",
         "The candidate computes a result that rounding does not explain, or breaks the contract.",
-        "Begin at the first origin: the report names the step, the size of the error and, where one fits, the fault.",
+        "Begin at the first origin: the report names the step, the size of the error and, where one fits, the mistake.",
     ),
     "xpass": OutcomeText(
         "passes, although a known failure",
@@ -78,8 +78,8 @@ OUTCOME_TEXT: Mapping[Outcome, OutcomeText] = {
         "Remove the entry from the file of known failures.",
     ),
     "not_observed": OutcomeText(
-        "not observed",
-        "not observed",
+        "not exposed",
+        "not exposed",
         "–",
         "odd",
         "skipped",
@@ -88,7 +88,7 @@ OUTCOME_TEXT: Mapping[Outcome, OutcomeText] = {
     ),
     "skip": OutcomeText(
         "skipped",
-        "not observed",
+        "not exposed",
         "–",
         "odd",
         "skipped",

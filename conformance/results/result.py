@@ -37,7 +37,7 @@ class NamedFinding:
     Attributes:
         name: name of the fault, or None if no known fault explains the failures.
         sentence: what the mistake is, where it occurs, and which faults cannot be distinguished from it.
-        evidence: amplitude, z, and the wrong number with its standard deviation.
+        evidence: z, with the amplitude, or with the estimated number and its standard deviation.
         cause: the usual cause, with a source.
         steps: the steps in which it occurs.
         activations: the activations whose errors it explains.

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from conformance.candidates.lookup import require_known
 from conformance.candidates.recorded import trace_of
-from conformance.candidates.registry import name_of, require_known
+from conformance.candidates.registry import name_of
 from conformance.checks.attached_examples import examples_of
 from conformance.checks.catalogue import CHECKS, named
 from conformance.checks.check import Check

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from conformance import check
 from conformance.benchmarks.detection.bert import Bert, Candidate
+from conformance.faults.fitted import curve as curves
 from conformance.faults.fitted.curve import curve, may_be_pieces
 from conformance.judge.thresholds import FALSE_ALARM
 from conformance.numerics.formats import Array
@@ -305,3 +306,28 @@ def test_data_that_no_number_of_pieces_can_fit_is_refused_before_any_is_fitted(t
 def test_no_curve_is_fitted_to_a_few_samples() -> None:
     y = np.where(np.arange(1000) % 300 == 7, 1.0, 0.0)
     assert curve(SAMPLES, y + 1e-6 * DRAWN.normal(size=1000), np.ones(1000), FALSE_ALARM) is None
+
+
+@pytest.mark.parametrize("terms", [4, 8])
+@pytest.mark.parametrize("f", [np.sin, np.sign, np.abs, np.exp], ids=lambda f: f.__name__)
+def test_no_fit_has_a_smaller_residual_than_its_lower_bound(f: Function, terms: int) -> None:
+    """Prove that the search for the ends of pieces never rejects a span that a fit would accept."""
+    y, scale = f(SAMPLES) + 1e-6 * DRAWN.normal(size=1000), np.exp(DRAWN.normal(size=1000))
+    for power, least in enumerate(curves._least_residuals(SAMPLES, y, scale, terms)):
+        assert least.max() > 0.0
+        for i in range(0, len(least), 37):
+            span = slice(i, i + terms * 2**power + 1)
+            piece = curves._piece(SAMPLES[span], y[span], scale[span], terms)
+            left = (y[span] - piece.basis(SAMPLES[span]) @ piece.coefficients) / scale[span]
+            assert least[i] <= np.abs(left).max()
+
+
+@pytest.mark.parametrize("terms", [4, 8])
+@pytest.mark.parametrize("gap", [1.0, 1e-3, 1e-9], ids=str)
+def test_a_fit_by_normal_equations_leaves_what_an_orthogonal_decomposition_does(gap: float, terms: int) -> None:
+    """Prove it for even samples, and for two clusters whose normal equations are ill-conditioned."""
+    t = np.concatenate([np.linspace(0.0, gap, 20), 1.0 + np.linspace(gap, 2.0 * gap, 20)])
+    y = np.sin(9.0 * t) + 1e-3 * DRAWN.normal(size=40)
+    piece, ones = curves._piece(t, y, np.ones(40), terms), np.ones(40)
+    expected = y - piece.basis(t) @ piece.coefficients
+    assert curves._residual(t, y, ones, terms) == pytest.approx(expected, abs=1e-9)

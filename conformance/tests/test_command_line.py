@@ -1,9 +1,13 @@
 """What users see: the command line, exit codes, the results file, and errors for invalid input."""
 
+import argparse
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,7 @@ from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.rewritten import places
 from conformance.candidates import capture
 from conformance.checks.search.plan import Plan
-from conformance.cli import main
+from conformance.cli import _parser, main
 from conformance.errors import CheckpointError, ConformanceError, FixtureError, UnknownNameError
 from conformance.goldens import golden as golden_module
 from conformance.goldens.manifest import fixtures_directory, of_entry
@@ -39,6 +43,18 @@ def test_a_run_writes_records_that_fit_their_schema(tmp_path: Path) -> None:
     assert lines[-1]["exit_code"] == 0
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**lines[1], "outcome": "fine"}, schema)
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_waiting_threads_sleep_unless_the_user_has_set_another_policy(
+    before: str | None, after: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", before or "")
+    if before is None:
+        monkeypatch.delenv("OMP_WAIT_POLICY")
+    assert main(["list"]) == 0
+    assert capsys.readouterr().out
+    assert os.environ["OMP_WAIT_POLICY"] == after
 
 
 def test_a_truncated_results_file_is_read(tmp_path: Path) -> None:
@@ -74,6 +90,75 @@ def test_a_usage_error_leaves_earlier_results_unchanged(slip: list[str], tmp_pat
     (tmp_path / "results.jsonl").write_text("of yesterday")
     assert main(["run", *slip, "--golden", "tiny", "--out", str(tmp_path)]) == 2
     assert (tmp_path / "results.jsonl").read_text() == "of yesterday"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("no_file.py:bert", "there is no file 'no_file.py'"),
+        ("no_file.onnx", "there is no file 'no_file.onnx'"),
+        ("trace.safetensors", "there is no file 'trace.safetensors'"),
+        ("no_folder/bert.pt2", "the folder 'no_folder' does not exist"),
+        ("my_bert.py", "my_bert.py is a file; name one of its objects: my_bert.py:bert"),
+        ("./my_bert:bert", "write package.module:object with dots, or FILE.py:object"),
+        ("my_bret.py:bert", "did you mean my_bert.py?"),
+        ("my_bret:bert", "no module 'my_bret', here or installed, for the implementation 'my_bret:bert'; did you mean my_bert?"),
+        ("my_bert:", "not of the form package.module:object"),
+        (":bert", "not of the form package.module:object"),
+        ("making-bert:bert", "write making-bert, without ':bert'"),
+        ("notes.txt", "no exported program that can be read"),
+        (".", "if it is a checkpoint, give it as --checkpoint ."),
+        ("nobody", "a candidate is a registered name (`bert-conformance list`), package.module:object, FILE.py:object"),
+        ("making-brt", "did you mean making-bert"),
+    ],
+)
+def test_the_name_of_no_candidate_is_refused_before_a_process_is_started_or_a_file_written(
+    name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("conformance.cli.run.WorkerProcess", lambda *_: pytest.fail("a worker was started"))
+    (tmp_path / "my_bert.py").write_text("raise RuntimeError('imported')\nbert = None\n")
+    (tmp_path / "notes.txt").touch()
+    assert main(["run", "-i", name, "--out", "results"]) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "implementations.making_bert:making_brt",
+            "implementations.making_bert has no object 'making_brt'; did you mean making_bert?",
+        ),
+        ("implementations.making_brt:bert", "no module 'implementations.making_brt', here or installed"),
+        ("implementations.hugging_face:HuggingFace", "HuggingFace is a class; give an object of it: HuggingFace()"),
+    ],
+)
+@pytest.mark.parametrize("more", [["--golden", "tiny"], ["--check", "padding-length"]], ids=" ".join)
+def test_an_object_that_is_not_there_is_one_usage_error_and_leaves_earlier_results_unchanged(
+    name: str, words: str, more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "results.jsonl").write_text("of yesterday")
+    assert main(["run", "-i", name, *more, "--out", str(tmp_path)]) == 2
+    assert words in capsys.readouterr().err
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("results.jsonl", "of yesterday")]
+
+
+def test_all_names_are_refused_together_if_none_is_that_of_a_candidate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "-i", "hf-eagr", "-i", "implementations.making_bert:making_brt", "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert "did you mean hf-eager" in said
+    assert "did you mean making_bert" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_candidate_that_raises_when_it_is_imported_is_an_error_of_every_check_and_no_usage_error(tmp_path: Path) -> None:
+    (tmp_path / "raises.py").write_text("bert = None\nraise RuntimeError('no weights here')\n")
+    assert main(["run", "-i", f"{tmp_path / 'raises.py'}:bert", "--check", "repeated", "--out", str(tmp_path / "out")]) == 1
+    checks = read_results(tmp_path / "out" / "results.jsonl").checks
+    assert [c.outcome for c in checks] == ["error"] * len(checks)
+    assert all("RuntimeError: no weights here" in c.reason for c in checks)
 
 
 def test_a_plugin_that_ends_the_process_affects_no_other_candidate(tmp_path: Path) -> None:
@@ -286,5 +371,48 @@ def test_a_check_is_run_from_python_by_its_name() -> None:
 def test_a_failure_for_a_reason_other_than_its_values_states_it() -> None:
     result = check(HuggingFace("sdpa"), "tiny", require=["*.probs"])
     assert result.outcome == "fail"
-    assert "required activations are not observed" in result.reason
+    assert "required activations are not exposed" in result.reason
     assert result.findings == ()
+
+
+def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for part in action.choices.values():
+                yield from _parsers(part)
+
+
+@pytest.mark.parametrize("parser", list(_parsers(_parser())), ids=lambda parser: parser.prog)
+def test_every_argument_has_a_help_text_and_a_mistake_is_called_so(parser: argparse.ArgumentParser) -> None:
+    assert parser.description or parser.prog.endswith(" golden")
+    assert [a.dest for a in parser._actions if not a.help and not isinstance(a, argparse._SubParsersAction)] == []
+    words = set(re.findall(r"\w+", parser.format_help().replace('fault = "epsilon"', "").replace("at fault", "")))
+    assert not words & {"fault", "faults", "harness"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "hf-sdpa"], "unrecognized arguments: hf-sdpa; a candidate is given with -i: bert-conformance run -i hf-sdpa"),
+        (["diagnose", "--outputs", "out.txt"], "for explanations and examples: bert-conformance diagnose --help"),
+    ],
+)
+def test_an_error_in_the_arguments_says_what_to_do(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["trace", "tiny"], "tiny is a golden, a network to run on, and no implementation: give it as --golden tiny"),
+        (["run", "-i", "hf-sdpa", "--out", __file__], "is a file; give a folder"),
+        (["replay", "nothing.safetensors"], "nothing.safetensors cannot be read as a saved failure"),
+    ],
+)
+def test_a_mistaken_argument_is_one_usage_error(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert words in capsys.readouterr().err

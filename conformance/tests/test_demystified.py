@@ -171,7 +171,7 @@ def test_its_trainer_fails_as_declared(name: str) -> None:
 
 
 def test_a_known_failure_of_values_does_not_excuse_a_broken_contract(judged: Result) -> None:
-    broken = replace(judged, by_values=False, reason="required activations are not observed")
+    broken = replace(judged, by_values=False, reason="required activations are not exposed")
     assert expected(broken, VALUES) == broken
     crashed = replace(judged, outcome="crash", by_values=False, reason="out of luck")
     assert expected(crashed, [KnownFailure("values", "passes", activation="cls.predictions.decoder")]) == crashed

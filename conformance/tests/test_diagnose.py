@@ -1,6 +1,7 @@
 """Diagnosis of closed systems: outputs of Hugging Face's BERT with mistakes made by configuration or patches."""
 
 import json
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -254,6 +255,10 @@ def test_an_unexplained_difference_is_reported_as_such() -> None:
     assert found.explanations
     assert not any(e.explains or e.tied for e in found.explanations)
     assert all(e.accounted < 0.5 for e in found.explanations)
+    rendered = markdown(document(found)).replace("\\", "")
+    assert "These sets of mistakes come closest, but do not explain the outputs" in rendered
+    assert rendered.count("not an explanation: ") == len(found.explanations)
+    assert "usual cause" not in rendered
 
 
 # Tests of the command.
@@ -314,7 +319,7 @@ def test_the_command_prints_the_finding(folder: Path, tmp_path: Path, capsys: py
 def test_markdown_escapes_what_it_reports() -> None:
     rendered = markdown(document(_asked({"pooler_output": _text(_model().pooler(_hidden(_model())).detach())})))
     assert rendered.startswith("**conforms, as far as these outputs show**\n\nread: 128 numbers of pooler.activation;")
-    assert "faults would have been detected" in rendered
+    assert "mistakes would have been detected" in rendered
 
 
 BAD = {
@@ -328,7 +333,7 @@ BAD = {
     "nan.json": ('{"input_ids": [[1]], "embedding": [[NaN, "..."]]}', "it is not finite"),
     "nothing.json": ('{"input_ids": [[1]], "embedding": [["..."]]}', "no number of the outputs is known"),
     "ids.json": ('{"input_ids": [[1, 960]], "embedding": [["..."]]}', "input_ids[0, 1] is 960"),
-    "inputs.json": ('{"embedding": [[0.1, "..."]]}', "give inputs in exactly one place"),
+    "inputs.json": ('{"embedding": [[0.1, "..."]]}', "the inputs are missing: "),
     "logits.json": ('{"input_ids": [[1]], "logits": [[0.1, 0.2, 0.3]]}', "say which"),
     "parts.json": ('{"input_ids": [[1]], "embedding": {"values": [[0.1]], "features": [32]}}', "from 0 to 31"),
     "axis.json": ('{"input_ids": [[1]], "embedding": {"values": [[0.1]], "keys": [3]}}', "embedding has no keys"),
@@ -352,12 +357,27 @@ def test_a_bad_file_is_refused_with_the_place_and_the_reason(
     assert said in capsys.readouterr().err
 
 
+def test_the_message_for_missing_inputs_shows_a_complete_command_that_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint, file = _write(tmp_path), tmp_path / "out.json"
+    (checkpoint / "vocab.txt").write_text(
+        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "i", "love", "cats", "!", "a", "lamp", "."])
+    )
+    file.write_text('{"embedding": [[0.1, "..."], [0.2, "..."]]}')
+    assert _call(checkpoint, file) == 2
+    said = capsys.readouterr().err
+    assert f"{file} has outputs only" in said
+    shown = next(line for line in said.splitlines() if line.strip().startswith("bert-conformance diagnose"))
+    assert main(shlex.split(shown)[1:]) != 2
+
+
 def test_usage_errors_are_reported(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _call(folder, tmp_path / "missing.json") == 2
     file = tmp_path / "a.json"
     file.write_text('{"input_ids": [[1, 2]], "embedding": [[0.1, "..."]]}')
     for more, said in (
-        (["--text", "twice"], "in exactly one place"),
+        (["--text", "twice"], "the inputs are given 2 times: --text and input_ids in "),
         (["--pooling", "median"], "no pooling 'median'"),
         (["--dtype", "float8"], "no floating-point format"),
         (["--pooling", "cls", "--output", "logit"], "did you mean logits?"),

@@ -9,7 +9,7 @@ import pytest
 import safetensors.numpy
 import torch
 
-from conformance.cli.forms import FORMS, Form
+from conformance.cli.diagnose_formats import FORMATS, OutputFormat
 from conformance.diagnosis.outputs import resolved
 from conformance.diagnosis.reading import read
 from conformance.diagnosis.transcript import printed_text
@@ -35,8 +35,10 @@ def _written(folder: Path, content: str, suffix: str = ".txt") -> Path:
     return file
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.source)
-def test_every_example_of_the_help_is_read_as_its_embedding(form: Form, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.source)
+def test_every_example_of_the_help_is_read_as_its_embedding(
+    form: OutputFormat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / f"out{form.suffix}"
     if form.is_code:
         monkeypatch.chdir(tmp_path)

@@ -80,7 +80,7 @@ def test_a_failure_is_recorded_and_run_again_by_replay(results: Path, capsys: py
     (left,) = (results / "failures").glob("*.safetensors")
     assert main(["replay", str(left)]) == 1
     assert "epsilon is 1e-05, the checkpoint says 1e-12" in " ".join(capsys.readouterr().out.split())
-    with pytest.raises(UsageError, match="cannot be read as what a failure leaves behind"):
+    with pytest.raises(UsageError, match="cannot be read as a saved failure"):
         replayed(Path(__file__).with_suffix(".safetensors"))
 
 

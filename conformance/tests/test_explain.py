@@ -1,21 +1,29 @@
 """`bert-conformance explain`: every name that a report may print has an entry, and every entry belongs to a name."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
+import conformance
+from conformance import Checkpoint, check, load_golden
+from conformance.candidates.registry import Runner
 from conformance.checks.catalogue import CHECKS
 from conformance.cli import main
 from conformance.diagnosis.input_mistakes import MISTAKES
 from conformance.errors import UnknownNameError
 from conformance.glossary.index import GROUPS, entries, summaries
 from conformance.glossary.known_faults import known_faults
-from conformance.glossary.terms import TERMS
+from conformance.glossary.terms import _ALIASES, TERMS
 from conformance.goldens.recipes import RECIPES
+from conformance.judge.detection_power import power
 from conformance.model.activations import table
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import FORMATS
+from conformance.report.run.run_environment import _READING
 from conformance.results.outcomes import ORDER
+from implementations.hugging_face import HuggingFace
 
 NAMES = {
     "outcome": ORDER,
@@ -25,12 +33,12 @@ NAMES = {
     "candidate": ("cmd", "trace"),
     "activation": tuple(table(RECIPES["tiny"].checkpoint().architecture)),
     "arithmetic": tuple(hypothesis.arithmetic.name for dtype in FORMATS for hypothesis in hypotheses(dtype)),
-    "fault": tuple(known_faults()),
+    "mistake": tuple(known_faults()),
     "input mistake": tuple(mistake.name for mistake in MISTAKES),
 }
 
 
-@pytest.mark.parametrize("group", [group for group in GROUPS if group != "fault"])
+@pytest.mark.parametrize("group", [group for group in GROUPS if group != "mistake"])
 def test_every_name_of_a_group_has_an_entry_of_that_group(group: str) -> None:
     for name in NAMES[group]:
         (entry,) = entries(name)
@@ -42,7 +50,7 @@ def test_every_name_of_a_group_has_an_entry_of_that_group(group: str) -> None:
 def test_every_fault_has_an_equation_a_cause_or_source_and_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     # It is computed from a golden at each call, which is slow.
     monkeypatch.setattr("conformance.glossary.detectability.detectability", lambda fault: None)
-    for name in NAMES["fault"]:
+    for name in NAMES["mistake"]:
         (entry,) = entries(name)
         sections = dict(entry.sections)
         assert sections["acts at"], name
@@ -54,10 +62,23 @@ def test_every_fault_has_an_equation_a_cause_or_source_and_a_fix(monkeypatch: py
 def test_a_fault_is_described_with_its_detectability_and_similar_faults() -> None:
     (entry,) = entries("norm-variance")
     sections = dict(entry.sections)
-    assert sections["faulty equation"] == ("σ² = Σ (x − μ)² / (n − 1)",)
+    assert sections["equation with the mistake"] == ("σ² = Σ (x − μ)² / (n − 1)",)
     assert "encoder.layer.N.output.LayerNorm  (batch × position × hidden_size)" in sections["acts at"]
     assert any(line.startswith("float32: ") for line in sections["how it is recognised"])
     assert any(line.startswith("epsilon: ") for line in sections["easily confused with"])
+
+
+def tanh_gelu(checkpoint: Checkpoint, device: str, dtype: str) -> Runner:
+    """A BERT with the tanh form of GELU, whatever the config says."""
+    other = Checkpoint(checkpoint.architecture.with_(hidden_act="gelu_new"), checkpoint.weights)
+    return HuggingFace("eager").prepare(other, device, dtype)
+
+
+def test_the_expected_z_of_an_entry_is_that_of_a_run_of_a_candidate_with_the_mistake() -> None:
+    pytest.importorskip("transformers")
+    (cell,) = power(load_golden("tiny"), "float32", only="gelu-variant", filtered=True)
+    (finding,) = check(tanh_gelu, "tiny").findings
+    assert finding.evidence.endswith(f"z = {cell.best:.3g}")
 
 
 def test_a_test_id_an_activation_of_a_layer_and_a_golden_are_found_as_reports_write_them() -> None:
@@ -87,7 +108,54 @@ def test_an_unknown_name_ends_with_exit_code_2(capsys: pytest.CaptureFixture[str
     assert "no-such-name" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("written", "name"), [("σ", "sigma"), ("Z", "z"), ("global rms", "global rms"), ("max", "local rms")])
+@pytest.mark.parametrize(("written", "name"), [("σ", "sigma"), ("Z", "z"), ("global rms", "global rms"), ("max", "max")])
 def test_a_term_is_found_as_reports_write_it(written: str, name: str) -> None:
     (entry,) = entries(written)
     assert (entry.group, entry.name) == ("term", name)
+
+
+READ = """
+judged, residual, separable, golden, checkpoint, conforms, exact, candidate, activation, declared, oracle, local, global, origin,
+known failure, hidden step, screen, depth, arithmetic, step, segment, batch, padding, exposed, coverage, mistake, fault, error,
+not observed, expected z, estimate, matched filter, excluded, cannot be distinguished, parameters confirmed, numbers confirmed,
+unidentified error, false alarm, evidence, nats, dtype, bfloat16, check, law, worker, adaptor, registration, pooling, first origin
+"""
+
+
+@pytest.mark.parametrize(
+    "written", [*re.split(r",\s", READ.strip()), *(term for key in _READING for term in re.sub(r" \(.*\)", "", key).split(", "))]
+)
+def test_every_term_of_reports_and_of_the_readme_has_an_entry_with_a_definition(written: str) -> None:
+    (entry,) = entries(written)
+    assert entry.group in ("term", "outcome")
+    assert all(lines for _, lines in entry.sections)
+
+
+def test_every_term_that_the_readme_defines_has_an_entry() -> None:
+    readme = (Path(conformance.__file__).parents[1] / "README.md").read_text("utf-8")
+    defined = {term for found in re.findall(r"\*([a-z][a-z ,]*)\*:", readme) for term in found.split(", ")}
+    assert {"origin", "amplitude", "z"} <= defined
+    assert all(entries(term)[0].group in ("term", "outcome") for term in defined)
+
+
+def test_each_alias_stands_for_a_term_and_hides_no_other_name() -> None:
+    assert set(_ALIASES.values()) <= set(TERMS)
+    others = {name for group, meanings in summaries().items() if group != "term" for name in meanings}
+    assert not others & {*_ALIASES, *TERMS}
+
+
+@pytest.mark.parametrize(
+    ("written", "near"),
+    [
+        ("temperature", "softmax-temperature"),
+        ("norm-varience", "norm-variance"),
+        ("sdpa", "`bert-conformance explain` lists every name"),
+        ("accuracy", "`bert-conformance explain` lists every name"),
+        ("probability", "`bert-conformance explain` lists every name"),
+    ],
+)
+def test_only_names_that_contain_the_word_or_are_spelled_alike_are_suggested(written: str, near: str) -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        entries(written)
+    suggested = f"did you mean {near}" if "`" not in near else near
+    assert str(caught.value).partition("; ")[2].startswith(suggested)

@@ -158,10 +158,11 @@ def test_the_report_states_the_mistake_its_evidence_and_its_usual_cause() -> Non
     assert "(vllm#46835)" in rendered
 
 
-def test_evidence_contains_the_estimate_with_its_error() -> None:
+def test_evidence_contains_the_estimate_with_its_error_and_not_the_amplitude_which_the_estimate_makes_one() -> None:
     (found,) = _found(_planted(("scale-missing", 0)))
-    assert evidence(found).startswith("scale-missing: amplitude 1.000, z = ")
-    assert "scale = 1 ± " in evidence(found)
+    assert evidence(found).startswith("scale-missing: estimated scale = 1 ± ")
+    assert ", expected 0.3535534, z = " in evidence(found)
+    assert "amplitude" not in evidence(found)
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_each_activation_is_shown_with_its_limits_and_origins_are_marked() -> No
         points = row.cells[1]
         if points.band is not None:
             assert (points.at[-1] > points.band) == (row in names.values())
-    assert any(row.cells[0].note == "not observed" for row in rows)
+    assert any(row.cells[0].note == "not exposed" for row in rows)
     assert {row.cells[2] for row in rows if "dropout" in row.cells[0].text and not row.cells[0].note} == {"exact"}
 
 

@@ -36,7 +36,7 @@ def test_required_activations_are_required_again(hiding: Path) -> None:
     for file in (hiding, left):
         (again,) = replayed(file)
         assert again.outcome == "fail"
-        assert "required activations are not observed: encoder.layer.0.attention.self.scores" in again.reason
+        assert "required activations are not exposed: encoder.layer.0.attention.self.scores" in again.reason
         assert again.require == ("*.scores",)
 
 

@@ -35,6 +35,8 @@ from conformance.report.document import (
 from conformance.report.html.page import page
 from conformance.report.markdown import markdown
 from conformance.report.terminal import plain
+from conformance.report.words import exclusion_lists
+from conformance.results.records import Sensitivity
 
 PLOTS = (Points((20.0, 40.0), 60.0, joined=True), Ranges(((10.0, 20.0, 30.0, 40.0), None)), HeatStrip((0, 5, None), "in a strip"))
 COLUMNS = (
@@ -129,3 +131,12 @@ def test_empty_columns_and_groups_are_omitted() -> None:
     assert [column.head for column in table.columns] == ["name", "some"]
     assert [title for title, _ in table.groups] == [""]
     assert not list(tabled(("name",), [("empty", [])]))
+
+
+def test_a_mistake_whose_effect_rounding_hides_completely_is_listed_as_without_effect_there() -> None:
+    some = [Sensitivity("mask-added-raw", "encoder.layer.0.attention.self.probs", z, 4, 6) for z in (0.0, 3.25)]
+    (_, items), *_ = exclusion_lists(some, whole=True)[1:]
+    assert items == (
+        "mask-added-raw (2 of 6 steps, no effect beyond rounding at encoder.layer.0.attention.self.probs)",
+        "mask-added-raw (2 of 6 steps, expected z = 3.2 at encoder.layer.0.attention.self.probs)",
+    )

@@ -94,12 +94,12 @@ def features(width: int = 32) -> Array:
 
 # By name: the activation, the expected kind of finding, words of its sentence, and the change.
 RECOGNISED: dict[str, tuple[str, str, str, Change]] = {
-    "zeros": (QUERY, "zeros", "all zeros", lambda s: 0.0 * s.value),
-    "constant": (QUERY, "constant", "3 was made", lambda s: 0.0 * s.value + 3.0),
+    "zeros": (QUERY, "zeros", "zero everywhere", lambda s: 0.0 * s.value),
+    "constant": (QUERY, "constant", "the result is 3 everywhere", lambda s: 0.0 * s.value + 3.0),
     "same position": (QUERY, "same along an axis", "every position", lambda s: np.broadcast_to(s.value[:, :1], s.value.shape)),
     "parent handed on": (GELU, "copied", f"the input {LAYER}intermediate.dense", lambda s: s.parents[0]),
     "no norm": (NORM, "copied", "the sum before normalisation", lambda s: s.parents[0] + s.parents[1]),
-    "no affine": (NORM, "copied", "made is the normalised value",
+    "no affine": (NORM, "copied", "the result is the normalised value",
                   lambda s: with_parameters(s, weight=np.ones(32), bias=np.zeros(32))),
     "no bias": (INNER, "copied", "x Wᵀ alone", lambda s: s.value - bias(s)),
     "q qᵀ": (SCORES, "copied", "q qᵀ / √d", lambda s: with_parents(s, s.parents[0], s.parents[0])),
@@ -117,7 +117,7 @@ RECOGNISED: dict[str, tuple[str, str, str, Change]] = {
     "other epsilon": (NORM, "gain", "less its bias", lambda s: type(s)(
         replace(s.site, architecture=s.site.architecture.with_(layer_norm_eps=1e-5)), *s.parents).value),
     "γ left out": (NORM, "term", "γ times the normalised value (left out)", lambda s: with_parameters(s, weight=np.ones(32))),
-    "skip after the norm": (NORM, "term", "(none of it was made)", lambda s: with_parents(s, s.parents[0]) + s.parents[1]),
+    "skip after the norm": (NORM, "term", "(it is missing from", lambda s: with_parents(s, s.parents[0]) + s.parents[1]),
     "a x + b f(x) + c": (GELU, "term", "0.100000", lambda s: 0.5 * s.value + 0.25 * s.parents[0] + 0.1),
     "half uniform": (PROBS, "term", "(1/2) times a uniform attention", lambda s: 0.5 * s.value + 0.5 * uniform(s)),
     "weight subtracted": (DENSE, "term", "x Wᵀ (with the wrong sign)", lambda s: with_parameters(s, weight=-weight(s))),
@@ -150,8 +150,10 @@ RECOGNISED: dict[str, tuple[str, str, str, Change]] = {
     "the tanh form": (GELU, "other function", "another function", lambda s: gelu_tanh(s.parents[0])),
     "bfloat16": (QUERY, "fewer bits", "8 significant bits, those of bfloat16", lambda s: FORMATS["bfloat16"].round(s.value)),
     "dropout": (DENSE, "zeroed", "1.111111", lambda s: s.value * (np.random.default_rng(2).random(s.value.shape) > 0.1) / 0.9),
-    "noise": (QUERY, "noise", "no structure", lambda s: s.value + 2e-4 * drawn(*s.value.shape)),
-    "relative noise": (QUERY, "noise", "a relative error of RMS 0.000", lambda s: s.value * (1.0 + 2e-4 * drawn(*s.value.shape))),
+    "noise": (QUERY, "noise", "no pattern that was looked for: everywhere its RMS is 0.00019",
+              lambda s: s.value + 2e-4 * drawn(*s.value.shape)),
+    "relative noise": (QUERY, "noise", "of the expected value, as large as rounding to 1",
+                       lambda s: s.value * (1.0 + 2e-4 * drawn(*s.value.shape))),
     "an element": (QUERY, "few elements", "only 1 element is wrong: (0, 2, 13)",
                    lambda s: s.value + 0.1 * (np.arange(s.value.size) == 77).reshape(s.value.shape)),
 }  # fmt: skip
@@ -209,6 +211,8 @@ def test_a_near_match_is_not_reported_as_the_finding(case: str) -> None:
 def test_an_unstructured_error_has_no_explanation(name: str) -> None:
     found = looked_at(name, lambda s: s.value * 1.3 + np.abs(s.value) * drawn(*s.value.shape))
     assert not explained(found), sentences(found)
+    assert "no pattern that was looked for: everywhere" not in rendered(found)
+    assert "100 % of the squared error" not in rendered(found)
 
 
 IN_BFLOAT16 = [
@@ -270,7 +274,7 @@ def test_an_error_with_two_causes_is_reported_with_the_share_that_one_explains()
     found = looked_at(INNER, lambda s: s.value + bias(s) + 0.01 * np.tanh(s.value))
     assert not explained(found)
     assert found.residual_findings[0].share > 0.9
-    assert "of the residual's energy, not for all" in rendered(found)
+    assert "of the squared error, not for all" in rendered(found)
 
 
 def test_a_scalar_is_described_by_its_ratio() -> None:

@@ -21,8 +21,8 @@ from conformance.results.termination import Termination, call_candidate, run_gua
 
 # Prefixes of the names of the faults that a setting of reduced precision causes.
 REDUCED = ("precision-bfloat16", "precision-float16", "precision-tf32")
-NOISE = re.compile(r"as numbers of ([\d.]+) significant bits would leave; nothing beyond noise remains$")
-"""The anatomy's sentence if many unobserved products have reduced precision at once: noise without structure."""
+NOISE = re.compile(r"as large as rounding to ([\d.]+) significant bits would leave$")
+"""The anatomy's sentence if many unobserved products have reduced precision at once: an error without a pattern."""
 NARROWER = re.compile(r"^as much as computing in b?float16 would leave")
 """The anatomy's sentence on a residual with structure that is as large as the rounding of a half-precision format."""
 

@@ -18,7 +18,7 @@ from conformance.checks import known_failures, replay, trace
 from conformance.checks.check_values import check_values
 from conformance.checks.recording import Recording, header_of
 from conformance.checks.search.plan import Plan
-from conformance.cli.forms import FORMS, Form
+from conformance.cli.diagnose_formats import FORMATS, OutputFormat
 from conformance.diagnosis import outputs, reading
 from conformance.goldens.custom_golden import golden_of, read_batches
 from conformance.goldens.golden import load_golden
@@ -50,7 +50,7 @@ check = "*"
 reason = "é"
 """
 
-READ_FORMS = [form for form in FORMS if form.suffix != ".parquet" or find_spec("pyarrow")]
+READ_FORMS = [form for form in FORMATS if form.suffix != ".parquet" or find_spec("pyarrow")]
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def _json_outputs(hidden: np.ndarray) -> bytes:
 _IMPORTS = "import numpy, safetensors.numpy\nfrom contextlib import suppress\nwith suppress(ImportError): import pyarrow.parquet"
 
 
-def _of_form(folder: Path, form: Form) -> Reader:
+def _of_form(folder: Path, form: OutputFormat) -> Reader:
     """Return the reader for one of the forms that `diagnose --help` shows."""
     file = folder / f"out{form.suffix}"
     if form.is_code:

@@ -1,5 +1,5 @@
 """Exported programs as candidates: loaded without their source code; interior activations are located in their graphs."""
 
-from conformance.candidates.archives.archive import READERS, Archive
+from conformance.candidates.archives.archive import Archive
 
-__all__ = ["READERS", "Archive"]
+__all__ = ["Archive"]

@@ -15,13 +15,12 @@ from conformance.candidates.archives.locate import located
 from conformance.candidates.archives.observed import activations, in_format, output_labels, outputs_by_shape, settled
 from conformance.candidates.archives.program import Program
 from conformance.candidates.archives.program_parameters import reason_against, recognised
+from conformance.candidates.lookup import READERS
 from conformance.errors import CandidateError, UsageError
 from conformance.model.activations import outputs, table
 from conformance.model.architecture import Architecture
 from conformance.model.checkpoint import Checkpoint
 from conformance.numerics.formats import format_named
-
-READERS = {".pt": "torchscript", ".pth": "torchscript", ".ts": "torchscript", ".pt2": "exported", ".onnx": "onnx"}
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.candidates.arrays import Described, held_in
+from conformance.candidates.lookup import TRACE
 from conformance.candidates.recorded.file_format import Recorded, digest_of, digests_of, read
 from conformance.candidates.registry import Isolated
 from conformance.errors import NotApplicable, RegistrationError, UsageError
@@ -14,8 +15,6 @@ from conformance.model.architecture import Architecture
 from conformance.model.batch import TorchBatch
 from conformance.model.checkpoint import Checkpoint
 from conformance.model.features import FEATURES
-
-SUFFIX = ".safetensors"
 
 
 @dataclass(frozen=True)
@@ -93,5 +92,5 @@ class RecordedTrace(Isolated):
 def trace_of(implementation: object) -> RecordedTrace | None:
     """Return the candidate as a recorded trace if it is one, or the path of one; None for any other candidate."""
     if isinstance(implementation, str):
-        return RecordedTrace(implementation) if implementation.endswith(SUFFIX) and Path(implementation).is_file() else None
+        return RecordedTrace(implementation) if implementation.endswith(TRACE) and Path(implementation).is_file() else None
     return implementation if isinstance(implementation, RecordedTrace) else None

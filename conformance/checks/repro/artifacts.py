@@ -20,7 +20,6 @@ from conformance.goldens.golden import Golden, stored_arrays
 from conformance.judge.screen import screened
 from conformance.model.batch import Batch
 from conformance.model.tokenizer import words
-from conformance.names import plain_name
 from conformance.results.case import Case
 from conformance.results.example import Example
 from conformance.results.law_broken import Location, Run
@@ -29,9 +28,7 @@ from conformance.results.result import Counterexample, Result
 
 def artifact_path(case: Case, folder: Path) -> Path:
     """Return the path of the file of a case's failure; its script and patch have the same path with other suffixes."""
-    parts = [case.implementation, case.golden, case.device, case.dtype]
-    name = "-".join(parts if case.check == "values" else [*parts, case.check])
-    return folder / f"{plain_name(name, '-_.')}.safetensors"
+    return folder / f"{case.file_name}.safetensors"
 
 
 def remove_artifacts(case: Case, folder: Path) -> None:

@@ -4,7 +4,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from conformance.candidates.registry import described_by, load_implementation, registered_origin
+from conformance.candidates.entry_points import registered_origin
+from conformance.candidates.lookup import described_by
+from conformance.candidates.registry import load_implementation
 from conformance.errors import ConformanceError
 
 

@@ -18,12 +18,13 @@ significantly larger than the smallest one, by an F test.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from numpy.polynomial import legendre
+from scipy.linalg.lapack import dpotrf, dpotrs
 from scipy.special import betaln, fdtri, gammaincc, gammaln
 
 from conformance.numerics.formats import Array
@@ -31,6 +32,7 @@ from conformance.numerics.formats import Array
 DEGREES = (3, 7)  # The cells of a table need few coefficients each, a smooth function few pieces.
 MOST = 2**16  # The largest number of samples in a fit, which limits its time to seconds; larger sets are thinned evenly.
 FINER = 2.0  # The ratio of successive resolutions.
+EPSILON = float(np.finfo(np.float64).eps)
 RESOLUTIONS = 52  # The number of stored significand bits of float64.
 
 
@@ -52,6 +54,27 @@ class _Piece:
     def basis(self, t: Array) -> Array:
         """Return the values of the C Legendre terms at T arguments, (T, C)."""
         return _basis(t, self.first, self.last, len(self.coefficients))
+
+
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    """A division of the samples into spans, each fitted by a polynomial; its pieces are computed if it is chosen.
+
+    Attributes:
+        spans: the spans in ascending order.
+        terms: the number of terms of a polynomial, fewer in a span with fewer samples.
+        rms, chance, free: those of the curve.
+    """
+
+    spans: Sequence[slice]
+    terms: int
+    rms: float
+    chance: float
+    free: int
+
+    def curve(self, t: Array, y: Array, scale: Array) -> "Curve":
+        """Return the curve, with its coefficients."""
+        return Curve(tuple(_piece(t[s], y[s], scale[s], self.terms) for s in self.spans), self.rms, self.chance)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,39 +128,39 @@ def curve(t: Array, y: Array, scale: Array, chance: float, room: float = math.in
     if not found:
         return None
     best = min(found, key=lambda c: c.rms)
-    return min((c for c in found if _as_good(c, best, len(t), chance)), key=lambda c: c.free)
+    return min((c for c in found if _as_good(c, best, len(t), chance)), key=lambda c: c.free).curve(t, y, scale)
 
 
-def _as_good(one: Curve, best: Curve, samples: int, chance: float) -> bool:
+def _as_good(one: _Trial, best: _Trial, samples: int, chance: float) -> bool:
     """Return whether the mean square residual of `one` is not significantly larger than that of `best`."""
     degrees = samples - one.free, samples - best.free
     return one is best or (min(degrees) > 0 and one.rms**2 <= best.rms**2 / fdtri(*reversed(degrees), chance))
 
 
-def _curves(t: Array, y: Array, scale: Array, largest: float, room: float) -> Iterator[Curve]:
+def _curves(t: Array, y: Array, scale: Array, largest: float, room: float) -> Iterator[_Trial]:
     """Yield curves of increasing resolution for each degree that can satisfy `room`, while the samples determine the pieces."""
     for degree in DEGREES:
         if not may_be_pieces(t, y, scale, room, degree + 1):
             continue
+        least = _least_residuals(t, y, scale, degree + 1)
         for resolution in range(RESOLUTIONS):
-            spans = _spans(t, y, scale, largest * FINER**-resolution, degree + 1)
+            spans = _spans(t, y, scale, largest * FINER**-resolution, degree + 1, least)
             if spans is None:
                 break
             yield _of_spans(spans, t, y, scale, degree + 1)
 
 
-def _of_spans(spans: list[slice], t: Array, y: Array, scale: Array, terms: int) -> Curve:
-    pieces, shown, square, used = [], [], 0.0, 0
-    for span in spans:
-        piece, left = _fitted(t[span], y[span], scale[span], terms)
-        pieces.append(piece)
+def _of_spans(spans: Sequence[tuple[slice, Array]], t: Array, y: Array, scale: Array, terms: int) -> _Trial:
+    shown, square, free = [], 0.0, len(spans) - 1  # The boundaries between pieces are fitted as well.
+    for span, left in spans:
+        numbers = min(terms, span.stop - span.start)
+        free += numbers
         square += float((left**2).sum())
-        used += len(piece.coefficients)
-        shown.append(-fit_chance(y[span] / scale[span], left, len(piece.coefficients)))
+        shown.append(-fit_chance(y[span] / scale[span], left, numbers))
     evidence = [u for u in shown if u > 0.0]
     chance = math.log(len(DEGREES) * RESOLUTIONS) + _ways(len(t) - 1, len(spans) - 1) + _gamma_tail(len(evidence), sum(evidence))
-    used += len(spans) - 1  # The boundaries between pieces are fitted as well.
-    return Curve(tuple(pieces), math.sqrt(square / (len(t) - used)) if len(t) > used else math.inf, min(chance, 0.0))
+    rms = math.sqrt(square / (len(t) - free)) if len(t) > free else math.inf
+    return _Trial([span for span, _ in spans], terms, rms, min(chance, 0.0), free)
 
 
 def fit_chance(e: Array, left: Array, numbers: int) -> float:
@@ -197,42 +220,116 @@ def may_be_pieces(t: Array, y: Array, scale: Array, room: float, terms: int) -> 
     return bool((left <= math.sqrt(size) * room).sum() >= len(t) - ends)
 
 
-def _spans(t: Array, y: Array, scale: Array, room: float, terms: int) -> list[slice] | None:
-    """Return the longest spans of samples that polynomials fit to within `room`.
+def _least_residuals(t: Array, y: Array, scale: Array, terms: int) -> list[Array]:
+    """Return, for p terms and strides d = 1, 2, 4, …, a lower bound of the largest residual on the samples i, i + d, …, i + p d.
 
-    None is returned if the polynomials have more coefficients than half the number of samples.
+    The divided difference of p + 1 samples, Σ w_j y_j, vanishes for each polynomial of p terms. If all residuals are at most r in
+    units of the scale, it is therefore at most r Σ |w_j| scale_j. Its rounding error is subtracted: 2 p + 1 roundings in a weight,
+    one in a product, and at most p in the sum.
     """
-    found: list[slice] = []
-    start = 0
-    while start < len(t):
-        if found and 2 * terms * (len(found) + 1) > len(t):
-            return None
-        stop = start + _longest(t[start:], y[start:], scale[start:], room, terms)
-        found.append(slice(start, stop))
-        start = stop
+    found = []
+    stride = 1
+    while terms * stride < len(t):
+        at = [slice(j * stride, len(t) - (terms - j) * stride) for j in range(terms + 1)]
+        width = t[at[-1]] - t[at[0]]
+        near = [t[here] / width for here in at]  # Differences in units of the width, whose products do not overflow.
+        value, rounding, unit = np.zeros(width.shape), np.zeros(width.shape), np.zeros(width.shape)
+        for j, here in enumerate(at):
+            weight = 1.0 / math.prod((near[j] - other for i, other in enumerate(near) if i != j), start=np.ones(width.shape))
+            value += weight * y[here]
+            rounding += np.abs(weight * y[here])
+            unit += np.abs(weight) * scale[here]
+        with np.errstate(invalid="ignore"):
+            least = (np.abs(value) - (3 * terms + 2) * EPSILON * rounding) / unit
+        found.append(np.where(np.isfinite(least), least, 0.0))
+        stride *= 2
     return found
 
 
-def _longest(t: Array, y: Array, scale: Array, room: float, terms: int) -> int:
-    """Return the number of samples, from the first, that one polynomial fits to within `room`, by doubling and then bisection."""
+def _certain_stops(least: Sequence[Array], room: float, samples: int, terms: int) -> list[int]:
+    """Return, for each first sample of a span, the smallest end at which no polynomial fits the span to within `room`."""
+    ends = np.full(samples, samples + 1)
+    for power, bounds in enumerate(least):
+        reach = terms * 2**power + 1
+        here = ends[: len(bounds)]
+        np.minimum(here, np.where(bounds > room, np.arange(reach, reach + len(bounds)), samples + 1), out=here)
+    return np.minimum.accumulate(ends[::-1])[::-1].tolist()  # type: ignore[no-any-return]
+
+
+def _spans(t: Array, y: Array, scale: Array, room: float, terms: int, least: Sequence[Array]) -> list[tuple[slice, Array]] | None:
+    """Return the longest spans of samples that polynomials fit to within `room`, with their residuals.
+
+    None is returned if the polynomials have more coefficients than half the number of samples.
+    """
+    stops, most = _certain_stops(least, room, len(t), terms), max(len(t) // (2 * terms), 1)
+    fewest = start = 0
+    while start < len(t):  # Each span ends before its certain stop, so at least as many are needed.
+        start, fewest = stops[start] - 1, fewest + 1
+    if fewest > most:
+        return None
+    found: list[tuple[slice, Array]] = []
+    start = 0
+    while start < len(t):
+        if len(found) == most:
+            return None
+        size, left = _longest(t[start:], y[start:], scale[start:], room, terms, stops[start] - start)
+        found.append((slice(start, start + size), left))
+        start += size
+    return found
+
+
+def _longest(t: Array, y: Array, scale: Array, room: float, terms: int, never: int) -> tuple[int, Array]:
+    """Return the number of samples, from the first, that one polynomial fits to within `room`, by doubling and then bisection.
+
+    Its residual is returned as well. No polynomial fits `never` samples or more.
+    """
     good, bad, size = min(terms, len(t)), len(t) + 1, min(2 * terms, len(t))
+    best = np.zeros(good)  # As many terms as samples leave no residual.
     while bad - good > 1:
-        if np.abs(_fitted(t[:size], y[:size], scale[:size], terms)[1]).max() <= room:
-            good = size
+        left = _residual(t[:size], y[:size], scale[:size], terms) if size < never else None
+        if left is not None and max(left.max(), -left.min()) <= room:
+            good, best = size, left
         else:
             bad = size
         size = min(2 * size, len(t)) if bad > len(t) else (good + bad) // 2
-    return good
+    return good, best
 
 
-def _fitted(t: Array, y: Array, scale: Array, terms: int) -> tuple[_Piece, Array]:
-    """Return the polynomial of a weighted least-squares fit and its residual, in units of the scale."""
+def _residual(t: Array, y: Array, scale: Array, terms: int) -> Array:
+    """Return the residual of a weighted least-squares fit, in units of the scale.
+
+    The normal equations are solved for the fit and once more for what it leaves, in a basis of Chebyshev polynomials. A solution
+    reduces the error of the fit by a factor q; its error after two is q². If q² is not below float64's precision, an orthogonal
+    decomposition is used.
+    """
+    weight, basis = 1.0 / scale, np.empty((terms, len(t)))
+    twice = (t - t[0]) * (4.0 / (t[-1] - t[0]))
+    twice -= 2.0
+    basis[0] = weight
+    np.multiply(twice, 0.5 * weight, out=basis[1])
+    for n in range(2, terms):
+        np.multiply(twice, basis[n - 1], out=basis[n])
+        basis[n] -= basis[n - 2]
+    root, failed = dpotrf(basis @ basis.T)
+    if not failed:
+        left = weight * y
+        first, _ = dpotrs(root, basis @ left)
+        left -= first @ basis
+        second, _ = dpotrs(root, basis @ left)
+        if second @ second <= EPSILON * (first @ first):
+            left -= second @ basis
+            return left
+    piece = _piece(t, y, scale, terms)
+    return np.asarray((y - piece.basis(t) @ piece.coefficients) / scale)
+
+
+def _piece(t: Array, y: Array, scale: Array, terms: int) -> _Piece:
+    """Return the polynomial of a weighted least-squares fit."""
     first, last = float(t[0]), float(t[-1])
     basis, target = _basis(t, first, last, min(terms, len(t))) / scale[:, None], y / scale
     u, s, vt = np.linalg.svd(basis, full_matrices=False)
     inverse = vt.T / np.where(s > s[0] * len(t) * np.finfo(np.float64).eps, s, np.inf)
-    found = inverse @ (u.T @ target)
-    return _Piece(first, last, found, inverse @ inverse.T), target - basis @ found
+    return _Piece(first, last, inverse @ (u.T @ target), inverse @ inverse.T)
 
 
 def _basis(t: Array, first: float, last: float, terms: int) -> Array:

@@ -23,7 +23,7 @@ class Fit:
     Attributes:
         step: the fitted step.
         free: the number of fitted numbers.
-        parameter: name of the number that is reported; empty if there is none.
+        parameter: name of the number that is reported, which precedes it in texts; empty if there is none.
         value: value of that number.
         deviation: standard deviation of `value`.
     """
@@ -75,13 +75,14 @@ class Fitted:
     """A fault that is found by fitting.
 
     Attributes:
-        name, kinds, sentence, source, cause, equation, fix: as for `Fault`.
+        name, kinds, sentence, source, cause, only, equation, fix: as for `Fault`.
         fit: function from a correct step and the candidate's data to the fitted step, or to None if there is no evidence for the
             fault.
         hidden_parents: whether the fault can be fitted where the step's parents were not observed.
         largest: whether the reported number is the largest error on the inputs at hand, which differs from place to place.
         loose: whether numbers are fitted for each token; such a fault is fitted only where no fault of the catalogue explains the
             array under any arithmetic.
+        estimates: what is fitted, for reports; it precedes the numbers that `fit` reports, and is needed if it reports none.
     """
 
     name: str
@@ -95,6 +96,12 @@ class Fitted:
     loose: bool = False
     equation: str = ""
     fix: str = CORRECT
+    only: tuple[str, ...] = ("",)
+    estimates: str = ""
+
+    def is_possible_at(self, kind: str, name: str) -> bool:
+        """Return whether the fault can be fitted at an activation of this kind and name."""
+        return kind in self.kinds and name.endswith(self.only)
 
 
 def nearest_fit(step: Step, data: FitData, tried: Sequence[tuple[float, Step]], parameter: str) -> Fit | None:

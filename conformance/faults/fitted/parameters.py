@@ -5,10 +5,13 @@ import numpy as np
 from conformance.faults.altered import Altered
 from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted
+from conformance.faults.fitted.wrong_rows import wrong_outputs, wrong_table_rows
 from conformance.faults.kinds import LINEARS
+from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
+from conformance.oracle.embeddings import positions
 from conformance.oracle.linear import Linear
 
 MOST_ROWS, MOST_FEATURES = 64, 4096  # Limits of the search for another order of features, which then takes at most a second.
@@ -23,7 +26,7 @@ def _linear(step: Step, data: FitData) -> Fit | None:
     if len(np.unique(inputs, axis=0)) <= columns.shape[1] or np.linalg.matrix_rank(columns) < columns.shape[1]:
         return None
     solution = np.linalg.lstsq(columns, data.actual.reshape(-1, data.actual.shape[-1])[rows], rcond=None)[0]
-    return Fit(with_parameters(step, weight=solution[:-1].T, bias=solution[-1]), solution.size)
+    return Fit(with_parameters(step, weight=solution[:-1].T, bias=solution[-1]), solution.size, *wrong_outputs(step, data))
 
 
 def _other_bias(step: Step, data: FitData) -> Fit | None:
@@ -38,7 +41,7 @@ def _other_bias(step: Step, data: FitData) -> Fit | None:
     moved = (data.actual - step.value)[rows].mean(0)
     if np.median(np.abs(moved)) <= data.threshold * np.median(data.allowed[rows]):
         return None
-    return Fit(with_parameters(step, bias=step.site.parameters["bias"] + moved), moved.size)
+    return Fit(with_parameters(step, bias=step.site.parameters["bias"] + moved), moved.size, *wrong_outputs(step, data))
 
 
 def _other_order(step: Step, data: FitData) -> Fit | None:
@@ -65,7 +68,8 @@ def _affine(step: Step, data: FitData) -> Fit | None:
         return None
     centred = normal - normal.mean(0)
     slope = (centred * target).sum(0) / np.maximum((centred**2).sum(0), np.finfo(np.float64).tiny)
-    return Fit(with_parameters(step, weight=slope, bias=target.mean(0) - slope * normal.mean(0)), 2 * gamma.size)
+    fitted = with_parameters(step, weight=slope, bias=target.mean(0) - slope * normal.mean(0))
+    return Fit(fitted, 2 * gamma.size, *wrong_outputs(step, data))
 
 
 def _statistics(step: Step, data: FitData) -> Fit | None:
@@ -97,29 +101,41 @@ def _table(step: Step, data: FitData) -> Fit | None:
         return None
     value = np.array(data.actual, np.float64).reshape(-1, width)
     value[rows] = found[first][which.reshape(-1)]
-    return Fit(Altered(step, lambda inner: value.reshape(inner.value.shape)), first.size * width)
+    named = wrong_table_rows(step, data, _rows_read(step))
+    return Fit(Altered(step, lambda inner: value.reshape(inner.value.shape)), first.size * width, *named)
+
+
+def _rows_read(step: Step) -> Ids:
+    """Return the index of the row that each token reads of a table, (B, S) or (S,)."""
+    if step.site.activation.kind == "position_lookup":
+        return positions(step)
+    return step.site.batch.input_ids if step.site.activation.kind == "word_lookup" else step.site.batch.types
 
 
 OTHER = "the equation is right, but the parameters are not the checkpoint's"
+_WHERE = "where they differ"
 
 FITTED_PARAMETERS = (
     Fitted("bias-other", LINEARS, "the bias is not the checkpoint's", "constructed",
            _other_bias, "another layer's bias, one part's bias for all parts of a fused product, or a bias not loaded",
-           fix="Load each bias from the checkpoint, and fail on missing and unexpected names."),
+           fix="Load each bias from the checkpoint, and fail on missing and unexpected names.", estimates=_WHERE),
     Fitted("features-reordered", LINEARS, "the features are in another order, or some are repeated", "constructed",
            _other_order, "rows of the weight in another layout",
-           fix="Keep the order of the weight's rows."),
+           fix="Keep the order of the weight's rows.", estimates="the order of the features"),
     Fitted("parameters-other", LINEARS, OTHER, "constructed",
-           _linear, "parameters that were not loaded, or trained further; an untied decoder",
-           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names."),
+           _linear, "a decoder that is not tied to the word embeddings", only=("cls.predictions.decoder",),
+           fix="Let the decoder use the weight of the word embeddings.", estimates=_WHERE),
+    Fitted("parameters-other", LINEARS, OTHER, "constructed",
+           _linear, "parameters that were not loaded, or trained further",
+           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names.", estimates=_WHERE),
     Fitted("norm-statistics-other", frozenset({"norm"}), "tokens are normalised by a wrong mean or deviation: the deviation is off "
            "by up to {value}", "constructed", _statistics, "a fast inverse root; statistics of something other than the token",
            largest=True, loose=True,
            equation="y = γ · (x − μ′) / σ′ + β", fix="Normalise each token by its own mean and deviation, with an accurate root."),
     Fitted("parameters-other", frozenset({"norm"}), OTHER, "constructed",
            _affine, "parameters that were not loaded, or trained further",
-           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names."),
+           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names.", estimates=_WHERE),
     Fitted("parameters-other", frozenset({"word_lookup", "position_lookup", "token_type_lookup"}),
-           OTHER, "constructed", _table, "parameters that were not loaded",
-           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names."),
+           OTHER, "constructed", _table, "parameters that were not loaded, or trained further",
+           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names.", estimates=_WHERE),
 )  # fmt: skip

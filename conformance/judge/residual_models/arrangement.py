@@ -51,7 +51,7 @@ def rearrangements(case: ResidualProblem) -> Iterator[ResidualFinding]:
         source = _exchanged(case, view, order)
         noise = ElementNoise(case.at(case.sigma, source), case.at(case.bound, source))
         kind = "transpose" if words.startswith("transposed") else "rearranged"
-        yield case.tried(kind, f"made is the right value {words}", case.at(case.expected, source), noise)
+        yield case.tried(kind, f"the result is the correct value {words}", case.at(case.expected, source), noise)
 
 
 def _exchanges(case: ResidualProblem) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:

@@ -51,7 +51,11 @@ def constant(case: ResidualProblem) -> Iterator[ResidualFinding]:
     values = case.actual_rows[case.kept]
     if values.size > 1 and np.all(values == values[0]):
         exact = ElementNoise(np.full_like(case.actual_rows, case.noise.sigma.min()), np.zeros_like(case.actual_rows))
-        what = ("zeros", "all zeros were made") if values[0] == 0.0 else ("constant", f"{values[0]:.6g} was made everywhere")
+        what = (
+            ("zeros", "the result is zero everywhere")
+            if values[0] == 0.0
+            else ("constant", f"the result is {values[0]:.6g} everywhere")
+        )
         yield case.tried(*what, np.full_like(case.actual_rows, values[0]), exact)
         return
     for along, axis in enumerate(case.step.site.activation.axes):
@@ -69,7 +73,9 @@ def _same_along(case: ResidualProblem, along: int, name: str) -> Iterator[Residu
     model = case.at(case.actual, source)
     noise = case.noise_of(model)
     twice = ElementNoise(sqrt(2.0) * noise.sigma, noise.bound)
-    yield case.tried("same along an axis", f"every {name} was made the same", model, twice, case.count // case.actual.shape[along])
+    yield case.tried(
+        "same along an axis", f"the result is the same for every {name}", model, twice, case.count // case.actual.shape[along]
+    )
 
 
 def zeroed(case: ResidualProblem) -> Iterator[ResidualFinding]:
@@ -84,7 +90,7 @@ def zeroed(case: ResidualProblem) -> Iterator[ResidualFinding]:
         return
     a, deviation = float((weights * case.expected_rows * case.actual_rows).sum()) / energy, energy**-0.5
     sentence = (
-        f"{count} elements ({100.0 * count / case.count:.3g} %) are 0, the rest is {number(a, deviation)} times the right value"
+        f"{count} elements ({100.0 * count / case.count:.3g} %) are 0, the rest is {number(a, deviation)} times the correct value"
     )
     model = np.where(zero, 0.0, a * case.expected_rows)
     yield case.tried("zeroed", sentence, model, case.scaled_noise(a), 1 + count, (FittedNumber("the rest", a, deviation),))

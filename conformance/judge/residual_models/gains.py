@@ -42,7 +42,7 @@ def _gains(case: ResidualProblem, axis: str, place: Places, bias: Array) -> Resi
     numbers = tuple(FittedNumber(f"{axis} {i}", float(gain[i]), float(energy[i] ** -0.5)) for i in slices)
     rendered = [number(n.value, n.deviation) for n in numbers[:TOLD]]
     values = enumerated(rendered) if len(slices) <= TOLD else f"from {gain[slices].min():.4g} to {gain[slices].max():.4g}"
-    sentence = f"each {axis} has a gain of its own, {values} times the right value{' less its bias' if np.any(bias) else ''}"
+    sentence = f"each {axis} has a gain of its own, {values} times the correct value{' less its bias' if np.any(bias) else ''}"
     wide = gain[label].reshape(case.kept.shape)
     return case.tried("gain", sentence, wide * base + bias, case.scaled_noise(wide), len(slices), numbers[:LISTED])
 

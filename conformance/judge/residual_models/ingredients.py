@@ -13,7 +13,7 @@ from conformance.oracle.maps import rows_times
 from conformance.oracle.norm import Norm
 from conformance.oracle.softmax import LogSoftmax, Probabilities
 
-RIGHT = "the right value"
+RIGHT = "the correct value"
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,7 +46,7 @@ def _scaled(case: ResidualProblem, index: int, name: str) -> tuple[ResidualFindi
     a, deviation = _estimated(case, made_with)
     meaning = next((f": {m}" for goal, m in MEANINGS.items() if near(a, deviation, goal)), "")
     known = None if meaning else simple(a, deviation, case.step.site.architecture)
-    sentence = f"made is the same equation with {number(a, deviation)}{f' ({known})' if known else ''} times {name}{meaning}"
+    sentence = f"the result is the same equation with {number(a, deviation)}{f' ({known})' if known else ''} times {name}{meaning}"
     model = made_with(a)
     return case.tried("scaled input", sentence, model, case.noise_with(model), 1, (FittedNumber(name, a, deviation),)), meaning
 

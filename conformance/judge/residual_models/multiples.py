@@ -25,9 +25,9 @@ def multiples(case: ResidualProblem) -> Iterator[ResidualFinding]:
             continue
         if term.name != RIGHT and near(a, deviation, 1.0):
             alone = " alone, without what the equation adds to it" if term.is_part else ""
-            yield case.tried("copied", f"made is {term.name}{alone}", value, noise)
+            yield case.tried("copied", f"the result is {term.name}{alone}", value, noise)
         kind = ("sign" if near(a, deviation, -1.0) else "scale") if term.name == RIGHT else "multiple"
-        rendered = f"made is {_times(case, a, deviation)} {term.name}"
+        rendered = f"the result is {_times(case, a, deviation)} {term.name}"
         if kind == "sign":
             rendered += ": the sign is wrong"
         yield case.tried(kind, rendered, a * value, noise, 1, (FittedNumber(term.name, a, deviation),))
@@ -61,7 +61,7 @@ def _sum_of(case: ResidualProblem, chosen: Sequence[Ingredient], values: Sequenc
 def _term(case: ResidualProblem, term: Ingredient, fitted: FittedNumber) -> str:
     rendered = f"{_times(case, fitted.value, fitted.deviation)} {term.name}"
     if term.name == RIGHT:
-        return f"{rendered} (none of it was made)" if near(fitted.value, fitted.deviation, -1.0) else rendered
+        return f"{rendered} (it is missing from the result)" if near(fitted.value, fitted.deviation, -1.0) else rendered
     if not term.is_part:
         return rendered
     meanings = {-1.0: "left out", 1.0: "added once too often", -2.0: "with the wrong sign"}

@@ -92,8 +92,8 @@ def _other_weights(case: ResidualProblem, inputs: Array, fitted: _Map) -> Residu
     likeness = float((new * old).sum() / np.sqrt((new**2).sum() * (old**2).sum()))
     away = float(np.linalg.norm(new - old) / np.linalg.norm(old))
     sentence = (
-        f"made is linear in the same input with other weights: they differ from the right ones by {away:.3g} times the norm "
-        f"of these (correlation {likeness:.4f}); {_bias(case, fitted)}"
+        f"the result is linear in the same input with other weights: they differ from the correct ones by {away:.3g} times the "
+        f"norm of these (correlation {likeness:.4f}); {_bias(case, fitted)}"
     )
     model = inputs @ fitted.weight.T + fitted.bias
     growth = np.maximum(np.linalg.norm(fitted.weight, axis=1) / np.linalg.norm(weight, axis=1), 1.0)
@@ -150,7 +150,7 @@ def other_functions(case: ResidualProblem) -> Iterator[ResidualFinding]:
     chance = float(chdtr(count, count * case.limits[0] ** 2 / square)) if square > 0.0 else 1.0
     passes = remaining <= case.limits[0] and points.repeated <= case.limits[1] and chance <= FALSE_ALARM
     share = max(1.0 - remaining**2 / square, 0.0) if square > 0.0 else 0.0
-    sentence = f"made is another function of the same input, {_examples(points)}"
+    sentence = f"the result is another function of the same input, {_examples(points)}"
     yield ResidualFinding("other function", sentence, (), passes, remaining, share, 2 * len(WIDE))
 
 

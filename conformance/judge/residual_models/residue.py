@@ -1,4 +1,4 @@
-"""Residuals without structure: results with fewer significant bits, or larger noise."""
+"""Residuals without structure: results with fewer significant bits, or errors that are larger than rounding everywhere."""
 
 from collections.abc import Iterator
 from math import log2, sqrt
@@ -11,10 +11,11 @@ from conformance.numerics.formats import FORMATS, RELATIVE_RMS, Array
 
 
 def fewer_bits(case: ResidualProblem) -> Iterator[ResidualFinding]:
-    """Yield a finding if every result has at most p significant bits and is within half a unit in the p-th place of the expected.
+    """Yield a finding on the least number p of significant bits that suffices for every result, if p bits are few.
 
-    The probability that N numbers with more bits all lie on the coarser grid is at most 2^-N; a grid is claimed if this is below
-    FALSE_ALARM.
+    They are few if rounding the expected values to p bits leaves a larger error than a correct step does. The finding explains the
+    residual if its RMS is that of such a rounding. The probability that N numbers with more bits all have only p is at most 2^-N;
+    this is not examined unless it is below FALSE_ALARM.
     """
     values = case.actual_rows[case.kept & (case.actual_rows != 0.0)]
     bits = _bits(values) if values.size > -log2(FALSE_ALARM) else FORMATS["float64"].precision
@@ -24,12 +25,14 @@ def fewer_bits(case: ResidualProblem) -> Iterator[ResidualFinding]:
         return
     rounded = ElementNoise(np.hypot(noise.sigma, ulp / sqrt(12.0)), noise.bound)
     names = " or ".join(f.name for f in FORMATS.values() if f.precision == bits)
-    sentence = f"every number made has at most {bits} significant bits{f', those of {names}' if names else ''}: rounded on the way"
+    sentence = (
+        f"every value has at most {bits} significant bits{f', those of {names}' if names else ''}: the result is rounded to them"
+    )
     yield _unlikely(case, case.tried("fewer bits", sentence, model, rounded))
 
 
 def _unlikely(case: ResidualProblem, finding: ResidualFinding) -> ResidualFinding:
-    """Return the finding judged by RMS alone: the grid itself is the evidence that `tried` looks for in the residual."""
+    """Return the finding judged by its RMS alone: the number of bits is the evidence that `tried` looks for in the residual."""
     passes = finding.remaining <= case.limits[0]
     return ResidualFinding(finding.kind, finding.sentence, (), passes, finding.remaining, finding.share, 0)
 
@@ -42,10 +45,12 @@ def _bits(values: Array) -> int:
 
 
 def larger_noise(case: ResidualProblem) -> Iterator[ResidualFinding]:
-    """Yield a finding for noise R times as large as allowed, if no element, row or feature stands out after scaling by R.
+    """Yield a finding on the size R of the error, which explains the residual if no element, row or feature stands out.
 
-    Three scales are tried: sigma itself, |expected| (the same relative error everywhere), and one constant. The mean over a
-    slice of n elements has 1/√n of their deviation and must not exceed the threshold of the largest element either.
+    R is the RMS of the error in one of three units: sigma, |expected| (the same relative error everywhere), or 1. The unit in which
+    the largest element, or mean of a row or feature, stands out least is chosen. The mean of n errors has 1/√n of their deviation
+    and must not exceed the threshold of the largest element either. Such an error need not be random: it only has none of the
+    patterns that the other models describe.
     """
     residual = np.where(case.kept, case.actual_rows - case.expected_rows, 0.0)
     if not residual.any():
@@ -53,9 +58,9 @@ def larger_noise(case: ResidualProblem) -> Iterator[ResidualFinding]:
     relative = ElementNoise(np.maximum(np.abs(case.expected_rows), case.noise.sigma), case.noise.bound)
     equal = ElementNoise(np.ones_like(case.noise.sigma), case.noise.bound)
     found = [
-        _noise(case, residual, case.noise, "noise in sigma", "noise {:.3g} times as large as rounding explains"),
-        _noise(case, residual, relative, "relative error", "a relative error of RMS {:.3g} throughout"),
-        _noise(case, residual, equal, "noise", "noise of RMS {:.3g} throughout"),
+        _noise(case, residual, case.noise, "noise in sigma", "{:.3g} times the error of a correct step"),
+        _noise(case, residual, relative, "relative error", "{:.3g} of the expected value"),
+        _noise(case, residual, equal, "noise", "{:.3g}"),
     ]
     yield min(found, key=lambda f: (not f[0].explained, f[1]))[0]
 
@@ -67,12 +72,13 @@ def _noise(case: ResidualProblem, residual: Array, scale: ElementNoise, what: st
     e = beyond / size
     largest = max(float(np.abs(e).max()), _standing_out(e, case, 0), _standing_out(e, case, 1))
     bits = _worth(case, residual)
-    evidence_threshold = (
-        f"as numbers of {bits:.1f} significant bits would leave" if bits >= 1.0 else "it is as large as the right value itself"
+    sentence = (
+        f"the error has no pattern that was looked for: everywhere its RMS is {rendered.format(size)}, as large as rounding to "
+        f"{bits:.1f} significant bits would leave"
     )
-    sentence = f"the residual has no structure that was looked for: {rendered.format(size)}; {evidence_threshold}"
     numbers = (FittedNumber(what, size, size / sqrt(2.0 * count)),)
-    finding = ResidualFinding("noise", sentence, numbers, largest <= case.limits[1] and bits >= 1.0, 1.0, 0.0, 1)
+    explained = largest <= case.limits[1] and bits >= 1.0
+    finding = ResidualFinding("noise", sentence, numbers, explained, 1.0, 1.0 if explained else 0.0, 1)
     return finding, largest
 
 

@@ -13,7 +13,7 @@ from conformance.progress import report_progress
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-RIGHT, ELSE, FAULTS = "the right network", "other poolings, formats and inputs", ("one fault", "two faults", "three faults")
+RIGHT, ELSE, FAULTS = "the right network", "other poolings, formats and inputs", ("one mistake", "two mistakes", "three mistakes")
 STAGES = (RIGHT, ELSE, *(stage for faults in FAULTS for stage in (faults, f"verifying {faults}")))
 
 

@@ -44,7 +44,7 @@ from conformance.results.records import ActivationRecord
 _READING = {
     "worse, better": "Another outcome than before, or a failure that is larger or smaller by more than noise. A mistake is new at "
     "the places at which it was not found before.",
-    "gone, new": "No longer observed or checked, or for the first time.",
+    "gone, new": "No longer exposed or checked, or for the first time.",
     "changed": "It passes both times, but its local error in σ changed significantly: if the smaller error were the scale of the "
     "candidate's noise, the larger one would fail.",
     "changed by no more than noise": "The values differ between the runs, but not significantly.",

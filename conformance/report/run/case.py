@@ -24,14 +24,16 @@ from conformance.report.document import (
     tabled,
 )
 from conformance.report.findings import is_unnamed, layers_of, where
+from conformance.report.hidden_steps import hidden_before
 from conformance.report.run.network import network
 from conformance.report.run.places import histogram, placed_error, pooled, scale_of, tokens
 from conformance.report.words import duration, exclusion_lists, mistakes, place, rendered, searched, smallest, subject, verdict
+from conformance.results.merge import case_of
 from conformance.results.outcomes import FAILING, OUTCOME_TEXT
 from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, Header, PlaceRecord
 
+_PLACES = 3  # maximum number of origins with strips, so that a page with many failures stays small
 _WORST = 5  # maximum number of failing activations, and of mistakes, in text output; the results file has all of them
-_PLACES = 3  # maximum number of activations with strips: the first origin and the worst others
 
 
 def case_blocks(case: CaseRecords, headers: Sequence[Header] = (), *, close: bool = False) -> Iterator[Block]:
@@ -62,7 +64,14 @@ def case_blocks(case: CaseRecords, headers: Sequence[Header] = (), *, close: boo
         yield Abridged((Folded("What is known to fail", tuple(_known(case))),))
     yield Abridged(tuple(_details(case, headers)))
     if check.counterexample:
-        yield Folded("a script that reproduces the failure", (Code(check.counterexample.script, "python"),), long=True)
+        saved = (
+            f" (failures/{case_of(check).file_name}.py, in the folder of the results file)"
+            if headers and check.outcome in ("fail", "crash")
+            else ""
+        )
+        code = Code(check.counterexample.script, "python")
+        yield Folded(f"a script that reproduces the failure{saved}", (code,), long=True)
+    yield Abridged(tuple(_activations(case)))
 
 
 def first_line(text: str) -> str:
@@ -83,44 +92,80 @@ def _reason(reason: str) -> Iterator[Block]:
 
 
 def _failures(failed: Sequence[ActivationRecord], activations: Sequence[ActivationRecord]) -> Iterator[Block]:
-    yield Paragraph(f"first origin of an error: {place(failed[0])}")
-    worst = _worst(failed)
-    yield from tabled(("origin", "local rms", "max", "limit", "global rms"), [("", [_numbers(a) for a in worst])])
-    if len(failed) > len(worst):
-        yield Paragraph(f"origins that are only in the results file: {len(failed) - len(worst)}")
+    """Yield the first origin and the violations of the contract, then the mistakes, then the origins with their errors."""
     layers = layers_of(activations)
-    yield from (Paragraph(text) for text in _reasons(failed, worst, layers))
+    refused, origins = [a for a in failed if a.local is None], [a for a in failed if a.local is not None]
+    violations = _first(_reasons(refused, layers))
+    if origins:
+        is_first = origins[0] is failed[0]
+        among = "" if is_first else " among the judged activations"
+        first = f"first origin of an error{among}: {_located(origins[0], activations)}"
+        violations = [first, *violations] if is_first else [*violations, first]
+    yield from map(Paragraph, violations)
     items = tuple(tuple(rendered(finding, layers)) for finding in mistakes(activations))
+    if len(items) > 1:
+        yield Paragraph("mistakes, the one with the largest error first:")
     more = len(items) - _WORST
     if more > 0:
         counted = Items(((f"and {more} more mistake{'s' if more > 1 else ''} in the results file",),), apart=True)
         yield Abridged((Items(items),), (Items(items[:_WORST], apart=True), counted))
-    else:
+    elif items:
         yield Items(items, apart=True)
+    yield from _origins(origins)
+    stated = origins[:1] if origins and origins[0].reason else []
+    yield from (Paragraph(text) for text in _reasons([a for a in _worst(origins) if a not in stated], layers))
 
 
-def _worst(failed: Sequence[ActivationRecord]) -> Sequence[ActivationRecord]:
-    """Return the failing activations with the largest excess, worst first; the first origin is always included."""
-    worst = sorted(failed, key=_badness)[:_WORST]
-    return worst if any(a is failed[0] for a in worst) else [*worst[:-1], failed[0]]
+def _located(a: ActivationRecord, activations: Sequence[ActivationRecord]) -> str:
+    """Return the name of the first origin, with its reason if no mistake states it, or the hidden steps before it."""
+    reason = "" if is_unnamed(a) else a.reason
+    of_batch = [other for other in activations if other.batch == a.batch]
+    hidden = "" if a.reason else hidden_before((a.activation,), of_batch)
+    return f"{place(a)}{f': {reason}' if reason else ''}{f', {hidden}' if hidden else ''}"
+
+
+def _origins(origins: Sequence[ActivationRecord]) -> Iterator[Block]:
+    """Yield the table of the worst origins in the order of computation."""
+    worst = _worst(origins)
+    if len(origins) > len(worst):
+        of = f"{len(worst)} of {len(origins)} origins, those with the largest errors"
+        yield Paragraph(f"{of}, in the order of computation; the results file has all:")
+    elif len(worst) > 1:
+        yield Paragraph("origins, in the order of computation:")
+    yield from tabled(("origin", "local rms", "limit", "max", "limit", "global rms"), [("", [_numbers(a) for a in worst])])
+
+
+def _worst(origins: Sequence[ActivationRecord]) -> Sequence[ActivationRecord]:
+    """Return the origins with the largest excess, in their given order; the first origin is always included."""
+    others = sorted(origins[1:], key=_badness)[: _WORST - 1]
+    return [a for a in origins if a is origins[0] or any(a is other for other in others)]
 
 
 def _badness(a: ActivationRecord) -> float:
     return -(a.excess if a.excess is not None else float("inf"))
 
 
-def _reasons(failed: Sequence[ActivationRecord], worst: Sequence[ActivationRecord], layers: int) -> Iterator[str]:
-    """Yield the reasons of the worst activations that no finding states, each with all failing activations that share it."""
-    for reason in dict.fromkeys(a.reason for a in worst if a.reason and not is_unnamed(a)):
+def _reasons(failed: Sequence[ActivationRecord], layers: int) -> list[str]:
+    """Return the reasons that no finding states, each with all activations that share it."""
+    texts = []
+    for reason in dict.fromkeys(a.reason for a in failed if a.reason and not is_unnamed(a)):
         alike = [a for a in failed if a.reason == reason]
         steps = tuple(dict.fromkeys(a.activation for a in alike))
-        yield f"{place(alike[0]) if len(alike) == 1 else where(steps, layers)}: {reason}"
+        texts.append(f"{place(alike[0]) if len(alike) == 1 else where(steps, layers)}: {reason}")
+    return texts
+
+
+def _first(texts: Sequence[str]) -> Sequence[str]:
+    """Return the first texts, and how many there are more."""
+    more = len(texts) - _WORST
+    return texts if more <= 0 else [*texts[:_WORST], f"violations of the contract that only the results file has: {more}"]
 
 
 def _numbers(a: ActivationRecord) -> tuple[str, ...]:
-    local, limit = a.local, a.limits.get("rms") if a.local and a.local.rms is not None else None
-    numbers = (local.rms if local else None, local.max if local else None, limit, a.overall.rms if a.overall else None)
-    return place(a), *(sigma(n) for n in numbers)
+    local, overall = a.local, sigma(a.overall.rms if a.overall else None)
+    if local is None or local.rms is None:
+        return place(a), "differs" if local else "-", "-", "-", "-", overall
+    return place(a), sigma(local.rms), sigma(a.limits.get("rms")), sigma(local.max), sigma(a.limits.get("max")), overall
 
 
 def _known(case: CaseRecords) -> Iterator[Block]:
@@ -142,6 +187,10 @@ def _details(case: CaseRecords, headers: Sequence[Header]) -> Iterator[Block]:
         yield from _placed([a for a in case.activations if a.outcome == "fail"], check)
         yield Heading("To run it again", level=4)
         yield Code(command(check, headers))
+
+
+def _activations(case: CaseRecords) -> Iterator[Block]:
+    """Yield the tables of all activations, which only a page shows, if any was exposed."""
     if any(a.outcome != "not_observed" for a in case.activations):
         yield from _network(case)
 
@@ -149,8 +198,17 @@ def _details(case: CaseRecords, headers: Sequence[Header]) -> Iterator[Block]:
 def _placed(failed: Sequence[ActivationRecord], check: CheckRecord) -> Iterator[Block]:
     """Yield the location of the error at the first and the worst other failing activations, and the tokens of a failing batch."""
     placed = [(a, scale) for a in failed if (scale := scale_of(a))]
-    for a, scale in [*placed[:1], *sorted(placed[1:], key=lambda p: _badness(p[0]))][:_PLACES]:
-        yield from placed_error(a, scale)
+    worst = sorted(placed[1:], key=lambda p: _badness(p[0]))[: _PLACES - 1]
+    for a, scale in placed:
+        if a is placed[0][0] or any(a is other for other, _ in worst):
+            yield from placed_error(a, scale)
+    others = sum(a.local is not None for a in failed) - min(len(placed), _PLACES)
+    if others and placed:
+        yield Paragraph(
+            f"Where the error sits at {others} more origin{'s' * (others > 1)} is not shown, so that the page stays small: only "
+            "the first origin and the worst others are shown. JSON has more.",
+            "quiet",
+        )
     first, scale = placed[0] if placed and placed[0][0] is failed[0] else (None, None)
     errors = first.spread.tokens if first and first.spread else []
     found = check.counterexample
@@ -186,7 +244,7 @@ def _element(p: PlaceRecord, *, of_two_runs: bool) -> Iterator[Block]:
     facts = {"where": f"{p.activation}[{', '.join(map(str, p.element))}]" if p.element else p.activation}
     facts |= dict(zip(names, (found, expected), strict=True))
     facts |= {} if p.found is None or p.expected is None else {"difference": f"{abs(p.found - p.expected):.3g}"}
-    yield Heading("One element of it", level=4)
+    yield Heading("One of the wrong elements", level=4)
     yield Lists.of_terms(facts | {"allowed": f"{p.allowed:.3g}"})
 
 

@@ -9,8 +9,8 @@ from conformance.report.document import Blocks, Column, Folded, Points, Row, Tex
 from conformance.results.outcomes import OUTCOME_TEXT, Outcome, severity
 from conformance.results.records import ActivationRecord
 
-_MARKS: Mapping[Outcome, str] = {"xfail": "known failure", "not_observed": "not observed"}
-_TONES = {"origin": "bad", "known failure": "odd", "not observed": "quiet"}
+_MARKS: Mapping[Outcome, str] = {"xfail": "known failure"}
+_TONES = {"origin": "bad", "known failure": "odd", "not exposed": "quiet", "not judged": "quiet"}
 
 
 def network(activations: Sequence[ActivationRecord]) -> Blocks:
@@ -43,20 +43,25 @@ def _badness(a: ActivationRecord) -> tuple[int, float]:
 
 
 def _counts(found: Sequence[ActivationRecord]) -> str:
-    """Return the numbers of activations that are right, wrong and not observed, as text."""
-    counts = Counter(OUTCOME_TEXT[a.outcome].of_activation for a in found)
-    texts = dict.fromkeys(outcome.of_activation for outcome in OUTCOME_TEXT.values())
+    """Return the numbers of activations that are right, wrong, not exposed and not judged, as text."""
+    counts = Counter(_unjudged(a) or OUTCOME_TEXT[a.outcome].of_activation for a in found)
+    texts = dict.fromkeys((*(outcome.of_activation for outcome in OUTCOME_TEXT.values()), "not judged"))
     return ", ".join(f"{counts[text]} {text}" for text in texts if counts[text])
 
 
 def _row(a: ActivationRecord, batches: Sequence[ActivationRecord], axis: Axis) -> Row:
     """Return the row of one activation, with the numbers of the batch on which it is worst."""
-    mark = _MARKS.get(a.outcome, a.role or "")
+    mark = _unjudged(a) or _MARKS.get(a.outcome, a.role or "")
     name = TextSpan(placed(a.activation)[1], note="; ".join(part for part in (mark, *_notes(a, batches)) if part))
     local, overall = (e.rms if e else None for e in (a.local, a.overall))
     points = Points((axis.at(overall), axis.at(local)), axis.at(a.limits.get("rms") if local is not None else None))
     largest = sigma(a.local.max if a.local else None, "")
     return Row((name, points, _local(a), largest, sigma(overall, "")), _TONES.get(mark, ""))
+
+
+def _unjudged(a: ActivationRecord) -> str:
+    """Return why no error is known: the candidate does not expose the activation, or there is a reason; otherwise empty."""
+    return "" if a.outcome != "not_observed" else "not judged" if a.reason else "not exposed"
 
 
 def _local(a: ActivationRecord) -> str:

@@ -29,11 +29,10 @@ from conformance.results.to_records import activation_records, check_record, foo
 
 Cases = list[CaseRecords]
 
-_ERRORS = (
-    Heading("how errors are measured", "`bert-conformance explain TERM` has more"),
-    Lists(
-        tuple((name, (TERMS[name].meaning,)) for name in ("sigma", "origin", "local rms", "limit", "global rms", "amplitude", "z"))
-    ),
+LEGEND = ("sigma", "origin", "local rms", "max", "limit", "global rms", "amplitude", "z")
+PADDING = (
+    "results at positions that the attention mask excludes are not judged, since a correct candidate may compute anything there; "
+    "attention to these positions must be zero"
 )
 
 
@@ -52,7 +51,7 @@ def document(results: Results) -> Document:
         shown,
         *_every_check(results.cases),
         *_unconfirmed(results),
-        *([Abridged((), _ERRORS)] if any(a.outcome == "fail" and a.local for a in results.activations) else []),
+        *([Abridged((), tuple(_legend(results)))] if any(a.outcome == "fail" and a.local for a in results.activations) else []),
         *([] if counts.ran else [Headline("Nothing was judged, so nothing conforms.", "bad")]),
         Abridged((*power(results.cases), *environment(results)), notes),
     )
@@ -63,6 +62,14 @@ def document(results: Results) -> Document:
 def case_document(result: Result) -> Document:
     """Return the document of one case."""
     return Document("", tuple(case_blocks(CaseRecords(check_record(result), tuple(activation_records(result))))))
+
+
+def _legend(results: Results) -> Iterator[Block]:
+    """Yield the meanings of the terms in failures, and a remark on padding if a failing batch has any."""
+    yield Heading("how errors are measured", "bert-conformance explain TERM has more")
+    masks = (c.counterexample.batch.get("attention_mask") for c in results.checks if c.counterexample)
+    padding = {"padding": PADDING} if any(mask and not all(map(all, mask)) for mask in masks) else {}
+    yield Lists.of_terms({name: TERMS[name].meaning for name in LEGEND} | padding)
 
 
 def _started(results: Results) -> Iterator[Block]:

@@ -2,23 +2,28 @@
 
 from collections.abc import Iterator
 
+from conformance.numerics.functions import FUNCTIONS
 from conformance.report.document import Block, Column, Folded, Heading, Lists, tabled
-from conformance.results.records import Header, Results
+from conformance.results.records import FunctionRecord, Header, Results
 
 _READING = {
     "σ (sigma)": "The standard deviation of the rounding error that a correct implementation may make in one number: derived from "
     "the floating-point format and the inputs, step by step and element by element. No tolerance is set by hand.",
     "limit, allowed": "The green band: how large the root mean square of an activation's local errors may be, at a false-alarm "
-    "probability of 1e-6 a run. The largest single error has a limit of its own, about 7 σ.",
+    "probability of 1e-6 a run. The largest error of a single element (max) has a limit of its own, about 8 σ.",
     "local error": "How far a step's result is from the exact one for the inputs that the candidate itself gave it. Only the step "
     "that is wrong has one beyond the limit, whatever went wrong before it.",
+    "judged, exposed": "A candidate exposes an activation if it returns it. Every exposed activation is judged, except at "
+    "positions that the attention mask excludes (padding): a correct candidate may compute anything there. A step that is not "
+    "exposed is judged as a part of the next exposed one.",
     "global error": "How far it is from the exact result since the token ids, in the σ of accumulated rounding. After a mistake, "
     "all that follows has one.",
-    "origin": "A step at which an error begins: its local error is beyond the limit. This is where to look.",
+    "origin": "An exposed activation whose local error is beyond the limit: an error begins there, or in steps before it that are "
+    "not exposed. This is where to look.",
     "amplifier, attenuator": "A correct step in which an error that arrives grows more, or less, than one of random signs would.",
     "exact": "A step that rounds nothing, such as looking up a table: any difference at all is an error.",
     "amplitude, z": "How much of the named mistake is in the error, 1 being all of it, and by how many standard deviations it "
-    "differs from rounding.",
+    "differs from rounding. The amplitude is not given for a mistake with an estimated number: the estimate makes it 1.",
     "golden": "A network with the inputs that candidates are run on. Layers, heads, rows and positions count from 0.",
 }
 
@@ -52,6 +57,13 @@ def environment(results: Results) -> Iterator[Block]:
     yield from tabled(columns, [("", rows)])
 
 
+def _largest_error(name: str, measured: FunctionRecord) -> str:
+    """Return the absolute error of a function with a bounded scale, otherwise the error in ULP."""
+    is_absolute = name not in FUNCTIONS or FUNCTIONS[name].has_zero
+    value = measured.absolute if is_absolute else measured.ulp
+    return "not finite" if value is None else f"{value:.2g}" if is_absolute else f"{value:.2g} ULP"
+
+
 def _facts(h: Header) -> Iterator[tuple[str, str]]:
     yield "suite", f"{h.suite}, results of schema {h.schema}"
     yield "Python", h.python
@@ -65,10 +77,11 @@ def _facts(h: Header) -> Iterator[tuple[str, str]]:
         bits = ", ".join("unknown" if bits is None else f"{bits}" for bits in h.machine.products.values())
         settings = ", ".join(f"{name} {value}" for name, value in h.machine.settings.items())
         yield "float32", f"{h.machine.instruction_set}; products of {bits} bits; {settings}"
-        errors = (
-            f"{name} {'not finite' if f.absolute is None else f'{f.absolute:.2g}'}" for name, f in h.machine.functions.items()
+        errors = (f"{name} {_largest_error(name, f)}" for name, f in h.machine.functions.items())
+        yield (
+            "functions",
+            f"largest errors, absolute or in ULP: {', '.join(errors)}; of gelu and gelu_tanh, that of the erf or tanh",
         )
-        yield "functions", f"{', '.join(errors)} (largest absolute error)"
     yield "GPU", h.gpu or "none"
     yield "false alarms", f"{h.false_alarm} a run"
     yield "searches", f"{h.examples} examples{'' if h.seed is None else f', seed {h.seed}'}"

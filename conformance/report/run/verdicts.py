@@ -7,7 +7,7 @@ from conformance.judge.thresholds import SEPARABLE_Z
 from conformance.report.document import Block, Column, Folded, Heading, Items, Paragraph, Row, TextSpan, tabled
 from conformance.report.findings import layers_of, sentence
 from conformance.report.run.case import first_line
-from conformance.report.words import mistakes
+from conformance.report.words import mistakes, weakest
 from conformance.results.outcomes import FAILING, ORDER, OUTCOME_TEXT, Outcome, Tone
 from conformance.results.records import CaseRecords, CheckRecord, Sensitivity
 
@@ -113,7 +113,7 @@ def matrix(found: Sequence[CandidateChecks], links: Links) -> Iterator[Block]:
         yield Heading("Verdicts", level=2)
         yield from tabled((Column("candidate"), *(Column(", ".join(s), is_text=True) for s in settings)), [("", rows)])
         yield Paragraph(
-            "Below each verdict: how many of the network's activations the candidate exposes. One that it does not expose is not "
+            "Below each verdict: how many of the network's activations were judged. One that the candidate does not expose is not "
             "judged by itself, only as a part of the next one that it does expose.",
             "quiet",
         )
@@ -164,5 +164,5 @@ def _seen(s: Sensitivity | None) -> TextSpan:
         return TextSpan("no effect on these inputs", "quiet")
     if s.separable == s.places:
         return TextSpan(f"{s.separable} of {s.places}")
-    about = f"expected z = {s.expected_z:.2g} at {s.weakest}, {SEPARABLE_Z:.0f} are needed"
+    about = f"{weakest(s)}; detected with certainty from an expected z of {SEPARABLE_Z:.0f}"
     return TextSpan(f"{s.separable} of {s.places}", "odd", note=about)

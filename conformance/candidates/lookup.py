@@ -1,0 +1,219 @@
+"""What the name of a candidate stands for: an object of a module or file, an exported program, a recorded trace, a command.
+
+A process that runs no candidate calls `require_known`, which imports nothing; `resolved` imports the module.
+"""
+
+import ast
+import importlib
+import os
+import pkgutil
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from conformance.candidates.entry_points import SWITCH, entry_points
+from conformance.errors import CandidateNameError
+from conformance.goldens.manifest import manifest
+from conformance.names import nearest
+
+# Suffixes of exported programs, each with the module of `candidates.archives` that reads it.
+READERS: Mapping[str, str] = {
+    ".pt": "torchscript",
+    ".pth": "torchscript",
+    ".ts": "torchscript",
+    ".pt2": "exported",
+    ".onnx": "onnx",
+}
+TRACE = ".safetensors"  # suffix of a recorded trace
+PYTHON = ".py"
+KINDS = (
+    f"a candidate is a registered name (`bert-conformance list`), package.module:object, FILE.py:object, an exported program "
+    f"({', '.join(READERS)}), a recorded trace ({TRACE}) or 'cmd:PROGRAM ARGS'"
+)
+
+
+def require_known(name: str) -> None:
+    """Check, without importing it, that a candidate of that name can exist.
+
+    A submodule and the objects of a module may come into being when it is imported; only `resolved` can tell whether they exist.
+
+    Raises:
+        CandidateNameError: the name is not registered, and there is no such file or module.
+        UsageError: the program of a command does not exist.
+    """
+    if name in entry_points():
+        return
+    if _is_command(name):
+        from conformance.candidates.command import arguments_of
+
+        arguments_of(name)
+    elif _is_file(name):
+        _require_readable(Path(name))
+    elif ":" in name:
+        _require_module(name)
+    else:
+        raise CandidateNameError(_unknown(name))
+
+
+def is_object(name: str) -> bool:
+    """Return whether a name has the form `package.module:object` or `FILE.py:object`."""
+    return ":" in name and name not in entry_points() and described_by(name) is None
+
+
+def described_by(name: str) -> tuple[str, str] | None:
+    """Return the public class for a command line or file, and its argument; None for a name of any other kind."""
+    if _is_command(name):
+        return "Command", name
+    if not _is_file(name):
+        return None
+    return "RecordedTrace" if Path(name).suffix == TRACE else "Archive", str(Path(name).resolve())
+
+
+def resolved(name: str) -> Any:
+    """Import the module of `package.module:object` or `FILE.py:object` and return the object.
+
+    Raises:
+        CandidateNameError: there is no such module or file, or it has no such object.
+    """
+    module, _, path = name.partition(":")
+    importlib.import_module("implementations")  # imported first, so that a local folder of that name cannot shadow it
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as `python -m` does
+    found: Any = _from_file(Path(module)) if module.endswith(PYTHON) else _from_path(module, name)
+    for part in path.split("."):
+        if not hasattr(found, part):
+            there = _objects_in(module) if part == path else [n for n in dir(found) if not n.startswith("_")]
+            hint = nearest(part, dict.fromkeys((*there, *dir(found))), f"it has {', '.join(there) or 'no public name'}")
+            raise CandidateNameError(f"{module} has no object {path!r}; {hint}")
+        found = getattr(found, part)
+    return found
+
+
+def _unknown(name: str) -> str:
+    """Return the message for a name without a colon that is neither registered nor a file that can be run."""
+    path = Path(name)
+    if objects := _objects_in(name):
+        what = "file" if name.endswith(PYTHON) else "module"
+        return f"{name} is a {what}; name one of its objects: {', '.join(f'{name}:{o}' for o in objects)}"
+    if path.is_dir() and name:
+        return (
+            f"{name} is a folder, which cannot be run; if it is a checkpoint, give it as --checkpoint {name}, and with -i the "
+            f"candidate that loads it: {KINDS}"
+        )
+    if path.is_file():
+        return f"{name} defines no public name; a candidate is one of its objects, named as {name}:my_bert"
+    if path.suffix in (*READERS, TRACE, PYTHON) or os.sep in name:
+        return _no_file(path)
+    if name in manifest():
+        return (
+            f"{name} is a golden, a network to run on, and no implementation: give it as --golden {name}; `trace` and `diff` take "
+            f"the oracle's activations on it as golden:{name}"
+        )
+    known = ", ".join(entry_points()) or (f"none, since {SWITCH}=1 is set" if os.environ.get(SWITCH) == "1" else "none")
+    return f"no implementation {name!r}; {nearest(name, entry_points(), f'registered are {known}; {KINDS}')}"
+
+
+def _require_readable(file: Path) -> None:
+    """Raise `CandidateNameError` unless the suffix of a file is that of an exported program or of a recorded trace."""
+    if file.suffix not in (*READERS, TRACE):
+        raise CandidateNameError(
+            f"{file}: no exported program that can be read; by their suffixes these can: {', '.join(READERS)}; a recorded trace "
+            f"has the suffix {TRACE}"
+        )
+
+
+def _require_module(name: str) -> None:
+    """Raise `CandidateNameError` if `module:object` is malformed, or if its file or top-level package does not exist."""
+    module, _, path = name.partition(":")
+    if module in entry_points():
+        raise CandidateNameError(f"{module} is a registered name and stands alone: write {module}, without ':{path}'")
+    is_file = module.endswith(PYTHON)
+    if not is_file and os.sep in module:
+        raise CandidateNameError(
+            f"{name!r}: {module} is not a module; write package.module:object with dots, or FILE.py:object with its suffix"
+        )
+    if not (is_file or all(module.split("."))) or not all(part.isidentifier() for part in path.split(".")):
+        raise CandidateNameError(f"{name!r} is not of the form package.module:object or FILE.py:object; {KINDS}")
+    if is_file:
+        _require_file(Path(module))
+    elif not _exists(top := module.partition(".")[0]):
+        raise CandidateNameError(_no_module(top, name))
+
+
+def _exists(top: str) -> bool:
+    """Return whether there is a top-level module of that name, here or installed; it is not imported."""
+    if Path(top).is_dir() or any(module.name == top for module in pkgutil.iter_modules([os.getcwd()])):
+        return True
+    try:
+        return find_spec(top) is not None
+    except (ImportError, ValueError):  # a module without a specification: it is imported already
+        return top in sys.modules
+
+
+def _require_file(file: Path) -> None:
+    if not file.is_file():
+        raise CandidateNameError(_no_file(file))
+
+
+def _no_file(file: Path) -> str:
+    """Return the message for a file that does not exist, with the nearest of the files of its kind in its folder."""
+    if not file.parent.is_dir():
+        return f"there is no file {str(file)!r}: the folder {str(file.parent)!r} does not exist"
+    there = sorted(str(other) for other in file.parent.iterdir() if other.suffix == file.suffix and other.is_file())
+    return f"there is no file {str(file)!r}; {nearest(str(file), there, 'give its path from the current folder')}"
+
+
+def _no_module(missing: str, name: str) -> str:
+    """Return the message for a module that does not exist, with the nearest of those beside it."""
+    parent = missing.rpartition(".")[0]
+    folders = list(getattr(sys.modules.get(parent), "__path__", ())) if parent else [os.getcwd(), *sys.path]
+    there = (f"{parent}.{m.name}" if parent else m.name for m in pkgutil.iter_modules(folders) if not m.name.startswith("_"))
+    mend = "install its package, change to the folder that has it, or give its path: FILE.py:object"
+    return (
+        f"no module {missing!r}, here or installed, for the implementation {name!r}; {nearest(missing, dict.fromkeys(there), mend)}"
+    )
+
+
+def _objects_in(name: str) -> list[str]:
+    """Return the public names that a module or file defines at its top level; its source is parsed, not imported."""
+    file = Path(name if name.endswith(PYTHON) else f"{name.replace('.', '/')}{PYTHON}")
+    folders = [Path(), *map(Path, sys.path)]
+    found = next((folder / file for folder in folders if (folder / file).is_file()), None)
+    if found is None:
+        return []
+    try:
+        body = ast.parse(found.read_bytes()).body
+    except (SyntaxError, ValueError):
+        return []
+    names = [node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    names += [t.id for node in body if isinstance(node, ast.Assign) for t in node.targets if isinstance(t, ast.Name)]
+    return [n for n in names if not n.startswith("_")]
+
+
+def _is_file(name: str) -> bool:
+    return Path(name).is_file() and not name.endswith(PYTHON)
+
+
+def _is_command(name: str) -> bool:
+    return name.startswith("cmd:")
+
+
+def _from_path(module: str, name: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name and (module == error.name or module.startswith(f"{error.name}.")):
+            raise CandidateNameError(_no_module(error.name, name)) from error
+        raise
+
+
+def _from_file(file: Path) -> Any:
+    """Return the module in a file; it may import other modules of its folder."""
+    _require_file(file)
+    sys.path.insert(0, str(file.resolve().parent))
+    try:
+        return importlib.import_module(file.stem)
+    finally:
+        sys.path.remove(str(file.resolve().parent))

@@ -1,0 +1,66 @@
+"""The rows of a parameter in which a candidate's result differs from the correct one, in words."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from conformance.faults.fitted.fitted_fault import FitData
+from conformance.numerics.formats import Array
+from conformance.oracle import Step
+
+TINY = np.finfo(np.float64).tiny
+Rows = npt.NDArray[np.int64]
+
+
+def wrong_outputs(step: Step, data: FitData) -> tuple[str, float]:
+    """Return which outputs of a linear layer or norm differ, as a text that names the parameter, and the first of them.
+
+    An output is the result of one row of the weight and of one element of the bias. The bias is named if each wrong output differs
+    by the same amount at every token.
+    """
+    axes = tuple(range(data.actual.ndim - 1))
+    room = data.largest * data.allowed
+    residual = np.where(data.judged, data.actual - step.value, 0.0)
+    wrong = np.flatnonzero((np.abs(residual) > room).any(axes))
+    counts = np.maximum(data.judged.sum(axes), 1)
+    larger = np.maximum(_rms(data.actual, data, axes) / np.maximum(_rms(step.value, data, axes), TINY), 1.0)  # so is its rounding
+    varying = np.where(data.judged, np.abs(residual - residual.sum(axes) / counts), 0.0) > 2.0 * larger * room
+    is_bias = "bias" in step.site.parameters and not varying[..., wrong].any()
+    return _words(
+        _names(step)["bias" if is_bias else "weight"],
+        wrong,
+        data.actual.shape[-1],
+        of_row=not is_bias and step.site.parameters["weight"].ndim > 1,
+    )
+
+
+def _rms(x: Array, data: FitData, axes: tuple[int, ...]) -> Array:
+    return np.asarray(np.sqrt(np.where(data.judged, x**2, 0.0).mean(axes)))
+
+
+def wrong_table_rows(step: Step, data: FitData, read: Rows) -> tuple[str, float]:
+    """Return which rows of a table differ, as a text that names the table, and the first of them.
+
+    Args:
+        step: the look-up.
+        data: the candidate's data.
+        read: index of the row that each token reads, (B, S).
+    """
+    wrong = (data.judged & (np.abs(data.actual - step.value) > data.largest * data.allowed)).any(-1)
+    rows = np.unique(np.broadcast_to(read, wrong.shape)[wrong])
+    size = len(np.unique(np.broadcast_to(read, wrong.shape)[data.judged.any(-1)]))
+    return _words(_names(step)["weight"], rows, size, of_row=True, those=" that the batch reads")
+
+
+def _names(step: Step) -> Mapping[str, str]:
+    return step.site.activation.parameters
+
+
+def _words(tensor: str, wrong: Rows | Array, size: int, *, of_row: bool, those: str = "") -> tuple[str, float]:
+    what = "row" if of_row else "element"
+    first = float(wrong[0]) if len(wrong) else 0.0
+    if len(wrong) == 1:
+        return f"{tensor}, {what}", first
+    many = f"all {size}" if len(wrong) == size else f"{len(wrong)} of the {size}"
+    return f"{tensor}, {many} {what}s{those}, the first is {what}", first

@@ -1,0 +1,126 @@
+"""The steps that a candidate does not expose, between a failing activation and the exposed ones it is judged from.
+
+Records have no parents of activations. They are taken from the table of an architecture with the same names.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from conformance.judge.number_words import enumerated
+from conformance.model.activation import Activation
+from conformance.model.activations import LAYER, table
+from conformance.model.architecture import COMPATIBLE_HEADS, Architecture
+from conformance.results.records import ActivationRecord
+
+NAMED = 3  # maximum number of hidden steps, and of exposed activations before them, that are listed
+
+
+@dataclass(frozen=True)
+class HiddenSteps:
+    """The hidden steps before an activation.
+
+    Attributes:
+        names: names of the steps in the order of computation.
+        after: names of the exposed activations from which they are computed; empty if they are computed from the token ids.
+    """
+
+    names: tuple[str, ...]
+    after: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Return `or one of the 14 steps between … and it, which are not exposed`; an empty text if there are none."""
+        if not self.names:
+            return ""
+        if len(self.names) <= NAMED:
+            which = "the step before it that is" if len(self.names) == 1 else "one of the steps before it that are"
+            return f"or {which} not exposed: {enumerated(self.names)}"
+        if not self.after:
+            start = "between the token ids and it"
+        else:
+            start = f"between {enumerated(self.after)} and it" if len(self.after) <= NAMED else "before it"
+        return f"or one of the {len(self.names)} steps {start}, which are not exposed"
+
+
+def hidden_steps(name: str, activations: Iterable[ActivationRecord]) -> HiddenSteps:
+    """Return the hidden steps before an activation of a forward pass; none for other activations.
+
+    Steps that copy, such as dropouts in evaluation mode, are not counted.
+
+    Args:
+        name: name of the activation.
+        activations: the records of its case.
+    """
+    records = list(activations)
+    hidden = {a.activation for a in records if a.outcome == "not_observed" and not a.reason}
+    names = tuple(dict.fromkeys(a.activation for a in records))
+    rows, found, after, todo = _rows(names), set[str](), set[str](), [name]
+    while todo:
+        row = rows.get(todo.pop())
+        for parent in row.parents if row else ():
+            if parent in found or parent in after:
+                continue
+            is_known = parent in names
+            (found if parent in hidden or not is_known else after).add(parent)
+            todo += [parent] if parent in found else []
+    counted = (n for n in names if n in found and n in hidden and rows[n].kind != "copy")
+    return HiddenSteps(tuple(counted), tuple(n for n in names if n in after))
+
+
+def hidden_before(names: Sequence[str], activations: Iterable[ActivationRecord]) -> str:
+    """Return text on the hidden steps before activations of which one is wrong or more; empty if there are none."""
+    records = list(activations)
+    if len(names) == 1:
+        return str(hidden_steps(names[0], records))
+    before = {step for name in names for step in hidden_steps(name, records).names}
+    return f"or in the {len(before)} steps before them that are not exposed" if before else ""
+
+
+@lru_cache(maxsize=8)
+def _rows(names: tuple[str, ...]) -> Mapping[str, Activation]:
+    """Return the row of each activation of a forward pass among the names, and of those that no candidate need form.
+
+    Of several rows of one name, as of a classifier of tokens or of sequences, the one with the latest parents is taken.
+    """
+    place = {name: i for i, name in enumerate(names)}
+    found: dict[str, Activation] = {}
+    for row in _possible_rows(names):
+        known = found.get(row.name)
+        if (row.name in place or row.is_internal) and (known is None or _latest(row, place) > _latest(known, place)):
+            found[row.name] = row
+    return found
+
+
+def _latest(row: Activation, place: Mapping[str, int]) -> int:
+    return max((place.get(parent, -1) for parent in row.parents), default=-1)
+
+
+def _possible_rows(names: Sequence[str]) -> Iterator[Activation]:
+    """Yield the rows of every architecture whose embeddings and layers have these names."""
+    cross = _has(names, ".crossattention.")
+    least = Architecture(
+        vocab_size=1,
+        hidden_size=1,
+        num_hidden_layers=max((int(match[1]) + 1 for name in names if (match := LAYER.fullmatch(name))), default=0),
+        num_attention_heads=1,
+        intermediate_size=1,
+        max_position_embeddings=1,
+        embedding_norm="embeddings.sum" not in names,
+        position_embedding_type=_positions(names),
+        is_decoder=cross,
+        add_cross_attention=cross,
+        classifier_dropout=0.1 if "dropout" in names else None,
+        activation_dropout=0.1 if _has(names, ".intermediate.dropout") else 0.0,
+    )
+    for heads in COMPATIBLE_HEADS:
+        yield from table(least.with_(heads=heads)).values()
+    for normalize in (False, True):
+        yield from table(least.with_(pooling="mean", normalize=normalize)).values()
+
+
+def _positions(names: Sequence[str]) -> str:
+    return "relative_key_query" if _has(names, ".distance_embedding") else "absolute"
+
+
+def _has(names: Sequence[str], part: str) -> bool:
+    return any(part in name for name in names)

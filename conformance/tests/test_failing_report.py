@@ -1,0 +1,272 @@
+"""Reports of failures: hidden steps before an origin, the order of their parts, wrong rows of parameters, and the legend."""
+
+import random
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from conformance import Architecture, check
+from conformance.checks.repro.artifacts import artifact_path
+from conformance.faults import CATALOGUE
+from conformance.faults.fitted import FITTED
+from conformance.glossary.terms import TERMS
+from conformance.judge.segment import between
+from conformance.model.activations import table
+from conformance.model.batch import Batch
+from conformance.model.dense import Dense
+from conformance.oracle import Network
+from conformance.report.findings import cause, evidence, findings, layers_of, sentence
+from conformance.report.hidden_steps import hidden_steps
+from conformance.report.markdown import markdown
+from conformance.report.run.run_document import LEGEND, PADDING, document
+from conformance.report.run.run_environment import environment
+from conformance.report.terminal import plain
+from conformance.report.views import TEXTS, case_text
+from conformance.results.case import Case
+from conformance.results.merge import merged
+from conformance.results.records import ActivationRecord, FunctionRecord, MachineRecord, Results
+from conformance.results.to_records import activation_records
+from conformance.tests.planted_mistakes import MadeOf, Planted, epsilon, tanh_gelu, unscaled
+from conformance.tests.sample_records import activation, checked, everything, header, run
+
+CASE = Case("a", "b")
+LAST = "encoder.layer.1.output.LayerNorm"
+Change = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def _records(names: Collection[str], exposed: Collection[str]) -> list[ActivationRecord]:
+    hidden = {"outcome": "not_observed", "local": None, "overall": None}
+    return [activation(CASE, name, **({} if name in exposed else hidden)) for name in names]
+
+
+LEAST = Architecture(7, 8, 2, 2, 12, 9)
+ARCHITECTURES = {
+    "bert": replace(LEAST, heads=("masked_lm", "next_sentence", "classification")),
+    "tokens": replace(LEAST, heads=("plain_masked_lm", "token_classification"), classifier_dropout=0.1),
+    "relative": replace(LEAST, position_embedding_type="relative_key_query"),
+    "relative keys": replace(LEAST, position_embedding_type="relative_key"),
+    "no norm": replace(LEAST, embedding_norm=False, activation_dropout=0.1),
+    "sentences": replace(LEAST, pooling="mean", normalize=True),
+}
+
+
+@pytest.mark.parametrize("which", ARCHITECTURES)
+def test_hidden_steps_are_those_of_the_judges_segment(which: str) -> None:
+    network = Network(ARCHITECTURES[which], {}, Batch.of({"input_ids": [[1, 2]]}))
+    rows, draw = network.table, random.Random(1)
+    names = [name for name, row in rows.items() if not row.is_internal]
+    for share in (0.1, 0.5, 0.9):
+        exposed = {name for name in names if draw.random() < share}
+        for name in exposed:
+            segment = between(network, name, exposed - {name})
+            expected = [n for n in segment[:-1] if rows[n].kind != "copy" and not rows[n].is_internal]
+            assert list(hidden_steps(name, _records(names, exposed)).names) == expected, (name, exposed)
+
+
+def test_steps_of_other_tables_have_no_hidden_steps() -> None:
+    assert not hidden_steps("encoder.layer.0.output.dense.grad", _records(["encoder.layer.0.output.dense.grad"], ())).names
+    dense = replace(LEAST, pooling="mean", dense=(Dense(3),))
+    assert hidden_steps("sentence_embedding", _records(list(table(dense)), ["sentence_embedding"])).names
+
+
+def test_a_few_hidden_steps_are_named_and_many_are_counted_with_the_exposed_one_before_them() -> None:
+    names = list(table(LEAST))
+    own = "encoder.layer.1.attention.self."
+    but_scores = [n for n in names if n != f"{own}scores"]
+    assert (
+        str(hidden_steps(f"{own}probs", _records(names, but_scores))) == f"or the step before it that is not exposed: {own}scores"
+    )
+    ends = ["encoder.layer.0.output.LayerNorm", LAST]
+    text = str(hidden_steps(LAST, _records(names, ends)))
+    assert text == f"or one of the 11 steps between {ends[0]} and it, which are not exposed"
+    assert str(hidden_steps(LAST, _records(names, [LAST]))).startswith("or one of the 27 steps between the token ids and it")
+    assert str(hidden_steps(LAST, _records(names, names))) == ""
+
+
+def _unnamed(*exposed: str) -> MadeOf:
+    """Return a candidate with an error that has no name in the last hidden state, of which only some activations are exposed."""
+
+    def change(found: dict[str, Any]) -> dict[str, Any]:
+        found[LAST] = found[LAST] + 0.05 * torch.sin(7.0 * found[LAST]) * found[LAST].roll(3, -1)
+        return {n: x for n, x in found.items() if not exposed or n in exposed}
+
+    return MadeOf(change)
+
+
+def test_a_failure_without_a_name_may_be_in_the_hidden_steps_before_it() -> None:
+    hidden = "or one of the 27 steps between the token ids and it, which are not exposed"
+    rendered = " ".join(case_text(check(_unnamed(LAST), "tiny")).split())
+    assert f"first origin of an error: {LAST}, {hidden}" in rendered
+    assert f"layer 1, output.LayerNorm, {hidden}: unidentified error" in rendered
+
+
+def test_nothing_is_hidden_if_every_step_is_exposed() -> None:
+    rendered = case_text(check(_unnamed(), "tiny"))
+    assert "layer 1, output.LayerNorm: unidentified error" in rendered
+    assert "not exposed" not in rendered
+
+
+def test_mistakes_precede_the_origins_whose_order_is_stated() -> None:
+    rendered = plain(document(everything()), 120)
+    parts = ("mistakes, the one with the largest error first:", "GELU takes", "epsilon is", "origins, in the order of computation:")
+    places = [rendered.index(part) for part in parts]
+    assert places == sorted(places)
+    rows = rendered[places[-1] :].splitlines()[2:4]
+    assert [row.split()[0].split(".")[2] for row in rows] == ["0", "1"]
+
+
+def test_the_largest_error_has_a_limit_and_a_line_in_the_legend() -> None:
+    rendered = TEXTS["text"](everything())
+    assert "local rms     limit           max    limit    global rms" in rendered
+    assert "max: the largest error of a single element" in rendered
+
+
+def test_an_activation_that_breaks_the_contract_is_named_once() -> None:
+    def change(found: dict[str, Any]) -> dict[str, Any]:
+        found["encoder.layer.1.output.dense"] = found["encoder.layer.1.output.dense"][..., :-1]
+        found["encoder.layer.0.output.dense"] = found["encoder.layer.0.output.dense"].double()
+        return found
+
+    rendered = case_text(check(MadeOf(change), "tiny"))
+    assert rendered.count("encoder.layer.1.output.dense") == 1
+    assert rendered.count("encoder.layer.0.output.dense") == 1
+    assert "first origin" not in rendered
+    assert "local rms" not in rendered
+
+
+def _with(change: Callable[[Any], None]) -> Planted:
+    def plant(model: Any) -> None:
+        with torch.no_grad():
+            change(model)
+
+    return Planted(plant)
+
+
+def _other_row(model: Any) -> None:
+    model["bert"].encoder.layer[1].attention.output.dense.weight[5] *= 1.25
+
+
+def _other_bias(model: Any) -> None:
+    model["bert"].encoder.layer[1].output.LayerNorm.bias[3] += 1.0
+
+
+def _other_table(model: Any) -> None:
+    model["bert"].embeddings.position_embeddings.weight[2:4] *= 1.25
+
+
+def _untied(model: Any) -> None:
+    decoder = model["cls"].predictions.decoder
+    decoder.weight = torch.nn.Parameter(
+        decoder.weight + 0.1 * torch.cos(torch.arange(decoder.weight.numel())).view_as(decoder.weight)
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "numbers", "usual"),
+    [
+        (_other_row, "bert.encoder.layer.1.attention.output.dense.weight, row 5", "not loaded"),
+        (_other_bias, "bert.encoder.layer.1.output.LayerNorm.bias, element 3", "not loaded"),
+        (
+            _other_table,
+            "bert.embeddings.position_embeddings.weight, 2 of the 16 rows that the batch reads, the first is row 2",
+            "not loaded",
+        ),
+        (_untied, "bert.embeddings.word_embeddings.weight, all 96 rows, the first is row 0", "not tied to the word embeddings"),
+    ],
+)
+def test_parameters_that_are_not_the_checkpoints_are_named_with_their_rows(
+    change: Callable[[Any], None], numbers: str, usual: str
+) -> None:
+    activations = activation_records(check(_with(change), "tiny"))
+    (found,) = findings(activations)
+    assert "the parameters are not the checkpoint's" in sentence(found, layers_of(activations))
+    assert evidence(found).endswith(f", where they differ: {numbers}")
+    assert "amplitude" not in evidence(found)
+    assert usual in cause(found)
+
+
+def test_wrong_rows_of_several_parameters_are_one_mistake_of_which_each_parameter_is_named() -> None:
+    def change(model: Any) -> None:
+        _other_row(model)
+        _other_bias(model)
+
+    (found,) = findings(activation_records(check(_with(change), "tiny")))
+    assert "dense.weight, row 5; bert.encoder.layer.1.output.LayerNorm.bias, element 3" in evidence(found)
+
+
+def test_a_mistake_without_a_number_has_its_amplitude() -> None:
+    (found,) = findings(activation_records(check(Planted(tanh_gelu(1)), "tiny")))
+    assert evidence(found).startswith("gelu-variant: amplitude 1.0")
+
+
+def test_that_padding_is_not_judged_is_said_once_where_a_failing_batch_has_padding() -> None:
+    padded = TEXTS["text"](everything())
+    assert padded.count("padding: ") == 1
+    whole = checked(CASE, "fail", (activation(CASE, LAST, 9.0),))
+    assert "padding: " not in TEXTS["text"](merged([run(whole)]))
+    assert "limit: " in TEXTS["text"](merged([run(whole)]))
+
+
+def test_every_number_that_a_pass_confirms_is_named_by_its_quantity() -> None:
+    without = {f.name for f in CATALOGUE if f.parameter and not f.late and not f.parameter.quantity}
+    assert without == {"norm-unbiased-deviation"}  # a pass does not confirm its epsilon: the fault also divides by n − 1
+
+
+def test_a_script_is_announced_with_the_path_at_which_it_was_saved() -> None:
+    case = Case("leaking", "tiny", check="padding-length")
+    for form in ("markdown", "html"):
+        assert f"failures/{artifact_path(case, Path()).stem}.py" in TEXTS[form](everything())
+    assert "failures/" not in markdown(document(Results((), everything().cases, None)))
+
+
+def test_a_page_says_of_how_many_origins_it_does_not_show_the_place() -> None:
+    records = _many_origins()
+    page = TEXTS["html"](records)
+    assert page.count("Where the error sits: ") == 3
+    assert "Where the error sits at 2 more origins is not shown" in page
+
+
+def _many_origins() -> Results:
+    result = check(Planted(epsilon(0), epsilon(1), tanh_gelu(0), tanh_gelu(1), unscaled(1)), "tiny")
+    assert len(result.origins) == 5
+    rendered = tuple(activation_records(result))
+    return merged([run(checked(CASE, "fail", rendered))])
+
+
+def test_a_function_without_a_bounded_scale_has_its_error_in_ulp() -> None:
+    functions = {"exp": FunctionRecord(1e31, 0.55), "erf": FunctionRecord(3e-8, 0.65)}
+    machine = MachineRecord("AVX2", functions, {}, {})
+    rendered = str(list(environment(merged([run(checked(CASE), machine=machine)]))))
+    assert "exp 0.55 ULP, erf 3e-08" in rendered
+    assert header(machine=machine).machine == machine
+
+
+def test_the_examples_of_the_readme_have_the_present_form() -> None:
+    """To renew them: run the commands that the README gives with a candidate as described there, and paste the output."""
+    readme = Path(__file__).parents[2] / "README.md"
+    if not readme.is_file():
+        pytest.skip("an installed package has no README")
+    words = " ".join(readme.read_text("utf-8").split())
+    assert [name for name in LEGEND if f"{name}: {TERMS[name].meaning}" not in words] == []
+    for text in ("mistakes, the one with the largest error first:", "origins, in the order of computation:", PADDING):
+        assert text in words
+
+
+def test_a_fitted_mistake_says_what_is_estimated() -> None:
+    def change(model: Any) -> None:
+        weight = model["bert"].encoder.layer[1].output.dense.weight
+        weight[4:] = weight[4:].flip(0)
+        model["bert"].encoder.layer[1].output.dense.bias[4:] = model["bert"].encoder.layer[1].output.dense.bias[4:].flip(0)
+
+    (found,) = findings(activation_records(check(_with(change), "tiny")))
+    assert evidence(found).startswith("features-reordered: z = ")
+    assert evidence(found).endswith(", estimated: the order of the features")
+
+
+def test_every_fitted_mistake_reports_a_number_or_says_what_is_estimated() -> None:
+    nothing = {"rows-first", "precision-int8-inputs", "precision-int8-dynamic"}  # the step alone is replaced, without numbers
+    assert {f.name for f in FITTED if "{value}" not in f.sentence and not f.estimates} <= nothing
