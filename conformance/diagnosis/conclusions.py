@@ -74,7 +74,7 @@ class Unseen:
     expected_z: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Diagnosis:
     """The conclusions from the outputs of a black box.
 
