@@ -33,7 +33,7 @@ class Detectability:
 
 def filters(placements: Iterable[FaultPlacement]) -> list[FaultPlacement]:
     """Return one placement for each fault, at all of its places; formats are excluded, because RMS detects them."""
-    return [s for s in placements if s.reach == EVERYWHERE and not s.fault.late]
+    return [s for s in placements if s.reach == EVERYWHERE and not s.fault.after_failure]
 
 
 def seen(

@@ -99,37 +99,6 @@ class Fault:
     equation: str = ""
     fix: str = CORRECT
 
-    # Former names of the fields, for the code that has not been changed yet.
-    @property
-    def far(self) -> bool:
-        """Return `replaces_layer`."""
-        return self.replaces_layer
-
-    @property
-    def whole(self) -> bool:
-        """Return `in_every_layer`."""
-        return self.in_every_layer
-
-    @property
-    def late(self) -> bool:
-        """Return `after_failure`."""
-        return self.after_failure
-
-    @property
-    def together(self) -> bool:
-        """Return `all_steps_or_none`."""
-        return self.all_steps_or_none
-
-    @property
-    def across(self) -> bool:
-        """Return `couples_rows`."""
-        return self.couples_rows
-
-    @property
-    def combines(self) -> bool:
-        """Return `combined_after_failure`."""
-        return self.combined_after_failure
-
     def applies_to(self, row: Activation) -> bool:
         """Return whether the fault can occur at this activation."""
         return self.is_possible_at(row.kind, row.name)

@@ -45,7 +45,7 @@ def sections(name: str) -> Iterator[Section]:
 
 
 def _extent(faults: Iterable[Known]) -> Iterator[Section]:
-    if any(isinstance(f, Fault) and f.whole for f in faults):
+    if any(isinstance(f, Fault) and f.in_every_layer for f in faults):
         yield "extent", ("every layer at once; it is not considered for one layer alone",)
 
 

@@ -147,7 +147,7 @@ def _expected(network: Network, dtype: str, only: str, *, filtered: bool) -> Ite
 
 def _all_directions(segment: Segment, storage: Format) -> Iterator[Direction]:
     yield from directions(segment, storage)
-    yield from directions(segment, storage, late=True)
+    yield from directions(segment, storage, after_failure=True)
 
 
 def _cell(golden: str, dtype: str, fault: str, places: dict[str, _Expected]) -> Power:

@@ -91,7 +91,7 @@ def explained(
         swept: the effects of the faults on the whole activation, by the fault's index, under hypotheses where they are known.
     """
     segment, storage = observation.whole.segment, hypotheses[0].arithmetic.storage
-    near, draws = [look.on(segment) for look in gross.looks], observation.draws(hypotheses)
+    near, draws = [look.on(segment) for look in gross.directions], observation.draws(hypotheses)
     found: list[tuple[Local, StepProblem]] = []
     passed: set[str] = set()
     for hypothesis in still_needed(hypotheses, passed):
@@ -111,7 +111,7 @@ def explained(
     if passed:
         found = _with_rows(found, near, draws)
         # An incorrect parameter that no filter has detected is not looked for within a wider arithmetic's noise.
-        late = looked_for(segment, storage, late=True) if any(q.detected for _, q in found) else []
+        late = looked_for(segment, storage, after_failure=True) if any(q.detected for _, q in found) else []
         named = (
             replace(
                 one, explanations=() if one.arithmetic in passed else single_explanations(q, [*q.detected, *q.subtle, *late], known)
@@ -179,7 +179,7 @@ def _named(
 
 def _further(problem: StepProblem, storage: Format) -> Iterator[Direction]:
     """Yield the faults that are looked for late, and the most promising faults at steps of other layers."""
-    yield from looked_for(problem.right, storage, late=True)
+    yield from looked_for(problem.right, storage, after_failure=True)
     if far := in_other_layers(problem.right):
         on = problem.part(())
         for placement in ranked(on, on.none, far)[:FAR]:
@@ -326,4 +326,4 @@ def exactly(observation: Observation, hypothesis: Hypothesis, alpha: float, dept
         return bool((np.abs(storage.round(faulty.value) - actual) <= allowed)[judged].all())
 
     problem = StepProblem(block.segment, storage, actual, noise, threshold, lambda _: noise, accounts, lambda _: 0.0)
-    return replace(local, explanations=explanations(problem, [*near, *looked_for(block.segment, storage, late=True)]))
+    return replace(local, explanations=explanations(problem, [*near, *looked_for(block.segment, storage, after_failure=True)]))

@@ -68,15 +68,15 @@ def direction(fault: Fault, step: str, base: Segment, storage: Format) -> Direct
     return Direction(fault, step, base, FaultContext(base.network, base.values, storage))
 
 
-def directions(segment: Segment, storage: Format, *, late: bool = False) -> Iterator[Direction]:
+def directions(segment: Segment, storage: Format, *, after_failure: bool = False) -> Iterator[Direction]:
     """Yield the faults that change the result from a step in the activation's own layer, or by replacing a whole layer.
 
     Args:
         segment: the segment.
         storage: storage format of the candidate.
-        late: whether to yield the faults that are looked for late, rather than those that are always looked for.
+        after_failure: whether to yield the faults that are looked for after a failure only, rather than those that are always looked for.
     """
-    return (found for found in looked_for(segment, storage, late=late) if found.moved is not None)
+    return (found for found in looked_for(segment, storage, after_failure=after_failure) if found.moved is not None)
 
 
 def _is_of_its_layer(segment: Segment, step: str) -> bool:
@@ -84,12 +84,16 @@ def _is_of_its_layer(segment: Segment, step: str) -> bool:
     return table[step].layer == table[segment.name].layer
 
 
-def looked_for(segment: Segment, storage: Format, *, late: bool = False) -> list[Direction]:
+def looked_for(segment: Segment, storage: Format, *, after_failure: bool = False) -> list[Direction]:
     """Return the faults of `directions`, including those that do not change the result, without evaluating any of them.
 
     Used on a part of an activation, or before any fault is evaluated.
     """
-    near = ((f, n) for f, n in placements(segment) if f.late == late and (f.far or _is_of_its_layer(segment, n)))
+    near = (
+        (f, n)
+        for f, n in placements(segment)
+        if f.after_failure == after_failure and (f.replaces_layer or _is_of_its_layer(segment, n))
+    )
     return [direction(fault, name, segment, storage) for fault, name in near]
 
 

@@ -18,7 +18,7 @@ from conformance.judge.observation import Observation
 from conformance.judge.selection import zeroed
 from conformance.judge.sums import LocalSums
 from conformance.judge.sweep import GrossEffects, Swept, swept
-from conformance.judge.thresholds import Limits, share
+from conformance.judge.thresholds import Limits, sidak_share
 from conformance.numerics.accuracy import Accuracy
 from conformance.numerics.arithmetic import Hypothesis, hypotheses, still_needed
 from conformance.numerics.formats import Array
@@ -104,7 +104,7 @@ def screened(
         tests: number of such calls that share the false-alarm probability.
         functions: accuracy of library functions, as for a `Judge`.
     """
-    alpha = share(tests * max(len(values), 1))
+    alpha = sidak_share(tests * max(len(values), 1))
     legal = hypotheses(dtype, device, functions)
     order = {name: i for i, name in enumerate(network.table)}
     seen: dict[str, Array] = {}

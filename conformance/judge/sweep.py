@@ -88,11 +88,6 @@ class GrossEffects:
         self.directions = directions
         self._known: dict[Hypothesis, Mapping[int, Effect]] = {}
 
-    @property
-    def looks(self) -> Sequence[Direction]:
-        """Return `directions`, by the former name."""
-        return self.directions
-
     def under(self, hypothesis: Hypothesis) -> Mapping[int, Effect]:
         """Return the effects under a hypothesis, by the fault's index."""
         if not self.directions:

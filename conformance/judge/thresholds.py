@@ -49,9 +49,6 @@ def sidak_share(tests: int, total: float = FALSE_ALARM) -> float:
     return -math.expm1(math.log1p(-total) / max(tests, 1))
 
 
-share = sidak_share  # the former name
-
-
 def rms_threshold(rows: int, alpha: float) -> float:
     """Return the largest RMS of errors in sigma, pooled over `rows` independent rows, at false-alarm probability alpha.
 

@@ -25,7 +25,7 @@ from conformance.results.to_records import activation_records
 
 SHOWN = 4  # maximum number of parameters of a training run, and of numbers of a fit, that are listed
 LARGEST = frozenset(fault.name for fault in FITTED if fault.largest)
-WHOLE = frozenset(name for name, fault in BY_NAME.items() if fault.whole)
+WHOLE = frozenset(name for name, fault in BY_NAME.items() if fault.in_every_layer)
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def _is_possible(explanation: Sequence[FaultRecord], activations: Sequence[Activ
 def _is_half(fault: FaultRecord, activations: Sequence[ActivationRecord]) -> bool:
     """Return whether a fault that must act on all its activations of a layer together leaves one that passes."""
     known, match = BY_NAME.get(fault.name), LAYER.fullmatch(fault.step)
-    if known is None or not known.together or match is None:
+    if known is None or not known.all_steps_or_none or match is None:
         return False
     layer = f"encoder.layer.{match[1]}."
     return any(a.outcome == "pass" and a.activation.startswith(layer) and a.activation.endswith(known.only) for a in activations)

@@ -79,7 +79,7 @@ def exclusion_lists(rendered: Sequence[Sensitivity], *, whole: bool) -> list[tup
     some = [f"{s.fault} ({s.places - s.separable} of {s.places} steps, {weakest(s)})" for s in rendered if s.separable < s.places]
     seen = {s.fault for s in rendered}
     elsewhere = frozenset[str]().union(*(names for names in OF_SOME if not names & seen))
-    unseen = sorted({name for name, fault in BY_NAME.items() if not fault.late} - seen - elsewhere)
+    unseen = sorted({name for name, fault in BY_NAME.items() if not fault.after_failure} - seen - elsewhere)
     numbers = [
         f"{quantity} {s.right:.7g} ({abs(s.smallest - s.right):.2g})"
         for s in rendered

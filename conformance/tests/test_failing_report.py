@@ -212,7 +212,7 @@ def test_that_padding_is_not_judged_is_said_once_where_a_failing_batch_has_paddi
 
 
 def test_every_number_that_a_pass_confirms_is_named_by_its_quantity() -> None:
-    without = {f.name for f in CATALOGUE if f.parameter and not f.late and not f.parameter.quantity}
+    without = {f.name for f in CATALOGUE if f.parameter and not f.after_failure and not f.parameter.quantity}
     assert without == {"norm-unbiased-deviation"}  # a pass does not confirm its epsilon: the fault also divides by n − 1
 
 

@@ -166,7 +166,7 @@ def test_every_fault_is_separable_on_one_of_the_generated_goldens(dtype: str) ->
     for golden in (*goldens, network(TANH)):
         for p in power(golden, dtype):
             best[p.fault] = max(p.best, best.get(p.fault, 0.0))
-    promised = {f.name for f in CATALOGUE if dtype == "float32" or not f.late} - WEIGHTS
+    promised = {f.name for f in CATALOGUE if dtype == "float32" or not f.after_failure} - WEIGHTS
     assert sorted(promised - set(best)) == []
     hidden: set[str] = set() if dtype == "float32" else BELOW_HALF
     assert {fault for fault, z in best.items() if z < 12.0} == hidden
