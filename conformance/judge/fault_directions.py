@@ -74,7 +74,7 @@ def directions(segment: Segment, storage: Format, *, after_failure: bool = False
     Args:
         segment: the segment.
         storage: storage format of the candidate.
-        after_failure: whether to yield the faults that are looked for after a failure only, rather than those that are always looked for.
+        after_failure: whether to yield the faults that are looked for after a failure only, in place of the others.
     """
     return (found for found in looked_for(segment, storage, after_failure=after_failure) if found.moved is not None)
 
