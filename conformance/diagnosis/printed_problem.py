@@ -169,9 +169,10 @@ class PrintedProblem(Problem[PrintedTrial]):
         return PrintedTrial(fit, explains, wider, agreement=agreement, dtype=criteria.dtype)
 
     def estimates(self, fit: Fit) -> tuple[Estimate | None, ...]:
-        """Return the estimate of each fault's parameter, with its deviation by the correct network's noise."""
+        """Return the estimate of each fault's parameter, with its deviation by the random part of the correct network's noise."""
         index = fit.pooling_index
-        return estimates(self, fit, self._criteria.base.noise(index).projected, self.weights[index])
+        noise = self._criteria.base.noise(index)
+        return estimates(self, fit, lambda direction: (noise.projected(direction)[0], 0.0), self.weights[index])
 
     def tie(self, fit: Fit) -> float:
         """Return by how much the distances of two sets on a part of the batch may differ that cannot be distinguished."""
