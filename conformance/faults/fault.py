@@ -6,6 +6,8 @@ A fault maps a correct step to a faulty step. The result is a step again, so sev
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from conformance.model.activation import Activation
 from conformance.numerics.formats import Array, Format
 from conformance.oracle import Network, Step
@@ -118,12 +120,13 @@ class Fault:
             context: the data that the fault may read.
             value: value of the parameter; None for the usual wrong value.
         """
-        if self.parameter is not None:
-            faulty: Step | None = self.parameter.changed(step, self.parameter.wrong(step) if value is None else value)
-        else:
-            assert self.change is not None
-            faulty = self.change(step, context)
-        return faulty if faulty is not None and faulty.value.shape == step.value.shape else None
+        with np.errstate(all="ignore"):  # A mistake may divide by zero or overflow.
+            if self.parameter is not None:
+                faulty: Step | None = self.parameter.changed(step, self.parameter.wrong(step) if value is None else value)
+            else:
+                assert self.change is not None
+                faulty = self.change(step, context)
+            return faulty if faulty is not None and faulty.value.shape == step.value.shape else None
 
 
 def ignored(setting: str) -> str:
