@@ -13,9 +13,9 @@ with this list.
           (`checks.run_check.entry_point`): for `values`, `checks.activation_checks.ActivationCheck`.
 5.          `checks.check_values.check_values` judges the candidate in each pass. The public function `checks.public_check.check`
             starts here.
-6.            `checks.passes.forward_passes` lists the passes (so do `checks.backward_passes`, `checks.training_passes` and
-              `checks.optimizer_passes`), after `checks.contract.prepared` has called the candidate's `prepare`, which is
-              `isolation.remote.RemoteCandidate.prepare`.
+6.            `checks.contract.prepared` calls the candidate's `prepare`, here `isolation.remote.RemoteCandidate.prepare`; then
+              `checks.passes.forward_passes` lists the passes. Other checks list them in `checks.backward_passes`,
+              `checks.training_passes` and `checks.optimizer_passes`.
 7.              Worker: `isolation.process._serve` receives each question, and `isolation.serve.CandidateWork.answer` answers it.
                 `isolation.serve.CandidateWork.prepare` calls `checks.contract.prepared` too, now on the candidate.
 8.            `isolation.remote.RemoteRunner.__call__` is called for each pass.
@@ -48,7 +48,8 @@ with this list.
 24.     `checks.recording.Recording.add` converts the result to records (`results.to_records.records_of`), and
         `results.file.Writer.write` writes them.
 25.     `cli.output.show_results` builds a document from the records (`report.run.run_document.document`) and prints it
-        (`report.terminal.show` or `report.markdown`); `report.html.page` makes the page.
+        (`report.terminal.show` or `report.markdown`). Step 2 then writes the HTML page (`report.html.page.page`, which it takes
+        from `report.views.TEXTS`).
 """
 
 from importlib import import_module

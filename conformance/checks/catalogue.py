@@ -15,6 +15,18 @@ To add a check that judges activations:
 2. Add an entry here.
 3. Add a candidate that fails it to `BROKEN` in `conformance/tests/test_suite.py`, and a correct one to `UNUSUAL`.
 4. Paste the table printed by `python -m conformance.checks` into the README.
+
+To add a check of pre-training data:
+
+1. Define a `DataCheck` called `NAME` in `conformance/checks/data/NAME.py`: a function of the examples that yields one sentence for
+   each violated property.
+2. Add an entry `data-NAME` here, by `_data`, which derives the module and the name of the `DataCheck` from that of the entry.
+3. Add a pipeline that breaks the property to `BROKEN` in `conformance/tests/broken_pipelines.py`, and a correct one to `CORRECT` in
+   `pipelines.py` if needed.
+4. Paste the table printed by `python -m conformance.checks` into the README.
+
+To add a check of a whole training loop, write a function of a `CheckRequest`, as `conformance.checks.loss_curve` does, and add an
+entry here. Correct and wrong loops are in `conformance.benchmarks.training.loops`.
 """
 
 from collections.abc import Mapping

@@ -20,7 +20,8 @@ class Check:
         name: the name used in test ids, results and known failures.
         proves: the property that a passing candidate has.
         catches: examples of mistakes that the check finds.
-        entry_point: `module:name` in this package of a law or of a function of a request; imported when the check runs.
+        entry_point: `module:name` in this package of a `Law`, or of a function that takes a `CheckRequest`; imported when the check
+            runs.
         every_golden: whether the check runs on all goldens; if not, it runs on the small ones only.
         searches: whether batches are drawn at random; if not, they are those of the golden.
         remedy: the usual repair of a candidate that fails.

@@ -152,8 +152,10 @@ def _explanations(case: BlackBoxCase, trials: Sequence[PrintedTrial], best: Agre
 def ranked_trials(case: BlackBoxCase, trials: Sequence[PrintedTrial], best: Agreement) -> list[tuple[PrintedTrial, bool]]:
     """Return the trials in order, each with whether it is tied with the first.
 
-    Trials that explain the numbers come first, then those with fewer faults and numbers, then the likelier ones; among trials
-    tied with the first, those with the widest reach come first.
+    Trials that explain the numbers come first, those that need a larger sigma after the others; then trials are ordered by cost:
+    the nll plus the evidence threshold for each fault, fitted number, other input, and pooling that was not asked for. Of the
+    trials tied with the first, those with the fewest of these come first, then those with the widest reach, then the
+    catalogue's order holds.
     """
     if not trials:
         return []

@@ -3,13 +3,17 @@
 To add a fault:
 
 1. Yield it in `faults()` of the module of its theme, with its name, the kinds of step that it acts on, its sentence, source and
-   change, and, for `bert-conformance explain`, its equation, cause and fix. A new theme is imported below.
+   change, and, for `bert-conformance explain`, its equation, cause and fix. A new theme is imported below and added to
+   `_THEMES`, and to `OF_SOME` if its steps occur only in some networks.
 2. Implement it in a torch module, as a row of a theme of `conformance.benchmarks.detection.planted`, and describe it in
-   `conformance.benchmarks.detection.names.SHOWN`.
+   `conformance.benchmarks.detection.names.SHOWN`. A fault of a gradient is a row of `conformance.benchmarks.gradients.wrong.WRONG`
+   instead, and one of dropout or of a training step is a row of `conformance.benchmarks.training.wrong.WRONG`.
+3. Run `conformance/tests/test_faults.py`, which checks the values of the fault; `test_planted.py`, which checks that the planted
+   mistake is at its declared steps; and `test_mathematics.py`, which requires that some golden shows the fault.
 
-`conformance/tests/test_faults.py` then checks the values of the fault, and `test_planted.py` that the planted mistake is at its
-declared steps; `python -m conformance.benchmarks.detection` counts whether it is found, located and named. A fault with numbers
-that are read off the candidate's array is a `Fitted` in `conformance.faults.fitted`; the rest is the same.
+`python -m conformance.benchmarks.detection` then counts whether it is found, located and named. A fault with numbers that are read
+off the candidate's array is a `Fitted` in one of the tuples listed in `conformance.faults.fitted.FITTED`, whose order is the order
+in which they are tried; steps 2 and 3 are the same.
 """
 
 from collections.abc import Mapping

@@ -76,10 +76,9 @@ class Fault:
         in_every_layer: whether the fault always acts in every layer.
         after_failure: whether the fault is searched for only where an activation fails, because RMS and largest error always
             detect it; it then has no filter.
-        all_steps_or_none: whether the fault acts either on all activations of a layer that it can act on or on none of them.
+        all_steps_or_none: whether, in a layer, the fault acts on all of its activations or on none.
         couples_rows: whether the effect on one row of the batch depends on the other rows.
-        combined_after_failure: whether a fault that is searched for `after_failure` is also searched for in combination with
-            other faults of its step.
+        combined_after_failure: whether an `after_failure` fault is also combined with other faults.
         equation: the equation of the faulty step, in the symbols of `conformance.oracle`; empty if the sentence states it.
         fix: how to repair the candidate.
     """

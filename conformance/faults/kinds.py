@@ -1,4 +1,4 @@
-"""Sets of kinds of steps on which several themes of faults act; a set that one theme alone uses is in the theme's module."""
+"""Sets of kinds of steps that several themes of faults use; a theme's own set is in its module."""
 
 LINEARS = frozenset({"linear", "first_token_linear"})
 PRODUCTS = LINEARS | {"scores", "context"}

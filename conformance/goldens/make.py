@@ -1,8 +1,8 @@
-"""Make goldens: from a local checkpoint, or all shipped goldens with `python -m conformance.goldens.make FOLDER`."""
+"""Make goldens: from a local checkpoint, or the shipped ones with `python -m conformance.goldens.make FOLDER [--only NAME]`."""
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -25,18 +25,35 @@ from conformance.oracle import Network
 def make(folder: Path, recipes: Iterable[Recipe] = tuple(RECIPES.values())) -> None:
     """Write the goldens of the recipes and their manifest to `folder`, creating it if necessary."""
     folder.mkdir(parents=True, exist_ok=True)
-    entries = {}
-    for recipe in recipes:
-        batches, checkpoint = recipe.batches(), recipe.checkpoint()
-        arrays = stored_arrays(batches, {b: _kept(recipe, checkpoint, batch) for b, batch in batches.items()})
-        save_file(arrays, folder / f"{recipe.name}.safetensors")
-        gradients_digest = ""
-        if recipe.name in SMALL and not isinstance(recipe, SavedGolden):
-            gradients = stored_gradients({b: _kept_gradients(checkpoint, batch) for b, batch in batches.items()})
-            save_file(gradients, folder / f"{recipe.name}{GRADIENTS}")
-            gradients_digest = content_digest(gradients)
-        entries[recipe.name] = _entry(recipe, batches, content_digest(arrays), gradients_digest)
-    text = json.dumps(msgspec.to_builtins({"schema": SCHEMA, "goldens": entries}), indent=2)
+    _write_manifest(folder, {recipe.name: _stored(folder, recipe) for recipe in recipes})
+
+
+def make_one(folder: Path, recipe: Recipe) -> None:
+    """Write the golden of one shipped recipe to the folder of a manifest, whose other entries are kept; the order is the table's.
+
+    Raises:
+        FixtureError: the folder has no manifest that can be read.
+    """
+    kept = manifest(folder)  # read first, so that nothing is written if it cannot be read
+    entries = {**kept, recipe.name: _stored(folder, recipe)}
+    _write_manifest(folder, {name: entries[name] for name in dict.fromkeys((*RECIPES, *entries)) if name in entries})
+
+
+def _stored(folder: Path, recipe: Recipe) -> Entry:
+    """Write the files of one golden and return its manifest entry."""
+    batches, checkpoint = recipe.batches(), recipe.checkpoint()
+    arrays = stored_arrays(batches, {b: _kept(recipe, checkpoint, batch) for b, batch in batches.items()})
+    save_file(arrays, folder / f"{recipe.name}.safetensors")
+    gradients_digest = ""
+    if recipe.name in SMALL and not isinstance(recipe, SavedGolden):
+        gradients = stored_gradients({b: _kept_gradients(checkpoint, batch) for b, batch in batches.items()})
+        save_file(gradients, folder / f"{recipe.name}{GRADIENTS}")
+        gradients_digest = content_digest(gradients)
+    return _entry(recipe, batches, content_digest(arrays), gradients_digest)
+
+
+def _write_manifest(folder: Path, entries: Mapping[str, Entry]) -> None:
+    text = json.dumps(msgspec.to_builtins({"schema": SCHEMA, "goldens": dict(entries)}), indent=2)
     (folder / MANIFEST).write_text(f"{text}\n", "utf-8")
 
 
@@ -84,9 +101,21 @@ def _entry(recipe: Recipe, batches: Mapping[str, Batch], stored_digest: str, gra
     )
 
 
-if __name__ == "__main__":
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Store all shipped goldens, or the one named by `--only`."""
     parser = argparse.ArgumentParser(
-        prog="python -m conformance.goldens.make", description="Store all shipped goldens in a folder."
+        prog="python -m conformance.goldens.make", description="Store the shipped goldens in a folder, with their manifest."
     )
     parser.add_argument("folder", type=Path, metavar="FOLDER")
-    make(parser.parse_args().folder)
+    parser.add_argument(
+        "--only", metavar="NAME", choices=RECIPES, help="make one golden, and keep the other entries of the folder's manifest"
+    )
+    options = parser.parse_args(arguments)
+    if options.only:
+        make_one(options.folder, RECIPES[options.only])
+    else:
+        make(options.folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -14,7 +14,8 @@ from conformance.names import nearest
 MANIFEST = "manifest.json"
 GRADIENTS = ".gradients.safetensors"  # suffix of the file of a golden's gradients, after the golden's name
 SCHEMA = 2
-SMALL = ("tiny", "sinusoidal")  # together they have the steps of every architecture, except other activation functions
+# Goldens on which every check runs by default. Relative positions, cross-attention, poolings and further heads are in others.
+SMALL = ("tiny", "sinusoidal")
 
 
 def fixtures_directory() -> Path:

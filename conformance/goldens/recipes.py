@@ -1,7 +1,13 @@
-"""The table of all goldens' recipes: the fastest first, and those that detect hard-coded numbers after the general ones.
+"""The recipes of all shipped goldens, as one table.
 
-To add a golden, add a row with its purpose, its architecture and the masks of its batch (or write a module like `edges` if more is
-needed), then run `python -m conformance.goldens.make fixtures`, which stores all goldens, and `bert-conformance golden verify`.
+Goldens that are fast to run come first, and those that detect hard-coded numbers come after the general ones.
+
+To add a golden:
+
+1. Add a row with its purpose, its architecture and the masks of its batch, or write a module like `edges` if more is needed.
+2. Run `python -m conformance.goldens.make fixtures --only NAME`, which stores this golden and adds it to the manifest. Without
+   `--only`, all goldens are computed again and the manifest is written last; this needs the extra `real`, for `minilm`.
+3. Run `bert-conformance golden verify`.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -88,7 +88,7 @@ def explained(
         gross: the faults that are looked for, and the effects of gross ones.
         hidden: the search for mistakes in several hidden layers.
         known: names of the faults that explained another activation; they are tried before all others.
-        swept: the effects of the faults on the whole activation, by the fault's index, under hypotheses where they are known.
+        swept: effects on the whole activation that are already computed, by hypothesis and by the fault's index.
     """
     segment, storage = observation.whole.segment, hypotheses[0].arithmetic.storage
     near, draws = [look.on(segment) for look in gross.directions], observation.draws(hypotheses)

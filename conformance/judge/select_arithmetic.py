@@ -9,7 +9,7 @@ a larger sigma, which no other step of its kind needs.
 - The cost of an arithmetic for a step is the difference between the step's −ln likelihood (`Local.nll`, in nats) under this
   arithmetic and that under the likeliest arithmetic under which the step passes. It is at most ln 2/α, the cost of a failure.
 - A step that fits a sequence of elementary operations, each rounded (`oracle.operations`), passes whatever arithmetic is selected
-  for its kind. Such a step needs no larger sigma, so it counts against the widest arithmetic only.
+  for its kind. Such a step needs no larger sigma, so its cost is added to the widest arithmetic alone.
 - Between arithmetics of equal cost, the one under which most faults are named is selected, then the tightest.
 - The parts of a network (embeddings, encoder, pooler, each head) are often written separately and may differ in arithmetic. A
   kernel may also choose its arithmetic by the width of a row, as torch's log-softmax does; the width is that of the vocabulary in

@@ -5,11 +5,15 @@ A name is Hugging Face's module path if a module exists, and otherwise an additi
 
 To add an activation:
 
-1. Yield its row after its parents, in `model.layer`, `model.heads` or here: name, kind, parents, parameters, axes, equation.
+1. Yield its row after its parents, in `model.layer`, `model.heads` or here: name, kind, parents, parameters, axes, equation. The
+   name of an output is also added to `outputs`, and the settings that switch an optional part on to `_PARTS`.
 2. If no equation of that kind exists, write a `Step` in `conformance.oracle` (value, Jacobians, roundings) and register it in
-   `conformance.oracle.equations.EQUATIONS`; do the same for the gradient with respect to its inputs
-   (`conformance.model.gradients`). `conformance/tests/test_mathematics.py` checks the Jacobians and roundings.
-3. Run `python -m conformance.goldens.make fixtures`, which stores the activation in every golden that has it.
+   `conformance.oracle.equations.EQUATIONS`.
+3. Write the backward step of that equation in `conformance.oracle.gradients`, register it as `KIND_backward` in `EQUATIONS`, and
+   enter it in `_INPUTS` and `_EQUATIONS` of `conformance.model.gradients`.
+4. Run `python -m conformance.goldens.make fixtures`, which stores the activation in every golden that keeps it (`Generated.kept`).
+5. Run `conformance/tests/test_mathematics.py`, for the Jacobians, and `test_arithmetic_model_fit.py`, for the roundings: it
+   compares the errors of linear layers with sigma, and judges correct variants of whole networks.
 """
 
 import re

@@ -19,6 +19,8 @@ The bound enters sigma in one of two ways:
 
 Half-precision formats are evaluated in float32 and rounded once to storage, so their own rows are not used as bounds. Some rsqrt
 kernels are an exception, but no step stores the result of rsqrt.
+
+To add a function or to change its bound, see `numerics.functions`.
 """
 
 import json

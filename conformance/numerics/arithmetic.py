@@ -23,6 +23,15 @@ operand into two TF32 numbers, as PyTorch's memory-efficient attention does from
 The second component of a hypothesis is the form in which a step consumed its parents: `as captured`, or `unrounded`, meaning the
 values before they were rounded to storage, which differ from the captured values by at most half an ulp (a fused kernel passes
 on the value in its register).
+
+To add a legal arithmetic:
+
+1. Add its name to `Rounding` or `Summation`, and an `Arithmetic` with it to the result of `hypotheses`, tightest first.
+2. Define the name above, in the form of the other definitions: `conformance.glossary.arithmetics` reads them.
+3. Adapt the `roundings` in `conformance.oracle` that distinguish arithmetics (search for `arithmetic.rounding`).
+4. Adapt the modules that name an arithmetic: `judge.evidence` (`WIDEST`), `checks.moments`, `judge.loss_curve`, and
+   `diagnosis.black_box_case` (`_end_to_end`).
+5. Run `conformance/tests/test_arithmetic_model_fit.py` and `test_arithmetic_selection.py`.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -141,7 +150,7 @@ def as_captured(legal: Iterable[Hypothesis]) -> list[Hypothesis]:
 
 
 def still_needed(legal: Iterable[Hypothesis], passed: Collection[str]) -> Iterator[Hypothesis]:
-    """Yield each hypothesis whose arithmetic is not in `passed` when its turn comes.
+    """Yield the hypotheses in order, skipping those whose arithmetic has been added to `passed` by then.
 
     Unrounded parents give a larger sigma, so a result that passes with parents as captured would pass with unrounded ones, too.
 

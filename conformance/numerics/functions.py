@@ -18,14 +18,15 @@ Functions without a zero (exp, rsqrt) have `absolute` = 0.
 
 To add a function, or to change the bound of one (GELU, exp, tanh, …):
 
-1. Write its exact value, interval and scale in `FUNCTIONS` below. A function that is not torch's under its name is also named in
-   `numerics.machine.torch_functions`.
+1. Write its exact value, interval and scale in `FUNCTIONS` below. A function that torch does not have under its name is excluded
+   from the comprehension in `numerics.machine.torch_functions` and added there by name.
 2. Name each library's implementation in `conformance.benchmarks.functions.libraries`, and the function in extended precision in
    `conformance.benchmarks.functions.sweep`. A bound that a vendor states is a row of `numerics/documented.json`.
 3. Run `python -m conformance.benchmarks.functions --write`, which measures the libraries and writes `numerics/functions.json`.
 4. Use the bound in `roundings` of the step in `conformance.oracle`: `arithmetic.functions.error` where the step is the function,
    `arithmetic.functions.relative` where the function is one of several operations (`numerics.accuracy`).
-5. Run `conformance/tests/test_function_accuracy.py`, for the bounds, and `test_mathematics.py`, for the roundings.
+5. Run `conformance/tests/test_function_accuracy.py`, for the bounds; `test_mathematics.py`, for the Jacobians; and
+   `test_arithmetic_model_fit.py`, which judges correct variants of whole networks, for the roundings.
 """
 
 import math

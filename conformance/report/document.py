@@ -1,6 +1,9 @@
 """Blocks of a report: plain values that the renderers `terminal`, `markdown` and `html` turn into text.
 
-To add a kind of block, define a dataclass here and handle it in the three renderers.
+To add a kind of block:
+
+1. Define a dataclass here and add it to the union `Block`; if it contains blocks, handle it in `in_text` too.
+2. Handle it in `report.terminal`, in `report.markdown` and in the template `report/html/templates/document.html`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

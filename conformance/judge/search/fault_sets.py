@@ -4,8 +4,8 @@
    first-order screening ranks highest are tried exactly.
 2. If none explains the numbers, a second group of faults is tried, such as one fault at every step on which it acts.
 3. If nothing explains the numbers, the few faults that bring the oracle nearest to them are each combined with the other faults,
-   and so on (a beam search). Of n faults with orthogonal effects the largest accounts for at least a share 1/n of the remaining
-   distance, so, where effects add up, a set whose last fault accounts for less is not extended.
+   and so on (a beam search). If effects add up, the largest of n accounts for at least 1/n of the distance; a set whose last
+   fault accounts for less is not extended.
 
 Sets are compared on the part of the batch with the largest residual; those that this part does not refute are judged on the whole
 batch. Sets that may be tied with an explanation are judged as well.
