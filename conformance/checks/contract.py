@@ -8,7 +8,7 @@ import numpy as np
 from conformance.candidates.registry import Implementation, Runner, supports_of
 from conformance.errors import CandidateError, NotApplicable, Unsupported
 from conformance.goldens.golden import Golden
-from conformance.judge.validate import accepted_array, known
+from conformance.judge.validate import accepted_array, row_of
 from conformance.model.architecture import Architecture
 from conformance.model.checkpoint import Checkpoint, own_copies
 from conformance.model.features import FEATURES, features_of
@@ -86,7 +86,7 @@ def accepted(answer: Iterable[tuple[str, Any]], network: Network, dtype: str, de
     """Yield a candidate's (name, array) pairs in float64; raise `CandidateError` at the first that violates the contract."""
     seen: set[str] = set()
     for name, value in answer:
-        row = known(name, network.table, network.architecture)
+        row = row_of(name, network.table, network.architecture)
         try:
             if name in seen:
                 raise CandidateError("yielded twice")

@@ -18,7 +18,7 @@ from conformance.checks.optimizer_passes import runs_of
 from conformance.checks.placement import functions_of
 from conformance.checks.training_passes import Stream, values_of
 from conformance.errors import CandidateError, NotApplicable
-from conformance.goldens.manifest import SMALL
+from conformance.goldens.manifest import DEFAULT_GOLDENS
 from conformance.judge.cache import expected_losses
 from conformance.judge.loss_curve import Expected, TrainedLoss, threshold
 from conformance.judge.thresholds import sidak_share
@@ -36,8 +36,10 @@ def loss_curve(request: CheckRequest) -> Result:
     """Train, compare the loss after each step and return the result; no exception is raised."""
 
     def wrong(tried: Tried) -> str:
-        if request.golden.name not in SMALL:
-            raise NotApplicable(f"it is asked on {' and '.join(SMALL)}: elsewhere the oracle's hundred steps take too long")
+        if request.golden.name not in DEFAULT_GOLDENS:
+            raise NotApplicable(
+                f"it is asked on {' and '.join(DEFAULT_GOLDENS)}: elsewhere the oracle's hundred steps take too long"
+            )
         label, (run, stream) = next(runs_of(request.candidate, request.golden, request.case, FOLLOWED, STEPS))
         tried.count = STEPS
         return _compared(label, run, stream, request)

@@ -5,7 +5,7 @@ accuracy is taken from the table and not from measurements on this machine; the 
 """
 
 from conformance.candidates.recorded import trace_of
-from conformance.numerics.accuracy import Accuracy, known
+from conformance.numerics.accuracy import Accuracy, table_accuracy
 from conformance.numerics.devices import require_device, require_name
 from conformance.numerics.machine import this_machine
 
@@ -26,4 +26,4 @@ def inputs_device(implementation: object, device: str) -> str:
 
 def functions_of(implementation: object, device: str) -> Accuracy:
     """Return the accuracy of an implementation's library functions; raise `MachineError` if this machine's are too inaccurate."""
-    return known() if trace_of(implementation) else this_machine(device).accuracy
+    return table_accuracy() if trace_of(implementation) else this_machine(device).accuracy

@@ -19,7 +19,7 @@ from conformance.checks.placement import inputs_device, require_place
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import on_inputs, open_golden
 from conformance.goldens.golden import Golden
-from conformance.judge.validate import known
+from conformance.judge.validate import row_of
 from conformance.model.activations import table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch, TorchBatch
@@ -177,7 +177,7 @@ def read(path: Path, golden: Golden) -> Trace:
     source, checkpoint, a = recorded.source, golden.checkpoint, golden.checkpoint.architecture
     rows = table(a)
     found = {
-        batch: {known(name, rows, a).name: np.asarray(value, np.float64) for name, value in pairs(values, rows)}
+        batch: {row_of(name, rows, a).name: np.asarray(value, np.float64) for name, value in pairs(values, rows)}
         for batch, values in recorded.activations.items()
     }
     about = (source.name, source.golden, source.dtype, source.device)

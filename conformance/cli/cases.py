@@ -11,7 +11,7 @@ from conformance.checks.check import Check
 from conformance.checks.published import CHECK, published_of
 from conformance.cli.run_options import RunOptions
 from conformance.errors import UsageError
-from conformance.goldens.manifest import SMALL, located
+from conformance.goldens.manifest import DEFAULT_GOLDENS, located
 from conformance.numerics.devices import require_name
 from conformance.numerics.formats import format_named
 from conformance.results.case import Case
@@ -38,7 +38,7 @@ def cases_of(options: RunOptions, is_instrumented: Callable[[str], bool]) -> lis
     found = []
     for name in names:
         for golden, own in options.goldens.items():
-            asked = [c.name for c in checks if options.chosen or own or c.every_golden or golden in SMALL]
+            asked = [c.name for c in checks if options.chosen or own or c.every_golden or golden in DEFAULT_GOLDENS]
             asked += ["outputs"] if alone and name in instrumented and "values" in asked else []
             asked += [CHECK] if golden in published else []
             found += [Case(name, golden, options.device, dtype, check) for dtype in options.dtypes for check in asked]

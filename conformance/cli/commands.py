@@ -79,7 +79,7 @@ def _run_options(arguments: Namespace) -> "RunOptions":
     from conformance.checks.known_failures import read
     from conformance.checks.search.plan import Plan
     from conformance.cli.run_options import RunOptions, shard_of
-    from conformance.isolation.process import Limits
+    from conformance.isolation.process import ResourceLimits
 
     traces = _traces(arguments)
     return RunOptions(
@@ -93,7 +93,7 @@ def _run_options(arguments: Namespace) -> "RunOptions":
         known=read(arguments.known_failures) if arguments.known_failures else (),
         plan=Plan(arguments.examples, arguments.seed, depth=arguments.depth),
         shard=shard_of(arguments.shard),
-        limits=Limits(arguments.timeout, arguments.memory, network=arguments.network),
+        limits=ResourceLimits(arguments.timeout, arguments.memory, network=arguments.network),
         in_process=arguments.in_process,
     )
 

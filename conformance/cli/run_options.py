@@ -7,7 +7,7 @@ from conformance.checks.known_failures import KnownFailure
 from conformance.checks.search.plan import Plan
 from conformance.errors import UsageError
 from conformance.goldens.golden import Golden
-from conformance.isolation.process import Limits
+from conformance.isolation.process import ResourceLimits
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class RunOptions:
     known: Sequence[KnownFailure] = ()
     plan: Plan = field(default_factory=Plan)
     shard: tuple[int, int] = (1, 1)
-    limits: Limits = field(default_factory=Limits)
+    limits: ResourceLimits = field(default_factory=ResourceLimits)
     in_process: bool = False
 
 

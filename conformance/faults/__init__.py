@@ -6,8 +6,9 @@ To add a fault:
    change, and, for `bert-conformance explain`, its equation, cause and fix. A new theme is imported below and added to
    `_THEMES`, and to `OF_SOME` if its steps occur only in some networks.
 2. Implement it in a torch module, as a row of a theme of `conformance.benchmarks.detection.planted`, and describe it in
-   `conformance.benchmarks.detection.names.SHOWN`. A fault of a gradient is a row of `conformance.benchmarks.gradients.wrong.WRONG`
-   instead, and one of dropout or of a training step is a row of `conformance.benchmarks.training.wrong.WRONG`.
+   `conformance.benchmarks.detection.names.ADDED_LATER`. A fault of a gradient is a row of `WRONG` in
+   `conformance.benchmarks.gradients.wrong` instead, one of dropout or of a training step a row of `WRONG` in
+   `conformance.benchmarks.training.wrong`.
 3. Run `conformance/tests/test_faults.py`, which checks the values of the fault; `test_planted.py`, which checks that the planted
    mistake is at its declared steps; and `test_mathematics.py`, which requires that some golden shows the fault.
 

@@ -9,7 +9,7 @@ from itertools import product
 from conformance.glossary.entry import Section, paragraphs
 from conformance.model.activation import Activation
 from conformance.model.activations import parameter_shapes, table
-from conformance.model.architecture import ACTIVATIONS, COMPATIBLE_HEADS, POOLINGS, POSITIONS, PROBLEMS, Architecture
+from conformance.model.architecture import ACTIVATION_FUNCTIONS, COMPATIBLE_HEADS, POOLINGS, POSITIONS, PROBLEMS, Architecture
 from conformance.model.dense import DENSE_ACTIVATIONS, Dense
 from conformance.model.dropout import OPTIONAL, dropouts, in_training
 from conformance.model.gradients import ends, sources, with_gradients
@@ -103,7 +103,7 @@ def names(written: str) -> tuple[str, ...]:
 def _architectures() -> Iterator[Architecture]:
     """Yield architectures whose tables together contain every row."""
     least = Architecture(**_SIZES, num_hidden_layers=1, num_attention_heads=1, max_position_embeddings=19)  # type: ignore[arg-type]
-    for function, positions, present, norm in product(ACTIVATIONS, POSITIONS, COMPATIBLE_HEADS, (True, False)):
+    for function, positions, present, norm in product(ACTIVATION_FUNCTIONS, POSITIONS, COMPATIBLE_HEADS, (True, False)):
         yield least.with_(hidden_act=function, position_embedding_type=positions, heads=present, embedding_norm=norm)
     for problem in filter(None, PROBLEMS):
         yield least.with_(heads=("classification",), problem_type=problem)

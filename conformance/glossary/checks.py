@@ -7,7 +7,7 @@ from pathlib import Path
 
 from conformance.checks.catalogue import CHECKS
 from conformance.glossary.entry import Section, paragraphs
-from conformance.goldens.manifest import SMALL
+from conformance.goldens.manifest import DEFAULT_GOLDENS
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")  # A test id ends with one of them.
 
@@ -23,7 +23,7 @@ def sections(name: str) -> Iterator[Section]:
     module = check.described_in or check.entry_point.partition(":")[0]
     drawn = "batches that Hypothesis draws, shrunk to the smallest that fails"
     inputs = check.inputs or (drawn if check.searches else "the golden's own batches")
-    goldens = "every golden" if check.every_golden else f"{' and '.join(SMALL)}, or those that are named"
+    goldens = "every golden" if check.every_golden else f"{' and '.join(DEFAULT_GOLDENS)}, or those that are named"
     yield "catches, for example", (check.catches,)
     yield "method", paragraphs(_docstring(f"conformance.{module}"))
     yield "inputs", (f"{inputs}; on {goldens}",)

@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from conformance.errors import UsageError
 from conformance.goldens.golden import Golden, load_golden, stored_arrays, stored_gradients
-from conformance.goldens.manifest import GRADIENTS, MANIFEST, SCHEMA, SMALL, Entry, manifest, of_entry
+from conformance.goldens.manifest import DEFAULT_GOLDENS, GRADIENTS, MANIFEST, SCHEMA, Entry, manifest, of_entry
 from conformance.goldens.recipe import Recipe, keeps_gradient
 from conformance.goldens.recipes import RECIPES
 from conformance.goldens.saved_golden import SavedGolden
@@ -45,7 +45,7 @@ def _stored(folder: Path, recipe: Recipe) -> Entry:
     arrays = stored_arrays(batches, {b: _kept(recipe, checkpoint, batch) for b, batch in batches.items()})
     save_file(arrays, folder / f"{recipe.name}.safetensors")
     gradients_digest = ""
-    if recipe.name in SMALL and not isinstance(recipe, SavedGolden):
+    if recipe.name in DEFAULT_GOLDENS and not isinstance(recipe, SavedGolden):
         gradients = stored_gradients({b: _kept_gradients(checkpoint, batch) for b, batch in batches.items()})
         save_file(gradients, folder / f"{recipe.name}{GRADIENTS}")
         gradients_digest = content_digest(gradients)

@@ -15,7 +15,7 @@ MANIFEST = "manifest.json"
 GRADIENTS = ".gradients.safetensors"  # suffix of the file of a golden's gradients, after the golden's name
 SCHEMA = 2
 # Goldens on which every check runs by default. Relative positions, cross-attention, poolings and further heads are in others.
-SMALL = ("tiny", "sinusoidal")
+DEFAULT_GOLDENS = ("tiny", "sinusoidal")
 
 
 def fixtures_directory() -> Path:

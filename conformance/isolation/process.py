@@ -26,7 +26,7 @@ from conformance.isolation.forwarded_output import Output, to_standard_error
 from conformance.isolation.link import Link, NoMessageError
 from conformance.isolation.messages import Answer, Answered, Done, Parameter, Progress, decoded, encoded
 from conformance.isolation.server import interrupts_blocked, started_context
-from conformance.model.files import SCRATCH, SHOWN, scratch_folder
+from conformance.model.files import QUOTED_CHARACTERS, SCRATCH, scratch_folder
 from conformance.names import printable
 from conformance.numerics.formats import Array
 from conformance.progress import report_progress, watched
@@ -54,7 +54,7 @@ Reply = tuple[Answered, Sequence[Any]]  # a message, and the NumPy arrays sent w
 
 
 @dataclass(frozen=True)
-class Limits:
+class ResourceLimits:
     """The resource limits of a worker.
 
     Attributes:
@@ -90,7 +90,10 @@ class WorkerProcess:
     """
 
     def __init__(
-        self, prepare: Callable[[Ask], Work], limits: Limits = Limits(), show: Callable[[str], object] = to_standard_error
+        self,
+        prepare: Callable[[Ask], Work],
+        limits: ResourceLimits = ResourceLimits(),
+        show: Callable[[str], object] = to_standard_error,
     ) -> None:
         """Store the arguments; no process is started yet."""
         self._prepare, self._limits, self._show = prepare, limits, show
@@ -105,7 +108,7 @@ class WorkerProcess:
         return self._running and self._running.process
 
     def renew(self) -> None:
-        """Reset the remaining time to `Limits.seconds`."""
+        """Reset the remaining time to `ResourceLimits.seconds`."""
         self._left = math.inf if self._limits.seconds is None else self._limits.seconds
 
     def ask(self, question: object, parameters: Mapping[str, Array] | None = None, most: float = 0) -> Reply:
@@ -192,7 +195,7 @@ class WorkerProcess:
                     case Parameter(name) if name in parameters:
                         link.send(b"", [parameters[name]])
                     case Progress(what, done):
-                        report_progress(printable(what[:SHOWN]), done)
+                        report_progress(printable(what[:QUOTED_CHARACTERS]), done)
                     case _:
                         raise NoMessageError("a parameter is asked for that there is not")
             elif sentinel in ready:
@@ -248,7 +251,7 @@ class _Start:
     """The start data of a worker; the fork server may have another current folder and other environment variables."""
 
     prepare: Callable[[Ask], Work]
-    limits: Limits
+    limits: ResourceLimits
     folder: str
     variables: Mapping[str, str]
 

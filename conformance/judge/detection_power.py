@@ -12,7 +12,7 @@ import numpy as np
 
 from conformance.faults import CATALOGUE, dropout
 from conformance.goldens.golden import Golden
-from conformance.goldens.manifest import SMALL
+from conformance.goldens.manifest import DEFAULT_GOLDENS
 from conformance.judge.fault_directions import Direction, directions
 from conformance.judge.filters import expected, project
 from conformance.judge.noise import of_segment
@@ -30,7 +30,7 @@ from conformance.oracle import Network
 from conformance.oracle.training_run import TrainingRun
 
 # Goldens whose backward passes are in the matrix; none has relative positions, cross-attention or a pooling.
-BACKWARD = (*SMALL, "tanh", "regression", "multi-label")
+BACKWARD = (*DEFAULT_GOLDENS, "tanh", "regression", "multi-label")
 _OF_TRAINING = {fault.name for fault in dropout.faults()}
 
 
@@ -79,7 +79,7 @@ def power(golden: Golden, dtype: str, *, only: str = "", filtered: bool = False)
 def _passes(golden: Golden, dtype: str) -> Iterator[tuple[str, Network]]:
     """Yield forward passes, backward passes and optimizer steps, each with a label that distinguishes it if there are several."""
     architecture, weights = golden.checkpoint.architecture, rounded_weights(golden.checkpoint, dtype)
-    if golden.name == SMALL[0]:
+    if golden.name == DEFAULT_GOLDENS[0]:
         for label, training in STEPPED.items():
             yield f" [{label}]", _run(golden, training, dtype)
     for name, batch in golden.batches.items():

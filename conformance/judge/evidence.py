@@ -175,16 +175,16 @@ class Local:
         if not self.explanations:
             return ()
         best, *others = self.explanations
-        rendered = {tuple(f.name for f in best.faults)}
+        named = {tuple(f.name for f in best.faults)}
         alike = []
         for other in others:
             names = tuple(f.name for f in other.faults)
             if (
-                names not in rendered
+                names not in named
                 and (other.free == best.free or other.is_usual)
                 and other.nll - best.nll < self.evidence_threshold
             ):
-                rendered.add(names)
+                named.add(names)
                 alike.append(other)
         return tuple(alike)
 

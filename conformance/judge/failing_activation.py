@@ -213,7 +213,7 @@ def _mistake_by_hand(
 def _under(
     hypothesis: Hypothesis,
     observation: Observation,
-    known: GrossEffects,
+    gross_effects: GrossEffects,
     near: Sequence[Direction],
     draws: int,
     alpha: float,
@@ -226,7 +226,7 @@ def _under(
     """
     block = observation.whole
     rows = observation.independent(hypothesis, block.segment.hashes(hypothesis.arithmetic.storage))
-    gross = known.under(hypothesis)
+    gross = gross_effects.under(hypothesis)
     tests = sum(i in gross or near[i].moved is not None for i in range(len(near))) if effects is None else len(effects)
     limits = Limits.of(rows, observation.count, STATISTICS + tests, alpha)
     noise, residual = block.noise(hypothesis), actual - block.segment.value

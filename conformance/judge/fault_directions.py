@@ -21,18 +21,18 @@ class Direction:
         fault: the fault.
         step: name of the step.
         base: the segment without the fault; it may have other faults.
-        place: the context in which the fault is applied.
+        context: the context in which the fault is applied.
     """
 
     fault: Fault
     step: str
     base: Segment
-    place: FaultContext
+    context: FaultContext
 
     def applied(self, value: float | None = None) -> Segment | None:
         """Return the segment with the fault and a value of its parameter; None if the fault changes nothing at this step."""
         right = self.base.steps[self.step]
-        faulty = self.fault.applied(right, self.place, value)
+        faulty = self.fault.applied(right, self.context, value)
         if faulty is None or (value is None and np.array_equal(faulty.value, right.value)):
             return None
         return self.base.replacing(self.step, faulty)
@@ -60,7 +60,7 @@ class Direction:
 
     def on(self, base: Segment) -> "Direction":
         """Return the same fault on another base."""
-        return self if base is self.base else direction(self.fault, self.step, base, self.place.storage)
+        return self if base is self.base else direction(self.fault, self.step, base, self.context.storage)
 
 
 def direction(fault: Fault, step: str, base: Segment, storage: Format) -> Direction:
@@ -91,7 +91,7 @@ def looked_for(segment: Segment, storage: Format, *, after_failure: bool = False
     """
     near = (
         (f, n)
-        for f, n in placements(segment)
+        for f, n in faults_at_steps(segment)
         if f.after_failure == after_failure and (f.replaces_layer or _is_of_its_layer(segment, n))
     )
     return [direction(fault, name, segment, storage) for fault, name in near]
@@ -99,11 +99,11 @@ def looked_for(segment: Segment, storage: Format, *, after_failure: bool = False
 
 def in_other_layers(segment: Segment) -> list[FaultPlacement]:
     """Return the faults at steps of other layers than the activation's own, apart from those that `looked_for` returns."""
-    far = ((f, n) for f, n in placements(segment) if not f.replaces_layer and not _is_of_its_layer(segment, n))
+    far = ((f, n) for f, n in faults_at_steps(segment) if not f.replaces_layer and not _is_of_its_layer(segment, n))
     return [FaultPlacement(fault, (name,), SINGLE) for fault, name in far]
 
 
-def placements(segment: Segment) -> Iterator[tuple[Fault, str]]:
+def faults_at_steps(segment: Segment) -> Iterator[tuple[Fault, str]]:
     """Yield (fault, step name) for every fault and every step of the segment on which it can act."""
     for name, step in segment.steps.items():
         row = step.site.activation

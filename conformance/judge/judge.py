@@ -26,7 +26,7 @@ from conformance.judge.residual_description import anatomy, sentences
 from conformance.judge.screen import screened_locally
 from conformance.judge.selection import independent_rows, judged_elements, zeroed
 from conformance.judge.thresholds import rms_threshold, sidak_share
-from conformance.judge.validate import accepted_array, known
+from conformance.judge.validate import accepted_array, row_of
 from conformance.model.activation import Activation
 from conformance.model.activations import outputs
 from conformance.model.attention import attended_keys
@@ -119,7 +119,7 @@ class Judge:
         broken = 0
         for name, value in stream:
             try:
-                row = known(name, self._network.table, self._network.architecture)
+                row = row_of(name, self._network.table, self._network.architecture)
                 self._refuse_repeated(name)
                 self._values[name] = accepted_array(
                     row, value, self._network.architecture, self._network.batch, self._dtype, self._device

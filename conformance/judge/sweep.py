@@ -106,16 +106,16 @@ class GrossEffects:
 
 
 def swept(
-    observation: Observation, known: GrossEffects, hypotheses: Sequence[Hypothesis]
+    observation: Observation, gross_effects: GrossEffects, hypotheses: Sequence[Hypothesis]
 ) -> tuple[list[Swept], GlobalError | None]:
     """Return the results under each hypothesis, and the global error if the observation has the accumulated sigma.
 
     Args:
         observation: the activation.
-        known: the faults that are looked for, and the effects of gross ones.
+        gross_effects: the faults that are looked for, and the effects of gross ones.
         hypotheses: the hypotheses; if any faults are looked for, all of them with parents as captured.
     """
-    directions, gross = known.directions, [known.under(hypothesis) for hypothesis in hypotheses]
+    directions, gross = gross_effects.directions, [gross_effects.under(hypothesis) for hypothesis in hypotheses]
     parts = on_all_cores(partial(_of_block, observation, directions, hypotheses, gross), observation.rows)
     found = [reduce(add, column) for column in zip(*(of_each for of_each, _ in parts), strict=True)]
     if len(observation.rows) > 1:

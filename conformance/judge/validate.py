@@ -15,7 +15,7 @@ from conformance.model.batch import Batch
 from conformance.numerics.formats import Captured
 
 
-def known(name: Any, table: Mapping[str, Activation], a: Architecture) -> Activation:
+def row_of(name: Any, table: Mapping[str, Activation], a: Architecture) -> Activation:
     """Return the row for `name` in the table of a network of architecture `a`.
 
     Raises:

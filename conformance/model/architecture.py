@@ -27,7 +27,7 @@ COMPATIBLE_HEADS = (
 )
 """All heads, grouped into sets that one network can have together."""
 
-ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
+ACTIVATION_FUNCTIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 POSITIONS = ("absolute", "sinusoidal", "relative_key", "relative_key_query")
 SINGLE_LABEL, MULTI_LABEL, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
 PROBLEMS = (None, SINGLE_LABEL, MULTI_LABEL, REGRESSION)
@@ -140,7 +140,7 @@ class Architecture:
                 "position for a token; expected a smaller offset"
             )
         for value, known, what in (
-            (self.hidden_act, ACTIVATIONS, "hidden_act"),
+            (self.hidden_act, ACTIVATION_FUNCTIONS, "hidden_act"),
             (self.position_embedding_type, POSITIONS, "position_embedding_type"),
             (self.pooling, POOLINGS, "pooling"),
             (self.problem_type, PROBLEMS, "problem_type"),

@@ -34,7 +34,7 @@ ARRAYS = 3 * 2**29  # bytes of a file of parameters, which is memory-mapped; BER
 OUTPUTS = 2**28  # bytes of arrays that are unpacked or read at once: two float32 hidden states of 64 x 512 x 1024
 LARGEST = "BERT_CONFORMANCE_LARGEST_FILE"  # environment variable: bytes, replaces the two limits above where it is larger
 _ROWS = 64  # rows of a Parquet file per read
-SHOWN = 300  # characters of a library's error message that are quoted
+QUOTED_CHARACTERS = 300  # characters of a library's error message that are quoted
 
 ALLOW_PICKLE = (
     "BERT_CONFORMANCE_ALLOW_PICKLE"  # environment variable: 1 allows reading pickled checkpoints; child processes inherit it
@@ -71,7 +71,7 @@ def reading(path: Path | str, what: str, kind: type[ConformanceError]) -> Iterat
     except BaseException as error:  # the errors of some libraries do not derive from Exception
         text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         name = "" if isinstance(error, OSError | ValueError) and text else f"{type(error).__name__}: "
-        raise kind(f"{path} cannot be read as {what}: {name}{text[:SHOWN]}") from error
+        raise kind(f"{path} cannot be read as {what}: {name}{text[:QUOTED_CHARACTERS]}") from error
 
 
 def read_bytes(path: Path, limit: int = TEXT) -> bytes:

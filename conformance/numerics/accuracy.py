@@ -101,7 +101,7 @@ def _undominated(bounds: Iterable[Bound]) -> tuple[Bound, ...]:
 
 
 @cache
-def known() -> Accuracy:
+def table_accuracy() -> Accuracy:
     """Return the accuracy of the implementations in the table."""
     found: dict[tuple[str, str], list[Bound]] = {}
     for row in rows():

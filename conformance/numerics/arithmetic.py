@@ -38,7 +38,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from conformance.numerics.accuracy import Accuracy, known
+from conformance.numerics.accuracy import Accuracy, table_accuracy
 from conformance.numerics.formats import FORMATS, Array, Format, format_named
 from conformance.numerics.memo import cached_property, hashed_once
 
@@ -63,7 +63,7 @@ class Arithmetic:
     accumulate: Format
     rounding: Rounding
     summation: Summation = "rounded"
-    functions: Accuracy = field(default_factory=known, repr=False)
+    functions: Accuracy = field(default_factory=table_accuracy, repr=False)
 
     @property
     def name(self) -> str:
@@ -140,7 +140,7 @@ def hypotheses(dtype: str, device: str = "cpu", functions: Accuracy | None = Non
     else:
         roundings: tuple[Rounding, ...] = ("fused", "modular", "native")
         arithmetics = [Arithmetic(storage, single, r, "truncated" if accelerated else "rounded") for r in roundings]
-    arithmetics = [replace(a, functions=functions or known()) for a in arithmetics]
+    arithmetics = [replace(a, functions=functions or table_accuracy()) for a in arithmetics]
     return tuple([Hypothesis(a, "as captured") for a in arithmetics] + [Hypothesis(a, "unrounded") for a in arithmetics])
 
 

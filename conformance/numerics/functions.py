@@ -8,7 +8,7 @@ where ULP(y) is the spacing of the format at y, and scale(x) = 1. For GELU = x/2
 `absolute` is an error of the inner function g, erf or tanh. Neither part is sufficient alone: an approximation of erf with an
 absolute error of 1e-7 is off by thousands of ULP where 1 + erf cancels, and the results of exp have any magnitude.
 
-Among all pairs (absolute, ulp) that cover every measured error, `Errors.bound` selects the pair with the smallest mean over
+Among all pairs (absolute, ulp) that cover every measured error, `MeasuredErrors.bound` selects the pair with the smallest mean over
 results uniform on [0, 1], which is a linear program in two unknowns. ULP is u · 2^-k on [2^-(k+1), 2^-k), with u = 2^-p, so its
 mean is
 
@@ -133,7 +133,7 @@ class Largest:
 
 
 @dataclass(frozen=True)
-class Errors:
+class MeasuredErrors:
     """The measured errors of one implementation.
 
     Attributes:
@@ -148,10 +148,10 @@ class Errors:
     frontier: Mapping[int, float] = field(default_factory=dict)
     points: int = 0
 
-    def __add__(self, other: "Errors") -> "Errors":
+    def __add__(self, other: "MeasuredErrors") -> "MeasuredErrors":
         """Return the errors over the arguments of both operands."""
         bins = self.frontier.keys() | other.frontier.keys()
-        return Errors(
+        return MeasuredErrors(
             self.absolute.or_larger(other.absolute),
             self.ulp.or_larger(other.ulp),
             {b: max(self.frontier.get(b, 0.0), other.frontier.get(b, 0.0)) for b in bins},
@@ -193,7 +193,7 @@ class Errors:
         return Bound(absolute + float(short.max(initial=0.0)), ulp)
 
 
-def measured(function: Function, x: Real, computed: Real, storage: Format, block: int = 1) -> Errors:
+def measured(function: Function, x: Real, computed: Real, storage: Format, block: int = 1) -> MeasuredErrors:
     """Return the errors of the results `computed` at arguments x, relative to the function's value in float64.
 
     Args:
@@ -211,7 +211,7 @@ def measured(function: Function, x: Real, computed: Real, storage: Format, block
     return summarized(function, wide, y, error, storage, block)
 
 
-def summarized(function: Function, x: Array, y: Array, error: Array, storage: Format, block: int = 1) -> Errors:
+def summarized(function: Function, x: Array, y: Array, error: Array, storage: Format, block: int = 1) -> MeasuredErrors:
     """Return the summary of the errors `error` at arguments x with results y; NaN errors count as infinite.
 
     Results below the format's smallest normal number, which may be flushed to zero, and results that overflow are left out.
@@ -227,12 +227,12 @@ def summarized(function: Function, x: Array, y: Array, error: Array, storage: Fo
     scale = function.scale(x)
     keep = (np.abs(y) >= storage.smallest_normal) & (np.abs(y) <= storage.largest) & (scale > 0.0)
     if not keep.any():
-        return Errors(points=x.size)
+        return MeasuredErrors(points=x.size)
     error, scale = np.where(np.isnan(error), np.inf, error), np.where(keep, scale, 1.0)
     spacing = storage.ulp(np.where(keep, y, 1.0))
     scaled, relative = (np.where(keep, error / unit, 0.0) for unit in (scale, spacing))
     i, j = int(scaled.argmax()), int(relative.argmax())
-    return Errors(
+    return MeasuredErrors(
         Largest(float(scaled[i]), float(x[i])),
         Largest(float(relative[j]), float(x[j])),
         _frontier(np.where(keep, spacing / scale, np.inf), scaled, block),

@@ -31,11 +31,11 @@ from typing import Any
 import numpy as np
 
 from conformance.errors import MachineError
-from conformance.numerics.accuracy import Accuracy, known, worst_places
+from conformance.numerics.accuracy import Accuracy, table_accuracy, worst_places
 from conformance.numerics.devices import is_whole
 from conformance.numerics.first_calls import make_first_calls
 from conformance.numerics.formats import FORMATS, RELATIVE_RMS, Array
-from conformance.numerics.functions import FUNCTIONS, Bound, Errors, Function, measured
+from conformance.numerics.functions import FUNCTIONS, Bound, Function, MeasuredErrors, measured
 
 SINGLE = FORMATS["float32"]
 LIMIT = FORMATS["float16"].unit_roundoff / 2.0
@@ -65,7 +65,7 @@ class Machine:
 
     device: str
     instruction_set: str
-    functions: Mapping[str, Errors]
+    functions: Mapping[str, MeasuredErrors]
     products: Mapping[str, float]
     settings: Mapping[str, str]
 
@@ -75,7 +75,7 @@ class Machine:
         return {
             name: errors.bound(FUNCTIONS[name], SINGLE)
             for name, errors in self.functions.items()
-            if errors.exceed(known().bounds[name, SINGLE.name])
+            if errors.exceed(table_accuracy().bounds[name, SINGLE.name])
         }
 
     @cached_property
@@ -86,7 +86,7 @@ class Machine:
             MachineError: the error of some function in [1/2, 1) exceeds that of rounding to float16, even if the function is not
             used.
         """
-        accuracy = known()
+        accuracy = table_accuracy()
         for name, bound in self.exceeding.items():
             if not _below_one(bound) <= LIMIT:
                 raise MachineError(
@@ -113,7 +113,7 @@ def _size(bound: Bound) -> str:
 
 def _largest(name: str) -> Bound:
     """Return the bound of the table that is largest in [1/2, 1)."""
-    return max(known().bounds[name, SINGLE.name], key=_below_one)
+    return max(table_accuracy().bounds[name, SINGLE.name], key=_below_one)
 
 
 def _below_one(bound: Bound) -> float:
@@ -160,7 +160,7 @@ def torch_functions() -> Mapping[str, Operator]:
     }
 
 
-def _errors(function: Function, computed: Operator, device: str) -> Errors:
+def _errors(function: Function, computed: Operator, device: str) -> MeasuredErrors:
     import torch
 
     x = _arguments(function)

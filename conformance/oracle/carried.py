@@ -53,7 +53,7 @@ class Mixture:
 
 
 @dataclass(frozen=True)
-class Errors:
+class CarriedErrors:
     """The errors of one activation.
 
     Attributes:
@@ -78,12 +78,12 @@ class Errors:
         each = (*map(np.square, self.shared), *(mixture.of_positions for mixture in self.mixtures))
         return sum(each, start=np.asarray(self.independent))
 
-    def __add__(self, other: "Errors") -> "Errors":
+    def __add__(self, other: "CarriedErrors") -> "CarriedErrors":
         """Return the sum of both errors, which are treated as uncorrelated."""
         independent = self.independent + other.independent
-        return Errors(independent, self.shared + other.shared, self.mixtures + other.mixtures)
+        return CarriedErrors(independent, self.shared + other.shared, self.mixtures + other.mixtures)
 
 
-def mixed(weights: Array, errors: Errors, of: Array) -> Errors:
+def mixed(weights: Array, errors: CarriedErrors, of: Array) -> CarriedErrors:
     """Return the errors of the product of `weights`, (B, h, S, S'), with each head of the array `of`, (B, S', H)."""
-    return Errors(mixtures=(Mixture(weights, np.broadcast_to(errors.variance, of.shape)),)) if errors.any else errors
+    return CarriedErrors(mixtures=(Mixture(weights, np.broadcast_to(errors.variance, of.shape)),)) if errors.any else errors

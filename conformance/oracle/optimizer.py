@@ -5,7 +5,7 @@ import numpy as np
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
-from conformance.oracle.carried import Errors
+from conformance.oracle.carried import CarriedErrors
 from conformance.oracle.embeddings import Exact
 from conformance.oracle.maps import LinearMap, Roundings, Source, diagonal, identity, of_scalar, summed
 from conformance.oracle.step import Step
@@ -142,9 +142,9 @@ class Adam(Step):
         g, n = self.clipped[step], self.parents[parent]
         return of_scalar(-j * g / float(n) if k < 1.0 else np.zeros_like(g))
 
-    def through(self, parent: int, errors: Errors) -> Errors:
+    def through(self, parent: int, errors: CarriedErrors) -> CarriedErrors:
         """Return the errors of θ that are due to errors of one parent, whose Jacobian alone is computed."""
-        return Errors(self._jacobian(parent).variance(errors.variance)) if errors.any else errors
+        return CarriedErrors(self._jacobian(parent).variance(errors.variance)) if errors.any else errors
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the rounding errors of θ.

@@ -23,7 +23,7 @@ from conformance.results.records import ActivationRecord, FaultRecord
 from conformance.results.result import NamedFinding, Result
 from conformance.results.to_records import activation_records
 
-SHOWN = 4  # maximum number of parameters of a training run, and of numbers of a fit, that are listed
+MOST_LISTED = 4  # maximum number of parameters of a training run, and of numbers of a fit, that are listed
 LARGEST = frozenset(fault.name for fault in FITTED if fault.largest)
 WHOLE = frozenset(name for name, fault in BY_NAME.items() if fault.in_every_layer)
 
@@ -83,7 +83,7 @@ def where(steps: Sequence[str], layers: int) -> str:
     if of_runs:
         taken = sorted({step_of(step) for step in of_runs})
         first, *others = dict.fromkeys(map(parameter_of, of_runs))
-        names = enumerated([first, *others] if len(others) < SHOWN else [first, f"{len(others)} more parameters"])
+        names = enumerated([first, *others] if len(others) < MOST_LISTED else [first, f"{len(others)} more parameters"])
         return f"{names}, in step{'s' * (len(taken) > 1)} {ranged(taken)}"
     return "; ".join(phrases(steps, layers))
 
@@ -294,7 +294,7 @@ def _fitted_number(f: FaultRecord) -> str:
 
 
 def _listed(texts: Sequence[str]) -> Sequence[str]:
-    return texts if len(texts) <= SHOWN else (*texts[: SHOWN - 1], f"{len(texts) - SHOWN + 1} more")
+    return texts if len(texts) <= MOST_LISTED else (*texts[: MOST_LISTED - 1], f"{len(texts) - MOST_LISTED + 1} more")
 
 
 def cause(finding: Finding) -> str:

@@ -70,25 +70,25 @@ def weakest(s: Sensitivity) -> str:
     return f"expected z = {s.expected_z:.2g} at {s.weakest}" if s.expected_z else f"no effect beyond rounding at {s.weakest}"
 
 
-def exclusion_lists(rendered: Sequence[Sensitivity], *, whole: bool) -> list[tuple[str, tuple[str, ...]]]:
+def exclusion_lists(excludes: Sequence[Sensitivity], *, whole: bool) -> list[tuple[str, tuple[str, ...]]]:
     """Return pairs of statement and items about the mistakes that a pass excludes and cannot exclude; items may be empty.
 
     The mistakes that have no effect on the inputs are listed if `whole`, and counted otherwise.
     """
-    everywhere = sum(s.separable == s.places for s in rendered)
-    some = [f"{s.fault} ({s.places - s.separable} of {s.places} steps, {weakest(s)})" for s in rendered if s.separable < s.places]
-    seen = {s.fault for s in rendered}
+    everywhere = sum(s.separable == s.places for s in excludes)
+    some = [f"{s.fault} ({s.places - s.separable} of {s.places} steps, {weakest(s)})" for s in excludes if s.separable < s.places]
+    seen = {s.fault for s in excludes}
     elsewhere = frozenset[str]().union(*(names for names in OF_SOME if not names & seen))
     unseen = sorted({name for name, fault in BY_NAME.items() if not fault.after_failure} - seen - elsewhere)
     numbers = [
         f"{quantity} {s.right:.7g} ({abs(s.smallest - s.right):.2g})"
-        for s in rendered
+        for s in excludes
         if s.smallest is not None and s.right is not None and s.separable and (quantity := _quantity(s.fault))
     ]
     first = (
-        f"excludes {everywhere} of the {len(rendered)} mistakes that have an effect on these inputs, at every step that they change"
+        f"excludes {everywhere} of the {len(excludes)} mistakes that have an effect on these inputs, at every step that they change"
     )
-    found: list[tuple[str, tuple[str, ...]]] = [(first, ())] if rendered else []
+    found: list[tuple[str, tuple[str, ...]]] = [(first, ())] if excludes else []
     if some:
         hidden = f"not excluded at some steps, where rounding could hide them (expected z below {SEPARABLE_Z:.0f})"
         found.append((hidden, tuple(some)))

@@ -26,7 +26,7 @@ from conformance.results.records import (
 )
 from conformance.results.result import Counterexample, Result
 
-SHOWN = 6  # failing activations of a check for which the location of the error is stored
+MOST_LOCATED = 6  # failing activations of a check for which the location of the error is stored
 LARGEST = sys.float_info.max
 
 
@@ -94,7 +94,7 @@ def activation_records(result: Result) -> list[ActivationRecord]:
 def _shown(verdicts: Iterable[Verdict]) -> set[int]:
     """Return the ids of the failing verdicts for which the location of the error is stored: the first one and the worst ones."""
     failed = [v for v in verdicts if v.outcome in ("fail", "xfail") and v.local]
-    worst = sorted(failed, key=lambda v: -(v.local.excess if v.local else 0.0))[:SHOWN]
+    worst = sorted(failed, key=lambda v: -(v.local.excess if v.local else 0.0))[:MOST_LOCATED]
     return {id(v) for v in (*failed[:1], *worst)}
 
 

@@ -22,7 +22,7 @@ from conformance.checks.check import Check
 from conformance.checks.known_failures import KnownFailure, matched, read
 from conformance.checks.run_check import run_check
 from conformance.errors import UsageError
-from conformance.goldens.manifest import SMALL, located, manifest
+from conformance.goldens.manifest import DEFAULT_GOLDENS, located, manifest
 from conformance.names import listed
 from conformance.results.case import Case
 from conformance.suite.pytest_session import plan, record
@@ -118,7 +118,7 @@ def bound_checks(
         (check, implementation, Case(name_of(implementation), golden, device, dtype, check.name))
         for check in selected
         for implementation in implementations
-        for golden in goldens or own[name_of(implementation)] or (manifest() if check.every_golden else SMALL)
+        for golden in goldens or own[name_of(implementation)] or (manifest() if check.every_golden else DEFAULT_GOLDENS)
         for device in devices
         for dtype in dtypes
     ]

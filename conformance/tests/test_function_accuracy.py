@@ -19,12 +19,12 @@ from conformance import check
 from conformance.checks import placement
 from conformance.checks.recording import header_of
 from conformance.checks.search.plan import Plan
-from conformance.numerics.accuracy import known, rows
+from conformance.numerics.accuracy import rows, table_accuracy
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.first_calls import FUNCTIONS as FIRST_CALLED
 from conformance.numerics.first_calls import make_first_calls
 from conformance.numerics.formats import FORMATS
-from conformance.numerics.functions import BINS, FUNCTIONS, Errors, measured
+from conformance.numerics.functions import BINS, FUNCTIONS, MeasuredErrors, measured
 from conformance.numerics.machine import Machine, measure, this_machine, torch_functions
 from conformance.report.run.run_document import document
 from conformance.report.terminal import plain
@@ -60,7 +60,7 @@ def machine_with(**functions: Function) -> Machine:
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_every_function_has_a_finite_bound(name: str, dtype: str) -> None:
-    bounds = known().bounds[name, dtype]
+    bounds = table_accuracy().bounds[name, dtype]
     assert bounds
     assert all(np.isfinite([b.absolute, b.ulp]).all() for b in bounds)
 
@@ -86,13 +86,13 @@ def test_the_bound_covers_the_measured_errors_and_is_not_much_wider(absolute: fl
 
 def test_results_that_are_not_numbers_exceed_every_bound() -> None:
     erf = FUNCTIONS["erf"]
-    assert measured(erf, GRID, np.full_like(GRID, np.nan), SINGLE).exceed(known().bounds["erf", "float32"])
-    assert not Errors().exceed(known().bounds["erf", "float32"])
+    assert measured(erf, GRID, np.full_like(GRID, np.nan), SINGLE).exceed(table_accuracy().bounds["erf", "float32"])
+    assert not MeasuredErrors().exceed(table_accuracy().bounds["erf", "float32"])
 
 
 def test_functions_in_a_half_format_are_within_one_ulp() -> None:
     y = np.array([0.3, 0.9])
-    error = known().error("tanh", y, FORMATS["bfloat16"])
+    error = table_accuracy().error("tanh", y, FORMATS["bfloat16"])
     assert (error < FORMATS["bfloat16"].ulp(y)).all()
     assert (error > FORMATS["bfloat16"].ulp(y) / 2.0).all()
 
@@ -100,7 +100,7 @@ def test_functions_in_a_half_format_are_within_one_ulp() -> None:
 def test_a_machine_has_one_note_for_each_function_and_float32_product_beyond_the_table() -> None:
     machine = this_machine("cpu")
     assert len(machine.notes) == len(machine.exceeding)
-    assert machine.exceeding or machine.accuracy is known()
+    assert machine.exceeding or machine.accuracy is table_accuracy()
     assert min(machine.products.values()) > 18.0
     assert machine.functions.keys() == FUNCTIONS.keys()
 

@@ -37,7 +37,7 @@ from conformance.isolation.messages import (
     Reason,
     encoded,
 )
-from conformance.isolation.process import Limits, Reply, WorkerProcess
+from conformance.isolation.process import Reply, ResourceLimits, WorkerProcess
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.serve import CandidateWork
 from conformance.model.batch import Batch
@@ -207,7 +207,7 @@ def test_an_interrupt_while_a_worker_is_started_leaves_no_traceback_of_the_worke
 
 def test_work_that_hangs_or_ends_its_process_is_reported_and_other_questions_are_answered() -> None:
     heard = []
-    with WorkerProcess(Doing, Limits(seconds=1.0)) as there, watched(lambda what, done: heard.append((what, done))):
+    with WorkerProcess(Doing, ResourceLimits(seconds=1.0)) as there, watched(lambda what, done: heard.append((what, done))):
         works, hangs, dies, again = [_came_of(there, question) for question in ("works", "hangs", "dies", "works")]
     assert works == again == (Reason("works"), [])
     assert isinstance(hangs, CandidateTimeout)
@@ -226,7 +226,7 @@ def test_large_and_small_arrays_are_sent_in_both_directions() -> None:
 
 def test_the_output_of_a_worker_is_shown_up_to_its_limit() -> None:
     shown: list[str] = []
-    with WorkerProcess(Doing, Limits(output=1000), shown.append) as there:
+    with WorkerProcess(Doing, ResourceLimits(output=1000), shown.append) as there:
         there.ask("writes")
     text = "".join(shown)
     assert "out " in text
@@ -249,7 +249,7 @@ def test_data_written_to_the_answer_pipe_by_a_candidate_is_its_crash_and_runs_no
     forgery: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAN", str(tmp_path / "ran"))
-    with WorkerProcess(Doing, Limits(seconds=1.0)) as there:
+    with WorkerProcess(Doing, ResourceLimits(seconds=1.0)) as there:
         assert isinstance(_came_of(there, forgery), CandidateEnded | CandidateTimeout)
         assert _came_of(there, "works") == (Reason("works"), [])
     assert not (tmp_path / "ran").exists()

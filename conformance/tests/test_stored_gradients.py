@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from conformance import load_golden
 from conformance.errors import FixtureError
-from conformance.goldens.manifest import GRADIENTS, MANIFEST, SMALL, Entry, fixtures_directory, of_entry
+from conformance.goldens.manifest import DEFAULT_GOLDENS, GRADIENTS, MANIFEST, Entry, fixtures_directory, of_entry
 from conformance.judge.verify_goldens import verify
 from conformance.model.activations import parameter_shapes
 from conformance.model.digest import content_digest
@@ -46,7 +46,7 @@ def _rewritten(home: Path, change: Callable[[dict[str, Any]], None]) -> None:
     manifest.write_text(json.dumps(said), "utf-8")
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", DEFAULT_GOLDENS)
 def test_every_parameter_has_a_gradient_from_at_least_one_source(name: str) -> None:
     golden = load_golden(name)
     for by_source in golden.gradients.values():
@@ -54,7 +54,7 @@ def test_every_parameter_has_a_gradient_from_at_least_one_source(name: str) -> N
         assert {grad(of) for of in parameter_shapes(golden.checkpoint.architecture)} <= found
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", DEFAULT_GOLDENS)
 def test_they_equal_the_oracles_and_those_of_autograd_in_float64(name: str) -> None:
     golden = load_golden(name)
     runner: Any = CANDIDATES[name].prepare(golden.checkpoint, "cpu", "float64")

@@ -164,7 +164,7 @@ CONSTRUCTED: Mapping[str, str] = {
     "class-labels-reversed": "class logits in reverse order",
 }
 
-SHOWN: Mapping[str, str] = {
+ADDED_LATER: Mapping[str, str] = {
     "bias-after-activation": "f(W x + b) + b",
     "norm-over-sequence": "mean and variance over positions and features together",
     "norm-unbiased-deviation": "(x − μ) / (s + ε), s² divided by n − 1, with ε = 1e-3 for it to be seen",

@@ -9,7 +9,7 @@ import numpy as np
 
 from conformance.benchmarks.functions.sweep import Kernel
 from conformance.numerics.formats import FORMATS, Array
-from conformance.numerics.functions import Errors, Function, summarized
+from conformance.numerics.functions import Function, MeasuredErrors, summarized
 
 EPSILON = 1e-12  # Epsilon of LayerNorm.
 LENGTHS = (2, 16, 128, 768, 4096)
@@ -38,9 +38,9 @@ ROW_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
 }
 
 
-def row_errors(name: str, kernel: Kernel) -> Errors:
+def row_errors(name: str, kernel: Kernel) -> MeasuredErrors:
     """Return the float32 errors of a library's function of this name; `at` holds an element of the row with the largest error."""
-    total, function = Errors(), Function(name, ROW_FUNCTIONS[name], -np.inf, np.inf)
+    total, function = MeasuredErrors(), Function(name, ROW_FUNCTIONS[name], -np.inf, np.inf)
     for x in _rows():
         y = ROW_FUNCTIONS[name](x)
         computed = np.asarray(kernel(x.astype(np.float32)), np.float64)

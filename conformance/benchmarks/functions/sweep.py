@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.numerics.formats import FORMATS, Format
-from conformance.numerics.functions import Errors, Function, measured, summarized
+from conformance.numerics.functions import Function, MeasuredErrors, measured, summarized
 
 Kernel = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 
@@ -20,9 +20,9 @@ SAMPLE = 4096  # Number of float64 arguments.
 DIGITS = 40  # Decimal digits of extended precision.
 
 
-def every_float32(function: Function, kernel: Kernel, stride: int = 1) -> Errors:
+def every_float32(function: Function, kernel: Kernel, stride: int = 1) -> MeasuredErrors:
     """Return the errors over all of float32, or over every `stride`-th number of it."""
-    total = Errors()
+    total = MeasuredErrors()
     for x, step in _float32(function, stride):
         total = total + measured(function, x, kernel(x), FORMATS["float32"], max(BLOCK // step, 1))
     return total
@@ -41,7 +41,7 @@ def _float32(function: Function, stride: int) -> Iterator[tuple[npt.NDArray[np.f
                 yield np.float32(sign) * bits.view(np.float32), step
 
 
-def every_half(function: Function, kernel: Kernel, storage: Format) -> Errors:
+def every_half(function: Function, kernel: Kernel, storage: Format) -> MeasuredErrors:
     """Return the errors over all numbers of a half-precision format, which float32 holds exactly."""
     bits = np.arange(2**16, dtype=np.uint32)
     is_float16 = storage.name == "float16"
@@ -50,7 +50,7 @@ def every_half(function: Function, kernel: Kernel, storage: Format) -> Errors:
     return measured(function, x, kernel(x), storage)
 
 
-def sampled_float64(function: Function, kernel: Kernel) -> Errors:
+def sampled_float64(function: Function, kernel: Kernel) -> MeasuredErrors:
     """Return the errors at a sample of float64, spaced evenly and evenly in magnitude, against 40 digits."""
     import mpmath
 

@@ -12,7 +12,7 @@ from conformance.benchmarks.functions.libraries import Lane
 from conformance.benchmarks.functions.sweep import Kernel, every_float32, every_half, sampled_float64
 from conformance.numerics.accuracy import TABLE
 from conformance.numerics.formats import FORMATS, Format
-from conformance.numerics.functions import BINS, FUNCTIONS, Bound, Errors, Function
+from conformance.numerics.functions import BINS, FUNCTIONS, Bound, Function, MeasuredErrors
 
 Row = Mapping[str, Any]
 
@@ -37,13 +37,13 @@ def rows_of(lane: Lane, stride: int) -> list[Row]:
     return rows
 
 
-def _errors(function: Function, dtype: str, kernel: Kernel, stride: int) -> Errors:
+def _errors(function: Function, dtype: str, kernel: Kernel, stride: int) -> MeasuredErrors:
     if dtype == "float32":
         return every_float32(function, kernel, stride)
     return sampled_float64(function, kernel) if dtype == "float64" else every_half(function, kernel, FORMATS[dtype])
 
 
-def _row(lane: Lane, function: Function, dtype: str, errors: Errors, stride: int) -> Row:
+def _row(lane: Lane, function: Function, dtype: str, errors: MeasuredErrors, stride: int) -> Row:
     storage = FORMATS[dtype]
     bound, incorrect = errors.bound(function, storage), lane.incorrect.get((function.name, dtype))
     points = f"{errors.points} arguments" + (f", every {stride}th" if stride > 1 and dtype == "float32" else "")
@@ -55,14 +55,14 @@ def _row(lane: Lane, function: Function, dtype: str, errors: Errors, stride: int
     }
 
 
-def _relative_from(errors: Errors, bound: Bound, storage: Format) -> float:
+def _relative_from(errors: MeasuredErrors, bound: Bound, storage: Format) -> float:
     """Return the smallest result from which on the ULP part of a bound is sufficient alone; 0 if it always is."""
     spacings = {b: 2.0 ** (b / BINS) for b in errors.frontier}
     short = [spacings[b] for b, error in errors.frontier.items() if error > bound.ulp * spacings[b]]
     return float(max(short, default=0.0) * 2.0 ** (1.0 / BINS) / (2.0 * storage.unit_roundoff))
 
 
-def _summary(lane: Lane, function: str, dtype: str, errors: Errors, where: str) -> Row:
+def _summary(lane: Lane, function: str, dtype: str, errors: MeasuredErrors, where: str) -> Row:
     return {
         "function": function,
         "library": lane.library,

@@ -10,7 +10,7 @@ from weakref import finalize
 import msgspec
 
 from conformance.errors import CandidateCrash, CandidateError, CandidateFailure, Unsupported
-from conformance.model.files import JSON, SHOWN
+from conformance.model.files import JSON, QUOTED_CHARACTERS
 
 PROTOCOL = 1
 _GRACE = 5.0  # seconds that a process may take to end after its output has ended
@@ -92,7 +92,7 @@ class Program:
 
     def _read(self, line: bytes, request: str) -> Reply:
         """Parse the reply in a line of the program's standard output."""
-        found = repr(line[:SHOWN].decode("utf-8", "backslashreplace").rstrip("\n"))
+        found = repr(line[:QUOTED_CHARACTERS].decode("utf-8", "backslashreplace").rstrip("\n"))
         expected = f'expected {{"reply": "{request}", ...}} on one line; messages belong on standard error; {_PAGE}'
         try:
             reply = msgspec.json.decode(line, type=Reply)

@@ -26,7 +26,7 @@ from conformance.numerics.memo import cached_property
 
 AT_ONCE = 3  # largest number of faults in a set; each further one costs another step of the beam search
 BEAM = 6  # number of sets that are extended by another fault
-FITTED = 6  # number of faults with a parameter that are tried together and fitted by more than one step
+MOST_FITTED = 6  # number of faults with a parameter that are tried together and fitted by more than one step
 KINDS, SINGLES = 30, 50  # how many faults in one kind of place, and in one layer or place, are tried exactly
 FOLLOWED = 25  # number of faults that are tried on top of each set, where the screening says more than the trial itself
 VERIFIED = 16  # number of sets that are judged on the whole batch, for each number of faults
@@ -49,7 +49,7 @@ class Found(Generic[Judged]):
 def explaining_sets(
     problem: Problem[Judged],
     placements: Sequence[FaultPlacement],
-    second: Sequence[FaultPlacement],
+    fallback: Sequence[FaultPlacement],
     budget: SearchBudget,
     at_once: int = AT_ONCE,
 ) -> Found[Judged]:
@@ -58,11 +58,11 @@ def explaining_sets(
     Args:
         problem: the numbers.
         placements: the faults that are tried alone and combined.
-        second: the faults that are tried alone if none of `placements` explains the numbers.
+        fallback: the faults that are tried alone if none of `placements` explains the numbers.
         budget: the budget of the search.
         at_once: largest number of faults in a set.
     """
-    return _Search(problem, placements, second, budget, at_once).found()
+    return _Search(problem, placements, fallback, budget, at_once).found()
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +71,7 @@ class _Search(Generic[Judged]):
 
     whole: Problem[Judged]
     placements: Sequence[FaultPlacement]
-    second: Sequence[FaultPlacement]
+    fallback: Sequence[FaultPlacement]
     budget: SearchBudget
     at_once: int
 
@@ -90,11 +90,11 @@ class _Search(Generic[Judged]):
             else:
                 fits, explained = self._single(part)
                 nearest.append(tuple(fits[:VERIFIED]))
-                if not explained and self.second:
-                    self.budget.begin(FAULTS[0], len(self.second))
-                    rounding = self._improved(part, part.none, self.second)
-                    nearest.append(tuple(rounding[:RENOISED]))
-                    explained = self._verified(rounding[: RENOISED if part.is_screened else None], part, 0)
+                if not explained and self.fallback:
+                    self.budget.begin(FAULTS[0], len(self.fallback))
+                    fits_of_fallback = self._improved(part, part.none, self.fallback)
+                    nearest.append(tuple(fits_of_fallback[:RENOISED]))
+                    explained = self._verified(fits_of_fallback[: RENOISED if part.is_screened else None], part, 0)
             explaining += explained
             if any(not trial.loose for trial in explaining) or (explaining and count):
                 break
@@ -192,7 +192,7 @@ class _Search(Generic[Judged]):
         """Return the sets, nearest first; of those with parameters only the nearest, with their parameters fitted."""
         ordered = sorted(fits, key=lambda f: f.distance)
         plain = [f for f in ordered if not any(p.fault.parameter for p in f.placements)]
-        numbered = [f for f in ordered if any(p.fault.parameter for p in f.placements)][:FITTED]
+        numbered = [f for f in ordered if any(p.fault.parameter for p in f.placements)][:MOST_FITTED]
         least = 0.0 if self._is_final(part) else GAIN
         if not self.budget.is_spent():
             numbered = list(on_all_cores(lambda f: fitted(part, f, least), numbered))
