@@ -6,7 +6,7 @@ with this list.
 
 1.  `cli.main` parses the arguments and calls `cli.commands.run`, which makes the options (`cli.commands._run_options`).
 2.    `cli.run.run_all` opens `checks.recording.Recording`, lists the cases (`cli.cases.cases_of`) and starts a worker process for
-      each candidate (`isolation.process.WorkerProcess`).
+      each candidate (`isolation.worker_process.WorkerProcess`).
 3.      `cli.work.Work.result` runs one case; `cli.work.IsolatedWork` supplies the candidate as an
         `isolation.remote.RemoteCandidate`.
 4.        `checks.run_check.run_check` opens the candidate and the golden and calls the check's entry point
@@ -16,11 +16,12 @@ with this list.
 6.            `checks.contract.prepared` calls the candidate's `prepare`, here `isolation.remote.RemoteCandidate.prepare`; then
               `checks.passes.forward_passes` lists the passes. Other checks list them in `checks.backward_passes`,
               `checks.training_passes` and `checks.optimizer_passes`.
-7.              Worker: `isolation.process._serve` receives each question, and `isolation.serve.CandidateWork.answer` answers it.
-                `isolation.serve.CandidateWork.prepare` calls `checks.contract.prepared` too, now on the candidate.
+7.              Worker: `isolation.worker_process._serve` receives each question, and
+                `isolation.candidate_work.CandidateWork.answer` answers it. `isolation.candidate_work.CandidateWork.prepare`
+                calls `checks.contract.prepared` too, now on the candidate.
 8.            `isolation.remote.RemoteRunner.__call__` is called for each pass.
-9.              Worker: `isolation.serve.CandidateWork.call` calls the candidate's runner, and `isolation.serve.CandidateWork.next`
-                returns one activation.
+9.              Worker: `isolation.candidate_work.CandidateWork.call` calls the candidate's runner, and
+                `isolation.candidate_work.CandidateWork.next` returns one activation.
 10.               Worker: `candidates.capture.captured` yields what its hooks copy (`candidates.capture.hooked`; with gradients
                   `candidates.capture_gradients.captured_with_gradients`), as pairs (`candidates.stream.pairs`).
 11.           `judge.judge.Judge.judge` takes each activation as it arrives (`isolation.link.Link.receive`, then

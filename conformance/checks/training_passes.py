@@ -28,8 +28,8 @@ from conformance.errors import CandidateError, NotApplicable, Unsupported
 from conformance.goldens.golden import Golden
 from conformance.judge.dropout_masks import Draw, wrong_draws
 from conformance.judge.judge import Judge
+from conformance.judge.judged_elements import Mask, judged_elements
 from conformance.judge.segment import between
-from conformance.judge.selection import Mask, judged_elements
 from conformance.model.dropout import OPTIONAL, dropouts, setting_of
 from conformance.model.gradients import grad
 from conformance.numerics.formats import Array

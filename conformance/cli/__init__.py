@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from conformance.checks.search.plan import EXAMPLES
 from conformance.cli.help import REFERENCE
 from conformance.errors import INTERRUPTED, ConformanceError, UsageError
-from conformance.isolation.server import started_context
+from conformance.isolation.fork_server import started_context
 from conformance.judge.depth import DEPTHS
 from conformance.model.files import ALLOW_PICKLE
 from conformance.names import capped, printable_lines

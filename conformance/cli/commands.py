@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conformance.errors import DependencyMissingError, UsageError
-from conformance.isolation.server import started_context
+from conformance.isolation.fork_server import started_context
 from conformance.names import printable
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _run_options(arguments: Namespace) -> "RunOptions":
     from conformance.checks.known_failures import read
     from conformance.checks.search.plan import Plan
     from conformance.cli.run_options import RunOptions, shard_of
-    from conformance.isolation.process import ResourceLimits
+    from conformance.isolation.worker_process import ResourceLimits
 
     traces = _traces(arguments)
     return RunOptions(

@@ -15,9 +15,9 @@ from conformance.cli.progress_display import progress
 from conformance.cli.run_options import RunOptions
 from conformance.cli.work import IsolatedWork, Work, is_instrumented
 from conformance.errors import INTERRUPTED, UsageError
+from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.forwarded_output import to_standard_error
-from conformance.isolation.process import WorkerProcess
-from conformance.isolation.serve import CandidateWork
+from conformance.isolation.worker_process import WorkerProcess
 from conformance.names import printable_lines
 from conformance.numerics.machine import measure_early
 from conformance.report.views import TEXTS

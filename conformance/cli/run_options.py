@@ -7,7 +7,7 @@ from conformance.checks.known_failures import KnownFailure
 from conformance.checks.search.plan import Plan
 from conformance.errors import UsageError
 from conformance.goldens.golden import Golden
-from conformance.isolation.process import ResourceLimits
+from conformance.isolation.worker_process import ResourceLimits
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from conformance.errors import Unavailable, Unsupported, UsageError
 from conformance.goldens.custom_golden import from_directory, on_inputs, open_golden
 from conformance.goldens.golden import Golden
 from conformance.goldens.minilm import RECIPE
-from conformance.isolation.process import WorkerProcess
+from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.remote import RemoteCandidate
-from conformance.isolation.serve import CandidateWork
+from conformance.isolation.worker_process import WorkerProcess
 
 USUAL, TOKENIZED = "tiny", RECIPE.name  # the default goldens: without texts, and with texts
 

@@ -12,9 +12,9 @@ from conformance.checks.replay import Failure, run_again
 from conformance.checks.run_check import run_check
 from conformance.cli.run_options import RunOptions
 from conformance.errors import CandidateNameError, ConformanceError
-from conformance.isolation.process import WorkerProcess
+from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.remote import RemoteCandidate
-from conformance.isolation.serve import CandidateWork
+from conformance.isolation.worker_process import WorkerProcess
 from conformance.numerics.machine import measure_early
 from conformance.results.case import Case
 from conformance.results.result import Result

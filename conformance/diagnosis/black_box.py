@@ -11,7 +11,7 @@ import numpy as np
 
 from conformance.diagnosis.pooling import Pooling, step_of
 from conformance.diagnosis.printed import Known
-from conformance.judge.selection import Mask, judged_elements
+from conformance.judge.judged_elements import Mask, judged_elements
 from conformance.model.activation import SENTENCE, Activation
 from conformance.model.activations import last_hidden
 from conformance.model.batch import Ids

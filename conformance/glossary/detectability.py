@@ -11,8 +11,8 @@ from conformance.faults import Fault
 from conformance.goldens.golden import Golden, load_golden
 from conformance.judge.detection_power import Power, power
 from conformance.judge.fault_directions import directions
+from conformance.judge.judged_elements import explained_elements
 from conformance.judge.segment import Segment
-from conformance.judge.selection import explained_elements
 from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle import Network
 

@@ -3,7 +3,7 @@
 import warnings
 from contextlib import suppress
 
-import conformance.isolation.serve  # noqa: F401
+import conformance.isolation.candidate_work  # noqa: F401
 from conformance.isolation.confinement import adopt_orphans
 
 adopt_orphans()

@@ -19,6 +19,7 @@ from conformance.checks.data.asking import most_rows
 from conformance.checks.search.subject import IsolatedRunner, Subject
 from conformance.checks.search.surroundings import ModuleState, Surroundings
 from conformance.errors import CandidateEnded, CandidateError, UsageError
+from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.messages import (
     TOGETHER,
     WIDEST,
@@ -35,8 +36,7 @@ from conformance.isolation.messages import (
     Reason,
     Traits,
 )
-from conformance.isolation.process import Reply, WorkerProcess
-from conformance.isolation.serve import CandidateWork
+from conformance.isolation.worker_process import Reply, WorkerProcess
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch, TorchBatch
 from conformance.model.checkpoint import Checkpoint
@@ -62,8 +62,8 @@ class RemoteCandidate(Isolated):
         CandidateTimeout, CandidateCrash: the import of the candidate does not end, or ends the process.
 
     Example:
-        >>> from conformance.isolation.process import WorkerProcess
-        >>> from conformance.isolation.serve import CandidateWork
+        >>> from conformance.isolation.worker_process import WorkerProcess
+        >>> from conformance.isolation.candidate_work import CandidateWork
         >>> with WorkerProcess(CandidateWork) as worker:
         ...     check(RemoteCandidate(worker, "hf-eager"), "tiny").outcome
         'pass'

@@ -3,9 +3,9 @@
 - The verdicts: `judge.Judge` decides for each activation of a stream, after `validate`; `select_arithmetic` and
   `disambiguation` decide once all activations are there. `evidence` has the conclusions as values.
 - The expected result and its error: `segment` and `observation` (from the candidate's own inputs), `noise`, `thresholds`,
-  `selection` and `effective_samples` (which elements count, and how many are independent).
+  `judged_elements` and `effective_samples` (which elements count, and how many are independent).
 - The local error: `local_error`, by `sweep`, `sums`, `filters` and `fault_directions`; `screen` is the same without filters.
-- The global error: `global_error`, with sigma from `reference` (sampled) or `accumulated` (propagated), kept by `cache`.
+- The global error: `global_error`, with `sampled_sigma` or `propagated_sigma`, kept by `cache`.
 - A failing activation: `failing_activation`, by `explanation_search`, `row_projections` and `by_hand`. `residual_description`
   describes what remains, with `residual_models`, `localization`, `error_distribution` and `narrower_format`.
 - Other tests: `dropout_masks`, `initial_draws`, `loss_curve`, `cosines`, `rank_changes`.

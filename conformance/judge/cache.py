@@ -23,7 +23,7 @@ from safetensors.numpy import save_file
 
 from conformance.judge.loss_curve import Expected, TrainedLoss
 from conformance.judge.loss_curve import expected as sampled_losses
-from conformance.judge.reference import accumulated_sigma as sampled_sigma
+from conformance.judge.sampled_sigma import accumulated_sigma as sampled_sigma
 from conformance.model.checkpoint import Checkpoint
 from conformance.model.digest import content_digest
 from conformance.model.training import Training, at
@@ -68,7 +68,7 @@ def clear() -> int:
 
 
 def accumulated_sigma(network: Network, arithmetic: Arithmetic, checkpoint: Checkpoint) -> Iterator[tuple[str, Array]]:
-    """Yield the same pairs as `judge.reference.accumulated_sigma`, from the cache if possible; store what is sampled completely.
+    """Yield the same pairs as `judge.sampled_sigma.accumulated_sigma`, from the cache if possible; store what is sampled whole.
 
     Args:
         network: the oracle's network; the cache is not used if it is not repeatable.

@@ -15,9 +15,9 @@ from conformance.goldens.golden import Golden
 from conformance.goldens.manifest import DEFAULT_GOLDENS
 from conformance.judge.fault_directions import Direction, directions
 from conformance.judge.filters import expected, project
+from conformance.judge.judged_elements import judged_elements
 from conformance.judge.noise import of_segment
 from conformance.judge.segment import Segment
-from conformance.judge.selection import judged_elements
 from conformance.judge.thresholds import SEPARABLE_Z, max_threshold, sidak_share
 from conformance.model.activations import parameter_shapes
 from conformance.model.checkpoint import rounded_weights

@@ -14,9 +14,9 @@ from conformance.faults import BY_NAME
 from conformance.judge.evidence import Explanation
 from conformance.judge.fault_directions import direction
 from conformance.judge.filters import project
+from conformance.judge.judged_elements import explained_elements
 from conformance.judge.noise import of_segment
 from conformance.judge.segment import Segment
-from conformance.judge.selection import explained_elements
 from conformance.judge.thresholds import SEPARABLE_Z
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import hypotheses, modular

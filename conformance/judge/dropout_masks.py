@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
-from conformance.judge.selection import Mask
+from conformance.judge.judged_elements import Mask
 from conformance.judge.thresholds import BinomialCount, sidak_share
 from conformance.model.activation import Activation
 from conformance.model.architecture import Architecture

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from conformance.judge.selection import Mask
+from conformance.judge.judged_elements import Mask
 from conformance.numerics.formats import Array, Captured
 from conformance.numerics.memo import once_an_array
 

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from conformance.judge.selection import Mask
+from conformance.judge.judged_elements import Mask
 from conformance.model.activation import Activation
 from conformance.numerics.formats import Array, Captured
 

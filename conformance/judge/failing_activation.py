@@ -24,13 +24,13 @@ from conformance.judge.explanation_search import (
 )
 from conformance.judge.fault_directions import Direction, direction, directions, in_other_layers, looked_for
 from conformance.judge.filters import GROSS, is_gross, matched, project, without_filter
+from conformance.judge.judged_elements import zeroed
 from conformance.judge.noise import Noise, of_exact, of_segment
 from conformance.judge.observation import Observation
 from conformance.judge.row_projections import row_nlls
 from conformance.judge.screen import STATISTICS
-from conformance.judge.search.screening import ranked
+from conformance.judge.search.ranking import ranked
 from conformance.judge.segment import Segment
-from conformance.judge.selection import zeroed
 from conformance.judge.sums import ErrorSums, LocalSums, in_sigma
 from conformance.judge.sweep import Effect, GrossEffects, filtered
 from conformance.judge.thresholds import Limits, projection_threshold

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformance.judge.evidence import Error
+from conformance.judge.judged_elements import zeroed
 from conformance.judge.observation import Block
-from conformance.judge.selection import zeroed
 from conformance.judge.sums import ErrorSums
 from conformance.numerics.formats import Array, Single
 

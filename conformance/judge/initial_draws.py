@@ -20,7 +20,7 @@ import numpy as np
 from scipy.special import chdtr, chdtrc, ndtr, ndtri
 
 from conformance.judge.initial_distributions import Distribution, Mistakes, legal, usual_draws, usual_mistakes
-from conformance.judge.selection import Mask
+from conformance.judge.judged_elements import Mask
 from conformance.judge.thresholds import BinomialCount, sidak_share
 from conformance.model.architecture import Architecture
 from conformance.model.initialization import WORDS, constant_of

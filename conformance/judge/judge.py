@@ -18,13 +18,13 @@ from conformance.judge.depth import SCREENED, Depth
 from conformance.judge.evidence import UNJUDGED, UNKNOWN, Local, Verdict
 from conformance.judge.failing_activation import HiddenLayers, exactly
 from conformance.judge.global_error import GlobalError
+from conformance.judge.judged_elements import independent_rows, judged_elements, zeroed
 from conformance.judge.local_error import locally
 from conformance.judge.narrower_format import narrower_format
 from conformance.judge.observation import Block, Observation
-from conformance.judge.reference import accumulated_sigma
 from conformance.judge.residual_description import anatomy, sentences
+from conformance.judge.sampled_sigma import accumulated_sigma
 from conformance.judge.screen import screened_locally
-from conformance.judge.selection import independent_rows, judged_elements, zeroed
 from conformance.judge.thresholds import rms_threshold, sidak_share
 from conformance.judge.validate import accepted_array, row_of
 from conformance.model.activation import Activation
@@ -56,7 +56,7 @@ class Judge:
         stored: true activations to use for the global error instead of computing them.
         functions: accuracy of the library functions where the candidate ran; by default that of the table.
         depth: `screen` leaves out the filters, the global error and the names of faults.
-        sigma: accumulated rounding error at each activation (`reference.accumulated_sigma`); sampled by default.
+        sigma: accumulated rounding error at each activation (`sampled_sigma.accumulated_sigma`); sampled by default.
         wrong: given a false-alarm probability, returns by activation name, in words, what is wrong with an activation whatever its
             values are.
         hidden: search for mistakes in the layers that a candidate hides; without it, only the activation's own layer is searched.

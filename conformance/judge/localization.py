@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformance.judge.error_distribution import BY_HEAD
+from conformance.judge.judged_elements import Mask
 from conformance.judge.number_words import listed
 from conformance.judge.residual_models.residual_problem import ResidualProblem
-from conformance.judge.selection import Mask
 from conformance.oracle import Step
 
 FEW = 3  # up to this number, elements are counted; more are reported as a percentage

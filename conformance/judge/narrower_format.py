@@ -6,8 +6,8 @@ steps differently, so no change of the oracle's steps accounts for the residual,
 
 import numpy as np
 
+from conformance.judge.judged_elements import Mask
 from conformance.judge.segment import Segment
-from conformance.judge.selection import Mask
 from conformance.numerics.arithmetic import modular
 from conformance.numerics.formats import FORMATS, Array, Format
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from conformance.judge.judged_elements import Mask, zeroed
 from conformance.judge.segment import Segment
-from conformance.judge.selection import Mask, zeroed
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array, Format
 from conformance.numerics.memo import cached_property

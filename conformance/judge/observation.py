@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from conformance.judge.effective_samples import Hashes, repeats_of
+from conformance.judge.judged_elements import Mask, explained_elements, independent_rows, judged_elements
 from conformance.judge.noise import Noise, of_segment
 from conformance.judge.segment import Segment, between, couples_positions
-from conformance.judge.selection import Mask, explained_elements, independent_rows, judged_elements
 from conformance.model.activation import Activation
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array, Captured, Single

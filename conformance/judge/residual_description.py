@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from conformance.judge.judged_elements import Mask
 from conformance.judge.localization import Localization, extent, rendered
 from conformance.judge.residual_models import ResidualFinding, ResidualProblem, residual_findings
 from conformance.judge.residual_models.residual_problem import TINY
-from conformance.judge.selection import Mask
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from conformance.judge.judged_elements import Mask, zeroed
 from conformance.judge.noise import Noise
-from conformance.judge.selection import Mask, zeroed
 from conformance.numerics.formats import Array
 
 ROWS = 16  # The most rows that are looked at, which limits the cost: one propagation through the segment each.

@@ -13,9 +13,9 @@ import numpy as np
 from conformance.judge.by_hand import passing_by_hand
 from conformance.judge.error_distribution import ErrorDistribution
 from conformance.judge.evidence import Local
+from conformance.judge.judged_elements import zeroed
 from conformance.judge.noise import of_segment
 from conformance.judge.observation import Observation
-from conformance.judge.selection import zeroed
 from conformance.judge.sums import LocalSums
 from conformance.judge.sweep import GrossEffects, Swept, swept
 from conformance.judge.thresholds import Limits, sidak_share

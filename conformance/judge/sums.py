@@ -6,8 +6,8 @@ import numpy as np
 
 from conformance.judge.error_distribution import ZERO, Histogram, counts
 from conformance.judge.evidence import Error
+from conformance.judge.judged_elements import zeroed
 from conformance.judge.noise import Noise
-from conformance.judge.selection import zeroed
 from conformance.judge.thresholds import Limits
 from conformance.numerics.formats import Array, Captured
 from conformance.numerics.memo import cached_property

@@ -7,7 +7,7 @@ import numpy as np
 
 from conformance.candidates.arrays import described
 from conformance.errors import CandidateError, NotFiniteError
-from conformance.judge.selection import judged_elements
+from conformance.judge.judged_elements import judged_elements
 from conformance.model.activation import Activation
 from conformance.model.activations import missing_part
 from conformance.model.architecture import Architecture

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from conformance.isolation.server import started_context
+from conformance.isolation.fork_server import started_context
 
 
 def run_python(

@@ -10,8 +10,8 @@ from scipy.stats import kstest, kurtosis
 
 from conformance import check, load_golden
 from conformance.errors import DependencyMissingError
+from conformance.judge.judged_elements import judged_elements
 from conformance.judge.segment import Segment
-from conformance.judge.selection import judged_elements
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import rounded_weights
 from conformance.numerics.arithmetic import modular

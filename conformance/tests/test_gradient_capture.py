@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from conformance import Checkpoint, ModuleRunner, Tap, TorchBatch, TorchImplementation, captured_with_gradients, load_golden
 from conformance.benchmarks.gradients.measure import origins
 from conformance.errors import CandidateError
-from conformance.isolation.process import WorkerProcess
+from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.remote import RemoteCandidate
-from conformance.isolation.serve import CandidateWork
+from conformance.isolation.worker_process import WorkerProcess
 from conformance.model.activations import outputs
 from conformance.tests.judged_gradients import Changed, judged, observed
 from implementations.hugging_face import HuggingFace, hf_eager, run, run_backward

@@ -15,9 +15,9 @@ from conformance.benchmarks.training.initial import CORRECT, DENSE, WRONG
 from conformance.checks.catalogue import named
 from conformance.checks.run_check import run_check
 from conformance.errors import UnsupportedArchitectureError
-from conformance.isolation.process import WorkerProcess
+from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.remote import RemoteCandidate
-from conformance.isolation.serve import CandidateWork
+from conformance.isolation.worker_process import WorkerProcess
 from conformance.judge.initial_distributions import legal
 from conformance.judge.initial_draws import fits, wrong_initially
 from conformance.model.training import at

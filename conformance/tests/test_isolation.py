@@ -23,7 +23,8 @@ import pytest
 from conformance import check, load_golden
 from conformance.cli import main
 from conformance.errors import CandidateCrash, CandidateEnded, CandidateTimeout, ConformanceError, FixtureError
-from conformance.isolation import server
+from conformance.isolation import fork_server
+from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.messages import (
     Answer,
     Done,
@@ -37,9 +38,8 @@ from conformance.isolation.messages import (
     Reason,
     encoded,
 )
-from conformance.isolation.process import Reply, ResourceLimits, WorkerProcess
 from conformance.isolation.remote import RemoteCandidate
-from conformance.isolation.serve import CandidateWork
+from conformance.isolation.worker_process import Reply, ResourceLimits, WorkerProcess
 from conformance.model.batch import Batch
 from conformance.progress import report_progress, watched
 
@@ -156,7 +156,7 @@ def _came_of(worker: WorkerProcess, question: str) -> object:
 
 
 def _blocked(during: Callable[[], None]) -> None:
-    with server.interrupts_blocked():
+    with fork_server.interrupts_blocked():
         during()
 
 
@@ -180,7 +180,7 @@ def test_an_interrupt_while_the_server_is_started_is_delivered_afterwards() -> N
 _INTERRUPTED_START = """
 import signal
 from multiprocessing import popen_forkserver
-from conformance.isolation.process import WorkerProcess
+from conformance.isolation.worker_process import WorkerProcess
 from conformance.tests.test_isolation import Doing
 
 connected = popen_forkserver.forkserver.connect_to_new_process

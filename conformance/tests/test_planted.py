@@ -12,7 +12,7 @@ from conformance import Golden, check, golden_of, load_golden
 from conformance.benchmarks.detection.bert import Bert, Candidate, recording
 from conformance.benchmarks.detection.names import ADDED_LATER, CONSTRUCTED, LISTED
 from conformance.benchmarks.detection.planted import PLANTS, Plant
-from conformance.judge.selection import judged_elements
+from conformance.judge.judged_elements import judged_elements
 from conformance.model.activations import table
 from conformance.model.checkpoint import Checkpoint
 

@@ -15,9 +15,9 @@ from conformance import PretrainingConventions, PretrainingCorpus, PretrainingDa
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.data.corpus import indexed_corpus
 from conformance.checks.run_check import run_check
-from conformance.isolation.process import WorkerProcess
+from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.remote import RemoteCandidate
-from conformance.isolation.serve import CandidateWork
+from conformance.isolation.worker_process import WorkerProcess
 from conformance.judge.thresholds import BinomialCount
 from conformance.results.result import Result, Searched
 from conformance.tests.broken_pipelines import BROKEN

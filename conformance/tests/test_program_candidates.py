@@ -197,7 +197,7 @@ def test_files_are_deleted_when_the_worker_ends(beside_clients: Path, tmp_path: 
         made.append(scratch_folder())
         return made[-1]
 
-    monkeypatch.setattr("conformance.isolation.process.scratch_folder", watched)
+    monkeypatch.setattr("conformance.isolation.worker_process.scratch_folder", watched)
     assert run(scripted(beside_clients, "right"), tmp_path)[1] == 0
     assert made
     assert not any(folder.exists() for folder in made)

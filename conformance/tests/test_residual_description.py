@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from conformance.goldens.recipes import TINY as RECIPE
+from conformance.judge.judged_elements import independent_rows, judged_elements
 from conformance.judge.noise import of_segment
 from conformance.judge.residual_description import ResidualDescription, anatomy, sentences
 from conformance.judge.segment import Segment
-from conformance.judge.selection import independent_rows, judged_elements
 from conformance.judge.thresholds import max_threshold, rms_threshold
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import FORMATS, Array

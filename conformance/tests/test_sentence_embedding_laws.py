@@ -13,7 +13,7 @@ from conformance import Batch, check, golden_of
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.run_check import run_check
 from conformance.checks.search.plan import Plan
-from conformance.judge.selection import judged_elements
+from conformance.judge.judged_elements import judged_elements
 from conformance.model.activations import table
 from conformance.tests.dense_modules import ARCHITECTURE, network
 from conformance.tests.lawless import Around

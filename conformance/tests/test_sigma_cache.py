@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from conformance import check, golden_of, load_golden
 from conformance.cli import main
-from conformance.judge import cache, reference
+from conformance.judge import cache, sampled_sigma
 
 GOLDEN = "tiny"
 
@@ -31,7 +31,7 @@ def samplings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def counted(*arguments: object) -> Iterator[object]:
         times.append(1)
-        return reference.accumulated_sigma(*arguments)  # type: ignore[arg-type]
+        return sampled_sigma.accumulated_sigma(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(cache, "sampled_sigma", counted)
     return times
@@ -149,7 +149,7 @@ def test_the_digest_of_the_code_changes_with_each_file_that_determines_an_entry(
 
 def test_the_cached_sigma_agrees_with_the_accumulated_variances() -> None:
     """First-order propagation counts deterministic bounds as variances as well, so its sigma is larger, but not by much."""
-    from conformance.judge.accumulated import accumulated
+    from conformance.judge.propagated_sigma import accumulated
     from conformance.model.checkpoint import rounded_weights
     from conformance.numerics.arithmetic import modular
     from conformance.oracle import Network
@@ -159,7 +159,7 @@ def test_the_cached_sigma_agrees_with_the_accumulated_variances() -> None:
     network = Network(golden.checkpoint.architecture, rounded_weights(golden.checkpoint, "float32"), batch)
     arithmetic = modular("float32").arithmetic
     propagated = accumulated(network, arithmetic)
-    for name, sigma in reference.accumulated_sigma(network, arithmetic):
+    for name, sigma in sampled_sigma.accumulated_sigma(network, arithmetic):
         row = network.table[name]
         if "position" in row.axes and not row.exact and sigma.all():
             judged = batch.mask[:, :, None]

@@ -20,9 +20,9 @@ from conformance.checks.optimizer_passes import optimizer_passes, schedule_passe
 from conformance.checks.passes import Pass, Passes, with_config
 from conformance.checks.run_check import run_check
 from conformance.errors import UsageError
-from conformance.isolation.process import WorkerProcess
+from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.remote import RemoteCandidate
-from conformance.isolation.serve import CandidateWork
+from conformance.isolation.worker_process import WorkerProcess
 from conformance.model.training import SCHEDULED, STEPPED, WHOLE, at, decays, step_of
 from conformance.oracle.training_run import TrainingRun
 from conformance.results.case import Case

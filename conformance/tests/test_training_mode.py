@@ -19,11 +19,11 @@ from conformance.checks.catalogue import named
 from conformance.checks.run_check import run_check
 from conformance.checks.training_passes import in_training
 from conformance.errors import UnsupportedArchitectureError
-from conformance.isolation.process import WorkerProcess
+from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.remote import RemoteCandidate
-from conformance.isolation.serve import CandidateWork
+from conformance.isolation.worker_process import WorkerProcess
 from conformance.judge.dropout_masks import Draw, wrong_draws
-from conformance.judge.selection import Mask
+from conformance.judge.judged_elements import Mask
 from conformance.model.activation import Activation
 from conformance.model.dropout import dropouts
 from conformance.oracle import Network

@@ -17,9 +17,9 @@ from conformance.checks.catalogue import CHECKS
 from conformance.checks.run_check import run_check
 from conformance.cli import main
 from conformance.goldens.custom_golden import golden_of
-from conformance.isolation.process import WorkerProcess
+from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.remote import RemoteCandidate
-from conformance.isolation.serve import CandidateWork
+from conformance.isolation.worker_process import WorkerProcess
 from conformance.model.checkpoint import read_only
 from conformance.results.file import read_results
 from conformance.results.records import Results

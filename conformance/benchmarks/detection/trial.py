@@ -10,9 +10,9 @@ from conformance.benchmarks.detection.networks import network
 from conformance.benchmarks.detection.planted import PLANTS
 from conformance.checks.check_values import check_values
 from conformance.judge.filters import project
+from conformance.judge.judged_elements import explained_elements
 from conformance.judge.noise import of_segment
 from conformance.judge.segment import Segment
-from conformance.judge.selection import explained_elements
 from conformance.judge.thresholds import FALSE_ALARM, SEPARABLE_Z, projection_threshold
 from conformance.model.checkpoint import Checkpoint, rounded_weights
 from conformance.numerics.arithmetic import hypotheses, modular

@@ -20,8 +20,8 @@ import numpy.typing as npt
 
 from conformance.checks.search.identity_key import IdentityKey
 from conformance.checks.search.subject import Subject
-from conformance.judge.accumulated import Accumulated, accumulated
-from conformance.judge.selection import Mask, judged_elements
+from conformance.judge.judged_elements import Mask, judged_elements
+from conformance.judge.propagated_sigma import Accumulated, accumulated
 from conformance.judge.thresholds import max_threshold, rms_threshold, sidak_share
 from conformance.model.activation import SCALAR, Activation
 from conformance.model.batch import Batch

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from conformance.judge.judged_elements import Mask
 from conformance.judge.number_words import plural
 from conformance.judge.residual_models.order import is_order, rendered, rules
 from conformance.judge.residual_models.residual_problem import ElementNoise, Places, ResidualFinding, ResidualProblem
-from conformance.judge.selection import Mask
 from conformance.numerics.formats import Array
 
 LONGEST = 4096  # longest axis of which all pairs of slices are compared: n² float64 distances take 128 MB

@@ -8,9 +8,9 @@ import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.special import chdtr
 
+from conformance.judge.judged_elements import Mask
 from conformance.judge.residual_models.order import is_order, rendered, rules
 from conformance.judge.residual_models.residual_problem import ElementNoise, Places, ResidualFinding, ResidualProblem
-from conformance.judge.selection import Mask
 from conformance.judge.thresholds import FALSE_ALARM, projection_threshold
 from conformance.numerics.formats import Array
 from conformance.oracle.linear import Linear

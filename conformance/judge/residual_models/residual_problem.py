@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betaincinv, chdtr
 
+from conformance.judge.judged_elements import Mask
 from conformance.judge.residual_models.ingredients import Ingredient, ingredients
-from conformance.judge.selection import Mask
 from conformance.judge.thresholds import FALSE_ALARM
 from conformance.numerics.formats import Array
 from conformance.oracle import Step

@@ -21,7 +21,7 @@ from conformance.judge.search.budget import FAULTS, SearchBudget
 from conformance.judge.search.parameters import GAIN, fitted, started
 from conformance.judge.search.placements import EVERYWHERE, KIND, FaultPlacement
 from conformance.judge.search.problem import Fit, Judged, Problem
-from conformance.judge.search.screening import ranked
+from conformance.judge.search.ranking import ranked
 from conformance.numerics.memo import cached_property
 
 AT_ONCE = 3  # largest number of faults in a set; each further one costs another step of the beam search

@@ -8,7 +8,7 @@ import numpy as np
 
 from conformance.checks.trace import Trace, require_same_inputs
 from conformance.goldens.custom_golden import PREFIX
-from conformance.judge.selection import judged_elements
+from conformance.judge.judged_elements import judged_elements
 from conformance.model.activation import Activation
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch

@@ -22,10 +22,10 @@ import msgspec
 
 from conformance.errors import CandidateEnded, CandidateFailure, CandidateTimeout, FixtureError
 from conformance.isolation.confinement import bind_to_parent, kill_orphans, leave_helpers, leave_network, limit_memory
+from conformance.isolation.fork_server import interrupts_blocked, started_context
 from conformance.isolation.forwarded_output import Output, to_standard_error
 from conformance.isolation.link import Link, NoMessageError
 from conformance.isolation.messages import Answer, Answered, Done, Parameter, Progress, decoded, encoded
-from conformance.isolation.server import interrupts_blocked, started_context
 from conformance.model.files import QUOTED_CHARACTERS, SCRATCH, scratch_folder
 from conformance.names import printable
 from conformance.numerics.formats import Array

@@ -39,7 +39,7 @@ from conformance.isolation.messages import (
     Reason,
     Traits,
 )
-from conformance.isolation.process import Reply
+from conformance.isolation.worker_process import Reply
 from conformance.model.activations import table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch, TorchBatch
