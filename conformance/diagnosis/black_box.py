@@ -46,13 +46,13 @@ class Part:
     Attributes:
         parent: name of the parent.
         flat: flat indices of the elements in the parent.
-        lanes: the poolings (rows of the last step's value) that contain them.
+        pooling_slice: the poolings (rows of the last step's value) that contain them.
         columns: the columns of the last step's value that contain them.
     """
 
     parent: str
     flat: Ids
-    lanes: slice
+    pooling_slice: slice
     columns: slice
 
 
@@ -64,7 +64,7 @@ class Reading:
         parts: the parents' elements that are gathered.
         actual, units: (N,) the printed numbers, and the units of their last digits.
         rows: (N,) the batch row of each number, −1 if it belongs to none.
-        lanes: P, the number of poolings; 1 if no output is pooled.
+        pooling_count: P, the number of poolings; 1 if no output is pooled.
         names: the outputs, each with its number of elements.
     """
 
@@ -72,7 +72,7 @@ class Reading:
     actual: Array
     units: Array
     rows: Ids
-    lanes: int
+    pooling_count: int
     names: tuple[tuple[str, int], ...]
 
 
@@ -91,9 +91,9 @@ class Printed(Step):
     @cached_property
     def value(self) -> Array:
         """All known numbers, (P, N)."""
-        out = np.empty((self.reading.lanes, len(self.reading.actual)))
+        out = np.empty((self.reading.pooling_count, len(self.reading.actual)))
         for part, parent in zip(self.reading.parts, self.parents, strict=True):
-            out[part.lanes, part.columns] = parent.reshape(-1)[part.flat]
+            out[part.pooling_slice, part.columns] = parent.reshape(-1)[part.flat]
         return out
 
     def jacobians(self) -> tuple[LinearMap, ...]:
@@ -101,16 +101,16 @@ class Printed(Step):
         return tuple(self._map(part, parent.shape) for part, parent in zip(self.reading.parts, self.parents, strict=True))
 
     def _map(self, part: Part, shape: tuple[int, ...]) -> LinearMap:
-        lanes, columns = self.reading.lanes, len(self.reading.actual)
+        pooling_count, columns = self.reading.pooling_count, len(self.reading.actual)
 
         def variance(v: Array) -> Array:
-            out = np.zeros((lanes, columns))
-            out[part.lanes, part.columns] = np.broadcast_to(v, shape).reshape(-1)[part.flat]
+            out = np.zeros((pooling_count, columns))
+            out[part.pooling_slice, part.columns] = np.broadcast_to(v, shape).reshape(-1)[part.flat]
             return out
 
         def adjoint(w: Array) -> Array:
             out = np.zeros(int(np.prod(shape, dtype=int)))
-            out[part.flat] = w[part.lanes, part.columns].sum(0)
+            out[part.flat] = w[part.pooling_slice, part.columns].sum(0)
             return out.reshape(shape)
 
         return LinearMap(variance, adjoint)
@@ -174,7 +174,7 @@ class BlackBox(Network):
     @cached_property
     def reading(self) -> Reading:
         """The sources of the elements that are known and judged."""
-        lanes = max(len(self.poolings), 1)
+        pooling_count = max(len(self.poolings), 1)
         parts, actual, units, rows, names = [], [], [], [], []
         start = 0
         for output in sorted(self.outputs, key=lambda o: o.name == EMBEDDING):
@@ -186,14 +186,16 @@ class BlackBox(Network):
                 for pooling_index, pooling in enumerate(self.poolings):
                     parts.append(Part(f"{EMBEDDING}.{pooling.name}", flat, slice(pooling_index, pooling_index + 1), columns))
             else:
-                parts.append(Part(output.name, flat, slice(0, lanes), columns))
+                parts.append(Part(output.name, flat, slice(0, pooling_count), columns))
             start += len(flat)
             actual.append(output.known.values[judged])
             units.append(output.known.units[judged])
             by_row = shape and shape[0] == self.batch.size
             rows.append(np.argwhere(judged)[:, 0] if by_row else np.full(len(flat), -1))
             names.append((output.name, len(flat)))
-        return Reading(tuple(parts), np.concatenate(actual), np.concatenate(units), np.concatenate(rows), lanes, tuple(names))
+        return Reading(
+            tuple(parts), np.concatenate(actual), np.concatenate(units), np.concatenate(rows), pooling_count, tuple(names)
+        )
 
     def _judged(self, name: str, shape: tuple[int, ...]) -> Mask:
         if name == EMBEDDING:

@@ -37,7 +37,7 @@ class BlackBoxCase:
         right: the correct network.
         placements: all placements of faults.
         filters: the placements for which filters are evaluated.
-        lanes: indices of the poolings that are asked for.
+        pooling_indices: indices of the poolings that are asked for.
         arithmetics: the correct network under each arithmetic, the likeliest first.
         base: the network under the arithmetic that is taken for the system's.
         problem: the printed numbers with the sigma of `base`.
@@ -70,7 +70,7 @@ class BlackBoxCase:
         self.right = Forward(network, self.storage)
         self.placements = placements(self.right)
         self.filters = filters(self.placements)
-        self.lanes = range(network.reading.lanes) if asked is None else range(1)
+        self.pooling_indices = range(network.reading.pooling_count) if asked is None else range(1)
         self.arithmetics = sorted((self._widened(JudgedForward(self.right, h)) for h in self._end_to_end(dtype)), key=self.nll)
         self.use(self.arithmetics[0])
 
@@ -83,13 +83,15 @@ class BlackBoxCase:
 
     def _widened(self, judged: JudgedForward) -> JudgedForward:
         """Return a copy with the correlation of errors of different tokens, under each pooling that could be the correct one."""
-        agreements = [judged.agreement(pooling_index, judged.independent) for pooling_index in range(self.network.reading.lanes)]
+        agreements = [
+            judged.agreement(pooling_index, judged.independent) for pooling_index in range(self.network.reading.pooling_count)
+        ]
         best = min(a.rms for a in agreements)
         return judged.correlated(a.pooling_index for a in agreements if a.rms <= PROMISING * best)
 
     def nll(self, judged: JudgedForward) -> float:
         """Return the negative log-likelihood under the likeliest of the poolings that are asked for, in nats."""
-        return min(judged.agreement(pooling_index, judged.independent).nll for pooling_index in self.lanes)
+        return min(judged.agreement(pooling_index, judged.independent).nll for pooling_index in self.pooling_indices)
 
     def use(self, base: JudgedForward) -> None:
         """Take an arithmetic for the system's."""
@@ -145,14 +147,14 @@ class BlackBoxCase:
 
     def _others(self, part: PrintedProblem) -> Iterator[PrintedTrial]:
         """Yield the trials without a fault of the network: another pooling, a narrower format, or other inputs."""
-        lanes = set(range(self.network.reading.lanes)) - set(self.lanes)
+        other_indices = set(range(self.network.reading.pooling_count)) - set(self.pooling_indices)
         narrower = [f for f in FORMATS.values() if f.unit_roundoff > self.storage.unit_roundoff and self._could_be(f, BALLPARK)]
-        self.budget.begin(ELSE, len(lanes) + len(narrower) + len(self.inputs))
-        for pooling_index in lanes:
+        self.budget.begin(ELSE, len(other_indices) + len(narrower) + len(self.inputs))
+        for pooling_index in other_indices:
             if not self.budget.take_one():
                 return
             agreement = self.base.agreement(pooling_index, self.base.independent)
-            only = np.full(self.network.reading.lanes, np.inf)
+            only = np.full(self.network.reading.pooling_count, np.inf)
             only[pooling_index] = self.problem.none.squares[pooling_index]
             explains = allowed(agreement, self.limits(pooling_index))
             yield PrintedTrial(Fit((), only), explains, agreement=agreement, dtype=self.dtype)
@@ -162,11 +164,11 @@ class BlackBoxCase:
             weights = LazyWeights(self.checkpoint.weights, _rounded(self.checkpoint, other))
             hypothesis = self._end_to_end(other.name)[0]
             some = self._widened(JudgedForward(Forward(replace(part.right.network, weights=weights), other), hypothesis))
-            if all(some.largest[pooling_index] > GROSS * self.limits(pooling_index).max for pooling_index in self.lanes):
+            if all(some.largest[pooling_index] > GROSS * self.limits(pooling_index).max for pooling_index in self.pooling_indices):
                 continue
             forward = Forward(replace(self.network, weights=weights), other)
             judged = self._widened(JudgedForward(forward, hypothesis))
-            for pooling_index in self.lanes:
+            for pooling_index in self.pooling_indices:
                 agreement = judged.agreement(pooling_index, self.base.independent)
                 explains = allowed(agreement, self.limits(pooling_index)) and agreement.rms >= LEAST_RMS
                 fit = Fit((), self._squares(forward))
@@ -180,16 +182,16 @@ class BlackBoxCase:
     def _of_inputs(self, inputs: OtherInputs) -> Iterator[PrintedTrial]:
         """Yield the trials of the correct network on other inputs; none if the longest row that was printed refutes them."""
         network = replace(self.network, batch=inputs.batch)
-        limits = [self.limits(pooling_index) for pooling_index in self.lanes]
+        limits = [self.limits(pooling_index) for pooling_index in self.pooling_indices]
         printed = np.unique(self.network.reading.rows)
         if printed[0] >= 0:  # every number belongs to a row
             longest = printed[self.network.batch.mask[printed].sum(1).argmax()]
             alone = JudgedForward(Forward(network.of_rows([int(longest)]), self.storage), self.base.hypothesis)
-            if all(alone.largest[i] > GROSS * limit.max for i, limit in zip(self.lanes, limits, strict=True)):
+            if all(alone.largest[i] > GROSS * limit.max for i, limit in zip(self.pooling_indices, limits, strict=True)):
                 return
         forward = Forward(network, self.storage)
         judged = self._widened(JudgedForward(forward, self.base.hypothesis))
-        for pooling_index, limit in zip(self.lanes, limits, strict=True):
+        for pooling_index, limit in zip(self.pooling_indices, limits, strict=True):
             agreement = judged.agreement(pooling_index, self.base.independent)
             fit, explains = Fit((), self._squares(forward)), allowed(agreement, limit)
             yield PrintedTrial(fit, explains, agreement=agreement, dtype=self.dtype, inputs=inputs)
@@ -207,7 +209,7 @@ class BlackBoxCase:
         """
         printing = np.minimum(self.network.reading.units**2 / 12.0, self.base.sigma**2)
         wider = np.sqrt(printing + (self.base.sigma**2 - printing) * (other.unit_roundoff / self.storage.unit_roundoff) ** 2)
-        rms = np.sqrt(((self.base.residual / wider) ** 2).mean(1))[list(self.lanes)]
+        rms = np.sqrt(((self.base.residual / wider) ** 2).mean(1))[list(self.pooling_indices)]
         return bool(((rms >= LEAST_RMS / times) & (rms <= BALLPARK * self.limits(0).rms)).any())
 
 

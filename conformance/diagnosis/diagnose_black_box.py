@@ -95,7 +95,7 @@ def _plain(part: Any) -> Any:
 def likeliest_arithmetic(case: BlackBoxCase) -> Agreement:
     """Select the likeliest arithmetic, and return the numbers' agreement with the correct network under it."""
     case.use(case.arithmetics[0])
-    agreements = (case.base.agreement(pooling_index, case.base.independent) for pooling_index in case.lanes)
+    agreements = (case.base.agreement(pooling_index, case.base.independent) for pooling_index in case.pooling_indices)
     return min(agreements, key=lambda a: a.nll)
 
 
@@ -103,7 +103,7 @@ def _diagnosis(case: BlackBoxCase) -> Diagnosis:
     """Return the diagnosis: the judgement of the correct network and, if it fails, the explanations."""
     for base in [*case.arithmetics, case.arithmetics[0]]:  # it must fit one; if it fits none, the likeliest is reported
         case.use(base)
-        agreements = [base.agreement(pooling_index, base.independent) for pooling_index in case.lanes]
+        agreements = [base.agreement(pooling_index, base.independent) for pooling_index in case.pooling_indices]
         best = min(agreements, key=lambda a: a.nll)
         passing = [a.pooling_index for a in agreements if allowed(a, case.limits(a.pooling_index))]
         part = case.part()
@@ -163,7 +163,7 @@ def ranked_trials(case: BlackBoxCase, trials: Sequence[PrintedTrial], best: Agre
 
     def cost(t: PrintedTrial) -> float:
         """Return the nll plus the evidence threshold for each fault and each fitted number."""
-        return t.agreement.nll + evidence_threshold * (t.complexity + (t.agreement.pooling_index not in case.lanes))
+        return t.agreement.nll + evidence_threshold * (t.complexity + (t.agreement.pooling_index not in case.pooling_indices))
 
     ordered = sorted(trials, key=lambda t: (not t.explains, t.loose, cost(t)))
     first = ordered[0]
@@ -192,7 +192,7 @@ def _explanation(case: BlackBoxCase, trial: PrintedTrial, best: Agreement, tied:
     return RankedExplanation(
         (*faults_of_inputs(trial.inputs), *(blamed(s, e, case.network) for s, e in zip(fit.placements, values, strict=True))),
         case.pooling(pooling_index),
-        pooling_index not in case.lanes,
+        pooling_index not in case.pooling_indices,
         trial.dtype,
         trial.explains,
         trial.agreement.rms,

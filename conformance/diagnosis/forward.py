@@ -28,7 +28,11 @@ class Forward(Segment):
 
     def ancestors(self, pooling_index: int) -> frozenset[str]:
         """Return the names of the activations from which the printed numbers are computed under one pooling."""
-        todo = [part.parent for part in self.network.reading.parts if part.lanes.start <= pooling_index < part.lanes.stop]
+        todo = [
+            part.parent
+            for part in self.network.reading.parts
+            if part.pooling_slice.start <= pooling_index < part.pooling_slice.stop
+        ]
         found = set(todo)
         while todo:
             parents = set(self.network.table[todo.pop()].parents) - found

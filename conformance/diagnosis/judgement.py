@@ -84,7 +84,7 @@ class JudgedForward:
         printed = number.reshape(-1)[reading.rows]
         return np.where(reading.rows < 0, 1, count[printed]), len(np.unique(printed))
 
-    def correlated(self, lanes: Iterable[int]) -> "JudgedForward":
+    def correlated(self, pooling_indices: Iterable[int]) -> "JudgedForward":
         """Return a copy in which the network's part of sigma is widened for the correlation of errors of different tokens.
 
         Elementwise propagation treats the errors that a step sums as independent, but pooling sums errors of tokens that were
@@ -95,12 +95,12 @@ class JudgedForward:
         one.
 
         Args:
-            lanes: indices of the poolings for which sigma is widened.
+            pooling_indices: indices of the poolings for which sigma is widened.
         """
         sigma = np.array(self.sigma)
         length, count = self.forward.network.batch.length, sigma.shape[1]
         rng = np.random.default_rng(0)
-        shares = {pooling_index: 1.0 - self._printing_share[pooling_index] for pooling_index in lanes}
+        shares = {pooling_index: 1.0 - self._printing_share[pooling_index] for pooling_index in pooling_indices}
         wide = [pooling_index for pooling_index, network in shares.items() if network.mean() * length > VISIBLE]
         signs = {pooling_index: rng.choice((-1.0, 1.0), (math.ceil(PROBES / self._sequences[1]), count)) for pooling_index in wide}
         sweeps = [(pooling_index, row / self.sigma[pooling_index]) for pooling_index in wide for row in signs[pooling_index]]
