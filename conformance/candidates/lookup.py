@@ -1,10 +1,6 @@
 """What the name of a candidate stands for: an object of a module or file, an exported program, a recorded trace, a command.
 
 A process that runs no candidate calls `require_known`, which imports nothing; `resolved` imports the module.
-
-To read another format of exported programs, write a module in `candidates.archives` with a function `opened(path, device, inputs)`
-that returns a `Program` or the reason why there is none, and add the suffix and the module to `READERS`. Another kind of file is
-also handled in `described_by`, `_require_readable` and `KINDS`.
 """
 
 import ast
@@ -22,7 +18,7 @@ from conformance.errors import CandidateNameError
 from conformance.goldens.manifest import manifest
 from conformance.names import nearest
 
-# Suffixes of exported programs, each with the module of `candidates.archives` that reads it.
+# Suffixes of exported programs, each with the module of `candidates.archives` (which says how to add one) that reads it.
 READERS: Mapping[str, str] = {
     ".pt": "torchscript",
     ".pth": "torchscript",
