@@ -28,7 +28,7 @@ from conformance.report.terminal import plain
 from conformance.report.views import TEXTS, case_text
 from conformance.results.case import Case
 from conformance.results.merge import merged
-from conformance.results.records import ActivationRecord, FunctionRecord, MachineRecord, Results
+from conformance.results.records import ActivationRecord, FunctionRecord, ImplementationRecord, MachineRecord, Results
 from conformance.results.to_records import activation_records
 from conformance.tests.planted_mistakes import MadeOf, Planted, epsilon, tanh_gelu, unscaled
 from conformance.tests.sample_records import activation, checked, everything, header, run
@@ -259,6 +259,16 @@ def test_a_function_without_a_bounded_scale_has_its_error_in_ulp() -> None:
     rendered = str(list(environment(merged([run(checked(CASE), machine=machine)]))))
     assert "exp 0.55 ULP, erf 3e-08" in rendered
     assert header(machine=machine).machine == machine
+
+
+def test_the_environment_names_products_and_the_candidates_that_are_not_registered() -> None:
+    machine = MachineRecord("AVX2", {}, {"long": 21.5, "short": None}, {})
+    known = {"b": ImplementationRecord("package", "1.2", "package:b")}
+    cases = [checked(Case(name, "tiny")) for name in ("./mine.py:a", "b")]
+    rendered = str(list(environment(merged([run(*cases, machine=machine, implementations=known)]))))
+    assert "effective bits of products: long 21.5, short unknown" in rendered
+    assert "'./mine.py:a', 'unknown, as of any that is not registered'" in rendered
+    assert "'b', 'package', '1.2'" in rendered
 
 
 def test_the_examples_of_the_readme_have_the_present_form() -> None:

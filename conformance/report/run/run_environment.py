@@ -48,6 +48,8 @@ def environment(results: Results) -> Iterator[Block]:
     candidates = {
         (name, i.distribution, i.version, i.origin) for h in headers for name, i in h.implementations.items() if name in judged
     }
+    named = {name for name, *_ in candidates}
+    candidates |= {(name, "unknown, as of any that is not registered", "", "") for name in judged - named}
     columns = (Column("candidate"), *(Column(head, is_text=True) for head in ("distribution", "version", "object")))
     yield from tabled(columns, [("", sorted(candidates))])
     columns = (
