@@ -83,15 +83,19 @@ def exclusion_lists(rendered: Sequence[Sensitivity], *, whole: bool) -> list[tup
         for s in rendered
         if s.smallest is not None and s.right is not None and s.separable and (quantity := _quantity(s.fault))
     ]
-    first = f"would have detected {_of(everywhere, len(rendered))} that change anything here, at every step that they change"
+    first = (
+        f"would have detected {_of(everywhere, len(rendered))} that change a judged activation here, at every step that they change"
+    )
     found: list[tuple[str, tuple[str, ...]]] = [(first, ())] if rendered else []
     if some:
         hidden = f"could have missed at some steps, where rounding could hide them (expected z below {SEPARABLE_Z:.0f})"
         found.append((hidden, tuple(some)))
     if unseen and whole:
-        found.append(("would not have detected, since they have no effect in this network or on these inputs", tuple(unseen)))
+        found.append(
+            ("would not have detected, since they change no judged activation of this network on these inputs", tuple(unseen))
+        )
     elif unseen:
-        said = f"would not have detected {len(unseen)} mistakes without effect in this network or on these inputs"
+        said = f"would not have detected {len(unseen)} mistakes that change no judged activation of this network on these inputs"
         found.append((f"{said}; the HTML report lists them", ()))
     if numbers:
         found.append(("numbers checked, each with the smallest deviation that would have been detected", tuple(numbers)))

@@ -152,10 +152,10 @@ def power(cases: Sequence[CaseRecords]) -> Iterator[Block]:
     )
     yield Heading("What would have been detected", level=2)
     yield Paragraph(
-        f"For each of the {len(names)} mistakes of the catalogue that would change a result here: at how many of the places where "
-        "it can act its effect is large enough to be distinguished from rounding, by the passing candidate that exposes most "
-        f"activations. {found}. {_without_effect(by_fault)}Mistakes whose parameters are fitted, such as parameters-other, are not "
-        "listed."
+        f"For each of the {len(names)} mistakes of the catalogue that would change a judged activation here: at how many of the "
+        "places where it can act its effect is large enough to be distinguished from rounding, by the passing candidate that "
+        f"exposes most activations. {found}. {_without_effect(by_fault)}Mistakes whose parameters are fitted, such as "
+        "parameters-other, are not listed."
     )
     columns = (Column("mistake"), *(Column(", ".join(s), is_text=True) for s in best))
     rows = [Row((fault, *(_seen(by_fault[fault].get(s)) for s in best))) for fault in names]
@@ -164,7 +164,7 @@ def power(cases: Sequence[CaseRecords]) -> Iterator[Block]:
 
 def _without_effect(seen: Collection[str]) -> str:
     number = len(without_effect(seen))
-    return f"{number} more have no effect in these networks or on these inputs. " if number else ""
+    return f"{number} more change none, in these networks and on these inputs. " if number else ""
 
 
 def _seen(s: Sensitivity | None) -> TextSpan:
