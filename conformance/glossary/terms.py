@@ -217,7 +217,7 @@ TERMS: Mapping[str, Term] = {
         "a wrong number, such as an epsilon, computed from the residual, with its standard deviation",
         (
             "Weighted least squares: the v that minimises Σ (a - f(x; v))² / σ².",
-            "± is one standard deviation. The smaller it is, the nearer to the printed number is the one that the candidate uses.",
+            "± is one standard deviation. The z beside it is that of the matched filter, not a distance in deviations.",
         ),
     ),
     "confirmed": Term(
