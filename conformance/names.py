@@ -5,7 +5,7 @@ No control character of such a text reaches a terminal, a page or a file.
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TypeVar
 
@@ -36,10 +36,19 @@ def nearest(name: str, existing: Iterable[str], others: str = "") -> str:
     Near are names that contain every word of `name`, then names that are spelled alike.
     """
     existing = list(existing)
-    words = _words(name)
+    return suggestion(nearest_names(name, existing)) or others or f"there are {', '.join(existing) or 'none'}"
+
+
+def nearest_names(name: str, existing: Iterable[str]) -> list[str]:
+    """Return at most three existing names that contain every word of `name` or are spelled alike."""
+    existing, words = list(existing), _words(name)
     longer = [other for other in existing if words and words <= _words(other)]
-    near = list(dict.fromkeys((*longer, *get_close_matches(name, existing, 3, _ALIKE))))[:3]
-    return f"did you mean {' or '.join(near)}?" if near else others or f"there are {', '.join(existing) or 'none'}"
+    return list(dict.fromkeys((*longer, *get_close_matches(name, existing, 3, _ALIKE))))[:3]
+
+
+def suggestion(near: Sequence[str]) -> str:
+    """Return a question about the names that may be meant; empty if there are none."""
+    return f"did you mean {' or '.join(near)}?" if near else ""
 
 
 def _words(name: str) -> set[str]:

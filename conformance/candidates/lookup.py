@@ -16,7 +16,7 @@ from typing import Any
 from conformance.candidates.entry_points import SWITCH, entry_points
 from conformance.errors import CandidateNameError
 from conformance.goldens.manifest import manifest
-from conformance.names import nearest
+from conformance.names import nearest, nearest_names, suggestion
 
 # Suffixes of exported programs, each with the module of `candidates.archives` (which says how to add one) that reads it.
 READERS: Mapping[str, str] = {
@@ -137,7 +137,7 @@ def _require_module(name: str) -> None:
     if not (is_file or all(module.split("."))) or not all(part.isidentifier() for part in path.split(".")):
         raise CandidateNameError(f"{name!r} is not of the form package.module:object or FILE.py:object; {KINDS}")
     if is_file:
-        _require_file(Path(module))
+        _require_file(Path(module), path)
     elif not _exists(top := module.partition(".")[0]):
         raise CandidateNameError(_no_module(top, name))
 
@@ -152,17 +152,23 @@ def _exists(top: str) -> bool:
         return top in sys.modules
 
 
-def _require_file(file: Path) -> None:
+def _require_file(file: Path, path: str = "") -> None:
     if not file.is_file():
-        raise CandidateNameError(_no_file(file))
+        raise CandidateNameError(_no_file(file, path))
 
 
-def _no_file(file: Path) -> str:
-    """Return the message for a file that does not exist, with the nearest of the files of its kind in its folder."""
+def _no_file(file: Path, path: str = "") -> str:
+    """Return the message for a file that does not exist, with the files of its kind in its folder whose names are nearest.
+
+    Args:
+        file: the file.
+        path: the object in it, which the suggestions repeat; may be empty.
+    """
     if not file.parent.is_dir():
         return f"there is no file {str(file)!r}: the folder {str(file.parent)!r} does not exist"
-    there = sorted(str(other) for other in file.parent.iterdir() if other.suffix == file.suffix and other.is_file())
-    return f"there is no file {str(file)!r}; {nearest(str(file), there, 'give its path from the current folder')}"
+    there = sorted(other.stem for other in file.parent.iterdir() if other.suffix == file.suffix and other.is_file())
+    near = [f"{file.with_name(other + file.suffix)}{path and f':{path}'}" for other in nearest_names(file.stem, there)]
+    return f"there is no file {str(file)!r}; {suggestion(near) or 'give its path from the current folder'}"
 
 
 def _no_module(missing: str, name: str) -> str:

@@ -63,12 +63,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ConformanceError.exit_code
 
 
+_REQUIRED = "the following arguments are required"  # with which argparse's message begins
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser whose errors name the command that explains its arguments."""
 
     def error(self, message: str) -> NoReturn:
-        """Print the usage and the error, and exit with the code of usage errors."""
+        """Print the usage, the error with what each missing option is, and exit with the code of usage errors."""
         self.print_usage(sys.stderr)
+        missing = [a for a in self._actions if a.required and a.option_strings and message.startswith(_REQUIRED)]
+        message += "".join(f"\n  {a.option_strings[0]} {a.metavar}: {a.help}" for a in missing if a.option_strings[0] in message)
         self.exit(UsageError.exit_code, f"{self.prog}: error: {message}\nfor explanations and examples: {self.prog} --help\n")
 
 
@@ -224,13 +229,14 @@ def _add_checkpoint(parser: argparse.ArgumentParser, says: str, *, required: boo
 
 
 def _add_diagnose(parser: argparse.ArgumentParser) -> None:
-    _add_checkpoint(parser, "the local Hugging Face BERT that the system should run", required=True)
+    _add_checkpoint(parser, "the folder of the Hugging Face BERT that the system should run", required=True)
     parser.add_argument(
         "--outputs",
         type=Path,
         metavar="FILE",
         required=True,
-        help="the outputs: text printed by a library, a server's JSON, npy, npz, safetensors or Parquet; see the formats below",
+        help="a file with the system's outputs: text printed by a library, a server's JSON, npy, npz, safetensors or Parquet; see "
+        "the formats below",
     )
     parser.add_argument(
         "--text",

@@ -23,6 +23,7 @@ from conformance.numerics.machine import measure_early
 from conformance.report.views import TEXTS
 from conformance.results.case import Case
 from conformance.results.file import ResultsFileError
+from conformance.results.records import Results
 from conformance.results.result import Result
 
 KEPT = 4  # Number of workers that are kept until their cases run; each holds what its candidate has imported.
@@ -83,9 +84,17 @@ def _run(options: RunOptions, workers: "_Workers", out: Path, how: str, *, resum
     show_results(results, how)
     page.write_text(TEXTS["html"](results), "utf-8")
     if how == "pretty":
-        print(f"\nresults: {out / path.name}\nreport: {out / page.name}")
+        print(f"\nresults: {out / path.name}\nreport: {out / page.name}{_saved(recording.results, out)}")
     assert results.footer
     return results.footer.exit_code
+
+
+def _saved(results: Results, out: Path) -> str:
+    """Return a line on the folder with the failures of this run; empty if none was saved."""
+    folder = out / "failures"
+    if not folder.is_dir() or not any(check.outcome in ("fail", "crash") for check in results.checks):
+        return ""
+    return f"\nfailures: {folder}: of each, a batch for `bert-conformance replay`, a script and a patch for a test"
 
 
 def _how_to_go_on(recording: Recording, path: Path) -> str:

@@ -26,7 +26,8 @@ TERMS: Mapping[str, Term] = {
         "the unit of errors, σ: the standard deviation of a correct implementation's rounding error, element by element",
         (
             "It is derived from the floating-point format and the accuracy of library functions; no tolerance is set by hand.",
-            "A correct candidate has an RMS of about 0.3 to 2 σ.",
+            "The most that library functions such as exp and erf can add is subtracted from an error before it is expressed in σ.",
+            "A correct candidate has an RMS of at most about 2 σ, usually far less; where such functions dominate, about 0 σ.",
         ),
     ),
     "origin": Term(
@@ -39,26 +40,42 @@ TERMS: Mapping[str, Term] = {
     "local rms": Term(
         "the error of one step, or of a segment of hidden steps, given the candidate's own inputs to it",
         (
-            "RMS over all judged elements, each in units of its σ.",
+            "RMS over all judged elements, each in units of its σ, less the most that errors of library functions can contribute.",
+            "Its σ is the rounding of this step alone, that of global rms all rounding since the token ids: the two columns cannot "
+            "be compared with each other.",
             "Positions that the attention mask excludes (padding) are not judged: a correct candidate may compute anything there.",
+            "`median local error` is the median over all judged activations of all batches.",
         ),
     ),
     "max": Term(
         "the largest error of a single element of the step, in units of its σ",
-        ("It finds errors in few elements, which an RMS over all elements does not show.",),
+        (
+            "It finds errors in few elements, which an RMS over all elements does not show.",
+            "As for local rms, the most that errors of library functions can contribute is subtracted first.",
+        ),
     ),
     "limit": Term(
         "the largest value that passes, of the local rms or the max in the column before it",
-        ("It is derived from a false-alarm probability of 1e-6 for the whole run and from the number of independent rows.",),
+        (
+            "It is derived from a false-alarm probability of 1e-6 for the whole run and from the number of independent rows.",
+            "Fewer independent rows raise it, since the RMS of few varies more: about 1.6 σ for 80 rows, 3.5 σ for 6.",
+        ),
+    ),
+    "allowed": Term(
+        "of one element: the largest difference from the expected value that passes, in the unit of the tensor",
+        (
+            "It is printed beside the found and the expected value of one of the wrong elements.",
+            "For the check `values`: the difference, divided by how many times the error of its activation exceeds the limit.",
+        ),
     ),
     "global rms": Term(
-        "the error that has accumulated since the token ids, in units of accumulated rounding",
+        "the error that has accumulated since the token ids, in units of accumulated rounding, not in those of the local rms",
         ("It is not judged. If it is large and the local error is small, the mistake is at an earlier step.",),
     ),
     "amplitude": Term(
         "the share of the mistake's effect that the error contains: 1 if it is present, 0 if it is absent",
         (
-            "It is not given for a mistake with an estimated number: the estimate is chosen so that it is 1.",
+            "It is not given for a mistake with an estimated number or with fitted parameters: they are chosen so that it is 1.",
             "a = <r,d>/<d,d> with the residual r, the effect d of the mistake, and <x,y> = Σ x y / σ².",
         ),
     ),
@@ -67,11 +84,11 @@ TERMS: Mapping[str, Term] = {
         ("A mistake is reported only if z exceeds the threshold that follows from the run's false-alarm probability.",),
     ),
     "amplifier": Term(
-        "a correct step behind an origin whose arriving error grows more than an error with random signs would",
+        "a correct step after an origin, which enlarges the error of earlier steps more than it would random errors",
         ("It is reported as a role of activations that pass; nothing has to be repaired there.",),
     ),
     "attenuator": Term(
-        "a correct step behind an origin whose arriving error shrinks more than an error with random signs would",
+        "a correct step after an origin, which reduces the error of earlier steps more than it would random errors",
         ("It is reported as a role of activations that pass; nothing has to be repaired there.",),
     ),
     "candidate": Term(
@@ -121,6 +138,7 @@ TERMS: Mapping[str, Term] = {
         "a step whose result the candidate does not expose, that is, does not return",
         (
             "It is judged together with the next exposed step: y = f2(f1(x)) with x the nearest exposed inputs.",
+            "Without an exposed step after it, it is not judged.",
             "Its rounding errors are propagated to y, so that mistakes in it are still found, and named.",
         ),
     ),
@@ -131,7 +149,9 @@ TERMS: Mapping[str, Term] = {
     "judged": Term(
         "compared with the oracle: `85 of 97 activations judged` counts the activations that the candidate exposes",
         (
-            "Coverage is this share. The others are not observed: a step that is not exposed is judged as a hidden step.",
+            "Coverage is this share. The others are not observed: a step that is not exposed is judged as a hidden step, with the "
+            "next exposed one.",
+            "Steps after the last exposed one are not judged at all: a pass says nothing about them.",
             "Elements at padding are not judged, since a correct candidate may compute anything there.",
             "`--require-activations PATTERN` makes activations mandatory.",
         ),
@@ -197,7 +217,7 @@ TERMS: Mapping[str, Term] = {
         "a wrong number, such as an epsilon, computed from the residual, with its standard deviation",
         (
             "Weighted least squares: the v that minimises Σ (a - f(x; v))² / σ².",
-            "z is its distance from the correct number, in standard deviations.",
+            "± is one standard deviation. The z beside it is that of the matched filter, not a distance in deviations.",
         ),
     ),
     "confirmed": Term(
@@ -205,7 +225,7 @@ TERMS: Mapping[str, Term] = {
         ("The deviation is the smallest that would have been separable: the one with an expected z of 12.",),
     ),
     "indistinguishable": Term(
-        "of two mistakes: on these inputs they change the results in the same way, to within rounding",
+        "of two mistakes: on these inputs they change the exposed activations in the same way, to within rounding",
         ("They are reported together. Another batch is generated to separate them, unless they agree on all inputs.",),
     ),
     "evidence": Term(
@@ -269,7 +289,63 @@ TERMS: Mapping[str, Term] = {
     ),
 }
 
-_ALIASES = {"σ": "sigma", "rms": "local rms", "local": "local rms", "global": "global rms"}
+_ALIASES = {
+    "σ": "sigma",
+    "rms": "local rms",
+    "local": "local rms",
+    "global": "global rms",
+    "local error": "local rms",
+    "global error": "global rms",
+    "fault": "mistake",
+    "finding": "mistake",
+    "unidentified error": "mistake",
+    "implementation": "candidate",
+    "reference": "oracle",
+    "input": "batch",
+    "padding": "batch",
+    "mask": "batch",
+    "coverage": "judged",
+    "exposed": "hidden step",
+    "hidden": "hidden step",
+    "not exposed": "hidden step",
+    "conform": "conforms",
+    "does not conform": "conforms",
+    "ran": "declared",
+    "first origin": "origin",
+    "role": "amplifier",
+    "filter": "matched filter",
+    "excluded": "separable",
+    "excludes": "separable",
+    "not excluded": "separable",
+    "cannot be distinguished": "indistinguishable",
+    "numbers confirmed": "confirmed",
+    "parameters confirmed": "confirmed",
+    "numbers checked": "confirmed",
+    "would have detected": "separable",
+    "could have missed": "separable",
+    "would not have detected": "separable",
+    "median local error": "local rms",
+    "catalogue": "mistake",
+    "usual cause": "mistake",
+    "noise": "sigma",
+    "±": "estimate",
+    "nats": "evidence",
+    "dtype": "format",
+    "bfloat16": "format",
+    "float16": "format",
+    "unit roundoff": "format",
+    "depth": "screen",
+    "full": "screen",
+    "tier": "screen",
+    "law": "check",
+    "search": "counterexample",
+    "smallest failing batch": "counterexample",
+    "adaptor": "registration",
+    "tolerance": "limit",
+    "threshold": "limit",
+    "rounding": "arithmetic",
+    "rounding error": "sigma",
+}
 
 
 def summaries() -> Mapping[str, str]:

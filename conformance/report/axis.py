@@ -36,4 +36,4 @@ def axis_of(values: Iterable[float | None]) -> Axis:
 
 def sigma(value: float | None, none: str = "-") -> str:
     """Return a number with three significant digits and the unit σ, or `none` if there is no value."""
-    return none if value is None else f"{value:.3g} σ"
+    return none if value is None else f"{value + 0.0:.3g} σ"  # -0.0 + 0.0 is 0.0

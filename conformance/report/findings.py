@@ -42,6 +42,7 @@ class Finding:
         screened: whether no explanation was searched for.
         reason: for an unidentified mistake, an error that does not depend on the values, such as a wrong shape; may be empty.
         hidden: for an unidentified mistake, the hidden steps in which it may be instead, as text; may be empty.
+        numbers: for each of `others` its estimated number in words; empty if it has none.
         estimates: for a fitted fault, the numbers that are reported, each with the parameter that it belongs to.
     """
 
@@ -55,6 +56,7 @@ class Finding:
     reason: str = ""
     hidden: str = ""
     estimates: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
 
 
 def is_unnamed(a: ActivationRecord) -> bool:
@@ -192,13 +194,15 @@ def _finding(group: Sequence[_Evidence]) -> Finding:
     if strongest.name in LARGEST:
         sharpest = max((fault for _, fault, *_ in group), key=lambda f: f.estimate or 0.0)
     excesses = [a.excess for a, *_ in group]
+    others = _others(group)
     return Finding(
         sharpest if sharpest.estimate is not None else strongest,
         tuple(dict.fromkeys(fault.step for _, fault, *_ in group)),
-        _others(group),
+        others,
         _largest(excesses),
         tuple(dict.fromkeys(a.activation for a, *_ in group)),
         estimates=tuple(dict.fromkeys(text for _, fault, *_ in group if (text := _fitted_number(fault)))),
+        numbers=tuple(_number_of(name, group) for name in others),
     )
 
 
@@ -207,6 +211,20 @@ def _others(group: Sequence[_Evidence]) -> tuple[str, ...]:
     name = group[0][1].name
     alone = [{e[0].name for e in options if len(e) == 1} - {name} for _, _, explanation, options in group if len(explanation) == 1]
     return tuple(sorted(set.intersection(*alone) - WHOLE)) if alone else ()
+
+
+def _number_of(name: str, group: Sequence[_Evidence]) -> str:
+    """Return the estimated number of a fault that alone explains every activation of the group, where its error is smallest."""
+    found = (e[0] for *_, options in group for e in options if len(e) == 1 and e[0].name == name)
+    sharpest = min((f for f in found if f.estimate is not None and f.deviation is not None), key=_deviation, default=None)
+    if sharpest is None or sharpest.estimate is None or name not in BY_NAME:
+        return ""
+    expected = "" if sharpest.right is None else f", expected {sharpest.right:.7g}"
+    return f"{sharpest.parameter} {figure(sharpest.estimate, _deviation(sharpest))}{expected}"
+
+
+def _deviation(f: FaultRecord) -> float:
+    return f.deviation or 0.0
 
 
 def _alike(failed: Iterable[ActivationRecord]) -> Iterable[list[ActivationRecord]]:
@@ -263,14 +281,16 @@ def sentence(finding: Finding, layers: int) -> str:
     if finding.fault is None:
         place = ", ".join(filter(None, (where(finding.steps, layers), finding.hidden)))
         return f"{place}: {finding.reason or (SCREENED if finding.screened else UNNAMED)}"
-    others = f"; on these inputs it cannot be distinguished from {', '.join(finding.others)}" if finding.others else ""
-    return f"{where(finding.steps, layers)}: {_said(finding.fault)}{others}"
+    numbers = finding.numbers or [""] * len(finding.others)
+    others = ", ".join(f"{o} ({n})" if n else o for o, n in zip(finding.others, numbers, strict=True))
+    alike = f"; with these inputs and exposed activations it cannot be distinguished from {others}" if others else ""
+    return f"{where(finding.steps, layers)}: {_said(finding.fault)}{alike}"
 
 
 def evidence(finding: Finding) -> str:
     """Return the figures of a mistake; empty if it is unidentified.
 
-    They are z, and the amplitude if nothing is estimated from the candidate's values: an estimate makes the amplitude 1. Otherwise
+    They are z, and the amplitude if nothing is estimated or fitted: an estimate makes the amplitude 1. Otherwise
     they include the estimate with its error.
     """
     f = finding.fault

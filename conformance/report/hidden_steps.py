@@ -23,10 +23,12 @@ class HiddenSteps:
     Attributes:
         names: names of the steps in the order of computation.
         after: names of the exposed activations from which they are computed; empty if they are computed from the token ids.
+        copies: number of further hidden steps, which only copy, such as dropouts in evaluation mode.
     """
 
     names: tuple[str, ...]
     after: tuple[str, ...]
+    copies: int = 0
 
     def __str__(self) -> str:
         """Return `or one of the 14 steps between … and it, which are not exposed`; an empty text if there are none."""
@@ -39,7 +41,8 @@ class HiddenSteps:
             start = "between the token ids and it"
         else:
             start = f"between {enumerated(self.after)} and it" if len(self.after) <= NAMED else "before it"
-        return f"or one of the {len(self.names)} steps {start}, which are not exposed"
+        copies = f" ({self.copies} more only copy)" if self.copies else ""
+        return f"or one of the {len(self.names)} steps {start}, which are not exposed{copies}"
 
 
 def hidden_steps(name: str, activations: Iterable[ActivationRecord]) -> HiddenSteps:
@@ -63,8 +66,40 @@ def hidden_steps(name: str, activations: Iterable[ActivationRecord]) -> HiddenSt
             is_known = parent in names
             (found if parent in hidden or not is_known else after).add(parent)
             todo += [parent] if parent in found else []
-    counted = (n for n in names if n in found and n in hidden and rows[n].kind != "copy")
-    return HiddenSteps(tuple(counted), tuple(n for n in names if n in after))
+    before = [n for n in names if n in found and n in hidden]
+    counted = tuple(n for n in before if rows[n].kind != "copy")
+    return HiddenSteps(counted, tuple(n for n in names if n in after), len(before) - len(counted))
+
+
+def not_exposed(activations: Iterable[ActivationRecord]) -> str:
+    """Return text on how the activations are judged that a candidate does not expose; empty if there are none.
+
+    It is empty, too, for activations of other tables than those of a forward pass, such as gradients.
+
+    Args:
+        activations: the records of a case.
+    """
+    records = list(activations)
+    names = tuple(dict.fromkeys(a.activation for a in records))
+    exposed = {a.activation for a in records if a.outcome != "not_observed"}
+    hidden = [n for n in names if n not in exposed and any(a.activation == n and not a.reason for a in records)]
+    rows = _rows(names)
+    if not exposed or not hidden or not all(name in rows for name in hidden):
+        return ""
+    judged, todo = set[str](), list(exposed)
+    while todo:
+        row = rows.get(todo.pop())
+        new = set(row.parents) - judged - exposed if row else set[str]()
+        judged |= new
+        todo += new
+    before = sum(name in judged for name in hidden)
+    after = len(hidden) - before
+    whole = f"{len(hidden)} activation{'s are' if len(hidden) > 1 else ' is'} not exposed"
+    if not after:
+        return f"{whole}; {'they are' if before > 1 else 'it is'} judged with the next exposed one"
+    count = f"{after} of them {'are' if after > 1 else 'is'}" if before else "they are" if after > 1 else "it is"
+    rest = "; the others are judged with the next exposed one" if before else ""
+    return f"{whole}; {count} not judged, since nothing that depends on {'them' if after > 1 else 'it'} is exposed{rest}"
 
 
 def hidden_before(names: Sequence[str], activations: Iterable[ActivationRecord]) -> str:

@@ -1,7 +1,7 @@
 """Texts about records, shared by all output formats. Pure functions of the records."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -70,35 +70,54 @@ def weakest(s: Sensitivity) -> str:
     return f"expected z = {s.expected_z:.2g} at {s.weakest}" if s.expected_z else f"no effect beyond rounding at {s.weakest}"
 
 
-def exclusion_lists(excludes: Sequence[Sensitivity], *, whole: bool) -> list[tuple[str, tuple[str, ...]]]:
-    """Return pairs of statement and items about the mistakes that a pass excludes and cannot exclude; items may be empty.
+def exclusion_lists(sensitivities: Sequence[Sensitivity], *, whole: bool) -> list[tuple[str, tuple[str, ...]]]:
+    """Return pairs of statement and items about the mistakes that a pass would have detected or not; items may be empty.
 
     The mistakes that have no effect on the inputs are listed if `whole`, and counted otherwise.
     """
-    everywhere = sum(s.separable == s.places for s in excludes)
-    some = [f"{s.fault} ({s.places - s.separable} of {s.places} steps, {weakest(s)})" for s in excludes if s.separable < s.places]
-    seen = {s.fault for s in excludes}
-    elsewhere = frozenset[str]().union(*(names for names in OF_SOME if not names & seen))
-    unseen = sorted({name for name, fault in BY_NAME.items() if not fault.after_failure} - seen - elsewhere)
+    everywhere = sum(s.separable == s.places for s in sensitivities)
+    some = [
+        f"{s.fault} ({s.places - s.separable} of {s.places} steps, {weakest(s)})" for s in sensitivities if s.separable < s.places
+    ]
+    unseen = without_effect({s.fault for s in sensitivities})
     numbers = [
         f"{quantity} {s.right:.7g} ({abs(s.smallest - s.right):.2g})"
-        for s in excludes
+        for s in sensitivities
         if s.smallest is not None and s.right is not None and s.separable and (quantity := _quantity(s.fault))
     ]
-    first = (
-        f"excludes {everywhere} of the {len(excludes)} mistakes that have an effect on these inputs, at every step that they change"
-    )
-    found: list[tuple[str, tuple[str, ...]]] = [(first, ())] if excludes else []
+    detected = _of(everywhere, len(sensitivities))
+    first = f"would have detected {detected} that change a judged activation here, at every step that they change"
+    found: list[tuple[str, tuple[str, ...]]] = [(first, ())] if sensitivities else []
     if some:
-        hidden = f"not excluded at some steps, where rounding could hide them (expected z below {SEPARABLE_Z:.0f})"
+        hidden = f"could have missed at some steps, where rounding could hide them (expected z below {SEPARABLE_Z:.0f})"
         found.append((hidden, tuple(some)))
     if unseen and whole:
-        found.append(("not excluded, since they have no effect on these inputs", tuple(unseen)))
+        found.append(
+            ("would not have detected, since they change no judged activation of this network on these inputs", tuple(unseen))
+        )
     elif unseen:
-        found.append((f"not excluded: {len(unseen)} mistakes that have no effect on these inputs; the HTML report lists them", ()))
+        counted = f"would not have detected {len(unseen)} mistakes that change no judged activation of this network on these inputs"
+        found.append((f"{counted}; the HTML report lists them", ()))
     if numbers:
-        found.append(("numbers confirmed, each with the smallest deviation that would have been detected", tuple(numbers)))
+        found.append(("numbers checked, each with the smallest deviation that would have been detected", tuple(numbers)))
     return found
+
+
+def _of(found: int, mistakes: int) -> str:
+    """Return in words how many mistakes of several were found."""
+    return (
+        f"{found} of the {mistakes} mistakes" if found < mistakes else f"all {mistakes} mistakes" if mistakes > 1 else "the mistake"
+    )
+
+
+def without_effect(seen: Collection[str]) -> Sequence[str]:
+    """Return the names of the mistakes that change no result, given those that change one, in alphabetical order.
+
+    Mistakes in parts that the network does not have, or that are tested only after a failure, are left out.
+    """
+    seen = set(seen)
+    elsewhere = frozenset[str]().union(*(names for names in OF_SOME if not names & seen))
+    return sorted({name for name, fault in BY_NAME.items() if not fault.after_failure} - seen - elsewhere)
 
 
 def _quantity(name: str) -> str:

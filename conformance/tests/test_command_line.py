@@ -101,7 +101,7 @@ def test_a_usage_error_leaves_earlier_results_unchanged(slip: list[str], tmp_pat
         ("no_folder/bert.pt2", "the folder 'no_folder' does not exist"),
         ("my_bert.py", "my_bert.py is a file; name one of its objects: my_bert.py:bert"),
         ("./my_bert:bert", "write package.module:object with dots, or FILE.py:object"),
-        ("my_bret.py:bert", "did you mean my_bert.py?"),
+        ("my_bret.py:bert", "did you mean my_bert.py:bert?"),
         ("my_bret:bert", "no module 'my_bret', here or installed, for the implementation 'my_bret:bert'; did you mean my_bert?"),
         ("my_bert:", "not of the form package.module:object"),
         (":bert", "not of the form package.module:object"),
@@ -416,3 +416,23 @@ def test_an_error_in_the_arguments_says_what_to_do(arguments: list[str], words: 
 def test_a_mistaken_argument_is_one_usage_error(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_missing_option_is_reported_with_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["diagnose"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert "required: --checkpoint, --outputs\n" in said
+    assert "\n  --checkpoint DIR: the folder of the Hugging Face BERT" in said
+    assert "\n  --outputs FILE: a file with the system's outputs: " in said
+
+
+def test_a_run_that_saves_failures_names_their_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "two_berts.py").write_text(
+        "from conformance.tests.planted_mistakes import Planted, epsilon\nright, wrong = Planted(), Planted(epsilon(0))\n"
+    )
+    for name, out in (("right", tmp_path / "a"), ("wrong", tmp_path / "b")):
+        run = ["run", "--in-process", "-i", f"{tmp_path / 'two_berts.py'}:{name}", "--golden", "tiny", "--out", str(out)]
+        assert main(run) == (name == "wrong")
+        assert (f"failures: {out / 'failures'}: " in capsys.readouterr().out) == (out / "failures").is_dir() == (name == "wrong")

@@ -118,6 +118,7 @@ READ = """
 judged, residual, separable, golden, checkpoint, conforms, exact, candidate, activation, declared, oracle, local, global, origin,
 known failure, hidden step, screen, depth, arithmetic, step, segment, batch, padding, exposed, coverage, mistake, fault, error,
 not observed, expected z, estimate, matched filter, excluded, cannot be distinguished, parameters confirmed, numbers confirmed,
+numbers checked, excludes, local error, global error, allowed, catalogue, noise, usual cause, median local error, ±,
 unidentified error, false alarm, evidence, nats, dtype, bfloat16, check, law, worker, adaptor, registration, pooling, first origin
 """
 

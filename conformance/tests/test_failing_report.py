@@ -20,7 +20,7 @@ from conformance.model.batch import Batch
 from conformance.model.dense import Dense
 from conformance.oracle import Network
 from conformance.report.findings import cause, evidence, findings, layers_of, sentence
-from conformance.report.hidden_steps import hidden_steps
+from conformance.report.hidden_steps import hidden_steps, not_exposed
 from conformance.report.markdown import markdown
 from conformance.report.run.run_document import LEGEND, PADDING, document
 from conformance.report.run.run_environment import environment
@@ -28,7 +28,7 @@ from conformance.report.terminal import plain
 from conformance.report.views import TEXTS, case_text
 from conformance.results.case import Case
 from conformance.results.merge import merged
-from conformance.results.records import ActivationRecord, FunctionRecord, MachineRecord, Results
+from conformance.results.records import ActivationRecord, FunctionRecord, ImplementationRecord, MachineRecord, Results
 from conformance.results.to_records import activation_records
 from conformance.tests.planted_mistakes import MadeOf, Planted, epsilon, tanh_gelu, unscaled
 from conformance.tests.sample_records import activation, checked, everything, header, run
@@ -82,9 +82,20 @@ def test_a_few_hidden_steps_are_named_and_many_are_counted_with_the_exposed_one_
     )
     ends = ["encoder.layer.0.output.LayerNorm", LAST]
     text = str(hidden_steps(LAST, _records(names, ends)))
-    assert text == f"or one of the 11 steps between {ends[0]} and it, which are not exposed"
+    assert text == f"or one of the 11 steps between {ends[0]} and it, which are not exposed (3 more only copy)"
     assert str(hidden_steps(LAST, _records(names, [LAST]))).startswith("or one of the 27 steps between the token ids and it")
     assert str(hidden_steps(LAST, _records(names, names))) == ""
+
+
+def test_a_pass_says_which_steps_without_exposed_activations_are_judged_and_which_are_not() -> None:
+    names = [name for name, row in table(LEAST).items() if not row.is_internal]
+    after = names[names.index(LAST) + 1 :]
+    assert after
+    rendered = not_exposed(_records(names, [LAST]))
+    assert rendered.startswith(f"{len(names) - 1} activations are not exposed; {len(after)} of them are not judged, since ")
+    assert not_exposed(_records(names, [LAST, *after])).endswith("; they are judged with the next exposed one")
+    assert not_exposed(_records(names, names)) == ""
+    assert not_exposed(_records([f"{LAST}.grad", LAST], [LAST])) == ""
 
 
 def _unnamed(*exposed: str) -> MadeOf:
@@ -98,7 +109,7 @@ def _unnamed(*exposed: str) -> MadeOf:
 
 
 def test_a_failure_without_a_name_may_be_in_the_hidden_steps_before_it() -> None:
-    hidden = "or one of the 27 steps between the token ids and it, which are not exposed"
+    hidden = "or one of the 27 steps between the token ids and it, which are not exposed (7 more only copy)"
     rendered = " ".join(case_text(check(_unnamed(LAST), "tiny")).split())
     assert f"first origin of an error: {LAST}, {hidden}" in rendered
     assert f"layer 1, output.LayerNorm, {hidden}: unidentified error" in rendered
@@ -112,7 +123,12 @@ def test_nothing_is_hidden_if_every_step_is_exposed() -> None:
 
 def test_mistakes_precede_the_origins_whose_order_is_stated() -> None:
     rendered = plain(document(everything()), 120)
-    parts = ("mistakes, the one with the largest error first:", "GELU takes", "epsilon is", "origins, in the order of computation:")
+    parts = (
+        "mistakes, by how far the error exceeds its limit:",
+        "GELU takes",
+        "epsilon is",
+        "origins, in the order of computation:",
+    )
     places = [rendered.index(part) for part in parts]
     assert places == sorted(places)
     rows = rendered[places[-1] :].splitlines()[2:4]
@@ -245,6 +261,16 @@ def test_a_function_without_a_bounded_scale_has_its_error_in_ulp() -> None:
     assert header(machine=machine).machine == machine
 
 
+def test_the_environment_names_products_and_the_candidates_that_are_not_registered() -> None:
+    machine = MachineRecord("AVX2", {}, {"long": 21.5, "short": None}, {})
+    known = {"b": ImplementationRecord("package", "1.2", "package:b")}
+    cases = [checked(Case(name, "tiny")) for name in ("./mine.py:a", "b")]
+    rendered = str(list(environment(merged([run(*cases, machine=machine, implementations=known)]))))
+    assert "effective bits of products: long 21.5, short unknown" in rendered
+    assert "'./mine.py:a', 'unknown, as of any that is not registered'" in rendered
+    assert "'b', 'package', '1.2'" in rendered
+
+
 def test_the_examples_of_the_readme_have_the_present_form() -> None:
     """To renew them: run the commands that the README gives with a candidate as described there, and paste the output."""
     readme = Path(__file__).parents[2] / "README.md"
@@ -252,7 +278,7 @@ def test_the_examples_of_the_readme_have_the_present_form() -> None:
         pytest.skip("an installed package has no README")
     words = " ".join(readme.read_text("utf-8").split())
     assert [name for name in LEGEND if f"{name}: {TERMS[name].meaning}" not in words] == []
-    for text in ("mistakes, the one with the largest error first:", "origins, in the order of computation:", PADDING):
+    for text in ("mistakes, by how far the error exceeds its limit:", "origins, in the order of computation:", PADDING):
         assert text in words
 
 

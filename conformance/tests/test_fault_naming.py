@@ -19,7 +19,10 @@ from conformance.judge.number_words import figure
 from conformance.model.batch import Batch
 from conformance.report.findings import Finding, evidence, findings, sentence, where
 from conformance.report.views import case_text
+from conformance.results.case import Case
+from conformance.results.records import FaultRecord
 from conformance.results.to_records import activation_records
+from conformance.tests.sample_records import activation
 
 FIVE = ("epsilon", "gelu-variant", "query-key-swapped", "residual-from-layer-input", "head-merge-interleaved")
 
@@ -192,3 +195,13 @@ def test_a_constant_in_place_of_the_result_fails_without_a_name(constant: float)
     assert verdict.outcome == "fail"
     assert verdict.local
     assert not verdict.local.named
+
+
+def test_a_mistake_that_cannot_be_distinguished_is_given_with_its_own_estimate() -> None:
+    step = "encoder.layer.0.attention.self.probs"
+    scale = FaultRecord("scale-missing", step, 1.0, 100.0, "scale", 1.0, 1e-7, 0.3535534)
+    temperature = FaultRecord("softmax-temperature", step, 1.0, 100.0, "temperature", 0.3535534, 1e-7, 1.0)
+    record = activation(Case("a", "b"), step, 100.0, (scale,), alternatives=[[temperature]])
+    (found,) = findings([record])
+    assert found.others == ("softmax-temperature",)
+    assert sentence(found, 1).endswith("cannot be distinguished from softmax-temperature (temperature 0.3535534, expected 1)")

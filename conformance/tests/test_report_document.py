@@ -4,6 +4,7 @@ from typing import Any, get_args
 
 import pytest
 
+from conformance.report.axis import sigma
 from conformance.report.document import (
     Abridged,
     Block,
@@ -34,9 +35,12 @@ from conformance.report.document import (
 )
 from conformance.report.html.page import page
 from conformance.report.markdown import markdown
+from conformance.report.run.network import network
 from conformance.report.terminal import plain
 from conformance.report.words import exclusion_lists
+from conformance.results.case import Case
 from conformance.results.records import Sensitivity
+from conformance.tests.sample_records import activation
 
 PLOTS = (Points((20.0, 40.0), 60.0, joined=True), Ranges(((10.0, 20.0, 30.0, 40.0), None)), HeatStrip((0, 5, None), "in a strip"))
 COLUMNS = (
@@ -140,3 +144,20 @@ def test_a_mistake_whose_effect_rounding_hides_completely_is_listed_as_without_e
         "mask-added-raw (2 of 6 steps, no effect beyond rounding at encoder.layer.0.attention.self.probs)",
         "mask-added-raw (2 of 6 steps, expected z = 3.2 at encoder.layer.0.attention.self.probs)",
     )
+
+
+def test_the_parts_of_a_failing_network_count_steps_that_are_right_given_their_own_inputs() -> None:
+    wrong, right = (
+        activation(Case("a", "b"), f"encoder.layer.0.{name}", rms)
+        for name, rms in (("output.dense", 9.0), ("output.LayerNorm", 0.5))
+    )
+    (part,) = network([wrong, right])
+    assert isinstance(part, Folded)
+    assert part.summary.endswith(": 1 wrong, 1 right, given their own inputs")
+    (part,) = network([right])
+    assert isinstance(part, Folded)
+    assert part.summary.endswith(": 1 right")
+
+
+def test_a_sigma_has_three_digits_and_no_negative_zero() -> None:
+    assert [sigma(x) for x in (174345.42, 0.5, -0.0)] == ["1.74e+05 σ", "0.5 σ", "0 σ"]

@@ -53,7 +53,7 @@ def _imports(case: Case, network: str, implementation: str | Any, found: Counter
         yield "import numpy as np"
     if "torch." in found.watch + found.claim or any(run.mask for run in found.runs.values()):
         yield "import torch"
-    yield 'sys.path.insert(0, "")  # what lies in the folder that this is run from'
+    yield 'sys.path.insert(0, "")  # modules in the current folder can be imported'
     yield f"from conformance import Batch, {loader}, load_implementation"
     if name := loadable(case.implementation, implementation):
         yield f"candidate = load_implementation({name!r})"
@@ -107,6 +107,7 @@ def _two_runs(runs: list[Run], found: Counterexample) -> list[str]:
 
 def _one_run(run: Run, place: Location, allowed: float) -> list[str]:
     return [
+        "# What is expected was computed by the oracle from the candidate's own inputs to this activation.",
         f"found, expected = float({_called(run)}{_element(place, place.first)}), {place.values[1]!r}",
         'print(f"{found:.9g}, expected {expected:.9g}, off by {abs(found - expected):.3g}")',
         f"assert abs(found - expected) <= {allowed!r}  # the largest difference that rounding explains",

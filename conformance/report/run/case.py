@@ -24,7 +24,7 @@ from conformance.report.document import (
     tabled,
 )
 from conformance.report.findings import is_unnamed, layers_of, where
-from conformance.report.hidden_steps import hidden_before
+from conformance.report.hidden_steps import hidden_before, not_exposed
 from conformance.report.run.network import network
 from conformance.report.run.places import histogram, placed_error, pooled, scale_of, tokens
 from conformance.report.words import duration, exclusion_lists, mistakes, place, rendered, searched, smallest, subject, verdict
@@ -57,6 +57,8 @@ def case_blocks(case: CaseRecords, headers: Sequence[Header] = (), *, close: boo
         yield Paragraph(f"{searched(check)}, {duration([check])}")
     elif check.outcome == "pass" and check.median_rms is not None:
         yield Paragraph(_median(check))
+        if unseen := not_exposed(case.activations):
+            yield Paragraph(unseen)
         if check.excludes:
             whole, short = (Lists(tuple(exclusion_lists(check.excludes, whole=whole))) for whole in (True, False))
             yield Abridged((whole,), (short,))
@@ -80,7 +82,7 @@ def first_line(text: str) -> str:
 
 
 def _median(check: CheckRecord) -> str:
-    return f"median local error {check.median_rms:.2f} sigma, {duration([check])}"
+    return f"median local error {sigma(check.median_rms)}, {duration([check])}"
 
 
 def _reason(reason: str) -> Iterator[Block]:
@@ -104,7 +106,7 @@ def _failures(failed: Sequence[ActivationRecord], activations: Sequence[Activati
     yield from map(Paragraph, violations)
     items = tuple(tuple(rendered(finding, layers)) for finding in mistakes(activations))
     if len(items) > 1:
-        yield Paragraph("mistakes, the one with the largest error first:")
+        yield Paragraph("mistakes, by how far the error exceeds its limit:")
     more = len(items) - _WORST
     if more > 0:
         counted = Items(((f"and {more} more mistake{'s' if more > 1 else ''} in the results file",),), apart=True)
@@ -231,8 +233,8 @@ def _network(case: CaseRecords) -> Iterator[Block]:
     counts = pooled([a.spread.counts for a in case.activations if a.spread and a.outcome == "pass"])
     if any(counts):
         caption = (
-            "Residuals of all activations that pass, in sigma; the line is a normal distribution of one sigma. A narrower "
-            "histogram is a more accurate implementation than the model requires; it never fails."
+            "Residuals of all activations that pass, in σ; the line is a normal distribution of one σ. A narrower histogram is an "
+            "implementation that is more accurate than the model of rounding assumes; this is never a failure."
         )
         yield Folded("How well the predicted noise fits", (Figures(((histogram(counts), caption),)),))
 

@@ -46,7 +46,9 @@ def _counts(found: Sequence[ActivationRecord]) -> str:
     """Return the numbers of activations that are right, wrong, not exposed and not judged, as text."""
     counts = Counter(_unjudged(a) or OUTCOME_TEXT[a.outcome].of_activation for a in found)
     texts = dict.fromkeys((*(outcome.of_activation for outcome in OUTCOME_TEXT.values()), "not judged"))
-    return ", ".join(f"{counts[text]} {text}" for text in texts if counts[text])
+    right = OUTCOME_TEXT["pass"].of_activation
+    given = ", given their own inputs" if counts[OUTCOME_TEXT["fail"].of_activation] else ""
+    return ", ".join(f"{counts[text]} {text}{given if text == right else ''}" for text in texts if counts[text])
 
 
 def _row(a: ActivationRecord, batches: Sequence[ActivationRecord], axis: Axis) -> Row:

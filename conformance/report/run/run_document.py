@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from conformance.glossary.terms import TERMS
+from conformance.report.axis import sigma
 from conformance.report.document import (
     Abridged,
     Block,
@@ -66,10 +67,12 @@ def case_document(result: Result) -> Document:
 
 def _legend(results: Results) -> Iterator[Block]:
     """Yield the meanings of the terms in failures, and a remark on padding if a failing batch has any."""
-    yield Heading("how errors are measured", "bert-conformance explain TERM has more")
+    yield Heading("how errors are measured (`bert-conformance explain TERM` has more)")
     masks = (c.counterexample.batch.get("attention_mask") for c in results.checks if c.counterexample)
     padding = {"padding": PADDING} if any(mask and not all(map(all, mask)) for mask in masks) else {}
-    yield Lists.of_terms({name: TERMS[name].meaning for name in LEGEND} | padding)
+    yield Lists.of_terms(
+        {name: TERMS[name].meaning for name in LEGEND} | {"±": "one standard deviation of an estimated number"} | padding
+    )
 
 
 def _started(results: Results) -> Iterator[Block]:
@@ -176,6 +179,6 @@ def _every_check(cases: Sequence[CaseRecords]) -> Iterator[Block]:
 
 
 def _row(c: CheckRecord) -> tuple[str, ...]:
-    median = "" if c.median_rms is None else f"{c.median_rms:.2f} σ"
+    median = "" if c.median_rms is None else sigma(c.median_rms)
     tried = searched(c) if c.outcome == "pass" else f"{c.tried} examples"
     return subject(c), c.outcome, f"{c.judged} of {c.activations}" if c.activations else tried if c.tried else "", median

@@ -9,21 +9,25 @@ from conformance.results.records import FunctionRecord, Header, Results
 _READING = {
     "σ (sigma)": "The standard deviation of the rounding error that a correct implementation may make in one number: derived from "
     "the floating-point format and the inputs, step by step and element by element. No tolerance is set by hand.",
-    "limit, allowed": "The green band: how large the root mean square of an activation's local errors may be, at a false-alarm "
+    "limit": "The green band: how large the root mean square of an activation's local errors may be, at a false-alarm "
     "probability of 1e-6 a run. The largest error of a single element (max) has a limit of its own, about 8 σ.",
+    "allowed": "Of one wrong element: the largest difference from its expected value that passes, in the tensor's unit, not in σ.",
     "local error": "How far a step's result is from the exact one for the inputs that the candidate itself gave it. Only the step "
     "that is wrong has one beyond the limit, whatever went wrong before it.",
     "judged, exposed": "A candidate exposes an activation if it returns it. Every exposed activation is judged, except at "
     "positions that the attention mask excludes (padding): a correct candidate may compute anything there. A step that is not "
-    "exposed is judged as a part of the next exposed one.",
+    "exposed is judged as a part of the next exposed one; steps after the last exposed one are not judged.",
     "global error": "How far it is from the exact result since the token ids, in the σ of accumulated rounding. After a mistake, "
     "all that follows has one.",
     "origin": "An exposed activation whose local error is beyond the limit: an error begins there, or in steps before it that are "
     "not exposed. This is where to look.",
-    "amplifier, attenuator": "A correct step in which an error that arrives grows more, or less, than one of random signs would.",
+    "amplifier, attenuator": "A correct step that enlarges, or reduces, the error of earlier steps more than it would random "
+    "errors; nothing to repair.",
     "exact": "A step that rounds nothing, such as looking up a table: any difference at all is an error.",
     "amplitude, z": "How much of the named mistake is in the error, 1 being all of it, and by how many standard deviations it "
-    "differs from rounding. The amplitude is not given for a mistake with an estimated number: the estimate makes it 1.",
+    "differs from rounding. The amplitude is not given for a mistake with an estimated number or with fitted "
+    "parameters: they make it 1.",
+    "±": "One standard deviation of an estimated number.",
     "golden": "A network with the inputs that candidates are run on. Layers, heads, rows and positions count from 0.",
 }
 
@@ -44,6 +48,8 @@ def environment(results: Results) -> Iterator[Block]:
     candidates = {
         (name, i.distribution, i.version, i.origin) for h in headers for name, i in h.implementations.items() if name in judged
     }
+    named = {name for name, *_ in candidates}
+    candidates |= {(name, "unknown, as of any that is not registered", "", "") for name in judged - named}
     columns = (Column("candidate"), *(Column(head, is_text=True) for head in ("distribution", "version", "object")))
     yield from tabled(columns, [("", sorted(candidates))])
     columns = (
@@ -74,13 +80,13 @@ def _facts(h: Header) -> Iterator[tuple[str, str]]:
     yield "platform", h.platform
     yield "processor", f"{h.processor}; {h.threads} threads"
     if h.machine:
-        bits = ", ".join("unknown" if bits is None else f"{bits}" for bits in h.machine.products.values())
+        bits = ", ".join(f"{name} {'unknown' if bits is None else bits}" for name, bits in h.machine.products.items())
         settings = ", ".join(f"{name} {value}" for name, value in h.machine.settings.items())
-        yield "float32", f"{h.machine.instruction_set}; products of {bits} bits; {settings}"
+        yield "float32", f"{h.machine.instruction_set}; effective bits of products: {bits}; {settings}"
         errors = (f"{name} {_largest_error(name, f)}" for name, f in h.machine.functions.items())
         yield (
             "functions",
-            f"largest errors, absolute or in ULP: {', '.join(errors)}; of gelu and gelu_tanh, that of the erf or tanh",
+            f"largest errors, absolute or in ULP: {', '.join(errors)}; for gelu and gelu_tanh: the error of their erf or tanh",
         )
     yield "GPU", h.gpu or "none"
     yield "false alarms", f"{h.false_alarm} a run"

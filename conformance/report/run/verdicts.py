@@ -1,13 +1,13 @@
 """Summary of a run for its page: failing candidates with reasons, verdicts by candidate and setting, and detectable mistakes."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from conformance.judge.thresholds import SEPARABLE_Z
 from conformance.report.document import Block, Column, Folded, Heading, Items, Paragraph, Row, TextSpan, tabled
 from conformance.report.findings import layers_of, sentence
 from conformance.report.run.case import first_line
-from conformance.report.words import mistakes, weakest
+from conformance.report.words import mistakes, weakest, without_effect
 from conformance.results.outcomes import FAILING, ORDER, OUTCOME_TEXT, Outcome, Tone
 from conformance.results.records import CaseRecords, CheckRecord, Sensitivity
 
@@ -113,8 +113,8 @@ def matrix(found: Sequence[CandidateChecks], links: Links) -> Iterator[Block]:
         yield Heading("Verdicts", level=2)
         yield from tabled((Column("candidate"), *(Column(", ".join(s), is_text=True) for s in settings)), [("", rows)])
         yield Paragraph(
-            "Below each verdict: how many of the network's activations were judged. One that the candidate does not expose is not "
-            "judged by itself, only as a part of the next one that it does expose.",
+            "Below each verdict: how many of the network's activations were judged. One that the candidate does not expose is "
+            "judged only as a part of the next one that it does expose; if there is none after it, it is not judged at all.",
             "quiet",
         )
 
@@ -146,22 +146,30 @@ def power(cases: Sequence[CaseRecords]) -> Iterator[Block]:
     hidden = {fault for fault, seen in by_fault.items() if any(s.separable < s.places for s in seen.values())}
     names = sorted(by_fault, key=lambda fault: (fault not in hidden, fault))
     found = (
-        f"{len(hidden)} of {len(names)} could remain undetected at some place; they come first" if hidden else "None of them could"
+        f"{len(hidden)} of them could remain undetected at some place; they come first"
+        if hidden
+        else "None of them could remain undetected"
     )
     yield Heading("What would have been detected", level=2)
     yield Paragraph(
-        "For each mistake of the catalogue: at how many of the places where it can act its effect is large enough to be "
-        f"distinguished from rounding, by the passing candidate that exposes most activations. {found}"
-        f"{'' if hidden else ' remain undetected'}."
+        f"For each of the {len(names)} mistakes of the catalogue that would change a judged activation here: at how many of the "
+        "places where it can act its effect is large enough to be distinguished from rounding, by the passing candidate that "
+        f"exposes most activations. {found}. {_without_effect(by_fault)}Mistakes whose parameters are fitted, such as "
+        "parameters-other, are not listed."
     )
     columns = (Column("mistake"), *(Column(", ".join(s), is_text=True) for s in best))
     rows = [Row((fault, *(_seen(by_fault[fault].get(s)) for s in best))) for fault in names]
     yield Folded(f"all {len(rows)} mistakes", tuple(tabled(columns, [("", rows)])))
 
 
+def _without_effect(seen: Collection[str]) -> str:
+    number = len(without_effect(seen))
+    return f"{number} more change none, in these networks and on these inputs. " if number else ""
+
+
 def _seen(s: Sensitivity | None) -> TextSpan:
     if s is None:
-        return TextSpan("no effect on these inputs", "quiet")
+        return TextSpan("no effect here", "quiet")
     if s.separable == s.places:
         return TextSpan(f"{s.separable} of {s.places}")
     about = f"{weakest(s)}; detected with certainty from an expected z of {SEPARABLE_Z:.0f}"
