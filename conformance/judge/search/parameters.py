@@ -47,7 +47,8 @@ def wrong_value(placement: FaultPlacement, right: Segment) -> float:
 def started(problem: Problem[Any], placement: FaultPlacement, others: Sequence[FaultPlacement] = ()) -> Fit | None:
     """Return a fault with a first estimate of its parameter: the usual value, or one Gauss–Newton step from the correct one.
 
-    The value with the smaller distance is chosen. Return None if neither value changes anything.
+    The value with the smaller distance is chosen; if both increase the distance, the step is halved until it does not. Return None
+    if no value changes anything.
 
     Args:
         problem: the numbers.
@@ -59,7 +60,8 @@ def started(problem: Problem[Any], placement: FaultPlacement, others: Sequence[F
     moved = problem.tried([*others, placement.of(right + NUDGE * abs(wrong - right))])
     if moved is not None:
         base, nudged = problem.value(others), problem.value(moved.placements)
-        pooling_index = int(problem.squares(others).argmin())
+        squares = problem.squares(others)
+        pooling_index, before = int(squares.argmin()), float(squares.min())
         weights = problem.weights[pooling_index]
         slope = (nudged - base)[pooling_index] / (NUDGE * abs(wrong - right)) * weights
         residual = problem.residual(others)[pooling_index] * weights
@@ -67,6 +69,10 @@ def started(problem: Problem[Any], placement: FaultPlacement, others: Sequence[F
         if energy > 0.0 and math.isfinite(energy):
             value = _within(placement.fault.parameter, right, float((slope * residual).sum()) / energy, abs(wrong - right))
             fits += _farther(problem, placement, others, value, _farthest(placement.fault.parameter, right, abs(wrong - right)))
+            for halving in range(1, HALVINGS + 1):
+                if any(f is not None and f.squares[pooling_index] < before for f in fits):
+                    break
+                fits.append(problem.tried([*others, placement.of(right + (value - right) / 2.0**halving)]))
     return min((f for f in fits if f is not None), key=lambda f: f.distance, default=None)
 
 
