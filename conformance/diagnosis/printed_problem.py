@@ -85,6 +85,7 @@ class PrintedProblem(Problem[PrintedTrial]):
     """
 
     right: Forward
+    beam = 4  # each set costs passes over the network
     is_screened = True
 
     def __init__(self, right: Forward, sigma: Array, criteria: Criteria) -> None:

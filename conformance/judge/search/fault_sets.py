@@ -25,8 +25,6 @@ from conformance.judge.search.ranking import ranked
 from conformance.numerics.memo import cached_property
 
 AT_ONCE = 3  # largest number of faults in a set; each further one costs another step of the beam search
-BEAM = 6  # number of sets that are extended by another fault
-MOST_FITTED = 6  # number of faults with a parameter that are tried together and fitted by more than one step
 KINDS, SINGLES = 30, 50  # how many faults in one kind of place, and in one layer or place, are tried exactly
 FOLLOWED = 25  # number of faults that are tried on top of each set, where the screening says more than the trial itself
 VERIFIED = 16  # number of sets that are judged on the whole batch, for each number of faults
@@ -84,22 +82,22 @@ class _Search(Generic[Judged]):
             if not followed or self.budget.is_spent():
                 break
             part = self._part(followed[0])
-            if count:
-                fits, explained = self._extended(followed, part, count)
-                nearest.append(tuple(fits[:VERIFIED]))
-            else:
-                fits, explained = self._single(part)
-                nearest.append(tuple(fits[:VERIFIED]))
-                if not explained and self.fallback:
-                    self.budget.begin(FAULTS[0], len(self.fallback))
-                    fits_of_fallback = self._improved(part, part.none, self.fallback)
-                    nearest.append(tuple(fits_of_fallback[:RENOISED]))
-                    explained = self._verified(fits_of_fallback[: RENOISED if part.is_screened else None], part, 0)
+            fits, explained = self._extended(followed, part, count) if count else self._single(part)
+            nearest.append(tuple(fits[:VERIFIED]))
+            if not count and not explained and self.fallback:
+                fits_of_fallback, explained = self._falling_back(part)
+                nearest.append(tuple(fits_of_fallback[:RENOISED]))
             explaining += explained
             if any(not trial.loose for trial in explaining) or (explaining and count):
                 break
-            followed = _beam([fit for fit in fits if fit.distance <= fit.allowed])
+            followed = _different([fit for fit in fits if fit.distance <= fit.allowed])[: self.whole.beam]
         return Found(tuple(explaining), tuple(nearest))
+
+    def _falling_back(self, part: Problem[Judged]) -> tuple[list[Fit], list[Judged]]:
+        """Return the faults of the fallback that reduce the distance, nearest first, and those that explain the numbers."""
+        self.budget.begin(FAULTS[0], len(self.fallback))
+        fits = self._improved(part, part.none, self.fallback)
+        return fits, self._verified(fits[: RENOISED if part.is_screened else None], part, 0)
 
     def _part(self, nearest: Fit) -> Problem[Judged]:
         """Return the problem on which sets are compared: the whole if the effect of a fault depends on other rows of the batch."""
@@ -110,7 +108,8 @@ class _Search(Generic[Judged]):
 
     @cached_property
     def _couples_rows(self) -> bool:
-        coupling = [p for p in self.placements if p.fault.couples_rows]
+        widest = [p for p in self.placements if p.reach == EVERYWHERE or not self.whole.is_screened]
+        coupling = [p for p in widest if p.fault.couples_rows]
         return any(fit.distance < self.whole.none.distance for p in coupling if (fit := _with(self.whole, self.whole.none, p)))
 
     def _single(self, part: Problem[Judged]) -> tuple[list[Fit], list[Judged]]:
@@ -192,7 +191,7 @@ class _Search(Generic[Judged]):
         """Return the sets, nearest first; of those with parameters only the nearest, with their parameters fitted."""
         ordered = sorted(fits, key=lambda f: f.distance)
         plain = [f for f in ordered if not any(p.fault.parameter for p in f.placements)]
-        numbered = [f for f in ordered if any(p.fault.parameter for p in f.placements)][:MOST_FITTED]
+        numbered = [f for f in ordered if any(p.fault.parameter for p in f.placements)][: part.beam]
         least = 0.0 if self._is_final(part) else GAIN
         if not self.budget.is_spent():
             numbered = list(on_all_cores(lambda f: fitted(part, f, least), numbered))
@@ -225,12 +224,12 @@ class _Search(Generic[Judged]):
                 yield trial
 
 
-def _beam(fits: Sequence[Fit]) -> list[Fit]:
-    """Return the nearest sets to extend, one for each set of fault names: the nearest represents all places of the same faults."""
+def _different(fits: Sequence[Fit]) -> list[Fit]:
+    """Return one set for each set of fault names: the nearest represents all places of the same faults."""
     best: dict[tuple[str, ...], Fit] = {}
     for fit in fits:
         best.setdefault(tuple(sorted(p.fault.name for p in fit.placements)), fit)
-    return list(best.values())[:BEAM]
+    return list(best.values())
 
 
 def _overlaps(placement: FaultPlacement, others: Sequence[FaultPlacement]) -> bool:

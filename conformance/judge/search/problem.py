@@ -75,9 +75,11 @@ class Problem(ABC, Generic[Judged]):
         storage: storage format of the candidate.
         actual: the candidate's numbers; they broadcast to the segment's value.
         weights: 1/√(σ² + b²), and 0 where an element is not judged, (P, N).
+        beam: number of sets that are extended by another fault, and number of sets with parameters that are fitted.
         is_screened: whether many faults are possible and each trial costs a pass, so that a first-order screening selects them.
     """
 
+    beam: ClassVar[int] = 6
     is_screened: ClassVar[bool] = False
 
     def __init__(self, right: Segment, storage: Format, actual: Array, weights: Array) -> None:
