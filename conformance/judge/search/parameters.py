@@ -131,10 +131,10 @@ def fitted(problem: Problem[Any], start: Fit, least: float = 0.0) -> Fit:
         left = _squares(problem, better, weights)
         gain = 1.0 - left / _squares(problem, fit, weights)
         fit, is_far = better, left > FAR**2 * np.count_nonzero(weights)
-        if (
-            gain < (max(least, GAIN) if is_far else least)
-            or (np.abs(step) * np.sqrt(np.square(slopes * weights).sum(1)) <= SETTLED).all()
-        ):
+        # A step that was limited is followed by longer ones, each of which may gain more.
+        after = np.array([_range(fit.placements[i], problem.right) for i in free])
+        is_last = gain < (max(least, GAIN) if is_far else least) and not _has_changed(after, now, FARTHEST / 2.0)
+        if is_last or (np.abs(step) * np.sqrt(np.square(slopes * weights).sum(1)) <= SETTLED).all():
             return fit
     return fit
 
@@ -154,9 +154,9 @@ def _range(placement: FaultPlacement, right: Segment) -> float:
     return _value(placement, right) - placement.fault.parameter.least
 
 
-def _has_changed(now: Array, before: Array) -> bool:
-    """Return whether a distance to the least sensible value has changed by more than a factor of two."""
-    return bool(((now > 2.0 * before) | (now < before / 2.0)).any())
+def _has_changed(now: Array, before: Array, factor: float = 2.0) -> bool:
+    """Return whether a distance to the least sensible value has changed by more than a factor."""
+    return bool(((now > factor * before) | (now < before / factor)).any())
 
 
 def _squares(problem: Problem[Any], fit: Fit, weights: Array) -> float:
