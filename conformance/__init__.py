@@ -4,7 +4,8 @@ The path of one batch, from the command line to the report. Each step is called 
 runs in this process unless it says `worker`. `conformance/tests/test_call_chain.py` follows a run by its calls and compares them
 with this list.
 
-1.  `cli.main` parses the arguments and calls `cli.commands.run`, which makes the options (`cli.commands._run_options`).
+1.  `cli.main` parses the arguments (`cli.arguments.parsed`) and calls `cli.commands.run`, which makes the options
+      (`cli.commands._run_options`).
 2.    `cli.run.run_all` opens `checks.recording.Recording`, lists the cases (`cli.cases.cases_of`) and starts a worker process for
       each candidate (`isolation.worker_process.WorkerProcess`).
 3.      `cli.work.Work.result` runs one case; `cli.work.IsolatedWork` supplies the candidate as an

@@ -6,8 +6,8 @@ To add a form of output of a run:
    of block of `report.document`, as `report.markdown` does.
 2. Add it to `TEXTS` below.
 3. Add its suffix to `conformance.cli.output.SUFFIXES`, for `report --output`, and its name to the `formats` of the command `report`
-   in `conformance.cli`, for `report --format`. `run` and `replay` keep the shared forms `conformance.cli.FORMATS`.
-4. Add the suffix to the help of `report --output` (`_add_output` in `conformance.cli`) and to the README's list of forms.
+   in `conformance.cli.arguments`, for `report --format`. `run` and `replay` keep the shared `FORMATS` of that module.
+4. Add the suffix to the help of `report --output` (`_add_output` in the same module) and to the README's list of forms.
 5. Add it to the test of output files in `conformance/tests/test_diff_report_trace_replay.py`.
 """
 

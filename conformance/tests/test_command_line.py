@@ -20,7 +20,8 @@ from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.rewritten import places
 from conformance.candidates import capture
 from conformance.checks.search.plan import Plan
-from conformance.cli import _parser, main
+from conformance.cli import main
+from conformance.cli.arguments import argument_parser
 from conformance.errors import CheckpointError, ConformanceError, FixtureError, UnknownNameError
 from conformance.goldens import golden as golden_module
 from conformance.goldens.manifest import fixtures_directory, of_entry
@@ -383,7 +384,7 @@ def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParse
                 yield from _parsers(part)
 
 
-@pytest.mark.parametrize("parser", list(_parsers(_parser())), ids=lambda parser: parser.prog)
+@pytest.mark.parametrize("parser", list(_parsers(argument_parser())), ids=lambda parser: parser.prog)
 def test_every_argument_has_a_help_text_and_a_mistake_is_called_so(parser: argparse.ArgumentParser) -> None:
     assert parser.description or parser.prog.endswith(" golden")
     assert [a.dest for a in parser._actions if not a.help and not isinstance(a, argparse._SubParsersAction)] == []
