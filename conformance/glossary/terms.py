@@ -273,7 +273,7 @@ TERMS: Mapping[str, Term] = {
         ),
     ),
     "registration": Term(
-        "what tells the suite how a candidate is built and called: its parameters and activations by Hugging Face's names",
+        "the description of how a candidate is built and called: its parameters and activations by Hugging Face's names",
         (
             "`bert-conformance map MODULE:FACTORY` proposes it and writes it to a file, the adaptor.",
             "An error in it is reported as an error of the registration, not as a mistake of the BERT.",

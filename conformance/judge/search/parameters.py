@@ -26,8 +26,8 @@ STEPS = 24
 HALVINGS = 4  # how often a step that increases the distance is halved
 FARTHEST = 8.0  # largest factor by which one step may change a parameter's distance to its least sensible value
 GAIN = 1 / 64  # while fits are compared, a step that reduces the squares by a smaller share is the last
-# RMS in sigma beyond which steps of smaller gains than `GAIN` cannot lead below a limit: `STEPS` of them divide the RMS by at most
-# (1 − 1/64)^-12 = 1.2, and every limit is below 7.5 (`thresholds.SEPARABLE_Z`).
+# RMS in sigma beyond which a fit ends once a step gains less than `GAIN`. If later steps gain no more, `STEPS` of them divide the
+# RMS by at most (1 − 1/64)^-12 = 1.2, and every limit is below 7.5 (`thresholds.SEPARABLE_Z`). After a limited step they may.
 FAR = 9.0
 SETTLED = 1e-3  # in standard deviations; a shorter step changes no digit that is reported
 
