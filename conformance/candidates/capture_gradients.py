@@ -147,7 +147,9 @@ def _without_gradients(module: nn.Module) -> Iterator[None]:
 
 def _only_rearranges(show: Show, key: str, tensor: torch.Tensor) -> bool:
     """Return whether `show` returns each element of the tensor exactly once, so that it can be applied to a gradient."""
-    numbers = torch.arange(tensor.numel(), dtype=torch.float64, device=tensor.device)
-    parts = [part.double().flatten() for _, part in show(key, numbers.reshape(tensor.shape))]
-    shown = torch.cat(parts).sort().values
-    return shown.shape == numbers.shape and bool((shown == numbers).all())
+    count = tensor.numel()
+    numbers = torch.arange(count, dtype=torch.float64, device=tensor.device).reshape(tensor.shape)
+    shown = torch.cat([part.double().flatten() for _, part in show(key, numbers)])
+    if len(shown) != count or bool((shown != shown.clamp(0, count - 1).round()).any()):
+        return False
+    return bool(torch.zeros(count, dtype=torch.bool, device=tensor.device).index_fill_(0, shown.long(), True).all())

@@ -322,6 +322,9 @@ def _padding(observation: Observation, smallest_normal: float) -> str:
     row, mask = observation.row, observation.network.batch.mask
     if not is_gradient(row.name) or "position" not in row.axes or mask.all():
         return ""
-    unexpected = ~mask[:, :, None] & (np.abs(observation.whole.segment.value) < smallest_normal)
-    most = np.abs(observation.actual).max(initial=0.0, where=unexpected)
+    padded = np.abs(observation.actual[~mask])
+    if padded.max(initial=0.0) < smallest_normal:
+        return ""
+    expected = np.abs(observation.whole.segment.value[~mask])
+    most = padded.max(initial=0.0, where=expected < smallest_normal)
     return "" if most < smallest_normal else f"padded positions have a gradient, up to {most:.3g}, where they must have none"
