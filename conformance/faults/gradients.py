@@ -34,7 +34,7 @@ _CROSS_ENTROPIES = frozenset(
 _LOSSES = _CROSS_ENTROPIES | {"masked_lm_loss_of_log_probs_backward", "next_sentence_loss_of_log_probs_backward"}
 _PARAMETERS = frozenset(
     {
-        *("linear_gradient", "first_token_linear_gradient", "bias_gradient", "norm_gradient", "norm_bias_gradient"),
+        *("linear_gradient", "first_token_linear_gradient", "bias_gradient", "norm_gradient"),
         *("word_lookup_gradient", "position_lookup_gradient", "token_type_lookup_gradient"),
     }
 )

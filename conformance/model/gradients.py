@@ -230,8 +230,7 @@ def _of_parameters(row: Activation, shapes: Mapping[str, tuple[int, ...]]) -> It
     upstream = grad(row.name)
     for role, parameter in row.parameters.items():
         if role == "bias":
-            kind = "norm_bias_gradient" if row.kind == "norm" else "bias_gradient"
-            reads, equation = tuple[str, ...](), "Σ ∂y over tokens"
+            kind, reads, equation = "bias_gradient", tuple[str, ...](), "Σ ∂y over tokens"
         else:
             kind, reads, equation = f"{row.kind}_gradient", row.parents, _EQUATIONS_OF_WEIGHTS.get(row.kind, _OF_LOOKUPS)
         *height, width = shapes[parameter]

@@ -36,7 +36,6 @@ from conformance.oracle.gradients.products import (
 from conformance.oracle.gradients.softmax import LogSoftmaxBackward, ProbabilitiesBackward
 from conformance.oracle.gradients.sums import (
     BiasGradient,
-    NormBiasGradient,
     PositionLookupGradient,
     Seed,
     TokenTypeLookupGradient,
@@ -149,7 +148,6 @@ EQUATIONS: Mapping[str, type[Step]] = {
     "first_token_linear_gradient": FirstTokenLinearGradient,
     "bias_gradient": BiasGradient,
     "norm_gradient": NormGradient,
-    "norm_bias_gradient": NormBiasGradient,
     "word_lookup_gradient": WordLookupGradient,
     "position_lookup_gradient": PositionLookupGradient,
     "token_type_lookup_gradient": TokenTypeLookupGradient,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from conformance import Checkpoint
+from conformance import Checkpoint, Golden
 from conformance.checks.backward_passes import backward_passes
 from conformance.checks.check_values import check_values
 from conformance.checks.passes import Pass
@@ -14,7 +14,9 @@ from implementations.hugging_face import BertWithHeads, HuggingFace
 Plant = Callable[[Any], None]
 
 
-def judged(candidate: object, golden: str = "tiny", dtype: str = "float32", source: str = "", depth: Depth = "full") -> Result:
+def judged(
+    candidate: object, golden: str | Golden = "tiny", dtype: str = "float32", source: str = "", depth: Depth = "full"
+) -> Result:
     """Run the check `gradients` from every source of the backward pass, or from one."""
 
     def passes(*asked: Any) -> Sequence[Pass]:

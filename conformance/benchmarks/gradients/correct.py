@@ -1,7 +1,7 @@
 """The correct variants of the detection benchmark, with a backward pass by autograd."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,12 @@ GOLDEN = "tiny"
 OTHERWISE_STORED = ("query, key and value in one product", "scale in the query's parameters")
 
 WITHOUT_GRADIENT = ("GELU by a table of every number",)  # Autograd has no gradient for a table look-up.
+
+# Formats in which the gradient of a correct variant has a larger error than a correct gradient.
+EXCEPT = {
+    # The gradient with respect to 16 x is a sixteenth of that with respect to x, which loses bits below float16's normal numbers.
+    "products of operands scaled by powers of two": ("float16",),
+}
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ def _has_a_backward_pass(variant: Variant) -> bool:
 
 
 CORRECT: Mapping[str, Differentiated] = {
-    name: Differentiated(variant)
+    name: Differentiated(replace(variant, dtypes=tuple(d for d in variant.dtypes if d not in EXCEPT.get(name, ()))))
     for name, variant in VARIANTS.items()
     if _has_a_backward_pass(variant)
     and name not in (*OTHERWISE_STORED, *WITHOUT_GRADIENT)

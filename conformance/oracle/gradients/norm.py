@@ -6,7 +6,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.embeddings import sum_variance
-from conformance.oracle.gradients.sums import kernel_summation_variance, over_tokens
+from conformance.oracle.gradients.sums import over_tokens, summation_variance
 from conformance.oracle.maps import LinearMap, Roundings, Source, identity, shared_by_row
 from conformance.oracle.norm import Norm, row_mean
 from conformance.oracle.step import Step
@@ -153,7 +153,7 @@ class NormGradient(_OfNorm):
         own = 3.0 * u2 * terms**2 + a2 * (r * w) ** 2 * (self.norm.summed**2 + self.norm.mean**2)
         return Roundings(
             (
-                Source(kernel_summation_variance(terms.reshape(-1, w.shape[-1]), arithmetic), identity()),
+                Source(summation_variance(terms.reshape(-1, w.shape[-1]), arithmetic), identity()),
                 Source(of_mean, _after(shared_by_row(r * w), tokens)),
                 Source(of_inverse, _after(shared_by_row(terms), tokens)),
                 Source(own, tokens),

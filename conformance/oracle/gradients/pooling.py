@@ -1,13 +1,18 @@
 """Gradients of pooling and normalization with respect to their input."""
 
+import math
+
 import numpy as np
 
+from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.maps import LinearMap, Roundings, Source, identity, shared_by_row
 from conformance.oracle.pooling import Maximum, Unit, Weighted
 from conformance.oracle.step import Step, elementwise
+
+FARTHEST = 9.0  # An error is larger than this many standard deviations with a probability of 2e-19 if it is normal.
 
 
 class WeightedBackward(Weighted):
@@ -38,20 +43,71 @@ class WeightedBackward(Weighted):
 
 
 class MaximumBackward(Maximum):
-    """∂L/∂x_sh = w_h at the largest x_sh over attended tokens s, 0 elsewhere; w (B, H), x and result (B, S, H)."""
+    """∂L/∂x_sh = w_h/n at each of the n largest x_sh over attended tokens s, 0 elsewhere; w (B, H), x and result (B, S, H).
+
+    If n > 1, the gradient is any convex combination of those of the largest elements (Clarke 1990, *Optimization and Nonsmooth
+    Analysis*, proposition 2.3.12): `amax` of torch divides w among them, and `max` of torch gives it to one. Such elements occur in
+    half formats, whose numbers are few.
+    """
+
+    @cached_property
+    def _largest(self) -> Array:
+        """Where x is as large as the largest, (B, S, H): 1 or 0."""
+        x = self.parents[1]
+        return np.asarray(self.site.batch.mask[:, :, None] * (x == (self.chosen * x).sum(1, keepdims=True)), np.float64)
 
     @cached_property
     def value(self) -> Array:
         """The gradient ∂L/∂x, (B, S, H)."""
-        return np.asarray(self.chosen * self.parents[0][:, None, :])
+        return np.asarray(self._largest / np.maximum(self._largest.sum(1, keepdims=True), 1.0) * self.parents[0][:, None, :])
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """Return 1 at the largest element and 0 elsewhere by w, and 0 by x."""
-        chosen, x = self.chosen, self.parents[1]
+        """Return 1/n at the largest elements by w; by x, a map that majorizes the change of the gradient.
+
+        The gradient is constant in x until the error e of the difference of two elements exceeds the difference d and makes the
+        other element the largest. The gradient of both then changes by |w|, which is at most |w e|/d, so that its variance is at
+        most w² min(1, Var(e)/d²); it is 0 for a difference of more than `FARTHEST` deviations of e.
+        """
+        w = self.parents[0]
+        share = self._largest / np.maximum(self._largest.sum(1, keepdims=True), 1.0)
+        slope = np.abs(w[:, None, :]) / self._difference
         return (
-            LinearMap(lambda v: chosen * v[:, None, :], lambda u: (chosen * u).sum(1)),
-            LinearMap(np.zeros_like, lambda _: np.zeros_like(x)),
+            LinearMap(lambda v: share**2 * v[:, None, :], lambda u: (share * u).sum(1)),
+            LinearMap(lambda v: self._of_change(v), lambda u: math.sqrt(2.0) * slope * u),
         )
+
+    @cached_property
+    def _rivals(self) -> tuple[Ids, Ids]:
+        """The tokens of the largest elements and of the largest others, (B, 1, H) each."""
+        others = np.where(self.site.batch.mask[:, :, None] & (self.chosen == 0.0), self.parents[1], -np.inf)
+        return self.chosen.argmax(1)[:, None], others.argmax(1)[:, None]
+
+    def _of_rival(self, x: Array) -> Array:
+        """Return the array (B, S, H) at the largest other element of each element's feature."""
+        first, second = (np.take_along_axis(x, tokens, 1) for tokens in self._rivals)
+        return np.where(self.chosen > 0.0, second, first)
+
+    @cached_property
+    def _difference(self) -> Array:
+        """The difference d between each element and the largest other one, (B, S, H); infinite at padding and at equal elements."""
+        x, mask = self.parents[1], self.site.batch.mask
+        difference = np.abs(x - self._of_rival(x))
+        has_rival = mask[:, :, None] & (mask.sum(1) > 1)[:, None, None]
+        return np.where(has_rival & (difference > 0.0), difference, np.inf)
+
+    def _of_change(self, v: Array) -> Array:
+        """Return the variance of the change of the gradient for the variance v of x."""
+        ratio = (v + self._of_rival(v)) / self._difference**2
+        return self.parents[0][:, None, :] ** 2 * np.where(ratio > FARTHEST**-2.0, np.minimum(ratio, 1.0), 0.0)
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """Return the errors at equal largest elements: a bound |w| (1 − 1/n), and the roundings of w/n, u²/3 · y² and to storage.
+
+        At all other elements the gradient is a copy, and only the variance floor of the format remains.
+        """
+        n, y = self._largest * self._largest.sum(1, keepdims=True), self.value
+        own = (n > 1.0) * (arithmetic.elementwise.unit_roundoff**2 / 3.0 * y**2 + arithmetic.store_variance(y))
+        return elementwise(np.maximum(own, arithmetic.storage.floor_variance), (np.maximum(n, 1.0) - 1.0) * np.abs(y))
 
 
 class UnitBackward(Step):

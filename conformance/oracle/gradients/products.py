@@ -13,6 +13,7 @@ from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import Accumulation, accumulation_variance, weight_operand
 from conformance.oracle.bilinear import Factor, Product, ScaledProduct
 from conformance.oracle.carried import CarriedErrors, Mixture
+from conformance.oracle.gradients.sums import over_calls
 from conformance.oracle.maps import LinearMap, Roundings, Source, rows_times
 from conformance.oracle.step import Step, elementwise
 
@@ -70,7 +71,23 @@ class FirstTokenLinearBackward(LinearBackward):
         return elementwise(np.maximum(own, arithmetic.storage.floor_variance))
 
 
-class LinearGradient(Product):
+class _SumOverTokens(Product):
+    """A product whose terms are those of the tokens."""
+
+    def accumulated(self, arithmetic: Arithmetic) -> Array:
+        """Return the elementwise variance of the rounding errors of the sum over tokens.
+
+        In native arithmetic, each term is rounded to storage before it is added: the sum of the squares of the terms times u²/3.
+        """
+        found = super().accumulated(over_calls(arithmetic))
+        if arithmetic.rounding != "native" or not arithmetic.is_mixed:
+            return found
+        left, right = (np.square(factor) for factor in self._factors)
+        u2, floor = arithmetic.storage.unit_roundoff**2 / 3.0, arithmetic.storage.floor_variance
+        return np.asarray(found + u2 * self._as_result(left @ right) + left.shape[-1] * floor)
+
+
+class LinearGradient(_SumOverTokens):
     """∂L/∂W = wᵀ x, summed over all tokens; w (..., O), x (..., I), result (O, I)."""
 
     left, right = Factor(0, "rows", transposed=True), Factor(1, "rows")
@@ -83,7 +100,7 @@ class LinearGradient(Product):
         )
 
 
-class FirstTokenLinearGradient(Product):
+class FirstTokenLinearGradient(_SumOverTokens):
     """∂L/∂W = wᵀ x₀ with the first tokens x₀ of x; w (B, O), x (B, S, I), result (O, I)."""
 
     left, right = Factor(0, "rows", transposed=True), Factor(1, "first tokens")

@@ -84,6 +84,15 @@ def over_tokens(shape: tuple[int, ...]) -> LinearMap:
     )
 
 
+def over_calls(arithmetic: Arithmetic) -> Arithmetic:
+    """Return the arithmetic of a sum over tokens, for the gradient of a parameter.
+
+    In native arithmetic, the partial sums are rounded to storage: `.grad` is added to once per call if a layer is called for a part
+    of the tokens at a time, and PyTorch's layer norm on a CPU keeps partial sums in the dtype of its parameters.
+    """
+    return replace(arithmetic, accumulate=arithmetic.storage) if arithmetic.rounding == "native" else arithmetic
+
+
 def summation_variance(rows: Array, arithmetic: Arithmetic) -> Array:
     """Return the variance of the rounding errors of a sum over rows, (R, O) -> (O,).
 
@@ -91,7 +100,7 @@ def summation_variance(rows: Array, arithmetic: Arithmetic) -> Array:
     """
     in_order = Accumulation(np.ones((1, len(rows))), rows).squares[0]
     squares = np.maximum(in_order, _at_random(np.float64(len(rows)), rows.sum(0), (rows**2).sum(0)))
-    return accumulation_variance(squares, rows.sum(0), len(rows), arithmetic)
+    return accumulation_variance(squares, rows.sum(0), len(rows), over_calls(arithmetic))
 
 
 def _at_random(n: Array | np.float64, y: Array, squares: Array) -> Array:
@@ -107,25 +116,6 @@ def _at_random(n: Array | np.float64, y: Array, squares: Array) -> Array:
     """
     some = np.maximum(n, 1.0)
     return np.asarray((n + 1.0) / 6.0 * ((2.0 * n + 1.0) * y**2 / some + np.maximum(squares - y**2 / some, 0.0)))
-
-
-def kernel_summation_variance(rows: Array, arithmetic: Arithmetic) -> Array:
-    """Return the variance of the rounding errors of a sum over rows, (R, O) -> (O,), within the backward kernel of a norm.
-
-    In native arithmetic, such a kernel may keep its partial sums in the storage format: in PyTorch's layer norm on a CPU, the
-    buffers of partial sums have the dtype of the parameters.
-    """
-    if arithmetic.rounding == "native":
-        arithmetic = replace(arithmetic, accumulate=arithmetic.storage)
-    return summation_variance(rows, arithmetic)
-
-
-class NormBiasGradient(BiasGradient):
-    """∂L/∂β = Σ w over all tokens; w (..., H), result (H,)."""
-
-    def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Return the rounding errors of the sum, which is computed in the same kernel as the other gradients of the norm."""
-        return elementwise(kernel_summation_variance(self._rows, arithmetic))
 
 
 class LookupGradient(Step):
