@@ -34,11 +34,15 @@ class Altered(Step):
 
     def again(self, *, site: Site | None = None, parents: tuple[Array, ...] | None = None) -> Step:
         """Return the same change of the inner step at another site or with other parents."""
-        return Altered(self.inner.again(site=site, parents=parents), self.after, self.slack)
+        return self.around(self.inner.again(site=site, parents=parents))
 
     def recast(self, equation: type[Step]) -> Step:
         """Return the same change of a step with another equation."""
-        return Altered(self.inner.recast(equation), self.after, self.slack)
+        return self.around(self.inner.recast(equation))
+
+    def around(self, inner: Step) -> Step:
+        """Return the same change of another inner step."""
+        return Altered(inner, self.after, self.slack)
 
     @cached_property
     def value(self) -> Array:
@@ -67,13 +71,9 @@ class Rearranged(Altered):
         super().__init__(inner, lambda step: moved(step.value))
         self._moved = moved
 
-    def again(self, *, site: Site | None = None, parents: tuple[Array, ...] | None = None) -> Step:
-        """Return the same rearrangement of the inner step at another site or with other parents."""
-        return Rearranged(self.inner.again(site=site, parents=parents), self._moved)
-
-    def recast(self, equation: type[Step]) -> Step:
-        """Return the same rearrangement of a step with another equation."""
-        return Rearranged(self.inner.recast(equation), self._moved)
+    def around(self, inner: Step) -> Step:
+        """Return the same rearrangement of another inner step."""
+        return Rearranged(inner, self._moved)
 
     def _back(self, w: Array) -> Array:
         """Return, for each element of the inner step, the sum of w over the places to which it was moved."""

@@ -1,16 +1,37 @@
 """Changes of a step that several faults share: another result, another equation, other parameters or parents."""
 
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from conformance.faults.altered import Altered
 from conformance.faults.fault import Change, FaultContext, with_parameters
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 
+S = TypeVar("S", bound=Step)
+
 
 def rewritten(value: Callable[[Step], Array]) -> Change:
     """Return the change that replaces the result of a step by `value(step)`."""
     return lambda step, _: Altered(step, value)
+
+
+def rewritten_equation(equation: type[S], value: Callable[[S], Array]) -> Change:
+    """Return the change that replaces the result of this equation by `value(step)`; it gives None for steps of another equation."""
+    return lambda step, _: with_result(step, equation, value)
+
+
+def with_result(step: Step, equation: type[S], value: Callable[[S], Array]) -> Step | None:
+    """Return the step with the result `value(step)` in place of that of its equation; None if it is a step of another equation.
+
+    Earlier changes of the result are applied to the new one, as far as they do not replace the result of the same equation.
+    """
+    if isinstance(step, Altered):
+        inner = with_result(step.inner, equation, value)
+        return None if inner is None else step.around(inner)
+    if not isinstance(step, equation):
+        return None
+    return Altered(step, lambda inner: value(inner) if isinstance(inner, equation) else inner.value)
 
 
 def function(f: Callable[[Array], Array]) -> Change:

@@ -41,7 +41,7 @@ class Parameter:
         name: the name of the number in reports.
         right: function from a step to the value in the checkpoint.
         wrong: function from a step to the most usual wrong value.
-        changed: function from a step and a value to the step with that value.
+        changed: function from a step and a value to the step with that value, or to None where the fault is impossible.
         least: lower limit; values at or below it are not considered.
         setting: the number's name in the config; empty if it has none.
         defaults: values that are usually hard-coded, BERT's own first.
@@ -51,7 +51,7 @@ class Parameter:
     name: str
     right: Callable[[Step], float]
     wrong: Callable[[Step], float]
-    changed: Callable[[Step, float], Step]
+    changed: Callable[[Step, float], Step | None]
     least: float = 0.0
     setting: str = ""
     defaults: tuple[float, ...] = ()

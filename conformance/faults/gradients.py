@@ -1,12 +1,11 @@
 """Faults of backward passes: gradients that are detached, lost, counted twice or those of another function."""
 
-from collections.abc import Callable, Iterator
-from typing import TypeVar, cast
+from collections.abc import Iterator
 
 import numpy as np
 
 from conformance.faults.altered import Altered
-from conformance.faults.changes import handed_on, other_weight, recast, rewritten
+from conformance.faults.changes import handed_on, other_weight, recast, rewritten, rewritten_equation
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter
 from conformance.model.batch import IGNORED_LABEL
 from conformance.numerics.formats import Array
@@ -16,8 +15,6 @@ from conformance.oracle.gradients.norm import NormBackward
 from conformance.oracle.gradients.pointwise import GeluBackward, GeluTanhBackward
 from conformance.oracle.gradients.softmax import ProbabilitiesBackward
 from conformance.oracle.losses import labels_of
-
-S = TypeVar("S", bound=Step)
 
 _NORMS = frozenset({"norm_backward"})
 _SOFTMAX = frozenset({"probs_backward"})
@@ -48,15 +45,6 @@ _ANY = (
 _DIFFERENTIATE = "Differentiate the function that the forward pass computes; torch.autograd.gradcheck compares the two."
 _ATTACH = "Remove detach(), no_grad() or .data from the path of the gradient."
 SMOOTHING = 0.1  # The label smoothing of Vaswani et al. 2017, section 5.4.
-
-
-def _rewritten(equation: type[S], value: Callable[[S], Array]) -> Change:
-    """Return the change that replaces the value of steps of this equation; it gives None for other steps."""
-
-    def change(step: Step, _: FaultContext) -> Step | None:
-        return Altered(step, lambda inner: value(cast(S, inner))) if isinstance(step, equation) else None
-
-    return change
 
 
 def _times(step: Step, factor: float) -> Step:
@@ -168,13 +156,13 @@ def faults() -> Iterator[Fault]:
     """Yield the faults of backward passes."""
     made = "constructed"
     yield Fault("gradient-norm-mean-detached", _NORMS, "the backward pass treats the mean of the norm as a constant", made,
-                _rewritten(NormBackward, _detached_mean), "x.mean().detach(), or running statistics",
+                rewritten_equation(NormBackward, _detached_mean), "x.mean().detach(), or running statistics",
                 equation="∂x = r (g − z mean(z g)), g = γ ∂y", fix=_ATTACH)
     yield Fault("gradient-norm-variance-detached", _NORMS, "the backward pass treats the variance of the norm as a constant", made,
-                _rewritten(NormBackward, _detached_variance), "x.var().detach()",
+                rewritten_equation(NormBackward, _detached_variance), "x.var().detach()",
                 equation="∂x = r (g − mean(g)), g = γ ∂y", fix=_ATTACH)
     yield Fault("gradient-norm-statistics-detached", _NORMS, "the backward pass treats mean and variance of the norm as constants",
-                made, _rewritten(NormBackward, _detached_statistics), "statistics taken under no_grad()",
+                made, rewritten_equation(NormBackward, _detached_statistics), "statistics taken under no_grad()",
                 equation="∂x = r γ ∂y", fix=_ATTACH)
     yield Fault("gradient-norm-scale-missing", _NORMS, "the backward pass of the norm omits gamma", made,
                 other_weight(np.ones_like), "a hand-written fused kernel",
@@ -182,10 +170,10 @@ def faults() -> Iterator[Fault]:
     yield Fault("gradient-norm-identity", _NORMS, "the gradient passes the norm unchanged (straight through)", made,
                 handed_on, "a norm computed on .data", equation="∂x = ∂y", fix=_DIFFERENTIATE)
     yield Fault("gradient-softmax-diagonal", _SOFTMAX, "the softmax is differentiated as if each result depended on its own score "
-                "alone", made, _rewritten(ProbabilitiesBackward, _diagonal), "p (1 − p), the derivative of a sigmoid",
+                "alone", made, rewritten_equation(ProbabilitiesBackward, _diagonal), "p (1 − p), the derivative of a sigmoid",
                 equation="∂s = p (1 − p) ∂p", fix=_DIFFERENTIATE)
     yield Fault("gradient-softmax-sum-missing", _SOFTMAX, "the backward pass of the softmax omits the sum over the keys", made,
-                _rewritten(ProbabilitiesBackward, _without_sum), "the normaliser detached",
+                rewritten_equation(ProbabilitiesBackward, _without_sum), "the normaliser detached",
                 equation="∂s = p ∂p", fix=_DIFFERENTIATE)
     yield Fault("gradient-softmax-identity", _SOFTMAX, "the gradient passes the softmax unchanged (straight through)", made,
                 handed_on, "a straight-through estimator left in", equation="∂s = ∂p", fix=_DIFFERENTIATE)
@@ -203,7 +191,7 @@ def faults() -> Iterator[Fault]:
                 recast(GeluBackward), "a backward kernel for another GELU than the forward one",
                 equation="Φ(x) + x φ(x)", fix=_DIFFERENTIATE)
     yield Fault("gradient-gelu-without-density", _GELUS, "the derivative of GELU lacks x φ(x)", made,
-                _rewritten(GeluBackward, _without_density),
+                rewritten_equation(GeluBackward, _without_density),
                 "the gate Φ(x) detached", equation="∂x = Φ(x) ∂y", fix=_ATTACH)
     yield Fault("gradient-function-identity", _FUNCTIONS, "the gradient passes the activation function "
                 "unchanged (straight through)", made, handed_on, "a function computed on .data",
@@ -233,10 +221,10 @@ def faults() -> Iterator[Fault]:
                 made, _without(".word_embeddings.grad_weight"), "embeddings frozen, or looked up under no_grad()", (".grad",),
                 equation="the sum without the look-up's gradient", fix=_ATTACH)
     yield Fault("gradient-label-smoothing", _CROSS_ENTROPIES, f"the labels are smoothed by {SMOOTHING}", made,
-                _rewritten(CrossEntropyBackward, _smoothed), "label_smoothing left on",
+                rewritten_equation(CrossEntropyBackward, _smoothed), "label_smoothing left on",
                 equation="∂x = (softmax(x) − (1 − ε) onehot − ε/C) / N", fix="Pass label_smoothing=0.")
     yield Fault("gradient-without-label", _CROSS_ENTROPIES, "the gradient of the loss is the softmax itself: the label is not "
-                "subtracted", made, _rewritten(CrossEntropyBackward, _without_label), "a hand-written fused loss",
+                "subtracted", made, rewritten_equation(CrossEntropyBackward, _without_label), "a hand-written fused loss",
                 equation="∂x = softmax(x) / N", fix=_DIFFERENTIATE)
     yield Fault("gradient-averaged-over-all", _LOSSES, "the loss is averaged over all rows, not over the labelled ones", made,
                 _averaged_over_all, "a mean over all losses, in which the ignored ones count as 0",

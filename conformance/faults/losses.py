@@ -4,13 +4,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from conformance.faults.altered import Altered
-from conformance.faults.changes import rewritten
+from conformance.faults.changes import rewritten, rewritten_equation
 from conformance.faults.fault import Fault, FaultContext, with_batch
 from conformance.model.batch import IGNORED_LABEL
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
-from conformance.oracle.losses import LABELS, Labelled, labels_of
+from conformance.oracle.losses import LABELS, ChoiceCrossEntropy, labels_of
 
 MASKED_LM = frozenset({"masked_lm_loss", "masked_lm_loss_of_log_probs"})
 NEXT_SENTENCE = frozenset({"next_sentence_loss", "next_sentence_loss_of_log_probs"})
@@ -51,16 +50,11 @@ def _interleaved(step: Step, _: FaultContext) -> Step:
     return step.again(parents=(step.parents[0][order],))
 
 
-def _one_by_one(step: Step, _: FaultContext) -> Step:
+def _of_single_choices(step: ChoiceCrossEntropy) -> Array:
     """Return the loss log(1 + exp(x)) − y x, averaged over the choices of the labelled questions; y = 1 at the right choice."""
-
-    def value(inner: Step) -> Array:
-        assert isinstance(inner, Labelled)
-        logits, labels = inner.rows
-        right = np.arange(logits.shape[-1]) == labels[:, None]
-        return np.asarray((np.logaddexp(0.0, logits) - right * logits).mean())
-
-    return Altered(step, value)
+    logits, labels = step.rows
+    right = np.arange(logits.shape[-1]) == labels[:, None]
+    return np.asarray((np.logaddexp(0.0, logits) - right * logits).mean())
 
 
 # fmt: off
@@ -97,7 +91,8 @@ def faults() -> Iterator[Fault]:
                 equation="x_qc = logit of row c Q + q",
                 fix="The rows of a question are consecutive: logits.view(-1, choices).")
     yield Fault("choices-one-by-one", CHOICES, "each choice is scored independently, not against the others", "constructed",
-                _one_by_one, "binary cross entropy, since the head has a single logit",
+                rewritten_equation(ChoiceCrossEntropy, _of_single_choices),
+                "binary cross entropy, since the head has a single logit",
                 equation="mean of log(1 + exp(x)) − y x, y 1 at the right choice",
                 fix="Take the softmax over the choices of a question.")
 # fmt: on

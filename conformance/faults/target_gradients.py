@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from conformance.faults.altered import Altered
+from conformance.faults.changes import with_result
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
@@ -21,12 +22,8 @@ def _slope(function: Callable[[Array, Array], Array]) -> Change:
     return lambda step, _: _with_slope(step, function)
 
 
-def _with_slope(step: Step, function: Callable[[Array, Array], Array]) -> Step:
-    def after(inner: Step) -> Array:
-        assert isinstance(inner, TargetLossBackward)
-        return inner.scale * function(inner.logits, inner.targets)
-
-    return Altered(step, after)
+def _with_slope(step: Step, function: Callable[[Array, Array], Array]) -> Step | None:
+    return with_result(step, TargetLossBackward, lambda step: step.scale * function(step.logits, step.targets))
 
 
 def _times(factor: Callable[[int, int], float]) -> Change:
@@ -55,7 +52,7 @@ def _squared(x: Array, t: Array) -> Array:
     return 2.0 * (s - t) * s * (1.0 - s)
 
 
-def _weighted(step: Step, weight: float) -> Step:
+def _weighted(step: Step, weight: float) -> Step | None:
     """Return the gradient of l = −p t log σ(x) − (1 − t) log σ(−x) with p = `weight`."""
     return _with_slope(step, lambda x, t: (1.0 + (weight - 1.0) * t) * sigmoid(x) - weight * t)
 

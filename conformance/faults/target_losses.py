@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from conformance.faults.changes import rewritten
+from conformance.faults.changes import rewritten, rewritten_equation
 from conformance.faults.fault import Change, Fault
 from conformance.numerics.formats import Array
-from conformance.oracle import Step
 from conformance.oracle.target_losses import TargetLoss, sigmoid
 
 REGRESSION, MULTI_LABEL = frozenset({"regression_loss"}), frozenset({"multi_label_loss"})
@@ -15,12 +14,7 @@ REGRESSION, MULTI_LABEL = frozenset({"regression_loss"}), frozenset({"multi_labe
 
 def _loss(value: Callable[[Array, Array], Array | float]) -> Change:
     """Return the change that replaces the loss by a function of logits and targets, (B, C) each."""
-
-    def after(step: Step) -> Array:
-        assert isinstance(step, TargetLoss)
-        return np.asarray(value(step.logits, step.targets))
-
-    return rewritten(after)
+    return rewritten_equation(TargetLoss, lambda step: np.asarray(value(step.logits, step.targets)))
 
 
 def _softmax_cross_entropy(x: Array, t: Array) -> Array:

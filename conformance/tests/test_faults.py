@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -80,6 +81,32 @@ def test_two_faults_of_one_step_both_take_effect() -> None:
     x = step.parents[0] + 2.0 * step.parents[1]
     normal = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-3)
     np.testing.assert_allclose(both.value, normal * step.site.parameters["weight"] + step.site.parameters["bias"], rtol=1e-12)
+
+
+def test_any_two_faults_of_a_step_compose() -> None:
+    arithmetic, seen = hypotheses("float32")[0].arithmetic, set[object]()
+    for network in _networks():
+        values = dict(network.walk())
+        place = FaultContext(network, values, FORMATS["float32"])
+        for name, row in network.table.items():
+            faults = tuple(fault for fault in CATALOGUE if fault.applies_to(row))
+            if (row.kind, faults) in seen:
+                continue
+            seen.add((row.kind, faults))
+            step = network.step(name, *(values[parent] for parent in row.parents))
+            for first in filter(None, (fault.applied(step, place) for fault in faults)):
+                for second in filter(None, (fault.applied(first, place) for fault in faults)):
+                    with np.errstate(all="ignore"):  # A mistake may overflow.
+                        np.broadcast_to(second.roundings(arithmetic).variance(), step.value.shape)
+    assert len(seen) > 60
+
+
+def _networks() -> Iterator[Network]:
+    """Yield networks, and their backward passes, that together have every kind of step but those of rare architectures."""
+    for golden in (GOLDEN, *map(load_golden, ("tanh", "token-heads", "sentence-heads", "regression", "multi-label"))):
+        checkpoint = golden.checkpoint
+        forward = Network(checkpoint.architecture, checkpoint.weights, next(iter(golden.batches.values())))
+        yield from (forward, *forward.backward_passes())
 
 
 def test_a_rearranged_result_stays_rearranged_when_its_step_is_changed_again() -> None:

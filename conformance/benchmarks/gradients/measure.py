@@ -25,8 +25,15 @@ ALARMS = RESULTS.with_name("ALARMS.md")
 
 
 def judged(candidate: object, dtype: str, depth: Depth = "full") -> Result:
-    """Return the result of the check `gradients`."""
-    return check_values(candidate, GOLDEN, dtype=dtype, passes=backward_passes, depth=depth)
+    """Return the result of the check `gradients`.
+
+    Raises:
+        RuntimeError: the candidate was not judged.
+    """
+    result = check_values(candidate, GOLDEN, dtype=dtype, passes=backward_passes, depth=depth)
+    if result.outcome not in ("pass", "fail"):
+        raise RuntimeError(f"{result.outcome}: {result.reason}")
+    return result
 
 
 def origins(result: Result) -> dict[str, tuple[str, ...]]:
