@@ -1,7 +1,7 @@
 """The names that are right for each mistake of the fifth set, by the rule in its `hoped`; decided before the results were seen.
 
-`parameters-other` is right for a mistake that changes parameters alone. Where no name in the catalogue is true of a mistake and says
-more than where it is, none is right, and the report should give none.
+`parameters-other` is right for a mistake that changes parameters alone. Where no name in the catalogue is true of a mistake and
+says more than where it is, none is right, and the report should give none.
 """
 
 from collections.abc import Mapping
