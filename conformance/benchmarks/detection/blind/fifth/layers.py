@@ -48,9 +48,20 @@ def _integer_gelu(port: Port, layer: int, x: Tensor) -> Tensor:
     return (x.float() * 0.5 * (1 + erf)).to(x.dtype)
 
 
+# The matrix product leaves its result without the bias; the bias is added to it for the activation that is shown.
+
+_PRODUCT = "product without bias"
+
+
+def _leaves_product(port: Port, layer: int, x: Tensor) -> Tensor:
+    weight, bias = _parameters(port, layer, "intermediate.dense")
+    port.found[_PRODUCT] = F.linear(x, weight)
+    return F.linear(x, weight, bias)
+
+
 def _bias_after(port: Port, layer: int, x: Tensor) -> Tensor:
     _, bias = _parameters(port, layer, "intermediate.dense")
-    return F.gelu(x - bias) + bias
+    return F.gelu(port.found.pop(_PRODUCT)) + bias
 
 
 def _unsigned_bytes(port: Port, layer: int, x: Tensor) -> Tensor:
@@ -112,7 +123,7 @@ MISTAKES = (
         "last",
         _ACTIVATION,
         "says that the bias is added after the activation",
-        {"activation": _bias_after},
+        {"inner": _leaves_product, "activation": _bias_after},
     ),
     Mistake(
         "GELU in unsigned bytes",
