@@ -4,7 +4,8 @@ import argparse
 
 import torch
 
-from conformance.benchmarks.detection.blind import first, fourth, second, third
+from conformance.benchmarks.detection.blind import fifth, first, fourth, second, third
+from conformance.benchmarks.detection.blind.fifth import named as fifth_named
 from conformance.benchmarks.detection.blind.first import named as first_named
 from conformance.benchmarks.detection.blind.fourth import named as fourth_named
 from conformance.benchmarks.detection.blind.score import outcomes, table
@@ -16,6 +17,7 @@ _SETS = {
     "second": (second.MISTAKES, second_named.RIGHT),
     "third": (third.MISTAKES, third_named.RIGHT),
     "fourth": (fourth.MISTAKES, fourth_named.RIGHT),
+    "fifth": (fifth.MISTAKES, fifth_named.RIGHT),
     "second-new": ({n: m for n, m in second.MISTAKES.items() if n not in second_named.REPEATED}, second_named.RIGHT),
 }
 
