@@ -50,8 +50,8 @@ with this list.
 24.     `checks.recording.Recording.add` converts the result to records (`results.to_records.records_of`), and
         `results.file.Writer.write` writes them.
 25.     `cli.output.show_results` builds a document from the records (`report.run.run_document.document`) and prints it
-        (`report.terminal.show` or `report.markdown`). Step 2 then writes the HTML page (`report.html.page.page`, which it takes
-        from `report.views.TEXTS`).
+        (`report.terminal.show`), or prints another of the formats `report.output_formats.REPORT_FORMATS`. Step 2 then writes the
+        HTML page (`report.html.page.page`), which is one of these.
 """
 
 from importlib import import_module

@@ -352,7 +352,7 @@ class Results:
         """The header of the first run, or None if there is none."""
         return self.headers[0] if self.headers else None
 
-    _repr_html_ = late("report.views:results_fragment")
+    _repr_html_ = late("report.representations:results_fragment")
 
     @property
     def remarks(self) -> tuple[Note, ...]:

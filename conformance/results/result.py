@@ -12,7 +12,7 @@ from conformance.results.late import late
 from conformance.results.law_broken import Location, Run
 from conformance.results.outcomes import Outcome
 
-_findings, _text = late("report.findings:findings_of"), late("report.views:case_text")
+_findings, _text = late("report.findings:findings_of"), late("report.representations:case_text")
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class Result:
         hidden = {v.activation for v in self.verdicts if v.hidden}
         return len(names - hidden), len(names)
 
-    _repr_html_ = late("report.views:result_fragment")
+    _repr_html_ = late("report.representations:result_fragment")
 
     @property
     def median_rms(self) -> float | None:

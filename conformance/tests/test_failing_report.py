@@ -22,10 +22,11 @@ from conformance.oracle import Network
 from conformance.report.findings import cause, evidence, findings, layers_of, sentence
 from conformance.report.hidden_steps import hidden_steps, not_exposed
 from conformance.report.markdown import markdown
+from conformance.report.output_formats import REPORT_FORMATS
+from conformance.report.representations import case_text
 from conformance.report.run.run_document import LEGEND, PADDING, document
 from conformance.report.run.run_environment import environment
 from conformance.report.terminal import plain
-from conformance.report.views import TEXTS, case_text
 from conformance.results.case import Case
 from conformance.results.merge import merged
 from conformance.results.records import ActivationRecord, FunctionRecord, ImplementationRecord, MachineRecord, Results
@@ -136,7 +137,7 @@ def test_mistakes_precede_the_origins_whose_order_is_stated() -> None:
 
 
 def test_the_largest_error_has_a_limit_and_a_line_in_the_legend() -> None:
-    rendered = TEXTS["text"](everything())
+    rendered = REPORT_FORMATS["text"].of_results(everything())
     assert "local rms     limit           max    limit    global rms" in rendered
     assert "max: the largest error of a single element" in rendered
 
@@ -220,11 +221,11 @@ def test_a_mistake_without_a_number_has_its_amplitude() -> None:
 
 
 def test_that_padding_is_not_judged_is_said_once_where_a_failing_batch_has_padding() -> None:
-    padded = TEXTS["text"](everything())
+    padded = REPORT_FORMATS["text"].of_results(everything())
     assert padded.count("padding: ") == 1
     whole = checked(CASE, "fail", (activation(CASE, LAST, 9.0),))
-    assert "padding: " not in TEXTS["text"](merged([run(whole)]))
-    assert "limit: " in TEXTS["text"](merged([run(whole)]))
+    assert "padding: " not in REPORT_FORMATS["text"].of_results(merged([run(whole)]))
+    assert "limit: " in REPORT_FORMATS["text"].of_results(merged([run(whole)]))
 
 
 def test_every_number_that_a_pass_confirms_is_named_by_its_quantity() -> None:
@@ -235,13 +236,13 @@ def test_every_number_that_a_pass_confirms_is_named_by_its_quantity() -> None:
 def test_a_script_is_announced_with_the_path_at_which_it_was_saved() -> None:
     case = Case("leaking", "tiny", check="padding-length")
     for form in ("markdown", "html"):
-        assert f"failures/{artifact_path(case, Path()).stem}.py" in TEXTS[form](everything())
+        assert f"failures/{artifact_path(case, Path()).stem}.py" in REPORT_FORMATS[form].of_results(everything())
     assert "failures/" not in markdown(document(Results((), everything().cases, None)))
 
 
 def test_a_page_says_of_how_many_origins_it_does_not_show_the_place() -> None:
     records = _many_origins()
-    page = TEXTS["html"](records)
+    page = REPORT_FORMATS["html"].of_results(records)
     assert page.count("Where the error sits: ") == 3
     assert "Where the error sits at 2 more origins is not shown" in page
 

@@ -18,7 +18,7 @@ from conformance.cli import main
 from conformance.judge.number_words import figure
 from conformance.model.batch import Batch
 from conformance.report.findings import Finding, evidence, findings, sentence, where
-from conformance.report.views import case_text
+from conformance.report.representations import case_text
 from conformance.results.case import Case
 from conformance.results.records import FaultRecord
 from conformance.results.to_records import activation_records
