@@ -25,9 +25,9 @@ from conformance.judge.judge import Judge
 from conformance.judge.select_arithmetic import select_arithmetic
 from conformance.model.batch import Batch
 from conformance.model.gradients import is_gradient
-from conformance.numerics.accuracy import Accuracy
 from conformance.numerics.arithmetic import modular
 from conformance.numerics.formats import format_named
+from conformance.numerics.function_error_bounds import FunctionErrorBounds
 from conformance.numerics.machine import measure_early
 from conformance.progress import part, report_progress
 from conformance.results.candidate_time import waiting
@@ -128,7 +128,7 @@ def _judged(
 
 
 def _judged_batch(
-    on_batch: Callable[[Batch], Pass], case: Case, functions: Accuracy, hidden: HiddenLayersSearch, batch: Batch
+    on_batch: Callable[[Batch], Pass], case: Case, functions: FunctionErrorBounds, hidden: HiddenLayersSearch, batch: Batch
 ) -> Sequence[Verdict]:
     """Return the verdicts on one additional batch."""
     one = on_batch(batch)

@@ -81,7 +81,7 @@ def _shown(candidate: Implementation, golden: Golden, case: Case) -> set[str]:
 def _require_dropping(one: Pass, hidden: Collection[str], case: Case) -> None:
     """Raise `CandidateError` if an activation after an unexposed dropout has its value without dropout."""
     stream: Stream = list(one.call())
-    judge = Judge(one.network, case.dtype, case.device, functions=this_machine(case.device).accuracy, depth="screen")
+    judge = Judge(one.network, case.dtype, case.device, functions=this_machine(case.device).error_bounds, depth="screen")
     order = judge.order
     for verdict, _ in judge.judge(iter(stream)):
         if verdict.outcome == "pass":

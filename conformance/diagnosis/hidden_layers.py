@@ -27,9 +27,9 @@ from conformance.judge.observation import Observation
 from conformance.judge.search.budget import SearchBudget
 from conformance.judge.search.problem import Fit
 from conformance.model.checkpoint import Checkpoint
-from conformance.numerics.accuracy import Accuracy
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import Array
+from conformance.numerics.function_error_bounds import FunctionErrorBounds
 
 # Number of searches of all faults in a run; one costs hundreds of passes, and a port makes a mistake everywhere it can.
 SEARCHES = 2
@@ -41,13 +41,13 @@ class HiddenLayersSearch:
     Faults that explained other activations are tried first; all others are tried for the first `SEARCHES` failures only.
     """
 
-    def __init__(self, dtype: str, device: str = "cpu", functions: Accuracy | None = None) -> None:
+    def __init__(self, dtype: str, device: str = "cpu", functions: FunctionErrorBounds | None = None) -> None:
         """Start without known faults.
 
         Args:
             dtype: name of the format that the candidate was asked for.
             device: the device that it was asked for.
-            functions: accuracy of the library functions where the candidate ran; default: the table.
+            functions: error bounds of the library functions where the candidate ran; default: the table.
         """
         self._dtype = dtype
         self._legal = partial(hypotheses, device=device, functions=functions)

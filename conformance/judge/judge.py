@@ -32,9 +32,9 @@ from conformance.model.activations import outputs
 from conformance.model.attention import attended_keys
 from conformance.model.gradients import is_gradient
 from conformance.model.training import GIVEN
-from conformance.numerics.accuracy import Accuracy
 from conformance.numerics.arithmetic import hypotheses, modular
 from conformance.numerics.formats import Array, Captured, Format, Single
+from conformance.numerics.function_error_bounds import FunctionErrorBounds
 from conformance.oracle import Network
 
 ANATOMIES = 8  # how many unexplained residuals are described; each costs some hundred passes over the activation
@@ -54,7 +54,7 @@ class Judge:
         recorded: whether the stream was computed on that device and copied here since, as a trace is.
         runs: number of such judgements in the run; its false-alarm probability is shared among them.
         stored: true activations to use for the global error instead of computing them.
-        functions: accuracy of the library functions where the candidate ran; by default that of the table.
+        functions: error bounds of the library functions where the candidate ran; by default those of the table.
         depth: `screen` leaves out the filters, the global error and the names of faults.
         sigma: accumulated rounding error at each activation (`sampled_sigma.accumulated_sigma`); sampled by default.
         wrong: given a false-alarm probability, returns by activation name, in words, what is wrong with an activation whatever its
@@ -71,7 +71,7 @@ class Judge:
         stored: Mapping[str, Array] | None = None,
         *,
         recorded: bool = False,
-        functions: Accuracy | None = None,
+        functions: FunctionErrorBounds | None = None,
         depth: Depth = "full",
         sigma: Iterable[tuple[str, Array]] | None = None,
         wrong: Callable[[float], Mapping[str, str]] = lambda alpha: {},

@@ -19,9 +19,9 @@ from conformance.judge.observation import Observation
 from conformance.judge.sums import LocalSums
 from conformance.judge.sweep import GrossEffects, Swept, swept
 from conformance.judge.thresholds import Limits, sidak_share
-from conformance.numerics.accuracy import Accuracy
 from conformance.numerics.arithmetic import Hypothesis, hypotheses, still_needed
 from conformance.numerics.formats import Array
+from conformance.numerics.function_error_bounds import FunctionErrorBounds
 from conformance.oracle import Network
 
 STATISTICS = 2  # RMS and largest error
@@ -92,7 +92,7 @@ def screened(
     dtype: str,
     device: str = "cpu",
     tests: int = 1,
-    functions: Accuracy | None = None,
+    functions: FunctionErrorBounds | None = None,
 ) -> list[Screened]:
     """Screen every exposed activation, in the order of computation.
 
@@ -102,7 +102,7 @@ def screened(
         dtype: the candidate's storage format.
         device: the candidate's device.
         tests: number of such calls that share the false-alarm probability.
-        functions: accuracy of library functions, as for a `Judge`.
+        functions: error bounds of library functions, as for a `Judge`.
     """
     alpha = sidak_share(tests * max(len(values), 1))
     legal = hypotheses(dtype, device, functions)

@@ -149,7 +149,7 @@ def _deviation(tensor: torch.Tensor) -> float:
 
 def _called(module: nn.Module, tensors: Tensors, a: Architecture) -> tuple[Call, ForwardPass, Known, float]:
     """Return the way of calling the module with which it computes the most activations, with the results of the search."""
-    arithmetic = modular("float32", "cpu", this_machine("cpu").accuracy).arithmetic
+    arithmetic = modular("float32", "cpu", this_machine("cpu").error_bounds).arithmetic
     last = last_hidden(a)
     best: tuple[int, Call, ForwardPass, Known, float] | None = None
     for call, given in _distinct(module, a):

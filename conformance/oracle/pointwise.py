@@ -85,8 +85,7 @@ class Gelu(Pointwise):
         Random errors: the argument, relative u, changes y by x² φ(x) u; erf and 1 + erf are rounded; two products of relative u;
         the rounding to storage.
 
-        Bound: |x|/2 times the error of erf, in a kernel of erf or one of GELU, which is many ulp of y near −3, where 1 + erf
-        cancels; and the rounding of the constant 1/√2, relative u.
+        Bound: `FunctionErrorBounds.gelu`.
         """
         x, y, e, inner = self.parents[0], self.value, self._erf, arithmetic.elementwise
         argument, half = np.abs(x * self._density_term), np.abs(x) / 2.0
@@ -95,12 +94,7 @@ class Gelu(Pointwise):
         variance *= half**2
         variance += inner.unit_roundoff**2 / 3.0 * (argument**2 + 2.0 * y**2)
         variance += arithmetic.storage.rounding_variance(y)
-        wide = arithmetic.accumulate
-        bound = arithmetic.functions.error("erf", e, wide)
-        np.maximum(bound, arithmetic.functions.absolute("gelu", wide), out=bound)
-        bound *= half
-        bound += argument * wide.unit_roundoff
-        return elementwise(variance, bound)
+        return elementwise(variance, arithmetic.functions.gelu("gelu", e, half, argument, arithmetic.accumulate))
 
 
 class Silu(Gelu):
@@ -150,12 +144,7 @@ class GeluTanh(Pointwise):
         argument = np.abs(x / 2.0 * (1.0 - self._tanh**2) * t)
         functions = inner.rounding_variance(1.0 + self._tanh) + arithmetic.function_variance(self._tanh)
         variance = u2 * (4.0 * argument**2 + 2.0 * y**2) + (x / 2.0) ** 2 * functions
-        wide = arithmetic.accumulate
-        tanh_error, fused_error = (
-            arithmetic.functions.error("tanh", self._tanh, wide),
-            arithmetic.functions.absolute("gelu_tanh", wide),
-        )
-        bound = np.abs(x) / 2.0 * np.maximum(tanh_error, fused_error) + 2.0 * argument * wide.unit_roundoff
+        bound = arithmetic.functions.gelu("gelu_tanh", self._tanh, np.abs(x) / 2.0, argument, arithmetic.accumulate)
         return elementwise(variance + arithmetic.storage.rounding_variance(y), bound)
 
 
