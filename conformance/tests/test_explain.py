@@ -16,7 +16,7 @@ from conformance.errors import UnknownNameError
 from conformance.glossary.index import GROUPS, entries, summaries
 from conformance.glossary.known_faults import known_faults
 from conformance.glossary.terms import _ALIASES, TERMS
-from conformance.goldens.recipes import RECIPES
+from conformance.goldens.shipped_goldens import RECIPES
 from conformance.judge.detection_power import power
 from conformance.model.activations import table
 from conformance.numerics.arithmetic import hypotheses

@@ -20,7 +20,7 @@ from conformance.goldens.custom_golden import from_directory
 from conformance.goldens.make import main as make_shipped
 from conformance.goldens.make import make
 from conformance.goldens.manifest import MANIFEST, fixtures_directory, manifest, of_entry
-from conformance.goldens.recipes import RECIPES
+from conformance.goldens.shipped_goldens import RECIPES
 from conformance.judge.verify_goldens import verify
 from conformance.model.digest import content_digest
 from conformance.report.output_formats import REPORT_FORMATS

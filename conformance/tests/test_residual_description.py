@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from conformance.goldens.recipes import TINY as RECIPE
+from conformance.goldens.shipped_goldens import TINY as RECIPE
 from conformance.judge.judged_elements import independent_rows, judged_elements
 from conformance.judge.noise import of_segment
 from conformance.judge.residual_description import ResidualDescription, anatomy, sentences
