@@ -36,11 +36,11 @@ with this list.
 15.                   `judge.sweep.swept` accumulates errors and effects of faults over the blocks. Value and rounding errors are
                       those of the `oracle` equations (`judge.segment.Segment`, `judge.noise.of_segment`).
 16.                   `judge.failing_activation.explained` runs every filter if the activation fails.
-17.                     `judge.explanation_search.explanations` finds the faults; for segments of several hidden layers,
-                        `diagnosis.hidden_layers.HiddenLayersSearch.explanations` does. Both, and `diagnose`, search by
+17.                     `judge.explanation_search.explanations` finds the faults; for segments of several unexposed layers,
+                        `diagnosis.unexposed_layers.UnexposedLayersSearch.explanations` does. Both, and `diagnose`, search by
                         `judge.search.fault_sets.explaining_sets`.
-18.                   `diagnosis.hidden_layers.HiddenLayersSearch.filtered` adds the filters of hidden layers if the activation
-                      passes.
+18.                   `diagnosis.unexposed_layers.UnexposedLayersSearch.filtered` adds the filters of unexposed layers if the
+                      activation passes.
 19.                 `judge.judge.Judge._anatomy` describes a residual that no fault explains (`judge.residual_description.anatomy`).
 20.           `judge.select_arithmetic.select_arithmetic` selects the arithmetic of each kind of step, when all passes are judged,
               and returns the verdicts.

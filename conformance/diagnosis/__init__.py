@@ -1,6 +1,6 @@
 """Diagnosis of a black box: the faults that explain its outputs, from the outputs and the checkpoint alone.
 
-The layers that a candidate hides are diagnosed as a black box too (`hidden_layers`).
+The layers that a candidate does not expose are diagnosed as a black box too (`unexposed_layers`).
 """
 
 from conformance.diagnosis.conclusions import Diagnosis, FaultAttribution, RankedExplanation, Unseen

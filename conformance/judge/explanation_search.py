@@ -2,9 +2,9 @@
 
 A set of faults explains a failing activation if the activation passes once the oracle contains these faults. The residual under a
 set is judged as a correct step's residual is: by its RMS, by its largest error and by the filters that detected a fault. The search
-is that of `judge.search.fault_sets`; faults that no single one at one step explains are also applied at once to all hidden steps on
-which they can act. A library's or a setting's error, such as rounding the operands of products, affects all of them, and effects
-of rounding do not add up. If no set of faults explains the result, functions and tensors are fitted to it.
+is that of `judge.search.fault_sets`; faults that no single one at one step explains are also applied at once to all unexposed
+steps on which they can act. A library's or a setting's error, such as rounding the operands of products, affects all of them, and
+effects of rounding do not add up. If no set of faults explains the result, functions and tensors are fitted to it.
 """
 
 import math

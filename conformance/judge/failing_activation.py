@@ -1,7 +1,8 @@
 """Judgement of failing activations: every hypothesis and every filter is evaluated, and explanations are searched for.
 
-Faults of the activation's own layer are always looked for. If a candidate hides whole layers, faults in earlier layers are looked
-for here only, also in several layers at once: they name the mistake, and they add no tests that could raise a false alarm.
+Faults of the activation's own layer are always looked for. If a candidate does not expose whole layers, faults in earlier layers
+are looked for here only, also in several layers at once: they name the mistake, and they add no tests that could raise a false
+alarm.
 """
 
 import math
@@ -49,8 +50,8 @@ class Search(Protocol):
         """Return the explanations, the best first."""
 
 
-class HiddenLayers(Protocol):
-    """A search for mistakes in several hidden layers at once; implemented in `diagnosis.hidden_layers`."""
+class UnexposedLayers(Protocol):
+    """A search for mistakes in several unexposed layers at once; implemented in `diagnosis.unexposed_layers`."""
 
     def explanations(
         self, observation: Observation, known: Collection[str], detected: Sequence[Direction]
@@ -75,7 +76,7 @@ def explained(
     hypotheses: Sequence[Hypothesis],
     alpha: float,
     gross: GrossEffects,
-    hidden: HiddenLayers | None = None,
+    unexposed_layers: UnexposedLayers | None = None,
     known: Collection[str] = (),
     swept: Mapping[Hypothesis, Mapping[int, Effect]] = {},
 ) -> tuple[Local, ...]:
@@ -86,7 +87,7 @@ def explained(
         hypotheses: the hypotheses, the one with the tightest arithmetic first.
         alpha: total false-alarm probability of the activation.
         gross: the faults that are looked for, and the effects of gross ones.
-        hidden: the search for mistakes in several hidden layers.
+        unexposed_layers: the search for mistakes in several unexposed layers.
         known: names of the faults that explained another activation; they are tried before all others.
         swept: effects on the whole activation that are already computed, by hypothesis and by the fault's index.
     """
@@ -121,10 +122,10 @@ def explained(
         return (*named, *mistaken)
     if mistaken:
         return mistaken
-    if not observation.hides_layers:
+    if not observation.has_unexposed_layers:
         return _named(found, near, storage, explanations, known)
     detected = [look for _, problem in found for look in problem.detected]
-    if hidden is not None and (by_layers := hidden.explanations(observation, known, detected)):
+    if unexposed_layers is not None and (by_layers := unexposed_layers.explanations(observation, known, detected)):
         return tuple(replace(local, explanations=by_layers) for local, _ in found)
     by_one = _named(found, near, storage, single_explanations, known)
     return by_one if any(local.named for local in by_one) else _named(found, (), storage, fitted_explanations)
@@ -133,11 +134,11 @@ def explained(
 def _with_rows(
     found: Sequence[tuple[Local, StepProblem]], near: Sequence[Direction], draws: int
 ) -> list[tuple[Local, StepProblem]]:
-    """Return the judgements with the evidence of rows, if steps are hidden and only filters fail under a hypothesis.
+    """Return the judgements with the evidence of rows, if steps are not exposed and only filters fail under a hypothesis.
 
     The mistake is the one whose filter has the largest |z| under the tightest such hypothesis.
     """
-    failing = next((local for local, _ in found if local.hides_steps and local.fails_by_filters_alone), None)
+    failing = next((local for local, _ in found if local.has_unexposed_steps and local.fails_by_filters_alone), None)
     if failing is None:
         return list(found)
     called = max(failing.detected, key=lambda f: abs(f.z))
@@ -256,7 +257,7 @@ def _under(
         limits.filter,
         tuple(f for _, f in filters),
         spread=spread(block.row, in_sigma(residual, noise), block.judged, "sigma", observation.heads, fails=fails),
-        hides_steps=not block.segment.is_single_step,
+        has_unexposed_steps=not block.segment.is_single_step,
     )
     return local, StepProblem(
         block.segment,

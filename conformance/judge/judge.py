@@ -16,7 +16,7 @@ from conformance.errors import CandidateError, NotFiniteError
 from conformance.judge.cores import products_on_one_thread
 from conformance.judge.depth import SCREENED, Depth
 from conformance.judge.evidence import UNJUDGED, UNKNOWN, Local, Verdict
-from conformance.judge.failing_activation import HiddenLayers, exactly
+from conformance.judge.failing_activation import UnexposedLayers, exactly
 from conformance.judge.global_error import GlobalError
 from conformance.judge.judged_elements import independent_rows, judged_elements, zeroed
 from conformance.judge.local_error import locally
@@ -59,7 +59,8 @@ class Judge:
         sigma: accumulated rounding error at each activation (`sampled_sigma.accumulated_sigma`); sampled by default.
         wrong: given a false-alarm probability, returns by activation name, in words, what is wrong with an activation whatever its
             values are.
-        hidden: search for mistakes in the layers that a candidate hides; without it, only the activation's own layer is searched.
+        unexposed_layers: search for mistakes in the layers that a candidate does not expose; without it, only the activation's
+            own layer is searched.
     """
 
     def __init__(
@@ -75,14 +76,14 @@ class Judge:
         depth: Depth = "full",
         sigma: Iterable[tuple[str, Array]] | None = None,
         wrong: Callable[[float], Mapping[str, str]] = lambda alpha: {},
-        hidden: HiddenLayers | None = None,
+        unexposed_layers: UnexposedLayers | None = None,
     ) -> None:
         """Share the run's false-alarm probability among all activations, and start the accumulation of sigma."""
         self._network, self._dtype, self._device = network, dtype, "cpu" if recorded else device
         self._hypotheses = hypotheses(dtype, device, functions)
         self._alpha = sidak_share(tests_of(network) * runs)
         self._wrong = wrong(self._alpha)
-        self._hidden = hidden
+        self._unexposed_layers = unexposed_layers
         self._known: set[str] = set()
         self._stored = stored or {}
         self._depth: Depth = depth
@@ -220,7 +221,7 @@ class Judge:
             overall = None if sigma is None else GlobalError.of(observation.whole, sigma)
             reason = reason or _exact_reason(observation.whole, storage)
         elif self._depth == "full":
-            judgements, overall = locally(observation, self._hypotheses, self._alpha, self._hidden, self._known)
+            judgements, overall = locally(observation, self._hypotheses, self._alpha, self._unexposed_layers, self._known)
         else:
             judgements, overall = screened_locally(observation, self._hypotheses, self._alpha), None
         if overall:

@@ -153,7 +153,7 @@ class Observation:
         return tuple(self.network.table[name] for name in between(self.network, self.name, self.captured))
 
     @property
-    def hides_layers(self) -> bool:
+    def has_unexposed_layers(self) -> bool:
         """Whether the steps from the captured activations belong to several layers of a forward pass."""
         return self.network.source is None and len({step.layer for step in self.steps}) > 1
 

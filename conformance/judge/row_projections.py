@@ -1,4 +1,4 @@
-"""Evidence from the rows of a residual, where the candidate hides steps and only a mistake's filter fails.
+"""Evidence from the rows of a residual, where steps are not exposed and only a mistake's filter fails.
 
 An error that the elements of a row share, such as that of a LayerNorm's inverse root rounded to a half format, hardly changes the
 RMS, but the filter of a mistake with the same effect sums it over the row. The elementwise likelihood (`Local.nll`) cannot

@@ -1,7 +1,7 @@
 """A segment: the steps that compute an activation from the nearest activations that the candidate exposes.
 
-A segment is usually one step. If a candidate hides a parent, the oracle computes the parent as well, from the parent's own
-parents. The error that a correct candidate may make is propagated through the segment: forwards and elementwise for sigma,
+A segment is usually one step. If a candidate does not expose a parent, the oracle computes the parent as well, from the parent's
+own parents. The error that a correct candidate may make is propagated through the segment: forwards and elementwise for sigma,
 backwards for the noise's projection on a direction.
 """
 
@@ -52,7 +52,7 @@ class Segment:
     """
 
     def __init__(self, network: Network, name: str, observed: Mapping[str, Array]) -> None:
-        """Collect the hidden steps, in the order of computation, and evaluate them on the captured leaves."""
+        """Collect the unexposed steps, in the order of computation, and evaluate them on the captured leaves."""
         self.network = network
         self.name = name
         self._names = between(network, name, observed)

@@ -23,8 +23,9 @@ def propagated(
 ) -> Array:
     """Return the elementwise variance of the result of the last step.
 
-    The deterministic bound b of a hidden step (any step but the last) enters as a variance b². The error has a fixed sign, but the
-    weights with which later steps sum it have signs that are unrelated to it, so it accumulates like random terms of that size.
+    The deterministic bound b of an unexposed step (any step but the last) enters as a variance b². The error has a fixed sign,
+    but the weights with which later steps sum it have signs that are unrelated to it, so it accumulates like random terms of that
+    size.
 
     Args:
         table: rows of the activations, by name.

@@ -220,8 +220,12 @@ def _lines(block: Block, width: int) -> Iterator[Line]:
 
 
 def _listed(what: str, items: Sequence[str]) -> Line:
-    """Return the line `what: item, item, …`, which is broken inside an item only if the item is longer than a line."""
-    tied = (printable(item).replace(" ", _TIE) for item in items)
+    """Return the line `what: item, item, …`.
+
+    A single item, such as the meaning of a term, is broken between any words; one of several only if it is longer than a line.
+    """
+    shown = [printable(item) for item in items]
+    tied = shown if len(shown) == 1 else [item.replace(" ", _TIE) for item in shown]
     return Line(((f"{printable(what)}: {', '.join(tied)}", ""),), 2)
 
 

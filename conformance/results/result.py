@@ -157,8 +157,8 @@ class Result:
     def coverage(self) -> tuple[int, int]:
         """The number of activations that were judged in every batch that has them, and the number of all activations."""
         names = {v.activation for v in self.verdicts if v.kind != UNKNOWN}
-        hidden = {v.activation for v in self.verdicts if v.hidden}
-        return len(names - hidden), len(names)
+        unexposed = {v.activation for v in self.verdicts if v.is_unexposed}
+        return len(names - unexposed), len(names)
 
     _repr_html_ = late("report.representations:result_fragment")
 

@@ -116,7 +116,7 @@ def test_a_term_is_found_as_reports_write_it(written: str, name: str) -> None:
 
 READ = """
 judged, residual, separable, golden, checkpoint, conforms, exact, candidate, activation, declared, oracle, local, global, origin,
-known failure, hidden step, screen, depth, arithmetic, step, segment, batch, padding, exposed, coverage, mistake, fault, error,
+known failure, unexposed step, screen, depth, arithmetic, step, segment, batch, padding, exposed, coverage, mistake, fault, error,
 not observed, expected z, estimate, matched filter, excluded, cannot be distinguished, parameters confirmed, numbers confirmed,
 numbers checked, excludes, local error, global error, allowed, catalogue, noise, usual cause, median local error, ±,
 unidentified error, false alarm, evidence, nats, dtype, bfloat16, check, law, worker, adaptor, registration, pooling, first origin

@@ -1,4 +1,4 @@
-"""Reports of failures: hidden steps before an origin, the order of their parts, wrong rows of parameters, and the legend."""
+"""Reports of failures: unexposed steps before an origin, the order of their parts, wrong rows of parameters, and the legend."""
 
 import random
 from collections.abc import Callable, Collection
@@ -20,13 +20,13 @@ from conformance.model.batch import Batch
 from conformance.model.dense import Dense
 from conformance.oracle import Network
 from conformance.report.findings import cause, evidence, findings, layers_of, sentence
-from conformance.report.hidden_steps import hidden_steps, not_exposed
 from conformance.report.markdown import markdown
 from conformance.report.output_formats import REPORT_FORMATS
 from conformance.report.representations import case_text
 from conformance.report.run.run_document import LEGEND, PADDING, document
 from conformance.report.run.run_environment import environment
 from conformance.report.terminal import plain
+from conformance.report.unexposed_steps import not_exposed, unexposed_steps
 from conformance.results.case import Case
 from conformance.results.merge import merged
 from conformance.results.records import ActivationRecord, FunctionRecord, ImplementationRecord, MachineRecord, Results
@@ -65,13 +65,13 @@ def test_hidden_steps_are_those_of_the_judges_segment(which: str) -> None:
         for name in exposed:
             segment = between(network, name, exposed - {name})
             expected = [n for n in segment[:-1] if rows[n].kind != "copy" and not rows[n].is_internal]
-            assert list(hidden_steps(name, _records(names, exposed)).names) == expected, (name, exposed)
+            assert list(unexposed_steps(name, _records(names, exposed)).names) == expected, (name, exposed)
 
 
 def test_steps_of_other_tables_have_no_hidden_steps() -> None:
-    assert not hidden_steps("encoder.layer.0.output.dense.grad", _records(["encoder.layer.0.output.dense.grad"], ())).names
+    assert not unexposed_steps("encoder.layer.0.output.dense.grad", _records(["encoder.layer.0.output.dense.grad"], ())).names
     dense = replace(LEAST, pooling="mean", dense=(Dense(3),))
-    assert hidden_steps("sentence_embedding", _records(list(table(dense)), ["sentence_embedding"])).names
+    assert unexposed_steps("sentence_embedding", _records(list(table(dense)), ["sentence_embedding"])).names
 
 
 def test_a_few_hidden_steps_are_named_and_many_are_counted_with_the_exposed_one_before_them() -> None:
@@ -79,13 +79,14 @@ def test_a_few_hidden_steps_are_named_and_many_are_counted_with_the_exposed_one_
     own = "encoder.layer.1.attention.self."
     but_scores = [n for n in names if n != f"{own}scores"]
     assert (
-        str(hidden_steps(f"{own}probs", _records(names, but_scores))) == f"or the step before it that is not exposed: {own}scores"
+        str(unexposed_steps(f"{own}probs", _records(names, but_scores)))
+        == f"or the step before it that is not exposed: {own}scores"
     )
     ends = ["encoder.layer.0.output.LayerNorm", LAST]
-    text = str(hidden_steps(LAST, _records(names, ends)))
+    text = str(unexposed_steps(LAST, _records(names, ends)))
     assert text == f"or one of the 11 steps between {ends[0]} and it, which are not exposed (3 more only copy)"
-    assert str(hidden_steps(LAST, _records(names, [LAST]))).startswith("or one of the 27 steps between the token ids and it")
-    assert str(hidden_steps(LAST, _records(names, names))) == ""
+    assert str(unexposed_steps(LAST, _records(names, [LAST]))).startswith("or one of the 27 steps between the token ids and it")
+    assert str(unexposed_steps(LAST, _records(names, names))) == ""
 
 
 def test_a_pass_says_which_steps_without_exposed_activations_are_judged_and_which_are_not() -> None:

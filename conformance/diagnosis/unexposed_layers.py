@@ -1,4 +1,4 @@
-"""Search for mistakes in the layers that a candidate hides between one exposed activation and the next.
+"""Search for mistakes in the layers that a candidate does not expose between one exposed activation and the next.
 
 A port that makes a mistake makes it in every layer. If each layer is exposed, each failure is named on its own. If no layer is
 exposed, there is a single failure, caused by all layers together. It is searched in the same way as the outputs of a black box:
@@ -35,8 +35,8 @@ from conformance.numerics.function_error_bounds import FunctionErrorBounds
 SEARCHES = 2
 
 
-class HiddenLayersSearch:
-    """The search in hidden layers, for the activations of one candidate in all batches of a run.
+class UnexposedLayersSearch:
+    """The search in unexposed layers, for the activations of one candidate in all batches of a run.
 
     Faults that explained other activations are tried first; all others are tried for the first `SEARCHES` failures only.
     """
