@@ -149,8 +149,7 @@ TERMS: Mapping[str, Term] = {
     "judged": Term(
         "compared with the oracle: `85 of 97 activations judged` counts the activations that the candidate exposes",
         (
-            "Coverage is this share. The others are not observed: a step that is not exposed is judged with the next exposed one, as "
-            "an unexposed step.",
+            "Coverage is this share. The others are not observed: an unexposed step is judged together with the next exposed one.",
             "Steps after the last exposed one are not judged at all: a pass says nothing about them.",
             "Elements at padding are not judged, since a correct candidate may compute anything there.",
             "`--require-activations PATTERN` makes activations mandatory.",

@@ -238,7 +238,7 @@ def _by_fitting(problem: StepProblem, loose: bool) -> Iterator[Explanation]:
         if (
             (fault.loose and not loose)
             or not fault.is_possible_at(step.site.activation.kind, name)
-            or not (problem.right.is_single_step or fault.hidden_parents)
+            or not (problem.right.is_single_step or fault.unexposed_parents)
         ):
             continue
         fit = fault.fit(step, seen)

@@ -330,14 +330,15 @@ def _said(f: FaultRecord) -> str:
     known = next(iter(_known(f.name)), None)
     if known is None:
         return f.name
+    said = known.sentence_at(f.kind) if isinstance(known, Fault) else known.sentence
     value = "" if f.estimate is None else figure(f.estimate, f.deviation or 0.0)
     right = "" if f.right is None else f"{f.right:.7g}"
     parameter = BY_NAME[f.name].parameter if f.name in BY_NAME else None
     if parameter is None or f.estimate is None or f.deviation is None or f.right is None:
-        return known.sentence.format(value=value, right=right)
+        return said.format(value=value, right=right)
     defaults = hard_coded(parameter, f.estimate, f.deviation, f.right)
     values = " or ".join(f"{default:.4g}" for default in defaults) or value
-    return known.sentence.format(value=values, right=right) + (ignored(parameter.setting) if defaults else "")
+    return said.format(value=values, right=right) + (ignored(parameter.setting) if defaults else "")
 
 
 def _known(name: str, steps: Sequence[str] = ()) -> list[Fault | Fitted]:

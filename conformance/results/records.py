@@ -120,7 +120,7 @@ class FaultRecord(msgspec.Struct, frozen=True, gc=False):
     """A fault that explains an error.
 
     If the fault is a wrong number, `estimate`, `deviation` and `right` are its estimated value, the standard deviation of the
-    estimate, and the correct value.
+    estimate, and the correct value. `kind` is the kind of the step that the fault acts on; empty in older files.
     """
 
     name: str
@@ -131,6 +131,7 @@ class FaultRecord(msgspec.Struct, frozen=True, gc=False):
     estimate: float | None
     deviation: float | None
     right: float | None = None
+    kind: str = ""
 
     def __post_init__(self) -> None:
         """Replace a former name of the fault, as found in old results files, by its current name."""

@@ -46,6 +46,10 @@ def test_a_fault_states_what_it_is_and_where_it_was_observed(fault) -> None:  # 
     assert fault.sentence.format(value="1", right="2")
     assert ("{value}" in fault.sentence) == (fault.parameter is not None)
     assert fault.source
+    assert fault.sentences.keys() <= fault.kinds
+    for text in fault.sentences.values():
+        assert text.format(value="1", right="2")
+        assert ("{value}" in text) == (fault.parameter is not None)
 
 
 @pytest.mark.parametrize("fault", CATALOGUE, ids=lambda f: f.name)
