@@ -127,7 +127,7 @@ def test_mistakes_precede_the_origins_whose_order_is_stated() -> None:
     rendered = plain(document(everything()), 120)
     parts = (
         "mistakes, by how far the error exceeds its limit:",
-        "GELU takes",
+        "GELU is computed with tanh",
         "epsilon is",
         "origins, in the order of computation:",
     )
