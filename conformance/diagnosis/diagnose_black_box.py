@@ -183,10 +183,9 @@ def _explanation(case: BlackBoxCase, trial: PrintedTrial, best: Agreement, tied:
     fit, pooling_index = trial.fit, trial.agreement.pooling_index
     z, values = None, case.problem.estimates(fit)
     if fit.placements:
-        moved = (case.problem.value(fit.placements) - case.right.value)[pooling_index]
-        found = (
-            project(case.base.residual[pooling_index], moved, case.base.noise(pooling_index)) if np.isfinite(moved).all() else None
-        )
+        effect = (case.problem.value(fit.placements) - case.right.value)[pooling_index]
+        base = case.base
+        found = project(base.residual[pooling_index], effect, base.noise(pooling_index)) if np.isfinite(effect).all() else None
         z = found.z if found else None
     before = float(((case.base.residual[best.pooling_index] / case.base.sigma[best.pooling_index]) ** 2).sum())
     return RankedExplanation(

@@ -14,7 +14,7 @@ import numpy as np
 
 from conformance.diagnosis.black_box import BlackBox, Output
 from conformance.diagnosis.black_box_case import BlackBoxCase
-from conformance.diagnosis.detectability import Detectability, moved_by
+from conformance.diagnosis.detectability import Detectability, effect_of_fault
 from conformance.diagnosis.diagnose_black_box import likeliest_arithmetic, ranked_trials
 from conformance.diagnosis.judgement import JudgedForward
 from conformance.diagnosis.printed import Known
@@ -69,7 +69,7 @@ class UnexposedLayersSearch:
         case = self._case(observation)
         every, known = case.placements, self._found.union(known)
         (part,) = case.network.reading.parts
-        effects = {look.fault.name: look.changed.reshape(-1)[part.flat] for look in detected}
+        effects = {look.fault.name: look.known_effect.reshape(-1)[part.flat] for look in detected}
         found: tuple[Explanation, ...] = ()
         if known:
             case.placements = tuple(s for s in every if s.fault.name in known)
@@ -92,11 +92,11 @@ class UnexposedLayersSearch:
         part, absent = case.part().right, [s for s in case.filters if s.fault.name not in known]
         bases = {base.hypothesis.arithmetic.name: JudgedForward(part, base.hypothesis).sigma[0] for base in case.arithmetics}
         widest = np.max(list(bases.values()), axis=0)
-        moved = on_all_cores(lambda placement: moved_by(part, placement, None, 0), absent)
+        effects_of_absent = on_all_cores(lambda placement: effect_of_fault(part, placement, None, 0), absent)
 
         def filters(local: Local) -> Iterator[FilterResult]:
             sigma, limit = bases.get(local.arithmetic, widest), local.max_threshold
-            for placement, change in zip(absent, moved, strict=True):
+            for placement, change in zip(absent, effects_of_absent, strict=True):
                 if change is not None:
                     z = float((np.abs(change) / sigma).max())
                     seen = z if is_gross(z, limit) else min(z, limit)

@@ -141,12 +141,12 @@ def ignored(setting: str) -> str:
 
 def with_parameters(step: Step, **parameters: Array) -> Step:
     """Return the step with other values of these parameters."""
-    return step.again(site=replace(step.site, parameters={**step.site.parameters, **parameters}))
+    return step.replaced(site=replace(step.site, parameters={**step.site.parameters, **parameters}))
 
 
 def with_batch(step: Step, **arrays: object) -> Step:
     """Return the step on a batch with other values of these arrays."""
-    return step.again(site=replace(step.site, batch=replace(step.site.batch, **arrays)))  # type: ignore[arg-type]
+    return step.replaced(site=replace(step.site, batch=replace(step.site.batch, **arrays)))  # type: ignore[arg-type]
 
 
 def parameters_of(context: FaultContext, name: str, step: Step) -> Mapping[str, Array] | None:

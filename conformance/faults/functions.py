@@ -36,7 +36,7 @@ def _twice(step: Step, _: FaultContext) -> Step:
         first = step.roundings(arithmetic)
         return altered.inner.jacobians()[0].variance(first.variance() + np.asarray(first.bound) ** 2 / 3.0)
 
-    return Altered(step.again(parents=(once,)), lambda inner: inner.value, slack)
+    return Altered(step.replaced(parents=(once,)), lambda inner: inner.value, slack)
 
 
 def _of_magnitude(step: Step, _: FaultContext) -> Step:

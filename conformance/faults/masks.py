@@ -64,7 +64,7 @@ def _after_softmax(step: Step, _: FaultContext) -> Step:
 
 
 def _added_raw(step: Step, _: FaultContext) -> Step:
-    return step.again(parents=(step.parents[0] + keys_of(step),)).recast(_OverAllKeys)
+    return step.replaced(parents=(step.parents[0] + keys_of(step),)).recast(_OverAllKeys)
 
 
 def _ignored(step: Step, _: FaultContext) -> Step | None:

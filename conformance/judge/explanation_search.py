@@ -101,7 +101,7 @@ class StepProblem(Problem[StepTrial]):
         if not self.passes(segment):
             return StepTrial(fit, False)
         noise = self.noise_of(segment)
-        left = (project(self.actual - segment.value, d.moved, noise) for d in self.detected if d.moved is not None)
+        left = (project(self.actual - segment.value, d.effect, noise) for d in self.detected if d.effect is not None)
         if any(p is not None and abs(p.z) > self.threshold for p in left):
             return StepTrial(fit, False)
         shape, weights = segment.value.shape, np.sqrt(noise.precision).reshape(-1)
@@ -246,8 +246,8 @@ def _by_fitting(problem: StepProblem, loose: bool) -> Iterator[Explanation]:
             continue
         segment = problem.right.replacing(name, fit.step)
         if problem.passes(segment):
-            moved = segment.value - problem.right.value
-            found = project(problem.actual - problem.right.value, moved, problem.noise)
+            effect = segment.value - problem.right.value
+            found = project(problem.actual - problem.right.value, effect, problem.noise)
             if found is not None:
                 result = FilterResult(fault.name, name, found.amplitude, found.z, found.expected_z)
                 number = Estimate(fit.parameter, 0.0, 0.0, fit.value, fit.deviation) if fit.parameter else None

@@ -142,11 +142,11 @@ def _with_rows(
     if failing is None:
         return list(found)
     called = max(failing.detected, key=lambda f: abs(f.z))
-    moved = next(d.changed for d in near if (d.fault.name, d.step) == (called.name, called.step))
+    effect = next(d.known_effect for d in near if (d.fault.name, d.step) == (called.name, called.step))
     residual = found[0][1].actual - found[0][1].right.value
     compared = [(local, problem.noise) for local, problem in found if local.passes or local.fails_by_filters_alone]
     fails = [not local.passes for local, _ in compared]
-    found_nlls = row_nlls(residual, moved, [noise for _, noise in compared], fails, draws)
+    found_nlls = row_nlls(residual, effect, [noise for _, noise in compared], fails, draws)
     nlls = dict(zip((local.hypothesis for local, _ in compared), found_nlls, strict=True))
     return [(replace(local, row_nll=nlls.get(local.hypothesis, 0.0)), problem) for local, problem in found]
 
@@ -205,7 +205,7 @@ def _mistake_by_hand(
     if not found:
         return None
     nll, mistake = min(found, key=lambda pair: pair[0])
-    projection = project(block.residual, mistake.changed, block.noise(hypothesis))
+    projection = project(block.residual, mistake.known_effect, block.noise(hypothesis))
     assert projection is not None  # The mistake moves a judged element; otherwise the step would pass without it.
     result = FilterResult(mistake.fault.name, mistake.step, projection.amplitude, projection.z, projection.expected_z)
     return Explanation((result.as_detected(True),), 0, nll)
@@ -228,7 +228,7 @@ def _under(
     block = observation.whole
     rows = observation.independent(hypothesis, block.segment.hashes(hypothesis.arithmetic.storage))
     gross = gross_effects.under(hypothesis)
-    tests = sum(i in gross or near[i].moved is not None for i in range(len(near))) if effects is None else len(effects)
+    tests = sum(i in gross or near[i].effect is not None for i in range(len(near))) if effects is None else len(effects)
     limits = Limits.of(rows, observation.count, STATISTICS + tests, alpha)
     noise, residual = block.noise(hypothesis), actual - block.segment.value
 
@@ -241,7 +241,7 @@ def _under(
             return without_filter(look, gross[number].size)
         if effects is not None:
             return filtered(look, effects[number], limits) if number in effects else None
-        return None if look.moved is None else matched(look, actual, noise, limits.filter, limits.max)
+        return None if look.effect is None else matched(look, actual, noise, limits.filter, limits.max)
 
     filters = [(near[i], f) for i in range(len(near)) if (f := result(i))]
     sums, detected = LocalSums.of(residual, noise), any(f.detected for _, f in filters)
@@ -256,7 +256,7 @@ def _under(
         limits.max,
         limits.filter,
         tuple(f for _, f in filters),
-        spread=spread(block.row, in_sigma(residual, noise), block.judged, "sigma", observation.heads, fails=fails),
+        spread=spread(block.activation, in_sigma(residual, noise), block.judged, "sigma", observation.heads, fails=fails),
         has_unexposed_steps=not block.segment.is_single_step,
     )
     return local, StepProblem(
@@ -319,7 +319,7 @@ def exactly(observation: Observation, hypothesis: Hypothesis, alpha: float, dept
         return local
     with np.errstate(over="ignore"):
         ulps = block.residual / storage.ulp(block.segment.value)
-    local = replace(local, spread=spread(block.row, ulps, judged, "ulp", observation.heads, fails=True))
+    local = replace(local, spread=spread(block.activation, ulps, judged, "ulp", observation.heads, fails=True))
 
     def accounts(faulty: Segment) -> bool:
         rounding = faulty.steps[faulty.name].roundings(hypothesis.arithmetic)

@@ -267,7 +267,7 @@ class Judge:
         predicted = np.where(judged, segment.propagate(arriving, hypothesis), 0.0).sum()
         actual = np.square(self._judged_error(observation.name)).sum()
         local = np.where(judged, segment.propagate({}, hypothesis), 0.0).sum()
-        rows = independent_rows(observation.row, self._network.batch, observation.heads, coupled=segment.couples_positions)
+        rows = independent_rows(observation.activation, self._network.batch, observation.heads, coupled=segment.couples_positions)
         limit = rms_threshold(rows, self._alpha) ** 2
         if max(actual, predicted) <= limit * local or predicted == 0.0:
             return None  # indistinguishable from this step's own rounding
@@ -306,7 +306,7 @@ def _exact_reason(block: Block, storage: Format) -> str:
 def _masked_entries(observation: Observation, smallest_normal: float) -> str:
     """Return why masked attention probabilities are wrong; empty if they are all 0 or below the smallest normal number."""
     batch = observation.network.batch
-    if observation.row.kind != "probs" or (keys := attended_keys(observation.row, batch)).all():
+    if observation.activation.kind != "probs" or (keys := attended_keys(observation.activation, batch)).all():
         return ""
     masked = np.broadcast_to((batch.mask[:, :, None] & ~keys)[:, None], observation.actual.shape)
     leak = np.abs(observation.actual).max(initial=0.0, where=masked)
@@ -320,7 +320,7 @@ def _padding(observation: Observation, smallest_normal: float) -> str:
 
     If the gradients from which it is computed are already wrong there, the step is not at fault.
     """
-    row, mask = observation.row, observation.network.batch.mask
+    row, mask = observation.activation, observation.network.batch.mask
     if not is_gradient(row.name) or "position" not in row.axes or mask.all():
         return ""
     unexpected = ~mask[:, :, None] & (np.abs(observation.whole.segment.value) < smallest_normal)

@@ -90,7 +90,7 @@ class Segment:
             parents = self.network.table[n].parents
             if not changed.isdisjoint(parents):
                 known = (self.leaves[p] if p in self.leaves else steps[p].value for p in parents)
-                steps[n] = steps[n].again(parents=tuple(known))
+                steps[n] = steps[n].replaced(parents=tuple(known))
                 changed.add(n)
         return self.with_steps(steps, changed)
 

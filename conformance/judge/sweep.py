@@ -98,8 +98,8 @@ class GrossEffects:
 
     def _found(self, noise: Noise) -> dict[int, Effect]:
         def size(direction: Direction) -> float:
-            unfit = direction.parameter or direction.fault.couples_rows or direction.moved is None
-            return 0.0 if unfit else largest_element(direction.changed, noise)
+            unfit = direction.parameter or direction.fault.couples_rows or direction.effect is None
+            return 0.0 if unfit else largest_element(direction.known_effect, noise)
 
         sizes = on_all_cores(size, self.directions)
         return {i: Effect(Sums(), size) for i, size in enumerate(sizes) if is_gross(size, self._largest)}
@@ -144,9 +144,9 @@ def _of_block(
     found = []
     for noise, known in zip(noises, gross, strict=True):
         effects = {
-            i: Effect(Sums.of(block.residual, at.moved, noise), 0.0 if at.parameter else largest_element(at.moved, noise))
+            i: Effect(Sums.of(block.residual, at.effect, noise), 0.0 if at.parameter else largest_element(at.effect, noise))
             for i, at in here.items()
-            if i not in known and at.moved is not None
+            if i not in known and at.effect is not None
         }
         found.append(Swept(LocalSums.of(block.residual, noise, block.first), effects, hashes))
     return found, None if observation.sigma is None else GlobalError.of(block, observation.sigma)
@@ -158,7 +158,7 @@ def _with_repeats(observation: Observation, directions: Sequence[Direction], hyp
     numbers = {i for i in effects if directions[i].parameter} if function else set()
     effects.update({i: effects[i] + added for i, added in _of_equal_inputs(observation, directions, hypothesis, numbers)})
     again = effects.keys() - numbers if function or Repeats.of(found.hashes).any else set()
-    across = {i for i, direction in enumerate(directions) if direction.fault.couples_rows and direction.moved is not None}
+    across = {i for i, direction in enumerate(directions) if direction.fault.couples_rows and direction.effect is not None}
     effects.update(_over_the_whole(observation, directions, hypothesis, again | across))
     return replace(found, effects=effects)
 
@@ -170,9 +170,9 @@ def _over_the_whole(
         whole = observation.whole
         noise = of_segment(whole.segment, hypothesis, whole.judged)
         for i in which:
-            moved = directions[i].on(whole.segment).moved
-            assert moved is not None
-            yield i, Effect(Sums.of(whole.residual, moved, noise), largest_element(moved, noise))
+            effect = directions[i].on(whole.segment).effect
+            assert effect is not None
+            yield i, Effect(Sums.of(whole.residual, effect, noise), largest_element(effect, noise))
 
 
 def _of_equal_inputs(
@@ -183,13 +183,13 @@ def _of_equal_inputs(
     n equal inputs have one error e, so the variance of Σ w e over them is n² w² Var(e), of which n w² Var(e) has been counted.
     """
     if which:
-        (parent,) = observation.row.parents
+        (parent,) = observation.activation.parents
         found, counts = np.unique(observation.captured[parent][observation.judged], return_counts=True)
         numbers, times = (np.asarray(x[counts > 1], np.float64).reshape(1, -1, 1) for x in (found, counts))
         segment = Segment(observation.network, observation.name, {parent: numbers})
         noise = of_segment(segment, hypothesis, np.ones(numbers.shape, np.bool_), apart=True)
         for i in which:
-            moved = directions[i].on(segment).moved
-            if moved is not None:
-                variance, _ = noise.projected(noise.precision * moved * np.sqrt(times * (times - 1.0)))
+            effect = directions[i].on(segment).effect
+            if effect is not None:
+                variance, _ = noise.projected(noise.precision * effect * np.sqrt(times * (times - 1.0)))
                 yield i, Effect(Sums(variance=variance), 0.0)

@@ -103,8 +103,8 @@ def _second_names(module: nn.Module, parts: Sequence[Held], patterns: Mapping[st
     by_name = {h.tensor.name: h for h in parts}
     first = {id(tensor): name for name, tensor in module.named_parameters()}
     every = module.named_parameters(remove_duplicate=False)
-    again = {patterns[name]: patterns[first[id(tensor)]] for name, tensor in every if name != first[id(tensor)]}
-    yield from (by_name[of].again(name) for name, of in again.items() if of in by_name)
+    repeated = {patterns[name]: patterns[first[id(tensor)]] for name, tensor in every if name != first[id(tensor)]}
+    yield from (by_name[of].for_tied_tensor(name) for name, of in repeated.items() if of in by_name)
 
 
 def _left_over(module: nn.Module, parts: Sequence[Held], patterns: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -119,7 +119,7 @@ class Product(Step):
         """The result y."""
         return self._as_result(self._accumulation.product * self.scale)
 
-    def moved_by(self, *errors: Array | Single) -> Single:
+    def effect_of(self, *errors: Array | Single) -> Single:
         """Return c (e_L R + (L − e_L) e_R), in float32: errors are small, so float32 is accurate enough."""
         left, right = (x.astype(np.float32) for x in self._factors)
         e_left, e_right = (self._factor(errors[f.parent].astype(np.float32), f) for f in (self.left, self.right))

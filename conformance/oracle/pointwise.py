@@ -24,10 +24,10 @@ class Pointwise(Step):
         """The derivative f′(x)."""
         raise NotImplementedError
 
-    def moved_by(self, *errors: Captured) -> Captured:
+    def effect_of(self, *errors: Captured) -> Captured:
         """Return f'(x) e if e is so small that the next term, at most e², is below 2^-12 of e; otherwise the exact difference."""
         (e,) = errors
-        return self.slope * e if max(e.max(initial=0.0), -e.min(initial=0.0)) < 2.0**-12 else super().moved_by(e)
+        return self.slope * e if max(e.max(initial=0.0), -e.min(initial=0.0)) < 2.0**-12 else super().effect_of(e)
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return diag(f'(x))."""
@@ -161,9 +161,9 @@ class Relu(Pointwise):
         """The derivative f′(x): 1 where x > 0, else 0."""
         return np.asarray(self.parents[0] > 0.0, np.float64)
 
-    def moved_by(self, *errors: Captured) -> Captured:
+    def effect_of(self, *errors: Captured) -> Captured:
         """Return the exact difference, since the slope at x does not account for the kink at 0."""
-        return Step.moved_by(self, *errors)
+        return Step.effect_of(self, *errors)
 
     def through(self, parent: int, errors: CarriedErrors) -> CarriedErrors:
         """Return all errors of x for x above −KINK standard deviations, and none below: an error may move x across 0."""

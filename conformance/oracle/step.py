@@ -49,7 +49,7 @@ class Step(ABC):
         self.site = site
         self.parents = parents
 
-    def again(self, *, site: Site | None = None, parents: tuple[Array, ...] | None = None) -> "Step":
+    def replaced(self, *, site: Site | None = None, parents: tuple[Array, ...] | None = None) -> "Step":
         """Return the same equation at another site or with other parents; None leaves the site or the parents unchanged."""
         return type(self)(site or self.site, *(self.parents if parents is None else parents))
 
@@ -62,13 +62,13 @@ class Step(ABC):
     def value(self) -> Array:
         """The result, in float64."""
 
-    def moved_by(self, *errors: Array | Single) -> Array | Single:
+    def effect_of(self, *errors: Array | Single) -> Array | Single:
         """Return the effect of errors e of the parents x on the value f(x): f(x) − f(x − e), which is exact for errors of any size.
 
         Args:
             errors: one array per parent, of the parent's shape.
         """
-        return self.value - self.again(parents=tuple(p - e for p, e in zip(self.parents, errors, strict=True))).value
+        return self.value - self.replaced(parents=tuple(p - e for p, e in zip(self.parents, errors, strict=True))).value
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return the Jacobian for each parent, in the order of the parents."""

@@ -158,13 +158,13 @@ def test_the_fault_of_heads_of_width_64_equals_a_network_with_that_many_heads() 
     scores = other.step(f"{attention}.scores", found["query"], found["key"]).value
     probs = other.step(f"{attention}.probs", scores).value
     np.testing.assert_array_equal(applied.value, other.step(f"{attention}.context", probs, found["value"]).value)
-    doubled = applied.again(parents=(step.parents[0], 2.0 * found["value"]))
+    doubled = applied.replaced(parents=(step.parents[0], 2.0 * found["value"]))
     np.testing.assert_array_equal(doubled.value, 2.0 * applied.value)
     e = np.random.default_rng(0).standard_normal(step.value.shape)
     of_probs, of_values = applied.jacobians()
     assert not of_probs.adjoint(e).any()
-    moved = applied.again(parents=(step.parents[0], found["value"] + e)).value - applied.value
-    assert (e * moved).sum() == pytest.approx((of_values.adjoint(e) * e).sum())
+    effect = applied.replaced(parents=(step.parents[0], found["value"] + e)).value - applied.value
+    assert (e * effect).sum() == pytest.approx((of_values.adjoint(e) * e).sum())
 
 
 @pytest.mark.parametrize("golden", ["tiny", "wide"])

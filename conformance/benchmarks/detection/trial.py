@@ -161,11 +161,11 @@ def expected_z(place: Place, trial: Trial) -> float:
             continue
         order = list(net.table)
         segment = Segment(net, origin, {n: v for n, v in values.items() if order.index(n) < order.index(origin)})
-        moved = values[origin] - segment.value
-        judged = explained_elements(net.table[origin], batch, moved.shape)
-        if net.table[origin].exact and np.where(judged, moved, 0.0).any():
+        effect = values[origin] - segment.value
+        judged = explained_elements(net.table[origin], batch, effect.shape)
+        if net.table[origin].exact and np.where(judged, effect, 0.0).any():
             return float("inf")
-        if not net.table[origin].exact and np.isfinite(moved[judged]).all():
-            found = project(moved, moved, of_segment(segment, hypothesis, judged))
+        if not net.table[origin].exact and np.isfinite(effect[judged]).all():
+            found = project(effect, effect, of_segment(segment, hypothesis, judged))
             best = max(best, found.expected_z if found else 0.0)
     return best

@@ -149,7 +149,7 @@ def _pointwise(gain: Function, others: Sequence[Function]) -> Reading:
             return value
 
         narrow = [FORMATS[name].round for name in ("bfloat16", "float16")]
-        rounded = [e for f in narrow for e in (f(right) - right, step.again(parents=(f(x),)).value - right)]
+        rounded = [e for f in narrow for e in (f(right) - right, step.replaced(parents=(f(x),)).value - right)]
         simple = (right, x, np.ones_like(x), slope, x * slope, *rounded)
         return _Errors(
             x[used],

@@ -112,7 +112,7 @@ class ScoresBackwardQuery(ScaledBackward):
         """Return the errors of the result; the errors that a row of w shares are summed like the row itself."""
         if parent != 0:
             return super().through(parent, errors)
-        summed = (np.square(self.again(parents=(moved, self.parents[1])).value) for moved in errors.shared)
+        summed = (np.square(self.replaced(parents=(moved, self.parents[1])).value) for moved in errors.shared)
         return super().through(0, replace(errors, shared=())) + CarriedErrors(sum(summed, start=np.zeros(())))
 
 
