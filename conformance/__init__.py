@@ -33,15 +33,16 @@ with this list.
                   `judge.failing_activation.exactly` if all its steps are exact, by `judge.screen.screened_locally` if only screened
                   (`--depth screen`), else by the next step.
 14.                 `judge.local_error.locally` judges it under each legal arithmetic.
-15.                   `judge.sweep.swept` accumulates errors and effects of faults over the blocks. Value and rounding errors are
-                      those of the `oracle` equations (`judge.segment.Segment`, `judge.noise.of_segment`).
+15.                   `judge.block_totals.block_totals` accumulates errors and effects of faults over the blocks. Value and
+                      rounding errors are those of the `oracle` equations (`judge.segment.Segment`, `judge.noise.of_segment`).
 16.                   `judge.failing_activation.explained` runs every filter if the activation fails.
 17.                     `judge.explanation_search.explanations` finds the faults; for segments of several unexposed layers,
                         `diagnosis.unexposed_layers.UnexposedLayersSearch.explanations` does. Both, and `diagnose`, search by
                         `judge.search.fault_sets.explaining_sets`.
 18.                   `diagnosis.unexposed_layers.UnexposedLayersSearch.filtered` adds the filters of unexposed layers if the
                       activation passes.
-19.                 `judge.judge.Judge._anatomy` describes a residual that no fault explains (`judge.residual_description.anatomy`).
+19.                 `judge.judge.Judge._residual_sentences` describes a residual that no fault explains
+                    (`judge.residual_description.describe_residual`).
 20.           `judge.select_arithmetic.select_arithmetic` selects the arithmetic of each kind of step, when all passes are judged,
               and returns the verdicts.
 21.           `judge.disambiguation.disambiguated` runs one more batch if several explanations remain.

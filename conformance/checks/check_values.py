@@ -10,9 +10,9 @@ from typing import Any
 from conformance.candidates.registry import Implementation, load_implementation, name_of
 from conformance.candidates.stream import pairs
 from conformance.candidates.torch_state import restored
+from conformance.checks.candidate_device import functions_of, require_place
 from conformance.checks.integrity import unaltered
 from conformance.checks.passes import Pass, Passes, forward_passes, guarded
-from conformance.checks.placement import functions_of, require_place
 from conformance.diagnosis.unexposed_layers import UnexposedLayersSearch
 from conformance.errors import CandidateError, UsageError
 from conformance.goldens.custom_golden import open_golden

@@ -7,8 +7,8 @@ from typing import Any
 
 from conformance.candidates.registry import Implementation, Runner
 from conformance.candidates.stream import pairs
+from conformance.checks.candidate_device import inputs_device
 from conformance.checks.contract import prepared, require_support
-from conformance.checks.placement import inputs_device
 from conformance.goldens.golden import Golden
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch

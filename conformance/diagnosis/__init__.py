@@ -6,7 +6,7 @@ The layers that a candidate does not expose are diagnosed as a black box too (`u
 from conformance.diagnosis.conclusions import Diagnosis, FaultAttribution, RankedExplanation, Unseen
 from conformance.diagnosis.diagnose_black_box import diagnose
 from conformance.diagnosis.outputs import OutputTable
+from conformance.diagnosis.outputs_file import read
 from conformance.diagnosis.pooling import POOLINGS
-from conformance.diagnosis.reading import read
 
 __all__ = ["POOLINGS", "Diagnosis", "FaultAttribution", "OutputTable", "RankedExplanation", "Unseen", "diagnose", "read"]

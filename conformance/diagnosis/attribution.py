@@ -13,7 +13,7 @@ from conformance.judge.step_phrases import phrases
 from conformance.model.activations import LAYER
 
 
-def blamed(placement: FaultPlacement, estimate: Estimate | None, network: BlackBox) -> FaultAttribution:
+def attribution_of(placement: FaultPlacement, estimate: Estimate | None, network: BlackBox) -> FaultAttribution:
     """Return a fault in words, with the estimate of its parameter."""
     fault = placement.fault
     sentence = fault.sentence_at(network.table[placement.places[0]].kind)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.diagnosis.attribution import blamed, faults_of_inputs
+from conformance.diagnosis.attribution import attribution_of, faults_of_inputs
 from conformance.diagnosis.black_box import EMBEDDING, BlackBox
 from conformance.diagnosis.black_box_case import BlackBoxCase
 from conformance.diagnosis.conclusions import Diagnosis, RankedExplanation
@@ -189,7 +189,10 @@ def _explanation(case: BlackBoxCase, trial: PrintedTrial, best: Agreement, tied:
         z = found.z if found else None
     before = float(((case.base.residual[best.pooling_index] / case.base.sigma[best.pooling_index]) ** 2).sum())
     return RankedExplanation(
-        (*faults_of_inputs(trial.inputs), *(blamed(s, e, case.network) for s, e in zip(fit.placements, values, strict=True))),
+        (
+            *faults_of_inputs(trial.inputs),
+            *(attribution_of(s, e, case.network) for s, e in zip(fit.placements, values, strict=True)),
+        ),
         case.pooling(pooling_index),
         pooling_index not in case.pooling_indices,
         trial.dtype,

@@ -9,7 +9,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
-from conformance.oracle.maps import LinearMap, Roundings, Source, identity
+from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity
 from conformance.oracle.step import Site
 
 Slack = Callable[["Altered", Arithmetic], Array]  # The elementwise variance, from the altered step and the arithmetic.

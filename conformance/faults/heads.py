@@ -11,7 +11,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Network, Step
-from conformance.oracle.maps import LinearMap, Roundings, Source, identity
+from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity
 from conformance.oracle.propagation import propagated
 from conformance.oracle.step import Site
 

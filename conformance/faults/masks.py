@@ -13,7 +13,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
-from conformance.oracle.maps import Roundings, Source, identity
+from conformance.oracle.linear_maps import Roundings, Source, identity
 from conformance.oracle.softmax import Probabilities
 
 _MASK = (

@@ -15,7 +15,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
-from conformance.oracle.maps import LinearMap, Roundings, Source
+from conformance.oracle.linear_maps import LinearMap, Roundings, Source
 from conformance.oracle.norm import Norm
 
 _NORM = "Normalise each token over its features, with epsilon inside the root, then multiply by γ and add β."

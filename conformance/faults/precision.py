@@ -11,7 +11,7 @@ from conformance.faults.kinds import COMPUTED, LINEARS, PRODUCTS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle import Step
-from conformance.oracle.maps import Roundings, Source
+from conformance.oracle.linear_maps import Roundings, Source
 from conformance.oracle.norm import Norm
 from conformance.oracle.step import Site
 

@@ -128,7 +128,7 @@ class Local:
         rms_threshold, max_threshold, filter_threshold: largest values that the statistics may take.
         filters: the result for every fault that was tested.
         explanations: if the judgement fails, the sets of faults that account for the residual, best first.
-        spread: distribution of the residual, for display.
+        distribution: distribution of the residual, for display.
         has_unexposed_steps: whether steps between the activation and the captured ones it is computed from are not exposed.
         row_nll: −ln of the likelihood of the rows' projections on a mistake (`judge.row_projections`), up to a constant; 0 unless
             only that mistake's filter fails and steps are not exposed.
@@ -143,7 +143,7 @@ class Local:
     filter_threshold: float
     filters: tuple[FilterResult, ...] = ()
     explanations: tuple[Explanation, ...] = ()
-    spread: ErrorDistribution | None = field(default=None, repr=False)
+    distribution: ErrorDistribution | None = field(default=None, repr=False)
     has_unexposed_steps: bool = False
     row_nll: float = 0.0
 

@@ -12,9 +12,10 @@ from typing import Protocol
 
 import numpy as np
 
+from conformance.judge.block_totals import Effect, GrossEffects, filtered
 from conformance.judge.by_hand import mistaken_by_hand, passing_by_hand
 from conformance.judge.depth import Depth
-from conformance.judge.error_distribution import spread
+from conformance.judge.error_distribution import distribution_of
 from conformance.judge.evidence import BY_OPERATIONS, Explanation, FilterResult, Local
 from conformance.judge.explanation_search import (
     StepProblem,
@@ -33,7 +34,6 @@ from conformance.judge.screen import STATISTICS
 from conformance.judge.search.ranking import ranked
 from conformance.judge.segment import Segment
 from conformance.judge.sums import ErrorSums, LocalSums, in_sigma
-from conformance.judge.sweep import Effect, GrossEffects, filtered
 from conformance.judge.thresholds import Limits, projection_threshold
 from conformance.numerics.arithmetic import Hypothesis, still_needed
 from conformance.numerics.formats import Array, Format
@@ -78,7 +78,7 @@ def explained(
     gross: GrossEffects,
     unexposed_layers: UnexposedLayers | None = None,
     known: Collection[str] = (),
-    swept: Mapping[Hypothesis, Mapping[int, Effect]] = {},
+    known_effects: Mapping[Hypothesis, Mapping[int, Effect]] = {},
 ) -> tuple[Local, ...]:
     """Judge a whole activation under each hypothesis that is needed, with explanations if it fails.
 
@@ -89,14 +89,14 @@ def explained(
         gross: the faults that are looked for, and the effects of gross ones.
         unexposed_layers: the search for mistakes in several unexposed layers.
         known: names of the faults that explained another activation; they are tried before all others.
-        swept: effects on the whole activation that are already computed, by hypothesis and by the fault's index.
+        known_effects: effects on the whole activation that are already computed, by hypothesis and by the fault's index.
     """
     segment, storage = observation.whole.segment, hypotheses[0].arithmetic.storage
     near, draws = [look.on(segment) for look in gross.directions], observation.draws(hypotheses)
     found: list[tuple[Local, StepProblem]] = []
     passed: set[str] = set()
     for hypothesis in still_needed(hypotheses, passed):
-        effects = swept.get(hypothesis)
+        effects = known_effects.get(hypothesis)
         local, problem = _under(hypothesis, observation, gross, near, draws, alpha, observation.whole.actual, effects)
         if local.passes:
             passed.add(local.arithmetic)
@@ -256,7 +256,9 @@ def _under(
         limits.max,
         limits.filter,
         tuple(f for _, f in filters),
-        spread=spread(block.activation, in_sigma(residual, noise), block.judged, "sigma", observation.heads, fails=fails),
+        distribution=distribution_of(
+            block.activation, in_sigma(residual, noise), block.judged, "sigma", observation.heads, fails=fails
+        ),
         has_unexposed_steps=not block.segment.is_single_step,
     )
     return local, StepProblem(
@@ -319,7 +321,7 @@ def exactly(observation: Observation, hypothesis: Hypothesis, alpha: float, dept
         return local
     with np.errstate(over="ignore"):
         ulps = block.residual / storage.ulp(block.segment.value)
-    local = replace(local, spread=spread(block.activation, ulps, judged, "ulp", observation.heads, fails=True))
+    local = replace(local, distribution=distribution_of(block.activation, ulps, judged, "ulp", observation.heads, fails=True))
 
     def accounts(faulty: Segment) -> bool:
         rounding = faulty.steps[faulty.name].roundings(hypothesis.arithmetic)

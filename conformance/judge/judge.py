@@ -22,7 +22,7 @@ from conformance.judge.judged_elements import independent_rows, judged_elements,
 from conformance.judge.local_error import locally
 from conformance.judge.narrower_format import narrower_format
 from conformance.judge.observation import Block, Observation
-from conformance.judge.residual_description import anatomy, sentences
+from conformance.judge.residual_description import describe_residual, sentences
 from conformance.judge.sampled_sigma import accumulated_sigma
 from conformance.judge.screen import screened_locally
 from conformance.judge.thresholds import rms_threshold, sidak_share
@@ -37,7 +37,7 @@ from conformance.numerics.formats import Array, Captured, Format, Single
 from conformance.numerics.function_error_bounds import FunctionErrorBounds
 from conformance.oracle import Network
 
-ANATOMIES = 8  # how many unexplained residuals are described; each costs some hundred passes over the activation
+MOST_DESCRIBED = 8  # how many unexplained residuals are described; each costs some hundred passes over the activation
 # Four arrays (B, S, H) in float64, whatever the number of layers.
 _HELD = frozenset({"embeddings.dropout", *(f"encoder.layer.0.attention.self.{n}" for n in ("query", "key", "value"))})
 _GIVEN = "not judged: the steps that follow are judged from it"
@@ -96,7 +96,7 @@ class Judge:
         self._not_finite: dict[str, str] = {}
         self._not_finite_cause: dict[str, str] = {}
         self._judged_up_to = -1
-        self._dissected = 0
+        self._described = 0
         self._failed = False
 
     @property
@@ -233,22 +233,22 @@ class Judge:
         role = (self._role(observation) if self._failed and overall else None) if passes else "origin"
         summary = overall.summary if overall else None
         verdict = Verdict(name, kind, "pass" if passes else "fail", role, judgements[0], summary, reason)
-        return (verdict if passes else replace(verdict, anatomy=self._anatomy(observation, judgements))), judgements
+        return (verdict if passes else replace(verdict, anatomy=self._residual_sentences(observation, judgements))), judgements
 
-    def _anatomy(self, observation: Observation, judgements: Sequence[Local]) -> tuple[str, ...]:
+    def _residual_sentences(self, observation: Observation, judgements: Sequence[Local]) -> tuple[str, ...]:
         """Return sentences that describe a residual without explanation.
 
-        Only the first `ANATOMIES` are described, since one mistake may break all later activations.
+        Only the first `MOST_DESCRIBED` are described, since one mistake may break all later activations.
         """
         if self._depth == "screen":
             return (SCREENED,)
-        if self._dissected == ANATOMIES or any(local.named for local in judgements):
+        if self._described == MOST_DESCRIBED or any(local.named for local in judgements):
             return ()
-        self._dissected += 1
+        self._described += 1
         hypothesis, limits = self._hypotheses[0], (judgements[0].rms_threshold, judgements[0].max_threshold)
         block, segment = observation.whole, observation.whole.segment
         sigma = np.sqrt(segment.propagate(segment.leaf_variance(hypothesis), hypothesis))
-        found = anatomy(segment.steps[segment.name], block.actual, sigma, segment.bound(hypothesis), block.judged, limits)
+        found = describe_residual(segment.steps[segment.name], block.actual, sigma, segment.bound(hypothesis), block.judged, limits)
         storage = hypothesis.arithmetic.storage
         return (*sentences(found), *narrower_format(segment, block.actual, block.judged, storage, limits[1]))
 

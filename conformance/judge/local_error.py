@@ -7,13 +7,13 @@ An activation that passes under every arithmetic is judged by its sums over bloc
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from conformance.judge.block_totals import BlockTotals, GrossEffects, block_totals, filtered
 from conformance.judge.evidence import Local
 from conformance.judge.failing_activation import UnexposedLayers, explained
 from conformance.judge.fault_directions import Direction, looked_for
 from conformance.judge.global_error import GlobalError
 from conformance.judge.observation import Observation
 from conformance.judge.screen import STATISTICS, local_of
-from conformance.judge.sweep import GrossEffects, Swept, filtered, swept
 from conformance.judge.thresholds import Limits
 from conformance.numerics.arithmetic import Hypothesis, as_captured
 
@@ -42,10 +42,10 @@ def locally(
     directions = [direction.on(observation.whole.segment) if direction.fault.couples_rows else direction for direction in near]
     widest = Limits.of(1, observation.count, STATISTICS + len(directions), alpha)
     gross = GrossEffects(observation, directions, widest.max)
-    found, overall = swept(observation, gross, captured)
+    found, overall = block_totals(observation, gross, captured)
     judgements = tuple(_local(observation, h, directions, one, alpha) for h, one in zip(captured, found, strict=True))
     if not all(local.passes for local in judgements):
-        whole = len(observation.rows) == 1  # then what was swept is what `explained` filters
+        whole = len(observation.rows) == 1  # then the effects in the totals are what `explained` filters
         effects = {h: one.effects for h, one in zip(captured, found, strict=True)} if whole else {}
         judgements = explained(observation, hypotheses, alpha, gross, unexposed_layers, known, effects)
     if unexposed_layers is not None and observation.has_unexposed_layers and any(local.passes for local in judgements):
@@ -53,7 +53,9 @@ def locally(
     return judgements, overall
 
 
-def _local(observation: Observation, hypothesis: Hypothesis, directions: Sequence[Direction], found: Swept, alpha: float) -> Local:
+def _local(
+    observation: Observation, hypothesis: Hypothesis, directions: Sequence[Direction], found: BlockTotals, alpha: float
+) -> Local:
     rows = observation.independent(hypothesis, found.hashes)
     limits = Limits.of(rows, observation.count, STATISTICS + len(found.effects), alpha)
     filters = (filtered(directions[i], found.effects[i], limits) for i in sorted(found.effects))

@@ -18,7 +18,7 @@ from conformance.numerics.formats import FORMATS, Array, Format
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Network, Step
 from conformance.oracle.equations import EQUATIONS
-from conformance.oracle.maps import Roundings
+from conformance.oracle.linear_maps import Roundings
 from conformance.oracle.pointwise import Pointwise
 from conformance.oracle.propagation import propagated
 

@@ -6,7 +6,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Single
 from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import Accumulation, accumulation_variance, weight_operand
-from conformance.oracle.maps import LinearMap, Roundings, matrix, rows_times
+from conformance.oracle.linear_maps import LinearMap, Roundings, matrix, rows_times
 from conformance.oracle.step import Step, elementwise
 
 

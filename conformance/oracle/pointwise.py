@@ -9,8 +9,8 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Captured
 from conformance.numerics.functions import SIGMOID_FACTOR, TANH_CUBIC, TANH_OUTER, gelu_argument, gelu_argument_slope
 from conformance.numerics.memo import cached_property
-from conformance.oracle.carried import CarriedErrors
-from conformance.oracle.maps import LinearMap, Roundings, diagonal
+from conformance.oracle.correlated_errors import CorrelatedErrors
+from conformance.oracle.linear_maps import LinearMap, Roundings, diagonal
 from conformance.oracle.step import Step, elementwise
 
 KINK = 12.0  # standard deviations: a normal error is larger with a probability of 4e-33, so that no error of a run is
@@ -165,10 +165,10 @@ class Relu(Pointwise):
         """Return the exact difference, since the slope at x does not account for the kink at 0."""
         return Step.effect_of(self, *errors)
 
-    def through(self, parent: int, errors: CarriedErrors) -> CarriedErrors:
+    def through(self, parent: int, errors: CorrelatedErrors) -> CorrelatedErrors:
         """Return all errors of x for x above −KINK standard deviations, and none below: an error may move x across 0."""
         variance = errors.variance
-        return CarriedErrors(np.where(self.parents[parent] > -KINK * np.sqrt(variance), variance, 0.0)) if errors.any else errors
+        return CorrelatedErrors(np.where(self.parents[parent] > -KINK * np.sqrt(variance), variance, 0.0)) if errors.any else errors
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the rounding to storage alone; it applies if a fused kernel passes on an unrounded x."""

@@ -10,8 +10,8 @@ from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Single
-from conformance.oracle.carried import CarriedErrors
-from conformance.oracle.maps import LinearMap, Roundings, Source, identity
+from conformance.oracle.correlated_errors import CorrelatedErrors
+from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Step(ABC):
         """Return the Jacobian for each parent, in the order of the parents."""
         return tuple(identity() for _ in self.parents)
 
-    def through(self, parent: int, errors: CarriedErrors) -> CarriedErrors:
+    def through(self, parent: int, errors: CorrelatedErrors) -> CorrelatedErrors:
         """Return the errors of the result that are due to errors of one parent.
 
         This implementation treats the parent's elements as independent. Steps that sum correlated errors, or that correlate
@@ -84,7 +84,7 @@ class Step(ABC):
             parent: index of the parent.
             errors: errors of the parent.
         """
-        return CarriedErrors(self.jacobians()[parent].variance(errors.variance)) if errors.any else errors
+        return CorrelatedErrors(self.jacobians()[parent].variance(errors.variance)) if errors.any else errors
 
     @abstractmethod
     def roundings(self, arithmetic: Arithmetic) -> Roundings:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from conformance.results.late import late
+from conformance.results.deferred_import import deferred
 
 if TYPE_CHECKING:
     from conformance.report.document import Document
@@ -42,11 +42,11 @@ class ReportFormat:
     def of_document(self, document: "Document") -> str:
         """Return a report in this format, which must be one of documents."""
         assert self.renders_documents, self.name
-        return str(late(self.function)(document))
+        return str(deferred(self.function)(document))
 
     def of_results(self, results: "Results") -> str:
         """Return the report on runs in this format."""
-        return str(late(self.function)(late(_DOCUMENT_OF_A_RUN)(results) if self.renders_documents else results))
+        return str(deferred(self.function)(deferred(_DOCUMENT_OF_A_RUN)(results) if self.renders_documents else results))
 
 
 _DOCUMENT_OF_A_RUN = "report.run.run_document:document"

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from conformance.names import RENAMED_FAULTS
-from conformance.results.late import late
+from conformance.results.deferred_import import deferred
 from conformance.results.outcomes import Outcome
 
 SCHEMA_VERSION = 1
@@ -353,7 +353,7 @@ class Results:
         """The header of the first run, or None if there is none."""
         return self.headers[0] if self.headers else None
 
-    _repr_html_ = late("report.representations:results_fragment")
+    _repr_html_ = deferred("report.representations:results_fragment")
 
     @property
     def remarks(self) -> tuple[Note, ...]:

@@ -119,7 +119,7 @@ def _activation(result: Result, v: Verdict, kinds: Mapping[str, str], *, places:
         reason=v.reason,
         alternatives=[[_fault(f, kinds) for f in e.faults] for e in local.alternatives] if local else [],
         anatomy=list(v.anatomy),
-        spread=_spread(local.spread, places=places) if local and local.spread else None,
+        spread=_spread(local.distribution, places=places) if local and local.distribution else None,
     )
 
 

@@ -58,8 +58,8 @@ def figures(local: Local) -> list[float]:
     numbers = [local.error.rms, local.error.max, local.error.max_abs, local.nll, local.rms_threshold, local.max_threshold]
     numbers += [x for f in local.filters if f.amplitude for x in (f.amplitude, f.z, f.expected_z)]
     numbers += [x for f in local.filters if f.estimate for x in (f.estimate.value, f.estimate.deviation)]
-    assert local.spread
-    return [float(x) for x in (*numbers, *local.spread.counts) if x is not None]
+    assert local.distribution
+    return [float(x) for x in (*numbers, *local.distribution.counts) if x is not None]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

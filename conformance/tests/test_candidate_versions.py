@@ -11,7 +11,7 @@ from conformance.checks.recording import header_of
 from conformance.checks.search.plan import Plan
 from conformance.cli import main
 from conformance.goldens.manifest import manifest
-from conformance.report.changes.between import changes
+from conformance.report.changes.changes import changes
 from conformance.report.changes.environment_changes import EnvironmentChange
 from conformance.report.output_formats import REPORT_FORMATS
 from conformance.results.case import Case

@@ -242,8 +242,8 @@ def test_a_hard_coded_number_is_named_from_the_outputs_alone(golden: str, number
     runner = hard_coding(inner_workings, **numbers).prepare(given.checkpoint, "cpu", "float32")
     last = f"encoder.layer.{given.checkpoint.architecture.num_hidden_layers - 1}.output.LayerNorm"
     found = diagnose(given.checkpoint, batch, {"last_hidden_state": dict(runner(batch.on("cpu")))[last].numpy()})
-    assert {blamed.name for blamed in found.explanations[0].faults} == {name}
-    assert all(blamed.sentence.endswith(" is ignored") for blamed in found.explanations[0].faults)
+    assert {attribution.name for attribution in found.explanations[0].faults} == {name}
+    assert all(attribution.sentence.endswith(" is ignored") for attribution in found.explanations[0].faults)
 
 
 @pytest.mark.parametrize("law", ["generated-batches", "padding-length", "length-refused"])

@@ -8,7 +8,7 @@ import numpy as np
 from conformance.goldens import sinusoidal
 from conformance.goldens.batches import batch, drawn
 from conformance.goldens.custom_golden import golden_of
-from conformance.goldens.discriminating import weights
+from conformance.goldens.generated_weights import weights
 from conformance.goldens.golden import Golden
 from conformance.goldens.shipped_goldens import TINY
 from conformance.model.architecture import Architecture

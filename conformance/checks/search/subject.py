@@ -9,8 +9,8 @@ from typing import Any
 from conformance.candidates.capture import at_once
 from conformance.candidates.registry import Runner
 from conformance.candidates.stream import pairs
+from conformance.checks.candidate_device import functions_of, inputs_device
 from conformance.checks.contract import accepted, prepared
-from conformance.checks.placement import functions_of, inputs_device
 from conformance.checks.search.identity_key import IdentityKey
 from conformance.checks.search.surroundings import Surroundings, surroundings_here
 from conformance.errors import CandidateCrash, CandidateEnded, CandidateError, CandidateFailure

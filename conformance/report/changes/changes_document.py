@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from conformance.report.axis import Axis, axis_of
-from conformance.report.changes.between import KINDS, CaseChange, Changes, Kind
+from conformance.report.changes.changes import KINDS, CaseChange, Changes, Kind
 from conformance.report.changes.changes_words import (
     TONES,
     ChangeRow,

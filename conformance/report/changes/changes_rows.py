@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from conformance.report.changes.between import KINDS, ActivationChange, CaseChange, Changes, Kind
+from conformance.report.changes.changes import KINDS, ActivationChange, CaseChange, Changes, Kind
 from conformance.report.changes.changes_words import NOTHING, changed_within_noise, limit_of, title
 from conformance.report.findings import Finding
 from conformance.report.words import place, rendered

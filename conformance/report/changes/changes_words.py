@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from conformance.report.axis import sigma
-from conformance.report.changes.between import KINDS, ActivationChange, CaseChange, Changes, Kind
+from conformance.report.changes.changes import KINDS, ActivationChange, CaseChange, Changes, Kind
 from conformance.report.words import place, rendered
 from conformance.results.records import ActivationRecord, CheckRecord
 

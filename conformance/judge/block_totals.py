@@ -1,4 +1,4 @@
-"""A sweep over an activation's blocks: its error under each hypothesis, and the effect of each fault that is looked for.
+"""Totals over the blocks of an activation: its error under each hypothesis, and the effect of each fault that is looked for.
 
 A fault that is gross on a few rows (`filters.is_gross`) is detected without a filter; for most faults nothing else is computed. The
 filters of the other faults are sums over blocks. Rows or numbers that repeat in several blocks share their noise; the resulting
@@ -44,7 +44,7 @@ class Effect:
 
 
 def filtered(direction: Direction, effect: Effect, limits: Limits) -> FilterResult | None:
-    """Return the result of one fault's filter; None if the fault moves no judged element."""
+    """Return the result of one fault's filter; None if the fault changes no judged element."""
     if not direction.parameter and is_gross(effect.size, limits.max):
         return without_filter(direction, effect.size)
     projection = effect.sums.projection
@@ -52,12 +52,12 @@ def filtered(direction: Direction, effect: Effect, limits: Limits) -> FilterResu
 
 
 @dataclass(frozen=True)
-class Swept:
+class BlockTotals:
     """The results for an activation, or for a block of it, under one hypothesis.
 
     Attributes:
         errors: sums of the local residual.
-        effects: effects of the faults that move the activation, by the fault's index.
+        effects: effects of the faults that change the activation, by the fault's index.
         hashes: hashes of the rows (`Segment.hashes`).
     """
 
@@ -65,11 +65,11 @@ class Swept:
     effects: Mapping[int, Effect]
     hashes: Hashes
 
-    def __add__(self, other: "Swept") -> "Swept":
+    def __add__(self, other: "BlockTotals") -> "BlockTotals":
         """Return the results for the elements of both operands."""
         both = {i: self.effects[i] + other.effects[i] for i in self.effects.keys() & other.effects.keys()}
         hashes = np.concatenate([self.hashes, other.hashes])
-        return Swept(self.errors + other.errors, {**self.effects, **other.effects, **both}, hashes)
+        return BlockTotals(self.errors + other.errors, {**self.effects, **other.effects, **both}, hashes)
 
 
 class GrossEffects:
@@ -79,7 +79,7 @@ class GrossEffects:
         observation: the activation.
         directions: the faults that are looked for, on the probe; faults that couple the rows of the batch, on the whole
             activation.
-        largest: upper limit of an element's error, in sigma; a fault that moves an element by twice as much is gross.
+        largest: upper limit of an element's error, in sigma; a fault that changes an element by twice as much is gross.
     """
 
     def __init__(self, observation: Observation, directions: Sequence[Direction], largest: float) -> None:
@@ -105,9 +105,9 @@ class GrossEffects:
         return {i: Effect(Sums(), size) for i, size in enumerate(sizes) if is_gross(size, self._largest)}
 
 
-def swept(
+def block_totals(
     observation: Observation, gross_effects: GrossEffects, hypotheses: Sequence[Hypothesis]
-) -> tuple[list[Swept], GlobalError | None]:
+) -> tuple[list[BlockTotals], GlobalError | None]:
     """Return the results under each hypothesis, and the global error if the observation has the accumulated sigma.
 
     Args:
@@ -130,7 +130,7 @@ def _of_block(
     hypotheses: Sequence[Hypothesis],
     gross: Sequence[Mapping[int, Effect]],
     rows: slice,
-) -> tuple[list[Swept], GlobalError | None]:
+) -> tuple[list[BlockTotals], GlobalError | None]:
     block, alone = observation.block(rows), len(observation.rows) == 1
     # The noise is computed first, because it also stores the product that the value needs (`accumulation`).
     noises = [block.noise(h) if alone else of_segment(block.segment, h, block.judged, apart=True) for h in hypotheses]
@@ -148,11 +148,13 @@ def _of_block(
             for i, at in here.items()
             if i not in known and at.effect is not None
         }
-        found.append(Swept(LocalSums.of(block.residual, noise, block.first), effects, hashes))
+        found.append(BlockTotals(LocalSums.of(block.residual, noise, block.first), effects, hashes))
     return found, None if observation.sigma is None else GlobalError.of(block, observation.sigma)
 
 
-def _with_repeats(observation: Observation, directions: Sequence[Direction], hypothesis: Hypothesis, found: Swept) -> Swept:
+def _with_repeats(
+    observation: Observation, directions: Sequence[Direction], hypothesis: Hypothesis, found: BlockTotals
+) -> BlockTotals:
     """Return the results with the noise that is shared between blocks, and with the faults that act across blocks."""
     effects, function = dict(found.effects), observation.probe.segment.is_function
     numbers = {i for i in effects if directions[i].parameter} if function else set()
