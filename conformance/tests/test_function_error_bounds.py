@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance import check
-from conformance.checks import placement
+from conformance.checks import candidate_device
 from conformance.checks.recording import header_of
 from conformance.checks.search.plan import Plan
 from conformance.numerics.arithmetic import hypotheses
@@ -123,7 +123,7 @@ def test_a_library_beyond_the_table_is_a_property_of_the_machine_and_not_a_mista
     machine = machine_with(gelu=less_accurate_gelu)
     assert machine.exceeding.keys() == {*this_machine("cpu").exceeding, "gelu"}
     assert any("torch's gelu on this machine is off by up to" in note for note in machine.notes)
-    monkeypatch.setattr(placement, "this_machine", lambda device: machine)
+    monkeypatch.setattr(candidate_device, "this_machine", lambda device: machine)
     result = check(Planted(plant), "tiny")
     assert result.conforms, result.reason
 
@@ -146,7 +146,7 @@ def test_functions_beyond_the_table_are_reported_once(monkeypatch: pytest.Monkey
 )
 def test_a_function_that_returns_no_float32_is_an_error_of_the_machine(wrong: Function, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = machine_with(gelu=wrong)
-    monkeypatch.setattr(placement, "this_machine", lambda device: machine)
+    monkeypatch.setattr(candidate_device, "this_machine", lambda device: machine)
     result = check("hf-eager", "tiny")
     assert (result.outcome, result.exit_code) == ("error", 3)
     assert "torch's gelu on cpu is no float32 function" in result.reason
