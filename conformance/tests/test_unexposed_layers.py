@@ -166,7 +166,7 @@ def test_an_explanation_is_rejected_if_it_leaves_what_a_filter_has_detected() ->
     sigma = np.sqrt(observation.whole.segment.propagate({}, modular("float32")))
     moved = 6.2 * sigma * (np.arange(sigma.shape[-1]) == 0)  # within the limits of RMS and largest error
     observation = replace(observation, actual=observation.actual + moved)
-    called = SimpleNamespace(fault=SimpleNamespace(name="another"), changed=moved)
+    called = SimpleNamespace(fault=SimpleNamespace(name="another"), known_effect=moved)
 
     def names(*detected: SimpleNamespace) -> set[frozenset[str]]:
         found = UnexposedLayersSearch("float32").explanations(observation, (), detected)  # type: ignore[arg-type]
