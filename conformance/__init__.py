@@ -33,15 +33,16 @@ with this list.
                   `judge.failing_activation.exactly` if all its steps are exact, by `judge.screen.screened_locally` if only screened
                   (`--depth screen`), else by the next step.
 14.                 `judge.local_error.locally` judges it under each legal arithmetic.
-15.                   `judge.sweep.swept` accumulates errors and effects of faults over the blocks. Value and rounding errors are
-                      those of the `oracle` equations (`judge.segment.Segment`, `judge.noise.of_segment`).
+15.                   `judge.block_totals.block_totals` accumulates errors and effects of faults over the blocks. Value and
+                      rounding errors are those of the `oracle` equations (`judge.segment.Segment`, `judge.noise.of_segment`).
 16.                   `judge.failing_activation.explained` runs every filter if the activation fails.
-17.                     `judge.explanation_search.explanations` finds the faults; for segments of several hidden layers,
-                        `diagnosis.hidden_layers.HiddenLayersSearch.explanations` does. Both, and `diagnose`, search by
+17.                     `judge.explanation_search.explanations` finds the faults; for segments of several unexposed layers,
+                        `diagnosis.unexposed_layers.UnexposedLayersSearch.explanations` does. Both, and `diagnose`, search by
                         `judge.search.fault_sets.explaining_sets`.
-18.                   `diagnosis.hidden_layers.HiddenLayersSearch.filtered` adds the filters of hidden layers if the activation
-                      passes.
-19.                 `judge.judge.Judge._anatomy` describes a residual that no fault explains (`judge.residual_description.anatomy`).
+18.                   `diagnosis.unexposed_layers.UnexposedLayersSearch.filtered` adds the filters of unexposed layers if the
+                      activation passes.
+19.                 `judge.judge.Judge._residual_sentences` describes a residual that no fault explains
+                    (`judge.residual_description.describe_residual`).
 20.           `judge.select_arithmetic.select_arithmetic` selects the arithmetic of each kind of step, when all passes are judged,
               and returns the verdicts.
 21.           `judge.disambiguation.disambiguated` runs one more batch if several explanations remain.
@@ -50,8 +51,8 @@ with this list.
 24.     `checks.recording.Recording.add` converts the result to records (`results.to_records.records_of`), and
         `results.file.Writer.write` writes them.
 25.     `cli.output.show_results` builds a document from the records (`report.run.run_document.document`) and prints it
-        (`report.terminal.show` or `report.markdown`). Step 2 then writes the HTML page (`report.html.page.page`, which it takes
-        from `report.views.TEXTS`).
+        (`report.terminal.show`), or prints another of the formats `report.output_formats.REPORT_FORMATS`. Step 2 then writes the
+        HTML page (`report.html.page.page`), which is one of these.
 """
 
 from importlib import import_module

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
+from warnings import warn
 
 import numpy as np
 
@@ -31,7 +32,7 @@ class Layout:
         names: Hugging Face's names of the parameters; patterns contain `{layer}`.
         pack: maps the parameters, in the order of the names, to the module's tensor.
         unpack: maps the module's tensor and the parameters' shapes to the parameters.
-        again: whether the parameters are also mapped elsewhere (a tied decoder).
+        is_tied: whether the parameters are also mapped elsewhere (a tied decoder).
         across: whether one tensor holds the parameters of every layer.
 
     Example:
@@ -47,8 +48,14 @@ class Layout:
     names: tuple[str, ...]
     pack: Callable[[Sequence[Array], Architecture], Array]
     unpack: Callable[[Array, Sequence[Shape], Architecture], list[Array]]
-    again: bool = False
+    is_tied: bool = False
     across: bool = False
+
+    @property
+    def again(self) -> bool:
+        """The former name of `is_tied`, kept for one release."""
+        warn("Layout.again is now Layout.is_tied", DeprecationWarning, stacklevel=2)
+        return self.is_tied
 
 
 def plain(name: "str | Layout") -> Layout:
@@ -98,7 +105,7 @@ def _with_axes(inner: str | Layout, there: Callable[[Array], Array], back: Calla
         layout.names,
         lambda parts, a: there(layout.pack(parts, a)),
         lambda whole, shapes, a: layout.unpack(back(whole), shapes, a),
-        layout.again,
+        layout.is_tied,
         layout.across,
     )
 
@@ -142,7 +149,7 @@ def per_head(inner: str | Layout, axis: int = 0) -> Layout:
         at = axis % (whole.ndim - 1)
         return layout.unpack(whole.reshape(*whole.shape[:at], -1, *whole.shape[at + 2 :]), shapes, a)
 
-    return Layout(layout.names, pack, unpack, layout.again, layout.across)
+    return Layout(layout.names, pack, unpack, layout.is_tied, layout.across)
 
 
 def interleaved(*inners: str | Layout) -> Layout:
@@ -199,14 +206,14 @@ def _of_layers(layout: Layout) -> Layout:
     def unpack(whole: Array, shapes: Sequence[Shape], a: Architecture) -> list[Array]:
         return [p for i, part in enumerate(whole) for p in layout.unpack(part, shapes[i * count : (i + 1) * count], a)]
 
-    return Layout(layout.names, pack, unpack, layout.again, across=True)
+    return Layout(layout.names, pack, unpack, layout.is_tied, across=True)
 
 
 def tied(inner: str | Layout) -> Layout:
     """Return a layout for a second use of parameters that are also mapped elsewhere: a decoder tied to the word embeddings.
 
     Example:
-        >>> tied("bert.embeddings.word_embeddings.weight").again
+        >>> tied("bert.embeddings.word_embeddings.weight").is_tied
         True
     """
     layout = plain(inner)

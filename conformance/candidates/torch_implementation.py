@@ -296,7 +296,7 @@ class TorchImplementation:
         wrong += [f"unexpected: the module's {n} {s} is not mapped; map it, or name it in `ignored`" for n, s in own.items()
                   if n not in mapped and n not in absent and not _matches(n, self.ignored)]  # fmt: skip
         wrong += [f"mapped twice: {name}" for name, count in mapped.items() if count > 1]
-        used = Counter(p for _, layout, parameters in entries for p in parameters if not layout.again)
+        used = Counter(p for _, layout, parameters in entries for p in parameters if not layout.is_tied)
         wrong += [f"used twice: {p}; wrap the second use in tied()" for p, count in used.items() if count > 1]
         wrong += [f"missing: nothing is made of {p} {s}; map it, or name it in `unused`" for p, s in wanted.items()
                   if p not in used and not _matches(p, self.unused)]  # fmt: skip

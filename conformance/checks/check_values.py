@@ -10,10 +10,10 @@ from typing import Any
 from conformance.candidates.registry import Implementation, load_implementation, name_of
 from conformance.candidates.stream import pairs
 from conformance.candidates.torch_state import restored
+from conformance.checks.candidate_device import functions_of, require_place
 from conformance.checks.integrity import unaltered
 from conformance.checks.passes import Pass, Passes, forward_passes, guarded
-from conformance.checks.placement import functions_of, require_place
-from conformance.diagnosis.hidden_layers import HiddenLayersSearch
+from conformance.diagnosis.unexposed_layers import UnexposedLayersSearch
 from conformance.errors import CandidateError, UsageError
 from conformance.goldens.custom_golden import open_golden
 from conformance.goldens.golden import Golden
@@ -25,9 +25,9 @@ from conformance.judge.judge import Judge
 from conformance.judge.select_arithmetic import select_arithmetic
 from conformance.model.batch import Batch
 from conformance.model.gradients import is_gradient
-from conformance.numerics.accuracy import Accuracy
 from conformance.numerics.arithmetic import modular
 from conformance.numerics.formats import format_named
+from conformance.numerics.function_error_bounds import FunctionErrorBounds
 from conformance.numerics.machine import measure_early
 from conformance.progress import part, report_progress
 from conformance.results.candidate_time import waiting
@@ -98,7 +98,7 @@ def _judged(
     judged: Judged = []
     terminations = {}
     requested = passes(candidate, golden, case)
-    hidden = HiddenLayersSearch(case.dtype, case.device, functions)
+    unexposed_layers = UnexposedLayersSearch(case.dtype, case.device, functions)
     try:
         for number, one in enumerate(requested):
             arithmetic = modular(case.dtype, case.device, functions).arithmetic
@@ -112,7 +112,7 @@ def _judged(
                 depth="screen" if one.is_of_gradients else depth,
                 sigma=cache.accumulated_sigma(one.network, arithmetic, golden.checkpoint),
                 wrong=one.wrong,
-                hidden=hidden,
+                unexposed_layers=unexposed_layers,
             )
             label = one.label if len(requested) > 1 else ""
             with part(number, len(requested)):
@@ -122,17 +122,21 @@ def _judged(
     on_batch = requested[-1].on_batch
     if on_batch is not None and all(termination.outcome == "pass" for termination in terminations.values()):
         verdicts[:] = disambiguated(
-            verdicts, requested[-1].network, case.dtype, partial(_judged_batch, on_batch, case, functions, hidden)
+            verdicts, requested[-1].network, case.dtype, partial(_judged_batch, on_batch, case, functions, unexposed_layers)
         )
     return _together(terminations, verdicts, golden.batches)
 
 
 def _judged_batch(
-    on_batch: Callable[[Batch], Pass], case: Case, functions: Accuracy, hidden: HiddenLayersSearch, batch: Batch
+    on_batch: Callable[[Batch], Pass],
+    case: Case,
+    functions: FunctionErrorBounds,
+    unexposed_layers: UnexposedLayersSearch,
+    batch: Batch,
 ) -> Sequence[Verdict]:
     """Return the verdicts on one additional batch."""
     one = on_batch(batch)
-    judge = Judge(one.network, case.dtype, case.device, functions=functions, hidden=hidden)
+    judge = Judge(one.network, case.dtype, case.device, functions=functions, unexposed_layers=unexposed_layers)
     return select_arithmetic(judge.judge(guarded(pairs(one.call(), judge.order))))
 
 
@@ -140,21 +144,21 @@ def _pass(label: str, one: Pass, judge: Judge, require: Sequence[str], judged: J
     """Call the runner for one pass, judge each activation as it is yielded, and append the verdicts to `judged`."""
     before = len(judged)
     for verdict, judgements in _reported(judge.judge(guarded(pairs(one.call(), judge.order))), judge.order):
-        if not (verdict.hidden and one.is_of_gradients):
+        if not (verdict.is_unexposed and one.is_of_gradients):
             judged.append((replace(verdict, batch=label), judgements))
     if one.describe_failure and any(v.outcome == "fail" and not v.reason for v, _ in judged[before:]):
         failure = one.describe_failure()
         judged[before:] = [(replace(v, reason=v.reason or failure) if v.outcome == "fail" else v, of) for v, of in judged[before:]]
-    hidden = [v.activation for v, _ in judged[before:] if v.hidden]
+    unexposed = [v.activation for v, _ in judged[before:] if v.is_unexposed]
     idle = [p for p in require if not any(fnmatchcase(n, p) for n in judge.order)]
     if idle:
         raise UsageError(f"required activations that match nothing: {', '.join(idle)}")
-    missing = [n for n in hidden if any(fnmatchcase(n, pattern) for pattern in require)]
+    missing = [n for n in unexposed if any(fnmatchcase(n, pattern) for pattern in require)]
     if missing:
         raise CandidateError(f"required activations are not exposed: {', '.join(missing)}")
-    if not one.is_of_gradients and judge.outputs and set(judge.outputs) <= set(hidden):
+    if not one.is_of_gradients and judge.outputs and set(judge.outputs) <= set(unexposed):
         raise CandidateError(f"no output is exposed: a candidate yields at least one of {', '.join(judge.outputs)}")
-    if one.network.source and not any(is_gradient(v.activation) and not v.hidden for v, _ in judged[before:]):
+    if one.network.source and not any(is_gradient(v.activation) and not v.is_unexposed for v, _ in judged[before:]):
         raise CandidateError("no gradient is exposed: a backward pass yields NAME.grad for activations and parameters")
     return Termination("pass")
 

@@ -7,13 +7,13 @@ from functools import lru_cache, partial
 from typing import Any
 
 from conformance.candidates.torch_state import restore, settings_now
+from conformance.checks.candidate_device import require_place
 from conformance.checks.check import CheckRequest
 from conformance.checks.check_values import check_values
 from conformance.checks.contract import require_support
 from conformance.checks.integrity import unaltered
 from conformance.checks.laws.inputs import MASKS
 from conformance.checks.laws.law import Law
-from conformance.checks.placement import require_place
 from conformance.checks.search.find import SearchState, find_counterexample
 from conformance.checks.search.identity_key import IdentityKey
 from conformance.checks.search.static_shape import static_shape

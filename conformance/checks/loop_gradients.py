@@ -77,6 +77,6 @@ def _slope(found: Mapping[str, Array], of: Mapping[str, Array]) -> float:
 
 def _are_right(gradients: Mapping[str, Array], network: Network, case: Case) -> bool:
     """Return whether the gradients agree with the expected ones to within rounding in the case's format."""
-    judge = Judge(network, case.dtype, case.device, functions=this_machine(case.device).accuracy, depth="screen")
+    judge = Judge(network, case.dtype, case.device, functions=this_machine(case.device).error_bounds, depth="screen")
     stream = ((grad(name), held_in(case.dtype, x)) for name, x in gradients.items())
     return all(verdict.outcome != "fail" for verdict, _ in judge.judge(stream))

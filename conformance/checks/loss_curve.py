@@ -11,11 +11,11 @@ candidate's own gradients, over fewer steps, and name the mistakes.
 
 import numpy as np
 
+from conformance.checks.candidate_device import functions_of
 from conformance.checks.check import CheckRequest
 from conformance.checks.counted import Tried, counted
 from conformance.checks.loop_gradients import trained_loss
 from conformance.checks.optimizer_passes import runs_of
-from conformance.checks.placement import functions_of
 from conformance.checks.training_passes import Stream, values_of
 from conformance.errors import CandidateError, NotApplicable
 from conformance.goldens.manifest import DEFAULT_GOLDENS

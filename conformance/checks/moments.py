@@ -33,7 +33,7 @@ def watched(checkpoint: Checkpoint, device: str, dtype: str, *, calls: int = 1) 
 
     def view(batch: Any, stream: Stream) -> Stream:
         network = Network(checkpoint.architecture, rounded_weights(checkpoint, dtype), batch.numpy().held_in(dtype))
-        norms, legal = _norms(network), hypotheses(dtype, device, this_machine(device).accuracy)
+        norms, legal = _norms(network), hypotheses(dtype, device, this_machine(device).error_bounds)
         alpha, seen = sidak_share(calls * len(norms)), 0
         for name, value in stream:
             if name in norms:

@@ -7,8 +7,8 @@ from typing import Any
 
 from conformance.candidates.registry import Implementation, Runner
 from conformance.candidates.stream import pairs
+from conformance.checks.candidate_device import inputs_device
 from conformance.checks.contract import prepared, require_support
-from conformance.checks.placement import inputs_device
 from conformance.goldens.golden import Golden
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
@@ -32,7 +32,7 @@ class Pass:
         wrong: function of a false-alarm probability that returns, by activation, a sentence on what is wrong apart from its values.
         describe_failure: returns a sentence that describes the failure if values fail.
         is_of_gradients: whether the call yields only gradients of parameters, each judged from the token ids; then no output is
-            required, and faults in hidden steps are not searched for.
+            required, and faults in unexposed steps are not searched for.
     """
 
     label: str

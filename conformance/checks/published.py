@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from conformance.candidates.registry import Implementation, load_implementation, name_of
+from conformance.checks.candidate_device import functions_of
 from conformance.checks.catalogue import PUBLISHED
-from conformance.checks.placement import functions_of
 from conformance.checks.trace import record
 from conformance.errors import CandidateError
 from conformance.goldens.custom_golden import golden_of

@@ -14,8 +14,8 @@ from conformance.candidates.recorded.recorded_golden import require_its_checkpoi
 from conformance.candidates.registry import Runner, load_implementation, name_of
 from conformance.candidates.stream import pairs
 from conformance.candidates.torch_state import restored
+from conformance.checks.candidate_device import inputs_device, require_place
 from conformance.checks.contract import accepted, prepared, require_support
-from conformance.checks.placement import inputs_device, require_place
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import on_inputs, open_golden
 from conformance.goldens.golden import Golden
@@ -25,7 +25,7 @@ from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch, TorchBatch
 from conformance.numerics.formats import Array, format_named
 from conformance.oracle import Network
-from conformance.results.late import late
+from conformance.results.deferred_import import deferred
 from conformance.results.termination import call_candidate
 
 Activations = Mapping[str, Mapping[str, Array]]  # by batch, then by name
@@ -64,7 +64,7 @@ class Trace:
     library: str = field(default="", repr=False)
     folder: Path | None = field(default=None, repr=False)
 
-    _repr_html_ = late("report.trace.trace_document:trace_fragment")
+    _repr_html_ = deferred("report.trace.trace_document:trace_fragment")
 
 
 def trace(

@@ -72,21 +72,21 @@ def _shown(candidate: Implementation, golden: Golden, case: Case) -> set[str]:
     one = forward_passes_of(runner, golden, case, case.device)[0]
     stream = _held(in_training(runner, 0, partial(_called, one)), one.network)
     every = dropouts(golden.checkpoint.architecture)
-    hidden = [name for name in every if name not in dict(stream)]
-    usual = [name for name in hidden if setting_of(name) not in OPTIONAL]
+    unexposed = [name for name in every if name not in dict(stream)]
+    usual = [name for name in unexposed if setting_of(name) not in OPTIONAL]
     _require_dropping(_with_masks(one, stream, drawn(one.network, dict(stream))), usual, case)
-    return {setting_of(name) for name in every} - {setting_of(name) for name in hidden}
+    return {setting_of(name) for name in every} - {setting_of(name) for name in unexposed}
 
 
-def _require_dropping(one: Pass, hidden: Collection[str], case: Case) -> None:
+def _require_dropping(one: Pass, unexposed: Collection[str], case: Case) -> None:
     """Raise `CandidateError` if an activation after an unexposed dropout has its value without dropout."""
     stream: Stream = list(one.call())
-    judge = Judge(one.network, case.dtype, case.device, functions=this_machine(case.device).accuracy, depth="screen")
+    judge = Judge(one.network, case.dtype, case.device, functions=this_machine(case.device).error_bounds, depth="screen")
     order = judge.order
     for verdict, _ in judge.judge(iter(stream)):
         if verdict.outcome == "pass":
             earlier = {name for name, _ in stream if order.get(name, len(order)) < order[verdict.activation]}
-            idle = [name for name in between(one.network, verdict.activation, earlier) if name in hidden]
+            idle = [name for name in between(one.network, verdict.activation, earlier) if name in unexposed]
             if idle:
                 rates = " and ".join(dict.fromkeys(f"{setting_of(n)} is {RATES[setting_of(n)]:g}" for n in idle))
                 raise CandidateError(
@@ -192,10 +192,10 @@ def drawn(network: Network, found: Mapping[str, Any]) -> dict[str, Draw]:
             continue
         judged = judged_elements(row, batch, shape)
         known = judged if x is None else judged & (x != 0.0)
-        hidden = ~judged if x is None else x == 0.0
+        unknown = ~judged if x is None else x == 0.0
         if ahead is not None and behind is not None:
-            hidden = hidden & ~((ahead != 0.0) & (behind == 0.0))
-        masks[name] = Draw.of(row, a, (y != 0.0) | hidden, known)
+            unknown = unknown & ~((ahead != 0.0) & (behind == 0.0))
+        masks[name] = Draw.of(row, a, (y != 0.0) | unknown, known)
     return masks
 
 

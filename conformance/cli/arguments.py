@@ -6,7 +6,7 @@ The module with the function of a command is imported when the command is run.
 import argparse
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 from textwrap import fill
@@ -18,6 +18,7 @@ from conformance.cli.help import REFERENCE
 from conformance.errors import UsageError
 from conformance.isolation.fork_server import started_context
 from conformance.judge.depth import DEPTHS
+from conformance.report.output_formats import DOCUMENT_FORMATS, REPORT_FORMATS
 
 FORMATS = ("pretty", "json", "markdown")
 _REQUIRED = "the following arguments are required"  # with which argparse's message begins
@@ -81,9 +82,11 @@ def argument_parser() -> argparse.ArgumentParser:
     )
     _add_run(command("run", "run and judge candidates; without arguments: every registered one on every golden", "commands:run"))
     _add_diff(command("diff", "compare two implementations, traces, goldens or results files", workers=True))
-    report = command("report", "make one report from one or more results files", "commands:report", formats=(*FORMATS, "junit"))
+    report = command(
+        "report", "make one report from one or more results files", "commands:report", formats=("pretty", *REPORT_FORMATS)
+    )
     report.add_argument("results", nargs="+", type=Path, metavar="RESULTS", help="a results file, results.jsonl")
-    _add_output(report, ".txt, .md, .xml, .json or .html")
+    _add_output(report, REPORT_FORMATS)
     trace = command(
         "trace", "show how an input flows through a network: tokens, and the shape, equation and statistics of each activation"
     )
@@ -127,13 +130,12 @@ def _reference(command: str) -> dict[str, Any]:
 def _add_trace(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("implementation", metavar="NAME", help="an implementation, golden:NAME (the oracle), or a saved trace")
     parser.add_argument("other", metavar="NAME2", nargs="?", help="a second one, shown beside the first")
-    _add_output(
-        parser, ".html (with drawings), .md, .json, .txt, or .safetensors for the activations, which `diff` and `trace` read"
-    )
+    _add_output(parser, DOCUMENT_FORMATS, ", or .safetensors for the activations, which `diff` and `trace` read")
     _add_subject(parser)
 
 
-def _add_output(parser: argparse.ArgumentParser, suffixes: str) -> None:
+def _add_output(parser: argparse.ArgumentParser, formats: Iterable[str], other: str = "") -> None:
+    suffixes = ", ".join(REPORT_FORMATS[name].suffix for name in formats) + other
     parser.add_argument(
         "-o",
         "--output",
@@ -162,7 +164,7 @@ def _add_diff(parser: argparse.ArgumentParser) -> None:
             metavar=side.upper(),
             help="an implementation, golden:NAME (the oracle), a saved trace (.safetensors), or a results file (.jsonl)",
         )
-    _add_output(parser, ".html, .md, .json or .txt")
+    _add_output(parser, DOCUMENT_FORMATS)
     _add_subject(parser)
 
 

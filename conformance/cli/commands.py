@@ -179,14 +179,14 @@ def _own(arguments: Namespace) -> "Golden | None":
 
 def report(arguments: Namespace) -> int:
     """Run `report`; return the exit code of all runs together, and at least 1 if results are missing or contradictory."""
-    from conformance.cli.output import forms_of, show_results, write
-    from conformance.report.views import TEXTS
+    from conformance.cli.output import formats_of, show_results, write
+    from conformance.report.output_formats import REPORT_FORMATS
     from conformance.results.file import read_results
     from conformance.results.to_records import footer
 
-    files = forms_of(arguments.output, TEXTS, arguments.results)
+    files = formats_of(arguments.output, REPORT_FORMATS, arguments.results)
     results = read_results(*arguments.results)
-    write(files, lambda form: TEXTS[form](results))
+    write(files, lambda name: REPORT_FORMATS[name].of_results(results))
     if not files:
         show_results(results, arguments.format)
     code = footer(results.checks).exit_code

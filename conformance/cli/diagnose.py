@@ -10,7 +10,7 @@ from typing import Any
 from conformance.cli.output import show_document
 from conformance.cli.progress_display import progress
 from conformance.diagnosis import OutputTable, diagnose, read
-from conformance.diagnosis.reading import Given
+from conformance.diagnosis.outputs_file import Given
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import read_batches
 from conformance.model.batch import Batch

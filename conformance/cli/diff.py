@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from conformance.cli.output import FORMS, forms_of, show_document, text_of, write
+from conformance.cli.output import formats_of, show_document, text_of, write
 from conformance.errors import UsageError
 from conformance.report.document import Document
+from conformance.report.output_formats import DOCUMENT_FORMATS
 
 RESULTS = ".jsonl"
 
@@ -26,9 +27,9 @@ def run(arguments: Namespace) -> int:
     """Run `diff`; return 0 if no difference originates anywhere (results: nothing is worse, gone or a new mistake), else 1."""
     sides = (arguments.a, arguments.b)
     _require_two_of_a_kind(sides)
-    files = forms_of(arguments.output, FORMS, map(Path, sides))
+    files = formats_of(arguments.output, DOCUMENT_FORMATS, map(Path, sides))
     rendered = _of_results(*map(Path, sides)) if all(map(_is_results, sides)) else _of_traces(arguments)
-    write(files, lambda form: text_of(rendered.document, rendered.rows, form))
+    write(files, lambda name: text_of(rendered.document, rendered.rows, name))
     if not arguments.output and arguments.format == "pretty":
         show_document(rendered.document, "pretty")
     elif not arguments.output:
@@ -48,7 +49,7 @@ def _require_two_of_a_kind(sides: tuple[str, str]) -> None:
 
 def _of_results(before: Path, after: Path) -> Comparison:
     """Compare two results files."""
-    from conformance.report.changes.between import changes
+    from conformance.report.changes.changes import changes
     from conformance.report.changes.changes_document import document
     from conformance.report.changes.changes_rows import rows
     from conformance.results.file import read_results

@@ -1,4 +1,4 @@
-"""Output of commands: to files, in the form given by their suffixes, and to a terminal or pipe."""
+"""Output of commands: to files, in the format given by their suffixes, and to a terminal or pipe."""
 
 import json
 import os
@@ -11,83 +11,66 @@ from rich.console import Console
 
 from conformance.errors import UsageError
 from conformance.report.document import Document
-from conformance.report.html.page import page
-from conformance.report.markdown import markdown
+from conformance.report.output_formats import REPORT_FORMATS
 from conformance.report.run.run_document import document
-from conformance.report.terminal import plain, show
-from conformance.report.views import PIPED, TEXTS
+from conformance.report.terminal import PIPED, show
 from conformance.results.records import Results
 
-FORMS = ("html", "markdown", "json", "text")  # of documents other than runs
-SUFFIXES = {
-    ".html": "html",
-    ".md": "markdown",
-    ".json": "json",
-    ".txt": "text",
-    ".xml": "junit",
-    ".safetensors": "safetensors",
-}
+TRACE = "safetensors"  # the format of activations, which is no report
+_FORMAT_OF = {row.suffix: name for name, row in REPORT_FORMATS.items()} | {f".{TRACE}": TRACE}
 
 
-def forms_of(outputs: Iterable[Path], forms: Collection[str], read: Iterable[Path] = ()) -> dict[Path, str]:
-    """Return the form of each output file; called before any work, so that an invalid path is reported immediately.
+def formats_of(outputs: Iterable[Path], formats: Collection[str], read: Iterable[Path] = ()) -> dict[Path, str]:
+    """Return the format of each output file; called before any work, so that an invalid path is reported immediately.
 
     Args:
         outputs: the files to be written.
-        forms: the allowed forms.
+        formats: the allowed formats.
         read: the files that the command reads.
 
     Raises:
-        UsageError: the suffix of a file is not that of an allowed form, or the file is a folder or one of `read`.
+        UsageError: the suffix of a file is not that of an allowed format, or the file is a folder or one of `read`.
     """
     given = {path.resolve() for path in read}
     found = {}
     for path in outputs:
-        form = SUFFIXES.get(path.suffix.lower(), "")
-        if form not in forms:
-            raise UsageError(f"{path}: expected a suffix of {', '.join(s for s, form in SUFFIXES.items() if form in forms)}")
+        name = _FORMAT_OF.get(path.suffix.lower(), "")
+        if name not in formats:
+            raise UsageError(f"{path}: expected a suffix of {', '.join(s for s, name in _FORMAT_OF.items() if name in formats)}")
         if path.is_dir():
             raise UsageError(f"{path} is a folder; give a file")
         if path.resolve() in given:
             raise UsageError(f"{path} is an input of this command; write to another file")
-        found[path] = form
+        found[path] = name
     return found
 
 
 def write(files: Mapping[Path, str], made: Callable[[str], str]) -> None:
-    """Write each file in its form; missing folders are created."""
-    for path, form in files.items():
+    """Write each file in its format; missing folders are created."""
+    for path, name in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(made(form), "utf-8")
+        path.write_text(made(name), "utf-8")
 
 
-def text_of(shown: Document, rows: Sequence[Mapping[str, Any]], form: str) -> str:
-    """Return a document in one of `FORMS`; `rows` are its content for JSON."""
-    match form:
-        case "json":
-            return json.dumps(rows, indent=2) + "\n"
-        case "markdown":
-            return markdown(shown)
-        case "html":
-            return page(shown)
-        case _:
-            return plain(shown, PIPED)
+def text_of(shown: Document, rows: Sequence[Mapping[str, Any]], name: str) -> str:
+    """Return a document in one of `DOCUMENT_FORMATS`; `rows` are its content for JSON."""
+    return json.dumps(rows, indent=2) + "\n" if name == "json" else REPORT_FORMATS[name].of_document(shown)
 
 
-def show_document(shown: Document, form: str) -> None:
-    """Print a document to standard output in the form `pretty` or `markdown`."""
-    if form == "markdown":
-        sys.stdout.write(markdown(shown))
-    else:
+def show_document(shown: Document, name: str) -> None:
+    """Print a document to standard output in the format `pretty` or in a format of documents."""
+    if name == "pretty":
         show(shown, console())
-
-
-def show_results(results: Results, form: str) -> None:
-    """Print results to standard output in the form `pretty` or one of `TEXTS`."""
-    if form in TEXTS:
-        sys.stdout.write(TEXTS[form](results))
     else:
+        sys.stdout.write(REPORT_FORMATS[name].of_document(shown))
+
+
+def show_results(results: Results, name: str) -> None:
+    """Print results to standard output in the format `pretty` or in one of `REPORT_FORMATS`."""
+    if name == "pretty":
         show(document(results), console())
+    else:
+        sys.stdout.write(REPORT_FORMATS[name].of_results(results))
 
 
 def is_piped() -> bool:

@@ -20,7 +20,7 @@ from conformance.isolation.forwarded_output import to_standard_error
 from conformance.isolation.worker_process import WorkerProcess
 from conformance.names import printable_lines
 from conformance.numerics.machine import measure_early
-from conformance.report.views import TEXTS
+from conformance.report.output_formats import REPORT_FORMATS
 from conformance.results.case import Case
 from conformance.results.file import ResultsFileError
 from conformance.results.records import Results
@@ -82,7 +82,7 @@ def _run(options: RunOptions, workers: "_Workers", out: Path, how: str, *, resum
         return INTERRUPTED if interrupted else UsageError.exit_code
     results = recording.results
     show_results(results, how)
-    page.write_text(TEXTS["html"](results), "utf-8")
+    page.write_text(REPORT_FORMATS["html"].of_results(results), "utf-8")
     if how == "pretty":
         print(f"\nresults: {out / path.name}\nreport: {out / page.name}{_saved(recording.results, out)}")
     assert results.footer

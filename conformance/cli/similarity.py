@@ -15,7 +15,7 @@ from conformance.cli.output import show_document
 from conformance.cli.progress_display import ProgressDisplay, progress
 from conformance.cli.traced_subject import in_a_worker, traced
 from conformance.diagnosis.outputs import resolved
-from conformance.diagnosis.reading import read
+from conformance.diagnosis.outputs_file import read
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import from_directory
 from conformance.goldens.golden import Golden

@@ -13,10 +13,10 @@ from conformance.judge.step_phrases import phrases
 from conformance.model.activations import LAYER
 
 
-def blamed(placement: FaultPlacement, estimate: Estimate | None, network: BlackBox) -> FaultAttribution:
+def attribution_of(placement: FaultPlacement, estimate: Estimate | None, network: BlackBox) -> FaultAttribution:
     """Return a fault in words, with the estimate of its parameter."""
     fault = placement.fault
-    sentence = fault.sentence
+    sentence = fault.sentence_at(network.table[placement.places[0]].kind)
     if estimate is not None:
         value = f"{figure(estimate.value, estimate.deviation)} ± {estimate.deviation:.1g}"
         sentence = sentence.replace("{value}", value).replace("{right}", f"{estimate.right:.7g}")

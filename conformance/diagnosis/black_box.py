@@ -19,7 +19,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Network, Step
-from conformance.oracle.maps import LinearMap, Roundings
+from conformance.oracle.linear_maps import LinearMap, Roundings
 from conformance.oracle.pooling import Unit
 from conformance.oracle.step import Site, elementwise
 
@@ -84,7 +84,7 @@ class Printed(Step):
         super().__init__(site, *parents)
         self.reading = reading
 
-    def again(self, *, site: Site | None = None, parents: tuple[Array, ...] | None = None) -> Step:
+    def replaced(self, *, site: Site | None = None, parents: tuple[Array, ...] | None = None) -> Step:
         """Return the same step with another site or other parents."""
         return Printed(site or self.site, self.reading, *(self.parents if parents is None else parents))
 

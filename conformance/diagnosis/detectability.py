@@ -63,11 +63,11 @@ def seen(
     for placement in placements:
         if not budget.take_one():
             break
-        some = moved_by(part.right, placement, None, pooling_index)
+        some = effect_of_fault(part.right, placement, None, pooling_index)
         z = 0.0 if some is None else float((np.abs(some) / part.sigma[pooling_index]).max())
         pattern = None
         if not is_gross(z, limits.max):
-            pattern = moved_by(judged.forward, placement, None, pooling_index)
+            pattern = effect_of_fault(judged.forward, placement, None, pooling_index)
             z = 0.0 if pattern is None else expected_z(pattern, noise, limits.max)
         if z < SEPARABLE_Z:
             unseen.append(Unseen(placement.fault.name, z))
@@ -75,7 +75,7 @@ def seen(
             shown.append(placement.fault.name)
         if placement.fault.parameter is not None:  # for a slightly wrong parameter, the effect is the derivative
             right, wrong = (of(placement, judged.forward) for of in (right_value, wrong_value))
-            pattern = moved_by(judged.forward, placement, right + NUDGE * abs(wrong - right), pooling_index)
+            pattern = effect_of_fault(judged.forward, placement, right + NUDGE * abs(wrong - right), pooling_index)
         elif pattern is not None and is_gross(largest_element(pattern, noise), limits.max):
             continue
         found = None if pattern is None else project(residual, pattern, noise)
@@ -84,10 +84,10 @@ def seen(
     return Detectability(tuple(detected), tuple(shown), tuple(unseen))
 
 
-def moved_by(right: Forward, placement: FaultPlacement, value: float | None, pooling_index: int) -> Array | None:
+def effect_of_fault(right: Forward, placement: FaultPlacement, value: float | None, pooling_index: int) -> Array | None:
     """Return the effect of a fault on the numbers, with the usual faulty value if `value` is None, or None if it has none."""
     faulty = with_faults(right, [placement.of(value)], right.storage)
     if not faulty.is_effective:
         return None
-    moved = faulty.segment.value[pooling_index] - right.value[pooling_index]
-    return np.where(np.isfinite(moved), moved, np.sign(moved) * np.finfo(np.float32).max) if moved.any() else None
+    effect = faulty.segment.value[pooling_index] - right.value[pooling_index]
+    return np.where(np.isfinite(effect), effect, np.sign(effect) * np.finfo(np.float32).max) if effect.any() else None

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.diagnosis.attribution import blamed, faults_of_inputs
+from conformance.diagnosis.attribution import attribution_of, faults_of_inputs
 from conformance.diagnosis.black_box import EMBEDDING, BlackBox
 from conformance.diagnosis.black_box_case import BlackBoxCase
 from conformance.diagnosis.conclusions import Diagnosis, RankedExplanation
@@ -183,14 +183,16 @@ def _explanation(case: BlackBoxCase, trial: PrintedTrial, best: Agreement, tied:
     fit, pooling_index = trial.fit, trial.agreement.pooling_index
     z, values = None, case.problem.estimates(fit)
     if fit.placements:
-        moved = (case.problem.value(fit.placements) - case.right.value)[pooling_index]
-        found = (
-            project(case.base.residual[pooling_index], moved, case.base.noise(pooling_index)) if np.isfinite(moved).all() else None
-        )
+        effect = (case.problem.value(fit.placements) - case.right.value)[pooling_index]
+        base = case.base
+        found = project(base.residual[pooling_index], effect, base.noise(pooling_index)) if np.isfinite(effect).all() else None
         z = found.z if found else None
     before = float(((case.base.residual[best.pooling_index] / case.base.sigma[best.pooling_index]) ** 2).sum())
     return RankedExplanation(
-        (*faults_of_inputs(trial.inputs), *(blamed(s, e, case.network) for s, e in zip(fit.placements, values, strict=True))),
+        (
+            *faults_of_inputs(trial.inputs),
+            *(attribution_of(s, e, case.network) for s, e in zip(fit.placements, values, strict=True)),
+        ),
         case.pooling(pooling_index),
         pooling_index not in case.pooling_indices,
         trial.dtype,

@@ -4,7 +4,7 @@ from conformance.diagnosis.black_box import PRINTED, BlackBox
 from conformance.judge.segment import Segment
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Format
-from conformance.oracle.maps import Roundings
+from conformance.oracle.linear_maps import Roundings
 
 
 class Forward(Segment):

@@ -1,20 +1,21 @@
 """The catalogue of faults: mistakes made in real BERT implementations, each a small change of the oracle, grouped by theme.
 
-To add a fault:
+To add a fault, change two files, its theme and a table of planted mistakes:
 
 1. Yield it in `faults()` of the module of its theme, with its name, the kinds of step that it acts on, its sentence, source and
-   change, and, for `bert-conformance explain`, its equation, cause and fix. A new theme is imported below and added to
-   `_THEMES`, and to `OF_SOME` if its steps occur only in some networks.
-2. Implement it in a torch module, as a row of a theme of `conformance.benchmarks.detection.planted`, and describe it in
-   `conformance.benchmarks.detection.names.ADDED_LATER`. A fault of a gradient is a row of `WRONG` in
-   `conformance.benchmarks.gradients.wrong` instead, one of dropout or of a training step a row of `WRONG` in
+   change, and, for `bert-conformance explain`, its equation, cause and fix.
+2. Plant it in a torch module: add a row to `PLANTS` of a theme of `conformance.benchmarks.detection.planted`, with the fault's
+   name, a description, the change of the module and the activations whose steps are then wrong. A fault of a gradient is a row of
+   `WRONG` in `conformance.benchmarks.gradients.wrong` instead, one of dropout or of a training step a row of `WRONG` in
    `conformance.benchmarks.training.wrong`.
 3. Run `conformance/tests/test_faults.py`, which checks the values of the fault; `test_planted.py`, which checks that the planted
-   mistake is at its declared steps; and `test_mathematics.py`, which requires that some golden shows the fault.
+   mistake is at its declared steps; `test_explain.py`, which requires an equation and a fix; and `test_mathematics.py`, which
+   requires that some golden shows the fault.
 
-`python -m conformance.benchmarks.detection` then counts whether it is found, located and named. A fault with numbers that are read
-off the candidate's array is a `Fitted` in one of the tuples listed in `conformance.faults.fitted.FITTED`, whose order is the order
-in which they are tried; steps 2 and 3 are the same.
+A new theme is also imported below and added to `_THEMES`, and to `OF_SOME` if its steps occur only in some networks.
+`python -m conformance.benchmarks.detection` then counts whether the mistake is found, located and named. A fault with numbers
+that are read off the candidate's array is a `Fitted` in one of the tuples listed in `conformance.faults.fitted.FITTED`, whose order
+is the order in which they are tried; steps 2 and 3 are the same.
 """
 
 from collections.abc import Mapping

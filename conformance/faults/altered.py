@@ -9,7 +9,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
-from conformance.oracle.maps import LinearMap, Roundings, Source, identity
+from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity
 from conformance.oracle.step import Site
 
 Slack = Callable[["Altered", Arithmetic], Array]  # The elementwise variance, from the altered step and the arithmetic.
@@ -32,9 +32,9 @@ class Altered(Step):
         super().__init__(inner.site, *inner.parents)
         self.inner, self.after, self.slack = inner, after, slack
 
-    def again(self, *, site: Site | None = None, parents: tuple[Array, ...] | None = None) -> Step:
+    def replaced(self, *, site: Site | None = None, parents: tuple[Array, ...] | None = None) -> Step:
         """Return the same change of the inner step at another site or with other parents."""
-        return self.around(self.inner.again(site=site, parents=parents))
+        return self.around(self.inner.replaced(site=site, parents=parents))
 
     def recast(self, equation: type[Step]) -> Step:
         """Return the same change of a step with another equation."""
@@ -66,19 +66,19 @@ class Altered(Step):
 class Rearranged(Altered):
     """A step with the elements of the inner step in other places, each with its rounding errors; elements may occur repeatedly."""
 
-    def __init__(self, inner: Step, moved: Callable[[Array], Array]) -> None:
+    def __init__(self, inner: Step, rearrange: Callable[[Array], Array]) -> None:
         """Initialize the step with the inner step and the function that rearranges an array of the shape of its result."""
-        super().__init__(inner, lambda step: moved(step.value))
-        self._moved = moved
+        super().__init__(inner, lambda step: rearrange(step.value))
+        self._rearrange = rearrange
 
     def around(self, inner: Step) -> Step:
         """Return the same rearrangement of another inner step."""
-        return Rearranged(inner, self._moved)
+        return Rearranged(inner, self._rearrange)
 
     def _back(self, w: Array) -> Array:
         """Return, for each element of the inner step, the sum of w over the places to which it was moved."""
         shape = self.inner.value.shape
-        came_from = self._moved(np.arange(w.size, dtype=np.float64).reshape(shape)).astype(np.int64)
+        came_from = self._rearrange(np.arange(w.size, dtype=np.float64).reshape(shape)).astype(np.int64)
         return np.asarray(np.bincount(came_from.ravel(), w.ravel(), w.size).reshape(shape), np.float64)
 
     def jacobians(self) -> tuple[LinearMap, ...]:
@@ -86,7 +86,7 @@ class Rearranged(Altered):
         return tuple(LinearMap(partial(self._spread, j), partial(self._pulled, j)) for j in self.inner.jacobians())
 
     def _spread(self, inner: LinearMap, v: Array) -> Array:
-        return self._moved(np.broadcast_to(inner.variance(v), self.inner.value.shape))
+        return self._rearrange(np.broadcast_to(inner.variance(v), self.inner.value.shape))
 
     def _pulled(self, inner: LinearMap, w: Array) -> Array:
         return inner.adjoint(self._back(w))
@@ -94,5 +94,5 @@ class Rearranged(Altered):
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the rounding errors of the inner step, rearranged with the elements."""
         own, shape = self.inner.roundings(arithmetic), self.inner.value.shape
-        variance, bound = (self._moved(np.broadcast_to(x, shape)) for x in (own.variance(), np.asarray(own.bound)))
+        variance, bound = (self._rearrange(np.broadcast_to(x, shape)) for x in (own.variance(), np.asarray(own.bound)))
         return Roundings((Source(variance, identity()),), bound)

@@ -63,18 +63,18 @@ def _scale(step: Step) -> float:
 def _rescaled(step: Step, scale: float) -> Step:
     by = scale / _scale(step)
     if step.site.activation.kind in SCORES:  # The query is scaled, so that a bias of the scores is not.
-        return step.again(parents=(step.parents[0] * by, *step.parents[1:]))
+        return step.replaced(parents=(step.parents[0] * by, *step.parents[1:]))
     return Altered(step, lambda inner: inner.value * by)
 
 
 def _bias_unscaled(step: Step, context: FaultContext) -> Step | None:
     query = step.site.activation.parents[0]
     bias = context.network.site(query).parameters.get("bias")
-    return None if bias is None else step.again(parents=(step.parents[0] + bias * (1.0 / _scale(step) - 1.0), step.parents[1]))
+    return None if bias is None else step.replaced(parents=(step.parents[0] + bias * (1.0 / _scale(step) - 1.0), step.parents[1]))
 
 
 def _with_temperature(step: Step, temperature: float) -> Step:
-    return step.again(parents=(step.parents[0] / temperature,))
+    return step.replaced(parents=(step.parents[0] / temperature,))
 
 
 def _split_interleaved(x: Array, heads: int) -> Array:
@@ -99,7 +99,7 @@ def _split(f: Callable[[Array, int], Array]) -> Callable[[Step, FaultContext], S
     def change(step: Step, _: FaultContext) -> Step:
         p = step.parents
         wrong = tuple(f(x, _heads(step)) for x in p) if step.site.activation.kind == "scores" else (p[0], f(p[1], _heads(step)))
-        return step.again(parents=wrong)
+        return step.replaced(parents=wrong)
 
     return change
 
@@ -108,7 +108,7 @@ def _of_first_head(step: Step, _: FaultContext) -> Step:
     """Return the step with the keys, or values, of the first head in every head."""
     *others, last = step.parents
     first = np.tile(last[..., : step.site.architecture.head_size], _heads(step))
-    return step.again(parents=(*others, first))
+    return step.replaced(parents=(*others, first))
 
 
 def _merged(f: Callable[[Array, int], Array]) -> Callable[[Step, FaultContext], Step]:
@@ -130,7 +130,7 @@ def _unmoved_keys(step: Step, _: FaultContext) -> Step | None:
     if 1 in parts.shape[2:]:
         return None
     read = parts.reshape(*parts.shape[:2], parts.shape[3], parts.shape[2])
-    return step.again(parents=(query, merge_heads(read.swapaxes(-1, -2))))
+    return step.replaced(parents=(query, merge_heads(read.swapaxes(-1, -2))))
 
 
 def _of_keys(step: Step, context: FaultContext) -> Step | None:
@@ -139,7 +139,7 @@ def _of_keys(step: Step, context: FaultContext) -> Step | None:
 
 def _of_one(which: int) -> Callable[[Step, FaultContext], Step]:
     """Return the change to scores in which query and key are the same parent."""
-    return lambda step, _: step.again(parents=(step.parents[which], step.parents[which]))
+    return lambda step, _: step.replaced(parents=(step.parents[which], step.parents[which]))
 
 
 def _guarded(step: Step, epsilon: float) -> Step:
@@ -188,7 +188,7 @@ def faults() -> Iterator[Fault]:
                 equation="s = (x Wᵀ/√d + b) kᵀ",
                 fix="Multiply the query's bias by 1/√d as well, or scale the scores.")
     yield Fault("scores-transposed", SCORES, "query and key are exchanged in the product: k qᵀ", "constructed",
-                lambda step, _: step.again(parents=step.parents[::-1]),
+                lambda step, _: step.replaced(parents=step.parents[::-1]),
                 equation="s = k qᵀ / √d",
                 fix="Multiply query by the transposed key: query @ key.transpose(-1, -2).")
     for name, other, which in (("key", "query", 1), ("query", "key", 0)):

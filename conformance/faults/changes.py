@@ -63,4 +63,4 @@ def with_parent(step: Step, context: FaultContext, name: str, parent: int = 0) -
     found = context.values.get(name)
     if found is None or found.shape != step.parents[parent].shape:
         return None
-    return step.again(parents=(*step.parents[:parent], found, *step.parents[parent + 1 :]))
+    return step.replaced(parents=(*step.parents[:parent], found, *step.parents[parent + 1 :]))

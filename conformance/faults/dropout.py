@@ -101,7 +101,7 @@ def _before_norm(step: Step, context: FaultContext) -> Step | None:
         return None
     factor = kept / (1.0 - rate_of(_EMBEDDINGS, context.network.architecture))
     if step.site.activation.kind == "norm":
-        return step.again(parents=tuple(factor * parent for parent in step.parents))
+        return step.replaced(parents=tuple(factor * parent for parent in step.parents))
     parents = table[table[_EMBEDDINGS].parents[0]].parents
     if not all(parent in context.values for parent in parents):
         return None

@@ -89,7 +89,7 @@ def _of_embeddings(step: Step, context: FaultContext) -> Step | None:
     if reads not in own:
         return None
     parents = tuple(given if name == reads else p for name, p in zip(own, step.parents, strict=True))
-    return step.again(parents=parents) if all(a.shape == b.shape for a, b in zip(parents, step.parents, strict=True)) else None
+    return step.replaced(parents=parents) if all(a.shape == b.shape for a, b in zip(parents, step.parents, strict=True)) else None
 
 
 # fmt: off

@@ -28,7 +28,7 @@ def _times(table: str, factor: float) -> Change:
         parents = step.site.activation.parents
         if not parents:
             return Altered(step, lambda inner: factor * inner.value)
-        return step.again(parents=tuple(factor * x if table in n else x for n, x in zip(parents, step.parents, strict=True)))
+        return step.replaced(parents=tuple(factor * x if table in n else x for n, x in zip(parents, step.parents, strict=True)))
 
     return change
 
@@ -80,7 +80,7 @@ def _after_norm(step: Step, _: FaultContext) -> Step | None:
         return None
     others = tuple(np.zeros_like(p) if is_it else p for p, is_it in zip(step.parents, of_positions, strict=True))
     position = step.parents[of_positions.index(True)]
-    return Altered(step.again(parents=others), lambda inner: inner.value + position)
+    return Altered(step.replaced(parents=others), lambda inner: inner.value + position)
 
 
 def _sinusoids(f: Callable[[Ids, int], Array]) -> Change:
@@ -131,7 +131,7 @@ def _first_type_added(step: Step, context: FaultContext) -> Step | None:
     if name not in step.site.activation.parents:
         return None
     at, row = step.site.activation.parents.index(name), context.network.site(name).parameters["weight"][0]
-    return step.again(parents=tuple(p + row if i == at else p for i, p in enumerate(step.parents)))
+    return step.replaced(parents=tuple(p + row if i == at else p for i, p in enumerate(step.parents)))
 
 
 def _copy_scaled(step: Step, factor: float) -> Step:

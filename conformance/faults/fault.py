@@ -4,7 +4,7 @@ A fault maps a correct step to a faulty step. The result is a step again, so sev
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -81,6 +81,7 @@ class Fault:
         combined_after_failure: whether an `after_failure` fault is also combined with other faults.
         equation: the equation of the faulty step, in the symbols of `conformance.oracle`; empty if the sentence states it.
         fix: how to repair the candidate.
+        sentences: more specific descriptions, by the kind of the step that the fault acts on.
     """
 
     name: str
@@ -99,6 +100,11 @@ class Fault:
     combined_after_failure: bool = False
     equation: str = ""
     fix: str = CORRECT
+    sentences: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def sentence_at(self, kind: str) -> str:
+        """Return the description of the fault in a step of this kind."""
+        return self.sentences.get(kind, self.sentence)
 
     def applies_to(self, row: Activation) -> bool:
         """Return whether the fault can occur at this activation."""
@@ -135,12 +141,12 @@ def ignored(setting: str) -> str:
 
 def with_parameters(step: Step, **parameters: Array) -> Step:
     """Return the step with other values of these parameters."""
-    return step.again(site=replace(step.site, parameters={**step.site.parameters, **parameters}))
+    return step.replaced(site=replace(step.site, parameters={**step.site.parameters, **parameters}))
 
 
 def with_batch(step: Step, **arrays: object) -> Step:
     """Return the step on a batch with other values of these arrays."""
-    return step.again(site=replace(step.site, batch=replace(step.site.batch, **arrays)))  # type: ignore[arg-type]
+    return step.replaced(site=replace(step.site, batch=replace(step.site.batch, **arrays)))  # type: ignore[arg-type]
 
 
 def parameters_of(context: FaultContext, name: str, step: Step) -> Mapping[str, Array] | None:

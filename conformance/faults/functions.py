@@ -8,7 +8,7 @@ from scipy.special import erf, expit
 from conformance.faults.altered import Altered
 from conformance.faults.changes import function, handed_on, recast, rewritten
 from conformance.faults.fault import Fault, FaultContext, Parameter, ignored
-from conformance.faults.kinds import FUNCTIONS, GELUS, RELU, TANH_FORMS
+from conformance.faults.kinds import ERF_FORM, FUNCTIONS, GELUS, RELU, TANH_FORMS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.functions import TANH_CUBIC
@@ -36,7 +36,7 @@ def _twice(step: Step, _: FaultContext) -> Step:
         first = step.roundings(arithmetic)
         return altered.inner.jacobians()[0].variance(first.variance() + np.asarray(first.bound) ** 2 / 3.0)
 
-    return Altered(step.again(parents=(once,)), lambda inner: inner.value, slack)
+    return Altered(step.replaced(parents=(once,)), lambda inner: inner.value, slack)
 
 
 def _of_magnitude(step: Step, _: FaultContext) -> Step:
@@ -80,6 +80,8 @@ def faults() -> Iterator[Fault]:
         "candle#900, mlx-embeddings#81, transformers#11364", _other_form, "two functions are called gelu; the config says which",
         equation="y = x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³))) for gelu; y = x/2 · (1 + erf(x/√2)) for the tanh forms",
         fix=_HIDDEN_ACT,
+        sentences=dict.fromkeys(ERF_FORM, "GELU is computed with tanh, where the architecture has erf")
+        | dict.fromkeys(TANH_FORMS, "GELU is computed with erf, where the architecture has tanh"),
     )
     yield Fault(
         "activation-quick-gelu", FUNCTIONS, "the activation is x · sigmoid(1.702 x)", "constructed, after CLIP's quick_gelu",

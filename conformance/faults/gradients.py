@@ -148,7 +148,7 @@ def _first_row_alone(step: Step, _: FaultContext) -> Step | None:
 
 def _of_first_row(step: Step) -> Step:
     parents = tuple(np.where((np.arange(len(p)) == 0).reshape(-1, *(1,) * (p.ndim - 1)), p, 0.0) for p in step.parents[:1])
-    return step.again(parents=(*parents, *step.parents[1:]))
+    return step.replaced(parents=(*parents, *step.parents[1:]))
 
 
 # fmt: off

@@ -11,7 +11,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Network, Step
-from conformance.oracle.maps import LinearMap, Roundings, Source, identity
+from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity
 from conformance.oracle.propagation import propagated
 from conformance.oracle.step import Site
 
@@ -32,9 +32,9 @@ class _Attended(Step):
         super().__init__(right.site, *right.parents)
         self._right, self._table, self._run = right, table, run
 
-    def again(self, *, site: Site | None = None, parents: tuple[Array, ...] | None = None) -> Step:
+    def replaced(self, *, site: Site | None = None, parents: tuple[Array, ...] | None = None) -> Step:
         """Return the step with the same number of heads at another site or with other parents."""
-        return _Attended(self._right.again(site=site, parents=parents), self._table, self._run)
+        return _Attended(self._right.replaced(site=site, parents=parents), self._table, self._run)
 
     @cached_property
     def _steps(self) -> Mapping[str, Step]:

@@ -30,7 +30,7 @@ def _read_before(step: Step, context: FaultContext) -> Step | None:
     layers, reads = step.site.architecture.num_hidden_layers, step.site.activation.parents
     entry = context.values.get(layer_input(layers - 1)) if layers else None
     last = f"encoder.layer.{layers - 1}.output.LayerNorm"
-    return None if entry is None or step.site.activation.layer is not None or last not in reads else step.again(parents=(entry,))
+    return None if entry is None or step.site.activation.layer is not None or last not in reads else step.replaced(parents=(entry,))
 
 
 def _repeated(step: Step, context: FaultContext) -> Step | None:

@@ -47,7 +47,7 @@ def _exchanged(step: Step, _: FaultContext) -> Step | None:
 def _interleaved(step: Step, _: FaultContext) -> Step:
     """Return the loss with the choices of question q, of Q questions, at rows q, q + Q, q + 2 Q and so on."""
     order = np.arange(step.site.batch.size).reshape(-1, len(labels_of(step.site))).T.ravel()
-    return step.again(parents=(step.parents[0][order],))
+    return step.replaced(parents=(step.parents[0][order],))
 
 
 def _of_single_choices(step: ChoiceCrossEntropy) -> Array:

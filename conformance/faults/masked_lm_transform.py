@@ -33,7 +33,7 @@ def _with_hidden_state(step: Step, context: FaultContext) -> Step | None:
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         return altered.inner.jacobians()[0].variance(arithmetic.storage.rounding_variance(summed))
 
-    return Altered(step.again(parents=(summed,)), lambda inner: inner.value, slack)
+    return Altered(step.replaced(parents=(summed,)), lambda inner: inner.value, slack)
 
 
 def _other_order(step: Step, context: FaultContext) -> Step:
@@ -50,7 +50,7 @@ def _norm_first(step: Step, context: FaultContext) -> Step | None:
         def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
             return altered.inner.jacobians()[0].variance(variance_of(norm, arithmetic))
 
-        return Altered(step.again(parents=(norm.value,)), lambda inner: inner.value, slack)
+        return Altered(step.replaced(parents=(norm.value,)), lambda inner: inner.value, slack)
     return with_parent(step, context, _DENSE)
 
 

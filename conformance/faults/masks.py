@@ -13,7 +13,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
-from conformance.oracle.maps import Roundings, Source, identity
+from conformance.oracle.linear_maps import Roundings, Source, identity
 from conformance.oracle.softmax import Probabilities
 
 _MASK = (
@@ -64,7 +64,7 @@ def _after_softmax(step: Step, _: FaultContext) -> Step:
 
 
 def _added_raw(step: Step, _: FaultContext) -> Step:
-    return step.again(parents=(step.parents[0] + keys_of(step),)).recast(_OverAllKeys)
+    return step.replaced(parents=(step.parents[0] + keys_of(step),)).recast(_OverAllKeys)
 
 
 def _ignored(step: Step, _: FaultContext) -> Step | None:

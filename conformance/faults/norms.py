@@ -15,7 +15,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
-from conformance.oracle.maps import LinearMap, Roundings, Source
+from conformance.oracle.linear_maps import LinearMap, Roundings, Source
 from conformance.oracle.norm import Norm
 
 _NORM = "Normalise each token over its features, with epsilon inside the root, then multiply by γ and add β."
@@ -76,7 +76,7 @@ class _OverSequence(_OverPositions):
 
 def with_epsilon(step: Step, epsilon: float) -> Step:
     """Return the norm with another epsilon."""
-    return step.again(site=replace(step.site, architecture=_architecture(step.site.architecture, epsilon)))
+    return step.replaced(site=replace(step.site, architecture=_architecture(step.site.architecture, epsilon)))
 
 
 @lru_cache(maxsize=1024)
@@ -146,7 +146,7 @@ def _sum_of(sublayer: float, skip: float) -> Change:
 
 def _weighted(step: Step, sublayer: float, skip: float) -> Step:
     x, residual = step.parents
-    return step.again(parents=(sublayer * x, skip * residual))
+    return step.replaced(parents=(sublayer * x, skip * residual))
 
 
 def _sublayer_scaled(step: Step, factor: float) -> Step:
@@ -177,7 +177,7 @@ def _layer_input_added(step: Step, context: FaultContext) -> Step | None:
     if found is None or found.shape != step.value.shape:
         return None
     x, skip = step.parents
-    return step.again(parents=(x, skip + found))
+    return step.replaced(parents=(x, skip + found))
 
 
 def _bias_again(step: Step, context: FaultContext) -> Step | None:
@@ -189,7 +189,7 @@ def _bias_again(step: Step, context: FaultContext) -> Step | None:
         (name,) = table[name].parents
     bias = context.network.site(name).parameters.get("bias") if name in table else None
     x, skip = step.parents
-    return None if bias is None or bias.shape != x.shape[-1:] else step.again(parents=(x + bias, skip))
+    return None if bias is None or bias.shape != x.shape[-1:] else step.replaced(parents=(x + bias, skip))
 
 
 def _again(step: Step, context: FaultContext) -> Step | None:

@@ -29,7 +29,7 @@ def _weighted(name: str) -> Change:
 
     def change(step: Step, _: FaultContext) -> Step:
         site = replace(step.site, activation=replace(step.site.activation, kind=f"{POOLING}{name}"))
-        return step.recast(Weighted).again(site=site)
+        return step.recast(Weighted).replaced(site=site)
 
     return change
 

@@ -11,7 +11,7 @@ from conformance.faults.kinds import COMPUTED, LINEARS, PRODUCTS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle import Step
-from conformance.oracle.maps import Roundings, Source
+from conformance.oracle.linear_maps import Roundings, Source
 from conformance.oracle.norm import Norm
 from conformance.oracle.step import Site
 
@@ -48,7 +48,7 @@ def _operands(step: Step, rounding: Rounding) -> Step:
         parents = (step.summed, *(np.zeros_like(p) for p in parents[1:]))
     rounded = ("weight", "bias") if isinstance(step, Norm) else ("weight",)
     parameters = {name: rounding(step.site.parameters[name]) for name in rounded if name in step.site.parameters}
-    return with_parameters(step.again(parents=tuple(rounding(p) for p in parents)), **parameters)
+    return with_parameters(step.replaced(parents=tuple(rounding(p) for p in parents)), **parameters)
 
 
 def _in_format(name: str) -> Change:
@@ -107,8 +107,8 @@ class _EitherWay(Altered):
         super().__init__(inner, lambda step: step.value)
         self._ties = ties
 
-    def again(self, *, site: Site | None = None, parents: tuple[Array, ...] | None = None) -> Step:
-        return _EitherWay(self.inner.again(site=site, parents=parents), self._ties)
+    def replaced(self, *, site: Site | None = None, parents: tuple[Array, ...] | None = None) -> Step:
+        return _EitherWay(self.inner.replaced(site=site, parents=parents), self._ties)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         own = self.inner.roundings(arithmetic)

@@ -131,7 +131,7 @@ def _pre_norm(step: Step, context: FaultContext) -> Step | None:
         return None
     norm = f"encoder.layer.{layer}." + ("output.LayerNorm" if name.endswith("intermediate.dense") else "attention.output.LayerNorm")
     site = replace(step.site, parameters=context.network.site(norm).parameters)
-    return step.again(parents=(Norm(site, step.parents[0]).value,))
+    return step.replaced(parents=(Norm(site, step.parents[0]).value,))
 
 
 def _pooled(token: Callable[[Array, Mask], Array | None]) -> Change:
@@ -139,7 +139,7 @@ def _pooled(token: Callable[[Array, Mask], Array | None]) -> Change:
 
     def change(step: Step, _: FaultContext) -> Step | None:
         found = token(step.parents[0], step.site.batch.mask)
-        return None if found is None else step.again(parents=(np.concatenate([found[:, None], step.parents[0][:, 1:]], 1),))
+        return None if found is None else step.replaced(parents=(np.concatenate([found[:, None], step.parents[0][:, 1:]], 1),))
 
     return change
 
@@ -163,7 +163,7 @@ def _reading(source: str, *, first: bool = False) -> Change:
         if found is None:
             return None
         read = found[:, 0] if first else found
-        return step.again(parents=(read,)) if read.shape == step.parents[0].shape else None
+        return step.replaced(parents=(read,)) if read.shape == step.parents[0].shape else None
 
     return change
 
@@ -180,7 +180,7 @@ def _reading_mean(step: Step, context: FaultContext) -> Step | None:
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         return altered.inner.jacobians()[0].variance(2.0 * arithmetic.storage.rounding_variance(mean))
 
-    return Altered(step.again(parents=(mean,)), lambda inner: inner.value, slack)
+    return Altered(step.replaced(parents=(mean,)), lambda inner: inner.value, slack)
 
 
 def _reading_norm(own: bool) -> Change:
@@ -197,7 +197,7 @@ def _reading_norm(own: bool) -> Change:
         def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
             return altered.inner.jacobians()[0].variance(variance_of(norm, arithmetic))
 
-        return Altered(step.again(parents=(norm.value,)), lambda inner: inner.value, slack)
+        return Altered(step.replaced(parents=(norm.value,)), lambda inner: inner.value, slack)
 
     return change
 

@@ -94,7 +94,7 @@ def _unscaled_float8(x: Array) -> Array:
 
 
 def _float8_inputs(step: Step, _: FaultContext) -> Step:
-    return step.again(parents=tuple(_unscaled_float8(p) for p in step.parents))
+    return step.replaced(parents=tuple(_unscaled_float8(p) for p in step.parents))
 
 
 def _two_of_four(step: Step, _: FaultContext) -> Step | None:

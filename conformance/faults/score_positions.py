@@ -65,7 +65,7 @@ def _rotary(*, neighbours: bool) -> Change:
             turning = (_rotation_variance(x, width, arithmetic, neighbours=neighbours) for x in given)
             return np.asarray(sum(j.variance(v) for j, v in zip(altered.inner.jacobians(), turning, strict=True)))
 
-        return Altered(step.again(parents=turned), lambda inner: inner.value, slack)
+        return Altered(step.replaced(parents=turned), lambda inner: inner.value, slack)
 
     return change
 

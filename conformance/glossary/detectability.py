@@ -81,6 +81,6 @@ def _effects(fault: Fault, golden: Golden) -> list[dict[str, Array]]:
             if fault.applies_to(row):
                 judged = explained_elements(row, batch, segment.value.shape)
                 near = [d for late in (False, True) for d in directions(segment, FORMATS["float32"], after_failure=late)]
-                effects = {d.fault.name: d.changed[judged] for d in near if d.changed[judged].any()}
+                effects = {d.fault.name: d.known_effect[judged] for d in near if d.known_effect[judged].any()}
                 found += [effects] if fault.name in effects else []
     return found

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from conformance.glossary.entry import Section
 from conformance.goldens.manifest import manifest
-from conformance.goldens.recipes import RECIPES
+from conformance.goldens.shipped_goldens import RECIPES
 
 
 def summaries() -> Mapping[str, str]:

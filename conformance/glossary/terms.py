@@ -31,14 +31,14 @@ TERMS: Mapping[str, Term] = {
         ),
     ),
     "origin": Term(
-        "an activation that is wrong for the candidate's own inputs to it: an error begins there, or in hidden steps before it",
+        "an activation that is wrong for the candidate's own inputs to it: an error begins there, or in unexposed steps before it",
         (
             "The inputs are the nearest earlier activations that the candidate exposes.",
             "Origins are listed in the order of computation.",
         ),
     ),
     "local rms": Term(
-        "the error of one step, or of a segment of hidden steps, given the candidate's own inputs to it",
+        "the error of one step, or of a segment of unexposed steps, given the candidate's own inputs to it",
         (
             "RMS over all judged elements, each in units of its σ, less the most that errors of library functions can contribute.",
             "Its σ is the rounding of this step alone, that of global rms all rounding since the token ids: the two columns cannot "
@@ -134,7 +134,7 @@ TERMS: Mapping[str, Term] = {
         "the computation of one activation from its inputs by one equation",
         ("y = f(x; parameters), where x are the activations listed as `computed from` by `explain ACTIVATION`.",),
     ),
-    "hidden step": Term(
+    "unexposed step": Term(
         "a step whose result the candidate does not expose, that is, does not return",
         (
             "It is judged together with the next exposed step: y = f2(f1(x)) with x the nearest exposed inputs.",
@@ -144,13 +144,12 @@ TERMS: Mapping[str, Term] = {
     ),
     "segment": Term(
         "the steps that lead to an exposed activation from the nearest exposed ones before it",
-        ("One step, preceded by its hidden steps, if there are any. Local errors and mistakes are those of segments.",),
+        ("One step, preceded by its unexposed steps, if there are any. Local errors and mistakes are those of segments.",),
     ),
     "judged": Term(
         "compared with the oracle: `85 of 97 activations judged` counts the activations that the candidate exposes",
         (
-            "Coverage is this share. The others are not observed: a step that is not exposed is judged as a hidden step, with the "
-            "next exposed one.",
+            "Coverage is this share. The others are not observed: an unexposed step is judged together with the next exposed one.",
             "Steps after the last exposed one are not judged at all: a pass says nothing about them.",
             "Elements at padding are not judged, since a correct candidate may compute anything there.",
             "`--require-activations PATTERN` makes activations mandatory.",
@@ -305,9 +304,10 @@ _ALIASES = {
     "padding": "batch",
     "mask": "batch",
     "coverage": "judged",
-    "exposed": "hidden step",
-    "hidden": "hidden step",
-    "not exposed": "hidden step",
+    "exposed": "unexposed step",
+    "hidden": "unexposed step",
+    "hidden step": "unexposed step",
+    "not exposed": "unexposed step",
     "conform": "conforms",
     "does not conform": "conforms",
     "ran": "declared",

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from conformance.errors import FixtureError, UsageError
 from conformance.goldens.manifest import GRADIENTS, Entry, fixtures_directory, located, manifest
 from conformance.goldens.recipe import Recipe
-from conformance.goldens.recipes import RECIPES
 from conformance.goldens.saved_golden import SavedGolden
+from conformance.goldens.shipped_goldens import RECIPES
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint

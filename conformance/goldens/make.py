@@ -13,8 +13,8 @@ from conformance.errors import UsageError
 from conformance.goldens.golden import Golden, load_golden, stored_arrays, stored_gradients
 from conformance.goldens.manifest import DEFAULT_GOLDENS, GRADIENTS, MANIFEST, SCHEMA, Entry, manifest, of_entry
 from conformance.goldens.recipe import Recipe, keeps_gradient
-from conformance.goldens.recipes import RECIPES
 from conformance.goldens.saved_golden import SavedGolden
+from conformance.goldens.shipped_goldens import RECIPES
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint
 from conformance.model.digest import content_digest

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from conformance.goldens.discriminating import HIDDEN, weights
+from conformance.goldens.generated_weights import HIDDEN, weights
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint, read_only

@@ -15,7 +15,7 @@ import numpy as np
 from conformance.candidates.arrays import Described, Unreadable
 from conformance.candidates.capture import is_at_once
 from conformance.candidates.registry import Isolated
-from conformance.checks.data.asking import most_rows
+from conformance.checks.data.request_examples import most_rows
 from conformance.checks.search.subject import IsolatedRunner, Subject
 from conformance.checks.search.surroundings import ModuleState, Surroundings
 from conformance.errors import CandidateEnded, CandidateError, UsageError

@@ -33,7 +33,7 @@ def by_hand(observation: Observation, tightest: Hypothesis, passed: Collection[s
     """Yield actual − f̃(x) + f(x) for each order of operations f̃, with x the captured parents.
 
     Each array is to be judged under the tightest arithmetic. Nothing is yielded if results are stored in the format in which
-    they are accumulated, if any arithmetic other than the widest passes, or if the candidate hides a parent of the step.
+    they are accumulated, if any arithmetic other than the widest passes, or if a parent of the step is not exposed.
 
     Args:
         observation: the activation.

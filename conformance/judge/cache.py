@@ -1,8 +1,8 @@
 """Cache of reference data that depend on no candidate: accumulated sigma of a network on a batch, and losses of a training loop.
 
 An entry is a safetensors file. Its name is the digest of everything that the entry is computed from: checkpoint, architecture,
-batch, arithmetic, accuracy of library functions, training settings, and the code. The file holds the digest of its own content; a
-damaged entry is recomputed with a warning. Entries are stored in the platform's cache directory, or in the directory named by the
+batch, arithmetic, error bounds of library functions, training settings, and the code. The file holds the digest of its own content;
+a damaged entry is recomputed with a warning. Entries are stored in the platform's cache directory, or in the directory named by the
 environment variable BERT_CONFORMANCE_CACHE; the value `off` disables the cache. When the entries exceed LIMIT bytes, the least
 recently used ones are removed.
 """
@@ -27,9 +27,9 @@ from conformance.judge.sampled_sigma import accumulated_sigma as sampled_sigma
 from conformance.model.checkpoint import Checkpoint
 from conformance.model.digest import content_digest
 from conformance.model.training import Training, at
-from conformance.numerics.accuracy import Accuracy
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
+from conformance.numerics.function_error_bounds import FunctionErrorBounds
 from conformance.oracle import Network
 
 VARIABLE = "BERT_CONFORMANCE_CACHE"
@@ -82,7 +82,13 @@ def accumulated_sigma(network: Network, arithmetic: Arithmetic, checkpoint: Chec
 
 
 def expected_losses(
-    loss: TrainedLoss, start: Array, training: Training, dtype: str, device: str, functions: Accuracy, checkpoint: Checkpoint
+    loss: TrainedLoss,
+    start: Array,
+    training: Training,
+    dtype: str,
+    device: str,
+    functions: FunctionErrorBounds,
+    checkpoint: Checkpoint,
 ) -> Iterator[Expected]:
     """Yield the values of `judge.loss_curve.expected`, from the cache if possible; `start` holds parameters of `checkpoint`."""
     said = (training, dtype, device, sorted(loss.layout.shapes.items()))
@@ -115,7 +121,7 @@ def _kept(key: str, names: Sequence[str], computed: Callable[[], Iterator[tuple[
         yield name, value
 
 
-def _key(network: Network, asked: object, functions: Accuracy, checkpoint: str) -> str:
+def _key(network: Network, asked: object, functions: FunctionErrorBounds, checkpoint: str) -> str:
     """Return the digest of everything that an entry is computed from; `asked` identifies the computation by its `repr`."""
     said = (network.architecture, network.source, asked, sorted(functions.bounds.items()), code_digest(), np.__version__)
     parts = (checkpoint, content_digest(network.batch.arrays()), repr(said))

@@ -139,10 +139,10 @@ def _expected(network: Network, dtype: str, only: str, *, filtered: bool) -> Ite
             if only not in ("", direction.fault.name) or (network.kept and direction.fault.name not in _OF_TRAINING):
                 continue
             if noise is None:
-                z = float("inf") if np.where(judged, direction.changed, 0.0).any() else 0.0
+                z = float("inf") if np.where(judged, direction.known_effect, 0.0).any() else 0.0
             else:
                 z = expected(direction, noise, largest)
-            found = project(direction.changed, direction.changed, noise) if filtered and noise is not None else None
+            found = project(direction.known_effect, direction.known_effect, noise) if filtered and noise is not None else None
             yield direction.fault.name, name, _Expected(found.expected_z if found else z, z >= SEPARABLE_Z)
 
 

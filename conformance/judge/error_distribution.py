@@ -60,7 +60,7 @@ class ErrorDistribution:
     tokens: tuple[tuple[float, ...], ...] = ()
 
 
-def spread(
+def distribution_of(
     row: Activation, scaled: Array, judged: Mask, unit: Literal["sigma", "ulp"], heads: int, *, fails: bool
 ) -> ErrorDistribution:
     """Return the distribution of a signed residual in units of sigma or ulp.

@@ -128,10 +128,10 @@ class Local:
         rms_threshold, max_threshold, filter_threshold: largest values that the statistics may take.
         filters: the result for every fault that was tested.
         explanations: if the judgement fails, the sets of faults that account for the residual, best first.
-        spread: distribution of the residual, for display.
-        hides_steps: whether the candidate hides steps between the activation and the captured ones it is computed from.
+        distribution: distribution of the residual, for display.
+        has_unexposed_steps: whether steps between the activation and the captured ones it is computed from are not exposed.
         row_nll: −ln of the likelihood of the rows' projections on a mistake (`judge.row_projections`), up to a constant; 0 unless
-            only that mistake's filter fails and steps are hidden.
+            only that mistake's filter fails and steps are not exposed.
     """
 
     hypothesis: str
@@ -143,8 +143,8 @@ class Local:
     filter_threshold: float
     filters: tuple[FilterResult, ...] = ()
     explanations: tuple[Explanation, ...] = ()
-    spread: ErrorDistribution | None = field(default=None, repr=False)
-    hides_steps: bool = False
+    distribution: ErrorDistribution | None = field(default=None, repr=False)
+    has_unexposed_steps: bool = False
     row_nll: float = 0.0
 
     @property
@@ -243,7 +243,7 @@ class Verdict:
         return self.outcome == "not_observed" and self.reason.startswith(UNJUDGED)
 
     @property
-    def hidden(self) -> bool:
+    def is_unexposed(self) -> bool:
         """Whether the candidate does not expose the activation; False for an exposed activation without a judged element."""
         return self.outcome == "not_observed" and not self.reason
 

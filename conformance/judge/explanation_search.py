@@ -2,9 +2,9 @@
 
 A set of faults explains a failing activation if the activation passes once the oracle contains these faults. The residual under a
 set is judged as a correct step's residual is: by its RMS, by its largest error and by the filters that detected a fault. The search
-is that of `judge.search.fault_sets`; faults that no single one at one step explains are also applied at once to all hidden steps on
-which they can act. A library's or a setting's error, such as rounding the operands of products, affects all of them, and effects
-of rounding do not add up. If no set of faults explains the result, functions and tensors are fitted to it.
+is that of `judge.search.fault_sets`; faults that no single one at one step explains are also applied at once to all unexposed
+steps on which they can act. A library's or a setting's error, such as rounding the operands of products, affects all of them, and
+effects of rounding do not add up. If no set of faults explains the result, functions and tensors are fitted to it.
 """
 
 import math
@@ -101,7 +101,7 @@ class StepProblem(Problem[StepTrial]):
         if not self.passes(segment):
             return StepTrial(fit, False)
         noise = self.noise_of(segment)
-        left = (project(self.actual - segment.value, d.moved, noise) for d in self.detected if d.moved is not None)
+        left = (project(self.actual - segment.value, d.effect, noise) for d in self.detected if d.effect is not None)
         if any(p is not None and abs(p.z) > self.threshold for p in left):
             return StepTrial(fit, False)
         shape, weights = segment.value.shape, np.sqrt(noise.precision).reshape(-1)
@@ -238,7 +238,7 @@ def _by_fitting(problem: StepProblem, loose: bool) -> Iterator[Explanation]:
         if (
             (fault.loose and not loose)
             or not fault.is_possible_at(step.site.activation.kind, name)
-            or not (problem.right.is_single_step or fault.hidden_parents)
+            or not (problem.right.is_single_step or fault.unexposed_parents)
         ):
             continue
         fit = fault.fit(step, seen)
@@ -246,8 +246,8 @@ def _by_fitting(problem: StepProblem, loose: bool) -> Iterator[Explanation]:
             continue
         segment = problem.right.replacing(name, fit.step)
         if problem.passes(segment):
-            moved = segment.value - problem.right.value
-            found = project(problem.actual - problem.right.value, moved, problem.noise)
+            effect = segment.value - problem.right.value
+            found = project(problem.actual - problem.right.value, effect, problem.noise)
             if found is not None:
                 result = FilterResult(fault.name, name, found.amplitude, found.z, found.expected_z)
                 number = Estimate(fit.parameter, 0.0, 0.0, fit.value, fit.deviation) if fit.parameter else None

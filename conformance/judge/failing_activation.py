@@ -1,7 +1,8 @@
 """Judgement of failing activations: every hypothesis and every filter is evaluated, and explanations are searched for.
 
-Faults of the activation's own layer are always looked for. If a candidate hides whole layers, faults in earlier layers are looked
-for here only, also in several layers at once: they name the mistake, and they add no tests that could raise a false alarm.
+Faults of the activation's own layer are always looked for. If a candidate does not expose whole layers, faults in earlier layers
+are looked for here only, also in several layers at once: they name the mistake, and they add no tests that could raise a false
+alarm.
 """
 
 import math
@@ -11,9 +12,10 @@ from typing import Protocol
 
 import numpy as np
 
+from conformance.judge.block_totals import Effect, GrossEffects, filtered
 from conformance.judge.by_hand import mistaken_by_hand, passing_by_hand
 from conformance.judge.depth import Depth
-from conformance.judge.error_distribution import spread
+from conformance.judge.error_distribution import distribution_of
 from conformance.judge.evidence import BY_OPERATIONS, Explanation, FilterResult, Local
 from conformance.judge.explanation_search import (
     StepProblem,
@@ -32,7 +34,6 @@ from conformance.judge.screen import STATISTICS
 from conformance.judge.search.ranking import ranked
 from conformance.judge.segment import Segment
 from conformance.judge.sums import ErrorSums, LocalSums, in_sigma
-from conformance.judge.sweep import Effect, GrossEffects, filtered
 from conformance.judge.thresholds import Limits, projection_threshold
 from conformance.numerics.arithmetic import Hypothesis, still_needed
 from conformance.numerics.formats import Array, Format
@@ -49,8 +50,8 @@ class Search(Protocol):
         """Return the explanations, the best first."""
 
 
-class HiddenLayers(Protocol):
-    """A search for mistakes in several hidden layers at once; implemented in `diagnosis.hidden_layers`."""
+class UnexposedLayers(Protocol):
+    """A search for mistakes in several unexposed layers at once; implemented in `diagnosis.unexposed_layers`."""
 
     def explanations(
         self, observation: Observation, known: Collection[str], detected: Sequence[Direction]
@@ -75,9 +76,9 @@ def explained(
     hypotheses: Sequence[Hypothesis],
     alpha: float,
     gross: GrossEffects,
-    hidden: HiddenLayers | None = None,
+    unexposed_layers: UnexposedLayers | None = None,
     known: Collection[str] = (),
-    swept: Mapping[Hypothesis, Mapping[int, Effect]] = {},
+    known_effects: Mapping[Hypothesis, Mapping[int, Effect]] = {},
 ) -> tuple[Local, ...]:
     """Judge a whole activation under each hypothesis that is needed, with explanations if it fails.
 
@@ -86,16 +87,16 @@ def explained(
         hypotheses: the hypotheses, the one with the tightest arithmetic first.
         alpha: total false-alarm probability of the activation.
         gross: the faults that are looked for, and the effects of gross ones.
-        hidden: the search for mistakes in several hidden layers.
+        unexposed_layers: the search for mistakes in several unexposed layers.
         known: names of the faults that explained another activation; they are tried before all others.
-        swept: effects on the whole activation that are already computed, by hypothesis and by the fault's index.
+        known_effects: effects on the whole activation that are already computed, by hypothesis and by the fault's index.
     """
     segment, storage = observation.whole.segment, hypotheses[0].arithmetic.storage
     near, draws = [look.on(segment) for look in gross.directions], observation.draws(hypotheses)
     found: list[tuple[Local, StepProblem]] = []
     passed: set[str] = set()
     for hypothesis in still_needed(hypotheses, passed):
-        effects = swept.get(hypothesis)
+        effects = known_effects.get(hypothesis)
         local, problem = _under(hypothesis, observation, gross, near, draws, alpha, observation.whole.actual, effects)
         if local.passes:
             passed.add(local.arithmetic)
@@ -121,10 +122,10 @@ def explained(
         return (*named, *mistaken)
     if mistaken:
         return mistaken
-    if not observation.hides_layers:
+    if not observation.has_unexposed_layers:
         return _named(found, near, storage, explanations, known)
     detected = [look for _, problem in found for look in problem.detected]
-    if hidden is not None and (by_layers := hidden.explanations(observation, known, detected)):
+    if unexposed_layers is not None and (by_layers := unexposed_layers.explanations(observation, known, detected)):
         return tuple(replace(local, explanations=by_layers) for local, _ in found)
     by_one = _named(found, near, storage, single_explanations, known)
     return by_one if any(local.named for local in by_one) else _named(found, (), storage, fitted_explanations)
@@ -133,19 +134,19 @@ def explained(
 def _with_rows(
     found: Sequence[tuple[Local, StepProblem]], near: Sequence[Direction], draws: int
 ) -> list[tuple[Local, StepProblem]]:
-    """Return the judgements with the evidence of rows, if steps are hidden and only filters fail under a hypothesis.
+    """Return the judgements with the evidence of rows, if steps are not exposed and only filters fail under a hypothesis.
 
     The mistake is the one whose filter has the largest |z| under the tightest such hypothesis.
     """
-    failing = next((local for local, _ in found if local.hides_steps and local.fails_by_filters_alone), None)
+    failing = next((local for local, _ in found if local.has_unexposed_steps and local.fails_by_filters_alone), None)
     if failing is None:
         return list(found)
     called = max(failing.detected, key=lambda f: abs(f.z))
-    moved = next(d.changed for d in near if (d.fault.name, d.step) == (called.name, called.step))
+    effect = next(d.known_effect for d in near if (d.fault.name, d.step) == (called.name, called.step))
     residual = found[0][1].actual - found[0][1].right.value
     compared = [(local, problem.noise) for local, problem in found if local.passes or local.fails_by_filters_alone]
     fails = [not local.passes for local, _ in compared]
-    found_nlls = row_nlls(residual, moved, [noise for _, noise in compared], fails, draws)
+    found_nlls = row_nlls(residual, effect, [noise for _, noise in compared], fails, draws)
     nlls = dict(zip((local.hypothesis for local, _ in compared), found_nlls, strict=True))
     return [(replace(local, row_nll=nlls.get(local.hypothesis, 0.0)), problem) for local, problem in found]
 
@@ -204,7 +205,7 @@ def _mistake_by_hand(
     if not found:
         return None
     nll, mistake = min(found, key=lambda pair: pair[0])
-    projection = project(block.residual, mistake.changed, block.noise(hypothesis))
+    projection = project(block.residual, mistake.known_effect, block.noise(hypothesis))
     assert projection is not None  # The mistake moves a judged element; otherwise the step would pass without it.
     result = FilterResult(mistake.fault.name, mistake.step, projection.amplitude, projection.z, projection.expected_z)
     return Explanation((result.as_detected(True),), 0, nll)
@@ -227,7 +228,7 @@ def _under(
     block = observation.whole
     rows = observation.independent(hypothesis, block.segment.hashes(hypothesis.arithmetic.storage))
     gross = gross_effects.under(hypothesis)
-    tests = sum(i in gross or near[i].moved is not None for i in range(len(near))) if effects is None else len(effects)
+    tests = sum(i in gross or near[i].effect is not None for i in range(len(near))) if effects is None else len(effects)
     limits = Limits.of(rows, observation.count, STATISTICS + tests, alpha)
     noise, residual = block.noise(hypothesis), actual - block.segment.value
 
@@ -240,7 +241,7 @@ def _under(
             return without_filter(look, gross[number].size)
         if effects is not None:
             return filtered(look, effects[number], limits) if number in effects else None
-        return None if look.moved is None else matched(look, actual, noise, limits.filter, limits.max)
+        return None if look.effect is None else matched(look, actual, noise, limits.filter, limits.max)
 
     filters = [(near[i], f) for i in range(len(near)) if (f := result(i))]
     sums, detected = LocalSums.of(residual, noise), any(f.detected for _, f in filters)
@@ -255,8 +256,10 @@ def _under(
         limits.max,
         limits.filter,
         tuple(f for _, f in filters),
-        spread=spread(block.row, in_sigma(residual, noise), block.judged, "sigma", observation.heads, fails=fails),
-        hides_steps=not block.segment.is_single_step,
+        distribution=distribution_of(
+            block.activation, in_sigma(residual, noise), block.judged, "sigma", observation.heads, fails=fails
+        ),
+        has_unexposed_steps=not block.segment.is_single_step,
     )
     return local, StepProblem(
         block.segment,
@@ -318,7 +321,7 @@ def exactly(observation: Observation, hypothesis: Hypothesis, alpha: float, dept
         return local
     with np.errstate(over="ignore"):
         ulps = block.residual / storage.ulp(block.segment.value)
-    local = replace(local, spread=spread(block.row, ulps, judged, "ulp", observation.heads, fails=True))
+    local = replace(local, distribution=distribution_of(block.activation, ulps, judged, "ulp", observation.heads, fails=True))
 
     def accounts(faulty: Segment) -> bool:
         rounding = faulty.steps[faulty.name].roundings(hypothesis.arithmetic)

@@ -43,15 +43,15 @@ class Direction:
         return self.applied()
 
     @cached_property
-    def moved(self) -> Array | None:
+    def effect(self) -> Array | None:
         """The change of the result: faulty minus correct; None if there is no change."""
         return None if self.usual is None else self.usual.value - self.base.value
 
     @property
-    def changed(self) -> Array:
-        """The change of the result, as `moved`, for a fault that is known to change it."""
-        assert self.moved is not None
-        return self.moved
+    def known_effect(self) -> Array:
+        """The change of the result, as `effect`, for a fault that is known to change it."""
+        assert self.effect is not None
+        return self.effect
 
     @property
     def parameter(self) -> Parameter | None:
@@ -76,7 +76,7 @@ def directions(segment: Segment, storage: Format, *, after_failure: bool = False
         storage: storage format of the candidate.
         after_failure: whether to yield the faults that are looked for after a failure only, in place of the others.
     """
-    return (found for found in looked_for(segment, storage, after_failure=after_failure) if found.moved is not None)
+    return (found for found in looked_for(segment, storage, after_failure=after_failure) if found.effect is not None)
 
 
 def _is_of_its_layer(segment: Segment, step: str) -> bool:

@@ -75,10 +75,10 @@ class Sums:
     bound: float = 0.0
 
     @classmethod
-    def of(cls, residual: Array, moved: Array, noise: Noise) -> "Sums":
+    def of(cls, residual: Array, effect: Array, noise: Noise) -> "Sums":
         """Return the sums for a residual and a direction; all are 0 if the direction moves no judged element."""
-        weighted = noise.precision * moved
-        energy = float(np.vdot(weighted, moved))
+        weighted = noise.precision * effect
+        energy = float(np.vdot(weighted, effect))
         if energy == 0.0:
             return cls()
         return cls(energy, float(np.vdot(weighted, residual)), *noise.projected(weighted))
@@ -99,9 +99,9 @@ class Sums:
         return Projection(self.along / energy, z, max(energy - bound, 0.0) / deviation, deviation / energy, bound / energy)
 
 
-def project(residual: Array, moved: Array, noise: Noise) -> Projection | None:
+def project(residual: Array, effect: Array, noise: Noise) -> Projection | None:
     """Return the projection of a residual on a direction; None if the direction moves no judged element or is not finite."""
-    return Sums.of(residual, moved, noise).projection
+    return Sums.of(residual, effect, noise).projection
 
 
 def expected(direction: Direction, noise: Noise, largest: float) -> float:
@@ -112,21 +112,21 @@ def expected(direction: Direction, noise: Noise, largest: float) -> float:
         noise: the noise of the segment.
         largest: the limit of the largest error, in sigma.
     """
-    return expected_z(direction.changed, noise, largest)
+    return expected_z(direction.known_effect, noise, largest)
 
 
-def expected_z(moved: Array, noise: Noise, largest: float) -> float:
-    """Return the z that is expected if a fault moves the result by `moved`; arguments and result as for `expected`."""
-    size = largest_element(moved, noise)
+def expected_z(effect: Array, noise: Noise, largest: float) -> float:
+    """Return the z that is expected if a fault changes the result by `effect`; arguments and result as for `expected`."""
+    size = largest_element(effect, noise)
     if is_gross(size, largest):
         return size
-    found = project(moved, moved, noise)
+    found = project(effect, effect, noise)
     return found.expected_z if found else 0.0
 
 
-def largest_element(moved: Array, noise: Noise) -> float:
+def largest_element(effect: Array, noise: Noise) -> float:
     """Return the largest element of a direction, in sigma, after subtracting the deterministic bound."""
-    size = np.asarray(np.abs(moved))
+    size = np.asarray(np.abs(effect))
     if noise.is_bounded:
         size -= noise.bound
     size /= noise.sigma
@@ -148,9 +148,9 @@ def matched(direction: Direction, actual: Array, noise: Noise, threshold: float,
         threshold: the threshold of |z|.
         largest: the limit of the largest error, in sigma.
     """
-    if direction.parameter is None and is_gross(size := largest_element(direction.changed, noise), largest):
+    if direction.parameter is None and is_gross(size := largest_element(direction.known_effect, noise), largest):
         return without_filter(direction, size)
-    found = project(actual - direction.base.value, direction.changed, noise)
+    found = project(actual - direction.base.value, direction.known_effect, noise)
     return None if found is None else with_filter(direction, found, threshold)
 
 

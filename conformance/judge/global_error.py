@@ -5,7 +5,7 @@ errors of the parents x,
 
     e_out = (actual − f(x)) + (f(x) − f(x − e)),
 
-which is exact for errors of any size (`Step.moved_by`). The error is stored in float32, because it is small.
+which is exact for errors of any size (`Step.effect_of`). The error is stored in float32, because it is small.
 """
 
 from dataclasses import dataclass

@@ -16,13 +16,13 @@ from conformance.errors import CandidateError, NotFiniteError
 from conformance.judge.cores import products_on_one_thread
 from conformance.judge.depth import SCREENED, Depth
 from conformance.judge.evidence import UNJUDGED, UNKNOWN, Local, Verdict
-from conformance.judge.failing_activation import HiddenLayers, exactly
+from conformance.judge.failing_activation import UnexposedLayers, exactly
 from conformance.judge.global_error import GlobalError
 from conformance.judge.judged_elements import independent_rows, judged_elements, zeroed
 from conformance.judge.local_error import locally
 from conformance.judge.narrower_format import narrower_format
 from conformance.judge.observation import Block, Observation
-from conformance.judge.residual_description import anatomy, sentences
+from conformance.judge.residual_description import describe_residual, sentences
 from conformance.judge.sampled_sigma import accumulated_sigma
 from conformance.judge.screen import screened_locally
 from conformance.judge.thresholds import rms_threshold, sidak_share
@@ -32,12 +32,12 @@ from conformance.model.activations import outputs
 from conformance.model.attention import attended_keys
 from conformance.model.gradients import is_gradient
 from conformance.model.training import GIVEN
-from conformance.numerics.accuracy import Accuracy
 from conformance.numerics.arithmetic import hypotheses, modular
 from conformance.numerics.formats import Array, Captured, Format, Single
+from conformance.numerics.function_error_bounds import FunctionErrorBounds
 from conformance.oracle import Network
 
-ANATOMIES = 8  # how many unexplained residuals are described; each costs some hundred passes over the activation
+MOST_DESCRIBED = 8  # how many unexplained residuals are described; each costs some hundred passes over the activation
 # Four arrays (B, S, H) in float64, whatever the number of layers.
 _HELD = frozenset({"embeddings.dropout", *(f"encoder.layer.0.attention.self.{n}" for n in ("query", "key", "value"))})
 _GIVEN = "not judged: the steps that follow are judged from it"
@@ -54,12 +54,13 @@ class Judge:
         recorded: whether the stream was computed on that device and copied here since, as a trace is.
         runs: number of such judgements in the run; its false-alarm probability is shared among them.
         stored: true activations to use for the global error instead of computing them.
-        functions: accuracy of the library functions where the candidate ran; by default that of the table.
+        functions: error bounds of the library functions where the candidate ran; by default those of the table.
         depth: `screen` leaves out the filters, the global error and the names of faults.
         sigma: accumulated rounding error at each activation (`sampled_sigma.accumulated_sigma`); sampled by default.
         wrong: given a false-alarm probability, returns by activation name, in words, what is wrong with an activation whatever its
             values are.
-        hidden: search for mistakes in the layers that a candidate hides; without it, only the activation's own layer is searched.
+        unexposed_layers: search for mistakes in the layers that a candidate does not expose; without it, only the activation's
+            own layer is searched.
     """
 
     def __init__(
@@ -71,18 +72,18 @@ class Judge:
         stored: Mapping[str, Array] | None = None,
         *,
         recorded: bool = False,
-        functions: Accuracy | None = None,
+        functions: FunctionErrorBounds | None = None,
         depth: Depth = "full",
         sigma: Iterable[tuple[str, Array]] | None = None,
         wrong: Callable[[float], Mapping[str, str]] = lambda alpha: {},
-        hidden: HiddenLayers | None = None,
+        unexposed_layers: UnexposedLayers | None = None,
     ) -> None:
         """Share the run's false-alarm probability among all activations, and start the accumulation of sigma."""
         self._network, self._dtype, self._device = network, dtype, "cpu" if recorded else device
         self._hypotheses = hypotheses(dtype, device, functions)
         self._alpha = sidak_share(tests_of(network) * runs)
         self._wrong = wrong(self._alpha)
-        self._hidden = hidden
+        self._unexposed_layers = unexposed_layers
         self._known: set[str] = set()
         self._stored = stored or {}
         self._depth: Depth = depth
@@ -95,7 +96,7 @@ class Judge:
         self._not_finite: dict[str, str] = {}
         self._not_finite_cause: dict[str, str] = {}
         self._judged_up_to = -1
-        self._dissected = 0
+        self._described = 0
         self._failed = False
 
     @property
@@ -220,7 +221,7 @@ class Judge:
             overall = None if sigma is None else GlobalError.of(observation.whole, sigma)
             reason = reason or _exact_reason(observation.whole, storage)
         elif self._depth == "full":
-            judgements, overall = locally(observation, self._hypotheses, self._alpha, self._hidden, self._known)
+            judgements, overall = locally(observation, self._hypotheses, self._alpha, self._unexposed_layers, self._known)
         else:
             judgements, overall = screened_locally(observation, self._hypotheses, self._alpha), None
         if overall:
@@ -232,22 +233,22 @@ class Judge:
         role = (self._role(observation) if self._failed and overall else None) if passes else "origin"
         summary = overall.summary if overall else None
         verdict = Verdict(name, kind, "pass" if passes else "fail", role, judgements[0], summary, reason)
-        return (verdict if passes else replace(verdict, anatomy=self._anatomy(observation, judgements))), judgements
+        return (verdict if passes else replace(verdict, anatomy=self._residual_sentences(observation, judgements))), judgements
 
-    def _anatomy(self, observation: Observation, judgements: Sequence[Local]) -> tuple[str, ...]:
+    def _residual_sentences(self, observation: Observation, judgements: Sequence[Local]) -> tuple[str, ...]:
         """Return sentences that describe a residual without explanation.
 
-        Only the first `ANATOMIES` are described, since one mistake may break all later activations.
+        Only the first `MOST_DESCRIBED` are described, since one mistake may break all later activations.
         """
         if self._depth == "screen":
             return (SCREENED,)
-        if self._dissected == ANATOMIES or any(local.named for local in judgements):
+        if self._described == MOST_DESCRIBED or any(local.named for local in judgements):
             return ()
-        self._dissected += 1
+        self._described += 1
         hypothesis, limits = self._hypotheses[0], (judgements[0].rms_threshold, judgements[0].max_threshold)
         block, segment = observation.whole, observation.whole.segment
         sigma = np.sqrt(segment.propagate(segment.leaf_variance(hypothesis), hypothesis))
-        found = anatomy(segment.steps[segment.name], block.actual, sigma, segment.bound(hypothesis), block.judged, limits)
+        found = describe_residual(segment.steps[segment.name], block.actual, sigma, segment.bound(hypothesis), block.judged, limits)
         storage = hypothesis.arithmetic.storage
         return (*sentences(found), *narrower_format(segment, block.actual, block.judged, storage, limits[1]))
 
@@ -266,7 +267,7 @@ class Judge:
         predicted = np.where(judged, segment.propagate(arriving, hypothesis), 0.0).sum()
         actual = np.square(self._judged_error(observation.name)).sum()
         local = np.where(judged, segment.propagate({}, hypothesis), 0.0).sum()
-        rows = independent_rows(observation.row, self._network.batch, observation.heads, coupled=segment.couples_positions)
+        rows = independent_rows(observation.activation, self._network.batch, observation.heads, coupled=segment.couples_positions)
         limit = rms_threshold(rows, self._alpha) ** 2
         if max(actual, predicted) <= limit * local or predicted == 0.0:
             return None  # indistinguishable from this step's own rounding
@@ -305,7 +306,7 @@ def _exact_reason(block: Block, storage: Format) -> str:
 def _masked_entries(observation: Observation, smallest_normal: float) -> str:
     """Return why masked attention probabilities are wrong; empty if they are all 0 or below the smallest normal number."""
     batch = observation.network.batch
-    if observation.row.kind != "probs" or (keys := attended_keys(observation.row, batch)).all():
+    if observation.activation.kind != "probs" or (keys := attended_keys(observation.activation, batch)).all():
         return ""
     masked = np.broadcast_to((batch.mask[:, :, None] & ~keys)[:, None], observation.actual.shape)
     leak = np.abs(observation.actual).max(initial=0.0, where=masked)
@@ -319,7 +320,7 @@ def _padding(observation: Observation, smallest_normal: float) -> str:
 
     If the gradients from which it is computed are already wrong there, the step is not at fault.
     """
-    row, mask = observation.row, observation.network.batch.mask
+    row, mask = observation.activation, observation.network.batch.mask
     if not is_gradient(row.name) or "position" not in row.axes or mask.all():
         return ""
     padded = np.abs(observation.actual[~mask])

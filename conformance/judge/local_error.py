@@ -7,13 +7,13 @@ An activation that passes under every arithmetic is judged by its sums over bloc
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from conformance.judge.block_totals import BlockTotals, GrossEffects, block_totals, filtered
 from conformance.judge.evidence import Local
-from conformance.judge.failing_activation import HiddenLayers, explained
+from conformance.judge.failing_activation import UnexposedLayers, explained
 from conformance.judge.fault_directions import Direction, looked_for
 from conformance.judge.global_error import GlobalError
 from conformance.judge.observation import Observation
 from conformance.judge.screen import STATISTICS, local_of
-from conformance.judge.sweep import GrossEffects, Swept, filtered, swept
 from conformance.judge.thresholds import Limits
 from conformance.numerics.arithmetic import Hypothesis, as_captured
 
@@ -22,7 +22,7 @@ def locally(
     observation: Observation,
     hypotheses: Sequence[Hypothesis],
     alpha: float,
-    hidden: HiddenLayers | None = None,
+    unexposed_layers: UnexposedLayers | None = None,
     known: Collection[str] = (),
 ) -> tuple[tuple[Local, ...], GlobalError | None]:
     """Return the judgement under each hypothesis that is needed, and the global error.
@@ -34,7 +34,7 @@ def locally(
         observation: the activation.
         hypotheses: the hypotheses.
         alpha: total false-alarm probability of the activation.
-        hidden: the search for mistakes in hidden layers.
+        unexposed_layers: the search for mistakes in unexposed layers.
         known: names of the faults that explained other activations; they are tried first.
     """
     captured = as_captured(hypotheses)
@@ -42,18 +42,20 @@ def locally(
     directions = [direction.on(observation.whole.segment) if direction.fault.couples_rows else direction for direction in near]
     widest = Limits.of(1, observation.count, STATISTICS + len(directions), alpha)
     gross = GrossEffects(observation, directions, widest.max)
-    found, overall = swept(observation, gross, captured)
+    found, overall = block_totals(observation, gross, captured)
     judgements = tuple(_local(observation, h, directions, one, alpha) for h, one in zip(captured, found, strict=True))
     if not all(local.passes for local in judgements):
-        whole = len(observation.rows) == 1  # then what was swept is what `explained` filters
+        whole = len(observation.rows) == 1  # then the effects in the totals are what `explained` filters
         effects = {h: one.effects for h, one in zip(captured, found, strict=True)} if whole else {}
-        judgements = explained(observation, hypotheses, alpha, gross, hidden, known, effects)
-    if hidden is not None and observation.hides_layers and any(local.passes for local in judgements):
-        judgements = hidden.filtered(observation, judgements)
+        judgements = explained(observation, hypotheses, alpha, gross, unexposed_layers, known, effects)
+    if unexposed_layers is not None and observation.has_unexposed_layers and any(local.passes for local in judgements):
+        judgements = unexposed_layers.filtered(observation, judgements)
     return judgements, overall
 
 
-def _local(observation: Observation, hypothesis: Hypothesis, directions: Sequence[Direction], found: Swept, alpha: float) -> Local:
+def _local(
+    observation: Observation, hypothesis: Hypothesis, directions: Sequence[Direction], found: BlockTotals, alpha: float
+) -> Local:
     rows = observation.independent(hypothesis, found.hashes)
     limits = Limits.of(rows, observation.count, STATISTICS + len(found.effects), alpha)
     filters = (filtered(directions[i], found.effects[i], limits) for i in sorted(found.effects))

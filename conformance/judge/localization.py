@@ -68,7 +68,7 @@ class _View:
     spread: Callable[[Mask], Mask]
 
 
-def extent(case: ResidualProblem) -> tuple[Localization, Mask]:
+def localize(case: ResidualProblem) -> tuple[Localization, Mask]:
     """Return the location of the residual, and the mask of the judged elements in the affected slices."""
     beyond = case.judged & ~(case.scaled <= case.limits[1])  # non-finite elements count as beyond
     counts = int(beyond.sum()), int(case.judged.sum())

@@ -27,9 +27,9 @@ from scipy.special import stdtrit
 
 from conformance.model.gradients import ancestors
 from conformance.model.training import Training
-from conformance.numerics.accuracy import Accuracy
 from conformance.numerics.arithmetic import Arithmetic, hypotheses
 from conformance.numerics.formats import Array, Single
+from conformance.numerics.function_error_bounds import FunctionErrorBounds
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Network
 from conformance.oracle.optimizer import CLIP_EPSILON
@@ -103,7 +103,7 @@ class TrainedLoss:
 
 
 def expected(
-    loss: TrainedLoss, start: Array, training: Training, dtype: str, device: str, functions: Accuracy
+    loss: TrainedLoss, start: Array, training: Training, dtype: str, device: str, functions: FunctionErrorBounds
 ) -> Iterator[Expected]:
     """Yield the expected loss after each step of a training loop.
 
@@ -113,7 +113,7 @@ def expected(
         training: the settings of the loop.
         dtype: the candidate's storage format.
         device: the candidate's device.
-        functions: accuracy of library functions.
+        functions: error bounds of library functions.
     """
     exact = State.initial(start)
     replicas = [Replica.of(number, FIRST_SEED + number, exact, training, dtype, device, functions) for number in range(REPLICAS)]
@@ -167,7 +167,7 @@ class Replica:
 
     @classmethod
     def of(
-        cls, number: int, seed: int, start: State, training: Training, dtype: str, device: str, functions: Accuracy
+        cls, number: int, seed: int, start: State, training: Training, dtype: str, device: str, functions: FunctionErrorBounds
     ) -> "Replica":
         """Return a replica with its own rounded settings; the number decides on arithmetic and clipping, the seed on the errors."""
         rng = np.random.default_rng(seed)

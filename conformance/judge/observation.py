@@ -69,19 +69,19 @@ class Block:
     truth: Array | None
 
     @property
-    def row(self) -> Activation:
+    def activation(self) -> Activation:
         """The activation's row of the table."""
         return self.network.table[self.segment.name]
 
     @cached_property
     def judged(self) -> Mask:
         """The mask of the elements that are judged."""
-        return judged_elements(self.row, self.network.batch, self.actual.shape)
+        return judged_elements(self.activation, self.network.batch, self.actual.shape)
 
     @cached_property
     def explained(self) -> Mask:
         """The mask of the elements for which a fault has to account."""
-        return explained_elements(self.row, self.network.batch, self.actual.shape)
+        return explained_elements(self.activation, self.network.batch, self.actual.shape)
 
     def noise(self, hypothesis: Hypothesis) -> Noise:
         """Return the noise of the judged elements under a hypothesis."""
@@ -109,8 +109,8 @@ class Block:
         arriving: dict[str, Array] = {n: self.errors[n] for n in self.segment.leaves}
         for name, step in self.segment.steps.items():
             parents = self.network.table[name].parents
-            moved = step.moved_by(*(arriving[p] for p in parents)) if parents else np.zeros_like(step.value)
-            arriving[name] = np.asarray(moved)
+            propagated = step.effect_of(*(arriving[p] for p in parents)) if parents else np.zeros_like(step.value)
+            arriving[name] = np.asarray(propagated)
         return self.residual + arriving[self.segment.name]
 
 
@@ -138,7 +138,7 @@ class Observation:
     sigma: Array | None = None
 
     @property
-    def row(self) -> Activation:
+    def activation(self) -> Activation:
         """The activation's row of the table."""
         return self.network.table[self.name]
 
@@ -153,14 +153,14 @@ class Observation:
         return tuple(self.network.table[name] for name in between(self.network, self.name, self.captured))
 
     @property
-    def hides_layers(self) -> bool:
+    def has_unexposed_layers(self) -> bool:
         """Whether the steps from the captured activations belong to several layers of a forward pass."""
         return self.network.source is None and len({step.layer for step in self.steps}) > 1
 
     @cached_property
     def judged(self) -> Mask:
         """The mask of the elements that are judged."""
-        return judged_elements(self.row, self.network.batch, self.actual.shape)
+        return judged_elements(self.activation, self.network.batch, self.actual.shape)
 
     @cached_property
     def count(self) -> int:
@@ -171,7 +171,7 @@ class Observation:
         """Return the number of rows that are independent draws of noise under a hypothesis; rows with equal hashes share a draw."""
         several = len(self.steps) > 1 or hypothesis.parents == "unrounded"
         coupled = several and couples_positions(step.kind for step in self.steps)
-        rows = independent_rows(self.row, self.network.batch, self.heads, coupled=coupled)
+        rows = independent_rows(self.activation, self.network.batch, self.heads, coupled=coupled)
         return max(int(rows * repeats_of(hashes).share(self.judged)), 1)
 
     def draws(self, hypotheses: Sequence[Hypothesis]) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformance.judge.judged_elements import Mask
-from conformance.judge.localization import Localization, extent, rendered
+from conformance.judge.localization import Localization, localize, rendered
 from conformance.judge.residual_models import ResidualFinding, ResidualProblem, residual_findings
 from conformance.judge.residual_models.residual_problem import TINY
 from conformance.numerics.formats import Array
@@ -23,16 +23,16 @@ class ResidualDescription:
     """The description of a residual.
 
     Attributes:
-        extent: where the residual is.
+        localization: where the residual is.
         residual_findings: models of the candidate's array in that region, best first. Either each of them alone explains the
             residual there, or none does, and each accounts for a share of it.
     """
 
-    extent: Localization
+    localization: Localization
     residual_findings: tuple[ResidualFinding, ...] = ()
 
 
-def anatomy(
+def describe_residual(
     step: Step, actual: Array, sigma: Array, bound: Array | float, judged: Mask, limits: tuple[float, float]
 ) -> ResidualDescription:
     """Return the description of the residual that a candidate has when it computes an activation from the parents of `step`.
@@ -56,15 +56,15 @@ def anatomy(
     )
     if not case.judged.any():
         return ResidualDescription(Localization(0, 0))
-    found, region = extent(case)
+    found, region = localize(case)
     return ResidualDescription(found, residual_findings(case, region))
 
 
 def sentences(found: ResidualDescription) -> tuple[str, ...]:
     """Return a sentence that states where the residual is, and one for each model that explains it or a share of it."""
-    there = "there " if found.extent.places else ""
+    there = "there " if found.localization.places else ""
     made_of = [there + _sentence(f) for f in found.residual_findings] or ["no pattern that was looked for accounts for the error"]
-    return (rendered(found.extent), *made_of)
+    return (rendered(found.localization), *made_of)
 
 
 def _sentence(finding: ResidualFinding) -> str:

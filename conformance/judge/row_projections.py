@@ -1,4 +1,4 @@
-"""Evidence from the rows of a residual, where the candidate hides steps and only a mistake's filter fails.
+"""Evidence from the rows of a residual, where steps are not exposed and only a mistake's filter fails.
 
 An error that the elements of a row share, such as that of a LayerNorm's inverse root rounded to a half format, hardly changes the
 RMS, but the filter of a mistake with the same effect sums it over the row. The elementwise likelihood (`Local.nll`) cannot
@@ -27,20 +27,20 @@ from conformance.numerics.formats import Array
 ROWS = 16  # The most rows that are looked at, which limits the cost: one propagation through the segment each.
 
 
-def row_nlls(residual: Array, moved: Array, noises: Sequence[Noise], fails: Sequence[bool], draws: int) -> list[float]:
+def row_nlls(residual: Array, effect: Array, noises: Sequence[Noise], fails: Sequence[bool], draws: int) -> list[float]:
     """Return −ln of the likelihood of the rows' projections under each hypothesis, in nats, up to a common constant.
 
     Args:
         residual: the candidate's array minus the oracle's, (..., n).
-        moved: the effect d of the mistake, of the same shape.
+        effect: the effect d of the mistake, of the same shape.
         noises: the noise under each hypothesis, the tightest first; a deterministic bound b counts as a variance b²/3.
         fails: whether the mistake's filter fails under each hypothesis; the hypothesis then includes the mistake, whose effect is
             subtracted with the amplitude <e, d>/<d, d>.
         draws: the number of independent draws of noise.
     """
     judged = noises[0].judged
-    weights, rows, residual = noises[0].precision * moved, _rows(judged), zeroed(residual, judged)
-    corrected = residual - float(np.vdot(weights, residual)) / float(np.vdot(weights, moved)) * moved
+    weights, rows, residual = noises[0].precision * effect, _rows(judged), zeroed(residual, judged)
+    corrected = residual - float(np.vdot(weights, residual)) / float(np.vdot(weights, effect)) * effect
     found = np.zeros((len(noises), len(rows)))
     for number, row in enumerate(rows):
         direction = np.zeros_like(weights)

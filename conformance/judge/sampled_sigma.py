@@ -53,9 +53,9 @@ class _Rows:
         errors: list[Captured] = []
         for replica in range(self.replicas):
             arriving = (-self.held[p][1][replica] for p in row.parents)
-            moved = -step.moved_by(*arriving) if row.parents else np.zeros(step.value.shape)
+            propagated = -step.effect_of(*arriving) if row.parents else np.zeros(step.value.shape)
             own = 0.0 if row.exact else deviation * self.rng.standard_normal(step.value.shape, np.float32)
-            errors.append(moved + own)
+            errors.append(propagated + own)
         self.held[name] = step.value, errors
         return errors, judged_elements(row, self.network.batch, step.value.shape)
 

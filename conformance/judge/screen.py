@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from conformance.judge.block_totals import BlockTotals, GrossEffects, block_totals
 from conformance.judge.by_hand import passing_by_hand
 from conformance.judge.error_distribution import ErrorDistribution
 from conformance.judge.evidence import Local
@@ -17,11 +18,10 @@ from conformance.judge.judged_elements import zeroed
 from conformance.judge.noise import of_segment
 from conformance.judge.observation import Observation
 from conformance.judge.sums import LocalSums
-from conformance.judge.sweep import GrossEffects, Swept, swept
 from conformance.judge.thresholds import Limits, sidak_share
-from conformance.numerics.accuracy import Accuracy
 from conformance.numerics.arithmetic import Hypothesis, hypotheses, still_needed
 from conformance.numerics.formats import Array
+from conformance.numerics.function_error_bounds import FunctionErrorBounds
 from conformance.oracle import Network
 
 STATISTICS = 2  # RMS and largest error
@@ -43,19 +43,19 @@ def screened_locally(observation: Observation, legal: Sequence[Hypothesis], alph
 def _of_array(actual: Array, observation: Observation, hypothesis: Hypothesis, alpha: float) -> Local:
     block, storage = observation.whole, hypothesis.arithmetic.storage
     errors = LocalSums.of(actual - block.segment.value, of_segment(block.segment, hypothesis, block.judged))
-    found = Swept(errors, {}, block.segment.hashes(storage))
+    found = BlockTotals(errors, {}, block.segment.hashes(storage))
     rows = observation.independent(hypothesis, found.hashes)
     return local_of(hypothesis, found, rows, Limits.of(rows, observation.count, STATISTICS, alpha))
 
 
 def _under(hypothesis: Hypothesis, observation: Observation, alpha: float) -> Local:
-    (found,), _ = swept(observation, GrossEffects(observation, [], math.inf), [hypothesis])
+    (found,), _ = block_totals(observation, GrossEffects(observation, [], math.inf), [hypothesis])
     rows = observation.independent(hypothesis, found.hashes)
     return local_of(hypothesis, found, rows, Limits.of(rows, observation.count, STATISTICS, alpha))
 
 
-def local_of(hypothesis: Hypothesis, found: Swept, rows: int, limits: Limits) -> Local:
-    """Return the judgement that a sweep's sums imply, without filters."""
+def local_of(hypothesis: Hypothesis, found: BlockTotals, rows: int, limits: Limits) -> Local:
+    """Return the judgement that the totals over the blocks imply, without filters."""
     return Local(
         str(hypothesis),
         hypothesis.arithmetic.name,
@@ -64,7 +64,7 @@ def local_of(hypothesis: Hypothesis, found: Swept, rows: int, limits: Limits) ->
         limits.rms,
         limits.max,
         limits.filter,
-        spread=ErrorDistribution("sigma", tuple(int(n) for n in found.errors.counts)),
+        distribution=ErrorDistribution("sigma", tuple(int(n) for n in found.errors.counts)),
     )
 
 
@@ -92,7 +92,7 @@ def screened(
     dtype: str,
     device: str = "cpu",
     tests: int = 1,
-    functions: Accuracy | None = None,
+    functions: FunctionErrorBounds | None = None,
 ) -> list[Screened]:
     """Screen every exposed activation, in the order of computation.
 
@@ -102,7 +102,7 @@ def screened(
         dtype: the candidate's storage format.
         device: the candidate's device.
         tests: number of such calls that share the false-alarm probability.
-        functions: accuracy of library functions, as for a `Judge`.
+        functions: error bounds of library functions, as for a `Judge`.
     """
     alpha = sidak_share(tests * max(len(values), 1))
     legal = hypotheses(dtype, device, functions)

@@ -1,7 +1,7 @@
 """A segment: the steps that compute an activation from the nearest activations that the candidate exposes.
 
-A segment is usually one step. If a candidate hides a parent, the oracle computes the parent as well, from the parent's own
-parents. The error that a correct candidate may make is propagated through the segment: forwards and elementwise for sigma,
+A segment is usually one step. If a candidate does not expose a parent, the oracle computes the parent as well, from the parent's
+own parents. The error that a correct candidate may make is propagated through the segment: forwards and elementwise for sigma,
 backwards for the noise's projection on a direction.
 """
 
@@ -18,7 +18,7 @@ from conformance.numerics.formats import FORMATS, Array, Format
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Network, Step
 from conformance.oracle.equations import EQUATIONS
-from conformance.oracle.maps import Roundings
+from conformance.oracle.linear_maps import Roundings
 from conformance.oracle.pointwise import Pointwise
 from conformance.oracle.propagation import propagated
 
@@ -52,7 +52,7 @@ class Segment:
     """
 
     def __init__(self, network: Network, name: str, observed: Mapping[str, Array]) -> None:
-        """Collect the hidden steps, in the order of computation, and evaluate them on the captured leaves."""
+        """Collect the unexposed steps, in the order of computation, and evaluate them on the captured leaves."""
         self.network = network
         self.name = name
         self._names = between(network, name, observed)
@@ -90,7 +90,7 @@ class Segment:
             parents = self.network.table[n].parents
             if not changed.isdisjoint(parents):
                 known = (self.leaves[p] if p in self.leaves else steps[p].value for p in parents)
-                steps[n] = steps[n].again(parents=tuple(known))
+                steps[n] = steps[n].replaced(parents=tuple(known))
                 changed.add(n)
         return self.with_steps(steps, changed)
 

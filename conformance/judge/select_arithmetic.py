@@ -15,7 +15,7 @@ a larger sigma, which no other step of its kind needs.
   kernel may also choose its arithmetic by the width of a row, as torch's log-softmax does; the width is that of the vocabulary in
   one head and two in the other.
 - Whether a step consumed its parents rounded or unrounded may differ from step to step; a step passes if either fits.
-- Where a candidate hides steps, a step written as elementary operations cannot be judged by these operations. If only a filter
+- Where steps are not exposed, a step written as elementary operations cannot be judged by these operations. If only a filter
   fails under the arithmetic of the step's kind, the step is judged under the likeliest arithmetic under which it passes, provided
   that this is likelier. A real mistake, combined with the roundings of the kind's own arithmetic, would make an arithmetic with a
   larger sigma less likely. The likelihood is the product of that of the elements and that of the rows' projections on the mistake
@@ -99,7 +99,7 @@ def _best(judgements: tuple[Local, ...], arithmetic: str) -> Local:
     """
     fitting = [local for local in judgements if local.arithmetic == arithmetic] or list(judgements)
     best = min(fitting, key=lambda local: (not local.passes, not local.named))
-    if best.hides_steps and best.fails_by_filters_alone:
+    if best.has_unexposed_steps and best.fails_by_filters_alone:
         best = min((best, *(local for local in judgements if local.passes)), key=lambda local: local.nll + local.row_nll)
     if not best.passes:
         return best

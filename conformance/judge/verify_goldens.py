@@ -15,7 +15,7 @@ from conformance.errors import ConformanceError, DependencyMissingError, Fixture
 from conformance.goldens.golden import Golden, load_golden, stored_arrays
 from conformance.goldens.manifest import located
 from conformance.goldens.recipe import keeps_gradient
-from conformance.goldens.recipes import RECIPES
+from conformance.goldens.shipped_goldens import RECIPES
 from conformance.judge.segment import Segment
 from conformance.judge.thresholds import max_threshold, sidak_share
 from conformance.model.digest import content_digest

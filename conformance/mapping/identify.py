@@ -24,7 +24,7 @@ from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
-from conformance.oracle.carried import CarriedErrors
+from conformance.oracle.correlated_errors import CorrelatedErrors
 from conformance.oracle.equations import EQUATIONS
 from conformance.oracle.propagation import errors_after
 from conformance.oracle.step import Site
@@ -211,7 +211,7 @@ class Identification:
         parameters = {role: self._parameter(known, name, row) for role, name in self._named(row).items()}
         step = EQUATIONS[row.kind](Site(row, self.architecture, parameters, self.batch), *(p.value for p in parents))
         own = step.roundings(self.arithmetic)
-        errors = [CarriedErrors(np.broadcast_to(p.variance + p.bound**2, p.value.shape)) for p in parents]
+        errors = [CorrelatedErrors(np.broadcast_to(p.variance + p.bound**2, p.value.shape)) for p in parents]
         made = Value(step.value, errors_after(step, errors, own).variance, np.asarray(own.bound), False)
         forms = [made.value, made.value[0]] if row.is_same_for_all_rows else [made.value]
         return replace(made, found=any(self.operations.has(form, made.allowed(self.alpha)) for form in forms))

@@ -103,8 +103,8 @@ def _second_names(module: nn.Module, parts: Sequence[Held], patterns: Mapping[st
     by_name = {h.tensor.name: h for h in parts}
     first = {id(tensor): name for name, tensor in module.named_parameters()}
     every = module.named_parameters(remove_duplicate=False)
-    again = {patterns[name]: patterns[first[id(tensor)]] for name, tensor in every if name != first[id(tensor)]}
-    yield from (by_name[of].again(name) for name, of in again.items() if of in by_name)
+    repeated = {patterns[name]: patterns[first[id(tensor)]] for name, tensor in every if name != first[id(tensor)]}
+    yield from (by_name[of].for_tied_tensor(name) for name, of in repeated.items() if of in by_name)
 
 
 def _left_over(module: nn.Module, parts: Sequence[Held], patterns: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -149,7 +149,7 @@ def _deviation(tensor: torch.Tensor) -> float:
 
 def _called(module: nn.Module, tensors: Tensors, a: Architecture) -> tuple[Call, ForwardPass, Known, float]:
     """Return the way of calling the module with which it computes the most activations, with the results of the search."""
-    arithmetic = modular("float32", "cpu", this_machine("cpu").accuracy).arithmetic
+    arithmetic = modular("float32", "cpu", this_machine("cpu").error_bounds).arithmetic
     last = last_hidden(a)
     best: tuple[int, Call, ForwardPass, Known, float] | None = None
     for call, given in _distinct(module, a):

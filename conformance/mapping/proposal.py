@@ -40,7 +40,7 @@ class Held:
     names: tuple[str, ...]
     evidence: str
 
-    def again(self, name: str) -> "Held":
+    def for_tied_tensor(self, name: str) -> "Held":
         """Return the entry for a second tensor, `name`, that holds the same parameters."""
         return replace(self, tensor=replace(self.tensor, name=name), layout=f"tied({self.layout})")
 
@@ -170,7 +170,7 @@ def held(known: Known, tensors: Tensors) -> Iterator[Held]:
                 names = tuple(pieces[i] for i in range(form.parts))
                 yield Held(tensor, form.text, names, max((known.evidence[n] for n in mine), key=list(_EVIDENCE).index))
         elif decoder and words and decoder.tensor is tensor:
-            yield Held(tensor, decoder.form.text, (WORDS,), known.evidence[DECODER]).again(tensor.name)
+            yield Held(tensor, decoder.form.text, (WORDS,), known.evidence[DECODER]).for_tied_tensor(tensor.name)
 
 
 def unused_patterns(used: Sequence[str], a: Architecture) -> list[str]:

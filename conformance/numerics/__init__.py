@@ -1,1 +1,1 @@
-"""Floating-point formats, arithmetic models and the accuracy of library functions."""
+"""Floating-point formats, arithmetic models and the error bounds of library functions."""

@@ -1,7 +1,7 @@
 """Arithmetic models: the roundings that a correct implementation may make, and where it makes them.
 
-A model is a triple (storage format, accumulation format, function errors; the latter are in `numerics.accuracy`) and specifies
-at which points results are rounded to storage. Three ways of computing a step are legal and common:
+A model is a triple (storage format, accumulation format, bounds of function errors, see `numerics.function_error_bounds`) and
+specifies at which points results are rounded to storage. Three ways of computing a step are legal and common:
 
 `native`    every elementary operation of a step rounds to storage (a norm written out of means and products in bfloat16);
 `modular`   every library call rounds to storage once: a sum, a product, a norm, a softmax (PyTorch modules, eager);
@@ -38,8 +38,8 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from conformance.numerics.accuracy import Accuracy, table_accuracy
 from conformance.numerics.formats import FORMATS, Array, Format, format_named
+from conformance.numerics.function_error_bounds import FunctionErrorBounds, table_bounds
 from conformance.numerics.memo import cached_property, hashed_once
 
 Rounding = Literal["native", "modular", "fused"]
@@ -63,7 +63,7 @@ class Arithmetic:
     accumulate: Format
     rounding: Rounding
     summation: Summation = "rounded"
-    functions: Accuracy = field(default_factory=table_accuracy, repr=False)
+    functions: FunctionErrorBounds = field(default_factory=table_bounds, repr=False)
 
     @property
     def name(self) -> str:
@@ -117,13 +117,13 @@ class Hypothesis:
         return name if self.parents == "as captured" else f"{name}, parents unrounded"
 
 
-def hypotheses(dtype: str, device: str = "cpu", functions: Accuracy | None = None) -> tuple[Hypothesis, ...]:
+def hypotheses(dtype: str, device: str = "cpu", functions: FunctionErrorBounds | None = None) -> tuple[Hypothesis, ...]:
     """Return the hypotheses for a dtype on a torch device, tightest first.
 
     Args:
         dtype: name of the storage format.
         device: torch device; every device other than the CPU may have matrix units.
-        functions: accuracy of the library's functions where they are less accurate than the table; default: the table.
+        functions: error bounds of the library functions where they exceed the table; default: the table.
 
     Returns:
         All arithmetics with parents as captured, then all of them with parents unrounded.
@@ -140,7 +140,7 @@ def hypotheses(dtype: str, device: str = "cpu", functions: Accuracy | None = Non
     else:
         roundings: tuple[Rounding, ...] = ("fused", "modular", "native")
         arithmetics = [Arithmetic(storage, single, r, "truncated" if accelerated else "rounded") for r in roundings]
-    arithmetics = [replace(a, functions=functions or table_accuracy()) for a in arithmetics]
+    arithmetics = [replace(a, functions=functions or table_bounds()) for a in arithmetics]
     return tuple([Hypothesis(a, "as captured") for a in arithmetics] + [Hypothesis(a, "unrounded") for a in arithmetics])
 
 
@@ -161,7 +161,7 @@ def still_needed(legal: Iterable[Hypothesis], passed: Collection[str]) -> Iterat
     return (hypothesis for hypothesis in legal if hypothesis.arithmetic.name not in passed)
 
 
-def modular(dtype: str, device: str = "cpu", functions: Accuracy | None = None) -> Hypothesis:
+def modular(dtype: str, device: str = "cpu", functions: FunctionErrorBounds | None = None) -> Hypothesis:
     """Return the hypothesis to use where a single one must represent all of them.
 
     It is the widest hypothesis in which every library call rounds once and parents are as captured.

@@ -13,7 +13,7 @@ call is left in this process or in processes forked from it.
 
 from functools import cache
 
-# The functions that torch 2.13 takes from oneMKL (`aten/src/ATen/cpu/vml.h`); `test_function_accuracy` compares them with it.
+# The functions that torch 2.13 takes from oneMKL (`aten/src/ATen/cpu/vml.h`); `test_function_error_bounds` compares them with it.
 FUNCTIONS = (
     *("acos", "asin", "atan", "cos", "erf", "erfc", "erfinv", "exp", "log", "log10", "log2", "sin", "sqrt", "tan", "tanh", "trunc"),
 )

@@ -1,12 +1,12 @@
 """The float32 arithmetic of this machine: library functions, matrix products and settings of torch, measured once per process.
 
-A verdict assumes that torch's functions are at least as accurate as those in the table (`numerics.accuracy`). This module
-measures them in under 0.1 s, at points that include the worst arguments of every implementation in the table. There are three
-possible outcomes:
+A verdict assumes that torch's functions are at least as accurate as those in the table (`numerics.function_error_bounds`). This
+module measures them in under 0.1 s, at points that include the worst arguments of every implementation in the table. There are
+three possible outcomes:
 
 - Every function is within the table: nothing depends on the machine.
 - A function exceeds the table: this is reported once as a property of the machine, and steps that call the function are judged
-  with the measured bound (`Machine.accuracy`).
+  with the measured bound (`Machine.error_bounds`).
 - The error of a function at results in [1/2, 1) exceeds 2^-12, the error of rounding such results to float16: the function is
   not a float32 function. `MachineError` is raised and nothing is judged, since neither a failure nor a pass could be attributed
   to the candidate.
@@ -31,11 +31,12 @@ from typing import Any
 import numpy as np
 
 from conformance.errors import MachineError
-from conformance.numerics.accuracy import Accuracy, table_accuracy, worst_places
 from conformance.numerics.devices import is_whole
 from conformance.numerics.first_calls import make_first_calls
 from conformance.numerics.formats import FORMATS, RELATIVE_RMS, Array
-from conformance.numerics.functions import FUNCTIONS, Bound, Function, MeasuredErrors, measured
+from conformance.numerics.function_error_bounds import Bound, FunctionErrorBounds, table_bounds, worst_places
+from conformance.numerics.function_errors import MeasuredErrors, measured
+from conformance.numerics.functions import FUNCTIONS, Function
 
 SINGLE = FORMATS["float32"]
 LIMIT = FORMATS["float16"].unit_roundoff / 2.0
@@ -75,26 +76,26 @@ class Machine:
         return {
             name: errors.bound(FUNCTIONS[name], SINGLE)
             for name, errors in self.functions.items()
-            if errors.exceed(table_accuracy().bounds[name, SINGLE.name])
+            if errors.exceed(table_bounds().bounds[name, SINGLE.name])
         }
 
     @cached_property
-    def accuracy(self) -> Accuracy:
-        """The accuracy of the table, extended by the functions that exceed it.
+    def error_bounds(self) -> FunctionErrorBounds:
+        """The bounds of the table, extended by those of this machine's functions that exceed it.
 
         Raises:
             MachineError: the error of some function in [1/2, 1) exceeds that of rounding to float16, even if the function is not
             used.
         """
-        accuracy = table_accuracy()
+        bounds = table_bounds()
         for name, bound in self.exceeding.items():
             if not _below_one(bound) <= LIMIT:
                 raise MachineError(
                     f"torch's {name} on {self.device} is no float32 function: it is off by {_size(bound)}, expected at most "
                     f"{_size(_largest(name))}. Try ATEN_CPU_CAPABILITY=default and ONEDNN_MAX_CPU_ISA=SSE41, or another torch"
                 )
-            accuracy = accuracy.including(name, bound, SINGLE)
-        return accuracy
+            bounds = bounds.including(name, bound, SINGLE)
+        return bounds
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -113,7 +114,7 @@ def _size(bound: Bound) -> str:
 
 def _largest(name: str) -> Bound:
     """Return the bound of the table that is largest in [1/2, 1)."""
-    return max(table_accuracy().bounds[name, SINGLE.name], key=_below_one)
+    return max(table_bounds().bounds[name, SINGLE.name], key=_below_one)
 
 
 def _below_one(bound: Bound) -> float:

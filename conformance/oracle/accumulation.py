@@ -42,7 +42,7 @@ import numpy as np
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Single
 from conformance.numerics.memo import cached_property, once_an_array
-from conformance.oracle.maps import Matrix
+from conformance.oracle.linear_maps import Matrix
 
 BLOCKS = 8
 AT_ONCE = 2**14  # Elements of a product up to which all its blocks are held at once, 1 MiB in float64.

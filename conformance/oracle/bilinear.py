@@ -10,8 +10,8 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Single
 from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import Accumulation, accumulation_variance
-from conformance.oracle.carried import CarriedErrors, mixed
-from conformance.oracle.maps import LinearMap, Matrix, Roundings
+from conformance.oracle.correlated_errors import CorrelatedErrors, mixed
+from conformance.oracle.linear_maps import LinearMap, Matrix, Roundings
 from conformance.oracle.step import Step, elementwise
 
 
@@ -119,7 +119,7 @@ class Product(Step):
         """The result y."""
         return self._as_result(self._accumulation.product * self.scale)
 
-    def moved_by(self, *errors: Array | Single) -> Single:
+    def effect_of(self, *errors: Array | Single) -> Single:
         """Return c (e_L R + (L − e_L) e_R), in float32: errors are small, so float32 is accurate enough."""
         left, right = (x.astype(np.float32) for x in self._factors)
         e_left, e_right = (self._factor(errors[f.parent].astype(np.float32), f) for f in (self.left, self.right))
@@ -144,7 +144,7 @@ class Product(Step):
         maps = {self.left.parent: LinearMap(of_left, to_left), self.right.parent: LinearMap(of_right, to_right)}
         return tuple(maps[parent] for parent in sorted(maps))
 
-    def through(self, parent: int, errors: CarriedErrors) -> CarriedErrors:
+    def through(self, parent: int, errors: CorrelatedErrors) -> CorrelatedErrors:
         """Return the errors of the result; if R and the result are split by head, errors of R become a mixture weighted by c L."""
         if parent == self.right.parent and self.right.layout == self.result == "heads":
             return mixed(self.scale * self._factors[0], errors, self.parents[parent])

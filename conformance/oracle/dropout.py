@@ -6,7 +6,7 @@ from conformance.model.dropout import rate_of
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
-from conformance.oracle.maps import LinearMap, Roundings, diagonal
+from conformance.oracle.linear_maps import LinearMap, Roundings, diagonal
 from conformance.oracle.step import Step, elementwise
 
 

@@ -9,7 +9,7 @@ from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
-from conformance.oracle.maps import Roundings
+from conformance.oracle.linear_maps import Roundings
 from conformance.oracle.step import Step, elementwise
 
 

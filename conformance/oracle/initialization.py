@@ -8,7 +8,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.embeddings import Exact
-from conformance.oracle.maps import Roundings
+from conformance.oracle.linear_maps import Roundings
 from conformance.oracle.step import Step, elementwise
 
 

@@ -6,7 +6,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Single
 from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import Accumulation, accumulation_variance, weight_operand
-from conformance.oracle.maps import LinearMap, Roundings, matrix, rows_times
+from conformance.oracle.linear_maps import LinearMap, Roundings, matrix, rows_times
 from conformance.oracle.step import Step, elementwise
 
 
@@ -33,7 +33,7 @@ class Linear(Step):
         """The result y."""
         return self._accumulation.product + self.bias
 
-    def moved_by(self, *errors: Array | Single) -> Single:
+    def effect_of(self, *errors: Array | Single) -> Single:
         """Return e Wᵀ, in float32: errors are small, so float32 is accurate enough."""
         weight = weight_operand(self.site.parameters["weight"])
         return rows_times(errors[0].astype(np.float32), weight.values.T) / np.float32(weight.scale)
@@ -64,9 +64,9 @@ class FirstTokenLinear(Linear):
         """The first token of each sequence, (B, H)."""
         return self.parents[0][:, 0]
 
-    def moved_by(self, *errors: Array | Single) -> Single:
+    def effect_of(self, *errors: Array | Single) -> Single:
         """Return e Wᵀ for the error e of the first token, in float32."""
-        return super().moved_by(errors[0][:, 0])
+        return super().effect_of(errors[0][:, 0])
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return the map that is W at the first token and 0 at all others."""

@@ -8,7 +8,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.embeddings import Sum, sum_variance
-from conformance.oracle.maps import LinearMap, Roundings, diagonal, summed
+from conformance.oracle.linear_maps import LinearMap, Roundings, diagonal, summed
 from conformance.oracle.softmax import LogSoftmax
 from conformance.oracle.step import Site, Step, elementwise
 

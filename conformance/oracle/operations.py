@@ -116,7 +116,7 @@ def _normal_in_float32(step: Norm, x: Array, r: Rounding) -> tuple[Array, ...]:
     """
     width = x.shape[-1]
     site = replace(step.site, parameters={"weight": np.ones(width), "bias": np.zeros(width)})
-    plain = step.again(site=site, parents=(x,))
+    plain = step.replaced(site=site, parents=(x,))
     return _sides(plain.value, FAR * np.sqrt(plain.roundings(Arithmetic(SINGLE, SINGLE, "modular")).variance()), r)
 
 

@@ -5,9 +5,9 @@ import numpy as np
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
-from conformance.oracle.carried import CarriedErrors
+from conformance.oracle.correlated_errors import CorrelatedErrors
 from conformance.oracle.embeddings import Exact
-from conformance.oracle.maps import LinearMap, Roundings, Source, diagonal, identity, of_scalar, summed
+from conformance.oracle.linear_maps import LinearMap, Roundings, Source, diagonal, identity, of_scalar, summed
 from conformance.oracle.step import Step
 
 CLIP_EPSILON = 1e-6  # torch.nn.utils.clip_grad_norm_ adds this to the norm; the equation does not.
@@ -142,9 +142,9 @@ class Adam(Step):
         g, n = self.clipped[step], self.parents[parent]
         return of_scalar(-j * g / float(n) if k < 1.0 else np.zeros_like(g))
 
-    def through(self, parent: int, errors: CarriedErrors) -> CarriedErrors:
+    def through(self, parent: int, errors: CorrelatedErrors) -> CorrelatedErrors:
         """Return the errors of θ that are due to errors of one parent, whose Jacobian alone is computed."""
-        return CarriedErrors(self._jacobian(parent).variance(errors.variance)) if errors.any else errors
+        return CorrelatedErrors(self._jacobian(parent).variance(errors.variance)) if errors.any else errors
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the rounding errors of θ.

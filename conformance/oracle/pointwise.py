@@ -9,8 +9,8 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Captured
 from conformance.numerics.functions import SIGMOID_FACTOR, TANH_CUBIC, TANH_OUTER, gelu_argument, gelu_argument_slope
 from conformance.numerics.memo import cached_property
-from conformance.oracle.carried import CarriedErrors
-from conformance.oracle.maps import LinearMap, Roundings, diagonal
+from conformance.oracle.correlated_errors import CorrelatedErrors
+from conformance.oracle.linear_maps import LinearMap, Roundings, diagonal
 from conformance.oracle.step import Step, elementwise
 
 KINK = 12.0  # standard deviations: a normal error is larger with a probability of 4e-33, so that no error of a run is
@@ -24,10 +24,10 @@ class Pointwise(Step):
         """The derivative f′(x)."""
         raise NotImplementedError
 
-    def moved_by(self, *errors: Captured) -> Captured:
+    def effect_of(self, *errors: Captured) -> Captured:
         """Return f'(x) e if e is so small that the next term, at most e², is below 2^-12 of e; otherwise the exact difference."""
         (e,) = errors
-        return self.slope * e if max(e.max(initial=0.0), -e.min(initial=0.0)) < 2.0**-12 else super().moved_by(e)
+        return self.slope * e if max(e.max(initial=0.0), -e.min(initial=0.0)) < 2.0**-12 else super().effect_of(e)
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return diag(f'(x))."""
@@ -85,8 +85,7 @@ class Gelu(Pointwise):
         Random errors: the argument, relative u, changes y by x² φ(x) u; erf and 1 + erf are rounded; two products of relative u;
         the rounding to storage.
 
-        Bound: |x|/2 times the error of erf, in a kernel of erf or one of GELU, which is many ulp of y near −3, where 1 + erf
-        cancels; and the rounding of the constant 1/√2, relative u.
+        Bound: `FunctionErrorBounds.gelu`.
         """
         x, y, e, inner = self.parents[0], self.value, self._erf, arithmetic.elementwise
         argument, half = np.abs(x * self._density_term), np.abs(x) / 2.0
@@ -95,12 +94,7 @@ class Gelu(Pointwise):
         variance *= half**2
         variance += inner.unit_roundoff**2 / 3.0 * (argument**2 + 2.0 * y**2)
         variance += arithmetic.storage.rounding_variance(y)
-        wide = arithmetic.accumulate
-        bound = arithmetic.functions.error("erf", e, wide)
-        np.maximum(bound, arithmetic.functions.absolute("gelu", wide), out=bound)
-        bound *= half
-        bound += argument * wide.unit_roundoff
-        return elementwise(variance, bound)
+        return elementwise(variance, arithmetic.functions.gelu("gelu", e, half, argument, arithmetic.accumulate))
 
 
 class Silu(Gelu):
@@ -150,12 +144,7 @@ class GeluTanh(Pointwise):
         argument = np.abs(x / 2.0 * (1.0 - self._tanh**2) * t)
         functions = inner.rounding_variance(1.0 + self._tanh) + arithmetic.function_variance(self._tanh)
         variance = u2 * (4.0 * argument**2 + 2.0 * y**2) + (x / 2.0) ** 2 * functions
-        wide = arithmetic.accumulate
-        tanh_error, fused_error = (
-            arithmetic.functions.error("tanh", self._tanh, wide),
-            arithmetic.functions.absolute("gelu_tanh", wide),
-        )
-        bound = np.abs(x) / 2.0 * np.maximum(tanh_error, fused_error) + 2.0 * argument * wide.unit_roundoff
+        bound = arithmetic.functions.gelu("gelu_tanh", self._tanh, np.abs(x) / 2.0, argument, arithmetic.accumulate)
         return elementwise(variance + arithmetic.storage.rounding_variance(y), bound)
 
 
@@ -172,14 +161,14 @@ class Relu(Pointwise):
         """The derivative f′(x): 1 where x > 0, else 0."""
         return np.asarray(self.parents[0] > 0.0, np.float64)
 
-    def moved_by(self, *errors: Captured) -> Captured:
+    def effect_of(self, *errors: Captured) -> Captured:
         """Return the exact difference, since the slope at x does not account for the kink at 0."""
-        return Step.moved_by(self, *errors)
+        return Step.effect_of(self, *errors)
 
-    def through(self, parent: int, errors: CarriedErrors) -> CarriedErrors:
+    def through(self, parent: int, errors: CorrelatedErrors) -> CorrelatedErrors:
         """Return all errors of x for x above −KINK standard deviations, and none below: an error may move x across 0."""
         variance = errors.variance
-        return CarriedErrors(np.where(self.parents[parent] > -KINK * np.sqrt(variance), variance, 0.0)) if errors.any else errors
+        return CorrelatedErrors(np.where(self.parents[parent] > -KINK * np.sqrt(variance), variance, 0.0)) if errors.any else errors
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the rounding to storage alone; it applies if a fused kernel passes on an unrounded x."""

@@ -7,7 +7,7 @@ from conformance.model.attention import attended_keys
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
-from conformance.oracle.maps import LinearMap, Roundings, Source, identity, shared_by_row
+from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity, shared_by_row
 from conformance.oracle.step import Step
 
 

@@ -10,8 +10,8 @@ from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Single
-from conformance.oracle.carried import CarriedErrors
-from conformance.oracle.maps import LinearMap, Roundings, Source, identity
+from conformance.oracle.correlated_errors import CorrelatedErrors
+from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Step(ABC):
         self.site = site
         self.parents = parents
 
-    def again(self, *, site: Site | None = None, parents: tuple[Array, ...] | None = None) -> "Step":
+    def replaced(self, *, site: Site | None = None, parents: tuple[Array, ...] | None = None) -> "Step":
         """Return the same equation at another site or with other parents; None leaves the site or the parents unchanged."""
         return type(self)(site or self.site, *(self.parents if parents is None else parents))
 
@@ -62,19 +62,19 @@ class Step(ABC):
     def value(self) -> Array:
         """The result, in float64."""
 
-    def moved_by(self, *errors: Array | Single) -> Array | Single:
+    def effect_of(self, *errors: Array | Single) -> Array | Single:
         """Return the effect of errors e of the parents x on the value f(x): f(x) − f(x − e), which is exact for errors of any size.
 
         Args:
             errors: one array per parent, of the parent's shape.
         """
-        return self.value - self.again(parents=tuple(p - e for p, e in zip(self.parents, errors, strict=True))).value
+        return self.value - self.replaced(parents=tuple(p - e for p, e in zip(self.parents, errors, strict=True))).value
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return the Jacobian for each parent, in the order of the parents."""
         return tuple(identity() for _ in self.parents)
 
-    def through(self, parent: int, errors: CarriedErrors) -> CarriedErrors:
+    def through(self, parent: int, errors: CorrelatedErrors) -> CorrelatedErrors:
         """Return the errors of the result that are due to errors of one parent.
 
         This implementation treats the parent's elements as independent. Steps that sum correlated errors, or that correlate
@@ -84,7 +84,7 @@ class Step(ABC):
             parent: index of the parent.
             errors: errors of the parent.
         """
-        return CarriedErrors(self.jacobians()[parent].variance(errors.variance)) if errors.any else errors
+        return CorrelatedErrors(self.jacobians()[parent].variance(errors.variance)) if errors.any else errors
 
     @abstractmethod
     def roundings(self, arithmetic: Arithmetic) -> Roundings:

@@ -11,8 +11,8 @@ from conformance.errors import UsageError
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
+from conformance.oracle.linear_maps import LinearMap, Roundings, summed
 from conformance.oracle.losses import mean_variance
-from conformance.oracle.maps import LinearMap, Roundings, summed
 from conformance.oracle.step import Step, elementwise
 
 

@@ -74,10 +74,10 @@ def _failing(found: Diagnosis) -> Iterator[Block]:
 
 
 def _details(e: RankedExplanation) -> Iterator[str]:
-    for blamed in e.faults:
-        yield f"{blamed.sentence}: {blamed.where}"
-        if blamed.cause and e.explains:
-            yield f"usual cause: {blamed.cause}"
+    for attribution in e.faults:
+        yield f"{attribution.sentence}: {attribution.where}"
+        if attribution.cause and e.explains:
+            yield f"usual cause: {attribution.cause}"
     yield _figures(e)
 
 

@@ -18,7 +18,7 @@ from conformance.judge.number_words import enumerated, figure, hard_coded
 from conformance.judge.step_phrases import phrases, ranged
 from conformance.model.activations import LAYER
 from conformance.model.training import is_of_a_run, parameter_of, step_of
-from conformance.report.hidden_steps import hidden_before
+from conformance.report.unexposed_steps import unexposed_before
 from conformance.results.records import ActivationRecord, FaultRecord
 from conformance.results.result import NamedFinding, Result
 from conformance.results.to_records import activation_records
@@ -41,7 +41,7 @@ class Finding:
         anatomy: sentences that describe the error of an unidentified mistake.
         screened: whether no explanation was searched for.
         reason: for an unidentified mistake, an error that does not depend on the values, such as a wrong shape; may be empty.
-        hidden: for an unidentified mistake, the hidden steps in which it may be instead, as text; may be empty.
+        hidden: for an unidentified mistake, the unexposed steps in which it may be instead, as text; may be empty.
         numbers: for each of `others` its estimated number in words; empty if it has none.
         estimates: for a fitted fault, the numbers that are reported, each with the parameter that it belongs to.
     """
@@ -240,7 +240,7 @@ def _unnamed(alike: Sequence[ActivationRecord], activations: Sequence[Activation
     places = tuple(dict.fromkeys(a.activation for a in alike))
     excesses = [a.excess for a in alike]
     said = tuple(line for line in alike[0].anatomy if line != SCREENED)
-    hidden = "" if alike[0].reason else hidden_before(places, activations)
+    hidden = "" if alike[0].reason else unexposed_before(places, activations)
     return Finding(None, places, (), _largest(excesses), places, said, SCREENED in alike[0].anatomy, alike[0].reason, hidden)
 
 
@@ -330,14 +330,15 @@ def _said(f: FaultRecord) -> str:
     known = next(iter(_known(f.name)), None)
     if known is None:
         return f.name
+    said = known.sentence_at(f.kind) if isinstance(known, Fault) else known.sentence
     value = "" if f.estimate is None else figure(f.estimate, f.deviation or 0.0)
     right = "" if f.right is None else f"{f.right:.7g}"
     parameter = BY_NAME[f.name].parameter if f.name in BY_NAME else None
     if parameter is None or f.estimate is None or f.deviation is None or f.right is None:
-        return known.sentence.format(value=value, right=right)
+        return said.format(value=value, right=right)
     defaults = hard_coded(parameter, f.estimate, f.deviation, f.right)
     values = " or ".join(f"{default:.4g}" for default in defaults) or value
-    return known.sentence.format(value=values, right=right) + (ignored(parameter.setting) if defaults else "")
+    return said.format(value=values, right=right) + (ignored(parameter.setting) if defaults else "")
 
 
 def _known(name: str, steps: Sequence[str] = ()) -> list[Fault | Fitted]:

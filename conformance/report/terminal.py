@@ -33,6 +33,7 @@ from conformance.report.document import (
 )
 
 MEASURE = 120  # maximum width of running text in columns; longer lines are hard to read
+PIPED = 160  # width in columns of output to a pipe or a file; fits the longest names beside their numbers
 _TONES = {"good": "green", "bad": "bold red", "odd": "yellow", "quiet": "dim"}
 _INDENT = 2
 _GAPS = (4, 2)  # spaces between the columns of a table, the preferred number first
@@ -79,6 +80,11 @@ def show(document: Document, console: Console) -> None:
 def plain(document: Document, width: int) -> str:
     """Return the document as a terminal of `width` columns shows it, without colours."""
     return "".join(f"{text.plain}\n" for text in wrapped(document, width))
+
+
+def piped(document: Document) -> str:
+    """Return the document as plain text, at the width of a pipe or a file."""
+    return plain(document, PIPED)
 
 
 def wrapped(document: Document, width: int) -> Iterator[Text]:
@@ -214,8 +220,12 @@ def _lines(block: Block, width: int) -> Iterator[Line]:
 
 
 def _listed(what: str, items: Sequence[str]) -> Line:
-    """Return the line `what: item, item, …`, which is broken inside an item only if the item is longer than a line."""
-    tied = (printable(item).replace(" ", _TIE) for item in items)
+    """Return the line `what: item, item, …`.
+
+    A single item, such as the meaning of a term, is broken between any words; one of several only if it is longer than a line.
+    """
+    shown = [printable(item) for item in items]
+    tied = shown if len(shown) == 1 else [item.replace(" ", _TIE) for item in shown]
     return Line(((f"{printable(what)}: {', '.join(tied)}", ""),), 2)
 
 

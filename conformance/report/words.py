@@ -8,7 +8,7 @@ from itertools import chain
 from conformance.faults import BY_NAME, OF_SOME
 from conformance.judge.thresholds import SEPARABLE_Z
 from conformance.report.findings import Finding, cause, evidence, findings, sentence
-from conformance.report.hidden_steps import hidden_before
+from conformance.report.unexposed_steps import unexposed_before
 from conformance.results.merge import case_of
 from conformance.results.outcomes import ORDER, OUTCOME_TEXT
 from conformance.results.records import ActivationRecord, CheckRecord, CounterexampleRecord, Footer, Note, Sensitivity
@@ -89,8 +89,8 @@ def exclusion_lists(sensitivities: Sequence[Sensitivity], *, whole: bool) -> lis
     first = f"would have detected {detected} that change a judged activation here, at every step that they change"
     found: list[tuple[str, tuple[str, ...]]] = [(first, ())] if sensitivities else []
     if some:
-        hidden = f"could have missed at some steps, where rounding could hide them (expected z below {SEPARABLE_Z:.0f})"
-        found.append((hidden, tuple(some)))
+        some_steps = f"could have missed at some steps, where rounding could hide them (expected z below {SEPARABLE_Z:.0f})"
+        found.append((some_steps, tuple(some)))
     if unseen and whole:
         found.append(
             ("would not have detected, since they change no judged activation of this network on these inputs", tuple(unseen))
@@ -136,7 +136,7 @@ def mistakes(activations: Iterable[ActivationRecord]) -> list[Finding]:
     steps, names = (
         tuple(dict.fromkeys(chain.from_iterable(of))) for of in ((f.steps for f in bare), (f.activations for f in bare))
     )
-    together = replace(bare[0], steps=steps, activations=names, hidden=hidden_before(names, activations))
+    together = replace(bare[0], steps=steps, activations=names, hidden=unexposed_before(names, activations))
     return [together if f is bare[0] else f for f in found if f is bare[0] or f not in bare]
 
 

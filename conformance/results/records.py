@@ -6,7 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from conformance.names import RENAMED_FAULTS
-from conformance.results.late import late
+from conformance.results.deferred_import import deferred
 from conformance.results.outcomes import Outcome
 
 SCHEMA_VERSION = 1
@@ -120,7 +120,7 @@ class FaultRecord(msgspec.Struct, frozen=True, gc=False):
     """A fault that explains an error.
 
     If the fault is a wrong number, `estimate`, `deviation` and `right` are its estimated value, the standard deviation of the
-    estimate, and the correct value.
+    estimate, and the correct value. `kind` is the kind of the step that the fault acts on; empty in older files.
     """
 
     name: str
@@ -131,6 +131,7 @@ class FaultRecord(msgspec.Struct, frozen=True, gc=False):
     estimate: float | None
     deviation: float | None
     right: float | None = None
+    kind: str = ""
 
     def __post_init__(self) -> None:
         """Replace a former name of the fault, as found in old results files, by its current name."""
@@ -352,7 +353,7 @@ class Results:
         """The header of the first run, or None if there is none."""
         return self.headers[0] if self.headers else None
 
-    _repr_html_ = late("report.views:results_fragment")
+    _repr_html_ = deferred("report.representations:results_fragment")
 
     @property
     def remarks(self) -> tuple[Note, ...]:

@@ -7,12 +7,12 @@ import numpy as np
 
 from conformance.judge.evidence import UNKNOWN, Verdict
 from conformance.results.case import Case
+from conformance.results.deferred_import import deferred
 from conformance.results.example import Example
-from conformance.results.late import late
 from conformance.results.law_broken import Location, Run
 from conformance.results.outcomes import Outcome
 
-_findings, _text = late("report.findings:findings_of"), late("report.views:case_text")
+_findings, _text = deferred("report.findings:findings_of"), deferred("report.representations:case_text")
 
 
 @dataclass(frozen=True)
@@ -157,10 +157,10 @@ class Result:
     def coverage(self) -> tuple[int, int]:
         """The number of activations that were judged in every batch that has them, and the number of all activations."""
         names = {v.activation for v in self.verdicts if v.kind != UNKNOWN}
-        hidden = {v.activation for v in self.verdicts if v.hidden}
-        return len(names - hidden), len(names)
+        unexposed = {v.activation for v in self.verdicts if v.is_unexposed}
+        return len(names - unexposed), len(names)
 
-    _repr_html_ = late("report.views:result_fragment")
+    _repr_html_ = deferred("report.representations:result_fragment")
 
     @property
     def median_rms(self) -> float | None:

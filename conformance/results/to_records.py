@@ -3,7 +3,7 @@
 import math
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from conformance.judge.error_distribution import ErrorDistribution
 from conformance.judge.evidence import Error, FilterResult, Verdict
@@ -87,8 +87,8 @@ def _place(found: Counterexample) -> PlaceRecord | None:
 
 def activation_records(result: Result) -> list[ActivationRecord]:
     """Return a record for each activation and batch."""
-    places = _shown(result.verdicts)
-    return [_activation(result, verdict, places=id(verdict) in places) for verdict in result.verdicts]
+    places, kinds = _shown(result.verdicts), {verdict.activation: verdict.kind for verdict in result.verdicts}
+    return [_activation(result, verdict, kinds, places=id(verdict) in places) for verdict in result.verdicts]
 
 
 def _shown(verdicts: Iterable[Verdict]) -> set[int]:
@@ -98,7 +98,7 @@ def _shown(verdicts: Iterable[Verdict]) -> set[int]:
     return {id(v) for v in (*failed[:1], *worst)}
 
 
-def _activation(result: Result, v: Verdict, *, places: bool) -> ActivationRecord:
+def _activation(result: Result, v: Verdict, kinds: Mapping[str, str], *, places: bool) -> ActivationRecord:
     case, local = result.case, v.local
     limits = {"rms": local.rms_threshold, "max": local.max_threshold, "filter": local.filter_threshold} if local else {}
     return ActivationRecord(
@@ -112,14 +112,14 @@ def _activation(result: Result, v: Verdict, *, places: bool) -> ActivationRecord
         role=v.role,
         local=_error(local.error if local else None),
         overall=_error(v.overall),
-        faults=[_fault(f) for f in local.named] if local else [],
+        faults=[_fault(f, kinds) for f in local.named] if local else [],
         arithmetic=local.hypothesis if local else None,
         limits=limits,
         excess=local.excess if local and math.isfinite(local.excess) else None,
         reason=v.reason,
-        alternatives=[[_fault(f) for f in e.faults] for e in local.alternatives] if local else [],
+        alternatives=[[_fault(f, kinds) for f in e.faults] for e in local.alternatives] if local else [],
         anatomy=list(v.anatomy),
-        spread=_spread(local.spread, places=places) if local and local.spread else None,
+        spread=_spread(local.distribution, places=places) if local and local.distribution else None,
     )
 
 
@@ -142,10 +142,19 @@ def _finite(value: float | None) -> float | None:
     return None if value is None else min(value, LARGEST)
 
 
-def _fault(f: FilterResult) -> FaultRecord:
+def _fault(f: FilterResult, kinds: Mapping[str, str]) -> FaultRecord:
     e = f.estimate
-    number = (e.parameter, e.value, e.deviation, e.right) if e else (None, None, None, None)
-    return FaultRecord(f.name, f.step, f.amplitude, min(f.z, LARGEST), *number)
+    return FaultRecord(
+        f.name,
+        f.step,
+        f.amplitude,
+        min(f.z, LARGEST),
+        parameter=e.parameter if e else None,
+        estimate=e.value if e else None,
+        deviation=e.deviation if e else None,
+        right=e.right if e else None,
+        kind=kinds.get(f.step, ""),
+    )
 
 
 def excludes(verdicts: Iterable[Verdict]) -> list[Sensitivity]:

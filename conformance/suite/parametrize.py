@@ -75,7 +75,7 @@ class BoundCheck:
         if result.outcome == "xfail":
             pytest.xfail(result.reason)
         if result.outcome != "pass":
-            from conformance.report.views import case_text
+            from conformance.report.representations import case_text
 
             raise (CheckError if result.outcome == "error" else ConformanceFailure)(case_text(result))
 

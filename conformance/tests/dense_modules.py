@@ -6,7 +6,7 @@ from pathlib import Path
 from safetensors.numpy import save_file
 
 from conformance import Checkpoint, Golden, golden_of, load_golden
-from conformance.goldens.discriminating import weights
+from conformance.goldens.generated_weights import weights
 from conformance.model.dense import Dense
 
 _TINY = load_golden("tiny")

@@ -12,7 +12,7 @@ from conformance.checks.recording import header_of
 from conformance.checks.run_check import run_check
 from conformance.checks.search.plan import Plan
 from conformance.checks.trace import record, true_trace
-from conformance.report.changes.between import changes
+from conformance.report.changes.changes import changes
 from conformance.report.changes.changes_document import document as changes_document
 from conformance.report.difference.difference import compare
 from conformance.report.difference.difference_document import document as difference_document

@@ -95,7 +95,7 @@ def _two_mistakes() -> CaseRecords:
     case = Case("my_package.conformance:bad", "minilm")
     norm, gelu = "encoder.layer.0.attention.output.LayerNorm", "encoder.layer.1.intermediate.intermediate_act_fn"
     epsilon = FaultRecord("epsilon", norm, 1.0, 681.4, "epsilon", 1.00012e-05, 1.5e-08, 1e-12)
-    form = FaultRecord("gelu-variant", gelu, 0.99998, 2.318e6, None, None, None)
+    form = FaultRecord("gelu-variant", gelu, 0.99998, 2.318e6, None, None, None, kind="gelu")
     rendered = (
         activation(case, norm, 76.55, (epsilon,)),
         activation(case, gelu, 145413.8, (form,)),

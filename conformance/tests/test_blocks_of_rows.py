@@ -58,8 +58,8 @@ def figures(local: Local) -> list[float]:
     numbers = [local.error.rms, local.error.max, local.error.max_abs, local.nll, local.rms_threshold, local.max_threshold]
     numbers += [x for f in local.filters if f.amplitude for x in (f.amplitude, f.z, f.expected_z)]
     numbers += [x for f in local.filters if f.estimate for x in (f.estimate.value, f.estimate.deviation)]
-    assert local.spread
-    return [float(x) for x in (*numbers, *local.spread.counts) if x is not None]
+    assert local.distribution
+    return [float(x) for x in (*numbers, *local.distribution.counts) if x is not None]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -109,21 +109,21 @@ def test_a_fault_that_is_gross_on_the_probe_is_gross_on_all_rows(golden: str, mo
     monkeypatch.setattr(parts, "SMALL", 0)
     monkeypatch.setattr(parts, "BLOCK", 1)
     for one in observations(network, correct(network, "float32")):
-        assert one.probe.actual.size < one.actual.size or network.batch.size == 1 or not one.row.axes
+        assert one.probe.actual.size < one.actual.size or network.batch.size == 1 or not one.activation.axes
         probe, limit = one.probe, max_threshold(one.count, ALPHA)
         few = of_segment(probe.segment, hypothesis, probe.judged)
         every = of_segment(one.whole.segment, hypothesis, one.judged)
         for look in looked_for(probe.segment, FORMATS["float32"]):
             if (
                 look.fault.couples_rows
-                or look.moved is None
+                or look.effect is None
                 or look.parameter
-                or not is_gross(largest_element(look.moved, few), limit)
+                or not is_gross(largest_element(look.effect, few), limit)
             ):
                 continue
-            moved = look.on(one.whole.segment).moved
-            assert moved is not None, (one.name, look.fault.name)
-            assert is_gross(largest_element(moved, every), limit), (one.name, look.fault.name)
+            effect = look.on(one.whole.segment).effect
+            assert effect is not None, (one.name, look.fault.name)
+            assert is_gross(largest_element(effect, every), limit), (one.name, look.fault.name)
             count += 1
     assert count > 50
 
@@ -136,11 +136,11 @@ def test_the_effect_of_a_fault_on_a_block_is_that_part_of_its_effect_on_the_whol
     monkeypatch.setattr(parts, "BLOCK", 1)
     for one in observations(network, correct(network, "float32")):
         for look in looked_for(one.whole.segment, FORMATS["float32"]) if len(one.rows) > 1 else ():
-            whole, room = look.moved, 1e-12 * float(np.abs(one.actual).max())
+            whole, room = look.effect, 1e-12 * float(np.abs(one.actual).max())
             for rows in one.rows:
-                moved = look.on(one.block(rows).segment).moved
+                effect = look.on(one.block(rows).segment).effect
                 expected = None if whole is None else whole[rows]
-                unlike = np.abs((0.0 if moved is None else moved) - (0.0 if expected is None else expected)).max() > room
+                unlike = np.abs((0.0 if effect is None else effect) - (0.0 if expected is None else expected)).max() > room
                 if unlike:
                     across.add(look.fault.name)
     assert across == {"hidden-clipped"} | ({"positions-by-row"} if golden == "sinusoidal" else set())
@@ -157,11 +157,11 @@ def test_the_effect_of_an_error_on_a_step_is_the_difference_of_the_values(golden
         if not row.parents:
             continue
         errors = [size * rng.standard_normal(values[p].shape) for p in row.parents]
-        expected = step.value - step.again(parents=tuple(values[p] - e for p, e in zip(row.parents, errors, strict=True))).value
+        expected = step.value - step.replaced(parents=tuple(values[p] - e for p, e in zip(row.parents, errors, strict=True))).value
         largest = float(np.abs(expected).max())
         # The allowed difference: float32 rounding, the quadratic term of a function below 2^-12, and float64's own rounding.
         room = 2.0**-11 * largest + 1e-14 * float(np.abs(step.value).max())
-        assert np.abs(step.moved_by(*errors) - expected).max() <= room, name
+        assert np.abs(step.effect_of(*errors) - expected).max() <= room, name
 
 
 @pytest.mark.parametrize("spoilt", [0.0, 0.5])

@@ -19,7 +19,7 @@ from conformance.cli import main
 from conformance.tests.planted_mistakes import Planted, epsilon
 
 CALLS = "BERT_CONFORMANCE_TEST_CALLS"  # environment variable: the file to which both processes append their calls
-CONDITIONAL = {18}  # steps that a run without hidden layers does not take
+CONDITIONAL = {18}  # steps that a run without unexposed layers does not take
 
 
 @dataclass(frozen=True)

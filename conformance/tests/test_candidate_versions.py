@@ -11,9 +11,9 @@ from conformance.checks.recording import header_of
 from conformance.checks.search.plan import Plan
 from conformance.cli import main
 from conformance.goldens.manifest import manifest
-from conformance.report.changes.between import changes
+from conformance.report.changes.changes import changes
 from conformance.report.changes.environment_changes import EnvironmentChange
-from conformance.report.views import TEXTS
+from conformance.report.output_formats import REPORT_FORMATS
 from conformance.results.case import Case
 from conformance.results.file import read_results
 from conformance.results.merge import merged
@@ -78,7 +78,9 @@ def test_another_numpy_or_onnx_runtime_may_explain_a_change_and_an_unrecorded_on
 
 
 def test_the_page_shows_the_versions_of_the_judged_candidates() -> None:
-    page = TEXTS["html"](_results("mine", implementations={"mine": OLD, "idle": NEW}, numpy="2.4.6", onnxruntime="1.31.1"))
+    page = REPORT_FORMATS["html"].of_results(
+        _results("mine", implementations={"mine": OLD, "idle": NEW}, numpy="2.4.6", onnxruntime="1.31.1")
+    )
     assert "my_package.conformance:bert" in page
     assert ">1.0</td>" in page
     assert ">1.1</td>" not in page
@@ -86,7 +88,7 @@ def test_the_page_shows_the_versions_of_the_judged_candidates() -> None:
     assert "<dt>ONNX Runtime</dt><dd>1.31.1</dd>" in page
     unregistered = "unknown, as of any that is not registered"
     assert unregistered not in page
-    assert unregistered in TEXTS["html"](_results("mine"))
+    assert unregistered in REPORT_FORMATS["html"].of_results(_results("mine"))
 
 
 @pytest.mark.parametrize(("second", "contradicts"), [({"mine": OLD}, False), ({"mine": NEW}, True), ({}, False)])

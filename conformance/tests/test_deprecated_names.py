@@ -40,3 +40,8 @@ def test_a_renamed_class_is_available_under_its_former_name(former: str, present
 def test_the_shape_listener_is_available_under_its_former_name() -> None:
     with pytest.warns(DeprecationWarning, match="shape_log"):
         assert inner_workings.telling is inner_workings.shape_log
+
+
+def test_the_attribute_of_tied_layouts_is_available_under_its_former_name() -> None:
+    with pytest.warns(DeprecationWarning, match="is_tied"):
+        assert conformance.tied("bert.embeddings.word_embeddings.weight").again is True

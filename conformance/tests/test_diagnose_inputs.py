@@ -13,7 +13,7 @@ from conformance.cli import main
 from conformance.diagnosis import POOLINGS, Diagnosis, diagnose
 from conformance.diagnosis.input_mistakes import other_inputs
 from conformance.diagnosis.pooling import in_question
-from conformance.goldens.discriminating import weights
+from conformance.goldens.generated_weights import weights
 from conformance.model.tokenizer import tokenized
 from conformance.numerics.formats import Array
 from conformance.oracle.pooling import WEIGHTS

@@ -127,7 +127,7 @@ def test_a_report_does_not_overwrite_its_input_files(results: Path, capsys: Capt
     assert main(["report", str(file), "-o", str(file), "--format", "markdown"]) == 2
     assert file.read_bytes() == before
     assert main(["report", str(file), "-o", "out.doc"]) == 2
-    assert "expected a suffix of .html, .md, .json, .txt, .xml" in capsys.readouterr().err
+    assert "out.doc: expected a suffix of .html, .md, " in capsys.readouterr().err
 
 
 def test_a_truncated_file_is_reported(results: Path, tmp_path: Path, capsys: Captured) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from conformance import check
-from conformance.judge.error_distribution import REACH, SLICES, STEP, ErrorDistribution, spread
+from conformance.judge.error_distribution import REACH, SLICES, STEP, ErrorDistribution, distribution_of
 from conformance.model.activation import ATTENTION, HIDDEN, SCALAR, Activation
 from conformance.tests.planted_mistakes import Planted, epsilon
 from implementations.hugging_face import HuggingFace
@@ -17,7 +17,7 @@ QUERY = Activation("encoder.layer.0.attention.self.query", "linear", (), HIDDEN,
 
 def _spread(scaled: np.ndarray, row: Activation = QUERY, judged: np.ndarray | None = None) -> ErrorDistribution:
     judged = np.ones(scaled.shape, bool) if judged is None else judged
-    return spread(row, scaled, judged, "sigma", HEADS, fails=True)
+    return distribution_of(row, scaled, judged, "sigma", HEADS, fails=True)
 
 
 def _hot(found: ErrorDistribution) -> dict[str, list[int]]:
@@ -85,7 +85,7 @@ def test_a_scalar_has_a_histogram_and_no_strips() -> None:
 
 def test_a_correct_candidate_has_histograms_within_the_noise_and_no_strips() -> None:
     result = check(HuggingFace("eager"))
-    found = [v.local.spread for v in result.verdicts if v.local and v.local.spread]
+    found = [v.local.distribution for v in result.verdicts if v.local and v.local.distribution]
     assert found
     assert not any(s.strips or s.tokens for s in found)
     assert all(s.counts[0] == s.counts[-1] == 0 for s in found)
@@ -93,6 +93,6 @@ def test_a_correct_candidate_has_histograms_within_the_noise_and_no_strips() -> 
 
 def test_a_mistake_has_strips_only_where_it_fails() -> None:
     result = check(Planted(epsilon(0)))
-    placed = {v.activation for v in result.verdicts if v.local and v.local.spread and v.local.spread.strips}
+    placed = {v.activation for v in result.verdicts if v.local and v.local.distribution and v.local.distribution.strips}
     assert placed == {v.activation for v in result.verdicts if v.outcome == "fail"}
     assert placed == {"encoder.layer.0.attention.output.LayerNorm"}

@@ -1,4 +1,5 @@
-"""Errors of hidden steps that a later step sums: sigma is that of their sum, and correct candidates that hide these steps pass."""
+"""Errors of unexposed steps that a later step sums: sigma is that of their sum, and correct candidates that hide these steps
+pass."""
 
 import numpy as np
 import pytest

@@ -16,7 +16,7 @@ from conformance.errors import UnknownNameError
 from conformance.glossary.index import GROUPS, entries, summaries
 from conformance.glossary.known_faults import known_faults
 from conformance.glossary.terms import _ALIASES, TERMS
-from conformance.goldens.recipes import RECIPES
+from conformance.goldens.shipped_goldens import RECIPES
 from conformance.judge.detection_power import power
 from conformance.model.activations import table
 from conformance.numerics.arithmetic import hypotheses
@@ -116,7 +116,7 @@ def test_a_term_is_found_as_reports_write_it(written: str, name: str) -> None:
 
 READ = """
 judged, residual, separable, golden, checkpoint, conforms, exact, candidate, activation, declared, oracle, local, global, origin,
-known failure, hidden step, screen, depth, arithmetic, step, segment, batch, padding, exposed, coverage, mistake, fault, error,
+known failure, unexposed step, screen, depth, arithmetic, step, segment, batch, padding, exposed, coverage, mistake, fault, error,
 not observed, expected z, estimate, matched filter, excluded, cannot be distinguished, parameters confirmed, numbers confirmed,
 numbers checked, excludes, local error, global error, allowed, catalogue, noise, usual cause, median local error, ±,
 unidentified error, false alarm, evidence, nats, dtype, bfloat16, check, law, worker, adaptor, registration, pooling, first origin

@@ -13,7 +13,7 @@ from conformance.benchmarks.training.loops import WRONG
 from conformance.judge import explanation_search, observation
 from conformance.judge.search import fault_sets, parameters
 from conformance.results.result import Result
-from conformance.tests.test_hidden_layers import EPSILON, named
+from conformance.tests.test_unexposed_layers import EPSILON, named
 
 TANH_GELU = places.erf_gelus(tanh_gelu)
 

@@ -1,4 +1,4 @@
-"""Reports of failures: hidden steps before an origin, the order of their parts, wrong rows of parameters, and the legend."""
+"""Reports of failures: unexposed steps before an origin, the order of their parts, wrong rows of parameters, and the legend."""
 
 import random
 from collections.abc import Callable, Collection
@@ -20,12 +20,13 @@ from conformance.model.batch import Batch
 from conformance.model.dense import Dense
 from conformance.oracle import Network
 from conformance.report.findings import cause, evidence, findings, layers_of, sentence
-from conformance.report.hidden_steps import hidden_steps, not_exposed
 from conformance.report.markdown import markdown
+from conformance.report.output_formats import REPORT_FORMATS
+from conformance.report.representations import case_text
 from conformance.report.run.run_document import LEGEND, PADDING, document
 from conformance.report.run.run_environment import environment
 from conformance.report.terminal import plain
-from conformance.report.views import TEXTS, case_text
+from conformance.report.unexposed_steps import not_exposed, unexposed_steps
 from conformance.results.case import Case
 from conformance.results.merge import merged
 from conformance.results.records import ActivationRecord, FunctionRecord, ImplementationRecord, MachineRecord, Results
@@ -64,13 +65,13 @@ def test_hidden_steps_are_those_of_the_judges_segment(which: str) -> None:
         for name in exposed:
             segment = between(network, name, exposed - {name})
             expected = [n for n in segment[:-1] if rows[n].kind != "copy" and not rows[n].is_internal]
-            assert list(hidden_steps(name, _records(names, exposed)).names) == expected, (name, exposed)
+            assert list(unexposed_steps(name, _records(names, exposed)).names) == expected, (name, exposed)
 
 
 def test_steps_of_other_tables_have_no_hidden_steps() -> None:
-    assert not hidden_steps("encoder.layer.0.output.dense.grad", _records(["encoder.layer.0.output.dense.grad"], ())).names
+    assert not unexposed_steps("encoder.layer.0.output.dense.grad", _records(["encoder.layer.0.output.dense.grad"], ())).names
     dense = replace(LEAST, pooling="mean", dense=(Dense(3),))
-    assert hidden_steps("sentence_embedding", _records(list(table(dense)), ["sentence_embedding"])).names
+    assert unexposed_steps("sentence_embedding", _records(list(table(dense)), ["sentence_embedding"])).names
 
 
 def test_a_few_hidden_steps_are_named_and_many_are_counted_with_the_exposed_one_before_them() -> None:
@@ -78,13 +79,14 @@ def test_a_few_hidden_steps_are_named_and_many_are_counted_with_the_exposed_one_
     own = "encoder.layer.1.attention.self."
     but_scores = [n for n in names if n != f"{own}scores"]
     assert (
-        str(hidden_steps(f"{own}probs", _records(names, but_scores))) == f"or the step before it that is not exposed: {own}scores"
+        str(unexposed_steps(f"{own}probs", _records(names, but_scores)))
+        == f"or the step before it that is not exposed: {own}scores"
     )
     ends = ["encoder.layer.0.output.LayerNorm", LAST]
-    text = str(hidden_steps(LAST, _records(names, ends)))
+    text = str(unexposed_steps(LAST, _records(names, ends)))
     assert text == f"or one of the 11 steps between {ends[0]} and it, which are not exposed (3 more only copy)"
-    assert str(hidden_steps(LAST, _records(names, [LAST]))).startswith("or one of the 27 steps between the token ids and it")
-    assert str(hidden_steps(LAST, _records(names, names))) == ""
+    assert str(unexposed_steps(LAST, _records(names, [LAST]))).startswith("or one of the 27 steps between the token ids and it")
+    assert str(unexposed_steps(LAST, _records(names, names))) == ""
 
 
 def test_a_pass_says_which_steps_without_exposed_activations_are_judged_and_which_are_not() -> None:
@@ -125,7 +127,7 @@ def test_mistakes_precede_the_origins_whose_order_is_stated() -> None:
     rendered = plain(document(everything()), 120)
     parts = (
         "mistakes, by how far the error exceeds its limit:",
-        "GELU takes",
+        "GELU is computed with tanh",
         "epsilon is",
         "origins, in the order of computation:",
     )
@@ -136,7 +138,7 @@ def test_mistakes_precede_the_origins_whose_order_is_stated() -> None:
 
 
 def test_the_largest_error_has_a_limit_and_a_line_in_the_legend() -> None:
-    rendered = TEXTS["text"](everything())
+    rendered = REPORT_FORMATS["text"].of_results(everything())
     assert "local rms     limit           max    limit    global rms" in rendered
     assert "max: the largest error of a single element" in rendered
 
@@ -220,11 +222,11 @@ def test_a_mistake_without_a_number_has_its_amplitude() -> None:
 
 
 def test_that_padding_is_not_judged_is_said_once_where_a_failing_batch_has_padding() -> None:
-    padded = TEXTS["text"](everything())
+    padded = REPORT_FORMATS["text"].of_results(everything())
     assert padded.count("padding: ") == 1
     whole = checked(CASE, "fail", (activation(CASE, LAST, 9.0),))
-    assert "padding: " not in TEXTS["text"](merged([run(whole)]))
-    assert "limit: " in TEXTS["text"](merged([run(whole)]))
+    assert "padding: " not in REPORT_FORMATS["text"].of_results(merged([run(whole)]))
+    assert "limit: " in REPORT_FORMATS["text"].of_results(merged([run(whole)]))
 
 
 def test_every_number_that_a_pass_confirms_is_named_by_its_quantity() -> None:
@@ -235,13 +237,13 @@ def test_every_number_that_a_pass_confirms_is_named_by_its_quantity() -> None:
 def test_a_script_is_announced_with_the_path_at_which_it_was_saved() -> None:
     case = Case("leaking", "tiny", check="padding-length")
     for form in ("markdown", "html"):
-        assert f"failures/{artifact_path(case, Path()).stem}.py" in TEXTS[form](everything())
+        assert f"failures/{artifact_path(case, Path()).stem}.py" in REPORT_FORMATS[form].of_results(everything())
     assert "failures/" not in markdown(document(Results((), everything().cases, None)))
 
 
 def test_a_page_says_of_how_many_origins_it_does_not_show_the_place() -> None:
     records = _many_origins()
-    page = TEXTS["html"](records)
+    page = REPORT_FORMATS["html"].of_results(records)
     assert page.count("Where the error sits: ") == 3
     assert "Where the error sits at 2 more origins is not shown" in page
 

@@ -18,7 +18,7 @@ from conformance.cli import main
 from conformance.judge.number_words import figure
 from conformance.model.batch import Batch
 from conformance.report.findings import Finding, evidence, findings, sentence, where
-from conformance.report.views import case_text
+from conformance.report.representations import case_text
 from conformance.results.case import Case
 from conformance.results.records import FaultRecord
 from conformance.results.to_records import activation_records
@@ -48,7 +48,7 @@ def test_a_bert_with_five_faults_in_five_layers_gets_five_correct_sentences() ->
     rendered = {sentence(f, 12) for f in found}
     assert rendered == {
         "layer 0, attention.output.LayerNorm: epsilon is 1e-05, the checkpoint says 1e-12",
-        "layer 1, intermediate.intermediate_act_fn: GELU takes the other form (tanh for erf, or erf for tanh)",
+        "layer 1, intermediate.intermediate_act_fn: GELU is computed with tanh, where the architecture has erf",
         "layer 2, attention.self.query and attention.self.key: query and key have each other's parameters",
         "layer 3, output.LayerNorm: the residual is the layer's input, not the attention's output",
         "layer 4, attention.self.context: heads are merged with their features interleaved",

@@ -1,4 +1,4 @@
-"""The search for sets of faults: what it shares among a step, hidden layers and black boxes."""
+"""The search for sets of faults: what it shares among a step, unexposed layers and black boxes."""
 
 from dataclasses import replace
 

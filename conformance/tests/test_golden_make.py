@@ -20,10 +20,10 @@ from conformance.goldens.custom_golden import from_directory
 from conformance.goldens.make import main as make_shipped
 from conformance.goldens.make import make
 from conformance.goldens.manifest import MANIFEST, fixtures_directory, manifest, of_entry
-from conformance.goldens.recipes import RECIPES
+from conformance.goldens.shipped_goldens import RECIPES
 from conformance.judge.verify_goldens import verify
 from conformance.model.digest import content_digest
-from conformance.report.views import TEXTS
+from conformance.report.output_formats import REPORT_FORMATS
 from conformance.results.file import read_results
 from conformance.tests.test_diff_report_trace_replay import BAD
 from conformance.tests.test_own_checkpoints import _write
@@ -147,7 +147,9 @@ def test_a_failure_on_a_golden_given_by_path_is_replayed_and_rendered(home: Path
     assert main(["replay", str(left)]) == 1
     assert "epsilon is 1e-05" in " ".join(capsys.readouterr().out.split())
     assert f"load_golden({mine!r})" in left.with_suffix(".py").read_text()
-    assert f"bert-conformance run -i {BAD} --golden {mine}" in unescape(TEXTS["html"](read_results(tmp_path / "results.jsonl")))
+    assert f"bert-conformance run -i {BAD} --golden {mine}" in unescape(
+        REPORT_FORMATS["html"].of_results(read_results(tmp_path / "results.jsonl"))
+    )
 
 
 def test_a_golden_is_verified_part_by_part(home: Path, capsys: Told) -> None:

@@ -158,13 +158,13 @@ def test_the_fault_of_heads_of_width_64_equals_a_network_with_that_many_heads() 
     scores = other.step(f"{attention}.scores", found["query"], found["key"]).value
     probs = other.step(f"{attention}.probs", scores).value
     np.testing.assert_array_equal(applied.value, other.step(f"{attention}.context", probs, found["value"]).value)
-    doubled = applied.again(parents=(step.parents[0], 2.0 * found["value"]))
+    doubled = applied.replaced(parents=(step.parents[0], 2.0 * found["value"]))
     np.testing.assert_array_equal(doubled.value, 2.0 * applied.value)
     e = np.random.default_rng(0).standard_normal(step.value.shape)
     of_probs, of_values = applied.jacobians()
     assert not of_probs.adjoint(e).any()
-    moved = applied.again(parents=(step.parents[0], found["value"] + e)).value - applied.value
-    assert (e * moved).sum() == pytest.approx((of_values.adjoint(e) * e).sum())
+    effect = applied.replaced(parents=(step.parents[0], found["value"] + e)).value - applied.value
+    assert (e * effect).sum() == pytest.approx((of_values.adjoint(e) * e).sum())
 
 
 @pytest.mark.parametrize("golden", ["tiny", "wide"])
@@ -242,8 +242,8 @@ def test_a_hard_coded_number_is_named_from_the_outputs_alone(golden: str, number
     runner = hard_coding(inner_workings, **numbers).prepare(given.checkpoint, "cpu", "float32")
     last = f"encoder.layer.{given.checkpoint.architecture.num_hidden_layers - 1}.output.LayerNorm"
     found = diagnose(given.checkpoint, batch, {"last_hidden_state": dict(runner(batch.on("cpu")))[last].numpy()})
-    assert {blamed.name for blamed in found.explanations[0].faults} == {name}
-    assert all(blamed.sentence.endswith(" is ignored") for blamed in found.explanations[0].faults)
+    assert {attribution.name for attribution in found.explanations[0].faults} == {name}
+    assert all(attribution.sentence.endswith(" is ignored") for attribution in found.explanations[0].faults)
 
 
 @pytest.mark.parametrize("law", ["generated-batches", "padding-length", "length-refused"])

@@ -20,7 +20,7 @@ from conformance.cli import main
 from conformance.model.batch import Batch
 from conformance.oracle.accumulation import Accumulation
 from conformance.report.junit import junit
-from conformance.report.views import TEXTS
+from conformance.report.output_formats import REPORT_FORMATS
 from conformance.results.file import read_results
 from conformance.results.to_records import results_of
 from conformance.tests.planted_mistakes import Planted, epsilon
@@ -224,7 +224,7 @@ def test_hostile_texts_are_escaped_in_markdown_and_junit() -> None:
         raise RuntimeError(HOSTILE)
 
     results = results_of([check(prepare), check(Stream(lambda f: {**f, "`<b>|x`": f["pooler.dense"]}))])
-    text = TEXTS["markdown"](results)
+    text = REPORT_FORMATS["markdown"].of_results(results)
     fences = re.findall("^`{3,}", text, re.MULTILINE)
     assert len(fences[0]) == 4
     rows = [line for line in text.splitlines() if line.startswith("&#96;")]

@@ -15,9 +15,10 @@ from conformance import check
 from conformance.report.document import Table, TextSpan
 from conformance.report.html.drawings import cells
 from conformance.report.html.svg import element
+from conformance.report.output_formats import REPORT_FORMATS
+from conformance.report.representations import results_fragment
 from conformance.report.run.network import network
 from conformance.report.run.verdicts import candidate_checks
-from conformance.report.views import TEXTS, results_fragment
 from conformance.results.records import CaseRecords, ErrorRecord, GoldenRecord, Note, Results
 from conformance.results.to_records import records_of, results_of
 from conformance.tests.planted_mistakes import Planted, epsilon, tanh_gelu
@@ -64,7 +65,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def source() -> str:
-    return TEXTS["html"](sample())
+    return REPORT_FORMATS["html"].of_results(sample())
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +103,7 @@ def test_every_link_leads_to_an_element_of_the_page_and_ids_are_unique(shown: Pa
 def test_failures_come_first_with_their_place_and_cause(shown: Page) -> None:
     text, summary = shown.text, shown.text.split("Verdicts")[0]
     assert "3 of 5 candidates do not conform" in text
-    assert "layer 1, intermediate.intermediate_act_fn: GELU takes the other form" in summary
+    assert "layer 1, intermediate.intermediate_act_fn: GELU is computed with tanh, where the architecture has erf" in summary
     assert "layer 0, attention.output.LayerNorm: epsilon is 1e-05, the checkpoint says 1e-12" in summary
     assert "padding-length: " in summary
     assert "usual cause: a LayerNorm left at its default" in text
@@ -131,7 +132,7 @@ def test_each_activation_is_shown_with_its_limits_and_origins_are_marked() -> No
 
 
 def test_the_page_of_an_empty_run_says_that_it_is_empty() -> None:
-    text = Page(TEXTS["html"](Results((), (), None, (Note("missing", "the end of it"),)))).text
+    text = Page(REPORT_FORMATS["html"].of_results(Results((), (), None, (Note("missing", "the end of it"),)))).text
     assert "ran 0 / 0 declared" in text
     assert "missing: the end of it" in text
 
@@ -140,7 +141,7 @@ def test_twenty_failing_candidates_on_six_goldens_stay_under_five_megabytes() ->
     (case,) = results_of([check(Planted(epsilon(0), tanh_gelu(1)))]).cases
     layers = {"tiny": 2, "edges": 2, "deep": 12, "wide": 1, "sinusoidal": 2, "minilm": 6}
     cases = [renamed(_deepened(case, n), f"candidate-{k}", golden=g) for k in range(20) for g, n in layers.items()]
-    made = TEXTS["html"](Results((), tuple(cases), None))
+    made = REPORT_FORMATS["html"].of_results(Results((), tuple(cases), None))
     assert len(made.encode()) < 5_000_000
     assert made.count("<article") == 120
 
@@ -169,7 +170,7 @@ def test_known_failures_are_described_in_full() -> None:
     (case,) = results_of([check(Planted(epsilon(0)))]).cases
     known = [msgspec.structs.replace(a, outcome="xfail") if a.outcome == "fail" else a for a in case.activations]
     made = renamed(replace(case, activations=tuple(known)), "x", outcome="xfail", reason="until 2.0 (#17)")
-    text = Page(TEXTS["html"](Results((), (made,), None))).text
+    text = Page(REPORT_FORMATS["html"].of_results(Results((), (made,), None))).text
     assert "x: known failures only" in text
     assert "until 2.0 (#17)" in text
     assert "epsilon is 1e-05, the checkpoint says 1e-12" in text
@@ -177,8 +178,8 @@ def test_known_failures_are_described_in_full() -> None:
 
 def test_an_incomplete_run_is_not_shown_as_conforming() -> None:
     (case,) = results_of([check(HuggingFace("eager"))]).cases
-    assert "all conforms" in Page(TEXTS["html"](Results((), (case,), None))).text
-    shown = Page(TEXTS["html"](Results((), (case,), None, (Note("missing", "shard 2/2"),)))).text
+    assert "all conforms" in Page(REPORT_FORMATS["html"].of_results(Results((), (case,), None))).text
+    shown = Page(REPORT_FORMATS["html"].of_results(Results((), (case,), None, (Note("missing", "shard 2/2"),)))).text
     assert "all conforms" not in shown
     assert "incomplete; no failure in what was judged" in shown
 
@@ -188,13 +189,13 @@ def test_the_command_repeats_the_failed_search_and_uses_the_runs_own_checkpoint(
     (header,) = sample().headers
     mine = GoldenRecord(0, "0", "1", "checkpoint:/models/my bert")
     other = msgspec.structs.replace(header, goldens={"mine": mine}, seed=7, examples=200)
-    shown = Page(TEXTS["html"](Results((header, other), (renamed(searched, "x", golden="mine"),), None))).text
+    shown = Page(REPORT_FORMATS["html"].of_results(Results((header, other), (renamed(searched, "x", golden="mine"),), None))).text
     assert "bert-conformance run -i x --checkpoint '/models/my bert' --check padding-length --examples 200 --seed 7" in shown
 
 
 def test_control_and_bidirectional_characters_are_shown_as_python_escapes() -> None:
     name = "a\x1b[31m\u202ebad\x00"
-    made = TEXTS["html"](Results((), (renamed(sample().cases[0], name, reason="\x07"),), None))
+    made = REPORT_FORMATS["html"].of_results(Results((), (renamed(sample().cases[0], name, reason="\x07"),), None))
     assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", made)
     assert r"a\x1b[31m\u202ebad\x00" in Page(made).text
 
@@ -203,7 +204,7 @@ def test_an_infinite_error_is_shown() -> None:
     (case,) = results_of([check(Planted(epsilon(0)))]).cases
     largest = ErrorRecord(sys.float_info.max, sys.float_info.max, sys.float_info.max, (0, 0, 0))
     huge = tuple(msgspec.structs.replace(a, local=largest) if a.outcome == "fail" else a for a in case.activations)
-    assert "1.8×10³⁰⁸" in Page(TEXTS["html"](Results((), (replace(case, activations=huge),), None))).text
+    assert "1.8×10³⁰⁸" in Page(REPORT_FORMATS["html"].of_results(Results((), (replace(case, activations=huge),), None))).text
 
 
 def test_in_a_notebook_results_are_an_html_fragment() -> None:

@@ -17,7 +17,7 @@ from conformance.model.activations import parameter_shapes
 from conformance.model.checkpoint import rounded_weights
 from conformance.model.gradients import grad
 from conformance.model.training import FOLLOWED
-from conformance.numerics.accuracy import table_accuracy
+from conformance.numerics.function_error_bounds import table_bounds
 from conformance.oracle import Network
 from conformance.oracle.training_loop import Layout, State
 from implementations.demystified import demystified
@@ -164,9 +164,9 @@ def test_independent_replicas_lie_within_the_threshold() -> None:
     network = Network(architecture, weights, golden.batches["padded"], source="cls.predictions.loss")
     layout = Layout({name: shape for name, shape in parameter_shapes(architecture).items() if grad(name) in network.table})
     loss, training = TrainedLoss(network, layout), replace(FOLLOWED["linear"], warmup_steps=2, max_steps=steps)
-    own = list(expected(loss, layout.vector(weights), training, "float32", "cpu", table_accuracy()))
+    own = list(expected(loss, layout.vector(weights), training, "float32", "cpu", table_bounds()))
     start = State.initial(layout.vector(weights))
-    replicas = [Replica.of(0, 100 + seed, start, training, "float32", "cpu", table_accuracy()) for seed in range(12)]
+    replicas = [Replica.of(0, 100 + seed, start, training, "float32", "cpu", table_bounds()) for seed in range(12)]
     *_, (_, last) = followed(loss, start, training, replicas)
     distances = [abs(distance) / own[-1].spread for distance in last]
     assert max(distances) < threshold(1e-6)

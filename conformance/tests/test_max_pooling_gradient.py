@@ -8,7 +8,7 @@ import pytest
 from torch import Tensor
 
 from conformance import Checkpoint, Golden, ModuleRunner, golden_of, load_golden
-from conformance.goldens.discriminating import weights
+from conformance.goldens.generated_weights import weights
 from conformance.results.result import Result
 from conformance.tests.judged_gradients import judged
 from implementations import sentence_pooling

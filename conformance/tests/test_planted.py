@@ -10,8 +10,8 @@ import torch
 
 from conformance import Golden, check, golden_of, load_golden
 from conformance.benchmarks.detection.bert import Bert, Candidate, recording
-from conformance.benchmarks.detection.names import ADDED_LATER, CONSTRUCTED, LISTED
-from conformance.benchmarks.detection.planted import PLANTS, Plant
+from conformance.benchmarks.detection.names import CONSTRUCTED, LISTED
+from conformance.benchmarks.detection.planted import PLANTS, ROWS, Plant
 from conformance.judge.judged_elements import judged_elements
 from conformance.model.activations import table
 from conformance.model.checkpoint import Checkpoint
@@ -40,9 +40,16 @@ def golden(name: str) -> Golden:
     return golden_of(name, Checkpoint(a, weights), {"padded": replace(batch, input_ids=ids)})
 
 
-def test_every_named_fault_can_be_planted() -> None:
-    assert list(PLANTS) == [*LISTED, *CONSTRUCTED, *ADDED_LATER]
-    assert all(name == plant.name for name, plant in PLANTS.items())
+def test_every_mistake_of_the_fixed_lists_is_planted_and_none_twice() -> None:
+    assert {*LISTED, *CONSTRUCTED} - PLANTS.keys() == set()
+    assert len(LISTED) + len(CONSTRUCTED) == len({*LISTED, *CONSTRUCTED})
+    assert len(ROWS) == len(PLANTS)
+
+
+def test_every_mistake_has_a_description_of_its_own() -> None:
+    descriptions = [plant.description for plant in ROWS]
+    assert all(descriptions)
+    assert [text for text in descriptions if text.startswith("the same")] == []  # Its row is read without its neighbours.
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])

@@ -34,7 +34,7 @@ from conformance.checks.catalogue import CHECKS
 from conformance.checks.run_check import run_check
 from conformance.checks.search.plan import Plan
 from conformance.cli import main
-from conformance.report.views import TEXTS
+from conformance.report.output_formats import REPORT_FORMATS
 from conformance.results.case import Case
 from conformance.suite.parametrize import BoundCheck, CheckError
 from implementations.making_bert import making_bert
@@ -247,13 +247,13 @@ def test_an_error_of_registration_is_reported_once_with_all_checks_that_it_preve
     assert results.footer
     assert (results.footer.ran, results.footer.outcomes) == (0, {"error": 3})
     for form in ("text", "markdown"):
-        rendered = " ".join(TEXTS[form](results).replace("\\", "").split())
+        rendered = " ".join(REPORT_FORMATS[form].of_results(results).replace("\\", "").split())
         assert rendered.count("no submodule 'embedding.layer_norn'; did you mean 'embedding.layer_norm'?") == 1
         assert "the same error in 2 more checks: on deep, cpu, float32; on edges, cpu, float32" in rendered
-    page = TEXTS["html"](results)
+    page = REPORT_FORMATS["html"].of_results(results)
     assert "could not be judged" in page
     assert "does not conform" not in page
-    suite = ElementTree.fromstring(TEXTS["junit"](results))
+    suite = ElementTree.fromstring(REPORT_FORMATS["junit"].of_results(results))
     assert len(suite.findall(".//error")) == 3
     assert main([*command, "--resume"]) == 1
     assert read_results(tmp_path / "results.jsonl").footer == results.footer
@@ -263,7 +263,7 @@ def test_different_errors_are_each_reported(tmp_path: Path) -> None:
     names = ["unfit", "other_unfit"]
     command = ["run", *(f"-i=conformance.tests.test_registration:{name}" for name in names), "--golden", "tiny"]
     assert main([*command, "--out", str(tmp_path)]) == 1
-    rendered = TEXTS["text"](read_results(tmp_path / "results.jsonl"))
+    rendered = REPORT_FORMATS["text"].of_results(read_results(tmp_path / "results.jsonl"))
     assert "layer_norn" in rendered
     assert "tokenz" in rendered
     assert "the same error" not in rendered

@@ -8,10 +8,10 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from conformance.goldens.recipes import TINY as RECIPE
+from conformance.goldens.shipped_goldens import TINY as RECIPE
 from conformance.judge.judged_elements import independent_rows, judged_elements
 from conformance.judge.noise import of_segment
-from conformance.judge.residual_description import ResidualDescription, anatomy, sentences
+from conformance.judge.residual_description import ResidualDescription, describe_residual, sentences
 from conformance.judge.segment import Segment
 from conformance.judge.thresholds import max_threshold, rms_threshold
 from conformance.numerics.arithmetic import hypotheses
@@ -52,7 +52,7 @@ def looked_at(name: str, change: Change, dtype: str = "float32") -> ResidualDesc
     noise = of_segment(segment, hypotheses(dtype)[0], judged)
     rows = independent_rows(row, network.batch, network.architecture.num_attention_heads, coupled=False)
     limits = rms_threshold(rows, ALPHA), max_threshold(int(judged.sum()), ALPHA)
-    return anatomy(step, made, noise.sigma, noise.bound, judged, limits)
+    return describe_residual(step, made, noise.sigma, noise.bound, judged, limits)
 
 
 def explained(found: ResidualDescription) -> set[str]:
@@ -248,8 +248,8 @@ def test_the_extent_of_the_error_is_reported(case: str) -> None:
 
 def test_no_place_is_reported_where_every_element_is_wrong() -> None:
     found = looked_at(QUERY, lambda s: 2.0 * s.value)
-    assert found.extent.share == 1.0
-    assert not found.extent.places
+    assert found.localization.share == 1.0
+    assert not found.localization.places
 
 
 def test_a_fault_of_one_head_is_explained_there() -> None:
@@ -284,7 +284,7 @@ def test_a_scalar_is_described_by_its_ratio() -> None:
 def test_a_correct_step_is_described_as_noise_at_most() -> None:
     found = looked_at(QUERY, lambda s: s.value)
     assert explained(found) <= {"noise"}
-    assert found.extent.beyond == 0
+    assert found.localization.beyond == 0
 
 
 def test_every_step_of_the_network_can_be_described() -> None:

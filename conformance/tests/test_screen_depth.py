@@ -10,7 +10,7 @@ from conformance import check
 from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.cli import main
 from conformance.judge.depth import SCREENED
-from conformance.report.views import case_text
+from conformance.report.representations import case_text
 from conformance.results.file import read_results
 from conformance.tests.planted_mistakes import Planted, epsilon, native_norms, tanh_gelu, unscaled
 

@@ -9,7 +9,7 @@ import pytest
 from conformance import Checkpoint, trace
 from conformance.cli import main
 from conformance.goldens.custom_golden import from_directory
-from conformance.goldens.discriminating import weights
+from conformance.goldens.generated_weights import weights
 from conformance.judge.cosines import EMBEDDING, Cosines, RoundedCosines
 from conformance.judge.rank_changes import compare_ranks
 from conformance.judge.segment import Segment

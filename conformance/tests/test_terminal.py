@@ -19,9 +19,9 @@ from conformance.faults import BY_NAME
 from conformance.report import words
 from conformance.report.document import tabled
 from conformance.report.junit import junit
+from conformance.report.output_formats import REPORT_FORMATS
 from conformance.report.run.run_document import document
-from conformance.report.terminal import line, show, table
-from conformance.report.views import PIPED, TEXTS
+from conformance.report.terminal import PIPED, line, show, table
 from conformance.results.case import Case
 from conformance.results.merge import merged
 from conformance.results.records import FaultRecord, Note, Results
@@ -57,11 +57,11 @@ def test_on_a_terminal(width: int, snapshot: SnapshotAssertion) -> None:
 
 
 def test_in_a_pipe_or_a_file(snapshot: SnapshotAssertion) -> None:
-    assert TEXTS["text"](everything()) == snapshot
+    assert REPORT_FORMATS["text"].of_results(everything()) == snapshot
 
 
 def test_in_markdown(snapshot: SnapshotAssertion) -> None:
-    assert TEXTS["markdown"](everything()) == snapshot
+    assert REPORT_FORMATS["markdown"].of_results(everything()) == snapshot
 
 
 def test_in_junit(snapshot: SnapshotAssertion) -> None:
@@ -71,7 +71,7 @@ def test_in_junit(snapshot: SnapshotAssertion) -> None:
 def test_colour_carries_no_information_that_the_words_do_not() -> None:
     in_colour = shown(everything(), PIPED)
     assert "\x1b[" in in_colour
-    assert _COLOUR.sub("", in_colour) == TEXTS["text"](everything())
+    assert _COLOUR.sub("", in_colour) == REPORT_FORMATS["text"].of_results(everything())
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
@@ -94,7 +94,7 @@ def test_names_are_not_split(width: int) -> None:
 
 def test_mistakes_without_an_effect_on_the_inputs_are_counted_in_text_and_listed_on_the_page() -> None:
     unseen = {"class-labels-reversed", "gelu-tanh-constant", "loss-denominator", "next-sentence-order", "padding-word-zeroed"}
-    text, page = TEXTS["text"](everything()), TEXTS["html"](everything())
+    text, page = REPORT_FORMATS["text"].of_results(everything()), REPORT_FORMATS["html"].of_results(everything())
     assert f"would not have detected {len(unseen)} mistakes that change no judged" in text
     assert not [name for name in unseen if name in text]
     assert [name for name in unseen if name not in page] == []
@@ -121,7 +121,7 @@ def test_numbers_are_right_aligned_below_their_headings_beside_the_name_or_under
 
 
 def test_the_report_says_that_nothing_was_judged() -> None:
-    assert TEXTS["text"](EMPTY) == "ran 0 / 0 declared: nothing\nNothing was judged, so nothing conforms.\n"
+    assert REPORT_FORMATS["text"].of_results(EMPTY) == "ran 0 / 0 declared: nothing\nNothing was judged, so nothing conforms.\n"
 
 
 HOSTILE = st.lists(
@@ -161,7 +161,7 @@ def test_texts_are_escaped_on_a_terminal(text: str) -> None:
 
 @given(HOSTILE)
 def test_no_text_breaks_the_markdown(text: str) -> None:
-    rendered = TEXTS["markdown"](told_of(text))
+    rendered = REPORT_FORMATS["markdown"].of_results(told_of(text))
     assert all(c == "\n" or c.isprintable() for c in rendered)
     prose = re.sub(r"^(`{3,})[a-z]+\n.*?^\1$", "", rendered, flags=re.MULTILINE | re.DOTALL)
     assert not re.search(r"(?<!\\)(?:\\\\)*[\[\]`~$]", prose), "a link, code or mathematics"

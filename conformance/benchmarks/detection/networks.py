@@ -8,9 +8,9 @@ import numpy as np
 from conformance.goldens import sinusoidal
 from conformance.goldens.batches import batch, drawn
 from conformance.goldens.custom_golden import golden_of
-from conformance.goldens.discriminating import weights
+from conformance.goldens.generated_weights import weights
 from conformance.goldens.golden import Golden
-from conformance.goldens.recipes import TINY
+from conformance.goldens.shipped_goldens import TINY
 from conformance.model.architecture import Architecture
 from conformance.model.checkpoint import Checkpoint
 

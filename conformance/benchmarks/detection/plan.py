@@ -9,11 +9,13 @@ from conformance.benchmarks.detection.names import HELD_OUT
 from conformance.benchmarks.detection.networks import ARCHITECTURES, LAYERS
 from conformance.benchmarks.detection.planted import PLANTS
 from conformance.benchmarks.detection.trial import Place, Trial
+from conformance.faults import CATALOGUE
 
 SEEDS = 3
 DTYPES = ("float32", "bfloat16")
 
-WHOLE = {"layer-skipped", "layer-repeated"}  # Mistakes that change the sequence of layers.
+LAYER_SEQUENCE = frozenset(fault.name for fault in CATALOGUE if fault.replaces_layer)
+"""Names of the mistakes that change the sequence of layers."""
 
 SAME_STEP = (
     ("epsilon", "residual-doubled"), ("epsilon", "residual-missing"), ("norm-variance", "residual-missing"),
@@ -46,7 +48,7 @@ def everywhere(dtype: str) -> Iterator[Trial]:
     """Yield trials of every mistake planted in all layers at once, except mistakes that change the sequence of layers."""
     for name, plant in PLANTS.items():
         architecture = home(name)
-        if architecture is not None and dtype in plant.dtypes and plant.layered and name not in WHOLE:
+        if architecture is not None and dtype in plant.dtypes and plant.layered and name not in LAYER_SEQUENCE:
             yield Trial(tuple(places(name)), architecture, _seed((name, dtype)), dtype)
 
 
@@ -93,8 +95,8 @@ def _apart(a: Place, b: Place) -> bool:
     """Return whether two mistakes begin at different steps, and neither removes or repeats the layer of the other."""
     architecture = ARCHITECTURES["bert"]
     mine, theirs = (PLANTS[name].origins(architecture, layer) for name, layer in (a, b))
-    touched = any(x[0] in WHOLE and f"encoder.layer.{x[1]}." in " ".join(o) for x, o in ((a, theirs), (b, mine)))
-    return not (mine & theirs) and not touched and not (a[0] in WHOLE and b[0] in WHOLE)
+    touched = any(x[0] in LAYER_SEQUENCE and f"encoder.layer.{x[1]}." in " ".join(o) for x, o in ((a, theirs), (b, mine)))
+    return not (mine & theirs) and not touched and not (a[0] in LAYER_SEQUENCE and b[0] in LAYER_SEQUENCE)
 
 
 def _draw(what: object) -> str:

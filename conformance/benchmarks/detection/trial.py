@@ -1,6 +1,5 @@
 """A trial: mistakes planted in a network, their effects, and the suite's findings."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,25 +20,6 @@ from conformance.oracle import Network
 from conformance.report.findings import Finding, findings
 from conformance.results.records import ActivationRecord, FaultRecord
 from conformance.results.to_records import activation_records
-
-ALIASES: Mapping[str, str] = {
-    "bias-negated": "bias-other",
-    "decoder-untied": "parameters-other",
-    "first-token-zeroed": "tokens-zero",
-    "mask-of-first-row": "mask-ignored",
-    "norm-by-variance": "norm-statistics-other",
-    "parameters-default": "norm-affine-missing",
-    "residual-subtracted": "residual-scaled",
-    "sublayer-doubled": "sublayer-scaled",
-}
-"""The suite's name of mistakes planted under another name, where both compute the same."""
-
-ESTIMATES: Mapping[str, float] = {
-    "epsilon": 1e-5, "scale-missing": 1.0, "softmax-temperature": 2.0, "gelu-argument": 1.0, "gelu-tanh-constant": 0.44715,
-    "residual-scaled": 0.5**0.5, "mask-constant": float(np.exp(-1.0)), "epsilon-outside-root": 1e-5,
-    "norm-unbiased-deviation": 1e-3, "sublayer-scaled": 0.9,
-}  # fmt: skip
-"""The planted value of each mistake that has a numeric parameter."""
 
 Place = tuple[str, int]  # The name of a mistake, and its layer.
 
@@ -138,22 +118,27 @@ def _known_as(name: str) -> str:
 
     For a product of operands that already are in the format, rounding operands and result is the same as rounding the result.
     """
-    return ALIASES.get(name, name).replace("result-", "precision-")
+    plant = PLANTS.get(name)
+    return (plant.reported_as if plant and plant.reported_as else name).replace("result-", "precision-")
 
 
 def _estimates(trial: Trial, found: list[Finding]) -> list[bool]:
     """Return whether each planted parameter lies within its error bar."""
-    names = {name for name, _ in trial.plants}
-    rendered = [f.fault for f in found if f.fault and f.fault.name in names & ESTIMATES.keys()]
+    values = {name: value for name, _ in trial.plants if (value := PLANTS[name].value) is not None}
+    rendered = [f.fault for f in found if f.fault and f.fault.name in values]
     accumulate = hypotheses(trial.dtype)[0].arithmetic.accumulate
-    return [_is_within(fault, accumulate) for fault in rendered if fault.estimate is not None and fault.deviation is not None]
+    return [
+        _is_within(fault, values[fault.name], accumulate)
+        for fault in rendered
+        if fault.estimate is not None and fault.deviation is not None
+    ]
 
 
-def _is_within(fault: FaultRecord, accumulate: Format) -> bool:
+def _is_within(fault: FaultRecord, value: float, accumulate: Format) -> bool:
     """Return whether the planted value lies within the error bar, rounded to the accumulation format as torch does with scalars."""
     assert fault.estimate is not None
     assert fault.deviation is not None
-    planted = float(accumulate.round(np.asarray(ESTIMATES[fault.name])))
+    planted = float(accumulate.round(np.asarray(value)))
     return abs(fault.estimate - planted) <= projection_threshold(FALSE_ALARM) * fault.deviation
 
 
@@ -176,11 +161,11 @@ def expected_z(place: Place, trial: Trial) -> float:
             continue
         order = list(net.table)
         segment = Segment(net, origin, {n: v for n, v in values.items() if order.index(n) < order.index(origin)})
-        moved = values[origin] - segment.value
-        judged = explained_elements(net.table[origin], batch, moved.shape)
-        if net.table[origin].exact and np.where(judged, moved, 0.0).any():
+        effect = values[origin] - segment.value
+        judged = explained_elements(net.table[origin], batch, effect.shape)
+        if net.table[origin].exact and np.where(judged, effect, 0.0).any():
             return float("inf")
-        if not net.table[origin].exact and np.isfinite(moved[judged]).all():
-            found = project(moved, moved, of_segment(segment, hypothesis, judged))
+        if not net.table[origin].exact and np.isfinite(effect[judged]).all():
+            found = project(effect, effect, of_segment(segment, hypothesis, judged))
             best = max(best, found.expected_z if found else 0.0)
     return best

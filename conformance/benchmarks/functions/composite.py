@@ -9,7 +9,8 @@ import numpy as np
 
 from conformance.benchmarks.functions.sweep import Kernel
 from conformance.numerics.formats import FORMATS, Array
-from conformance.numerics.functions import Function, MeasuredErrors, summarized
+from conformance.numerics.function_errors import MeasuredErrors, summarized
+from conformance.numerics.functions import Function
 
 EPSILON = 1e-12  # Epsilon of LayerNorm.
 LENGTHS = (2, 16, 128, 768, 4096)

@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.numerics.formats import FORMATS, Format
-from conformance.numerics.functions import Function, MeasuredErrors, measured, summarized
+from conformance.numerics.function_errors import MeasuredErrors, measured, summarized
+from conformance.numerics.functions import Function
 
 Kernel = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 

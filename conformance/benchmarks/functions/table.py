@@ -10,13 +10,14 @@ import conformance.numerics
 from conformance.benchmarks.functions.composite import ROW_FUNCTIONS, row_errors
 from conformance.benchmarks.functions.libraries import Lane
 from conformance.benchmarks.functions.sweep import Kernel, every_float32, every_half, sampled_float64
-from conformance.numerics.accuracy import TABLE
 from conformance.numerics.formats import FORMATS, Format
-from conformance.numerics.functions import BINS, FUNCTIONS, Bound, Function, MeasuredErrors
+from conformance.numerics.function_error_bounds import MEASURED, Bound
+from conformance.numerics.function_errors import BINS, MeasuredErrors
+from conformance.numerics.functions import FUNCTIONS, Function
 
 Row = Mapping[str, Any]
 
-PATH = Path(conformance.numerics.__file__).parent / TABLE
+PATH = Path(conformance.numerics.__file__).parent / MEASURED
 COMMAND = "python -m conformance.benchmarks.functions --write"
 
 

@@ -19,7 +19,7 @@ from conformance.checks.check_values import check_values
 from conformance.checks.recording import Recording, header_of
 from conformance.checks.search.plan import Plan
 from conformance.cli.diagnose_formats import FORMATS, OutputFormat
-from conformance.diagnosis import outputs, reading
+from conformance.diagnosis import outputs, outputs_file
 from conformance.goldens.custom_golden import golden_of, read_batches
 from conformance.goldens.golden import load_golden
 from conformance.goldens.make import keep
@@ -219,7 +219,7 @@ def _tensors(folder: Path, hidden: np.ndarray) -> bytes:
 
 
 def _read_outputs(file: Path) -> object:
-    return outputs.resolved(reading.read(file).tables, SMALL, BATCH)
+    return outputs.resolved(outputs_file.read(file).tables, SMALL, BATCH)
 
 
 def _failure(folder: Path, hidden: np.ndarray) -> bytes:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from conformance.checks.data.asking import epoch_of, require_data
 from conformance.checks.data.corpus import CONVERSATIONS, indexed_corpus
 from conformance.checks.data.examples import Examples, examples_of
+from conformance.checks.data.request_examples import epoch_of, require_data
 from conformance.judge.thresholds import FALSE_ALARM
 from conformance.model.pretraining import NEXT
 

@@ -119,7 +119,7 @@ def _run_again(result: Result, golden: Golden, candidate: Any) -> Counterexample
     except (CandidateFailure, FixtureError):  # FixtureError if the candidate altered the weights by which it is judged
         return Counterexample(example, {"run-1": Run(batch, {})}, crashes=result.outcome == "crash")
     # Only the activations that the check judged, which may be a part of the exposed ones.
-    looked_at = {v.activation for v in result.verdicts if not v.hidden}
+    looked_at = {v.activation for v in result.verdicts if not v.is_unexposed}
     values = {n: v for n, v in run.values.items() if n in looked_at}
     found = screened(subject.network(batch), values, subject.dtype, subject.device, functions=subject.functions)
     worst = next((s for s in found if failed and s.activation == failed.activation and s.excess > 1.0), None)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from conformance.checks.placement import inputs_device
+from conformance.checks.candidate_device import inputs_device
 from conformance.checks.repro.origin import loadable
 from conformance.goldens.custom_golden import PREFIX
 from conformance.model.batch import Batch

@@ -9,16 +9,16 @@ from typing import Any
 from conformance.candidates.capture import at_once
 from conformance.candidates.registry import Runner
 from conformance.candidates.stream import pairs
+from conformance.checks.candidate_device import functions_of, inputs_device
 from conformance.checks.contract import accepted, prepared
-from conformance.checks.placement import functions_of, inputs_device
 from conformance.checks.search.identity_key import IdentityKey
 from conformance.checks.search.surroundings import Surroundings, surroundings_here
 from conformance.errors import CandidateCrash, CandidateEnded, CandidateError, CandidateFailure
 from conformance.model.activations import outputs, table
 from conformance.model.batch import Batch, TorchBatch
 from conformance.model.checkpoint import Checkpoint, rounded_weights
-from conformance.numerics.accuracy import Accuracy
 from conformance.numerics.formats import Array
+from conformance.numerics.function_error_bounds import FunctionErrorBounds
 from conformance.oracle import Network
 from conformance.results.law_broken import Values
 from conformance.results.termination import call_candidate
@@ -76,8 +76,8 @@ class Subject:
         return _all_weights(IdentityKey(self.checkpoint), self.dtype)
 
     @property
-    def functions(self) -> Accuracy:
-        """The accuracy of the library functions that the candidate calls; raises `MachineError` if it is insufficient."""
+    def functions(self) -> FunctionErrorBounds:
+        """The error bounds of the library functions that the candidate calls; raises `MachineError` if one is too large."""
         return functions_of(self.candidate, self.device)
 
     @property

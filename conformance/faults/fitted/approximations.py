@@ -149,7 +149,7 @@ def _pointwise(gain: Function, others: Sequence[Function]) -> Reading:
             return value
 
         narrow = [FORMATS[name].round for name in ("bfloat16", "float16")]
-        rounded = [e for f in narrow for e in (f(right) - right, step.again(parents=(f(x),)).value - right)]
+        rounded = [e for f in narrow for e in (f(right) - right, step.replaced(parents=(f(x),)).value - right)]
         simple = (right, x, np.ones_like(x), slope, x * slope, *rounded)
         return _Errors(
             x[used],
@@ -217,7 +217,7 @@ def _fault(name: str, kinds: frozenset[str], sentence: str, reading: Reading) ->
     cause = "a fast kernel's polynomial or table in place of the library's function"
     fix = "Use the library's function, or an approximation that is accurate to about one rounding."
     return Fitted(
-        name, kinds, sentence, "constructed", partial(_approximated, reading), cause, hidden_parents=True, largest=True, fix=fix
+        name, kinds, sentence, "constructed", partial(_approximated, reading), cause, unexposed_parents=True, largest=True, fix=fix
     )
 
 

@@ -77,7 +77,7 @@ def _dropped_before_sum(step: Step, data: FitData) -> Fit | None:
     if not share > 0.0 or abs(share - p) > data.threshold * np.sqrt(p * (1.0 - p) / count):
         return None
     changed: Array = kept * x
-    return _fit(step.again(parents=(changed, skip)), share, count)
+    return _fit(step.replaced(parents=(changed, skip)), share, count)
 
 
 def _dropout(kinds: frozenset[str], fit: Fitting) -> Fitted:

@@ -78,7 +78,7 @@ class Fitted:
         name, kinds, sentence, source, cause, only, equation, fix: as for `Fault`.
         fit: function from a correct step and the candidate's data to the fitted step, or to None if there is no evidence for the
             fault.
-        hidden_parents: whether the fault can be fitted where the step's parents were not observed.
+        unexposed_parents: whether the fault can be fitted where the step's parents are not exposed.
         largest: whether the reported number is the largest error on the inputs at hand, which differs from place to place.
         loose: whether numbers are fitted for each token; such a fault is fitted only where no fault of the catalogue explains the
             array under any arithmetic.
@@ -91,7 +91,7 @@ class Fitted:
     source: str
     fit: Callable[[Step, FitData], Fit | None]
     cause: str = ""
-    hidden_parents: bool = False
+    unexposed_parents: bool = False
     largest: bool = False
     loose: bool = False
     equation: str = ""

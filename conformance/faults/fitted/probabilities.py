@@ -123,7 +123,7 @@ def _unread(step: Step, data: FitData) -> Fit | None:
     if not 0 < unread < length:
         return None
     read = np.arange(length) < length - unread
-    return Fit(step.again(parents=(np.where(read, probs, 0.0), value)), 1, "keys", unread)
+    return Fit(step.replaced(parents=(np.where(read, probs, 0.0), value)), 1, "keys", unread)
 
 
 FITTED_PROBS = (

@@ -58,7 +58,7 @@ def _cosines(step: Step, data: FitData) -> Fit | None:
         return merge_heads(parts / np.maximum(np.linalg.norm(parts, axis=-1, keepdims=True), _LEAST_NORM))
 
     query, key = (normalised(x) for x in step.parents)
-    unit = step.again(parents=(query, key))
+    unit = step.replaced(parents=(query, key))
     weight = data.judged / data.allowed
     base = weight * unit.value
     energy = float(np.vdot(base, base))
@@ -71,7 +71,7 @@ def _cosines(step: Step, data: FitData) -> Fit | None:
         own = sum(j.variance(v) for j, v in zip(altered.inner.jacobians(), stored, strict=True))
         return np.asarray(own + arithmetic.storage.rounding_variance(altered.value))
 
-    faulty = Altered(step.again(parents=(by * query, key)), lambda inner: inner.value, slack)
+    faulty = Altered(step.replaced(parents=(by * query, key)), lambda inner: inner.value, slack)
     root = float(width**0.5)
     return Fit(faulty, 1, "factor", by / root, energy**-0.5 / root)
 
@@ -93,7 +93,7 @@ def _shared(step: Step, data: FitData) -> Fit | None:
     *others, last = step.parents
     width = step.site.architecture.head_size
     parts = split_heads(last, width)
-    tried = [(size, step.again(parents=(*others, merge_heads(parts[:, which])))) for size, which in _groups(parts.shape[1])]
+    tried = [(size, step.replaced(parents=(*others, merge_heads(parts[:, which])))) for size, which in _groups(parts.shape[1])]
     return nearest_fit(step, data, tried, "heads")
 
 

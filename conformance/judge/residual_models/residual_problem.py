@@ -20,7 +20,7 @@ import numpy.typing as npt
 from scipy.special import betaincinv, chdtr
 
 from conformance.judge.judged_elements import Mask
-from conformance.judge.residual_models.ingredients import Ingredient, ingredients
+from conformance.judge.residual_models.step_terms import StepTerm, step_terms
 from conformance.judge.thresholds import FALSE_ALARM
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
@@ -143,10 +143,10 @@ class ResidualProblem:
         return inputs.reshape(-1, inputs.shape[-1])[self.taken]
 
     @cached_property
-    def ingredients(self) -> tuple[tuple[Ingredient, Array], ...]:
-        """The step's ingredients with their elements (R, F); ingredients that repeat another or are zero are omitted."""
-        found: list[tuple[Ingredient, Array]] = []
-        for term in ingredients(self.step):
+    def step_terms(self) -> tuple[tuple[StepTerm, Array], ...]:
+        """The step's terms with their elements (R, F); terms that repeat another or are zero are omitted."""
+        found: list[tuple[StepTerm, Array]] = []
+        for term in step_terms(self.step):
             fits = term.is_constant or term.value.shape == self.actual.shape
             if fits and np.any(values := self.rows(term.value)) and not any(np.array_equal(values, other) for _, other in found):
                 found.append((term, values))

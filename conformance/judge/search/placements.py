@@ -95,10 +95,10 @@ def with_faults(
             # A fault may read activations other than the parents of its step.
             unlike = applied != before.get(name, ()) or (applied and differs)
             if unlike or not differs.isdisjoint(parents):
-                moved = not changed.isdisjoint(parents)
-                base = step.again(parents=tuple(place.values[p] for p in parents)) if moved else step
+                reads_changed = not changed.isdisjoint(parents)
+                base = step.replaced(parents=tuple(place.values[p] for p in parents)) if reads_changed else step
                 steps[name], effective[name] = _applied(base, applied, place)
-                if moved or effective[name]:
+                if reads_changed or effective[name]:
                     changed.add(name)
                 if name in changed or name in like.changed:
                     differs.add(name)

@@ -5,8 +5,8 @@ import numpy as np
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
+from conformance.oracle.linear_maps import LinearMap, Roundings, diagonal, of_scalar
 from conformance.oracle.losses import Choice, Labelled, Span
-from conformance.oracle.maps import LinearMap, Roundings, diagonal, of_scalar
 from conformance.oracle.step import Step, elementwise
 
 

@@ -7,7 +7,7 @@ from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.embeddings import sum_variance
 from conformance.oracle.gradients.sums import over_tokens, summation_variance
-from conformance.oracle.maps import LinearMap, Roundings, Source, identity, shared_by_row
+from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity, shared_by_row
 from conformance.oracle.norm import Norm, row_mean
 from conformance.oracle.step import Step
 

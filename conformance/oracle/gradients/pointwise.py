@@ -8,8 +8,8 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.functions import TANH_CUBIC, TANH_OUTER, gelu_argument, gelu_argument_slope
 from conformance.numerics.memo import cached_property
-from conformance.oracle.carried import CarriedErrors
-from conformance.oracle.maps import LinearMap, Roundings, diagonal
+from conformance.oracle.correlated_errors import CorrelatedErrors
+from conformance.oracle.linear_maps import LinearMap, Roundings, diagonal
 from conformance.oracle.pointwise import KINK, Gelu, GeluTanh, Pointwise
 from conformance.oracle.step import Step, elementwise
 
@@ -140,12 +140,12 @@ class ReluBackward(Step):
         kept = (self.parents[1] > 0.0).astype(np.float64)
         return diagonal(kept), diagonal(np.zeros_like(kept))
 
-    def through(self, parent: int, errors: CarriedErrors) -> CarriedErrors:
+    def through(self, parent: int, errors: CorrelatedErrors) -> CorrelatedErrors:
         """Return the errors of the result; an error of x that may move x across 0 changes the result by up to |w|."""
         if parent == 0 or not errors.any:
             return super().through(parent, errors)
         w, x = self.parents
-        return CarriedErrors(np.where(np.abs(x) < KINK * np.sqrt(errors.variance), np.square(w), 0.0))
+        return CorrelatedErrors(np.where(np.abs(x) < KINK * np.sqrt(errors.variance), np.square(w), 0.0))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the variance floor of the format; nothing is rounded."""

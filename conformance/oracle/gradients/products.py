@@ -12,9 +12,9 @@ from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import Accumulation, accumulation_variance, weight_operand
 from conformance.oracle.bilinear import Factor, Product, ScaledProduct
-from conformance.oracle.carried import CarriedErrors, Mixture
+from conformance.oracle.correlated_errors import CorrelatedErrors, Mixture
 from conformance.oracle.gradients.sums import over_calls
-from conformance.oracle.maps import LinearMap, Roundings, Source, rows_times
+from conformance.oracle.linear_maps import LinearMap, Roundings, Source, rows_times
 from conformance.oracle.step import Step, elementwise
 
 
@@ -92,10 +92,10 @@ class LinearGradient(_SumOverTokens):
 
     left, right = Factor(0, "rows", transposed=True), Factor(1, "rows")
 
-    def through(self, parent: int, errors: CarriedErrors) -> CarriedErrors:
+    def through(self, parent: int, errors: CorrelatedErrors) -> CorrelatedErrors:
         """Return the errors of the result; mixtures are summed over the tokens with the other factor."""
         summed = sum((mixture.summed(self.parents[1 - parent]) for mixture in errors.mixtures), start=np.zeros(()))
-        return super().through(parent, replace(errors, mixtures=())) + CarriedErrors(
+        return super().through(parent, replace(errors, mixtures=())) + CorrelatedErrors(
             summed if parent == self.left.parent else summed.T
         )
 
@@ -125,12 +125,12 @@ class ScoresBackwardQuery(ScaledBackward):
 
     left, right, result = Factor(0, "as it is"), Factor(1, "heads"), "heads"
 
-    def through(self, parent: int, errors: CarriedErrors) -> CarriedErrors:
+    def through(self, parent: int, errors: CorrelatedErrors) -> CorrelatedErrors:
         """Return the errors of the result; the errors that a row of w shares are summed like the row itself."""
         if parent != 0:
             return super().through(parent, errors)
-        summed = (np.square(self.again(parents=(moved, self.parents[1])).value) for moved in errors.shared)
-        return super().through(0, replace(errors, shared=())) + CarriedErrors(sum(summed, start=np.zeros(())))
+        summed = (np.square(self.replaced(parents=(moved, self.parents[1])).value) for moved in errors.shared)
+        return super().through(0, replace(errors, shared=())) + CorrelatedErrors(sum(summed, start=np.zeros(())))
 
 
 class ScoresBackwardKey(ScaledBackward):
@@ -138,13 +138,13 @@ class ScoresBackwardKey(ScaledBackward):
 
     left, right, result = Factor(0, "as it is", transposed=True), Factor(1, "heads"), "heads"
 
-    def through(self, parent: int, errors: CarriedErrors) -> CarriedErrors:
+    def through(self, parent: int, errors: CorrelatedErrors) -> CorrelatedErrors:
         """Return the errors of the result; the error shared by the row of w of one query becomes a mixture over the keys."""
         if parent != 0:
             return super().through(parent, errors)
         squares = np.square(self.parents[1])
         spread = tuple(Mixture(self.scale * moved.swapaxes(-1, -2), squares) for moved in errors.shared)
-        return super().through(0, replace(errors, shared=())) + CarriedErrors(mixtures=spread)
+        return super().through(0, replace(errors, shared=())) + CorrelatedErrors(mixtures=spread)
 
 
 class ContextBackwardProbs(Product):

@@ -6,8 +6,8 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.bilinear import Context, split_heads
-from conformance.oracle.carried import CarriedErrors
-from conformance.oracle.maps import LinearMap, Roundings, Source, diagonal, identity, shared_by_row
+from conformance.oracle.correlated_errors import CorrelatedErrors
+from conformance.oracle.linear_maps import LinearMap, Roundings, Source, diagonal, identity, shared_by_row
 from conformance.oracle.step import Step
 
 
@@ -58,7 +58,7 @@ class ProbabilitiesBackward(Step):
             nothing,
         )
 
-    def through(self, parent: int, errors: CarriedErrors) -> CarriedErrors:
+    def through(self, parent: int, errors: CorrelatedErrors) -> CorrelatedErrors:
         """Return the errors of the result.
 
         Errors e of p have two effects: through d, one shared error −Σ_j w_j e_j per row, which is multiplied by p, and the
@@ -68,7 +68,7 @@ class ProbabilitiesBackward(Step):
             return super().through(parent, errors)
         (w, p), v = self._read, errors.variance
         centred, shared = w - self._mean, np.sqrt((w**2 * v).sum(-1, keepdims=True))
-        return CarriedErrors(np.maximum(centred * (centred - 2.0 * p * w) * v, 0.0), (p * shared,))
+        return CorrelatedErrors(np.maximum(centred * (centred - 2.0 * p * w) * v, 0.0), (p * shared,))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return three kinds of error, where u is the unit roundoff of the inner operations and a that of accumulation.

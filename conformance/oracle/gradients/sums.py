@@ -14,9 +14,9 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import Accumulation, accumulation_variance
-from conformance.oracle.carried import CarriedErrors
+from conformance.oracle.correlated_errors import CorrelatedErrors
 from conformance.oracle.embeddings import Exact, Lookup, PositionLookup, TokenTypeLookup, WordLookup
-from conformance.oracle.maps import LinearMap, Roundings
+from conformance.oracle.linear_maps import LinearMap, Roundings
 from conformance.oracle.step import Step, elementwise
 
 _GOLDEN_RATIO = 2654435769  # 2^32 / golden ratio, whose multiples modulo 2^32 are spread evenly (Knuth 1998, section 6.4).
@@ -66,11 +66,11 @@ class BiasGradient(Step):
         """Return the sum over tokens."""
         return (over_tokens(self.parents[0].shape),)
 
-    def through(self, parent: int, errors: CarriedErrors) -> CarriedErrors:
+    def through(self, parent: int, errors: CorrelatedErrors) -> CorrelatedErrors:
         """Return the errors of the result; mixtures are summed over the tokens."""
         ones = np.ones((*self.parents[0].shape[:-1], 1))
         summed = sum((mixture.summed(ones)[:, 0] for mixture in errors.mixtures), start=np.zeros(()))
-        return super().through(parent, replace(errors, mixtures=())) + CarriedErrors(summed)
+        return super().through(parent, replace(errors, mixtures=())) + CorrelatedErrors(summed)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the rounding errors of the sum."""

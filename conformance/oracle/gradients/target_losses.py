@@ -5,7 +5,7 @@ import numpy as np
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
-from conformance.oracle.maps import LinearMap, Roundings, diagonal, of_scalar
+from conformance.oracle.linear_maps import LinearMap, Roundings, diagonal, of_scalar
 from conformance.oracle.step import elementwise
 from conformance.oracle.target_losses import BinaryEntropy, Squared, Targeted
 

@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from conformance.report.axis import Axis, axis_of
-from conformance.report.changes.between import KINDS, CaseChange, Changes, Kind
+from conformance.report.changes.changes import KINDS, CaseChange, Changes, Kind
 from conformance.report.changes.changes_words import (
     TONES,
     ChangeRow,
     by_activation,
+    changed_within_noise,
     counts,
     coverage,
     figures,
@@ -16,7 +17,6 @@ from conformance.report.changes.changes_words import (
     is_better,
     limit_of,
     mistakes,
-    moved,
     number,
     outcome,
     title,
@@ -102,8 +102,8 @@ def _details(case: CaseChange, kinds: Sequence[Kind], axis: Axis) -> Iterator[Bl
     texts = (Column("batches"), Column("outcome"), Column("local rms"), Column("max", spare=1), Column("limit"))
     columns = (Column("activation"), Column("○ before ● after", ticks=axis.ticks), *texts, Column("what it says", is_text=True))
     yield from tabled(columns, [(kind, [_row(row, axis) for row in by_activation(case, kind)]) for kind in kinds])
-    if case.moved and "changed" in kinds:
-        yield Paragraph(moved(case.moved, case.compared))
+    if case.within_noise and "changed" in kinds:
+        yield Paragraph(changed_within_noise(case.within_noise, case.compared))
 
 
 def _row(row: ChangeRow, axis: Axis) -> Row:
@@ -123,9 +123,12 @@ def _unchanged(changes: Changes) -> Iterator[Block]:
     if cases:
         outcomes = Counter(case.record.outcome for case in cases)
         parts = [", ".join(f"{n} {what}" for what, n in outcomes.most_common())]
-        if n_moved := sum(case.moved for case in cases):
-            parts.append(moved(n_moved, sum(case.compared for case in cases)))
+        if n_within_noise := sum(case.within_noise for case in cases):
+            parts.append(changed_within_noise(n_within_noise, sum(case.compared for case in cases)))
         yield Heading(f"no change in {number(len(cases), 'check')}", "; ".join(parts), level=2)
         columns = (Column("check"), *(Column(head, is_text=True) for head in ("outcome", "judged", "within noise")))
-        rows = [(title(c), outcome(c), coverage(c), moved(c.moved, c.compared) if c.moved else "") for c in cases]
+        rows = [
+            (title(c), outcome(c), coverage(c), changed_within_noise(c.within_noise, c.compared) if c.within_noise else "")
+            for c in cases
+        ]
         yield Abridged((Folded(number(len(cases), "check"), tuple(tabled(columns, [("", rows)]))),))

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from conformance.report.changes.between import KINDS, ActivationChange, CaseChange, Changes, Kind
-from conformance.report.changes.changes_words import NOTHING, limit_of, moved, title
+from conformance.report.changes.changes import KINDS, ActivationChange, CaseChange, Changes, Kind
+from conformance.report.changes.changes_words import NOTHING, changed_within_noise, limit_of, title
 from conformance.report.findings import Finding
 from conformance.report.words import place, rendered
 from conformance.results.records import ActivationRecord, CheckRecord
@@ -17,7 +17,11 @@ def rows(changes: Changes) -> list[dict[str, Any]]:
     errors, and rows of mistakes the sentence; all three identify the case.
     """
     found = sorted((row for case in changes.cases for row in _rows(case)), key=lambda row: KINDS.index(row["change"]))
-    noise = [_row("note", f"{title(case)}: {moved(case.moved, case.compared)}") for case in changes.cases if case.moved]
+    noise = [
+        _row("note", f"{title(case)}: {changed_within_noise(case.within_noise, case.compared)}")
+        for case in changes.cases
+        if case.within_noise
+    ]
     environment = [_row("note", d.what, d.before, d.after) for d in changes.environment]
     return [*found, *noise, *environment, *(_row("note", note) for note in changes.notes)]
 

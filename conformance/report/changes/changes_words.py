@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from conformance.report.axis import sigma
-from conformance.report.changes.between import KINDS, ActivationChange, CaseChange, Changes, Kind
+from conformance.report.changes.changes import KINDS, ActivationChange, CaseChange, Changes, Kind
 from conformance.report.words import place, rendered
 from conformance.results.records import ActivationRecord, CheckRecord
 
@@ -20,7 +20,7 @@ def headline(changes: Changes) -> str:
         first = "better"
     else:
         first = "no verdict changed" if changes.is_compared else "nothing was compared"
-    parts = list(counts(changes)) + ([moved(changes.moved, changes.compared)] if changes.moved else [])
+    parts = list(counts(changes)) + ([changed_within_noise(changes.within_noise, changes.compared)] if changes.within_noise else [])
     return f"{first}: {', '.join(parts)}" if parts else first
 
 
@@ -55,9 +55,9 @@ def arrow(before: str, after: str) -> str:
     return before if before == after else f"{before} → {after}"
 
 
-def moved(moved: int, compared: int) -> str:
+def changed_within_noise(count: int, compared: int) -> str:
     """Return a sentence about the number of activations whose values differ by no more than noise."""
-    return f"{moved} of {number(compared, 'activation')} changed by no more than noise"
+    return f"{count} of {number(compared, 'activation')} changed by no more than noise"
 
 
 def is_better(case: CaseChange) -> bool:

@@ -24,9 +24,9 @@ from conformance.report.document import (
     tabled,
 )
 from conformance.report.findings import is_unnamed, layers_of, where
-from conformance.report.hidden_steps import hidden_before, not_exposed
 from conformance.report.run.network import network
 from conformance.report.run.places import histogram, placed_error, pooled, scale_of, tokens
+from conformance.report.unexposed_steps import not_exposed, unexposed_before
 from conformance.report.words import duration, exclusion_lists, mistakes, place, rendered, searched, smallest, subject, verdict
 from conformance.results.merge import case_of
 from conformance.results.outcomes import FAILING, OUTCOME_TEXT
@@ -119,11 +119,11 @@ def _failures(failed: Sequence[ActivationRecord], activations: Sequence[Activati
 
 
 def _located(a: ActivationRecord, activations: Sequence[ActivationRecord]) -> str:
-    """Return the name of the first origin, with its reason if no mistake states it, or the hidden steps before it."""
+    """Return the name of the first origin, with its reason if no mistake states it, or the unexposed steps before it."""
     reason = "" if is_unnamed(a) else a.reason
     of_batch = [other for other in activations if other.batch == a.batch]
-    hidden = "" if a.reason else hidden_before((a.activation,), of_batch)
-    return f"{place(a)}{f': {reason}' if reason else ''}{f', {hidden}' if hidden else ''}"
+    before = "" if a.reason else unexposed_before((a.activation,), of_batch)
+    return f"{place(a)}{f': {reason}' if reason else ''}{f', {before}' if before else ''}"
 
 
 def _origins(origins: Sequence[ActivationRecord]) -> Iterator[Block]:

@@ -143,11 +143,11 @@ def power(cases: Sequence[CaseRecords]) -> Iterator[Block]:
             by_fault.setdefault(s.fault, {})[setting] = s
     if not by_fault:
         return
-    hidden = {fault for fault, seen in by_fault.items() if any(s.separable < s.places for s in seen.values())}
-    names = sorted(by_fault, key=lambda fault: (fault not in hidden, fault))
+    undetectable = {fault for fault, seen in by_fault.items() if any(s.separable < s.places for s in seen.values())}
+    names = sorted(by_fault, key=lambda fault: (fault not in undetectable, fault))
     found = (
-        f"{len(hidden)} of them could remain undetected at some place; they come first"
-        if hidden
+        f"{len(undetectable)} of them could remain undetected at some place; they come first"
+        if undetectable
         else "None of them could remain undetected"
     )
     yield Heading("What would have been detected", level=2)

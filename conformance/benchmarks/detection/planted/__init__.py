@@ -1,8 +1,8 @@
-"""The mistakes of `names`, each planted by hand in a torch module."""
+"""Mistakes planted by hand in torch modules; each is a row of the module of its theme, with its description."""
 
 from collections.abc import Mapping
 
-from conformance.benchmarks.detection.names import ADDED_LATER, CONSTRUCTED, LISTED
+from conformance.benchmarks.detection.names import CONSTRUCTED, LISTED
 from conformance.benchmarks.detection.planted import (
     attention,
     earlier_layers,
@@ -10,6 +10,7 @@ from conformance.benchmarks.detection.planted import (
     functions,
     heads,
     layers,
+    losses,
     norms,
     pooling,
     precision,
@@ -19,10 +20,17 @@ from conformance.benchmarks.detection.planted import (
 )
 from conformance.benchmarks.detection.planted.plant import Plant
 
-_THEMES = (functions, norms, attention, projections, embeddings, heads, pooling, layers, earlier_layers, rows, scores, precision)
-_FOUND = {plant.name: plant for theme in _THEMES for plant in theme.PLANTS}
+_THEMES = (
+    *(functions, norms, attention, projections, embeddings, heads, losses, pooling, layers, earlier_layers, rows, scores),
+    precision,
+)
 
-PLANTS: Mapping[str, Plant] = {name: _FOUND[name] for name in (*LISTED, *CONSTRUCTED, *ADDED_LATER)}
-"""The planted mistakes by name, in the order of `names`."""
+ROWS: tuple[Plant, ...] = tuple(plant for theme in _THEMES for plant in theme.PLANTS)
+"""All planted mistakes, theme by theme."""
 
-__all__ = ["PLANTS", "Plant"]
+PLANTS: Mapping[str, Plant] = {plant.name: plant for plant in ROWS}
+
+ADDED_LATER: tuple[str, ...] = tuple(name for name in PLANTS if name not in {*LISTED, *CONSTRUCTED})
+"""Mistakes that were given a filter because the blind mistakes (`blind`) included them, or similar ones, without a filter."""
+
+__all__ = ["ADDED_LATER", "PLANTS", "ROWS", "Plant"]

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from conformance.benchmarks.detection.bert import Bert, SelfAttention
-from conformance.benchmarks.detection.planted.plant import Plant, Suits, after, always, in_layer, many_heads, override
+from conformance.benchmarks.detection.planted.plant import Options, Plant, after, in_layer, many_heads, override
 from conformance.benchmarks.detection.steps import hidden_keys
 
 SCORES, PROBS, CONTEXT = (f"attention.self.{n}" for n in ("scores", "probs", "context"))
@@ -86,57 +87,30 @@ def _by_head(scores: Tensor, mask: Tensor) -> Tensor:
     return torch.softmax(hidden_keys(scores, seen[:, :, None]), -1)
 
 
-_SOFTMAX: dict[str, tuple[Softmax, Suits]] = {
-    "softmax-temperature": (lambda s, m: torch.softmax(_masked(s / 2.0, m), -1), always),
-    "softmax-queries": (lambda s, m: torch.softmax(_masked(s, m), -2), always),
-    "mask-ignored": (lambda s, m: torch.softmax(s, -1), always),
-    "mask-inverted": (_with_mask(_inverted), always),
-    "mask-on-queries": (_on_queries, always),
-    "mask-constant": (lambda s, m: torch.softmax(s - (1.0 - _number(m, s)), -1), always),
-    "mask-shifted": (_with_mask(_shifted), always),
-    "mask-multiplied": (lambda s, m: torch.softmax(s * _number(m, s), -1), always),
-    "mask-after-softmax": (lambda s, m: torch.softmax(s, -1) * _number(m, s), always),
-    "mask-causal": (_with_pairs(torch.tril), always),
-    "mask-added-raw": (lambda s, m: torch.softmax(s + _number(m, s), -1), always),
-    "mask-diagonal": (_with_pairs(lambda square: ~torch.eye(len(square), dtype=torch.bool, device=square.device)), always),
-    "mask-of-first-row": (_with_mask(lambda mask: mask[:1].expand_as(mask)), always),
-    "softmax-heads": (lambda s, m: torch.softmax(_masked(s, m), 1), many_heads),
-    "mask-tiled": (_tiled, many_heads),
-    "mask-window": (_with_pairs(lambda square: square.tril(3) & square.triu(-3)), always),
-    "mask-by-head": (_by_head, many_heads),
-    "softmax-missing": (lambda s, m: s.masked_fill(~_over_keys(m), 0.0), always),
-    "softmax-plus-one": (_plus_one, always),
-}
+def _softmax(name: str, description: str, wrong: Softmax, **options: Unpack[Options]) -> Plant:
+    def install(model: Bert, layer: int) -> None:
+        override(_own(model, layer).probs, "forward", wrong)
+
+    return in_layer(name, description, install, PROBS, **options)
 
 
-def _softmax(name: str, wrong: Softmax, suits: Suits) -> Plant:
-    return in_layer(name, lambda model, layer: override(_own(model, layer).probs, "forward", wrong), PROBS, suits=suits)
+def _split(name: str, description: str, wrong: Callable[[Tensor, int], Tensor]) -> Plant:
+    """Return a mistake in the scores' method `split`, which is given the number of heads."""
 
-
-# Replacements of the scores' method `split`, given the number of heads.
-_SPLIT: dict[str, Callable[[Tensor, int], Tensor]] = {
-    "head-split-interleaved": lambda x, heads: x.view(*x.shape[:-1], -1, heads).permute(0, 3, 1, 2),
-    "head-split-unmoved": lambda x, heads: x.reshape(len(x), heads, x.shape[1], -1),
-}
-
-# Replacements of the context's method `merge`: (B, h, S, d) -> (B, S, H).
-_MERGE: dict[str, Callable[[Tensor], Tensor]] = {
-    "head-order": lambda x: x.reshape(len(x), x.shape[2], -1),
-    "head-merge-interleaved": lambda x: x.permute(0, 2, 3, 1).flatten(2),
-    "heads-reversed": lambda x: x.flip(1).transpose(1, 2).flatten(2),
-}
-
-
-def _split(name: str, wrong: Callable[[Tensor, int], Tensor]) -> Plant:
     def install(model: Bert, layer: int) -> None:
         scores = _own(model, layer).scores
         override(scores, "split", lambda x: wrong(x, scores.heads))
 
-    return in_layer(name, install, SCORES, suits=many_heads)
+    return in_layer(name, description, install, SCORES, suits=many_heads)
 
 
-def _merge(name: str, wrong: Callable[[Tensor], Tensor]) -> Plant:
-    return in_layer(name, lambda model, layer: override(_own(model, layer).context, "merge", wrong), CONTEXT, suits=many_heads)
+def _merge(name: str, description: str, wrong: Callable[[Tensor], Tensor]) -> Plant:
+    """Return a mistake in the context's method `merge`, (B, h, S, d) to (B, S, H)."""
+
+    def install(model: Bert, layer: int) -> None:
+        override(_own(model, layer).context, "merge", wrong)
+
+    return in_layer(name, description, install, CONTEXT, suits=many_heads)
 
 
 def _unscaled(model: Bert, layer: int) -> None:
@@ -190,12 +164,22 @@ def _first_values(model: Bert, layer: int) -> None:
     override(context, "forward", forward)
 
 
+def _split_in_turns(x: Tensor, heads: int) -> Tensor:
+    """Split (B, S, H) with feature i going to head i mod h."""
+    return x.view(*x.shape[:-1], -1, heads).permute(0, 3, 1, 2)
+
+
+def _merged_in_turns(x: Tensor) -> Tensor:
+    """Merge (B, h, S, d) with feature i of head j at i · h + j."""
+    return x.permute(0, 2, 3, 1).flatten(2)
+
+
 def _interleaved(model: Bert, layer: int) -> None:
     """Make the heads the inner part of the width, in scores, in values, and in the merged result."""
     own = _own(model, layer)
     for step in (own.scores, own.context):
-        override(step, "split", lambda x, heads=step.heads: _SPLIT["head-split-interleaved"](x, heads))
-    override(own.context, "merge", _MERGE["head-merge-interleaved"])
+        override(step, "split", lambda x, heads=step.heads: _split_in_turns(x, heads))
+    override(own.context, "merge", _merged_in_turns)
 
 
 def _turned(x: Tensor, *, neighbours: bool) -> Tensor:
@@ -208,13 +192,13 @@ def _turned(x: Tensor, *, neighbours: bool) -> Tensor:
     return (torch.stack(turned, -1).flatten(-2) if neighbours else torch.cat(turned, -1)).to(x.dtype)
 
 
-def _rotary(name: str, *, neighbours: bool) -> Plant:
+def _rotary(name: str, description: str, *, neighbours: bool) -> Plant:
     def install(model: Bert, layer: int) -> None:
         scores = _own(model, layer).scores
         right = scores.split
         override(scores, "split", lambda x: _turned(right(x), neighbours=neighbours))
 
-    return in_layer(name, install, SCORES, suits=lambda a: a.head_size % 2 == 0)
+    return in_layer(name, description, install, SCORES, suits=lambda a: a.head_size % 2 == 0)
 
 
 def _distance(scores: Tensor) -> Tensor:
@@ -235,8 +219,8 @@ def _biased(scores: Tensor) -> Tensor:
     return scores + torch.sin(heads[:, None, None] * _distance(scores))
 
 
-def _scores_changed(name: str, change: Callable[[Tensor], Tensor], suits: Suits = always) -> Plant:
-    return in_layer(name, lambda model, layer: after(_own(model, layer).scores, change), SCORES, suits=suits)
+def _scores_changed(name: str, description: str, change: Callable[[Tensor], Tensor], **options: Unpack[Options]) -> Plant:
+    return in_layer(name, description, lambda model, layer: after(_own(model, layer).scores, change), SCORES, **options)
 
 
 def _head_zero(model: Bert, layer: int) -> None:
@@ -278,21 +262,56 @@ def _context_of_keys(model: Bert, layer: int) -> None:
 
 
 PLANTS = (
-    *(_softmax(name, wrong, suits) for name, (wrong, suits) in _SOFTMAX.items()),
-    *(_split(name, wrong) for name, wrong in _SPLIT.items()),
-    *(_merge(name, wrong) for name, wrong in _MERGE.items()),
-    in_layer("scale-missing", _unscaled, SCORES, suits=lambda a: a.head_size > 1),
-    in_layer("scores-transposed", _transposed, SCORES),
-    in_layer("scores-clipped", _clipped, SCORES),
-    in_layer("heads-unsplit", _unsplit, SCORES, suits=many_heads),
-    in_layer("context-uniform", _context_uniform, CONTEXT),
-    in_layer("context-of-keys", _context_of_keys, CONTEXT),
-    in_layer("scale-without-bias", _bias_unscaled, SCORES, suits=lambda a: a.head_size > 1),
-    in_layer("heads-share-first", _first_values, CONTEXT, suits=many_heads),
-    in_layer("heads-interleaved", _interleaved, SCORES, CONTEXT, suits=many_heads),
-    _rotary("scores-rotary", neighbours=False),
-    _rotary("scores-rotary-neighbours", neighbours=True),
-    _scores_changed("scores-linear-bias", _falling, lambda a: a.num_attention_heads.bit_count() == 1),
-    _scores_changed("scores-bias-by-distance", _biased),
-    in_layer("head-zero", _head_zero, CONTEXT, suits=many_heads),
-)
+    _softmax("softmax-temperature", "softmax(s / 2)", lambda s, m: torch.softmax(_masked(s / 2.0, m), -1), value=2.0),
+    _softmax("softmax-queries", "softmax over the queries' axis", lambda s, m: torch.softmax(_masked(s, m), -2)),
+    _softmax("mask-ignored", "padded keys are attended to", lambda s, m: torch.softmax(s, -1)),
+    _softmax("mask-inverted", "only padded keys are attended to where a row has any", _with_mask(_inverted)),
+    _softmax("mask-on-queries", "the mask is laid along the queries' axis", _on_queries),
+    _softmax("mask-constant", "−1 is added at masked keys, too little to hide them",
+             lambda s, m: torch.softmax(s - (1.0 - _number(m, s)), -1), value=math.exp(-1.0)),
+    _softmax("mask-shifted", "the mask of key j is that of key j − 1, the first one's its own", _with_mask(_shifted)),
+    _softmax("mask-multiplied", "scores are multiplied by the mask: masked ones become 0",
+             lambda s, m: torch.softmax(s * _number(m, s), -1)),
+    _softmax("mask-after-softmax", "probabilities multiplied by the mask, not renormalised",
+             lambda s, m: torch.softmax(s, -1) * _number(m, s)),
+    _softmax("mask-causal", "later keys are hidden", _with_pairs(torch.tril)),
+    _softmax("mask-added-raw", "the mask's ones and zeros are added to the scores",
+             lambda s, m: torch.softmax(s + _number(m, s), -1)),
+    _softmax("mask-diagonal", "a token does not attend to itself",
+             _with_pairs(lambda square: ~torch.eye(len(square), dtype=torch.bool, device=square.device))),
+    _softmax("mask-of-first-row", "every row has the first row's mask",
+             _with_mask(lambda mask: mask[:1].expand_as(mask)), reported_as="mask-ignored"),
+    _softmax("softmax-heads", "softmax over the heads' axis", lambda s, m: torch.softmax(_masked(s, m), 1), suits=many_heads),
+    _softmax("mask-tiled", "head j of row i has the mask of row (i h + j) mod B", _tiled, suits=many_heads),
+    _softmax("mask-window", "tokens attend to keys at most 3 away", _with_pairs(lambda square: square.tril(3) & square.triu(-3))),
+    _softmax("mask-by-head", "head j does not see the j-th of the unmasked keys", _by_head, suits=many_heads),
+    _softmax("softmax-missing", "masked scores themselves, 0 at masked keys", lambda s, m: s.masked_fill(~_over_keys(m), 0.0)),
+    _softmax("softmax-plus-one", "exp(s) / (1 + Σ exp(s))", _plus_one),
+    _split("head-split-interleaved", "query and key are split with feature i going to head i mod h", _split_in_turns),
+    _split("head-split-unmoved", "query and key are split by a reshape to (B, h, S, d), without moving the axis",
+           lambda x, heads: x.reshape(len(x), heads, x.shape[1], -1)),
+    _merge("head-order", "heads are merged by a reshape of (B, h, S, d), without moving the head axis back",
+           lambda x: x.reshape(len(x), x.shape[2], -1)),
+    _merge("head-merge-interleaved", "merged with the heads' axis last: feature d · h + head", _merged_in_turns),
+    _merge("heads-reversed", "merged in reverse order", lambda x: x.flip(1).transpose(1, 2).flatten(2)),
+    in_layer("scale-missing", "q kᵀ, not divided by √d", _unscaled, SCORES, suits=lambda a: a.head_size > 1, value=1.0),
+    in_layer("scores-transposed", "k qᵀ", _transposed, SCORES),
+    in_layer("scores-clipped", "clipped to ±1", _clipped, SCORES),
+    in_layer("heads-unsplit", "one head of the whole width, divided by √d of a head, and its probabilities used by all",
+             _unsplit, SCORES, suits=many_heads),
+    in_layer("context-uniform", "the mean of the unmasked values", _context_uniform, CONTEXT),
+    in_layer("context-of-keys", "probs · k", _context_of_keys, CONTEXT),
+    in_layer("scale-without-bias", "the query's weight is divided by √d, its bias is not",
+             _bias_unscaled, SCORES, suits=lambda a: a.head_size > 1),
+    in_layer("heads-share-first", "every head weighs the first head's values", _first_values, CONTEXT, suits=many_heads),
+    in_layer("heads-interleaved", "query, key and values are split, and the context merged, with the features in turns",
+             _interleaved, SCORES, CONTEXT, suits=many_heads),
+    _rotary("scores-rotary", "query and key turned by their positions' angles, features half a head apart in pairs",
+            neighbours=False),
+    _rotary("scores-rotary-neighbours", "query and key turned by their positions' angles, neighbouring features in pairs",
+            neighbours=True),
+    _scores_changed("scores-linear-bias", "ALiBi's slopes times the distance are taken off the scores",
+                    _falling, suits=lambda a: a.num_attention_heads.bit_count() == 1),
+    _scores_changed("scores-bias-by-distance", "sin((j + 1) d) is added to the scores of head j at distance d", _biased),
+    in_layer("head-zero", "the context of head 1 is zero", _head_zero, CONTEXT, suits=many_heads),
+)  # fmt: skip

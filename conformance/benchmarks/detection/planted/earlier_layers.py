@@ -39,8 +39,10 @@ def _query_of_embeddings(model: Bert) -> None:
 
 
 PLANTS = (
-    Plant("layer-kept", lambda model, _: _probs_of_first(model), False, lambda a, _: _last(a, "probs"),
-          lambda a: a.num_hidden_layers > 2),
-    Plant("layer-before-added", lambda model, _: _scores_added(model), False, lambda a, _: _last(a, "scores"), many_layers),
-    Plant("input-embeddings", lambda model, _: _query_of_embeddings(model), False, lambda a, _: _last(a, "query"), many_layers),
+    Plant("layer-kept", "the last layer has the first layer's probabilities, of three layers or more",
+          lambda model, _: _probs_of_first(model), False, lambda a, _: _last(a, "probs"), lambda a: a.num_hidden_layers > 2),
+    Plant("layer-before-added", "the scores of the last layer but one are added to the last layer's",
+          lambda model, _: _scores_added(model), False, lambda a, _: _last(a, "scores"), many_layers),
+    Plant("input-embeddings", "the last layer's query reads the output of the embeddings",
+          lambda model, _: _query_of_embeddings(model), False, lambda a, _: _last(a, "query"), many_layers),
 )  # fmt: skip

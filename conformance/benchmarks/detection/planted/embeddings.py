@@ -1,12 +1,13 @@
 """Mistakes in the three embeddings and in their sum."""
 
 from collections.abc import Callable
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from conformance.benchmarks.detection.bert import Bert
-from conformance.benchmarks.detection.planted.plant import Plant, Suits, after, in_place, override, parameter
+from conformance.benchmarks.detection.planted.plant import Options, Plant, after, in_place, override, parameter
 from conformance.benchmarks.detection.steps import Inputs, PositionLookup, WordLookup, sinusoids
 from conformance.model.architecture import Architecture
 
@@ -41,40 +42,17 @@ def _is_sinusoidal(a: Architecture) -> bool:
     return a.position_embedding_type == "sinusoidal"
 
 
-# The rows that are read; beyond either end of the table, the nearest row is read.
-_POSITIONS: dict[str, Callable[[Inputs], Tensor]] = {
-    "positions-shifted": lambda i: _order(i) + 2,
-    "positions-from-one": lambda i: _order(i) + 1,
-    "positions-repeated": lambda i: torch.zeros_like(_order(i)),
-    "positions-from-token-types": lambda i: i.types,
-    "positions-reversed": lambda i: _order(i).flip(-1),
-    "positions-counted-by-mask": lambda i: i.mask.cumsum(-1) - i.mask,
-    "positions-by-row": lambda i: torch.arange(len(i.ids), device=i.ids.device)[:, None].expand_as(i.ids),
-    "positions-over-batch": lambda i: torch.arange(i.ids.numel(), device=i.ids.device).view(i.ids.shape),
-    "positions-restarted": _restarted,
-    "positions-clipped": lambda i: _order(i).clamp(max=5),
-    "positions-other": lambda i: 2 * _order(i),
-}
-_TYPES: dict[str, tuple[Callable[[Inputs], Tensor], Suits]] = {
-    "token-types-ignored": (lambda i: torch.zeros_like(i.types), _many_types),
-    "token-types-shifted": (lambda i: i.types + 1, _many_types),
-    "token-types-from-mask": (lambda i: i.mask, _many_types),
-    "token-types-from-positions": (lambda i: _order(i).expand_as(i.types), _many_types),
-    "token-types-inverted": (lambda i: 1 - i.types, _two_types),
-}
-
-
 def _read(lookup: WordLookup, rows: Callable[[Inputs], Tensor]) -> None:
     """Let a look-up read other rows, clamped to the table."""
     override(lookup, "rows", lambda inputs: rows(inputs).clamp(0, len(lookup.weight) - 1))
 
 
-def _positions(name: str, rows: Callable[[Inputs], Tensor]) -> Plant:
-    return in_place(name, lambda model: _read(model.embeddings.position_embeddings, rows), POSITIONS)
+def _positions(name: str, description: str, rows: Callable[[Inputs], Tensor]) -> Plant:
+    return in_place(name, description, lambda model: _read(model.embeddings.position_embeddings, rows), POSITIONS)
 
 
-def _types(name: str, rows: Callable[[Inputs], Tensor], suits: Suits) -> Plant:
-    return in_place(name, lambda model: _read(model.embeddings.token_type_embeddings, rows), TYPES, suits=suits)
+def _types(name: str, description: str, rows: Callable[[Inputs], Tensor], **options: Unpack[Options]) -> Plant:
+    return in_place(name, description, lambda model: _read(model.embeddings.token_type_embeddings, rows), TYPES, **options)
 
 
 def _computed_positions(model: Bert) -> None:
@@ -115,20 +93,12 @@ def _exchanged(rows: int, width: int) -> Tensor:
     return torch.stack([table[:, 1::2], table[:, ::2]], -1).flatten(1)
 
 
-_SINUSOIDS: dict[str, Callable[[int, int], Tensor]] = {
-    "sinusoid-exponent": _exponents,
-    "sinusoid-halves": _halves,
-    "sinusoid-order": _exchanged,
-    "sinusoid-base": _base,
-}
-
-
-def _sinusoid(name: str, table: Callable[[int, int], Tensor]) -> Plant:
+def _sinusoid(name: str, description: str, table: Callable[[int, int], Tensor]) -> Plant:
     def install(model: Bert) -> None:
         lookup: PositionLookup = model.embeddings.position_embeddings
         lookup.weight = table(*lookup.weight.shape).to(lookup.weight)
 
-    return in_place(name, install, POSITIONS, suits=_is_sinusoidal)
+    return in_place(name, description, install, POSITIONS, suits=_is_sinusoidal)
 
 
 def _words_scaled(model: Bert) -> None:
@@ -148,19 +118,13 @@ def _padding_zeroed(model: Bert) -> None:
     lookup.weight[0] = 0.0
 
 
-# Incorrect sums of the word, token-type and position embeddings.
-_SUMS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
-    "positions-doubled": lambda word, kind, position: word + kind + position + position,
-    "token-types-doubled": lambda word, kind, position: word + kind + kind + position,
-}
-
-
 def _of_sum(a: Architecture, _: int) -> frozenset[str]:
     return frozenset([f"embeddings.{'LayerNorm' if a.embedding_norm else 'sum'}"])
 
 
-def _summed(name: str, wrong: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Plant:
-    return Plant(name, lambda model, _: override(model.embeddings.last, "add", wrong), False, _of_sum)
+def _summed(name: str, description: str, wrong: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Plant:
+    """Return a mistake in the sum of the word, token-type and position embeddings."""
+    return Plant(name, description, lambda model, _: override(model.embeddings.last, "add", wrong), False, _of_sum)
 
 
 def _without(kind: str) -> Callable[[Bert, int], None]:
@@ -221,22 +185,57 @@ def _first_type(model: Bert) -> None:
 
 
 PLANTS = (
-    in_place("words-added", _shards_added, WORDS),
-    in_place("norm-repeated", _repeated, "embeddings.dropout", suits=lambda a: a.embedding_norm),
-    Plant("token-type-zero-added", lambda model, _: _first_type(model), False, _of_sum),
-    in_place("positions-scaled", _interpolated, POSITIONS, suits=_is_learned),
-    in_place("dropout-scaled", lambda model: after(model.embeddings.dropout, lambda x: 0.9 * x), "embeddings.dropout"),
-    Plant("positions-after-norm", lambda model, _: _after_norm(model), False, _of_sum, lambda a: a.embedding_norm),
-    *(_positions(name, rows) for name, rows in _POSITIONS.items()),
-    *(_types(name, rows, suits) for name, (rows, suits) in _TYPES.items()),
-    *(_sinusoid(name, table) for name, table in _SINUSOIDS.items()),
-    *(_summed(name, wrong) for name, wrong in _SUMS.items()),
-    in_place("positions-sinusoidal", _computed_positions, POSITIONS, suits=_is_learned),
-    Plant("positions-missing", _without("position"), False, _of_sum),
-    Plant("token-types-missing", _without("token_type"), False, _of_sum),
-    in_place("word-embeddings-scaled", _words_scaled, WORDS),
-    in_place("padding-word-zeroed", _padding_zeroed, WORDS),
-    in_place("words-shifted", _words_shifted, WORDS),
-    in_place("words-shifted-back", lambda m: _read(m.embeddings.word_embeddings, lambda inputs: inputs.ids - 1), WORDS),
-    in_place("words-other", lambda m: _read(m.embeddings.word_embeddings, lambda inputs: inputs.ids.flip(-1)), WORDS),
-)
+    in_place("words-added", "row V/2 is added to the words below it, row 0 to the others", _shards_added, WORDS),
+    in_place("norm-repeated", "LayerNorm(LayerNorm(x)) of the embeddings, with the same γ and β",
+             _repeated, "embeddings.dropout", suits=lambda a: a.embedding_norm),
+    Plant("token-type-zero-added", "the embedding of token type 0 is added once more, to all tokens",
+          lambda model, _: _first_type(model), False, _of_sum),
+    in_place("positions-scaled", "position s is halfway between rows where s is odd, and row s / 2 elsewhere",
+             _interpolated, POSITIONS, suits=_is_learned),
+    in_place("dropout-scaled", "the embeddings times 0.9 in place of dropout",
+             lambda model: after(model.embeddings.dropout, lambda x: 0.9 * x), "embeddings.dropout"),
+    Plant("positions-after-norm", "LayerNorm(word + token type) + position",
+          lambda model, _: _after_norm(model), False, _of_sum, lambda a: a.embedding_norm),
+    _positions("positions-shifted", "position s reads row s + 2", lambda i: _order(i) + 2),
+    _positions("positions-from-one", "position s reads row s + 1", lambda i: _order(i) + 1),
+    _positions("positions-repeated", "every position reads row 0", lambda i: torch.zeros_like(_order(i))),
+    _positions("positions-from-token-types", "token_type_ids are used as position ids", lambda i: i.types),
+    _positions("positions-reversed", "position s reads row S − 1 − s", lambda i: _order(i).flip(-1)),
+    _positions("positions-counted-by-mask", "the position of a token is the number of unmasked tokens before it",
+               lambda i: i.mask.cumsum(-1) - i.mask),
+    _positions("positions-by-row", "position s of row b reads row b",
+               lambda i: torch.arange(len(i.ids), device=i.ids.device)[:, None].expand_as(i.ids)),
+    _positions("positions-over-batch", "the positions of row b begin where those of row b − 1 end, clipped to the table",
+               lambda i: torch.arange(i.ids.numel(), device=i.ids.device).view(i.ids.shape)),
+    _positions("positions-restarted", "positions are counted from the last change of the token type", _restarted),
+    _positions("positions-clipped", "positions past 5 read row 5", lambda i: _order(i).clamp(max=5)),
+    _positions("positions-other", "position s reads row 2 s", lambda i: 2 * _order(i)),
+    _types("token-types-ignored", "the token types are all zeros", lambda i: torch.zeros_like(i.types), suits=_many_types),
+    _types("token-types-shifted", "type t reads row t + 1, clipped to the table", lambda i: i.types + 1, suits=_many_types),
+    _types("token-types-from-mask", "the attention mask is used as token types", lambda i: i.mask, suits=_many_types),
+    _types("token-types-from-positions", "position ids, clipped to the table, are used as token types",
+           lambda i: _order(i).expand_as(i.types), suits=_many_types),
+    _types("token-types-inverted", "type t reads row 1 − t", lambda i: 1 - i.types, suits=_two_types),
+    _sinusoid("sinusoid-exponent",
+              "sine exponent (2i)/d with i stepping by two already, cosine 2(i + 1)/d; sinusoidal positions only",
+              _exponents),
+    _sinusoid("sinusoid-halves", "all sines in the first half of the features, cosines in the second; sinusoidal positions only",
+              _halves),
+    _sinusoid("sinusoid-order", "cosine at even, sine at odd features; sinusoidal positions only", _exchanged),
+    _sinusoid("sinusoid-base", "1000 for 10000; sinusoidal positions only", _base),
+    _summed("positions-doubled", "the position embedding is added twice",
+            lambda word, kind, position: word + kind + position + position),
+    _summed("token-types-doubled", "the token-type embedding is added twice",
+            lambda word, kind, position: word + kind + kind + position),
+    in_place("positions-sinusoidal", "the learned table is ignored, sinusoids are used",
+             _computed_positions, POSITIONS, suits=_is_learned),
+    Plant("positions-missing", "no position embedding", _without("position"), False, _of_sum),
+    Plant("token-types-missing", "no token-type embedding", _without("token_type"), False, _of_sum),
+    in_place("word-embeddings-scaled", "the word embedding is multiplied by √H", _words_scaled, WORDS),
+    in_place("padding-word-zeroed", "the word embedding of id 0 is zero", _padding_zeroed, WORDS),
+    in_place("words-shifted", "id + 1, clipped to the table", _words_shifted, WORDS),
+    in_place("words-shifted-back", "id − 1, clipped to the table",
+             lambda m: _read(m.embeddings.word_embeddings, lambda inputs: inputs.ids - 1), WORDS),
+    in_place("words-other", "the ids of each row in reverse order",
+             lambda m: _read(m.embeddings.word_embeddings, lambda inputs: inputs.ids.flip(-1)), WORDS),
+)  # fmt: skip

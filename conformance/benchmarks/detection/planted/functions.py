@@ -2,21 +2,14 @@
 
 import math
 from collections.abc import Callable
+from typing import Unpack
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from conformance.benchmarks.detection.bert import Bert
-from conformance.benchmarks.detection.planted.plant import (
-    Plant,
-    Suits,
-    after,
-    always,
-    gelu,
-    in_layer,
-    widely,
-)
+from conformance.benchmarks.detection.planted.plant import Options, Plant, after, gelu, in_layer, widely
 from conformance.benchmarks.detection.steps import erf_gelu, tanh_gelu
 from conformance.model.architecture import Architecture
 
@@ -57,35 +50,14 @@ def _limited(y: Tensor) -> Tensor:
     return y.clamp(max=0.5 * float(y.max()))
 
 
-# The incorrect function, given the correct one; and the architectures that can have the mistake.
-_FUNCTIONS: dict[str, tuple[Callable[[Function], Function], Suits]] = {
-    "gelu-variant": (_other_form, gelu),
-    "activation-quick-gelu": (lambda _: lambda x: x * torch.sigmoid(1.702 * x), always),
-    "activation-relu": (lambda _: torch.relu, _is_no_relu),
-    "activation-missing": (lambda _: lambda x: x, always),
-    "gelu-argument": (lambda _: _gelu_of_argument, _is_erf),
-    "gelu-tanh-constant": (lambda _: _gelu_with_constant, _is_tanh),
-    "activation-silu": (lambda _: F.silu, always),
-    "activation-twice": (lambda right: lambda x: right(right(x)), gelu),
-    "activation-leaky-relu": (lambda _: F.leaky_relu, always),  # 0.01 is torch's own slope
-    "activation-softplus": (lambda _: F.softplus, always),
-    "activation-squared-relu": (lambda _: lambda x: torch.relu(x) ** 2, always),
-    "activation-tanh": (lambda _: torch.tanh, always),
-    "result-clipped": (lambda right: lambda x: _limited(right(x)), always),
-    "gelu-tanh-cubic": (lambda _: lambda x: _tanh_form(x, math.sqrt(2.0 / math.pi), 0.04715), _is_erf),
-    "gelu-tanh-outer": (lambda _: lambda x: _tanh_form(x, 0.8, 0.044715), gelu),
-    "gelu-of-magnitude": (lambda right: lambda x: torch.where(x < 0, x - right(x), right(x)), gelu),
-    "gelu-sigmoid-factor": (lambda _: lambda x: x * torch.sigmoid(1.7 * x), gelu),
-    "gelu-half-missing": (lambda right: lambda x: 2.0 * right(x), gelu),
-}
+def _function(name: str, description: str, wrong: Callable[[Function], Function], **options: Unpack[Options]) -> Plant:
+    """Return a mistake in the activation function; `wrong` returns the incorrect function, given the correct one."""
 
-
-def _planted(name: str, wrong: Callable[[Function], Function], suits: Suits) -> Plant:
     def install(model: Bert, layer: int) -> None:
         step = model.layer(layer).intermediate.intermediate_act_fn
         step.function = widely(wrong(step.function))
 
-    return in_layer(name, install, "intermediate.intermediate_act_fn", suits=suits)
+    return in_layer(name, description, install, "intermediate.intermediate_act_fn", **options)
 
 
 def _bias_after(model: Bert, layer: int) -> None:
@@ -95,6 +67,26 @@ def _bias_after(model: Bert, layer: int) -> None:
 
 
 PLANTS = (
-    *(_planted(name, wrong, suits) for name, (wrong, suits) in _FUNCTIONS.items()),
-    in_layer("bias-after-activation", _bias_after, "intermediate.intermediate_act_fn"),
-)
+    _function("gelu-variant", "GELU by tanh where the architecture has erf, or the other way round", _other_form, suits=gelu),
+    _function("activation-quick-gelu", "x · sigmoid(1.702 x)", lambda _: lambda x: x * torch.sigmoid(1.702 * x)),
+    _function("activation-relu", "max(x, 0)", lambda _: torch.relu, suits=_is_no_relu),
+    _function("activation-missing", "x itself", lambda _: lambda x: x),
+    _function("gelu-argument", "erf(k x) with k = 1 for 1/√2", lambda _: _gelu_of_argument, suits=_is_erf, value=1.0),
+    _function("gelu-tanh-constant", "0.44715 for 0.044715 in the tanh form; only where the architecture has that form",
+              lambda _: _gelu_with_constant, suits=_is_tanh, value=0.44715),
+    _function("activation-silu", "x · sigmoid(x)", lambda _: F.silu),
+    _function("activation-twice", "GELU(GELU(x))", lambda right: lambda x: right(right(x)), suits=gelu),
+    _function("activation-leaky-relu", "x for x > 0, else 0.01 x", lambda _: F.leaky_relu),
+    _function("activation-softplus", "log(1 + exp(x))", lambda _: F.softplus),
+    _function("activation-squared-relu", "max(x, 0)²", lambda _: lambda x: torch.relu(x) ** 2),
+    _function("activation-tanh", "tanh(x)", lambda _: torch.tanh),
+    _function("result-clipped", "at most half of the largest result", lambda right: lambda x: _limited(right(x))),
+    _function("gelu-tanh-cubic", "the tanh form with 0.04715 for 0.044715; only where the architecture has the erf form",
+              lambda _: lambda x: _tanh_form(x, math.sqrt(2.0 / math.pi), 0.04715), suits=_is_erf),
+    _function("gelu-tanh-outer", "the tanh form with 0.8 for √(2/π)",
+              lambda _: lambda x: _tanh_form(x, 0.8, 0.044715), suits=gelu),
+    _function("gelu-of-magnitude", "x Φ(|x|)", lambda right: lambda x: torch.where(x < 0, x - right(x), right(x)), suits=gelu),
+    _function("gelu-sigmoid-factor", "x · sigmoid(1.7 x)", lambda _: lambda x: x * torch.sigmoid(1.7 * x), suits=gelu),
+    _function("gelu-half-missing", "x · (1 + erf(x/√2))", lambda right: lambda x: 2.0 * right(x), suits=gelu),
+    in_layer("bias-after-activation", "f(W x + b) + b", _bias_after, "intermediate.intermediate_act_fn"),
+)  # fmt: skip

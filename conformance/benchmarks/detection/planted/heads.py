@@ -1,4 +1,4 @@
-"""Mistakes in the pooler, in the heads and in their losses."""
+"""Mistakes in the pooler and in the heads; those in their losses are in `losses`."""
 
 from collections.abc import Callable
 
@@ -15,18 +15,15 @@ from conformance.benchmarks.detection.planted.plant import (
     in_place,
     kept,
     many_layers,
-    masked_lm,
     next_sentence,
     override,
     parameter,
     widely,
 )
-from conformance.benchmarks.detection.steps import ChoiceLoss, Linear
+from conformance.benchmarks.detection.steps import Linear
 from conformance.model.architecture import Architecture
-from conformance.model.batch import IGNORED_LABEL
 
-PAIR, PAIR_LOSS, TOKENS_LOSS = "cls.seq_relationship", "cls.seq_relationship.loss", "cls.predictions.loss"
-SPANS, DECODER = "qa_outputs", "cls.predictions.decoder"
+PAIR, SPANS, DECODER = "cls.seq_relationship", "qa_outputs", "cls.predictions.decoder"
 TRANSFORM = tuple(f"cls.predictions.transform.{name}" for name in ("transform_act_fn", "LayerNorm"))
 
 
@@ -46,23 +43,27 @@ def _answers(a: Architecture) -> bool:
     return "question_answering" in a.heads
 
 
-def _chooses(a: Architecture) -> bool:
-    return "multiple_choice" in a.heads
-
-
 def _pooler(model: Bert) -> Pooler:
     assert model.pooler
     return model.pooler
 
 
-def _predictions(model: Bert) -> Predictions:
+def predictions_head(model: Bert) -> Predictions:
+    """Return the masked-LM head."""
     assert model.cls.predictions
     return model.cls.predictions
 
 
-def _pair(model: Bert) -> Classifier | PlainClassifier:
+def pair_head(model: Bert) -> Classifier | PlainClassifier:
+    """Return the next-sentence head."""
     assert model.cls.seq_relationship
     return model.cls.seq_relationship
+
+
+def spans_head(model: Bert) -> Spans:
+    """Return the question-answering head."""
+    assert model.qa_outputs
+    return model.qa_outputs
 
 
 def _last_unmasked(hidden: Tensor, mask: Tensor) -> Tensor:
@@ -79,32 +80,20 @@ def _largest(hidden: Tensor, mask: Tensor) -> Tensor:
     return hidden.masked_fill(mask[:, :, None] == 0, torch.finfo(hidden.dtype).min).amax(1)
 
 
-# Incorrect sentence vectors, from the hidden state (B, S, H) and the mask (B, S).
-_SENTENCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "pooler-token": lambda hidden, mask: hidden[:, -1],
-    "pooler-last-unmasked": _last_unmasked,
-    "pooler-mean": _mean,
-    "pooler-second-token": lambda hidden, mask: hidden[:, min(1, hidden.shape[1] - 1)],
-    "pooler-max": _largest,
-    "pooler-mean-with-padding": lambda hidden, mask: hidden.mean(1),
-}
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "pooler-activation-missing": lambda x: x,
-    "pooler-sigmoid": torch.sigmoid,
-    "pooler-relu": torch.relu,
-    "pooler-gelu": F.gelu,
-    "activation-hard-tanh": F.hardtanh,
-}
+def _sentence(name: str, description: str, wrong: Callable[[Tensor, Tensor], Tensor]) -> Plant:
+    """Return a mistake in the sentence vector, computed from the hidden state (B, S, H) and the mask (B, S)."""
+
+    def install(model: Bert) -> None:
+        override(_pooler(model).dense, "sentence", wrong)
+
+    return in_place(name, description, install, "pooler.dense", suits=_pooled)
 
 
-def _sentence(name: str, wrong: Callable[[Tensor, Tensor], Tensor]) -> Plant:
-    return in_place(name, lambda model: override(_pooler(model).dense, "sentence", wrong), "pooler.dense", suits=_pooled)
+def _activation(name: str, description: str, wrong: Callable[[Tensor], Tensor]) -> Plant:
+    def install(model: Bert) -> None:
+        _pooler(model).activation.function = widely(wrong)
 
-
-def _activation(name: str, wrong: Callable[[Tensor], Tensor]) -> Plant:
-    return in_place(
-        name, lambda model: setattr(_pooler(model).activation, "function", widely(wrong)), "pooler.activation", suits=_pooled
-    )
+    return in_place(name, description, install, "pooler.activation", suits=_pooled)
 
 
 def _no_pooler(model: Bert) -> None:
@@ -126,7 +115,7 @@ def _reads_product(model: Bert) -> None:
 
 def _without_transform(model: Bert) -> None:
     """Compute the transform but do not use it."""
-    own = _predictions(model)
+    own = predictions_head(model)
     transform, decoder = own.transform, own.decoder
     assert transform
 
@@ -139,7 +128,7 @@ def _without_transform(model: Bert) -> None:
 
 
 def _transform(model: Bert) -> Transform:
-    found = _predictions(model).transform
+    found = predictions_head(model).transform
     assert found
     return found
 
@@ -240,7 +229,7 @@ def _of_pair(a: Architecture) -> bool:
 
 def _untied(model: Bert) -> None:
     """Give the decoder a weight of its own, as torch initializes it."""
-    decoder = _predictions(model).decoder
+    decoder = predictions_head(model).decoder
     decoder.weight, _ = initial(decoder.weight)
 
 
@@ -254,94 +243,48 @@ def _classes_backwards(model: Bert) -> None:
     _backwards(model.classifier)
 
 
-def _other_label(labels: Tensor) -> Tensor:
-    """Use label 1 for is-next."""
-    return torch.where(labels == IGNORED_LABEL, labels, 1 - labels)
-
-
-def _zero_dropped(labels: Tensor) -> Tensor:
-    """Treat label 0 as an ignored label."""
-    return labels.masked_fill(labels == 0, IGNORED_LABEL)
-
-
-def _all_tokens(model: Bert) -> None:
-    """Divide the sum over labelled tokens by the number of all tokens."""
-    loss = _predictions(model).loss
-    loss.reduction = "sum"
-    right = loss.forward
-    override(loss, "forward", lambda logits, labels: right(logits, labels) / labels.numel())
-
-
-def _summed(model: Bert) -> None:
-    """Sum over labelled tokens instead of taking the mean."""
-    _predictions(model).loss.reduction = "sum"
-
-
-def _shifted(model: Bert) -> None:
-    """Shift the labels by one token to the left."""
-    override(_predictions(model).loss, "labels", lambda labels: F.pad(labels[:, 1:], (0, 1), value=IGNORED_LABEL))
-
-
-def _spans(model: Bert) -> Spans:
-    assert model.qa_outputs
-    return model.qa_outputs
-
-
-def _exchanged(model: Bert) -> None:
-    """Exchange the labels of start and end."""
-    override(_spans(model), "positions", lambda inputs: (inputs.end_positions, inputs.start_positions))
-
-
-def _choice_loss(model: Bert) -> ChoiceLoss:
-    loss = model.classifier and model.classifier.loss
-    assert isinstance(loss, ChoiceLoss)
-    return loss
-
-
-def _interleaved(model: Bert) -> None:
-    """Arrange the logits with one column for each question."""
-    override(_choice_loss(model), "questions", lambda logits, count: logits.view(-1, count).T)
-
-
-def _one_by_one(model: Bert) -> None:
-    """Compute the binary cross entropy of each choice, over the labelled questions."""
-
-    def each(logits: Tensor, labels: Tensor) -> Tensor:
-        kept = labels != IGNORED_LABEL
-        right = F.one_hot(labels[kept], logits.shape[-1]).to(logits.dtype)
-        return F.binary_cross_entropy_with_logits(logits[kept], right)
-
-    override(_choice_loss(model), "each", each)
-
-
 PLANTS = (
-    *(_sentence(name, wrong) for name, wrong in _SENTENCES.items()),
-    *(_activation(name, wrong) for name, wrong in _ACTIVATIONS.items()),
-    in_place("pooler-missing", _no_pooler, "pooler.dense", suits=_pooled),
-    in_place("head-without-pooler", _reads_hidden, PAIR, suits=_of_pair),
-    in_place("head-without-tanh", _reads_product, PAIR, suits=_of_pair),
-    in_place("decoder-without-transform", _without_transform, "cls.predictions.decoder", suits=_tied),
-    in_place("transform-order", _other_order, *TRANSFORM, suits=_tied),
-    in_place("transform-norm-first", _norm_first, *TRANSFORM, suits=_tied),
-    in_place("decoder-without-norm", _without_norm, "cls.predictions.decoder", suits=_tied),
-    in_place("transform-residual", _with_residual, TRANSFORM[1], suits=_tied),
-    in_place("heads-read-mean", _reads_mean, "pooler.dense", suits=_pooled_deep),
-    in_place("heads-read-norm", _reads_norm(False), "pooler.dense", suits=_pooled),
-    in_place("heads-read-norm-twice", _reads_norm(True), "pooler.dense", suits=_pooled),
-    in_place("decoder-untied", _untied, "cls.predictions.decoder", suits=_tied),
-    in_place("logits-capped", lambda m: after(_predictions(m).decoder, widely(_capped)), DECODER, suits=_tied),
-    in_place("logits-suppressed", lambda m: after(_predictions(m).decoder, _suppressed), DECODER, suits=_tied),
-    in_place("logits-log-softmax", lambda m: after(_pair(m), lambda x: F.log_softmax(x, -1)), PAIR, suits=_of_pair),
-    in_place("next-sentence-order", lambda model: _backwards(_pair(model)), PAIR, suits=next_sentence),
-    in_place("next-sentence-label", lambda m: override(_pair(m).loss, "labels", _other_label), PAIR_LOSS, suits=next_sentence),
-    in_place("loss-ignores-zero", lambda m: override(_pair(m).loss, "labels", _zero_dropped), PAIR_LOSS, suits=next_sentence),
-    in_place("loss-denominator", _all_tokens, TOKENS_LOSS, suits=masked_lm),
-    in_place("loss-labels-shifted", _shifted, TOKENS_LOSS, suits=masked_lm),
-    in_place("span-ends-exchanged", lambda model: _backwards(_spans(model)), SPANS, suits=_answers),
-    in_place("span-labels-exchanged", _exchanged, f"{SPANS}.start_loss", f"{SPANS}.end_loss", suits=_answers),
-    in_place("span-loss-summed", lambda m: override(_spans(m).loss, "forward", torch.add), f"{SPANS}.loss", suits=_answers),
-    in_place("choices-interleaved", _interleaved, "classifier.loss", suits=_chooses),
-    in_place("choices-one-by-one", _one_by_one, "classifier.loss", suits=_chooses),
-    in_place("loss-summed", _summed, TOKENS_LOSS, suits=masked_lm),
-    in_place("class-labels-reversed", _classes_backwards, "classifier", suits=_classified),
-)
+    _sentence("pooler-token", "the last position", lambda hidden, mask: hidden[:, -1]),
+    _sentence("pooler-last-unmasked", "the last unmasked position", _last_unmasked),
+    _sentence("pooler-mean", "the mean over unmasked positions", _mean),
+    _sentence("pooler-second-token", "the second position", lambda hidden, mask: hidden[:, min(1, hidden.shape[1] - 1)]),
+    _sentence("pooler-max", "the largest of each feature over unmasked positions", _largest),
+    _sentence("pooler-mean-with-padding", "the mean over all positions", lambda hidden, mask: hidden.mean(1)),
+    _activation("pooler-activation-missing", "no tanh", lambda x: x),
+    _activation("pooler-sigmoid", "sigmoid for tanh", torch.sigmoid),
+    _activation("pooler-relu", "max(x, 0) for tanh", torch.relu),
+    _activation("pooler-gelu", "GELU for tanh", F.gelu),
+    _activation("activation-hard-tanh", "clipped to ±1, for the pooler's tanh", F.hardtanh),
+    in_place("pooler-missing", "pooler.dense hands on the first token as it is", _no_pooler, "pooler.dense", suits=_pooled),
+    in_place("head-without-pooler", "the next-sentence head reads the first token's hidden state",
+             _reads_hidden, PAIR, suits=_of_pair),
+    in_place("head-without-tanh", "the next-sentence head reads pooler.dense", _reads_product, PAIR, suits=_of_pair),
+    in_place("decoder-without-transform", "the masked-LM decoder reads the hidden state",
+             _without_transform, "cls.predictions.decoder", suits=_tied),
+    in_place("transform-order", "LayerNorm, then the activation function, each shown in the other's place",
+             _other_order, *TRANSFORM, suits=_tied),
+    in_place("transform-norm-first", "the norm reads the product, and the activation function the norm",
+             _norm_first, *TRANSFORM, suits=_tied),
+    in_place("decoder-without-norm", "the decoder reads the transform's activation function",
+             _without_norm, "cls.predictions.decoder", suits=_tied),
+    in_place("transform-residual", "LayerNorm(f(x Wᵀ + b) + x)", _with_residual, TRANSFORM[1], suits=_tied),
+    in_place("heads-read-mean", "the pooler reads the mean of the outputs of the last two layers",
+             _reads_mean, "pooler.dense", suits=_pooled_deep),
+    in_place("heads-read-norm", "the pooler reads LayerNorm(x), with neither γ nor β, of the last hidden state x",
+             _reads_norm(False), "pooler.dense", suits=_pooled),
+    in_place("heads-read-norm-twice", "the pooler reads LayerNorm(x), with γ and β of the last norm, of the last hidden state x",
+             _reads_norm(True), "pooler.dense", suits=_pooled),
+    in_place("decoder-untied", "the masked-LM decoder has weights of its own, randomly initialised",
+             _untied, "cls.predictions.decoder", suits=_tied, reported_as="parameters-other"),
+    in_place("logits-capped", "20 · tanh(x / 20) of the masked-LM logits x",
+             lambda m: after(predictions_head(m).decoder, widely(_capped)), DECODER, suits=_tied),
+    in_place("logits-suppressed", "the masked-LM logits of the first four ids are −10000",
+             lambda m: after(predictions_head(m).decoder, _suppressed), DECODER, suits=_tied),
+    in_place("logits-log-softmax", "log-softmax of the next-sentence logits",
+             lambda m: after(pair_head(m), lambda x: F.log_softmax(x, -1)), PAIR, suits=_of_pair),
+    in_place("next-sentence-order", "the two logits are exchanged",
+             lambda model: _backwards(pair_head(model)), PAIR, suits=next_sentence),
+    in_place("span-ends-exchanged", "start and end logits are exchanged",
+             lambda model: _backwards(spans_head(model)), SPANS, suits=_answers),
+    in_place("class-labels-reversed", "class logits in reverse order", _classes_backwards, "classifier", suits=_classified),
+)  # fmt: skip

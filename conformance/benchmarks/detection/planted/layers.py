@@ -2,13 +2,14 @@
 
 import copy
 from collections.abc import Callable, Mapping
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from conformance.benchmarks.detection.bert import Bert
 from conformance.benchmarks.detection.planted.initial import initial
-from conformance.benchmarks.detection.planted.plant import Plant, after, in_layer, kept, many_layers, override, parameter
+from conformance.benchmarks.detection.planted.plant import Options, Plant, after, in_layer, kept, many_layers, override, parameter
 from conformance.model.architecture import Architecture
 
 OUTPUT = "output.LayerNorm"
@@ -53,14 +54,17 @@ def _load(model: Bert, taken_from: Mapping[int, int]) -> None:
         model.layer(to).load_state_dict(state)
 
 
-def _exchanged(name: str, taken_from: Callable[[int], Mapping[int, int]]) -> Plant:
+def _exchanged(name: str, description: str, taken_from: Callable[[int], Mapping[int, int]]) -> Plant:
     """Return a mistake in which layers have the parameters of others, given the number of layers."""
 
     def origins(a: Architecture, _: int) -> frozenset[str]:
         changed = [to for to, origin in taken_from(a.num_hidden_layers).items() if to != origin]
         return frozenset(f"encoder.layer.{to}.{step}" for to in changed for step in PARAMETRISED)
 
-    return Plant(name, lambda model, _: _load(model, taken_from(model.architecture.num_hidden_layers)), False, origins, many_layers)
+    def install(model: Bert, _: int) -> None:
+        _load(model, taken_from(model.architecture.num_hidden_layers))
+
+    return Plant(name, description, install, False, origins, many_layers)
 
 
 def _neighbour(model: Bert, layer: int) -> None:
@@ -110,8 +114,8 @@ def _clipped(hidden: Tensor) -> Tensor:
     return hidden.clamp(-deviation, deviation)
 
 
-def _changed_output(name: str, change: Callable[[Tensor], Tensor]) -> Plant:
-    return in_layer(name, lambda model, layer: after(model.layer(layer).output.LayerNorm, change), OUTPUT)
+def _changed_output(name: str, description: str, change: Callable[[Tensor], Tensor], **options: Unpack[Options]) -> Plant:
+    return in_layer(name, description, lambda model, layer: after(model.layer(layer).output.LayerNorm, change), OUTPUT, **options)
 
 
 def _last_keys(a: Architecture, _: int) -> frozenset[str]:
@@ -123,15 +127,21 @@ def _read_by_heads(a: Architecture, _: int) -> frozenset[str]:
 
 
 PLANTS = (
-    Plant("layer-skipped", _skipped, True, _readers),
-    in_layer("layer-repeated", _repeated, OUTPUT),
-    _exchanged("layers-reversed", lambda count: {i: count - 1 - i for i in range(count)}),
-    _exchanged("layers-shared", lambda count: dict.fromkeys(range(count), 0)),
-    in_layer("layer-neighbour", _neighbour, *PARAMETRISED, suits=many_layers),
-    in_layer("parameters-default", _default, "attention.output.LayerNorm"),
-    in_layer("parameters-other", _other, "intermediate.dense"),
-    _changed_output("first-token-zeroed", _without_first),
-    Plant("layer-before-kept", lambda model, _: _keys_before(model), False, _last_keys, many_layers),
-    Plant("heads-read-layer-before", lambda model, _: _read_before(model), False, _read_by_heads),
-    _changed_output("hidden-clipped", _clipped),
-)
+    Plant("layer-skipped", "a layer is not run", _skipped, True, _readers),
+    in_layer("layer-repeated", "a layer is run twice", _repeated, OUTPUT),
+    _exchanged("layers-reversed", "layer i has the parameters of layer L − 1 − i",
+               lambda count: {i: count - 1 - i for i in range(count)}),
+    _exchanged("layers-shared", "every layer has the parameters of layer 0", lambda count: dict.fromkeys(range(count), 0)),
+    in_layer("layer-neighbour", "a layer has the parameters of the layer before it (the first: after it)",
+             _neighbour, *PARAMETRISED, suits=many_layers),
+    in_layer("parameters-default", "an attention output norm keeps γ = 1 and β = 0",
+             _default, "attention.output.LayerNorm", reported_as="norm-affine-missing"),
+    in_layer("parameters-other", "an intermediate dense keeps its random initialisation", _other, "intermediate.dense"),
+    _changed_output("first-token-zeroed", "the hidden state of the first token is zero behind a layer",
+                    _without_first, reported_as="tokens-zero"),
+    Plant("layer-before-kept", "the keys are those of the layer before",
+          lambda model, _: _keys_before(model), False, _last_keys, many_layers),
+    Plant("heads-read-layer-before", "pooler and masked-LM head read the output of the last layer but one",
+          lambda model, _: _read_before(model), False, _read_by_heads),
+    _changed_output("hidden-clipped", "a layer's output is clipped to ± one deviation of itself", _clipped),
+)  # fmt: skip

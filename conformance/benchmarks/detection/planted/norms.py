@@ -1,13 +1,14 @@
 """Mistakes in a layer's norms and residuals; in the norm of attention, unless the definition names the other."""
 
 from collections.abc import Callable
+from typing import Unpack
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from conformance.benchmarks.detection.bert import Bert, Layer
-from conformance.benchmarks.detection.planted.plant import Plant, Suits, always, in_layer, many_heads, override, widely
+from conformance.benchmarks.detection.planted.plant import Options, Plant, in_layer, many_heads, override, widely
 from conformance.benchmarks.detection.steps import LayerNorm
 from conformance.model.architecture import Architecture
 
@@ -50,51 +51,23 @@ def _twice(norm: LayerNorm, x: Tensor) -> Tensor:
     return _plain(norm, once) * norm.weight + norm.bias
 
 
-# Incorrect norms of the residual sum.
-_NORMALISED: dict[str, Callable[[LayerNorm, Tensor], Tensor]] = {
-    "epsilon-outside-root": lambda n, x: _centred(x) / (_variance(x).sqrt() + EPSILON) * n.weight + n.bias,
-    "norm-variance": lambda n, x: _centred(x) / torch.sqrt(x.var(-1, keepdim=True) + n.eps) * n.weight + n.bias,
-    "norm-missing": lambda n, x: x,
-    "norm-without-mean": lambda n, x: x / torch.sqrt((x * x).mean(-1, keepdim=True) + n.eps) * n.weight + n.bias,
-    "norm-affine-missing": _plain,
-    "norm-bias-missing": lambda n, x: _plain(n, x) * n.weight,
-    "norm-weight-missing": lambda n, x: _plain(n, x) + n.bias,
-    "norm-affine-exchanged": lambda n, x: _plain(n, x) * n.bias + n.weight,
-    "norm-statistics-other": lambda n, x: _centred(x) / x.abs().mean(-1, keepdim=True) * n.weight + n.bias,
-    "norm-weight-plus-one": lambda n, x: _plain(n, x) * (1.0 + n.weight) + n.bias,
-    "norm-over-positions": _over_positions,
-    "norm-twice": _twice,
-    "norm-over-sequence": _over_sequence,
-    "norm-unbiased-deviation": lambda n, x: _centred(x) / (x.std(-1, keepdim=True) + 100.0 * EPSILON) * n.weight + n.bias,
-    "norm-by-variance": lambda n, x: _centred(x) / (_variance(x) + n.eps) * n.weight + n.bias,
-}
-
-# Incorrect inputs of the norm, from a sublayer's result and the skip connection.
-_ADDED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "residual-missing": lambda x, skip: x,
-    "residual-doubled": lambda x, skip: x + 2.0 * skip,
-    "residual-subtracted": lambda x, skip: x - skip,
-    "residual-scaled": lambda x, skip: x + skip * 0.5**0.5,
-    "sublayer-missing": lambda x, skip: skip,
-    "sublayer-scaled": lambda x, skip: 0.9 * x + skip,
-    "sublayer-doubled": lambda x, skip: 2.0 * x + skip,
-}
-
-
 def _first(model: Bert, layer: int) -> LayerNorm:
     return model.layer(layer).attention.output.LayerNorm
 
 
-def _normalised(name: str, wrong: Callable[[LayerNorm, Tensor], Tensor]) -> Plant:
+def _normalised(name: str, description: str, wrong: Callable[[LayerNorm, Tensor], Tensor], **options: Unpack[Options]) -> Plant:
+    """Return a mistake in the norm of the residual sum."""
+
     def install(model: Bert, layer: int) -> None:
         norm = _first(model, layer)
         override(norm, "normalise", widely(lambda x: wrong(norm, x)))
 
-    return in_layer(name, install, FIRST)
+    return in_layer(name, description, install, FIRST, **options)
 
 
-def _added(name: str, wrong: Callable[[Tensor, Tensor], Tensor]) -> Plant:
-    return in_layer(name, lambda model, layer: override(_first(model, layer), "add", wrong), FIRST)
+def _added(name: str, description: str, wrong: Callable[[Tensor, Tensor], Tensor], **options: Unpack[Options]) -> Plant:
+    """Return a mistake in the input of the norm, computed from a sublayer's result and the skip connection."""
+    return in_layer(name, description, lambda model, layer: override(_first(model, layer), "add", wrong), FIRST, **options)
 
 
 def _heads_apart(model: Bert, layer: int) -> None:
@@ -165,19 +138,44 @@ def _two_norms(a: Architecture) -> bool:
     return not a.shared_layer_norm
 
 
-_OTHERS: tuple[tuple[str, Callable[[Bert, int], None], tuple[str, ...], Suits], ...] = (
-    ("epsilon", _epsilon, (FIRST,), _other_epsilon),
-    ("norm-per-head", _heads_apart, (FIRST,), many_heads),
-    ("norm-shared", _shared, (SECOND,), _two_norms),
-    ("residual-after-norm", _residual_after_norm, (FIRST,), always),
-    ("residual-from-layer-input", _residual_from_layer_input, (SECOND,), always),
-    ("sublayer-bias-twice", _bias_again, (FIRST,), always),
-    ("layer-input-added", _layer_input_added, (SECOND,), always),
-    ("pre-norm", _pre_norm, tuple(f"attention.self.{n}" for n in ("query", "key", "value")), always),
-)
-
 PLANTS = (
-    *(_normalised(name, wrong) for name, wrong in _NORMALISED.items()),
-    *(_added(name, wrong) for name, wrong in _ADDED.items()),
-    *(in_layer(name, install, *steps, suits=suits) for name, install, steps, suits in _OTHERS),
-)
+    _normalised("epsilon-outside-root", "(x − μ) / (√σ² + ε), with ε = 1e-5 for it to be seen",
+                lambda n, x: _centred(x) / (_variance(x).sqrt() + EPSILON) * n.weight + n.bias, value=EPSILON),
+    _normalised("norm-variance", "the variance divides by n − 1",
+                lambda n, x: _centred(x) / torch.sqrt(x.var(-1, keepdim=True) + n.eps) * n.weight + n.bias),
+    _normalised("norm-missing", "the sum is handed on as it is", lambda n, x: x),
+    _normalised("norm-without-mean", "x / √(mean x² + ε) · γ + β, the mean not taken off",
+                lambda n, x: x / torch.sqrt((x * x).mean(-1, keepdim=True) + n.eps) * n.weight + n.bias),
+    _normalised("norm-affine-missing", "neither γ nor β", _plain),
+    _normalised("norm-bias-missing", "no β", lambda n, x: _plain(n, x) * n.weight),
+    _normalised("norm-weight-missing", "no γ", lambda n, x: _plain(n, x) + n.bias),
+    _normalised("norm-affine-exchanged", "β for γ and γ for β", lambda n, x: _plain(n, x) * n.bias + n.weight),
+    _normalised("norm-statistics-other", "divided by the mean of |x − μ|",
+                lambda n, x: _centred(x) / x.abs().mean(-1, keepdim=True) * n.weight + n.bias),
+    _normalised("norm-weight-plus-one", "γ + 1 for γ", lambda n, x: _plain(n, x) * (1.0 + n.weight) + n.bias),
+    _normalised("norm-over-positions", "mean and variance over the positions", _over_positions),
+    _normalised("norm-twice", "LayerNorm(LayerNorm(x))", _twice),
+    _normalised("norm-over-sequence", "mean and variance over positions and features together", _over_sequence),
+    _normalised("norm-unbiased-deviation", "(x − μ) / (s + ε), s² divided by n − 1, with ε = 1e-3 for it to be seen",
+                lambda n, x: _centred(x) / (x.std(-1, keepdim=True) + 100.0 * EPSILON) * n.weight + n.bias,
+                value=100.0 * EPSILON),
+    _normalised("norm-by-variance", "divided by σ² + ε",
+                lambda n, x: _centred(x) / (_variance(x) + n.eps) * n.weight + n.bias, reported_as="norm-statistics-other"),
+    _added("residual-missing", "LayerNorm(x)", lambda x, skip: x),
+    _added("residual-doubled", "LayerNorm(x + 2 skip)", lambda x, skip: x + 2.0 * skip),
+    _added("residual-subtracted", "LayerNorm(x − skip)", lambda x, skip: x - skip, reported_as="residual-scaled"),
+    _added("residual-scaled", "LayerNorm(x + skip/√2)", lambda x, skip: x + skip * 0.5**0.5, value=0.5**0.5),
+    _added("sublayer-missing", "LayerNorm(skip)", lambda x, skip: skip),
+    _added("sublayer-scaled", "LayerNorm(0.9 x + skip)", lambda x, skip: 0.9 * x + skip, value=0.9),
+    _added("sublayer-doubled", "LayerNorm(2 x + skip)", lambda x, skip: 2.0 * x + skip, reported_as="sublayer-scaled"),
+    in_layer("epsilon", "1e-5 for 1e-12", _epsilon, FIRST, suits=_other_epsilon, value=EPSILON),
+    in_layer("norm-per-head", "mean and variance over each head's features", _heads_apart, FIRST, suits=many_heads),
+    in_layer("norm-shared", "both norms of a layer use the attention output norm's γ and β", _shared, SECOND, suits=_two_norms),
+    in_layer("residual-after-norm", "LayerNorm(x) + skip for LayerNorm(x + skip)", _residual_after_norm, FIRST),
+    in_layer("residual-from-layer-input", "the second residual of a layer adds the layer's input",
+             _residual_from_layer_input, SECOND),
+    in_layer("sublayer-bias-twice", "LayerNorm(x + b + skip), with the bias b of the product x", _bias_again, FIRST),
+    in_layer("layer-input-added", "LayerNorm(x + skip + layer input)", _layer_input_added, SECOND),
+    in_layer("pre-norm", "query, key and value are computed from the normalised input: attention.output.LayerNorm(x)",
+             _pre_norm, *(f"attention.self.{n}" for n in ("query", "key", "value"))),
+)  # fmt: skip

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -51,34 +51,53 @@ class Plant:
     """A mistake that can be planted.
 
     Attributes:
-        name: name of the mistake, as in `names`.
+        name: name of the mistake, by which its fault is found in the catalogue.
+        description: what the incorrect step computes, or what is wrong with it.
         install: plants the mistake in a model, at the given layer.
         layered: whether it can be in any encoder layer; otherwise it has one place, and the layer is ignored.
         origins: returns the activations whose own step is wrong, given its captured inputs.
         suits: returns whether an architecture can have the mistake.
         dtypes: names of the formats in which it is a mistake.
+        value: the planted value of the fault's parameter, which its estimate must meet; None for a fault without a parameter.
+        reported_as: name of the fault that the suite reports where another one computes the same; empty for the mistake's own.
     """
 
     name: str
+    description: str
     install: Install
     layered: bool
     origins: Callable[[Architecture, int], frozenset[str]]
     suits: Suits = always
     dtypes: tuple[str, ...] = DTYPES
+    value: float | None = None
+    reported_as: str = ""
 
     def at(self, layer: int = 0) -> Callable[[Bert], None]:
         """Return a function that plants the mistake at this layer, for `Candidate.plants`."""
         return lambda model: self.install(model, layer)
 
 
-def in_layer(name: str, install: Install, *steps: str, suits: Suits = always, dtypes: tuple[str, ...] = DTYPES) -> Plant:
+class Options(TypedDict, total=False):
+    """The attributes of `Plant` that have a default."""
+
+    suits: Suits
+    dtypes: tuple[str, ...]
+    value: float
+    reported_as: str
+
+
+def in_layer(name: str, description: str, install: Install, *steps: str, **options: Unpack[Options]) -> Plant:
     """Return a mistake that can be in any encoder layer; `steps` are its origins, relative to the layer."""
-    return Plant(name, install, True, lambda a, layer: frozenset(f"encoder.layer.{layer}.{s}" for s in steps), suits, dtypes)
+
+    def origins(_: Architecture, layer: int) -> frozenset[str]:
+        return frozenset(f"encoder.layer.{layer}.{step}" for step in steps)
+
+    return Plant(name, description, install, True, origins, **options)
 
 
-def in_place(name: str, install: Callable[[Bert], None], *origins: str, suits: Suits = always) -> Plant:
-    """Return a mistake that has one place."""
-    return Plant(name, lambda model, _: install(model), False, lambda a, _: frozenset(origins), suits)
+def in_place(name: str, description: str, install: Callable[[Bert], None], *origins: str, **options: Unpack[Options]) -> Plant:
+    """Return a mistake that has one place; `origins` are the activations whose own step is wrong."""
+    return Plant(name, description, lambda model, _: install(model), False, lambda a, _: frozenset(origins), **options)
 
 
 def override(module: nn.Module, method: str, function: Callable[..., Any]) -> None:

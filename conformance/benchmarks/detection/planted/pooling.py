@@ -34,25 +34,20 @@ def _without_special(hidden: Tensor, mask: Tensor) -> Tensor:
     return (hidden * inner).sum(1) / inner.sum(1)
 
 
-# Incorrect poolings, from the hidden state (B, S, H) and the mask (B, S).
-_POOLED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "pooling-with-padding": lambda hidden, mask: hidden.mean(1),
-    "pooling-without-special": _without_special,
-    "pooling-first-token": lambda hidden, mask: hidden[:, 0],
-    "pooling-max": lambda hidden, mask: hidden.masked_fill(mask[:, :, None] == 0, -torch.inf).amax(1),
-}
-_NORMALISED: dict[str, Callable[[Tensor], Tensor]] = {
-    "pooling-not-normalised": lambda pooled: pooled,
-    "pooling-normalised-by-largest": lambda pooled: pooled / pooled.abs().amax(1, keepdim=True),
-}
+def _pooled(name: str, description: str, wrong: Callable[[Tensor, Tensor], Tensor]) -> Plant:
+    """Return a mistake in the pooling of the hidden state (B, S, H) under the mask (B, S)."""
+
+    def install(model: Bert) -> None:
+        override(_embedding(model).pooled, "forward", wrong)
+
+    return in_place(name, description, install, POOLED, suits=_normalised_mean)
 
 
-def _pooled(name: str, wrong: Callable[[Tensor, Tensor], Tensor]) -> Plant:
-    return in_place(name, lambda m: override(_embedding(m).pooled, "forward", wrong), POOLED, suits=_normalised_mean)
+def _normalised(name: str, description: str, wrong: Callable[[Tensor], Tensor]) -> Plant:
+    def install(model: Bert) -> None:
+        override(_embedding(model), "normal", widely(wrong))
 
-
-def _normalised(name: str, wrong: Callable[[Tensor], Tensor]) -> Plant:
-    return in_place(name, lambda m: override(_embedding(m), "normal", widely(wrong)), NORMALISED, suits=_normalised_mean)
+    return in_place(name, description, install, NORMALISED, suits=_normalised_mean)
 
 
 def _mean(hidden: Tensor, mask: Tensor) -> Tensor:
@@ -67,7 +62,14 @@ def _mean_for_first(model: Bert) -> None:
 
 
 PLANTS = (
-    in_place("pooling-mean", _mean_for_first, NORMALISED, suits=_first_token),
-    *(_pooled(name, wrong) for name, wrong in _POOLED.items()),
-    *(_normalised(name, wrong) for name, wrong in _NORMALISED.items()),
-)
+    in_place("pooling-mean", "the mean over unmasked positions for the first token",
+             _mean_for_first, NORMALISED, suits=_first_token),
+    _pooled("pooling-with-padding", "the mean over all tokens, padding as well", lambda hidden, mask: hidden.mean(1)),
+    _pooled("pooling-without-special", "the mean without the first and the last unmasked token", _without_special),
+    _pooled("pooling-first-token", "the first token for the mean", lambda hidden, mask: hidden[:, 0]),
+    _pooled("pooling-max", "the largest of each feature over unmasked positions for the mean",
+            lambda hidden, mask: hidden.masked_fill(mask[:, :, None] == 0, -torch.inf).amax(1)),
+    _normalised("pooling-not-normalised", "the embedding is not divided by its length", lambda pooled: pooled),
+    _normalised("pooling-normalised-by-largest", "the embedding is divided by its largest feature",
+                lambda pooled: pooled / pooled.abs().amax(1, keepdim=True)),
+)  # fmt: skip

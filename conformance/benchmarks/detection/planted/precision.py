@@ -108,37 +108,13 @@ def _of_four_parts(dtype: torch.dtype) -> Product:
     return product
 
 
-_PRODUCTS: dict[str, Product] = {
-    "precision-bfloat16": _in(torch.bfloat16),
-    "precision-float16": _in(torch.float16),
-    "precision-tf32": lambda x, weight, bias: F.linear(_tf32(x), _tf32(weight), bias),
-    "precision-int8-channel": lambda x, weight, bias: F.linear(x, _integers_by_row(weight), bias),
-    "precision-int8-block": lambda x, weight, bias: F.linear(x, _blocks(weight, 32, _q8_0), bias),
-    "precision-int4-block": lambda x, weight, bias: F.linear(x, _blocks(weight, 32, _q4_0), bias),
-    "precision-nf4-block": lambda x, weight, bias: F.linear(x, _blocks(weight, 64, _nf4), bias),
-    "precision-float8": lambda x, weight, bias: F.linear(x, _float8(weight), bias),
-    "precision-int4": lambda x, weight, bias: F.linear(x, _integers(weight, 7), bias),
-    "precision-int4-channel": lambda x, weight, bias: F.linear(x, _integers_by_row(weight, 7), bias),
-    "weight-pairs-exchanged": lambda x, weight, bias: F.linear(x, weight.view(len(weight), -1, 2).flip(-1).flatten(-2), bias),
-    "precision-int8-dynamic": _dynamic,
-    "precision-float8-inputs": _inputs_in_float8,
-    "precision-int8-inputs": lambda x, weight, bias: F.linear(_integers(x), weight, bias),
-    "inputs-last-unread": _without_last,
-    "weight-two-of-four": lambda x, weight, bias: F.linear(x, _two_of_four(weight), bias),
-    "weight-pruned": lambda x, weight, bias: F.linear(x, _pruned(weight), bias),
-    "accumulated-float16": _of_four_parts(torch.float16),
-    "accumulated-bfloat16": _of_four_parts(torch.bfloat16),
-    "precision-int8": lambda x, weight, bias: F.linear(x, _integers(weight), bias),
-}
-
-
 def _linears(model: Bert, layer: int) -> tuple[Linear, ...]:
     changed = model.layer(layer)
     own = changed.attention.self
     return (own.query, own.key, own.value, changed.attention.output.dense, changed.intermediate.dense, changed.output.dense)
 
 
-def _planted(name: str, product: Product) -> Plant:
+def _product(name: str, description: str, product: Product) -> Plant:
     def rounded(linear: Linear) -> Callable[[Tensor], Tensor]:
         return lambda x: product(x, linear.weight, linear.bias)
 
@@ -146,7 +122,7 @@ def _planted(name: str, product: Product) -> Plant:
         for linear in _linears(model, layer):
             override(linear, "product", rounded(linear))
 
-    return in_layer(name, install, *PROJECTIONS, dtypes=("float32",))
+    return in_layer(name, description, install, *PROJECTIONS, dtypes=("float32",))
 
 
 def _active_dropout(model: Bert, layer: int) -> None:
@@ -164,6 +140,42 @@ def _active_dropout(model: Bert, layer: int) -> None:
 
 
 PLANTS = (
-    *(_planted(name, product) for name, product in _PRODUCTS.items()),
-    in_layer("dropout-active", _active_dropout, "attention.output.dropout"),
-)
+    _product("precision-bfloat16", "a layer's linear products have operands and results rounded to bfloat16",
+             _in(torch.bfloat16)),
+    _product("precision-float16", "a layer's linear products have operands and results rounded to float16", _in(torch.float16)),
+    _product("precision-tf32", "operands of a layer's linear products rounded to 11 significant bits",
+             lambda x, weight, bias: F.linear(_tf32(x), _tf32(weight), bias)),
+    _product("precision-int8-channel", "weights of a layer's linear products rounded to 255 levels an output feature",
+             lambda x, weight, bias: F.linear(x, _integers_by_row(weight), bias)),
+    _product("precision-int8-block", "weights of a layer's linear products rounded to 255 levels in blocks of 32 inputs",
+             lambda x, weight, bias: F.linear(x, _blocks(weight, 32, _q8_0), bias)),
+    _product("precision-int4-block", "weights of a layer's linear products rounded to 16 levels in blocks of 32 inputs",
+             lambda x, weight, bias: F.linear(x, _blocks(weight, 32, _q4_0), bias)),
+    _product("precision-nf4-block", "weights of a layer's linear products rounded to the 16 levels of NF4 in blocks of 64 inputs",
+             lambda x, weight, bias: F.linear(x, _blocks(weight, 64, _nf4), bias)),
+    _product("precision-float8", "weights of a layer's linear products rounded to float8 E4M3, scaled by tensor",
+             lambda x, weight, bias: F.linear(x, _float8(weight), bias)),
+    _product("precision-int4", "weights of a layer's linear products rounded to 15 levels a tensor",
+             lambda x, weight, bias: F.linear(x, _integers(weight, 7), bias)),
+    _product("precision-int4-channel", "weights of a layer's linear products rounded to 15 levels an output feature",
+             lambda x, weight, bias: F.linear(x, _integers_by_row(weight, 7), bias)),
+    _product("weight-pairs-exchanged", "columns 2i and 2i + 1 of a layer's weights are exchanged",
+             lambda x, weight, bias: F.linear(x, weight.view(len(weight), -1, 2).flip(-1).flatten(-2), bias)),
+    _product("precision-int8-dynamic", "weights of a layer's products have 255 levels a tensor, inputs 256 levels over their range",
+             _dynamic),
+    _product("precision-float8-inputs", "inputs of a layer's products rounded to float8 E4M3", _inputs_in_float8),
+    _product("precision-int8-inputs", "inputs of a layer's products rounded to 255 levels of a call's largest magnitude",
+             lambda x, weight, bias: F.linear(_integers(x), weight, bias)),
+    _product("inputs-last-unread", "products of a layer without the last eighth of their inputs", _without_last),
+    _product("weight-two-of-four", "the two smallest of every four weights of a layer's products are zero",
+             lambda x, weight, bias: F.linear(x, _two_of_four(weight), bias)),
+    _product("weight-pruned", "the smallest 30 % of the weights of a layer's products are zero",
+             lambda x, weight, bias: F.linear(x, _pruned(weight), bias)),
+    _product("accumulated-float16", "a layer's products are sums of four parts, each rounded to float16",
+             _of_four_parts(torch.float16)),
+    _product("accumulated-bfloat16", "a layer's products are sums of four parts, each rounded to bfloat16",
+             _of_four_parts(torch.bfloat16)),
+    _product("precision-int8", "weights of a layer's linear products rounded to 255 levels a tensor",
+             lambda x, weight, bias: F.linear(x, _integers(weight), bias)),
+    in_layer("dropout-active", "attention output dropout of 0.1 in evaluation", _active_dropout, "attention.output.dropout"),
+)  # fmt: skip

@@ -1,6 +1,5 @@
 """Mistakes in a layer's linear products and in their parameters."""
 
-from collections.abc import Callable
 from itertools import permutations
 
 import torch
@@ -20,6 +19,7 @@ from conformance.benchmarks.detection.planted.plant import (
 )
 
 QUERY, KEY, VALUE = ("query", "key", "value")
+THREE = tuple(f"attention.self.{name}" for name in (QUERY, KEY, VALUE))
 
 
 def _projection(own: SelfAttention, name: str) -> tuple[Tensor, Tensor]:
@@ -32,7 +32,7 @@ def _set_projection(own: SelfAttention, name: str, weight: Tensor, bias: Tensor)
     linear.weight, linear.bias = parameter(weight), parameter(bias)
 
 
-def _exchanged(name: str, taken_from: dict[str, str]) -> Plant:
+def _exchanged(name: str, description: str, taken_from: dict[str, str]) -> Plant:
     """Return a mistake in which projections have the parameters of others."""
 
     def install(model: Bert, layer: int) -> None:
@@ -41,7 +41,7 @@ def _exchanged(name: str, taken_from: dict[str, str]) -> Plant:
         for to, (weight, bias) in found.items():
             _set_projection(own, to, weight, bias)
 
-    return in_layer(name, install, *(f"attention.self.{to}" for to in taken_from))
+    return in_layer(name, description, install, *(f"attention.self.{to}" for to in taken_from))
 
 
 def _interleaved(model: Bert, layer: int) -> None:
@@ -189,32 +189,37 @@ def _reshaped(model: Bert, layer: int) -> None:
     dense.weight = parameter(dense.weight.T.reshape(dense.weight.shape))
 
 
-_LAYERED: tuple[tuple[str, Callable[[Bert, int], None], str], ...] = (
-    ("weight-transposed", _transposed, "attention.output.dense"),
-    ("bias-missing", _bias_missing, "intermediate.dense"),
-    ("bias-negated", _bias_negated, "intermediate.dense"),
-    ("weight-reversed", _reversed, "output.dense"),
-    ("weight-reshaped", _reshaped, "intermediate.dense"),
-    ("result-scaled", _result_scaled, "attention.self.query"),
-    ("feed-forward-parallel", _reads_input, "intermediate.dense"),
-    ("activation-bypassed", _without_function, "output.dense"),
-    ("attention-bypassed", _values_alone, "attention.output.dense"),
-    ("bias-other", _bias_of_output, "attention.output.dense"),
-    ("features-reordered", _reordered, "output.dense"),
-    ("features-dropped", _half_dropped, "intermediate.dense"),
-)
-
 PLANTS = (
-    _exchanged("query-key-swapped", {QUERY: KEY, KEY: QUERY}),
-    _exchanged("query-value-swapped", {QUERY: VALUE, VALUE: QUERY}),
-    _exchanged("key-value-swapped", {KEY: VALUE, VALUE: KEY}),
-    _exchanged("qkv-rotated", {QUERY: KEY, KEY: VALUE, VALUE: QUERY}),
-    *(_exchanged(f"{a}-from-{b}", {a: b}) for a, b in permutations((QUERY, KEY, VALUE), 2)),
-    in_layer("qkv-interleaved-file", _read_by_part, *(f"attention.self.{n}" for n in (QUERY, KEY, VALUE)), suits=many_heads),
-    in_layer("qkv-interleaved-rows", _rows_in_turn, *(f"attention.self.{n}" for n in (QUERY, KEY, VALUE))),
-    in_layer("qkv-interleaved", _interleaved, *(f"attention.self.{n}" for n in (QUERY, KEY, VALUE)), suits=many_heads),
-    *(in_layer(name, install, step) for name, install, step in _LAYERED),
-    in_place("product-scaled", _product_scaled, "cls.predictions.decoder", suits=masked_lm),
-    in_layer("tokens-zero", lambda model, layer: after(model.layer(layer).output.dense, _last_chunk), "output.dense"),
-    in_place("bias-twice", _bias_twice, "cls.predictions.decoder", suits=masked_lm),
-)
+    _exchanged("query-key-swapped", "query has key's parameters and key query's", {QUERY: KEY, KEY: QUERY}),
+    _exchanged("query-value-swapped", "query has value's parameters and value query's", {QUERY: VALUE, VALUE: QUERY}),
+    _exchanged("key-value-swapped", "key has value's parameters and value key's", {KEY: VALUE, VALUE: KEY}),
+    _exchanged("qkv-rotated", "query has key's parameters, key value's, value query's", {QUERY: KEY, KEY: VALUE, VALUE: QUERY}),
+    *(_exchanged(f"{a}-from-{b}", f"{a} has {b}'s parameters", {a: b}) for a, b in permutations((QUERY, KEY, VALUE), 2)),
+    in_layer("qkv-interleaved-file",
+             "a fused matrix of query, key and value of a head, then of the next, is read as all of each in turn",
+             _read_by_part, *THREE, suits=many_heads),
+    in_layer("qkv-interleaved-rows", "rows of query, key and value in turn are read in thirds",
+             _rows_in_turn, *THREE),
+    in_layer("qkv-interleaved", "rows of the fused matrix are read head by head as q, k, v in turns",
+             _interleaved, *THREE, suits=many_heads),
+    in_layer("weight-transposed", "x W + b for x Wᵀ + b in a square attention output projection",
+             _transposed, "attention.output.dense"),
+    in_layer("bias-missing", "no bias in the intermediate dense", _bias_missing, "intermediate.dense"),
+    in_layer("bias-negated", "x Wᵀ − b", _bias_negated, "intermediate.dense", reported_as="bias-other"),
+    in_layer("weight-reversed", "output features in reverse order", _reversed, "output.dense"),
+    in_layer("weight-reshaped", "the transposed of the intermediate dense's weight, reshaped", _reshaped, "intermediate.dense"),
+    in_layer("result-scaled", "the query is divided by √d, and the scores too", _result_scaled, "attention.self.query"),
+    in_layer("feed-forward-parallel", "the intermediate dense reads the layer's input", _reads_input, "intermediate.dense"),
+    in_layer("activation-bypassed", "the output dense reads the intermediate dense", _without_function, "output.dense"),
+    in_layer("attention-bypassed", "the attention's output dense reads the values", _values_alone, "attention.output.dense"),
+    in_layer("bias-other", "the attention's output dense has the feed-forward network's bias",
+             _bias_of_output, "attention.output.dense"),
+    in_layer("features-reordered", "the halves of the output dense's features are exchanged", _reordered, "output.dense"),
+    in_layer("features-dropped", "the second half of the intermediate features is zero", _half_dropped, "intermediate.dense"),
+    in_place("product-scaled", "the masked-LM decoder's input is divided by √H",
+             _product_scaled, "cls.predictions.decoder", suits=masked_lm),
+    in_layer("tokens-zero", "the output dense runs in chunks of five tokens, what is left over stays zero",
+             lambda model, layer: after(model.layer(layer).output.dense, _last_chunk), "output.dense"),
+    in_place("bias-twice", "the bias of the masked-LM decoder is added twice",
+             _bias_twice, "cls.predictions.decoder", suits=masked_lm),
+)  # fmt: skip

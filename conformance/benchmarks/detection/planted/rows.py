@@ -9,12 +9,12 @@ from conformance.benchmarks.detection.planted.plant import Plant, after, in_laye
 VALUE = "attention.self.value"
 
 
-def _moved(name: str, change: Callable[[Tensor], Tensor]) -> Plant:
-    return in_layer(name, lambda model, layer: after(model.layer(layer).attention.self.value, change), VALUE)
+def _moved(name: str, description: str, change: Callable[[Tensor], Tensor]) -> Plant:
+    return in_layer(name, description, lambda model, layer: after(model.layer(layer).attention.self.value, change), VALUE)
 
 
 PLANTS = (
-    _moved("rows-first", lambda x: x[:1].expand_as(x).contiguous()),
-    _moved("rows-other", lambda x: x.flip(0)),
-    _moved("tokens-shifted", lambda x: x.roll(1, 1)),
-)
+    _moved("rows-first", "the values of every row are those of the first row", lambda x: x[:1].expand_as(x).contiguous()),
+    _moved("rows-other", "the values' rows in reverse order", lambda x: x.flip(0)),
+    _moved("tokens-shifted", "each token has the value of the token before it", lambda x: x.roll(1, 1)),
+)  # fmt: skip

@@ -1,13 +1,14 @@
 """Mistakes in scores, probabilities and context that are made in shared attention code, in tiled kernels, or by quantization."""
 
 from collections.abc import Callable
+from typing import Unpack
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from conformance.benchmarks.detection.bert import Bert, SelfAttention
-from conformance.benchmarks.detection.planted.plant import DTYPES, Plant, after, in_layer, override
+from conformance.benchmarks.detection.planted.plant import Options, Plant, after, in_layer, override
 from conformance.benchmarks.detection.steps import hidden_keys
 
 SCORES, PROBS, CONTEXT = (f"attention.self.{n}" for n in ("scores", "probs", "context"))
@@ -18,7 +19,7 @@ def _own(model: Bert, layer: int) -> SelfAttention:
     return model.layer(layer).attention.self
 
 
-def _product(name: str, of: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Plant:
+def _product(name: str, description: str, of: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Plant:
     """Return a mistake in which the scores are those of other operands, (B, h, S, d) each."""
 
     def install(model: Bert, layer: int) -> None:
@@ -26,7 +27,7 @@ def _product(name: str, of: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -
         right = scores.product
         override(scores, "product", lambda query, key: right(*of(query, key)))
 
-    return in_layer(name, install, SCORES)
+    return in_layer(name, description, install, SCORES)
 
 
 def _capped(model: Bert, layer: int) -> None:
@@ -117,23 +118,28 @@ def _unread(model: Bert, layer: int) -> None:
     override(context, "forward", lambda probs, value: right(torch.cat([probs[..., :-4], 0.0 * probs[..., -4:]], -1), value))
 
 
-def _softmax(name: str, wrong: Callable[[Tensor, Tensor], Tensor], dtypes: tuple[str, ...] = DTYPES) -> Plant:
-    return in_layer(name, lambda model, layer: override(_own(model, layer).probs, "forward", wrong), PROBS, dtypes=dtypes)
+def _softmax(name: str, description: str, wrong: Callable[[Tensor, Tensor], Tensor], **options: Unpack[Options]) -> Plant:
+    return in_layer(name, description, lambda model, layer: override(_own(model, layer).probs, "forward", wrong), PROBS, **options)
 
 
 PLANTS = (
-    in_layer("scores-capped", _capped, SCORES),
-    _product("scores-cosine", _cosine),
-    _product("keys-reshaped", _reshaped),
-    _product("scores-of-keys", lambda query, key: (key, key)),
-    _product("scores-of-queries", lambda query, key: (query, query)),
-    in_layer("heads-share-keys", _shared, SCORES, suits=lambda a: a.num_attention_heads > 2 and a.num_attention_heads % 2 == 0),
-    in_layer("mask-by-segment", _by_segment, PROBS, suits=lambda a: a.type_vocab_size > 1),
-    in_layer("keys-last-unread", _unread, CONTEXT),
-    _softmax("softmax-by-blocks", _by_blocks),
-    _softmax("softmax-not-rescaled", _not_rescaled),
-    _softmax("softmax-denominator-epsilon", _guarded),
-    _softmax("softmax-unnormalised", _divided_coarsely, ("float64", "float32")),  # In half formats it is about one rounding.
-    _softmax("probabilities-rounded", _rounded, ("float64", "float32")),  # Shorter formats round the levels themselves.
-    _softmax("mask-window-after-softmax", _windowed),
-)
+    in_layer("scores-capped", "5 · tanh(s / 5)", _capped, SCORES),
+    _product("scores-cosine", "10 times the cosine of query and key, over √d", _cosine),
+    _product("keys-reshaped", "keys (S, d) reshaped to (d, S)", _reshaped),
+    _product("scores-of-keys", "k kᵀ / √d", lambda query, key: (key, key)),
+    _product("scores-of-queries", "q qᵀ / √d", lambda query, key: (query, query)),
+    in_layer("heads-share-keys", "two heads have the keys of the first of them",
+             _shared, SCORES, suits=lambda a: a.num_attention_heads > 2 and a.num_attention_heads % 2 == 0),
+    in_layer("mask-by-segment", "keys of another token type are hidden",
+             _by_segment, PROBS, suits=lambda a: a.type_vocab_size > 1),
+    in_layer("keys-last-unread", "the context lacks the last four keys", _unread, CONTEXT),
+    _softmax("softmax-by-blocks", "the softmax of each four keys, divided by the number of blocks", _by_blocks),
+    _softmax("softmax-not-rescaled", "each block of four keys keeps the maximum up to it", _not_rescaled),
+    _softmax("softmax-denominator-epsilon", "exp(s − m) / (1/64 + Σ exp(s − m))", _guarded),
+    _softmax("softmax-unnormalised", "the reciprocal of the denominator is rounded to bfloat16",
+             _divided_coarsely, dtypes=("float64", "float32")),  # In half formats it is about one rounding.
+    _softmax("probabilities-rounded", "the probabilities are rounded to multiples of 1/255",
+             _rounded, dtypes=("float64", "float32")),  # Shorter formats round the levels themselves.
+    _softmax("mask-window-after-softmax", "the softmax is over all keys; padding, and keys more than 3 away, then get 0",
+             _windowed),
+)  # fmt: skip

@@ -53,7 +53,7 @@ class Mixture:
 
 
 @dataclass(frozen=True)
-class CarriedErrors:
+class CorrelatedErrors:
     """The errors of one activation.
 
     Attributes:
@@ -78,12 +78,12 @@ class CarriedErrors:
         each = (*map(np.square, self.shared), *(mixture.of_positions for mixture in self.mixtures))
         return sum(each, start=np.asarray(self.independent))
 
-    def __add__(self, other: "CarriedErrors") -> "CarriedErrors":
+    def __add__(self, other: "CorrelatedErrors") -> "CorrelatedErrors":
         """Return the sum of both errors, which are treated as uncorrelated."""
         independent = self.independent + other.independent
-        return CarriedErrors(independent, self.shared + other.shared, self.mixtures + other.mixtures)
+        return CorrelatedErrors(independent, self.shared + other.shared, self.mixtures + other.mixtures)
 
 
-def mixed(weights: Array, errors: CarriedErrors, of: Array) -> CarriedErrors:
+def mixed(weights: Array, errors: CorrelatedErrors, of: Array) -> CorrelatedErrors:
     """Return the errors of the product of `weights`, (B, h, S, S'), with each head of the array `of`, (B, S', H)."""
-    return CarriedErrors(mixtures=(Mixture(weights, np.broadcast_to(errors.variance, of.shape)),)) if errors.any else errors
+    return CorrelatedErrors(mixtures=(Mixture(weights, np.broadcast_to(errors.variance, of.shape)),)) if errors.any else errors

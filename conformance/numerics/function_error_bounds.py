@@ -1,7 +1,7 @@
-"""The accuracy of library functions: the table `functions.json`, and the error bound derived from it.
+"""The error bounds of library functions (GELU, erf, tanh, exp, rsqrt, …): the numbers, and what a step takes from them.
 
-Each row of the table describes one implementation of one function, either measured
-(`python -m conformance.benchmarks.functions --write`) or as documented by its vendor. A candidate may call any of these
+The numbers are rows of two tables, `measured_error_bounds.json` (`python -m conformance.benchmarks.functions --write`) and
+`documented_error_bounds.json` (stated by vendors), one row for each implementation of a function. A candidate may call any of these
 implementations, so its error is bounded by the maximum over all rows k of a function,
 
     |error| ≤ max_k (absolute_k + ulp_k · ULP(y))
@@ -20,7 +20,25 @@ The bound enters sigma in one of two ways:
 Half-precision formats are evaluated in float32 and rounded once to storage, so their own rows are not used as bounds. Some rsqrt
 kernels are an exception, but no step stores the result of rsqrt.
 
-To add a function or to change its bound, see `numerics.functions`.
+To change the bound of a function (GELU, exp, tanh, …):
+
+1. Add the implementation whose error is larger: a bound that a vendor states is a row of `documented_error_bounds.json`; a library
+   that can be measured is named in `conformance.benchmarks.functions.libraries`, and the command above measures it and writes
+   `measured_error_bounds.json`. The bound of every step that uses the function follows.
+2. The bound of GELU as a whole, which combines that of erf or tanh with that of a fused kernel, is `FunctionErrorBounds.gelu`.
+   The bounds of its gradient are in `conformance.oracle.gradients.pointwise`.
+3. Run `conformance/tests/test_function_error_bounds.py`, for the bounds, and `test_arithmetic_model_fit.py`, which judges correct
+   variants of whole networks.
+
+To add a function:
+
+1. Write its exact value, interval and scale in `numerics.functions.FUNCTIONS`. A function that torch does not have under its name
+   is excluded from the comprehension in `numerics.machine.torch_functions` and added there by name. Name the function in extended
+   precision in `conformance.benchmarks.functions.sweep`.
+2. Measure it as in step 1 above.
+3. Use the bound in `roundings` of the step in `conformance.oracle`: `arithmetic.functions.error` where the step is the function,
+   `arithmetic.functions.relative` where the function is one of several operations.
+4. Run the tests above, and `test_mathematics.py`, for the Jacobians.
 """
 
 import json
@@ -34,14 +52,42 @@ from typing import Any
 import numpy as np
 
 from conformance.numerics.formats import FORMATS, Array, Format
-from conformance.numerics.functions import Bound
 
-TABLE = "functions.json"
-DOCUMENTED = "documented.json"
+MEASURED = "measured_error_bounds.json"
+DOCUMENTED = "documented_error_bounds.json"
+
+
+@dataclass(frozen=True)
+class Bound:
+    """An error bound: |error| ≤ absolute · scale + ulp · ULP of the result."""
+
+    absolute: float
+    ulp: float
+
+    def contains(self, other: "Bound") -> bool:
+        """Return whether this bound is at least as large as `other` for every result."""
+        return self.absolute >= other.absolute and self.ulp >= other.ulp
+
+
+@dataclass(frozen=True)
+class GeluForm:
+    """How a form of GELU, x/2 · (1 + g), is computed.
+
+    Attributes:
+        inner: the library function g.
+        constants: number of rounded constants in the argument of g: 1/√2 in the erf form, √(2/π) and 0.044715 in the tanh form.
+    """
+
+    inner: str
+    constants: int
+
+
+GELU_FORMS: Mapping[str, GeluForm] = {"gelu": GeluForm("erf", 1), "gelu_tanh": GeluForm("tanh", 2)}
+"""The forms of GELU, by the name of a fused kernel's function in the tables."""
 
 
 @dataclass(frozen=True, eq=False)
-class Accuracy:
+class FunctionErrorBounds:
     """The error bounds of library functions.
 
     Attributes:
@@ -56,6 +102,27 @@ class Accuracy:
         bounds = _upper(self._of(function, evaluated), float(spacing.max(initial=0.0)))
         first, *others = (b.absolute + b.ulp * spacing for b in bounds)
         return np.asarray(reduce(np.maximum, others, first))
+
+    def gelu(self, form: str, gate: Array, half: Array, argument: Array, evaluated: Format) -> Array:
+        """Return the elementwise largest error of GELU, y = x/2 · (1 + g), in one of `GELU_FORMS`.
+
+            |error| ≤ |x|/2 · max(error of g, `absolute` of a fused kernel) + constants · u · |x/2 · dg/dt · t|
+
+        where t is the argument of g. The bound is many ULP of y near −3, where 1 + g cancels. The roundings of 1 + g and of the
+        product are random and not part of it.
+
+        Args:
+            form: name of the form.
+            gate: values g.
+            half: |x|/2.
+            argument: |x/2 · dg/dt · t|, the change of y by a relative change of t.
+            evaluated: the format that GELU is evaluated in.
+        """
+        bound = self.error(GELU_FORMS[form].inner, gate, evaluated)
+        np.maximum(bound, self.absolute(form, evaluated), out=bound)
+        bound *= half
+        bound += argument * (GELU_FORMS[form].constants * evaluated.unit_roundoff)
+        return bound
 
     def relative(self, function: str, evaluated: Format) -> float:
         """Return the largest relative error of a function without zeros: 2u · ulp, since ULP(y) ≤ 2u |y|."""
@@ -75,10 +142,10 @@ class Accuracy:
             return self.bounds[function, evaluated.name]
         return tuple(Bound(b.absolute, 0.5 + b.ulp * 2.0**-13) for b in self.bounds[function, "float32"])
 
-    def including(self, function: str, bound: Bound, evaluated: Format) -> "Accuracy":
-        """Return this accuracy with the bound of one more implementation."""
+    def including(self, function: str, bound: Bound, evaluated: Format) -> "FunctionErrorBounds":
+        """Return these bounds with the bound of one more implementation."""
         key = (function, evaluated.name)
-        return Accuracy({**self.bounds, key: _undominated([*self.bounds[key], bound])})
+        return FunctionErrorBounds({**self.bounds, key: _undominated([*self.bounds[key], bound])})
 
 
 def _upper(bounds: Iterable[Bound], largest: float) -> list[Bound]:
@@ -101,23 +168,23 @@ def _undominated(bounds: Iterable[Bound]) -> tuple[Bound, ...]:
 
 
 @cache
-def table_accuracy() -> Accuracy:
-    """Return the accuracy of the implementations in the table."""
+def table_bounds() -> FunctionErrorBounds:
+    """Return the bounds of the implementations in the tables."""
     found: dict[tuple[str, str], list[Bound]] = {}
     for row in rows():
         if row.get("bound") is not None and "incorrect" not in row:
             found.setdefault((row["function"], row["dtype"]), []).append(Bound(**row["bound"]))
-    return Accuracy({key: _undominated(bounds) for key, bounds in found.items()})
+    return FunctionErrorBounds({key: _undominated(bounds) for key, bounds in found.items()})
 
 
 @cache
 def rows() -> tuple[Mapping[str, Any], ...]:
-    """Return all rows of the table: the measured ones, then the documented ones."""
+    """Return all rows of the tables: the measured ones, then the documented ones."""
     folder = files("conformance.numerics")
-    return tuple(row for name in (TABLE, DOCUMENTED) for row in json.loads((folder / name).read_text())["rows"])
+    return tuple(row for name in (MEASURED, DOCUMENTED) for row in json.loads((folder / name).read_text())["rows"])
 
 
 def worst_places(function: str) -> list[float]:
-    """Return the finite arguments at which the implementations in the table make their largest float32 errors."""
+    """Return the finite arguments at which the implementations in the tables make their largest float32 errors."""
     of_it = (row for row in rows() if row["function"] == function and row["dtype"] == "float32")
     return [at for row in of_it for at in row.get("at", ()) if math.isfinite(at)]

@@ -1,4 +1,4 @@
-"""A sweep over an activation's blocks: its error under each hypothesis, and the effect of each fault that is looked for.
+"""Totals over the blocks of an activation: its error under each hypothesis, and the effect of each fault that is looked for.
 
 A fault that is gross on a few rows (`filters.is_gross`) is detected without a filter; for most faults nothing else is computed. The
 filters of the other faults are sums over blocks. Rows or numbers that repeat in several blocks share their noise; the resulting
@@ -44,7 +44,7 @@ class Effect:
 
 
 def filtered(direction: Direction, effect: Effect, limits: Limits) -> FilterResult | None:
-    """Return the result of one fault's filter; None if the fault moves no judged element."""
+    """Return the result of one fault's filter; None if the fault changes no judged element."""
     if not direction.parameter and is_gross(effect.size, limits.max):
         return without_filter(direction, effect.size)
     projection = effect.sums.projection
@@ -52,12 +52,12 @@ def filtered(direction: Direction, effect: Effect, limits: Limits) -> FilterResu
 
 
 @dataclass(frozen=True)
-class Swept:
+class BlockTotals:
     """The results for an activation, or for a block of it, under one hypothesis.
 
     Attributes:
         errors: sums of the local residual.
-        effects: effects of the faults that move the activation, by the fault's index.
+        effects: effects of the faults that change the activation, by the fault's index.
         hashes: hashes of the rows (`Segment.hashes`).
     """
 
@@ -65,11 +65,11 @@ class Swept:
     effects: Mapping[int, Effect]
     hashes: Hashes
 
-    def __add__(self, other: "Swept") -> "Swept":
+    def __add__(self, other: "BlockTotals") -> "BlockTotals":
         """Return the results for the elements of both operands."""
         both = {i: self.effects[i] + other.effects[i] for i in self.effects.keys() & other.effects.keys()}
         hashes = np.concatenate([self.hashes, other.hashes])
-        return Swept(self.errors + other.errors, {**self.effects, **other.effects, **both}, hashes)
+        return BlockTotals(self.errors + other.errors, {**self.effects, **other.effects, **both}, hashes)
 
 
 class GrossEffects:
@@ -79,7 +79,7 @@ class GrossEffects:
         observation: the activation.
         directions: the faults that are looked for, on the probe; faults that couple the rows of the batch, on the whole
             activation.
-        largest: upper limit of an element's error, in sigma; a fault that moves an element by twice as much is gross.
+        largest: upper limit of an element's error, in sigma; a fault that changes an element by twice as much is gross.
     """
 
     def __init__(self, observation: Observation, directions: Sequence[Direction], largest: float) -> None:
@@ -98,16 +98,16 @@ class GrossEffects:
 
     def _found(self, noise: Noise) -> dict[int, Effect]:
         def size(direction: Direction) -> float:
-            unfit = direction.parameter or direction.fault.couples_rows or direction.moved is None
-            return 0.0 if unfit else largest_element(direction.changed, noise)
+            unfit = direction.parameter or direction.fault.couples_rows or direction.effect is None
+            return 0.0 if unfit else largest_element(direction.known_effect, noise)
 
         sizes = on_all_cores(size, self.directions)
         return {i: Effect(Sums(), size) for i, size in enumerate(sizes) if is_gross(size, self._largest)}
 
 
-def swept(
+def block_totals(
     observation: Observation, gross_effects: GrossEffects, hypotheses: Sequence[Hypothesis]
-) -> tuple[list[Swept], GlobalError | None]:
+) -> tuple[list[BlockTotals], GlobalError | None]:
     """Return the results under each hypothesis, and the global error if the observation has the accumulated sigma.
 
     Args:
@@ -130,7 +130,7 @@ def _of_block(
     hypotheses: Sequence[Hypothesis],
     gross: Sequence[Mapping[int, Effect]],
     rows: slice,
-) -> tuple[list[Swept], GlobalError | None]:
+) -> tuple[list[BlockTotals], GlobalError | None]:
     block, alone = observation.block(rows), len(observation.rows) == 1
     # The noise is computed first, because it also stores the product that the value needs (`accumulation`).
     noises = [block.noise(h) if alone else of_segment(block.segment, h, block.judged, apart=True) for h in hypotheses]
@@ -144,21 +144,23 @@ def _of_block(
     found = []
     for noise, known in zip(noises, gross, strict=True):
         effects = {
-            i: Effect(Sums.of(block.residual, at.moved, noise), 0.0 if at.parameter else largest_element(at.moved, noise))
+            i: Effect(Sums.of(block.residual, at.effect, noise), 0.0 if at.parameter else largest_element(at.effect, noise))
             for i, at in here.items()
-            if i not in known and at.moved is not None
+            if i not in known and at.effect is not None
         }
-        found.append(Swept(LocalSums.of(block.residual, noise, block.first), effects, hashes))
+        found.append(BlockTotals(LocalSums.of(block.residual, noise, block.first), effects, hashes))
     return found, None if observation.sigma is None else GlobalError.of(block, observation.sigma)
 
 
-def _with_repeats(observation: Observation, directions: Sequence[Direction], hypothesis: Hypothesis, found: Swept) -> Swept:
+def _with_repeats(
+    observation: Observation, directions: Sequence[Direction], hypothesis: Hypothesis, found: BlockTotals
+) -> BlockTotals:
     """Return the results with the noise that is shared between blocks, and with the faults that act across blocks."""
     effects, function = dict(found.effects), observation.probe.segment.is_function
     numbers = {i for i in effects if directions[i].parameter} if function else set()
     effects.update({i: effects[i] + added for i, added in _of_equal_inputs(observation, directions, hypothesis, numbers)})
     again = effects.keys() - numbers if function or Repeats.of(found.hashes).any else set()
-    across = {i for i, direction in enumerate(directions) if direction.fault.couples_rows and direction.moved is not None}
+    across = {i for i, direction in enumerate(directions) if direction.fault.couples_rows and direction.effect is not None}
     effects.update(_over_the_whole(observation, directions, hypothesis, again | across))
     return replace(found, effects=effects)
 
@@ -170,9 +172,9 @@ def _over_the_whole(
         whole = observation.whole
         noise = of_segment(whole.segment, hypothesis, whole.judged)
         for i in which:
-            moved = directions[i].on(whole.segment).moved
-            assert moved is not None
-            yield i, Effect(Sums.of(whole.residual, moved, noise), largest_element(moved, noise))
+            effect = directions[i].on(whole.segment).effect
+            assert effect is not None
+            yield i, Effect(Sums.of(whole.residual, effect, noise), largest_element(effect, noise))
 
 
 def _of_equal_inputs(
@@ -183,13 +185,13 @@ def _of_equal_inputs(
     n equal inputs have one error e, so the variance of Σ w e over them is n² w² Var(e), of which n w² Var(e) has been counted.
     """
     if which:
-        (parent,) = observation.row.parents
+        (parent,) = observation.activation.parents
         found, counts = np.unique(observation.captured[parent][observation.judged], return_counts=True)
         numbers, times = (np.asarray(x[counts > 1], np.float64).reshape(1, -1, 1) for x in (found, counts))
         segment = Segment(observation.network, observation.name, {parent: numbers})
         noise = of_segment(segment, hypothesis, np.ones(numbers.shape, np.bool_), apart=True)
         for i in which:
-            moved = directions[i].on(segment).moved
-            if moved is not None:
-                variance, _ = noise.projected(noise.precision * moved * np.sqrt(times * (times - 1.0)))
+            effect = directions[i].on(segment).effect
+            if effect is not None:
+                variance, _ = noise.projected(noise.precision * effect * np.sqrt(times * (times - 1.0)))
                 yield i, Effect(Sums(variance=variance), 0.0)

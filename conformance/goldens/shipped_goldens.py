@@ -1,13 +1,15 @@
-"""The recipes of all shipped goldens, as one table.
+"""The shipped goldens: the recipe of each is a row of one table.
 
 Goldens that are fast to run come first, and those that detect hard-coded numbers come after the general ones.
 
 To add a golden:
 
-1. Add a row with its purpose, its architecture and the masks of its batch, or write a module like `edges` if more is needed.
-2. Run `python -m conformance.goldens.make fixtures --only NAME`, which stores this golden and adds it to the manifest. Without
-   `--only`, all goldens are computed again and the manifest is written last; this needs the extra `real`, for `minilm`.
-3. Run `bert-conformance golden verify`.
+1. Add a row to `_ROWS` with its purpose, its architecture and the masks of its batch, or write a module like `edges` if more is
+   needed.
+2. Run `python -m conformance.goldens.make fixtures --only NAME`, which stores this golden in `fixtures/` and adds it to the
+   manifest. Without `--only`, all goldens are computed again and the manifest is written last; this needs the extra `real`, for
+   `minilm`.
+3. Run `bert-conformance golden verify` and `conformance/tests/test_golden_make.py`.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -55,7 +55,7 @@ class CaseChange:
         vanished: the mistakes found only in the earlier run, each restricted to the steps at which it is gone.
         layers: number of layers of the network.
         compared: number of pairs of activation and batch that both runs observed.
-        moved: number of passing pairs whose errors differ without a significant change.
+        within_noise: number of passing pairs whose errors differ without a significant change.
     """
 
     kind: Kind | None
@@ -66,7 +66,7 @@ class CaseChange:
     vanished: tuple[Finding, ...] = ()
     layers: int = 0
     compared: int = 0
-    moved: int = 0
+    within_noise: int = 0
 
     @property
     def record(self) -> CheckRecord:
@@ -154,9 +154,9 @@ class Changes:
         return sum(case.compared for case in self.cases)
 
     @property
-    def moved(self) -> int:
+    def within_noise(self) -> int:
         """Number of passing pairs of activation and batch whose errors differ without a significant change."""
-        return sum(case.moved for case in self.cases)
+        return sum(case.within_noise for case in self.cases)
 
 
 def changes(before: Results, after: Results, names: tuple[str, str] = ("before", "after")) -> Changes:

@@ -13,17 +13,17 @@ from conformance.model.activations import LAYER, table
 from conformance.model.architecture import COMPATIBLE_HEADS, Architecture
 from conformance.results.records import ActivationRecord
 
-NAMED = 3  # maximum number of hidden steps, and of exposed activations before them, that are listed
+NAMED = 3  # maximum number of unexposed steps, and of exposed activations before them, that are listed
 
 
 @dataclass(frozen=True)
-class HiddenSteps:
-    """The hidden steps before an activation.
+class UnexposedSteps:
+    """The unexposed steps before an activation.
 
     Attributes:
         names: names of the steps in the order of computation.
         after: names of the exposed activations from which they are computed; empty if they are computed from the token ids.
-        copies: number of further hidden steps, which only copy, such as dropouts in evaluation mode.
+        copies: number of further unexposed steps, which only copy, such as dropouts in evaluation mode.
     """
 
     names: tuple[str, ...]
@@ -45,8 +45,8 @@ class HiddenSteps:
         return f"or one of the {len(self.names)} steps {start}, which are not exposed{copies}"
 
 
-def hidden_steps(name: str, activations: Iterable[ActivationRecord]) -> HiddenSteps:
-    """Return the hidden steps before an activation of a forward pass; none for other activations.
+def unexposed_steps(name: str, activations: Iterable[ActivationRecord]) -> UnexposedSteps:
+    """Return the unexposed steps before an activation of a forward pass; none for other activations.
 
     Steps that copy, such as dropouts in evaluation mode, are not counted.
 
@@ -55,7 +55,7 @@ def hidden_steps(name: str, activations: Iterable[ActivationRecord]) -> HiddenSt
         activations: the records of its case.
     """
     records = list(activations)
-    hidden = {a.activation for a in records if a.outcome == "not_observed" and not a.reason}
+    unexposed = {a.activation for a in records if a.outcome == "not_observed" and not a.reason}
     names = tuple(dict.fromkeys(a.activation for a in records))
     rows, found, after, todo = _rows(names), set[str](), set[str](), [name]
     while todo:
@@ -64,11 +64,11 @@ def hidden_steps(name: str, activations: Iterable[ActivationRecord]) -> HiddenSt
             if parent in found or parent in after:
                 continue
             is_known = parent in names
-            (found if parent in hidden or not is_known else after).add(parent)
+            (found if parent in unexposed or not is_known else after).add(parent)
             todo += [parent] if parent in found else []
-    before = [n for n in names if n in found and n in hidden]
+    before = [n for n in names if n in found and n in unexposed]
     counted = tuple(n for n in before if rows[n].kind != "copy")
-    return HiddenSteps(counted, tuple(n for n in names if n in after), len(before) - len(counted))
+    return UnexposedSteps(counted, tuple(n for n in names if n in after), len(before) - len(counted))
 
 
 def not_exposed(activations: Iterable[ActivationRecord]) -> str:
@@ -82,9 +82,9 @@ def not_exposed(activations: Iterable[ActivationRecord]) -> str:
     records = list(activations)
     names = tuple(dict.fromkeys(a.activation for a in records))
     exposed = {a.activation for a in records if a.outcome != "not_observed"}
-    hidden = [n for n in names if n not in exposed and any(a.activation == n and not a.reason for a in records)]
+    unexposed = [n for n in names if n not in exposed and any(a.activation == n and not a.reason for a in records)]
     rows = _rows(names)
-    if not exposed or not hidden or not all(name in rows for name in hidden):
+    if not exposed or not unexposed or not all(name in rows for name in unexposed):
         return ""
     judged, todo = set[str](), list(exposed)
     while todo:
@@ -92,9 +92,9 @@ def not_exposed(activations: Iterable[ActivationRecord]) -> str:
         new = set(row.parents) - judged - exposed if row else set[str]()
         judged |= new
         todo += new
-    before = sum(name in judged for name in hidden)
-    after = len(hidden) - before
-    whole = f"{len(hidden)} activation{'s are' if len(hidden) > 1 else ' is'} not exposed"
+    before = sum(name in judged for name in unexposed)
+    after = len(unexposed) - before
+    whole = f"{len(unexposed)} activation{'s are' if len(unexposed) > 1 else ' is'} not exposed"
     if not after:
         return f"{whole}; {'they are' if before > 1 else 'it is'} judged with the next exposed one"
     count = f"{after} of them {'are' if after > 1 else 'is'}" if before else "they are" if after > 1 else "it is"
@@ -102,12 +102,12 @@ def not_exposed(activations: Iterable[ActivationRecord]) -> str:
     return f"{whole}; {count} not judged, since nothing that depends on {'them' if after > 1 else 'it'} is exposed{rest}"
 
 
-def hidden_before(names: Sequence[str], activations: Iterable[ActivationRecord]) -> str:
-    """Return text on the hidden steps before activations of which one is wrong or more; empty if there are none."""
+def unexposed_before(names: Sequence[str], activations: Iterable[ActivationRecord]) -> str:
+    """Return text on the unexposed steps before activations of which one is wrong or more; empty if there are none."""
     records = list(activations)
     if len(names) == 1:
-        return str(hidden_steps(names[0], records))
-    before = {step for name in names for step in hidden_steps(name, records).names}
+        return str(unexposed_steps(names[0], records))
+    before = {step for name in names for step in unexposed_steps(name, records).names}
     return f"or in the {len(before)} steps before them that are not exposed" if before else ""
 
 

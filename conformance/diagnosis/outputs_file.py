@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from conformance.diagnosis.outputs import AXES, OutputTable
 from conformance.diagnosis.printed import PrintedNumber
-from conformance.diagnosis.replies import outputs_of
+from conformance.diagnosis.server_replies import outputs_of
 from conformance.diagnosis.tables import tables
 from conformance.errors import UsageError
 from conformance.model.batch import Batch

@@ -1,4 +1,4 @@
-"""Search for mistakes in the layers that a candidate hides between one exposed activation and the next.
+"""Search for mistakes in the layers that a candidate does not expose between one exposed activation and the next.
 
 A port that makes a mistake makes it in every layer. If each layer is exposed, each failure is named on its own. If no layer is
 exposed, there is a single failure, caused by all layers together. It is searched in the same way as the outputs of a black box:
@@ -14,7 +14,7 @@ import numpy as np
 
 from conformance.diagnosis.black_box import BlackBox, Output
 from conformance.diagnosis.black_box_case import BlackBoxCase
-from conformance.diagnosis.detectability import Detectability, moved_by
+from conformance.diagnosis.detectability import Detectability, effect_of_fault
 from conformance.diagnosis.diagnose_black_box import likeliest_arithmetic, ranked_trials
 from conformance.diagnosis.judgement import JudgedForward
 from conformance.diagnosis.printed import Known
@@ -27,27 +27,27 @@ from conformance.judge.observation import Observation
 from conformance.judge.search.budget import SearchBudget
 from conformance.judge.search.problem import Fit
 from conformance.model.checkpoint import Checkpoint
-from conformance.numerics.accuracy import Accuracy
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import Array
+from conformance.numerics.function_error_bounds import FunctionErrorBounds
 
 # Number of searches of all faults in a run; one costs hundreds of passes, and a port makes a mistake everywhere it can.
 SEARCHES = 2
 
 
-class HiddenLayersSearch:
-    """The search in hidden layers, for the activations of one candidate in all batches of a run.
+class UnexposedLayersSearch:
+    """The search in unexposed layers, for the activations of one candidate in all batches of a run.
 
     Faults that explained other activations are tried first; all others are tried for the first `SEARCHES` failures only.
     """
 
-    def __init__(self, dtype: str, device: str = "cpu", functions: Accuracy | None = None) -> None:
+    def __init__(self, dtype: str, device: str = "cpu", functions: FunctionErrorBounds | None = None) -> None:
         """Start without known faults.
 
         Args:
             dtype: name of the format that the candidate was asked for.
             device: the device that it was asked for.
-            functions: accuracy of the library functions where the candidate ran; default: the table.
+            functions: error bounds of the library functions where the candidate ran; default: the table.
         """
         self._dtype = dtype
         self._legal = partial(hypotheses, device=device, functions=functions)
@@ -69,7 +69,7 @@ class HiddenLayersSearch:
         case = self._case(observation)
         every, known = case.placements, self._found.union(known)
         (part,) = case.network.reading.parts
-        effects = {look.fault.name: look.changed.reshape(-1)[part.flat] for look in detected}
+        effects = {look.fault.name: look.known_effect.reshape(-1)[part.flat] for look in detected}
         found: tuple[Explanation, ...] = ()
         if known:
             case.placements = tuple(s for s in every if s.fault.name in known)
@@ -92,11 +92,11 @@ class HiddenLayersSearch:
         part, absent = case.part().right, [s for s in case.filters if s.fault.name not in known]
         bases = {base.hypothesis.arithmetic.name: JudgedForward(part, base.hypothesis).sigma[0] for base in case.arithmetics}
         widest = np.max(list(bases.values()), axis=0)
-        moved = on_all_cores(lambda placement: moved_by(part, placement, None, 0), absent)
+        effects_of_absent = on_all_cores(lambda placement: effect_of_fault(part, placement, None, 0), absent)
 
         def filters(local: Local) -> Iterator[FilterResult]:
             sigma, limit = bases.get(local.arithmetic, widest), local.max_threshold
-            for placement, change in zip(absent, moved, strict=True):
+            for placement, change in zip(absent, effects_of_absent, strict=True):
                 if change is not None:
                     z = float((np.abs(change) / sigma).max())
                     seen = z if is_gross(z, limit) else min(z, limit)

@@ -1,4 +1,4 @@
-"""Multiples and sums of a step's ingredients, fitted by weighted least squares."""
+"""Linear combinations of a step's terms, fitted by weighted least squares."""
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
@@ -7,9 +7,9 @@ from math import sqrt
 import numpy as np
 
 from conformance.judge.number_words import near, number, simple
-from conformance.judge.residual_models.ingredients import RIGHT, Ingredient
 from conformance.judge.residual_models.least_squares import fitted
 from conformance.judge.residual_models.residual_problem import FittedNumber, ResidualFinding, ResidualProblem
+from conformance.judge.residual_models.step_terms import RIGHT, StepTerm
 from conformance.numerics.formats import Array
 
 MOST_TERMS = 3
@@ -17,8 +17,8 @@ INDEPENDENT = sqrt(np.finfo(np.float64).eps)  # smallest relative eigenvalue of 
 
 
 def multiples(case: ResidualProblem) -> Iterator[ResidualFinding]:
-    """Yield findings for actual = a · expected, and for another ingredient with factor 1 or a."""
-    for term, value in case.ingredients:
+    """Yield findings for actual = a · expected, and for another term with factor 1 or a."""
+    for term, value in case.step_terms:
         a, deviation = (float(v[0]) for v in fitted(case, [value], case.actual_rows))
         noise = case.scaled_noise(a) if term.name == RIGHT else case.noise_of(a * value)
         if a == 0.0:
@@ -34,8 +34,8 @@ def multiples(case: ResidualProblem) -> Iterator[ResidualFinding]:
 
 
 def terms(case: ResidualProblem) -> Iterator[ResidualFinding]:
-    """Yield findings for expected + Σ a_k · ingredient: the best set of each size, until a set explains the residual."""
-    found, values = zip(*((t, v) for t, v in case.ingredients if np.any(v[case.kept])), strict=True)
+    """Yield findings for expected + Σ a_k · term: the best set of each size, until a set explains the residual."""
+    found, values = zip(*((t, v) for t, v in case.step_terms if np.any(v[case.kept])), strict=True)
     gram, against = _gram(case, values, case.actual_rows - case.expected_rows)
     for size in range(1, min(MOST_TERMS, len(found)) + 1):
         best = max(combinations(range(len(found)), size), key=lambda s: _energy(gram, against, list(s)))
@@ -49,7 +49,7 @@ def terms(case: ResidualProblem) -> Iterator[ResidualFinding]:
             return
 
 
-def _sum_of(case: ResidualProblem, chosen: Sequence[Ingredient], values: Sequence[Array]) -> ResidualFinding:
+def _sum_of(case: ResidualProblem, chosen: Sequence[StepTerm], values: Sequence[Array]) -> ResidualFinding:
     coefficients, deviations = fitted(case, values, case.actual_rows - case.expected_rows)
     added = [a * v for a, v in zip(coefficients, values, strict=True)]
     numbers = tuple(FittedNumber(t.name, float(a), float(d)) for t, a, d in zip(chosen, coefficients, deviations, strict=True))
@@ -58,7 +58,7 @@ def _sum_of(case: ResidualProblem, chosen: Sequence[Ingredient], values: Sequenc
     return case.tried(kind, sentence, case.expected_rows + sum(added), case.noise_with(*added), len(chosen), numbers)
 
 
-def _term(case: ResidualProblem, term: Ingredient, fitted: FittedNumber) -> str:
+def _term(case: ResidualProblem, term: StepTerm, fitted: FittedNumber) -> str:
     rendered = f"{_times(case, fitted.value, fitted.deviation)} {term.name}"
     if term.name == RIGHT:
         return f"{rendered} (it is missing from the result)" if near(fitted.value, fitted.deviation, -1.0) else rendered

@@ -1,12 +1,13 @@
 """The device of a candidate: a device of this machine or, for a recorded trace, one that need not be present.
 
 A trace is judged under the arithmetics of the device that it names. Its library functions are those of another machine, so their
-accuracy is taken from the table and not from measurements on this machine; the verdict is the same wherever the trace is judged.
+error bounds are taken from the table and not from measurements on this machine; the verdict is the same wherever the trace is
+judged.
 """
 
 from conformance.candidates.recorded import trace_of
-from conformance.numerics.accuracy import Accuracy, table_accuracy
 from conformance.numerics.devices import require_device, require_name
+from conformance.numerics.function_error_bounds import FunctionErrorBounds, table_bounds
 from conformance.numerics.machine import this_machine
 
 
@@ -24,6 +25,6 @@ def inputs_device(implementation: object, device: str) -> str:
     return "cpu" if trace_of(implementation) else device
 
 
-def functions_of(implementation: object, device: str) -> Accuracy:
-    """Return the accuracy of an implementation's library functions; raise `MachineError` if this machine's are too inaccurate."""
-    return table_accuracy() if trace_of(implementation) else this_machine(device).accuracy
+def functions_of(implementation: object, device: str) -> FunctionErrorBounds:
+    """Return the error bounds of an implementation's library functions; raise `MachineError` if one is too large."""
+    return table_bounds() if trace_of(implementation) else this_machine(device).error_bounds

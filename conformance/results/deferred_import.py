@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import Any
 
 
-def late(function: str) -> Callable[[Any], Any]:
+def deferred(function: str) -> Callable[[Any], Any]:
     """Return a method that calls the function `module:function` of this package on the instance."""
 
     def called(value: Any) -> Any:

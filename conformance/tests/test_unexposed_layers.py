@@ -16,7 +16,7 @@ from conformance.benchmarks.detection.bert import Bert, Candidate
 from conformance.benchmarks.detection.networks import network
 from conformance.benchmarks.detection.rewritten import places
 from conformance.benchmarks.detection.steps import LayerNorm, tanh_gelu
-from conformance.diagnosis.hidden_layers import SEARCHES, HiddenLayersSearch
+from conformance.diagnosis.unexposed_layers import SEARCHES, UnexposedLayersSearch
 from conformance.judge.observation import Observation
 from conformance.model.checkpoint import rounded_weights
 from conformance.numerics.arithmetic import hypotheses, modular
@@ -84,12 +84,12 @@ def named(result: Result) -> list[set[tuple[str, str]]]:
 
 
 @pytest.mark.parametrize(("name", "dtype"), [(name, dtype) for name, (_, _, dtypes) in EVERYWHERE.items() for dtype in dtypes])
-def test_a_mistake_in_every_hidden_layer_is_named_at_all_its_places(name: str, dtype: str) -> None:
+def test_a_mistake_in_every_unexposed_layer_is_named_at_all_its_places(name: str, dtype: str) -> None:
     plant, steps, _ = EVERYWHERE[name]
     assert named(judged(plant, dtype=dtype)) == [{(name, step) for step in steps}]
 
 
-def test_the_wrong_number_in_every_hidden_layer_is_estimated() -> None:
+def test_the_wrong_number_in_every_unexposed_layer_is_estimated() -> None:
     (verdict,) = judged(EPSILON).origins
     assert verdict.local
     for fault in verdict.local.named:
@@ -98,12 +98,12 @@ def test_the_wrong_number_in_every_hidden_layer_is_estimated() -> None:
         assert fault.estimate.deviation < 1e-9
 
 
-def test_two_mistakes_in_every_hidden_layer_are_both_named() -> None:
+def test_two_mistakes_in_every_unexposed_layer_are_both_named() -> None:
     both = {*(("epsilon", step) for step in NORMS), *(("gelu-variant", step) for step in GELUS)}
     assert named(judged(EPSILON, TANH_GELU)) == [both]
 
 
-def test_a_mistake_in_one_of_the_hidden_layers_is_placed_there() -> None:
+def test_a_mistake_in_one_of_the_unexposed_layers_is_placed_there() -> None:
     (gelu, *_) = sorted(GELUS)
     assert named(judged(_tanh_gelu_in_layer_0)) == [{("gelu-variant", gelu)}]
 
@@ -116,19 +116,19 @@ def test_where_every_other_layer_is_hidden_each_failure_names_the_mistake_of_the
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("plant", "name"), [(_no_token_types, "token-types-missing"), (_no_positions, "positions-missing")])
-def test_a_pass_excludes_mistakes_of_hidden_layers_that_would_fail(plant: Callable[[Bert], None], name: str, dtype: str) -> None:
+def test_a_pass_excludes_mistakes_of_unexposed_layers_that_would_fail(plant: Callable[[Bert], None], name: str, dtype: str) -> None:
     excluded = {s.fault: s for s in excludes(judged(dtype=dtype).verdicts)}
     assert excluded[name].separable == excluded[name].places == 1
     assert {fault for one in named(judged(plant, dtype=dtype)) for fault, _ in one} == {name}
 
 
-def test_a_pass_does_not_exclude_a_mistake_that_the_rounding_of_hidden_layers_masks() -> None:
+def test_a_pass_does_not_exclude_a_mistake_that_the_rounding_of_unexposed_layers_masks() -> None:
     result = judged(TANH_GELU, dtype="bfloat16")
     assert result.conforms
     assert {s.fault: s.separable for s in excludes(result.verdicts)}["gelu-variant"] == 0
 
 
-def test_hidden_layers_are_searched_for_multiple_choice() -> None:
+def test_unexposed_layers_are_searched_for_multiple_choice() -> None:
     exposes = {"encoder.layer.2.output.LayerNorm"}.__contains__
     several = network("sentence-heads", 1)
     assert several.batches["sentence-heads-1"].choice_labels is not None
@@ -138,7 +138,7 @@ def test_hidden_layers_are_searched_for_multiple_choice() -> None:
     assert len(found) == 7
 
 
-def test_a_mistake_in_hidden_layers_is_named_in_every_batch_of_a_run() -> None:
+def test_a_mistake_in_unexposed_layers_is_named_in_every_batch_of_a_run() -> None:
     result = judged(EPSILON, golden="edges")
     failing = [verdict for verdict in result.origins if verdict.local]
     assert len(failing) > SEARCHES
@@ -155,8 +155,8 @@ def _observation(*plants: Callable[[Bert], None]) -> Observation:
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_hidden_layers_are_searched_under_the_arithmetics_of_the_device(device: str) -> None:
-    case = HiddenLayersSearch("float32", device)._case(_observation())
+def test_unexposed_layers_are_searched_under_the_arithmetics_of_the_device(device: str) -> None:
+    case = UnexposedLayersSearch("float32", device)._case(_observation())
     legal = {hypothesis.arithmetic.name for hypothesis in hypotheses("float32", device)}
     assert {judged.hypothesis.arithmetic.name for judged in case.arithmetics} == legal
 
@@ -166,10 +166,10 @@ def test_an_explanation_is_rejected_if_it_leaves_what_a_filter_has_detected() ->
     sigma = np.sqrt(observation.whole.segment.propagate({}, modular("float32")))
     moved = 6.2 * sigma * (np.arange(sigma.shape[-1]) == 0)  # within the limits of RMS and largest error
     observation = replace(observation, actual=observation.actual + moved)
-    called = SimpleNamespace(fault=SimpleNamespace(name="another"), changed=moved)
+    called = SimpleNamespace(fault=SimpleNamespace(name="another"), known_effect=moved)
 
     def names(*detected: SimpleNamespace) -> set[frozenset[str]]:
-        found = HiddenLayersSearch("float32").explanations(observation, (), detected)  # type: ignore[arg-type]
+        found = UnexposedLayersSearch("float32").explanations(observation, (), detected)  # type: ignore[arg-type]
         return {frozenset(fault.name for fault in explanation.faults) for explanation in found}
 
     assert frozenset({"epsilon"}) in names()

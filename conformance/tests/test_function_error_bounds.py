@@ -16,15 +16,16 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance import check
-from conformance.checks import placement
+from conformance.checks import candidate_device
 from conformance.checks.recording import header_of
 from conformance.checks.search.plan import Plan
-from conformance.numerics.accuracy import rows, table_accuracy
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.first_calls import FUNCTIONS as FIRST_CALLED
 from conformance.numerics.first_calls import make_first_calls
 from conformance.numerics.formats import FORMATS
-from conformance.numerics.functions import BINS, FUNCTIONS, MeasuredErrors, measured
+from conformance.numerics.function_error_bounds import rows, table_bounds
+from conformance.numerics.function_errors import BINS, MeasuredErrors, measured
+from conformance.numerics.functions import FUNCTIONS
 from conformance.numerics.machine import Machine, measure, this_machine, torch_functions
 from conformance.report.run.run_document import document
 from conformance.report.terminal import plain
@@ -60,7 +61,7 @@ def machine_with(**functions: Function) -> Machine:
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_every_function_has_a_finite_bound(name: str, dtype: str) -> None:
-    bounds = table_accuracy().bounds[name, dtype]
+    bounds = table_bounds().bounds[name, dtype]
     assert bounds
     assert all(np.isfinite([b.absolute, b.ulp]).all() for b in bounds)
 
@@ -86,13 +87,13 @@ def test_the_bound_covers_the_measured_errors_and_is_not_much_wider(absolute: fl
 
 def test_results_that_are_not_numbers_exceed_every_bound() -> None:
     erf = FUNCTIONS["erf"]
-    assert measured(erf, GRID, np.full_like(GRID, np.nan), SINGLE).exceed(table_accuracy().bounds["erf", "float32"])
-    assert not MeasuredErrors().exceed(table_accuracy().bounds["erf", "float32"])
+    assert measured(erf, GRID, np.full_like(GRID, np.nan), SINGLE).exceed(table_bounds().bounds["erf", "float32"])
+    assert not MeasuredErrors().exceed(table_bounds().bounds["erf", "float32"])
 
 
 def test_functions_in_a_half_format_are_within_one_ulp() -> None:
     y = np.array([0.3, 0.9])
-    error = table_accuracy().error("tanh", y, FORMATS["bfloat16"])
+    error = table_bounds().error("tanh", y, FORMATS["bfloat16"])
     assert (error < FORMATS["bfloat16"].ulp(y)).all()
     assert (error > FORMATS["bfloat16"].ulp(y) / 2.0).all()
 
@@ -100,7 +101,7 @@ def test_functions_in_a_half_format_are_within_one_ulp() -> None:
 def test_a_machine_has_one_note_for_each_function_and_float32_product_beyond_the_table() -> None:
     machine = this_machine("cpu")
     assert len(machine.notes) == len(machine.exceeding)
-    assert machine.exceeding or machine.accuracy is table_accuracy()
+    assert machine.exceeding or machine.error_bounds is table_bounds()
     assert min(machine.products.values()) > 18.0
     assert machine.functions.keys() == FUNCTIONS.keys()
 
@@ -122,7 +123,7 @@ def test_a_library_beyond_the_table_is_a_property_of_the_machine_and_not_a_mista
     machine = machine_with(gelu=less_accurate_gelu)
     assert machine.exceeding.keys() == {*this_machine("cpu").exceeding, "gelu"}
     assert any("torch's gelu on this machine is off by up to" in note for note in machine.notes)
-    monkeypatch.setattr(placement, "this_machine", lambda device: machine)
+    monkeypatch.setattr(candidate_device, "this_machine", lambda device: machine)
     result = check(Planted(plant), "tiny")
     assert result.conforms, result.reason
 
@@ -145,7 +146,7 @@ def test_functions_beyond_the_table_are_reported_once(monkeypatch: pytest.Monkey
 )
 def test_a_function_that_returns_no_float32_is_an_error_of_the_machine(wrong: Function, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = machine_with(gelu=wrong)
-    monkeypatch.setattr(placement, "this_machine", lambda device: machine)
+    monkeypatch.setattr(candidate_device, "this_machine", lambda device: machine)
     result = check("hf-eager", "tiny")
     assert (result.outcome, result.exit_code) == ("error", 3)
     assert "torch's gelu on cpu is no float32 function" in result.reason
@@ -160,8 +161,8 @@ def test_the_header_has_the_measured_values() -> None:
 
 
 def test_measured_functions_enter_sigma() -> None:
-    accuracy = machine_with(gelu=less_accurate_gelu).accuracy
-    ours, theirs = (hypotheses("float32", functions=f)[0].arithmetic.functions for f in (accuracy, None))
+    bounds = machine_with(gelu=less_accurate_gelu).error_bounds
+    ours, theirs = (hypotheses("float32", functions=f)[0].arithmetic.functions for f in (bounds, None))
     assert ours.absolute("gelu", SINGLE) > 5e-6 > theirs.absolute("gelu", SINGLE)
 
 
