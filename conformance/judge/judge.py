@@ -31,6 +31,7 @@ from conformance.model.activation import Activation
 from conformance.model.activations import outputs
 from conformance.model.attention import attended_keys
 from conformance.model.gradients import is_gradient
+from conformance.model.layer import STATES_NAME
 from conformance.model.training import GIVEN
 from conformance.numerics.accuracy import Accuracy
 from conformance.numerics.arithmetic import hypotheses, modular
@@ -175,7 +176,7 @@ class Judge:
                 yield Verdict(name, self._network.table[name].kind, "not_observed"), ()
         before, self._judged_up_to = self._judged_up_to, last
         if self._network.source is None:  # a backward pass reads the activations of the forward pass
-            for name in [n for n in self._values if self.order[n] < last]:
+            for name in [n for n in self._values if self.order[n] < last and n != STATES_NAME]:  # each layer reads the states
                 self._global_errors.pop(name, None)
                 if (self.order[name] < before and name not in _HELD) or "query" in self._network.table[name].axes:
                     del self._values[name]
