@@ -105,3 +105,20 @@ def test_similar_tokens_raise_no_alarm_where_attention_is_hidden(dtype: str) -> 
     assert found.outcome == "pass", found.reason
     judged = {verdict.activation for verdict in found.verdicts if verdict.outcome == "pass"}
     assert judged >= {name for name in HIDDEN if name.startswith("bert.")}
+
+
+COPIES = {"output.dense": "output.dropout", "self.dropout.grad": "self.probs.grad"}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("result", COPIES)
+def test_the_copy_of_a_hidden_result_is_stored_like_the_result_itself(dtype: str, result: str) -> None:
+    """What a candidate exposes is rounded to storage, even if a fused kernel keeps the results before it in registers."""
+    golden, names = load_golden("tiny"), [f"{ATTENTION}.{result}", f"{ATTENTION}.{COPIES[result]}"]
+    network = Network(golden.checkpoint.architecture, golden.checkpoint.weights, golden.batches["padded"], source="cls.loss")
+    assert network.table[names[1]].kind == "copy"
+    observed = {name: value for name, value in network.walk() if name not in names}
+    segments = [Segment(network, name, observed) for name in names]
+    for hypothesis in hypotheses(dtype):
+        expected, found = (segment.propagate(segment.leaf_variance(hypothesis), hypothesis) for segment in segments)
+        np.testing.assert_array_equal(found, expected)
