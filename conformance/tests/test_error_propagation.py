@@ -1,9 +1,11 @@
 """Errors of hidden steps that a later step sums: sigma is that of their sum, and correct candidates that hide these steps pass."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from conformance import Architecture, Batch, Checkpoint, Golden, golden_of, load_golden
+from conformance import Architecture, Batch, Checkpoint, Golden, check, golden_of, load_golden
 from conformance.checks.backward_passes import backward_passes
 from conformance.checks.check_values import check_values
 from conformance.judge.local_error import locally
@@ -12,6 +14,7 @@ from conformance.judge.segment import Segment
 from conformance.model.activations import parameter_shapes
 from conformance.numerics.arithmetic import hypotheses
 from conformance.oracle import Network
+from implementations.inner_workings import inner_workings
 from implementations.torch_encoder import torch_encoder
 
 ATTENTION = "encoder.layer.1.attention"
@@ -122,3 +125,18 @@ def test_the_copy_of_a_hidden_result_is_stored_like_the_result_itself(dtype: str
     for hypothesis in hypotheses(dtype):
         expected, found = (segment.propagate(segment.leaf_variance(hypothesis), hypothesis) for segment in segments)
         np.testing.assert_array_equal(found, expected)
+
+
+def test_masked_keys_are_no_evidence_of_a_mistake_in_the_steps_hidden_before_probabilities() -> None:
+    """A probability of 0 has hardly any sigma, so that its likelihood is high: it must count with and without a mistake, or never."""
+
+    class Hiding:
+        features = inner_workings.features
+
+        def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Any:
+            run = inner_workings.prepare(checkpoint, device, dtype)
+            shown = ("embeddings.LayerNorm", "probs", "output.LayerNorm")
+            return lambda batch: {name: value for name, value in run(batch) if name.endswith(shown)}
+
+    result = check(Hiding(), "cross-attention", dtype="bfloat16")
+    assert result.conforms, result
