@@ -141,18 +141,21 @@ class LogSoftmaxBackward(Step):
         return (of_upstream, diagonal(-p * self._total))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Return three kinds of error, where u is the unit roundoff of the inner operations and a that of accumulation.
+        """Return the kinds of error, where u is the unit roundoff of the inner operations and a that of accumulation.
 
         - t: one error per row, which is multiplied by p: a²/3 · Σ s_k² for the partial sums s_k of w, plus u²/3 · t².
         - Elementwise: u²/3 times the squares of p t (twice, for the roundings of exp and of the product) and of y; a third of the
           square of exp's relative error times the square of p t; and the rounding to storage.
+        - In native arithmetic, p may be exp(x − m) divided by their sum, instead of exp(l): the storage of the sum and of t divided
+          by it, one error per row each; and the errors of x − m, which is no larger than l, and of the stored l.
         - The largest logit of a row receives the sum of all errors of the row, as in `ProbabilitiesBackward.roundings`.
         """
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
         w, p, t, y = self.parents[0], self._probs, self._total, self.value
-        shared = a2 * (np.cumsum(w, -1) ** 2).sum(-1, keepdims=True) + u2 * t**2
+        stored = arithmetic.function_variance
+        shared = a2 * (np.cumsum(w, -1) ** 2).sum(-1, keepdims=True) + u2 * t**2 + 2.0 * stored(t)
         exponential = arithmetic.functions.relative("exp", arithmetic.accumulate) ** 2 / 3.0
-        inner = (2.0 * u2 + exponential) * (p * t) ** 2 + u2 * y**2
+        inner = (2.0 * u2 + exponential + 2.0 * stored(self.parents[1])) * (p * t) ** 2 + u2 * y**2
         own = np.maximum(inner + arithmetic.store_variance(y), arithmetic.storage.floor_variance)
-        at_largest = _at_largest(p, inner + arithmetic.function_variance(y), shared)
+        at_largest = _at_largest(p, inner + stored(y), shared)
         return Roundings((Source(own, identity()), Source(shared, shared_by_row(p)), *at_largest))

@@ -1,4 +1,4 @@
-"""Rounding errors of the gradients of softmax and log-softmax written out with a subtraction that autograd differentiates."""
+"""Rounding errors of softmax and log-softmax written as separate operations, and of their gradients by autograd."""
 
 from collections.abc import Callable
 
@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from conformance import load_golden
-from conformance.numerics.arithmetic import hypotheses
+from conformance.judge.thresholds import max_threshold, sidak_share
+from conformance.numerics.arithmetic import as_captured, hypotheses
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
 from conformance.oracle.gradients.softmax import LogSoftmaxBackward, ProbabilitiesBackward
+from conformance.oracle.softmax import LogSoftmax
 from conformance.oracle.step import Step
 
 GOLDEN = load_golden("tiny")
@@ -63,11 +65,30 @@ def _of_log_softmax(dtype: torch.dtype) -> tuple[Step, Array]:
 
 
 @pytest.mark.parametrize("made", [_of_softmax, _of_log_softmax])
-def test_the_largest_score_may_receive_the_errors_of_its_row(made: Callable[[torch.dtype], tuple[Step, Array]]) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_the_largest_score_may_receive_the_errors_of_its_row(
+    dtype: str, made: Callable[[torch.dtype], tuple[Step, Array]]
+) -> None:
     """Sigma must not be less than the errors, at these scores as at all others."""
-    step, found = made(torch.float32)
-    sigma = np.sqrt(step.roundings(hypotheses("float32")[0].arithmetic).variance())
-    scaled, probs = (found - step.value) / sigma, step.parents[1]
+    step, found = made(getattr(torch, dtype))
+    scaled, probs = _in_sigma(step, found, dtype), step.parents[1]
     largest = probs == probs.max(-1, keepdims=True)
     for elements in (largest, ~largest):
         assert np.sqrt(np.square(scaled[elements]).mean()) < 1.0
+        assert np.abs(scaled[elements]).max() < max_threshold(scaled.size, sidak_share(1))
+
+
+@pytest.mark.parametrize("scale", [0.3, 3.0, 10.0])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_log_softmax_of_separate_operations_has_the_errors_of_its_stored_sum(dtype: str, scale: float) -> None:
+    """Where one class has nearly all the probability, the rounding of the sum of exponentials is larger than its logarithm."""
+    logits = (scale * torch.randn(2000, 5, generator=torch.Generator().manual_seed(0))).to(getattr(torch, dtype))
+    scaled = _in_sigma(LogSoftmax(SITE, _wide(logits)), _wide(_log_softmax(logits)), dtype)
+    assert np.sqrt(np.square(scaled).mean()) < 1.0
+    assert np.abs(scaled).max() < max_threshold(scaled.size, sidak_share(1))
+
+
+def _in_sigma(step: Step, found: Array, dtype: str) -> Array:
+    """Return the errors of a result in sigma, in the arithmetic in which every operation rounds."""
+    arithmetic = as_captured(hypotheses(dtype))[-1].arithmetic
+    return np.asarray((found - step.value) / np.sqrt(step.roundings(arithmetic).variance()))
