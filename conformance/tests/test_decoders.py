@@ -56,7 +56,10 @@ def test_encoder_states_may_be_exposed_and_are_read_by_every_layer() -> None:
 
         def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Any:
             run = inner_workings.prepare(checkpoint, device, dtype)
-            return lambda batch: {"encoder_hidden_states": batch.encoder_hidden_states.to(getattr(torch, dtype)), **dict(run(batch))}
+            return lambda batch: {
+                "encoder_hidden_states": batch.encoder_hidden_states.to(getattr(torch, dtype)),
+                **dict(run(batch)),
+            }
 
     assert load_golden("cross-attention").checkpoint.architecture.num_hidden_layers > 1
     result = check(Exposing(), "cross-attention")

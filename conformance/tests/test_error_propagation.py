@@ -128,7 +128,7 @@ def test_the_copy_of_a_hidden_result_is_stored_like_the_result_itself(dtype: str
 
 
 def test_masked_keys_are_no_evidence_of_a_mistake_in_the_steps_hidden_before_probabilities() -> None:
-    """A probability of 0 has hardly any sigma, so that its likelihood is high: it must count with and without a mistake, or never."""
+    """A probability of 0 has hardly any sigma and so a high likelihood, which must not count with a mistake alone."""
 
     class Hiding:
         features = inner_workings.features

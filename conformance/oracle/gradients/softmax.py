@@ -75,7 +75,7 @@ class ProbabilitiesBackward(Step):
 
         - d: one error per row, which is multiplied by p. Computed from p and w, its variance is a²/3 · (Σ s_k² + Σ (p w)²) for the
           partial sums s_k of p w. Computed from the context, it is the same expression for c ∂L/∂c, plus (∂L/∂c)² times the
-          variance of c. The larger of the two is used, plus u²/3 · d².
+          variance of c. The larger of the two is used, plus u²/3 · d², plus the storage of each p w in native arithmetic.
         - Elementwise: u²/3 times the squares of p w, p d and y, since a kernel may form p w − p d; and the rounding to storage.
         - The largest score of a row receives the sum of all errors of the row, those of elements and that of d, since Σ p = 1: a
           candidate may differentiate the subtraction of that score, whose gradient −Σ y is 0 except for rounding errors.
@@ -86,7 +86,8 @@ class ProbabilitiesBackward(Step):
         context, size = Context(self.site, p, v), self.site.architecture.head_size
         kept = split_heads(of_context**2 * context.roundings(arithmetic).variance(), size).sum(-1, keepdims=True)
         from_context = kept + a2 * _partial(split_heads(of_context * context.value, size))
-        shared = np.maximum(a2 * _partial(p * w), from_context) + u2 * d**2
+        terms = (np.zeros_like(y) + arithmetic.function_variance(p * w)).sum(-1, keepdims=True)
+        shared = np.maximum(a2 * _partial(p * w), from_context) + u2 * d**2 + terms
         inner = u2 * ((p * w) ** 2 + (p * d) ** 2 + y**2)
         own = np.maximum(inner + arithmetic.store_variance(y), arithmetic.storage.floor_variance)
         at_largest = _at_largest(p, inner + arithmetic.function_variance(y), shared)
