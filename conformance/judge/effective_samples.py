@@ -5,6 +5,7 @@ elementwise function, each input that occurs at several places.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -19,16 +20,25 @@ Hashes = npt.NDArray[np.uint64]
 def hashed(values: Captured, depth: int) -> Hashes:
     """Return a hash of each row's bits; rows are indexed by the first `depth` axes. Formats up to 32 bits are stored as float32.
 
-    The hash is Σ h_k b_k modulo 2^64 over the row's words b, with h odd multiples of 2^64 divided by the golden ratio (Knuth 1998,
-    section 6.4). Different rows have equal hashes with probability 2^-64, or 2^-48 in half-precision formats, whose words end in
-    sixteen zeros.
+    The hash is Σ h_k (b_k xor b_k/2^31) modulo 2^64 over the row's words b, with fixed odd random numbers h (Knuth 1998, section
+    6.4). If the terms of two rows differ by multiples of 2^t, their hashes are equal with a probability of about 2^(t − 63): 2^-63,
+    2^-46 in half-precision formats, whose words end in sixteen zeros, and 2^-31 if the rows differ in signs alone. Without the
+    shift, a change of sign adds 2^63, whatever h is, and in a row of an even number of float64 elements all of them cancel.
     """
     rows = values.reshape(*values.shape[:depth], -1)
     if rows.dtype == np.float32 and rows.shape[-1] % 2:
         rows = np.concatenate([rows, np.zeros_like(rows[..., :1])], -1)
     bits = np.ascontiguousarray(rows).view(np.uint64)
-    factors = (2 * np.arange(bits.shape[-1], dtype=np.uint64) + 1) * np.uint64(0x9E3779B97F4A7C15)
-    return np.asarray((bits * factors).sum(-1, dtype=np.uint64))
+    mixed = bits >> np.uint64(31)
+    mixed ^= bits
+    mixed *= _factors(bits.shape[-1])
+    return np.asarray(mixed.sum(-1, dtype=np.uint64))
+
+
+@lru_cache(maxsize=64)
+def _factors(count: int) -> Hashes:
+    """Return odd random numbers, the same in every process: raw integers of a Philox generator."""
+    return np.random.Philox(0).random_raw(count) | np.uint64(1)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from conformance.judge.explanation_search import (
 )
 from conformance.judge.fault_directions import Direction, direction, directions, in_other_layers, looked_for
 from conformance.judge.filters import GROSS, is_gross, matched, project, without_filter
-from conformance.judge.judged_elements import zeroed
+from conformance.judge.judged_elements import Mask, zeroed
 from conformance.judge.noise import Noise, of_exact, of_segment
 from conformance.judge.observation import Observation
 from conformance.judge.row_projections import row_nlls
@@ -232,8 +232,8 @@ def _under(
     limits = Limits.of(rows, observation.count, STATISTICS + tests, alpha)
     noise, residual = block.noise(hypothesis), actual - block.segment.value
 
-    def sums_of(faulty: Segment) -> LocalSums:
-        return LocalSums.of(actual - faulty.value, of_segment(faulty, hypothesis, block.explained))
+    def sums_of(faulty: Segment, elements: Mask) -> LocalSums:
+        return LocalSums.of(actual - faulty.value, of_segment(faulty, hypothesis, elements))
 
     def result(number: int) -> FilterResult | None:
         look = near[number]
@@ -268,8 +268,8 @@ def _under(
         noise,
         limits.filter,
         lambda faulty: of_segment(faulty, hypothesis, block.explained),
-        lambda faulty: sums_of(faulty).errors.within(limits),
-        lambda faulty: sums_of(faulty).mean_nll * draws,
+        lambda faulty: sums_of(faulty, block.explained).errors.within(limits),
+        lambda faulty: sums_of(faulty, block.judged).mean_nll * draws,  # over the same elements as the likelihood without a fault
         [d for d, f in filters if f.detected],
         [d for i, d in enumerate(near) if d.parameter is None and (i not in gross or gross[i].size <= most)],
         part=lambda faulty: _part(observation, hypothesis, limits, noise.precision * np.square(actual - faulty.value)),

@@ -18,7 +18,7 @@ from conformance.judge.depth import SCREENED, Depth
 from conformance.judge.evidence import UNJUDGED, UNKNOWN, Local, Verdict
 from conformance.judge.failing_activation import UnexposedLayers, exactly
 from conformance.judge.global_error import GlobalError
-from conformance.judge.judged_elements import independent_rows, judged_elements, zeroed
+from conformance.judge.judged_elements import Mask, independent_rows, judged_elements, zeroed
 from conformance.judge.local_error import locally
 from conformance.judge.narrower_format import narrower_format
 from conformance.judge.observation import Block, Observation
@@ -30,7 +30,8 @@ from conformance.judge.validate import accepted_array, row_of
 from conformance.model.activation import Activation
 from conformance.model.activations import outputs
 from conformance.model.attention import attended_keys
-from conformance.model.gradients import is_gradient
+from conformance.model.gradients import SUFFIX, is_gradient
+from conformance.model.layer import STATES_NAME
 from conformance.model.training import GIVEN
 from conformance.numerics.arithmetic import hypotheses, modular
 from conformance.numerics.formats import Array, Captured, Format, Single
@@ -40,6 +41,7 @@ from conformance.oracle import Network
 MOST_DESCRIBED = 8  # how many unexplained residuals are described; each costs some hundred passes over the activation
 # Four arrays (B, S, H) in float64, whatever the number of layers.
 _HELD = frozenset({"embeddings.dropout", *(f"encoder.layer.0.attention.self.{n}" for n in ("query", "key", "value"))})
+_PROBABILITIES = ("probs", "copy", "dropout")  # kinds of attention probabilities, with their dropout
 _GIVEN = "not judged: the steps that follow are judged from it"
 _NONE_JUDGED = "no element of it is judged: a sentence is read off its first token, and every first token is padding"
 
@@ -176,7 +178,7 @@ class Judge:
                 yield Verdict(name, self._network.table[name].kind, "not_observed"), ()
         before, self._judged_up_to = self._judged_up_to, last
         if self._network.source is None:  # a backward pass reads the activations of the forward pass
-            for name in [n for n in self._values if self.order[n] < last]:
+            for name in [n for n in self._values if self.order[n] < last and n != STATES_NAME]:  # each layer reads the states
                 self._global_errors.pop(name, None)
                 if (self.order[name] < before and name not in _HELD) or "query" in self._network.table[name].axes:
                     del self._values[name]
@@ -316,16 +318,36 @@ def _masked_entries(observation: Observation, smallest_normal: float) -> str:
 
 
 def _padding(observation: Observation, smallest_normal: float) -> str:
-    """Return why a gradient at padded positions is wrong; empty if it is not: no result depends on padded positions.
+    """Return why a gradient is wrong at elements on which no result depends; empty if it is 0 at all of them.
 
     If the gradients from which it is computed are already wrong there, the step is not at fault.
     """
-    row, mask = observation.activation, observation.network.batch.mask
-    if not is_gradient(row.name) or "position" not in row.axes or mask.all():
+    if not is_gradient(observation.name):
         return ""
-    padded = np.abs(observation.actual[~mask])
-    if padded.max(initial=0.0) < smallest_normal:
+    unread, what = _unread(observation)
+    if not unread.any():
         return ""
-    expected = np.abs(observation.whole.segment.value[~mask])
-    most = padded.max(initial=0.0, where=expected < smallest_normal)
-    return "" if most < smallest_normal else f"padded positions have a gradient, up to {most:.3g}, where they must have none"
+    unread = np.broadcast_to(unread, observation.actual.shape)
+    if np.abs(observation.actual).max(initial=0.0, where=unread) < smallest_normal:
+        return ""
+    wrong = unread & (np.abs(observation.whole.segment.value) < smallest_normal)
+    most = np.abs(observation.actual).max(initial=0.0, where=wrong)
+    return "" if most < smallest_normal else f"{what} have a gradient, up to {most:.3g}, where they must have none"
+
+
+def _unread(observation: Observation) -> tuple[Mask, str]:
+    """Return the elements of an activation on which no result depends, as an array that broadcasts to it, and their name.
+
+    They are those of padded positions, of masked encoder states, of padded queries and, in attention scores, of masked keys. A
+    probability is 0 at a masked key, but results depend on it.
+    """
+    row, batch = observation.activation, observation.network.batch
+    if "query" in row.axes:
+        of = observation.network.table.get(row.name.removesuffix(SUFFIX), row)
+        read = batch.mask[:, :, None] & (attended_keys(row, batch) | (of.kind in _PROBABILITIES))
+        return ~read[:, None] if "head" in row.axes else ~read[..., None], "padded queries or masked keys"
+    if "state" in row.axes:
+        return ~batch.states_mask[:, :, None], "masked encoder states"
+    if "position" in row.axes:
+        return ~batch.mask[:, :, None], "padded positions"
+    return np.zeros((), np.bool_), ""

@@ -113,6 +113,14 @@ class Segment:
         """Whether the candidate exposes every parent of the last step, or the activation of which that parent is a copy."""
         return all(self.network.table[name].kind == "copy" for name in self._names[:-1])
 
+    @cached_property
+    def _stored(self) -> frozenset[str]:
+        """The steps whose result is stored: the last one and, if it is a copy, that of which it is a copy."""
+        found = [self.name]
+        while self.network.table[found[-1]].kind == "copy" and self.network.table[found[-1]].parents[0] in self.steps:
+            found.append(self.network.table[found[-1]].parents[0])
+        return frozenset(found)
+
     @property
     def is_function(self) -> bool:
         """Whether the segment is a single step that applies a function to each element."""
@@ -120,7 +128,7 @@ class Segment:
 
     def _own(self, name: str, arithmetic: Arithmetic) -> Roundings:
         """Return the step's own roundings; doubled for a float64 candidate, because the oracle rounds in float64 as well."""
-        model = arithmetic if name == self.name else arithmetic.intermediate()
+        model = arithmetic if name in self._stored else arithmetic.intermediate()
         key = (name, model)
         if key not in self._roundings:
             own = self.steps[name].roundings(model)

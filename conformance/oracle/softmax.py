@@ -95,13 +95,19 @@ class LogSoftmax(Step):
         - Elementwise: u²/3 · ((x − m)² + l²) for the two differences; then the rounding to storage.
         - One per row, added to every element: the sum's relative error a²/3 · Σ C_k²/C², which changes L by the same amount; a
           third of the square of exp's relative error, reached if one term has all the weight; a third of the square of log's error
-          at L; and u²/3 · ((m + L)² + L²) for the rounding of L and of m + L, since a kernel may form x − (m + L).
+          at L; and u²/3 · ((m + L)² + L²) for the rounding of L and of m + L, since a kernel may form x − (m + L). In native
+          arithmetic, x − m is rounded before exp, and the exponentials and their sum are stored: L changes by the relative error
+          of the sum.
         """
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
         (top, log_sum), value = self._parts, self.value
         functions, wide = arithmetic.functions, arithmetic.accumulate
         shared = a2 * (np.cumsum(np.exp(value), -1) ** 2).sum(-1, keepdims=True) + functions.relative("exp", wide) ** 2 / 3.0
         shared = shared + functions.error("log", log_sum, wide) ** 2 / 3.0 + u2 * ((top + log_sum) ** 2 + log_sum**2)
-        own = u2 * ((self.parents[0] - top) ** 2 + value**2) + arithmetic.store_variance(value)
+        shifted = self.parents[0] - top
+        weights, stored = np.exp(shifted), arithmetic.function_variance
+        of_sum = (weights**2 * stored(shifted) + stored(weights)).sum(-1, keepdims=True) + stored(np.exp(log_sum))
+        shared = shared + of_sum / np.exp(2.0 * log_sum)
+        own = u2 * (shifted**2 + value**2) + arithmetic.store_variance(value)
         own = np.maximum(own, arithmetic.storage.floor_variance)
         return Roundings((Source(own, identity()), Source(shared, shared_by_row(np.ones_like(value)))))

@@ -195,6 +195,18 @@ def test_equal_rows_have_equal_hashes(dtype: str) -> None:
         assert found.number[100] == found.number[3]
 
 
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_rows_that_differ_in_signs_alone_have_different_hashes(dtype: str) -> None:
+    """The gradients of the two answers to a question are opposite: the errors of equal rows would cancel in a projection."""
+    rng = np.random.default_rng(0)
+    for width in (1, 2, 6, 8, 64):
+        stored = FORMATS[dtype].stored(rng.standard_normal((500, width)))
+        some = np.where(rng.random(stored.shape) < 0.5, -stored, stored)
+        some[:, 0] = -stored[:, 0]
+        every = np.concatenate([stored, -stored, some])
+        assert Repeats.of(hashed(every, 1)).draws == len({row.tobytes() for row in every})
+
+
 def test_partial_sums_in_float32_equal_those_in_float64_for_every_size() -> None:
     rng = np.random.default_rng(0)
     left, right, bias = rng.standard_normal((5, 64)), rng.standard_normal((64, 3)), rng.standard_normal(3)

@@ -48,6 +48,25 @@ def test_a_decoder_that_reads_other_states_fails_where_they_are_read() -> None:
     assert [v.activation for v in result.origins] == [f"encoder.layer.1.crossattention.self.{n}" for n in ("key", "value")]
 
 
+def test_encoder_states_may_be_exposed_and_are_read_by_every_layer() -> None:
+    """The last layer is judged from the exposed states after those of the first layer are released."""
+
+    class Exposing:
+        features = inner_workings.features
+
+        def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Any:
+            run = inner_workings.prepare(checkpoint, device, dtype)
+            return lambda batch: {
+                "encoder_hidden_states": batch.encoder_hidden_states.to(getattr(torch, dtype)),
+                **dict(run(batch)),
+            }
+
+    assert load_golden("cross-attention").checkpoint.architecture.num_hidden_layers > 1
+    result = check(Exposing(), "cross-attention")
+    assert result.conforms, result
+    assert "encoder_hidden_states" in {v.activation for v in result.verdicts if v.outcome == "pass"}
+
+
 @pytest.mark.parametrize(("golden", "dtype"), [("decoder", "float32"), ("decoder", "bfloat16"), ("cross-attention", "float32")])
 @pytest.mark.parametrize("candidate", [inner_workings_cached, hf_cached], ids=lambda c: c.name)
 def test_a_decoder_run_step_by_step_equals_one_pass(candidate: Cached, golden: str, dtype: str) -> None:

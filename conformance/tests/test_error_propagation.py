@@ -1,10 +1,12 @@
 """Errors of unexposed steps that a later step sums: sigma is that of their sum, and correct candidates that hide these steps
 pass."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from conformance import Architecture, Batch, Checkpoint, Golden, golden_of, load_golden
+from conformance import Architecture, Batch, Checkpoint, Golden, check, golden_of, load_golden
 from conformance.checks.backward_passes import backward_passes
 from conformance.checks.check_values import check_values
 from conformance.judge.local_error import locally
@@ -13,6 +15,7 @@ from conformance.judge.segment import Segment
 from conformance.model.activations import parameter_shapes
 from conformance.numerics.arithmetic import hypotheses
 from conformance.oracle import Network
+from implementations.inner_workings import inner_workings
 from implementations.torch_encoder import torch_encoder
 
 ATTENTION = "encoder.layer.1.attention"
@@ -106,3 +109,35 @@ def test_similar_tokens_raise_no_alarm_where_attention_is_hidden(dtype: str) -> 
     assert found.outcome == "pass", found.reason
     judged = {verdict.activation for verdict in found.verdicts if verdict.outcome == "pass"}
     assert judged >= {name for name in HIDDEN if name.startswith("bert.")}
+
+
+COPIES = {"output.dense": "output.dropout", "self.dropout.grad": "self.probs.grad"}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("result", COPIES)
+def test_the_copy_of_a_hidden_result_is_stored_like_the_result_itself(dtype: str, result: str) -> None:
+    """What a candidate exposes is rounded to storage, even if a fused kernel keeps the results before it in registers."""
+    golden, names = load_golden("tiny"), [f"{ATTENTION}.{result}", f"{ATTENTION}.{COPIES[result]}"]
+    network = Network(golden.checkpoint.architecture, golden.checkpoint.weights, golden.batches["padded"], source="cls.loss")
+    assert network.table[names[1]].kind == "copy"
+    observed = {name: value for name, value in network.walk() if name not in names}
+    segments = [Segment(network, name, observed) for name in names]
+    for hypothesis in hypotheses(dtype):
+        expected, found = (segment.propagate(segment.leaf_variance(hypothesis), hypothesis) for segment in segments)
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_masked_keys_are_no_evidence_of_a_mistake_in_the_steps_hidden_before_probabilities() -> None:
+    """A probability of 0 has hardly any sigma and so a high likelihood, which must not count with a mistake alone."""
+
+    class Hiding:
+        features = inner_workings.features
+
+        def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Any:
+            run = inner_workings.prepare(checkpoint, device, dtype)
+            shown = ("embeddings.LayerNorm", "probs", "output.LayerNorm")
+            return lambda batch: {name: value for name, value in run(batch) if name.endswith(shown)}
+
+    result = check(Hiding(), "cross-attention", dtype="bfloat16")
+    assert result.conforms, result

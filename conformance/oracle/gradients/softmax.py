@@ -75,10 +75,10 @@ class ProbabilitiesBackward(Step):
 
         - d: one error per row, which is multiplied by p. Computed from p and w, its variance is a²/3 · (Σ s_k² + Σ (p w)²) for the
           partial sums s_k of p w. Computed from the context, it is the same expression for c ∂L/∂c, plus (∂L/∂c)² times the
-          variance of c. The larger of the two is used, plus u²/3 · d².
+          variance of c. The larger of the two is used, plus u²/3 · d², plus the storage of each p w in native arithmetic.
         - Elementwise: u²/3 times the squares of p w, p d and y, since a kernel may form p w − p d; and the rounding to storage.
-        - The largest score of a row receives the sum of the elementwise errors of the row: a candidate may differentiate the
-          subtraction of that score, whose gradient −Σ y is 0 except for rounding errors.
+        - The largest score of a row receives the sum of all errors of the row, those of elements and that of d, since Σ p = 1: a
+          candidate may differentiate the subtraction of that score, whose gradient −Σ y is 0 except for rounding errors.
         """
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
         (w, p), d, y = self._read, self._mean, self.value
@@ -86,20 +86,28 @@ class ProbabilitiesBackward(Step):
         context, size = Context(self.site, p, v), self.site.architecture.head_size
         kept = split_heads(of_context**2 * context.roundings(arithmetic).variance(), size).sum(-1, keepdims=True)
         from_context = kept + a2 * _partial(split_heads(of_context * context.value, size))
-        shared = np.maximum(a2 * _partial(p * w), from_context) + u2 * d**2
+        terms = (np.zeros_like(y) + arithmetic.function_variance(p * w)).sum(-1, keepdims=True)
+        shared = np.maximum(a2 * _partial(p * w), from_context) + u2 * d**2 + terms
         inner = u2 * ((p * w) ** 2 + (p * d) ** 2 + y**2)
         own = np.maximum(inner + arithmetic.store_variance(y), arithmetic.storage.floor_variance)
-        at_largest = Source(inner + arithmetic.function_variance(y), _to_largest(p))
-        return Roundings((Source(own, identity()), Source(shared, shared_by_row(p), p), at_largest))
+        at_largest = _at_largest(p, inner + arithmetic.function_variance(y), shared)
+        return Roundings((Source(own, identity()), Source(shared, shared_by_row(p), p), *at_largest))
 
 
-def _to_largest(p: Array) -> LinearMap:
-    """Return the map J e that is Σ e over a row at the row's largest element of p, and 0 elsewhere."""
+def _at_largest(p: Array, elementwise: Array, shared: Array) -> tuple[Source, Source]:
+    """Return the errors of the gradient of the largest score of each row, if it receives −Σ y over the row.
+
+    Args:
+        p: the probabilities.
+        elementwise: variance of the independent errors of the elements of a row.
+        shared: variance of the row's shared error e, which changes Σ y by −e.
+    """
     largest = np.zeros_like(p)
     np.put_along_axis(largest, p.argmax(-1)[..., None], 1.0, -1)
-    return LinearMap(
+    summed = LinearMap(
         lambda v: largest * v.sum(-1, keepdims=True), lambda u: np.broadcast_to((largest * u).sum(-1, keepdims=True), p.shape)
     )
+    return Source(elementwise, summed), Source(shared, shared_by_row(largest))
 
 
 def _partial(terms: Array) -> Array:
@@ -134,16 +142,21 @@ class LogSoftmaxBackward(Step):
         return (of_upstream, diagonal(-p * self._total))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Return two kinds of error, where u is the unit roundoff of the inner operations and a that of accumulation.
+        """Return the kinds of error, where u is the unit roundoff of the inner operations and a that of accumulation.
 
         - t: one error per row, which is multiplied by p: a²/3 · Σ s_k² for the partial sums s_k of w, plus u²/3 · t².
         - Elementwise: u²/3 times the squares of p t (twice, for the roundings of exp and of the product) and of y; a third of the
           square of exp's relative error times the square of p t; and the rounding to storage.
+        - In native arithmetic, p may be exp(x − m) divided by their sum, instead of exp(l): the storage of the sum and of t divided
+          by it, one error per row each; and the errors of x − m, which is no larger than l, and of the stored l.
+        - The largest logit of a row receives the sum of all errors of the row, as in `ProbabilitiesBackward.roundings`.
         """
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
         w, p, t, y = self.parents[0], self._probs, self._total, self.value
-        shared = a2 * (np.cumsum(w, -1) ** 2).sum(-1, keepdims=True) + u2 * t**2
+        stored = arithmetic.function_variance
+        shared = a2 * (np.cumsum(w, -1) ** 2).sum(-1, keepdims=True) + u2 * t**2 + 2.0 * stored(t)
         exponential = arithmetic.functions.relative("exp", arithmetic.accumulate) ** 2 / 3.0
-        own = (2.0 * u2 + exponential) * (p * t) ** 2 + u2 * y**2 + arithmetic.store_variance(y)
-        own = np.maximum(own, arithmetic.storage.floor_variance)
-        return Roundings((Source(own, identity()), Source(shared, shared_by_row(p))))
+        inner = (2.0 * u2 + exponential + 2.0 * stored(self.parents[1])) * (p * t) ** 2 + u2 * y**2
+        own = np.maximum(inner + arithmetic.store_variance(y), arithmetic.storage.floor_variance)
+        at_largest = _at_largest(p, inner + stored(y), shared)
+        return Roundings((Source(own, identity()), Source(shared, shared_by_row(p)), *at_largest))
