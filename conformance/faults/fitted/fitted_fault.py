@@ -69,6 +69,16 @@ class FitData:
         """
         return sqrt(2.0 * (self.threshold**2 + 2.0 * log(max(int(self.judged.sum()), 1))))
 
+    def largest_mean_square(self, rows: int, tests: int = 1) -> float:
+        """Return the bound, in units of `allowed`², that the mean square over `rows` independent rows exceeds by chance only.
+
+        With x = ln(tests / `chance`), each of `tests` means is above 1 + 2 √(x/ν) + 2 x/ν with probability at most e^(−x) (Laurent
+        and Massart 2000, lemma 1). Its proof uses no more of χ²_ν/ν than the moment generating function, which bounds that of
+        roundings as well (`judge.thresholds.rms_threshold`).
+        """
+        x = log(max(tests, 1) / self.chance)
+        return 1.0 + 2.0 * sqrt(x / max(rows, 1)) + 2.0 * x / max(rows, 1)
+
 
 @dataclass(frozen=True)
 class Fitted:

@@ -16,22 +16,29 @@ Rows = npt.NDArray[np.int64]
 def wrong_outputs(step: Step, data: FitData) -> tuple[str, float]:
     """Return which outputs of a linear layer or norm differ, as a text that names the parameter, and the first of them.
 
-    An output is the result of one row of the weight and of one element of the bias. The bias is named if each wrong output differs
-    by the same amount at every token.
+    An output is the result of one row of the weight and of one element of the bias. It differs if its largest error or its mean
+    square is beyond the bound of a correct one. Others may differ by less than a rounding, so that the text gives a least number,
+    unless a single one differs and the errors of all others together are within their bound. The bias is named if each wrong
+    output differs by the same amount at every token.
     """
     axes = tuple(range(data.actual.ndim - 1))
+    outputs, counts = data.actual.shape[-1], np.maximum(data.judged.sum(axes), 1)
+    rows = int(counts.max())
     room = data.largest * data.allowed
     residual = np.where(data.judged, data.actual - step.value, 0.0)
-    wrong = np.flatnonzero((np.abs(residual) > room).any(axes))
-    counts = np.maximum(data.judged.sum(axes), 1)
+    squares = ((residual / data.allowed) ** 2).sum(axes) / counts
+    is_wrong = (np.abs(residual) > room).any(axes) | (squares > data.largest_mean_square(rows, outputs))
+    wrong, rest = np.flatnonzero(is_wrong), squares[~is_wrong]
     larger = np.maximum(_rms(data.actual, data, axes) / np.maximum(_rms(step.value, data, axes), TINY), 1.0)  # so is its rounding
-    varying = np.where(data.judged, np.abs(residual - residual.sum(axes) / counts), 0.0) > 2.0 * larger * room
-    is_bias = "bias" in step.site.parameters and not varying[..., wrong].any()
+    left = np.where(data.judged, np.abs(residual - residual.sum(axes) / counts), 0.0) / (larger * data.allowed)
+    varies = (left > 2.0 * data.largest).any(axes) | ((left**2).sum(axes) / counts > data.largest_mean_square(rows, outputs))
+    is_bias = "bias" in step.site.parameters and len(wrong) > 0 and not varies[wrong].any()
     return _words(
         _names(step)["bias" if is_bias else "weight"],
         wrong,
-        data.actual.shape[-1],
+        outputs,
         of_row=not is_bias and step.site.parameters["weight"].ndim > 1,
+        at_least=bool(rest.size and (len(wrong) > 1 or rest.mean() > data.largest_mean_square(rows))),
     )
 
 
@@ -42,12 +49,14 @@ def _rms(x: Array, data: FitData, axes: tuple[int, ...]) -> Array:
 def wrong_table_rows(step: Step, data: FitData, read: Rows) -> tuple[str, float]:
     """Return which rows of a table differ, as a text that names the table, and the first of them.
 
+    A look-up does not round, so every difference counts.
+
     Args:
         step: the look-up.
         data: the candidate's data.
         read: index of the row that each token reads, (B, S).
     """
-    wrong = (data.judged & (np.abs(data.actual - step.value) > data.largest * data.allowed)).any(-1)
+    wrong = (data.judged & (data.actual != step.value)).any(-1)
     rows = np.unique(np.broadcast_to(read, wrong.shape)[wrong])
     size = len(np.unique(np.broadcast_to(read, wrong.shape)[data.judged.any(-1)]))
     return _words(_names(step)["weight"], rows, size, of_row=True, those=" that the batch reads")
@@ -57,9 +66,15 @@ def _names(step: Step) -> Mapping[str, str]:
     return step.site.activation.parameters
 
 
-def _words(tensor: str, wrong: Rows | Array, size: int, *, of_row: bool, those: str = "") -> tuple[str, float]:
+def _words(
+    tensor: str, wrong: Rows | Array, size: int, *, of_row: bool, those: str = "", at_least: bool = False
+) -> tuple[str, float]:
     what = "row" if of_row else "element"
-    first = float(wrong[0]) if len(wrong) else 0.0
+    if not len(wrong):
+        return "", 0.0
+    first = float(wrong[0])
+    if at_least:
+        return f"{tensor}, at least {len(wrong)} of the {size} {what}s{those}, among them {what}", first
     if len(wrong) == 1:
         return f"{tensor}, {what}", first
     many = f"all {size}" if len(wrong) == size else f"{len(wrong)} of the {size}"

@@ -1,0 +1,17 @@
+"""Evidence of fitted faults: which parameters differ is stated as far as the error shows it, and a name needs evidence."""
+
+import pytest
+
+from conformance import check
+from conformance.benchmarks.detection.blind.fifth import MISTAKES
+from conformance.report.findings import findings_of
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_rows_of_a_table_that_differ_by_less_than_a_rounding_are_counted_and_the_bias_is_not_blamed() -> None:
+    (found,) = findings_of(check(MISTAKES["word table of Q8_0"], "tiny", dtype="bfloat16"))
+    assert found.name == "parameters-other"
+    assert "word_embeddings.weight, all 49 rows that the batch reads" in found.evidence
+    assert "word_embeddings.weight, at least " in found.evidence
+    assert "bias" not in found.evidence
