@@ -18,7 +18,7 @@ from conformance.faults.fitted import FITTED
 from conformance.faults.fitted.fitted_fault import FitData
 from conformance.judge.evidence import Estimate, Explanation, FilterResult
 from conformance.judge.fault_directions import Direction
-from conformance.judge.filters import project
+from conformance.judge.filters import is_detected, project
 from conformance.judge.noise import Noise
 from conformance.judge.search.budget import SearchBudget
 from conformance.judge.search.fault_sets import AT_ONCE, explaining_sets
@@ -229,7 +229,8 @@ def _is_usual(estimate: Estimate, storage: Format, threshold: float) -> bool:
 def _by_fitting(problem: StepProblem, loose: bool) -> Iterator[Explanation]:
     """Yield the first fit of a function or of whole tensors to the candidate's array that explains it.
 
-    Fits are tried last, since a fit has many free parameters.
+    Fits are tried last, since a fit has many free parameters. As for a fault without a parameter, the z of the residual on the
+    fitted effect must exceed its threshold: a fit may also pass because it allows more errors of rounding, which is no evidence.
     """
     name = problem.right.name
     step, noise = problem.right.steps[name], problem.noise
@@ -248,7 +249,7 @@ def _by_fitting(problem: StepProblem, loose: bool) -> Iterator[Explanation]:
         if problem.passes(segment):
             moved = segment.value - problem.right.value
             found = project(problem.actual - problem.right.value, moved, problem.noise)
-            if found is not None:
+            if found is not None and is_detected(found, problem.threshold, signed=True):
                 result = FilterResult(fault.name, name, found.amplitude, found.z, found.expected_z)
                 number = Estimate(fit.parameter, 0.0, 0.0, fit.value, fit.deviation) if fit.parameter else None
                 yield Explanation((result.as_detected(True, number),), fit.free, problem.nll(segment))

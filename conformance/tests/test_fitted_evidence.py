@@ -4,6 +4,7 @@ import pytest
 
 from conformance import check
 from conformance.benchmarks.detection.blind.fifth import MISTAKES
+from conformance.judge import explanation_search
 from conformance.report.findings import findings_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -15,3 +16,9 @@ def test_rows_of_a_table_that_differ_by_less_than_a_rounding_are_counted_and_the
     assert "word_embeddings.weight, all 49 rows that the batch reads" in found.evidence
     assert "word_embeddings.weight, at least " in found.evidence
     assert "bias" not in found.evidence
+
+
+def test_a_fit_whose_effect_is_not_significant_gives_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explanation_search, "_searched", lambda *_: ())
+    found = findings_of(check(MISTAKES["keys in a cache of bytes"], "tiny", dtype="bfloat16"))
+    assert [one.name for one in found] == [None, None]
