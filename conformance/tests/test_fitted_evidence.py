@@ -22,3 +22,9 @@ def test_a_fit_whose_effect_is_not_significant_gives_no_name(monkeypatch: pytest
     monkeypatch.setattr(explanation_search, "_searched", lambda *_: ())
     found = findings_of(check(MISTAKES["keys in a cache of bytes"], "tiny", dtype="bfloat16"))
     assert [one.name for one in found] == [None, None]
+
+
+def test_a_least_value_of_exp_at_masked_keys_does_not_hide_its_approximation() -> None:
+    (found,) = findings_of(check(MISTAKES["exp of I-BERT"], "tiny"))
+    assert found.name == "exp-approximated"
+    assert "off by up to 0.0019" in found.sentence

@@ -165,7 +165,11 @@ def _pointwise(gain: Function, others: Sequence[Function]) -> Reading:
 
 
 def _exponential(step: Step, data: FitData) -> _Errors | None:
-    """Return the errors of the exponential in a softmax, from the ratio of each probability to that of the row's largest score."""
+    """Return the errors of the exponential in a softmax, from the ratio of each probability to that of the row's largest score.
+
+    Masked keys are not used. An exponential with a least value, which a limit of its argument gives, is that there: the median of
+    the candidate's ratios.
+    """
     assert isinstance(step, Probabilities)
     scores = np.where(step.keys, step.parents[0], -np.inf)
     largest = scores.argmax(-1, keepdims=True)
@@ -177,12 +181,17 @@ def _exponential(step: Step, data: FitData) -> _Errors | None:
     if not used.any():
         return None
 
+    over_top = data.actual / np.where(made_top > 0.0, made_top, 1.0)
+
     def over(a: Array, b: Array) -> Array:
         return np.asarray(a[used] / np.broadcast_to(b, a.shape)[used])
 
+    masked = np.broadcast_to(rows & ~step.keys & (made_top > 0.0), right.shape)
+    least = float(np.median(over_top[masked])) if masked.any() else 0.0
+
     def made_with(error: Curve) -> Array:
         inside = rows & step.keys & (t < 0.0)
-        weights = np.exp(t)
+        weights = np.where(step.keys, np.exp(t), least)
         weights[inside] *= 1.0 + error(t[inside])[0]
         return np.where(rows, weights / np.maximum(weights.sum(-1, keepdims=True), np.finfo(np.float64).tiny), right)
 
