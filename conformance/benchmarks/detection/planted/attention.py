@@ -93,6 +93,7 @@ _SOFTMAX: dict[str, tuple[Softmax, Suits]] = {
     "mask-inverted": (_with_mask(_inverted), always),
     "mask-on-queries": (_on_queries, always),
     "mask-constant": (lambda s, m: torch.softmax(s - (1.0 - _number(m, s)), -1), always),
+    "mask-to-last": (_with_mask(lambda mask: mask.flip(-1).cumsum(-1).flip(-1).clamp(max=1)), always),
     "mask-shifted": (_with_mask(_shifted), always),
     "mask-multiplied": (lambda s, m: torch.softmax(s * _number(m, s), -1), always),
     "mask-after-softmax": (lambda s, m: torch.softmax(s, -1) * _number(m, s), always),

@@ -52,6 +52,8 @@ _POSITIONS: dict[str, Callable[[Inputs], Tensor]] = {
     "positions-by-row": lambda i: torch.arange(len(i.ids), device=i.ids.device)[:, None].expand_as(i.ids),
     "positions-over-batch": lambda i: torch.arange(i.ids.numel(), device=i.ids.device).view(i.ids.shape),
     "positions-restarted": _restarted,
+    "positions-left-padded": lambda i: _order(i) - (i.mask == 0).sum(-1, keepdim=True),
+    "positions-wrapped": lambda i: _order(i) % 4,
     "positions-clipped": lambda i: _order(i).clamp(max=5),
     "positions-other": lambda i: 2 * _order(i),
 }
@@ -148,6 +150,13 @@ def _padding_zeroed(model: Bert) -> None:
     lookup.weight[0] = 0.0
 
 
+def _first_type_zeroed(model: Bert) -> None:
+    """Set the row of token type 0 to zero."""
+    lookup = model.embeddings.token_type_embeddings
+    lookup.weight = parameter(lookup.weight)
+    lookup.weight[0] = 0.0
+
+
 # Incorrect sums of the word, token-type and position embeddings.
 _SUMS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "positions-doubled": lambda word, kind, position: word + kind + position + position,
@@ -236,6 +245,7 @@ PLANTS = (
     Plant("token-types-missing", _without("token_type"), False, _of_sum),
     in_place("word-embeddings-scaled", _words_scaled, WORDS),
     in_place("padding-word-zeroed", _padding_zeroed, WORDS),
+    in_place("token-type-zero-zeroed", _first_type_zeroed, TYPES, suits=_many_types),
     in_place("words-shifted", _words_shifted, WORDS),
     in_place("words-shifted-back", lambda m: _read(m.embeddings.word_embeddings, lambda inputs: inputs.ids - 1), WORDS),
     in_place("words-other", lambda m: _read(m.embeddings.word_embeddings, lambda inputs: inputs.ids.flip(-1)), WORDS),

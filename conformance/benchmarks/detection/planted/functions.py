@@ -15,6 +15,7 @@ from conformance.benchmarks.detection.planted.plant import (
     always,
     gelu,
     in_layer,
+    override,
     widely,
 )
 from conformance.benchmarks.detection.steps import erf_gelu, tanh_gelu
@@ -76,8 +77,14 @@ _FUNCTIONS: dict[str, tuple[Callable[[Function], Function], Suits]] = {
     "gelu-tanh-outer": (lambda _: lambda x: _tanh_form(x, 0.8, 0.044715), gelu),
     "gelu-of-magnitude": (lambda right: lambda x: torch.where(x < 0, x - right(x), right(x)), gelu),
     "gelu-sigmoid-factor": (lambda _: lambda x: x * torch.sigmoid(1.7 * x), gelu),
+    "result-unsigned-bytes": (lambda right: lambda x: _unsigned_bytes(right(x)), always),
     "gelu-half-missing": (lambda right: lambda x: 2.0 * right(x), gelu),
 }
+
+
+def _unsigned_bytes(y: Tensor) -> Tensor:
+    level = y.amax() / 255
+    return (y / level).round().clamp(0, 255) * level
 
 
 def _planted(name: str, wrong: Callable[[Function], Function], suits: Suits) -> Plant:
@@ -94,7 +101,16 @@ def _bias_after(model: Bert, layer: int) -> None:
     after(own.intermediate_act_fn, lambda y: y + own.dense.bias)
 
 
+def _bias_moved(model: Bert, layer: int) -> None:
+    """Apply the function to the product without its bias, and add the bias afterwards; the product is shown with it."""
+    own, inputs = model.layer(layer).intermediate, list[Tensor]()
+    own.dense.register_forward_pre_hook(lambda _, given: inputs.append(given[0]))
+    right = own.intermediate_act_fn.forward
+    override(own.intermediate_act_fn, "forward", lambda _: right(F.linear(inputs.pop(), own.dense.weight)) + own.dense.bias)
+
+
 PLANTS = (
     *(_planted(name, wrong, suits) for name, (wrong, suits) in _FUNCTIONS.items()),
+    in_layer("bias-moved-after-activation", _bias_moved, "intermediate.intermediate_act_fn"),
     in_layer("bias-after-activation", _bias_after, "intermediate.intermediate_act_fn"),
 )

@@ -83,6 +83,7 @@ def _largest(hidden: Tensor, mask: Tensor) -> Tensor:
 _SENTENCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "pooler-token": lambda hidden, mask: hidden[:, -1],
     "pooler-last-unmasked": _last_unmasked,
+    "pooler-last-by-length": lambda hidden, mask: hidden[torch.arange(len(mask), device=mask.device), mask.sum(1) - 1],
     "pooler-mean": _mean,
     "pooler-second-token": lambda hidden, mask: hidden[:, min(1, hidden.shape[1] - 1)],
     "pooler-max": _largest,

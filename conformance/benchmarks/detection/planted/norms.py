@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from conformance.benchmarks.detection.bert import Bert, Layer
-from conformance.benchmarks.detection.planted.plant import Plant, Suits, always, in_layer, many_heads, override, widely
+from conformance.benchmarks.detection.planted.plant import Plant, Suits, always, in_layer, many_heads, override, parameter, widely
 from conformance.benchmarks.detection.steps import LayerNorm
 from conformance.model.architecture import Architecture
 
@@ -62,6 +62,9 @@ _NORMALISED: dict[str, Callable[[LayerNorm, Tensor], Tensor]] = {
     "norm-affine-exchanged": lambda n, x: _plain(n, x) * n.bias + n.weight,
     "norm-statistics-other": lambda n, x: _centred(x) / x.abs().mean(-1, keepdim=True) * n.weight + n.bias,
     "norm-weight-plus-one": lambda n, x: _plain(n, x) * (1.0 + n.weight) + n.bias,
+    "norm-second-moment": lambda n, x: _centred(x) / torch.sqrt((x * x).mean(-1, keepdim=True) + n.eps) * n.weight + n.bias,
+    "norm-by-halves": lambda n, x: _per_head(n, x, 2),
+    "norm-bias-first": lambda n, x: (_plain(n, x) + n.bias) * n.weight,
     "norm-over-positions": _over_positions,
     "norm-twice": _twice,
     "norm-over-sequence": _over_sequence,
@@ -144,6 +147,26 @@ def _layer_input_added(model: Bert, layer: int) -> None:
     override(changed, "forward", forward)
 
 
+def _residual_before_norm(model: Bert, layer: int) -> None:
+    """Keep the sum that goes into the first norm, and add it in the second residual."""
+    first, second, sums = _first(model, layer), model.layer(layer).output.LayerNorm, list[Tensor]()
+    right = first.add
+
+    def add(x: Tensor, skip: Tensor) -> Tensor:
+        sums.append(right(x, skip))
+        return sums[-1]
+
+    override(first, "add", add)
+    override(second, "add", lambda x, skip: x + sums.pop())
+
+
+def _affine_again(model: Bert, layer: int) -> None:
+    """Fold γ and β of the first norm into the product that follows it, but leave them in the norm."""
+    norm, dense = _first(model, layer), model.layer(layer).intermediate.dense
+    dense.bias = parameter(dense.bias + dense.weight @ norm.bias)
+    dense.weight = parameter(dense.weight * norm.weight)
+
+
 def _bias_again(model: Bert, layer: int) -> None:
     """Add the bias of the preceding product once more before the norm."""
     own = model.layer(layer).attention.output
@@ -172,6 +195,8 @@ _OTHERS: tuple[tuple[str, Callable[[Bert, int], None], tuple[str, ...], Suits], 
     ("residual-after-norm", _residual_after_norm, (FIRST,), always),
     ("residual-from-layer-input", _residual_from_layer_input, (SECOND,), always),
     ("sublayer-bias-twice", _bias_again, (FIRST,), always),
+    ("residual-before-norm", _residual_before_norm, (SECOND,), always),
+    ("norm-affine-again", _affine_again, ("intermediate.dense",), always),
     ("layer-input-added", _layer_input_added, (SECOND,), always),
     ("pre-norm", _pre_norm, tuple(f"attention.self.{n}" for n in ("query", "key", "value")), always),
 )

@@ -89,6 +89,27 @@ def _without_last(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.linear(x[..., :used], weight[:, :used], bias)
 
 
+def _wrapped(weight: Tensor) -> Tensor:
+    level = weight.abs().amax(-1, keepdim=True) / 128
+    integers = torch.round(weight / level)
+    return torch.where(integers == 128, -integers, integers) * level
+
+
+def _offset(weight: Tensor) -> Tensor:
+    """Read the weight eight elements too early, where zeros are."""
+    flat = weight.flatten()
+    return torch.cat([torch.zeros_like(flat[:8]), flat[:-8]]).view_as(weight)
+
+
+def _bits_as_half(weight: Tensor) -> Tensor:
+    return weight.bfloat16().view(torch.float16).to(weight.dtype)
+
+
+def _cut(x: Tensor) -> Tensor:
+    """Set the lower sixteen bits to zero."""
+    return (x.float().view(torch.int32) & -0x10000).view(torch.float32).to(x.dtype)
+
+
 def _two_of_four(weight: Tensor) -> Tensor:
     groups = weight.view(len(weight), -1, 4)
     return groups.scatter(-1, groups.abs().argsort(-1)[..., :2], 0.0).flatten(-2)
@@ -120,6 +141,11 @@ _PRODUCTS: dict[str, Product] = {
     "precision-int4": lambda x, weight, bias: F.linear(x, _integers(weight, 7), bias),
     "precision-int4-channel": lambda x, weight, bias: F.linear(x, _integers_by_row(weight, 7), bias),
     "weight-pairs-exchanged": lambda x, weight, bias: F.linear(x, weight.view(len(weight), -1, 2).flip(-1).flatten(-2), bias),
+    "weight-inputs-rotated": lambda x, weight, bias: F.linear(x, weight.roll(weight.shape[1] // 2, 1), bias),
+    "weight-offset": lambda x, weight, bias: F.linear(x, _offset(weight), bias),
+    "precision-int8-wrapped": lambda x, weight, bias: F.linear(x, _wrapped(weight), bias),
+    "result-bfloat16-truncated": lambda x, weight, bias: _cut(F.linear(x, weight, bias)),
+    "weights-bfloat16-as-float16": lambda x, weight, bias: F.linear(x, _bits_as_half(weight), bias),
     "precision-int8-dynamic": _dynamic,
     "precision-float8-inputs": _inputs_in_float8,
     "precision-int8-inputs": lambda x, weight, bias: F.linear(_integers(x), weight, bias),

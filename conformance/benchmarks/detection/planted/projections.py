@@ -189,12 +189,57 @@ def _reshaped(model: Bert, layer: int) -> None:
     dense.weight = parameter(dense.weight.T.reshape(dense.weight.shape))
 
 
+def _scales_of_inputs(model: Bert, layer: int) -> None:
+    """Round to 255 levels of each output feature, and multiply by the scale of the input feature."""
+    dense = model.layer(layer).attention.output.dense
+    scale = dense.weight.abs().amax(-1) / 127
+    dense.weight = parameter(torch.round(dense.weight / scale[:, None]) * scale)
+
+
+def _saturated(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Multiply bytes, and limit the sum of each two products to 16 bits."""
+    low, high = x.min().clamp(max=0), x.max().clamp(min=0)
+    level, of_weight = (high - low) / 255, weight.abs().amax(-1) / 127
+    zero = torch.round(-low / level)
+    bytes_, integers = torch.clamp(torch.round(x / level) + zero, 0, 255), torch.round(weight / of_weight[:, None])
+    products = bytes_[..., None, :] * integers
+    pairs = (products[..., ::2] + products[..., 1::2]).clamp(-32768, 32767)
+    made: Tensor = (pairs.sum(-1) - zero * integers.sum(-1)) * level * of_weight + bias
+    return made
+
+
+def _saturates(model: Bert, layer: int) -> None:
+    """Compute the product as an integer kernel without 32-bit sums of products of bytes."""
+    dense = model.layer(layer).intermediate.dense
+    override(dense, "product", lambda x: _saturated(x, dense.weight, dense.bias))
+
+
+def _parameters_of_value(model: Bert, layer: int) -> None:
+    """Give the attention output projection the weight and bias of the values."""
+    own = model.layer(layer).attention
+    own.output.dense.weight, own.output.dense.bias = (parameter(p) for p in _projection(own.self, VALUE))
+
+
+def _rotary(*order: int) -> Callable[[Bert, int], None]:
+    """Return an install function that reorders the rows of query and key of each head from `order` to its transpose."""
+
+    def install(model: Bert, layer: int) -> None:
+        own, width = model.layer(layer).attention.self, model.architecture.head_size
+        for name in (QUERY, KEY):
+            weight, bias = _projection(own, name)
+            split = weight.view(-1, *(n if n > 0 else width // 2 for n in order), weight.shape[1])
+            _set_projection(own, name, split.transpose(1, 2).reshape(weight.shape), bias)
+
+    return install
+
+
 _LAYERED: tuple[tuple[str, Callable[[Bert, int], None], str], ...] = (
     ("weight-transposed", _transposed, "attention.output.dense"),
     ("bias-missing", _bias_missing, "intermediate.dense"),
     ("bias-negated", _bias_negated, "intermediate.dense"),
     ("weight-reversed", _reversed, "output.dense"),
     ("weight-reshaped", _reshaped, "intermediate.dense"),
+    ("parameters-of-module", _parameters_of_value, "attention.output.dense"),
     ("result-scaled", _result_scaled, "attention.self.query"),
     ("feed-forward-parallel", _reads_input, "intermediate.dense"),
     ("activation-bypassed", _without_function, "output.dense"),
@@ -213,6 +258,10 @@ PLANTS = (
     in_layer("qkv-interleaved-file", _read_by_part, *(f"attention.self.{n}" for n in (QUERY, KEY, VALUE)), suits=many_heads),
     in_layer("qkv-interleaved-rows", _rows_in_turn, *(f"attention.self.{n}" for n in (QUERY, KEY, VALUE))),
     in_layer("qkv-interleaved", _interleaved, *(f"attention.self.{n}" for n in (QUERY, KEY, VALUE)), suits=many_heads),
+    in_layer("precision-int8-saturated", _saturates, "intermediate.dense", dtypes=("float32",)),
+    in_layer("precision-int8-scales-of-inputs", _scales_of_inputs, "attention.output.dense", dtypes=("float32",)),
+    in_layer("rotary-rows", _rotary(2, -1), "attention.self.query", "attention.self.key"),
+    in_layer("rotary-rows-back", _rotary(-1, 2), "attention.self.query", "attention.self.key"),
     *(in_layer(name, install, step) for name, install, step in _LAYERED),
     in_place("product-scaled", _product_scaled, "cls.predictions.decoder", suits=masked_lm),
     in_layer("tokens-zero", lambda model, layer: after(model.layer(layer).output.dense, _last_chunk), "output.dense"),
