@@ -1,6 +1,7 @@
 """Faults of reduced precision: operands, weights or results rounded to a narrower format than the declared one."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,6 +20,7 @@ _PRECISION = "Switch off reduced precision, or declare the format of the computa
 
 Rounding = Callable[[Array], Array]
 
+_MOST = 7.5  # In sigma; every limit of an error is smaller (`judge.thresholds.SEPARABLE_Z`).
 TF32_BITS = 11  # Significant bits of TensorFloat-32 (NVIDIA 2020, A100 whitepaper): 10 stored and the leading one.
 
 
@@ -116,6 +118,32 @@ class _EitherWay(Altered):
         return Roundings((*own.sources, *ties), own.bound)
 
 
+def _truncated(step: Step, context: FaultContext) -> Step | None:
+    """Return the result cut to bfloat16, towards zero; one ulp less or more if the result is next to a number of the format."""
+    narrow = FORMATS["bfloat16"]
+    if narrow != context.storage and not _is_narrower("bfloat16", context):
+        return None
+
+    def cut(inner: Step) -> Array:
+        unit = narrow.ulp(inner.value)
+        return np.asarray(np.trunc(inner.value / unit) * unit)
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        uncut = replace(arithmetic, storage=arithmetic.accumulate) if narrow == arithmetic.storage else arithmetic
+        own, unit = altered.inner.roundings(uncut), narrow.ulp(altered.inner.value)
+        quotient = altered.inner.value / unit
+        error = _MOST * np.sqrt(own.variance()) + np.asarray(own.bound)
+        return np.where(np.abs(quotient - np.rint(quotient)) * unit <= error, unit**2, 0.0)
+
+    return Altered(step, cut, slack)
+
+
+def _bits_as_half(weight: Array) -> Array:
+    """Return the numbers of float16 that have the bits of the weight in bfloat16."""
+    bits = FORMATS["bfloat16"].round(weight).astype(np.float32).view(np.uint32) >> 16
+    return np.asarray(bits.astype(np.uint16).view(np.float16), np.float64)
+
+
 def _held_in(name: str) -> Change:
     weights = other_weight(FORMATS[name].round)
     return lambda step, context: weights(step, context) if _is_narrower(name, context) else None
@@ -155,4 +183,10 @@ def faults() -> Iterator[Fault]:
                     fix="Load the weights in the format of the run, from a checkpoint that was not saved in a narrower one.")
         yield Fault(f"result-{name}", COMPUTED, f"the result is rounded to {name}: reduced precision, not a wrong equation",
                     "constructed", _result(name), cause, after_failure=True, combined_after_failure=True, fix=_PRECISION)
+    yield Fault("result-bfloat16-truncated", COMPUTED, "the result is cut to bfloat16, not rounded", "constructed", _truncated,
+                "a conversion that drops the lower sixteen bits", after_failure=True,
+                fix="Round to nearest when converting to bfloat16, or keep the format of the run.")
+    yield Fault("weights-bfloat16-as-float16", LINEARS | tables, "the weights, stored in bfloat16, are read as float16",
+                "constructed", other_weight(_bits_as_half), "a loader that knows one format of sixteen bits", after_failure=True,
+                fix="Read each tensor in the format that the file declares.")
 # fmt: on
