@@ -1,0 +1,20 @@
+"""Standard output that cannot take every character, has no width, or is closed early: reports are complete, and no result is lost."""
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance.cli import main
+
+
+@pytest.mark.parametrize("how", ["pretty", "markdown"])
+def test_characters_that_the_encoding_lacks_are_written_as_escapes(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii", write_through=True))
+    assert main(["run", "-i", "making-bert", "--golden", "tiny", "--format", how, "--out", str(tmp_path)]) == 0
+    assert rb"\u03c3" in written.getvalue()
+    assert "σ" in (tmp_path / "report.html").read_text("utf-8")
