@@ -1,6 +1,7 @@
 """Standard output that cannot take every character, has no width, or is closed early: reports are complete, and no result is lost."""
 
 import io
+import os
 import sys
 from pathlib import Path
 
@@ -18,3 +19,11 @@ def test_characters_that_the_encoding_lacks_are_written_as_escapes(
     assert main(["run", "-i", "making-bert", "--golden", "tiny", "--format", how, "--out", str(tmp_path)]) == 0
     assert rb"\u03c3" in written.getvalue()
     assert "σ" in (tmp_path / "report.html").read_text("utf-8")
+
+
+def test_a_reader_that_stops_early_does_not_cost_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    end, pipe = os.pipe()
+    os.close(end)
+    monkeypatch.setattr(sys, "stdout", os.fdopen(pipe, "w"))
+    main(["run", "-i", "making-bert", "--golden", "tiny", "--out", str(tmp_path)])
+    assert (tmp_path / "report.html").stat().st_size
