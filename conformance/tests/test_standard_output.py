@@ -27,3 +27,15 @@ def test_a_reader_that_stops_early_does_not_cost_the_page(tmp_path: Path, monkey
     monkeypatch.setattr(sys, "stdout", os.fdopen(pipe, "w"))
     main(["run", "-i", "making-bert", "--golden", "tiny", "--out", str(tmp_path)])
     assert (tmp_path / "report.html").stat().st_size
+
+
+@pytest.mark.parametrize("columns", ["0", "", "wide"])
+def test_a_width_that_is_none_is_that_of_a_pipe(
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    main(["explain", "sigma"])
+    in_a_pipe = capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", columns)
+    main(["explain", "sigma"])
+    assert capsys.readouterr().out == in_a_pipe != ""
