@@ -76,7 +76,7 @@ def _run(options: RunOptions, workers: "_Workers", out: Path, how: str, *, resum
                     recording.add(result, options.goldens[case.golden], options.require)
                 shown.ended(result.outcome, result.seconds)
     except (KeyboardInterrupt, ResultsFileError) as why:
-        show_results(recording.results, how)
+        show_results(recording.unfinished, how)
         interrupted = isinstance(why, KeyboardInterrupt)
         print(f"{'interrupted' if interrupted else why}; {_how_to_go_on(recording, path)}", file=sys.stderr)
         return INTERRUPTED if interrupted else UsageError.exit_code
