@@ -32,3 +32,12 @@ def test_the_current_folder_has_its_own_name(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path / "my-bert")
     assert main(["new", "."]) == 0
     assert (tmp_path / "my-bert" / "src" / "my_bert" / "conformance.py").is_file()
+
+
+def test_no_command_of_the_ci_job_is_in_a_pipe_which_would_hide_its_exit_code(tmp_path: Path) -> None:
+    """GitHub's default shell is `bash -e`, without `pipefail`."""
+    assert main(["new", str(tmp_path / "my-bert")]) == 0
+    job = (tmp_path / "my-bert" / ".github" / "workflows" / "conformance.yml").read_text("utf-8")
+    commands = [line.partition("run:")[2] for line in job.splitlines() if "run:" in line]
+    assert any("bert-conformance run -i my-bert" in command for command in commands)
+    assert not any("|" in command for command in commands)
