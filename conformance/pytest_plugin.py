@@ -1,5 +1,6 @@
 """The pytest plug-in: options, and parametrization of the shipped suite. Imports neither torch nor transformers."""
 
+from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,13 +21,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--bert-dtype", action="append", default=[], metavar="DTYPE", help="formats (default: float32)")
     group.addoption("--bert-checkpoint", metavar="DIR", help="run on this local Hugging Face BERT instead of goldens")
     group.addoption("--bert-known-failures", metavar="FILE", help="a TOML file of checks that are known to fail")
-    group.addoption("--bert-examples", type=int, metavar="N", help="examples of each search (default: 20)")
+    group.addoption("--bert-examples", type=_positive_integer, metavar="N", help="examples of each search (default: 20)")
     group.addoption(
         "--bert-depth", choices=DEPTHS, default="full", help="screen: fails or not, and where; full: which mistake, too"
     )
     group.addoption(
         "--bert-out", metavar="DIR", help="write results.jsonl there, one a worker under xdist, and what failures leave"
     )
+
+
+def _positive_integer(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise ArgumentTypeError(f"{text!r} is not an integer of at least 1")
+    return int(text)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -39,6 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Apply the options that concern every check."""
     from conformance.checks.search.plan import EXAMPLES
+    from conformance.errors import ConformanceError
     from conformance.suite.pytest_session import begin, record_into
 
     config = session.config
@@ -47,7 +55,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     out = config.getoption("--bert-out") if runs_checks else None
     begin(config.getoption("--bert-examples") or EXAMPLES, config.getoption("--bert-depth"))
     if out:
-        record_into(_recording(config, Path(out)))
+        try:
+            record_into(_recording(config, Path(out)))
+        except (OSError, ConformanceError) as error:
+            raise pytest.UsageError(f"--bert-out {out}: {error}") from error
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
