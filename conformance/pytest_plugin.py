@@ -11,6 +11,11 @@ from conformance.judge.depth import DEPTHS
 if TYPE_CHECKING:
     from conformance.checks.recording import Recording
 
+# Options that parametrize the shipped suite alone.
+_OF_THE_SUITE = tuple(
+    f"--bert-{name}" for name in ("implementation", "golden", "device", "dtype", "checkpoint", "known-failures")
+)
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of the shipped suite, prefixed so that they do not collide with a user's own."""
@@ -82,6 +87,20 @@ def _recording(config: pytest.Config, out: Path) -> "Recording":
         name, shard, run = f"results-{number}.jsonl", f"{number}/{worker['workercount']}", worker["testrunuid"]
     device = (config.getoption("--bert-device") or ["cpu"])[0]
     return Recording(out / name, header_of(device, dict.fromkeys(manifest()), plan(), shard, run))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Warn of options of the shipped suite that have no effect, since only a user's own tests with checks were collected."""
+    parametrized = {name for item in session.items for name in getattr(getattr(item, "callspec", None), "params", {})}
+    given = [option for option in _OF_THE_SUITE if session.config.getoption(option)]
+    if given and "check" in parametrized and "bert_check" not in parametrized:
+        session.config.issue_config_time_warning(
+            pytest.PytestConfigWarning(
+                f"{', '.join(given)}: without effect on tests that are decorated with parametrize_with_checks; "
+                "give its arguments instead, such as dtypes=['bfloat16'] or known_failures='FILE'"
+            ),
+            stacklevel=2,
+        )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
