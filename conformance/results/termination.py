@@ -63,7 +63,7 @@ def run_guarded(work: Callable[[], T]) -> T | Termination:
     try:
         return work()
     except (Unsupported, NotApplicable) as why:
-        return Termination("skip", str(why), declared=False)
+        return Termination("skip", str(why) or f"{type(why).__name__} was raised without a reason", declared=False)
     except (Unavailable, DependencyMissingError) as why:
         return Termination("skip", str(why))
     except RegistrationError as error:

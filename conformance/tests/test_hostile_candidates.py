@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from conformance import OutputMap, check, golden_of, load_golden
+from conformance import OutputMap, Unsupported, check, golden_of, load_golden
 from conformance.benchmarks.detection.bert import Candidate
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.run_check import run_check
@@ -135,6 +135,14 @@ def test_an_empty_or_invalid_reason_of_supports_is_not_a_skip(reason: Any) -> No
     candidate = HuggingFace("eager")
     candidate.supports = lambda *_: reason  # type: ignore[method-assign]
     assert check(candidate).outcome == "fail"
+
+
+def test_a_skip_has_a_reason_even_if_the_candidate_gives_none() -> None:
+    def prepare(checkpoint: Any, device: str, dtype: str) -> Any:
+        raise Unsupported
+
+    result = check(prepare)
+    assert (result.outcome, result.reason) == ("skip", "Unsupported was raised without a reason")
 
 
 def test_a_class_in_place_of_an_instance_is_reported() -> None:
