@@ -107,8 +107,11 @@ def call_candidate(call: Callable[[], T], *, may_refuse: bool = False) -> T:
 def _rendered(error: BaseException) -> str:
     """Return the message and traceback of an exception; its message comes from the candidate's code, which may itself fail."""
     try:
-        *lines, last = traceback.format_exception(error)
-        return "".join([last, *lines, *_missing_programs(error)])
+        lines, only = traceback.format_exception(error), traceback.format_exception_only(error)
+        message = only[0 if getattr(error, "__notes__", None) else -1]  # a syntax error shows its line first; notes follow
+        if lines[-1] == message:
+            del lines[-1]  # an exception group has further exceptions after its message
+        return "".join([message, *lines, *_missing_programs(error)])
     except BaseException as another:
         return f"{type(error).__name__}, whose text raises {type(another).__name__}"
 

@@ -74,6 +74,31 @@ def test_no_exception_of_a_candidate_ends_the_run(where: str, error: BaseExcepti
     assert (result.outcome, result.exit_code) == ("crash", 1)
 
 
+def _with_a_note() -> Exception:
+    error = ValueError("the cause")
+    error.add_note("a note")
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "further"),
+    [
+        (ValueError("the cause"), "ValueError: the cause", "in prepare"),
+        (_with_a_note(), "ValueError: the cause", "a note"),
+        (ExceptionGroup("several", [KeyError("a"), OSError("b")]), "ExceptionGroup: several (2 sub-exceptions)", "OSError: b"),
+        (SyntaxError("bad", ("f.py", 1, 1, "x =", 1, 2)), "SyntaxError: bad", 'File "f.py", line 1'),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_the_reason_of_a_crash_begins_with_the_message_of_the_exception(error: Exception, message: str, further: str) -> None:
+    def prepare(checkpoint: Any, device: str, dtype: str) -> Any:
+        raise error
+
+    first, rest = check(prepare).reason.split("\n", 1)
+    assert first == message
+    assert further in rest
+
+
 def test_a_candidate_cannot_alter_the_weights_used_to_judge_it() -> None:
     def prepare(checkpoint: Any, device: str, dtype: str) -> Any:
         checkpoint.weights["bert.encoder.layer.0.attention.self.query.weight"][...] *= 3
