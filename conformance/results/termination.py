@@ -99,12 +99,12 @@ def call_candidate(call: Callable[[], T], *, may_refuse: bool = False) -> T:
     except (Unsupported, DependencyMissingError) as error:
         if may_refuse:
             raise
-        raise CandidateCrash(f"{_rendered(error)}\na candidate says so in supports() or prepare(), not in a call") from error
+        raise CandidateCrash(f"{rendered(error)}\na candidate says so in supports() or prepare(), not in a call") from error
     except BaseException as error:
-        raise CandidateCrash(_rendered(error)) from error
+        raise CandidateCrash(rendered(error)) from error
 
 
-def _rendered(error: BaseException) -> str:
+def rendered(error: BaseException) -> str:
     """Return the message and traceback of an exception; its message comes from the candidate's code, which may itself fail."""
     try:
         lines, only = traceback.format_exception(error), traceback.format_exception_only(error)
