@@ -81,7 +81,8 @@ def _run(options: RunOptions, workers: "_Workers", out: Path, how: str, *, resum
         print(f"{'interrupted' if interrupted else why}; {_how_to_go_on(recording, path)}", file=sys.stderr)
         return INTERRUPTED if interrupted else UsageError.exit_code
     results = recording.results
-    page.write_text(REPORT_FORMATS["html"].of_results(results), "utf-8")  # first, since the reader of standard output may stop reading
+    # First, since the reader of standard output may stop reading.
+    page.write_text(REPORT_FORMATS["html"].of_results(results), "utf-8")
     show_results(results, how)
     if how == "pretty":
         print(f"\nresults: {out / path.name}\nreport: {out / page.name}{_saved(recording.results, out)}")
