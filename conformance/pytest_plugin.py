@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from conformance.checks.recording import Recording
 
 # Options that parametrize the shipped suite alone.
-_OF_THE_SUITE = tuple(
-    f"--bert-{name}" for name in ("implementation", "golden", "device", "dtype", "checkpoint", "known-failures")
-)
+_OF_THE_SUITE = tuple(f"--bert-{name}" for name in ("implementation", "golden", "device", "dtype", "checkpoint", "known-failures"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
