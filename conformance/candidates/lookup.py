@@ -97,6 +97,8 @@ def _unknown(name: str) -> str:
     if objects := _objects_in(name):
         what = "file" if name.endswith(PYTHON) else "module"
         return f"{name} is a {what}; name one of its objects: {', '.join(f'{name}:{o}' for o in objects)}"
+    if (path / "results.jsonl").is_file() and name:
+        return f"{name} is a folder with results, which cannot be run; give its results file {path / 'results.jsonl'}"
     if path.is_dir() and name:
         return (
             f"{name} is a folder, which cannot be run; if it is a checkpoint, give it as --checkpoint {name}, and with -i the "
