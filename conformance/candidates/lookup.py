@@ -196,8 +196,10 @@ def _objects_in(name: str) -> list[str]:
     except (SyntaxError, ValueError):
         return []
     names = [node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
-    names += [t.id for node in body if isinstance(node, ast.Assign) for t in node.targets if isinstance(t, ast.Name)]
-    return [n for n in names if not n.startswith("_")]
+    assigned = [node for node in body if isinstance(node, ast.Assign | ast.AnnAssign)]
+    targets = [t for node in assigned for t in (node.targets if isinstance(node, ast.Assign) else [node.target])]
+    names += [t.id for target in targets for t in ast.walk(target) if isinstance(t, ast.Name) and isinstance(t.ctx, ast.Store)]
+    return [n for n in dict.fromkeys(names) if not n.startswith("_")]
 
 
 def _is_file(name: str) -> bool:
