@@ -158,7 +158,9 @@ def runs(path: Path) -> list[Run]:
 def _files_in(folder: Path) -> str:
     """Return which results files in a folder to give, of which there are several after a run under xdist."""
     found = sorted(str(path) for path in folder.glob("results*.jsonl"))
-    return f"give {'its results files' if len(found) > 1 else 'its results file'} {' '.join(found)}" if found else "give a results file"
+    if not found:
+        return "give a results file"
+    return f"give its results file{'s' if len(found) > 1 else ''} {' '.join(found)}"
 
 
 def _record(line: bytes, number: int, path: Path) -> Record:

@@ -170,4 +170,4 @@ def test_a_folder_in_place_of_results_is_answered_with_its_files(tmp_path: Path,
     assert main(["report", str(tmp_path)]) == 2
     assert f"give its results files {tmp_path / 'results-2.jsonl'} {tmp_path / 'results.jsonl'}" in capsys.readouterr().err
     assert main(["diff", str(tmp_path), str(tmp_path)]) == 2
-    assert f"a folder with results, which cannot be run; give its results file {tmp_path / 'results.jsonl'}" in capsys.readouterr().err
+    assert f"which cannot be run; give its results file {tmp_path / 'results.jsonl'}" in capsys.readouterr().err

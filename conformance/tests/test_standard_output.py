@@ -1,4 +1,4 @@
-"""Standard output that cannot take every character, has no width, or is closed early: reports are complete, and no result is lost."""
+"""Standard output that lacks characters, has no width, or is closed early: reports are complete, and no result is lost."""
 
 import io
 import os
