@@ -1,5 +1,6 @@
 """The pytest plug-in: options, and parametrization of the shipped suite. Imports neither torch nor transformers."""
 
+from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,9 @@ from conformance.judge.depth import DEPTHS
 
 if TYPE_CHECKING:
     from conformance.checks.recording import Recording
+
+# Options that parametrize the shipped suite alone.
+_OF_THE_SUITE = tuple(f"--bert-{name}" for name in ("implementation", "golden", "device", "dtype", "checkpoint", "known-failures"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -20,13 +24,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--bert-dtype", action="append", default=[], metavar="DTYPE", help="formats (default: float32)")
     group.addoption("--bert-checkpoint", metavar="DIR", help="run on this local Hugging Face BERT instead of goldens")
     group.addoption("--bert-known-failures", metavar="FILE", help="a TOML file of checks that are known to fail")
-    group.addoption("--bert-examples", type=int, metavar="N", help="examples of each search (default: 20)")
+    group.addoption("--bert-examples", type=_positive_integer, metavar="N", help="examples of each search (default: 20)")
     group.addoption(
         "--bert-depth", choices=DEPTHS, default="full", help="screen: fails or not, and where; full: which mistake, too"
     )
     group.addoption(
         "--bert-out", metavar="DIR", help="write results.jsonl there, one a worker under xdist, and what failures leave"
     )
+
+
+def _positive_integer(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise ArgumentTypeError(f"{text!r} is not an integer of at least 1")
+    return int(text)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -39,6 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Apply the options that concern every check."""
     from conformance.checks.search.plan import EXAMPLES
+    from conformance.errors import ConformanceError
     from conformance.suite.pytest_session import begin, record_into
 
     config = session.config
@@ -47,7 +58,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     out = config.getoption("--bert-out") if runs_checks else None
     begin(config.getoption("--bert-examples") or EXAMPLES, config.getoption("--bert-depth"))
     if out:
-        record_into(_recording(config, Path(out)))
+        try:
+            record_into(_recording(config, Path(out)))
+        except (OSError, ConformanceError) as error:
+            raise pytest.UsageError(f"--bert-out {out}: {error}") from error
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
@@ -71,6 +85,20 @@ def _recording(config: pytest.Config, out: Path) -> "Recording":
         name, shard, run = f"results-{number}.jsonl", f"{number}/{worker['workercount']}", worker["testrunuid"]
     device = (config.getoption("--bert-device") or ["cpu"])[0]
     return Recording(out / name, header_of(device, dict.fromkeys(manifest()), plan(), shard, run))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Warn of options of the shipped suite that have no effect, since only a user's own tests with checks were collected."""
+    parametrized = {name for item in session.items for name in getattr(getattr(item, "callspec", None), "params", {})}
+    given = [option for option in _OF_THE_SUITE if session.config.getoption(option)]
+    if given and "check" in parametrized and "bert_check" not in parametrized:
+        session.config.issue_config_time_warning(
+            pytest.PytestConfigWarning(
+                f"{', '.join(given)}: without effect on tests that are decorated with parametrize_with_checks; "
+                "give its arguments instead, such as dtypes=['bfloat16'] or known_failures='FILE'"
+            ),
+            stacklevel=2,
+        )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -97,6 +97,8 @@ def _unknown(name: str) -> str:
     if objects := _objects_in(name):
         what = "file" if name.endswith(PYTHON) else "module"
         return f"{name} is a {what}; name one of its objects: {', '.join(f'{name}:{o}' for o in objects)}"
+    if (path / "results.jsonl").is_file() and name:
+        return f"{name} is a folder with results, which cannot be run; give its results file {path / 'results.jsonl'}"
     if path.is_dir() and name:
         return (
             f"{name} is a folder, which cannot be run; if it is a checkpoint, give it as --checkpoint {name}, and with -i the "
@@ -194,8 +196,10 @@ def _objects_in(name: str) -> list[str]:
     except (SyntaxError, ValueError):
         return []
     names = [node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
-    names += [t.id for node in body if isinstance(node, ast.Assign) for t in node.targets if isinstance(t, ast.Name)]
-    return [n for n in names if not n.startswith("_")]
+    assigned = [node for node in body if isinstance(node, ast.Assign | ast.AnnAssign)]
+    targets = [t for node in assigned for t in (node.targets if isinstance(node, ast.Assign) else [node.target])]
+    names += [t.id for target in targets for t in ast.walk(target) if isinstance(t, ast.Name) and isinstance(t.ctx, ast.Store)]
+    return [n for n in dict.fromkeys(names) if not n.startswith("_")]
 
 
 def _is_file(name: str) -> bool:

@@ -25,7 +25,7 @@ from conformance.numerics.devices import description, is_whole
 from conformance.numerics.machine import this_machine
 from conformance.results.case import Case
 from conformance.results.file import Writer, resumable
-from conformance.results.merge import case_of
+from conformance.results.merge import case_of, merged
 from conformance.results.records import (
     SCHEMA_VERSION,
     CaseRecords,
@@ -37,6 +37,7 @@ from conformance.results.records import (
     Results,
 )
 from conformance.results.result import Result
+from conformance.results.shards import Run
 from conformance.results.to_records import footer, records_of
 
 # The fields that a resumed run must share with its first part; the candidate's code is not among them and may have changed.
@@ -98,6 +99,11 @@ class Recording:
     def results(self) -> Results:
         """The results written so far."""
         return Results((self._header,), tuple(self._records), footer(case.check for case in self._records))
+
+    @property
+    def unfinished(self) -> Results:
+        """The results written so far, with a note that checks are missing, as `read_results` returns them without a footer."""
+        return merged([Run(self._header, tuple(self._records), None, str(self._path))])
 
     def add(
         self, result: Result, golden: Golden | None = None, require: Sequence[str] = (), test: Callable[..., Any] | None = None

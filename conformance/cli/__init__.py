@@ -3,6 +3,7 @@
 `cli.arguments` has the argument parsers. `cli.NAME` has the command NAME, or `cli.commands` if it is short.
 """
 
+import io
 import os
 import sys
 import traceback
@@ -21,6 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     # The candidate's threads and the judge's take turns: a thread that waits for work is to sleep, not to occupy the other's core.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    _replace_unencodable_characters()
     arguments = parsed(argv)
     try:
         _require_our_packages()
@@ -48,6 +50,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         traceback.print_exc()
         print(f"bert-conformance: internal error, please report it: {type(error).__name__}: {error}", file=sys.stderr)
         return ConformanceError.exit_code
+
+
+def _replace_unencodable_characters() -> None:
+    """Write characters that the encoding of standard output lacks, such as σ in ASCII, as escapes, as standard error does."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _require_our_packages() -> None:

@@ -2,8 +2,10 @@
 
 import argparse
 import math
+import os
 import re
 
+_UNDECODED = re.compile("[\ud800-\udfff]")  # for the bytes that Python could not decode
 _SIZE = re.compile(r"(\d{1,15})(KiB|MiB|GiB)?")
 
 
@@ -23,6 +25,16 @@ def seconds(text: str) -> float:
     if not 0.0 < found < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
     return found
+
+
+def utf8(text: str) -> str:
+    """Return a text; what Python could not decode, such as UTF-8 under the locale C, is decoded as UTF-8."""
+    if not _UNDECODED.search(text):
+        return text
+    try:
+        return os.fsencode(text).decode("utf-8")
+    except UnicodeError as error:
+        raise argparse.ArgumentTypeError(f"{text!a:.80} is not UTF-8") from error
 
 
 def size(text: str) -> int:

@@ -13,7 +13,7 @@ from textwrap import fill
 from typing import Any, NoReturn
 
 from conformance.checks.search.plan import EXAMPLES
-from conformance.cli.argument_types import positive_integer, seconds, size
+from conformance.cli.argument_types import positive_integer, seconds, size, utf8
 from conformance.cli.help import REFERENCE
 from conformance.errors import UsageError
 from conformance.isolation.fork_server import started_context
@@ -189,6 +189,7 @@ def _add_diagnose(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--text",
+        type=utf8,
         action="append",
         metavar="TEXT",
         help="an input, if the outputs file has none; tokenized with the checkpoint's tokenizer; once for each row of the outputs",
@@ -258,7 +259,11 @@ def _add_subject(parser: argparse.ArgumentParser) -> None:
     )
     _add_checkpoint(parser, "a local Hugging Face BERT to run on, instead of a golden")
     parser.add_argument(
-        "--text", action="append", metavar="TEXT", help="an input, tokenized with the network's tokenizer; may be repeated"
+        "--text",
+        type=utf8,
+        action="append",
+        metavar="TEXT",
+        help="an input, tokenized with the network's tokenizer; may be repeated",
     )
     parser.add_argument("--batch", type=Path, metavar="FILE", help="inputs; JSON or safetensors")
     parser.add_argument("--device", default="cpu", help="torch device (default: cpu)")
@@ -268,7 +273,11 @@ def _add_subject(parser: argparse.ArgumentParser) -> None:
 def _add_own(parser: argparse.ArgumentParser) -> None:
     _add_checkpoint(parser, "a local Hugging Face BERT to run on, instead of goldens")
     parser.add_argument(
-        "--text", action="append", metavar="TEXT", help="with --checkpoint: an input, tokenized with its tokenizer; may be repeated"
+        "--text",
+        type=utf8,
+        action="append",
+        metavar="TEXT",
+        help="with --checkpoint: an input, tokenized with its tokenizer; may be repeated",
     )
     parser.add_argument(
         "--batch",
@@ -363,7 +372,9 @@ def _add_golden(parser: argparse.ArgumentParser) -> None:
         **_reference("make"),
     )
     _add_checkpoint(make, "a local Hugging Face BERT; it is not copied", required=True)
-    make.add_argument("--text", action="append", metavar="TEXT", help="an input, tokenized with the checkpoint's tokenizer")
+    make.add_argument(
+        "--text", type=utf8, action="append", metavar="TEXT", help="an input, tokenized with the checkpoint's tokenizer"
+    )
     make.add_argument("--batch", type=Path, metavar="FILE", help="inputs; JSON or safetensors (default: a generated batch)")
     make.add_argument(
         "-o",

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 from argparse import Namespace
 from dataclasses import asdict
 from pathlib import Path
@@ -72,7 +73,9 @@ def _named(given: Given, arguments: Namespace) -> dict[str, OutputTable]:
 
 def _no_inputs(arguments: Namespace) -> str:
     """Return the message for a call without the inputs of the system, with an example of each way to give them."""
-    command = f"bert-conformance diagnose --checkpoint {arguments.checkpoint} --outputs {arguments.outputs}"
+    command = shlex.join(
+        ["bert-conformance", "diagnose", "--checkpoint", str(arguments.checkpoint), "--outputs", str(arguments.outputs)]
+    )
     return f"""\
 the inputs are missing: {arguments.outputs} has outputs only, and `diagnose` compares them with those of a correct BERT on the
 same inputs. Give the texts that the system was given, one --text for each row of the outputs:

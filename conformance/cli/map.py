@@ -1,6 +1,7 @@
 """The command `map`: propose the registration of a module with unknown names, as a table, as JSON, and as an adaptor in Python."""
 
 import json
+import shlex
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -81,7 +82,7 @@ def _blocks(found: "Proposal", output: Path | None) -> Iterator[Block]:
     if output and not found.parameters:
         yield Paragraph(f"{output} is not written: no parameter of {found.name} was recognised as one of BERT's")
     elif output:
-        yield Paragraph(f"the adaptor is in {output}; next: bert-conformance run -i {output}:{variable(found)}")
+        yield Paragraph(f"the adaptor is in {output}; next: bert-conformance run -i {shlex.quote(f'{output}:{variable(found)}')}")
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> str:

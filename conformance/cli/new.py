@@ -3,6 +3,7 @@
 import re
 from argparse import Namespace
 from collections.abc import Iterator
+from keyword import iskeyword
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -11,19 +12,18 @@ from conformance.errors import UsageError
 
 _TEMPLATES = Path(__file__).parent / "package"
 _OWN = ("__init__", "conformance")  # modules of every package
+_IMPORTED = ("conformance", "implementations", "torch")  # packages that every package imports
 
 
 def run(arguments: Namespace) -> int:
     """Write the package and print the paths of its files; return 0.
 
     Raises:
-        UsageError: the folder exists and is not empty, its name is not a valid package name, the mapping is not complete, or a
-            mapped file has the name of a module of the package.
+        UsageError: the folder exists and is not empty, its name is not a valid package name or that of a package that is imported,
+            the mapping is not complete, or a mapped file has the name of a module of the package.
     """
     folder = arguments.folder
-    package = folder.name.replace("-", "_").lower()
-    if not package.isidentifier():
-        raise UsageError(f"{folder.name!r} is not a valid package name; use letters, digits and hyphens, such as my-bert")
+    package = _package_name(folder.resolve().name, arguments.map)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} exists and is not empty, and nothing is overwritten; give a new folder")
     files = dict(_files(package, arguments.map))
@@ -33,6 +33,22 @@ def run(arguments: Namespace) -> int:
         path.write_text(text, "utf-8")
         print(path)
     return 0
+
+
+def _package_name(folder: str, mapped: str | None) -> str:
+    """Return the name of the package in a folder of that name.
+
+    Raises:
+        UsageError: it cannot be imported by that name, or would hide a package that it imports.
+    """
+    package = folder.replace("-", "_").lower()
+    if not package.isidentifier() or iskeyword(package):
+        raise UsageError(f"{folder!r} is not a valid package name; use letters, digits and hyphens, such as my-bert")
+    module = (mapped or "").partition(":")[0]
+    hidden = {*_IMPORTED, *([] if module.endswith(".py") else [module.partition(".")[0]])}
+    if package in hidden:
+        raise UsageError(f"the package would hide {package}, which it imports; give another name, such as {folder}-conformance")
+    return package
 
 
 def _files(package: str, mapped: str | None) -> Iterator[tuple[str, str]]:

@@ -76,13 +76,14 @@ def _run(options: RunOptions, workers: "_Workers", out: Path, how: str, *, resum
                     recording.add(result, options.goldens[case.golden], options.require)
                 shown.ended(result.outcome, result.seconds)
     except (KeyboardInterrupt, ResultsFileError) as why:
-        show_results(recording.results, how)
+        show_results(recording.unfinished, how)
         interrupted = isinstance(why, KeyboardInterrupt)
         print(f"{'interrupted' if interrupted else why}; {_how_to_go_on(recording, path)}", file=sys.stderr)
         return INTERRUPTED if interrupted else UsageError.exit_code
     results = recording.results
-    show_results(results, how)
+    # First, since the reader of standard output may stop reading.
     page.write_text(REPORT_FORMATS["html"].of_results(results), "utf-8")
+    show_results(results, how)
     if how == "pretty":
         print(f"\nresults: {out / path.name}\nreport: {out / page.name}{_saved(recording.results, out)}")
     assert results.footer

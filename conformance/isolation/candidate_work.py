@@ -22,7 +22,7 @@ from conformance.checks.search.child import answers_in_a_child
 from conformance.checks.search.subject import Subject
 from conformance.checks.search.surroundings import surroundings_here
 from conformance.checks.training_passes import in_training, random_numbers_from
-from conformance.errors import CandidateError, ConformanceError
+from conformance.errors import CandidateCrash, CandidateError, ConformanceError
 from conformance.isolation.messages import (
     SMALL,
     TOGETHER,
@@ -48,7 +48,7 @@ from conformance.model.pretraining import PretrainingCorpus
 from conformance.model.training import Training
 from conformance.numerics.devices import is_lost, require_device
 from conformance.numerics.formats import Array
-from conformance.results.termination import call_candidate
+from conformance.results.termination import call_candidate, rendered
 
 
 class CandidateWork:
@@ -80,12 +80,14 @@ class CandidateWork:
         return not is_lost(self._device)
 
     def answer(self, question: Question) -> Reply:
-        """Return the answer to a question, or a `Failure` if it raises a `ConformanceError`."""
+        """Return the answer to a question, or a `Failure` if it raises a `ConformanceError` or an interrupt."""
         try:
             reply: Reply = question.method(self, *question.arguments)
             return reply
         except ConformanceError as error:
             return Failure.of(error)
+        except KeyboardInterrupt as error:  # of the candidate's own, since SIGINT is blocked in a worker
+            return Failure.of(CandidateCrash(rendered(error)))
 
     def load(self, name: str) -> Reply:
         """Import the candidate of that name; return its `Traits`."""

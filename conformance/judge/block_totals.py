@@ -148,7 +148,7 @@ def _of_block(
             for i, at in here.items()
             if i not in known and at.effect is not None
         }
-        found.append(BlockTotals(LocalSums.of(block.residual, noise, block.first), effects, hashes))
+        found.append(BlockTotals(LocalSums.of(block.residual, noise, block.counted, block.first), effects, hashes))
     return found, None if observation.sigma is None else GlobalError.of(block, observation.sigma)
 
 

@@ -198,7 +198,7 @@ def _mistake_by_hand(
     tried = list(mistaken_by_hand(observation, hypothesis, mistakes, passed))
     for mistake, actual in tried:
         assert mistake.usual is not None
-        sums = LocalSums.of(actual - mistake.usual.value, of_segment(mistake.usual, hypothesis, block.explained))
+        sums = LocalSums.of(actual - mistake.usual.value, of_segment(mistake.usual, hypothesis, block.explained), block.counted)
         rms, largest = sums.errors.error.rms, sums.errors.error.max
         if rms is not None and largest is not None and rms <= local.rms_threshold and largest <= local.max_threshold:
             found.append((sums.mean_nll * draws + math.log(len(tried)), mistake))
@@ -233,7 +233,7 @@ def _under(
     noise, residual = block.noise(hypothesis), actual - block.segment.value
 
     def sums_of(faulty: Segment, elements: Mask) -> LocalSums:
-        return LocalSums.of(actual - faulty.value, of_segment(faulty, hypothesis, elements))
+        return LocalSums.of(actual - faulty.value, of_segment(faulty, hypothesis, elements), block.counted)
 
     def result(number: int) -> FilterResult | None:
         look = near[number]
@@ -244,7 +244,7 @@ def _under(
         return None if look.effect is None else matched(look, actual, noise, limits.filter, limits.max)
 
     filters = [(near[i], f) for i in range(len(near)) if (f := result(i))]
-    sums, detected = LocalSums.of(residual, noise), any(f.detected for _, f in filters)
+    sums, detected = LocalSums.of(residual, noise, block.counted), any(f.detected for _, f in filters)
     fails = detected or not sums.errors.within(limits)
     most = sums.errors.largest + GROSS * limits.max  # a fault that moves an element by more leaves a gross error
     local = Local(
@@ -293,7 +293,7 @@ def _part(observation: Observation, hypothesis: Hypothesis, limits: Limits, left
         return of_segment(faulty, hypothesis, block.explained)
 
     def passes(faulty: Segment) -> bool:
-        errors = LocalSums.of(block.actual - faulty.value, noise_of(faulty)).errors
+        errors = LocalSums.of(block.actual - faulty.value, noise_of(faulty), block.counted).errors
         return not is_gross(errors.largest, limits.max) and errors.squares <= observation.count * (GROSS * limits.rms) ** 2
 
     noise = of_segment(block.segment, hypothesis, block.judged)

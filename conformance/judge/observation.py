@@ -79,6 +79,17 @@ class Block:
         return judged_elements(self.activation, self.network.batch, self.actual.shape)
 
     @cached_property
+    def counted(self) -> Mask:
+        """The judged elements over which means are taken: not those that must be 0 and are.
+
+        No rounding occurs at such elements, such as the gradients of rows of a table that are not looked up, so that they say
+        nothing about the size of rounding errors; any other value there is still the largest error.
+        """
+        if self.actual.all():
+            return self.judged
+        return np.asarray(self.judged & ((self.actual != 0.0) | (self.segment.value != 0.0)))
+
+    @cached_property
     def explained(self) -> Mask:
         """The mask of the elements for which a fault has to account."""
         return explained_elements(self.activation, self.network.batch, self.actual.shape)
@@ -172,6 +183,8 @@ class Observation:
         several = len(self.steps) > 1 or hypothesis.parents == "unrounded"
         coupled = several and couples_positions(step.kind for step in self.steps)
         rows = independent_rows(self.activation, self.network.batch, self.heads, coupled=coupled)
+        if rows > 1 and "row" in self.activation.axes:
+            rows = int(self.whole.counted.any(-1).sum())
         return max(int(rows * repeats_of(hashes).share(self.judged)), 1)
 
     def draws(self, hypotheses: Sequence[Hypothesis]) -> int:

@@ -42,7 +42,7 @@ def screened_locally(observation: Observation, legal: Sequence[Hypothesis], alph
 
 def _of_array(actual: Array, observation: Observation, hypothesis: Hypothesis, alpha: float) -> Local:
     block, storage = observation.whole, hypothesis.arithmetic.storage
-    errors = LocalSums.of(actual - block.segment.value, of_segment(block.segment, hypothesis, block.judged))
+    errors = LocalSums.of(actual - block.segment.value, of_segment(block.segment, hypothesis, block.judged), block.counted)
     found = BlockTotals(errors, {}, block.segment.hashes(storage))
     rows = observation.independent(hypothesis, found.hashes)
     return local_of(hypothesis, found, rows, Limits.of(rows, observation.count, STATISTICS, alpha))

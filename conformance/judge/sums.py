@@ -6,7 +6,7 @@ import numpy as np
 
 from conformance.judge.error_distribution import ZERO, Histogram, counts
 from conformance.judge.evidence import Error
-from conformance.judge.judged_elements import zeroed
+from conformance.judge.judged_elements import Mask, zeroed
 from conformance.judge.noise import Noise
 from conformance.judge.thresholds import Limits
 from conformance.numerics.formats import Array, Captured
@@ -18,7 +18,7 @@ class ErrorSums:
     """Sums over the judged elements of an error.
 
     Attributes:
-        count: number of judged elements.
+        count: number of elements over which the mean is taken.
         squares: Σ e², with e in sigma.
         largest: the largest |e|.
         max_abs: the largest absolute difference.
@@ -37,7 +37,7 @@ class ErrorSums:
 
         Args:
             scaled: errors in sigma, 0 at elements that are not judged.
-            count: number of judged elements.
+            count: number of elements over which the mean is taken.
             difference: unscaled differences, 0 at elements that are not judged.
             first: batch row at which the block starts.
         """
@@ -99,15 +99,20 @@ class LocalSums:
     counts: Histogram
 
     @classmethod
-    def of(cls, residual: Array, noise: Noise, first: int = 0) -> "LocalSums":
-        """Return the sums for a block's residual; `first` is the batch row at which the block starts."""
-        scaled, logarithms, judged = in_sigma(residual, noise), np.log(noise.sigma), noise.judged
-        count = residual.size if noise.all_judged else int(judged.sum())
-        scaled, residual, logarithms = (zeroed(x, judged) for x in (scaled, residual, logarithms))
-        errors, nll = ErrorSums.of(scaled, count, residual, first), float(logarithms.sum())
+    def of(cls, residual: Array, noise: Noise, counted: Mask, first: int = 0) -> "LocalSums":
+        """Return the sums for a block's residual.
+
+        Args:
+            residual: the residual.
+            noise: the noise of the judged elements.
+            counted: mask of the elements over which means are taken (`Block.counted`).
+            first: batch row at which the block starts.
+        """
+        scaled, judged = zeroed(in_sigma(residual, noise), noise.judged), noise.judged
+        errors = ErrorSums.of(scaled, int(np.count_nonzero(counted)), zeroed(residual, judged), first)
         found = counts(scaled)
-        found[ZERO] -= residual.size - count
-        return cls(errors, errors.squares / 2.0 + nll, found)
+        found[ZERO] -= 0 if noise.all_judged else residual.size - int(judged.sum())
+        return cls(errors, errors.squares / 2.0 + float(np.sum(np.log(noise.sigma), where=counted)), found)
 
     def __add__(self, other: "LocalSums") -> "LocalSums":
         """Return the sums over the elements of both operands."""
@@ -115,5 +120,5 @@ class LocalSums:
 
     @cached_property
     def mean_nll(self) -> float:
-        """The mean over the judged elements of e²/2 + ln σ."""
+        """The mean over the counted elements of e²/2 + ln σ."""
         return self.nll / max(self.errors.count, 1)

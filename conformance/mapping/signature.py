@@ -73,11 +73,13 @@ def builder_of(factory: Any, name: str) -> Builder:
     """Return the builder for a class, a function, or an existing module.
 
     Raises:
-        UsageError: an argument without a default has no known name of a size.
+        UsageError: it is none of these, or an argument without a default has no known name of a size.
     """
     if isinstance(factory, nn.Module):
         note = "an instance has the sizes that it was built with: it can be run on a checkpoint of these alone"
         return Builder(f"deepcopy({name})", {name: factory, "deepcopy": deepcopy}, (note,))
+    if not callable(factory):
+        raise UsageError(f"{name} is {factory!r:.60}, and neither a torch.nn.Module nor a class or function that builds one")
     arguments, unknown = _arguments(factory)
     config = [p for p in unknown if p.lower() in _CONFIGS]
     if config:

@@ -138,6 +138,8 @@ def runs(path: Path) -> list[Run]:
     Raises:
         UsageError: the file cannot be opened, is not a results file, or has another schema version.
     """
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; {_files_in(path)}")
     with reading(path, "results", UsageError):
         content = read_bytes(path, LARGEST)
         if content.count(b",") > _VALUES or content.count(b"[") + content.count(b"{") > _LISTS:
@@ -151,6 +153,14 @@ def runs(path: Path) -> list[Run]:
     parts = _parts(records) or [[]]
     names = [str(path)] if len(parts) == 1 else [f"{path}, run {n}" for n in range(1, len(parts) + 1)]
     return [_run(part, name) for part, name in zip(parts, names, strict=True)]
+
+
+def _files_in(folder: Path) -> str:
+    """Return which results files in a folder to give, of which there are several after a run under xdist."""
+    found = sorted(str(path) for path in folder.glob("results*.jsonl"))
+    if not found:
+        return "give a results file"
+    return f"give its results file{'s' if len(found) > 1 else ''} {' '.join(found)}"
 
 
 def _record(line: bytes, number: int, path: Path) -> Record:

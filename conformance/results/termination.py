@@ -63,7 +63,7 @@ def run_guarded(work: Callable[[], T]) -> T | Termination:
     try:
         return work()
     except (Unsupported, NotApplicable) as why:
-        return Termination("skip", str(why), declared=False)
+        return Termination("skip", str(why) or f"{type(why).__name__} was raised without a reason", declared=False)
     except (Unavailable, DependencyMissingError) as why:
         return Termination("skip", str(why))
     except RegistrationError as error:
@@ -99,16 +99,19 @@ def call_candidate(call: Callable[[], T], *, may_refuse: bool = False) -> T:
     except (Unsupported, DependencyMissingError) as error:
         if may_refuse:
             raise
-        raise CandidateCrash(f"{_rendered(error)}\na candidate says so in supports() or prepare(), not in a call") from error
+        raise CandidateCrash(f"{rendered(error)}\na candidate says so in supports() or prepare(), not in a call") from error
     except BaseException as error:
-        raise CandidateCrash(_rendered(error)) from error
+        raise CandidateCrash(rendered(error)) from error
 
 
-def _rendered(error: BaseException) -> str:
+def rendered(error: BaseException) -> str:
     """Return the message and traceback of an exception; its message comes from the candidate's code, which may itself fail."""
     try:
-        *lines, last = traceback.format_exception(error)
-        return "".join([last, *lines, *_missing_programs(error)])
+        lines, only = traceback.format_exception(error), traceback.format_exception_only(error)
+        message = only[0 if getattr(error, "__notes__", None) else -1]  # a syntax error shows its line first; notes follow
+        if lines[-1] == message:
+            del lines[-1]  # an exception group has further exceptions after its message
+        return "".join([message, *lines, *_missing_programs(error)])
     except BaseException as another:
         return f"{type(error).__name__}, whose text raises {type(another).__name__}"
 

@@ -146,6 +146,16 @@ def test_an_object_that_is_not_there_is_one_usage_error_and_leaves_earlier_resul
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("results.jsonl", "of yesterday")]
 
 
+def test_every_object_of_a_file_is_listed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "berts.py").write_text("def bert(): ...\nbert = 1\nsmall, (large, _x) = 2, (3, 4)\ntyped: int = 5\nsmall.x = 6\n")
+    assert main(["run", "-i", "berts.py", "--out", "results"]) == 2
+    objects = ", ".join(f"berts.py:{name}" for name in ("bert", "small", "large", "typed"))
+    assert f"name one of its objects: {objects}\n" in capsys.readouterr().err
+
+
 def test_all_names_are_refused_together_if_none_is_that_of_a_candidate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "-i", "hf-eagr", "-i", "implementations.making_bert:making_brt", "--out", str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err

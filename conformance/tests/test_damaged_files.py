@@ -9,13 +9,15 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conformance.benchmarks.readers.__main__ import limited
 from conformance.benchmarks.readers.good_files import READ_FORMS, Reader, readers
 from conformance.benchmarks.readers.mutations import mutated
-from conformance.errors import ConformanceError, UsageError
+from conformance.candidates.archives.torchscript import opened
+from conformance.errors import CandidateError, ConformanceError, UsageError
 from conformance.model import files
 from conformance.model.files import DOTS, JSON, PRINTED, SETTINGS, TEXT, read_bytes, read_npz, reading
 
@@ -153,3 +155,11 @@ def test_a_pipe_is_refused_without_waiting_for_data(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ValueError, match="not a regular file"):
         read_bytes(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["state dict", "module"])
+def test_a_file_of_torch_save_in_place_of_an_archive_is_said_to_have_no_program(whole: bool, tmp_path: Path) -> None:
+    module = torch.nn.Linear(2, 2)
+    torch.save(module if whole else module.state_dict(), tmp_path / "bert.pt")
+    with pytest.raises(CandidateError, match=r"it has no program, like a state dict .* save one with torch\.jit\.save"):
+        opened(tmp_path / "bert.pt", "cpu", ())

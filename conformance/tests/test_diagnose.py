@@ -360,7 +360,9 @@ def test_a_bad_file_is_refused_with_the_place_and_the_reason(
 def test_the_message_for_missing_inputs_shows_a_complete_command_that_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    checkpoint, file = _write(tmp_path), tmp_path / "out.json"
+    home = tmp_path / "it's here"
+    home.mkdir()
+    checkpoint, file = _write(home), home / "out.json"
     (checkpoint / "vocab.txt").write_text(
         "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "i", "love", "cats", "!", "a", "lamp", "."])
     )

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from conformance import OutputMap, check, golden_of, load_golden
+from conformance import OutputMap, Unsupported, check, golden_of, load_golden
 from conformance.benchmarks.detection.bert import Candidate
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.run_check import run_check
@@ -72,6 +72,31 @@ def test_no_exception_of_a_candidate_ends_the_run(where: str, error: BaseExcepti
 
     result = check(prepare)
     assert (result.outcome, result.exit_code) == ("crash", 1)
+
+
+def _with_a_note() -> Exception:
+    error = ValueError("the cause")
+    error.add_note("a note")
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "further"),
+    [
+        (ValueError("the cause"), "ValueError: the cause", "in prepare"),
+        (_with_a_note(), "ValueError: the cause", "a note"),
+        (ExceptionGroup("several", [KeyError("a"), OSError("b")]), "ExceptionGroup: several (2 sub-exceptions)", "OSError: b"),
+        (SyntaxError("bad", ("f.py", 1, 1, "x =", 1, 2)), "SyntaxError: bad", 'File "f.py", line 1'),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_the_reason_of_a_crash_begins_with_the_message_of_the_exception(error: Exception, message: str, further: str) -> None:
+    def prepare(checkpoint: Any, device: str, dtype: str) -> Any:
+        raise error
+
+    first, rest = check(prepare).reason.split("\n", 1)
+    assert first == message
+    assert further in rest
 
 
 def test_a_candidate_cannot_alter_the_weights_used_to_judge_it() -> None:
@@ -135,6 +160,14 @@ def test_an_empty_or_invalid_reason_of_supports_is_not_a_skip(reason: Any) -> No
     candidate = HuggingFace("eager")
     candidate.supports = lambda *_: reason  # type: ignore[method-assign]
     assert check(candidate).outcome == "fail"
+
+
+def test_a_skip_has_a_reason_even_if_the_candidate_gives_none() -> None:
+    def prepare(checkpoint: Any, device: str, dtype: str) -> Any:
+        raise Unsupported
+
+    result = check(prepare)
+    assert (result.outcome, result.reason) == ("skip", "Unsupported was raised without a reason")
 
 
 def test_a_class_in_place_of_an_instance_is_reported() -> None:

@@ -283,11 +283,11 @@ def test_other_unusual_names_are_written_into_a_valid_adaptor() -> None:
 
 
 def test_map_writes_an_adaptor_that_run_accepts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "adaptor_of_a_stranger.py"
+    file = tmp_path / "adaptor of a stranger.py"
     assert main(["map", f"{STRANGERS}.packed:PackedBert", "-o", str(file)]) == 0
     shown = capsys.readouterr().out
     assert "trunk.layers.{layer}.self_attn.in_proj_weight" in shown
-    assert f"run -i {file}:packed_bert" in " ".join(shown.split())
+    assert f"run -i '{file}:packed_bert'" in " ".join(shown.split())
     command = ["run", "-i", f"{file}:packed_bert", "--golden", "tiny", "--depth", "screen", "--in-process"]
     assert main([*command, "--out", str(tmp_path / "out")]) == 0
     written = file.read_text()

@@ -75,6 +75,12 @@ def test_an_enumeration_member_is_left_at_its_default_and_unnamed_sizes_are_refu
         builder_of(Unnamed, "Unnamed")
 
 
+@pytest.mark.parametrize("given", [None, 3, "Bert", {"hidden": 4}])
+def test_an_object_that_builds_nothing_is_a_usage_error(given: Any) -> None:
+    with pytest.raises(UsageError, match="thing is .*, and neither a torch.nn.Module nor a class or function that builds one"):
+        proposed(given, "thing", "home")
+
+
 def test_an_additive_mask_has_the_modules_dtype() -> None:
     assert check(implementation_of(proposal("masked:AddedMaskBert")), "tiny", dtype="bfloat16", depth="screen").outcome == "pass"
 

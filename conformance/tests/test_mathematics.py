@@ -23,6 +23,7 @@ from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle import EQUATIONS, Network
 from conformance.oracle.embeddings import EncoderStates, Lookup, Sinusoids
+from conformance.oracle.gradients.pooling import MaximumBackward
 from conformance.oracle.gradients.sums import Seed
 from conformance.oracle.initialization import InitialConstant, InitialDraw
 from conformance.oracle.optimizer import Initial
@@ -110,6 +111,9 @@ def test_jacobians_are_the_derivatives_of_the_equations(kind: str) -> None:
         change = (moved(1) - moved(-1)) / 2
         predicted = (jacobian.adjoint(direction) * error).sum()
         rounding = 1e-15 * float(np.abs(direction * step.value).sum())
+        if isinstance(step, MaximumBackward) and i == 1:
+            assert not change.any()  # The derivative is 0; the map majorizes the change where another element becomes the largest.
+            continue
         assert (direction * change).sum() == pytest.approx(predicted, rel=1e-4, abs=rounding)
 
 

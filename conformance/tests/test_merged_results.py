@@ -160,3 +160,14 @@ def test_report_exits_as_the_runs_did_and_at_least_with_1_where_they_contradict_
 def test_an_invalid_shard_is_refused(tmp_path: Path, capsys: Any) -> None:
     assert main(["report", _written(run(shard="some"), tmp_path / "odd.jsonl")]) == 2
     assert "has no shard K/N" in capsys.readouterr().err
+
+
+def test_a_folder_in_place_of_results_is_answered_with_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(tmp_path)]) == 2
+    assert f"{tmp_path} is a folder; give a results file" in capsys.readouterr().err
+    for name in ("results.jsonl", "results-2.jsonl"):
+        (tmp_path / name).touch()
+    assert main(["report", str(tmp_path)]) == 2
+    assert f"give its results files {tmp_path / 'results-2.jsonl'} {tmp_path / 'results.jsonl'}" in capsys.readouterr().err
+    assert main(["diff", str(tmp_path), str(tmp_path)]) == 2
+    assert f"which cannot be run; give its results file {tmp_path / 'results.jsonl'}" in capsys.readouterr().err

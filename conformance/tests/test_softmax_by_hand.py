@@ -46,11 +46,17 @@ def _log_softmax(x: Tensor) -> Tensor:
     return shifted - shifted.exp().sum(-1, keepdim=True).log()
 
 
-def _of_softmax(dtype: torch.dtype, mean: float = 8.0) -> tuple[Step, Array]:
-    """Return the step and its result for values of this mean; terms of d cancel if it is 0."""
+def _of_softmax(dtype: torch.dtype, mean: float = 8.0, spread: float = 1.0) -> tuple[Step, Array]:
+    """Return the step and its result.
+
+    Args:
+        dtype: the format.
+        mean: mean of the values; terms of d cancel if it is 0.
+        spread: standard deviation of the scores; if it is small, several probabilities are equal in a half-precision format.
+    """
     generator = torch.Generator().manual_seed(0)
     heads, size = ARCHITECTURE.num_attention_heads, ARCHITECTURE.head_size
-    scores = torch.randn(ROWS, heads, LENGTH, LENGTH, generator=generator).to(dtype)
+    scores = (spread * torch.randn(ROWS, heads, LENGTH, LENGTH, generator=generator)).to(dtype)
     context, value = (torch.randn(ROWS, LENGTH, heads * size, generator=generator) for _ in range(2))
     context, value = context.to(dtype), (value + mean).to(dtype)
     left, right = (x.unflatten(-1, (heads, size)).transpose(1, 2) for x in (context, value))
@@ -66,7 +72,7 @@ def _of_log_softmax(dtype: torch.dtype) -> tuple[Step, Array]:
     return LogSoftmaxBackward(SITE, _wide(upstream), log_probs), found
 
 
-@pytest.mark.parametrize("made", [_of_softmax, partial(_of_softmax, mean=0.0), _of_log_softmax])
+@pytest.mark.parametrize("made", [_of_softmax, partial(_of_softmax, mean=0.0), partial(_of_softmax, spread=0.01), _of_log_softmax])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_the_largest_score_may_receive_the_errors_of_its_row(dtype: str, made: Callable[[torch.dtype], tuple[Step, Array]]) -> None:
     """Sigma must not be less than the errors, at these scores as at all others."""

@@ -261,7 +261,7 @@ IMPORTS: Mapping[str, tuple[str, str, str]] = {
     "exits": ("import os; os._exit(0)", "crash", "exit code 0"),
     "raises": ("1 / 0", "error", "ZeroDivisionError"),
     "raises SystemExit": ("raise SystemExit(0)", "error", "SystemExit"),
-    "is interrupted": ("raise KeyboardInterrupt", "crash", "exit code"),
+    "is interrupted": ("raise KeyboardInterrupt", "crash", "KeyboardInterrupt"),
     "hangs": ("import time; time.sleep(600)", "timeout", "had not come to an end"),
     "prints": (f"print('{{'); import os; os.write(1, b'no JSON')\n{GOOD}", "pass", ""),
     "patches attention": (

@@ -14,6 +14,12 @@ from conformance.candidates.archives.program_inputs import fields_of, is_field
 from conformance.candidates.arrays import tensors_in
 from conformance.errors import CandidateError
 
+# Of a file that torch.save wrote, torch says that the checkpoint is corrupted, since an archive has a further record.
+_NO_PROGRAM = (
+    "it has no program, like a state dict or a module that torch.save writes; save one with torch.jit.save, or give the module "
+    "itself, as package.module:object"
+)
+
 
 def opened(path: Path, device: str, inputs: Sequence[str]) -> "TorchScript":
     """Return the archive in a file; raise `CandidateError` if it cannot be loaded or its inputs cannot be distinguished."""
@@ -22,7 +28,8 @@ def opened(path: Path, device: str, inputs: Sequence[str]) -> "TorchScript":
             warnings.simplefilter("ignore", DeprecationWarning)  # users of archives know that TorchScript is deprecated
             module = torch.jit.load(str(path), map_location=device)  # type: ignore[no-untyped-call]
     except (RuntimeError, ValueError, OSError) as error:
-        raise CandidateError(f"{path} is no TorchScript archive that can be loaded: {str(error).splitlines()[0]}") from error
+        why = _NO_PROGRAM if "constants.pkl" in str(error) else str(error).splitlines()[0]
+        raise CandidateError(f"{path} is no TorchScript archive that can be loaded: {why}") from error
     return TorchScript(module, device, inputs)
 
 

@@ -12,7 +12,7 @@ from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identit
 from conformance.oracle.pooling import Maximum, Unit, Weighted
 from conformance.oracle.step import Step, elementwise
 
-FARTHEST = 9.0  # An error is larger than this many standard deviations with a probability of 2e-19 if it is normal.
+LARGEST_DEVIATION = 9.0  # in standard deviations: a normal error is larger with a probability of 2e-19
 
 
 class WeightedBackward(Weighted):
@@ -66,7 +66,7 @@ class MaximumBackward(Maximum):
 
         The gradient is constant in x until the error e of the difference of two elements exceeds the difference d and makes the
         other element the largest. The gradient of both then changes by |w|, which is at most |w e|/d, so that its variance is at
-        most w² min(1, Var(e)/d²); it is 0 for a difference of more than `FARTHEST` deviations of e.
+        most w² min(1, Var(e)/d²); it is 0 for a difference of more than `LARGEST_DEVIATION` deviations of e.
         """
         w = self.parents[0]
         share = self._largest / np.maximum(self._largest.sum(1, keepdims=True), 1.0)
@@ -98,7 +98,7 @@ class MaximumBackward(Maximum):
     def _of_change(self, v: Array) -> Array:
         """Return the variance of the change of the gradient for the variance v of x."""
         ratio = (v + self._of_rival(v)) / self._difference**2
-        return self.parents[0][:, None, :] ** 2 * np.where(ratio > FARTHEST**-2.0, np.minimum(ratio, 1.0), 0.0)
+        return self.parents[0][:, None, :] ** 2 * np.where(ratio > LARGEST_DEVIATION**-2.0, np.minimum(ratio, 1.0), 0.0)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the errors at equal largest elements: a bound |w| (1 − 1/n), and the roundings of w/n, u²/3 · y² and to storage.

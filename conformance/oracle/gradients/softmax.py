@@ -97,13 +97,14 @@ class ProbabilitiesBackward(Step):
 def _at_largest(p: Array, elementwise: Array, shared: Array) -> tuple[Source, Source]:
     """Return the errors of the gradient of the largest score of each row, if it receives −Σ y over the row.
 
+    Different scores may have equal probabilities in a half-precision format: any of those with the largest may be that score.
+
     Args:
         p: the probabilities.
         elementwise: variance of the independent errors of the elements of a row.
         shared: variance of the row's shared error e, which changes Σ y by −e.
     """
-    largest = np.zeros_like(p)
-    np.put_along_axis(largest, p.argmax(-1)[..., None], 1.0, -1)
+    largest = np.asarray(p == p.max(-1, keepdims=True), np.float64)
     summed = LinearMap(
         lambda v: largest * v.sum(-1, keepdims=True), lambda u: np.broadcast_to((largest * u).sum(-1, keepdims=True), p.shape)
     )

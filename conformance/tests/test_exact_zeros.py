@@ -1,0 +1,58 @@
+"""Elements that must be 0 and are: no rounding occurs at them, so that they are no evidence about rounding errors."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from conformance import load_golden
+from conformance.judge.evidence import Local
+from conformance.judge.observation import Observation
+from conformance.judge.screen import STATISTICS, screened_locally
+from conformance.judge.thresholds import rms_threshold, sidak_share
+from conformance.model.batch import Batch
+from conformance.numerics.arithmetic import hypotheses
+from conformance.numerics.formats import FORMATS, Array
+from conformance.oracle import Network
+
+ALPHA = 1e-8
+GOLDEN = load_golden("tiny")
+TABLE = "bert.embeddings.position_embeddings.weight.grad"
+WEIGHT = "bert.encoder.layer.1.intermediate.dense.weight.grad"
+
+
+def _network(batch: Batch) -> Network:
+    return Network(GOLDEN.checkpoint.architecture, GOLDEN.checkpoint.weights, batch, source="cls.loss")
+
+
+def _judged(network: Network, name: str, hidden: tuple[str, ...] = (), scale: float = 1.0, error: float = 0.0) -> tuple[Local, ...]:
+    """Judge a result in bfloat16, rounded to storage, with errors of `error` sigma added, if its upstream gradient is scaled."""
+    storage = FORMATS["bfloat16"]
+    values = {n: storage.round(value * (scale if n.endswith(".grad") else 1.0)) for n, value in network.walk()}
+    observed = {n: value for n, value in values.items() if n != name and n not in hidden}
+    observation = Observation(network, name, np.zeros(values[name].shape), observed)
+    legal = hypotheses("bfloat16")
+    right = observation.whole.segment.value
+    sigma = np.sqrt(observation.whole.segment.propagate({}, legal[0]))
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], right.shape)
+    actual: Array = right + np.where(right != 0.0, error * sigma * signs, 0.0)
+    return screened_locally(replace(observation, actual=actual), legal, ALPHA)
+
+
+def test_the_rows_of_a_table_that_are_not_looked_up_do_not_dilute_the_errors_of_the_others() -> None:
+    network = _network(GOLDEN.batches["padded"])
+    assert network.batch.length < network.architecture.max_position_embeddings
+    (local, *_) = _judged(network, TABLE, error=3.0)
+    assert local.error.rms == pytest.approx(3.0, rel=1e-6)
+    alpha = sidak_share(STATISTICS, ALPHA)
+    assert local.rms_threshold == rms_threshold(network.batch.length, alpha) < 3.0
+
+
+def test_a_gradient_that_is_zero_everywhere_prefers_no_arithmetic() -> None:
+    layer = "encoder.layer.1"
+    hidden = (f"{layer}.intermediate.dense.grad", f"{layer}.intermediate.intermediate_act_fn.grad")
+    network = _network(GOLDEN.batches["padded"])
+    assert len({local.nll for local in _judged(network, WEIGHT, hidden)}) > 1
+    nothing = _judged(network, WEIGHT, hidden, scale=0.0)
+    assert {local.nll for local in nothing} == {0.0}
+    assert all(local.passes for local in nothing)
