@@ -122,7 +122,7 @@ def faults() -> Iterator[Fault]:
     yield Fault("bias-after-activation", FUNCTIONS | {"tanh"}, "the bias of the preceding product is added after the function",
                 "constructed", _bias_after, "the epilogue of a fused product in another order",
                 ("_act_fn", "pooler.activation"),
-                equation="y = f(z) + b, z the product as it is shown, which has the bias unless that is missing there",
+                equation="y = f(z) + b, z the exposed product",
                 fix="Add the bias to the product, before the function, and only there.")
     yield Fault("bias-moved-after-activation", FUNCTIONS | {"tanh"},
                 "the bias of the preceding product is added after the function, and not before it",

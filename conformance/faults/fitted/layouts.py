@@ -1,9 +1,9 @@
 """Fitted faults of weights that are whole but misplaced: another module's, read with an offset, or with rotated inputs.
 
-No element of a weight is fitted, so that they need only a few rows, as the pooler has.
+No element of a weight is fitted, so a few rows suffice, such as the pooler's.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -19,33 +19,37 @@ OFFSETS = tuple(sign * 2**k for k in range(7) for sign in (1, -1))  # Up to 64 e
 MOST_ROWS = 64  # A limit of the time only: the nearest variant is searched for on these rows.
 
 
-def _nearest(step: Linear, data: FitData, variants: Mapping[int, Array], biases: Mapping[int, Array]) -> int | None:
-    """Return the variant of the weight, and of the bias if it has another, that leaves least of the residual on some rows."""
+def _nearest(step: Linear, data: FitData, variants: Iterable[int], made: Callable[[int], Mapping[str, Array]]) -> int | None:
+    """Return the variant of the parameters that leaves least of the residual on some rows; None if there are no variants.
+
+    Args:
+        step: the correct layer.
+        data: the candidate's data.
+        variants: the numbers of the variants.
+        made: function from such a number to the weight, and the bias if it differs; called for one at a time, to save memory.
+    """
     kept = data.judged.any(-1).reshape(-1)
     arrays = (step.inputs, data.actual, data.allowed)
     inputs, found, allowed = (a.reshape(-1, a.shape[-1])[kept][:MOST_ROWS] for a in arrays)
-    if not variants or not np.isfinite(found).all():
-        return None
 
     def left(variant: int) -> float:
-        value = inputs @ variants[variant].T + biases.get(variant, step.bias)
+        parameters = made(variant)
+        value = inputs @ parameters["weight"].T + parameters.get("bias", step.bias)
         squares = ((found - value) / allowed) ** 2
         return float(np.median(squares.sum(0)))  # Not the sum: a few outputs of an offset weight are not known.
 
-    return min(variants, key=left)
+    return min(variants, key=left, default=None) if np.isfinite(found).all() else None
 
 
 def _of_module(step: Step, data: FitData) -> Fit | None:
     """Return the layer with the parameters of another module of the same roles and shapes, the nearest one."""
     assert isinstance(step, Linear)
-    others = dict(enumerate(_alike(step, data)))
-    weights = {i: parameters["weight"] for i, (_, parameters) in others.items()}
-    biases = {i: parameters["bias"] for i, (_, parameters) in others.items() if "bias" in parameters}
-    best = _nearest(step, data, weights, biases)
+    others = list(_alike(step, data))
+    best = _nearest(step, data, range(len(others)), lambda i: others[i][1])
     if best is None:
         return None
     name, parameters = others[best]
-    return Fit(with_parameters(step, **parameters), 1, f"{name}, all {step.value.shape[-1]} outputs, the first is output")
+    return Fit(with_parameters(step, **parameters), 1, f"{name}, number of outputs", step.value.shape[-1])
 
 
 def _alike(step: Step, data: FitData) -> Iterator[tuple[str, Mapping[str, Array]]]:
@@ -64,15 +68,18 @@ def _offset(step: Step, data: FitData) -> Fit | None:
     """Return the layer whose weight is read some elements too early or too late; what is read from outside of it is not known."""
     assert isinstance(step, Linear)
     weight = step.site.parameters["weight"]
-    variants = {k: np.roll(weight, k).reshape(weight.shape) for k in OFFSETS if 2 * abs(k) < weight.size}
-    best = _nearest(step, data, variants, {})
+
+    def read(offset: int) -> Array:
+        return np.roll(weight, offset)  # in memory order
+
+    best = _nearest(step, data, [k for k in OFFSETS if 2 * abs(k) < weight.size], lambda k: {"weight": read(k)})
     if best is None:
         return None
     unknown = np.arange(weight.size) < abs(best)
     outside = np.asarray((unknown if best > 0 else unknown[::-1]).reshape(weight.shape).any(1))
     if 2 * outside.sum() > len(outside):
         return None
-    fitted = with_parameters(step, weight=variants[best])
+    fitted = with_parameters(step, weight=read(best))
     value = np.where(outside & data.judged, data.actual, fitted.value)
     return Fit(Altered(fitted, lambda _: value), 1, "elements", best)
 
@@ -83,25 +90,19 @@ def _rotated(step: Step, data: FitData) -> Fit | None:
     weight = step.site.parameters["weight"]
     count = weight.shape[1]
     shifts = {sign * count // n for n in (2, 4, 8, count) if count % n == 0 for sign in (1, -1)}
-    best = _nearest(step, data, {k: np.roll(weight, k, 1) for k in sorted(shifts)}, {})
+    best = _nearest(step, data, sorted(shifts), lambda k: {"weight": np.roll(weight, k, 1)})
     return None if best is None else Fit(with_parameters(step, weight=np.roll(weight, best, 1)), 1, "inputs", best)
 
 
-_Fitting = Callable[[Step, FitData], Fit | None]
-
-
-def _fault(name: str, sentence: str, fit: _Fitting, cause: str, fix: str, *, equation: str = "", estimates: str = "") -> Fitted:
-    return Fitted(name, LINEARS, sentence, "constructed", fit, cause, equation=equation, fix=fix, estimates=estimates)
-
-
 FITTED_LAYOUTS = (
-    _fault("parameters-of-module", "it has the weight and the bias of another module", _of_module,
-           "a loader that finds parameters by the end of their names", "Load each parameter by its whole name.", estimates="whose"),
-    _fault("weight-inputs-rotated", "the inputs of the weight are rotated by {value}", _rotated,
+    Fitted("parameters-of-module", LINEARS, "it has the weight and the bias of another module", "constructed", _of_module,
+           "a loader that finds parameters by the end of their names", fix="Load each parameter by its whole name.",
+           estimates="whose"),
+    Fitted("weight-inputs-rotated", LINEARS, "the inputs of the weight are rotated by {value}", "constructed", _rotated,
            "shards of a weight that are put together in another order than those of its input",
-           "Concatenate the shards of a row-parallel weight in the order of their ranks.",
-           equation="y = Σ_k x_k w_((k − r) mod K) + b"),
-    _fault("weight-offset", "the weight is read from memory with an offset of {value} elements", _offset,
+           equation="y = Σ_k x_k w_((k − r) mod K) + b",
+           fix="Concatenate the shards of a row-parallel weight in the order of their ranks."),
+    Fitted("weight-offset", LINEARS, "the weight is read from memory with an offset of {value} elements", "constructed", _offset,
            "a loader by hand that ignores, or counts twice, the alignment of tensors in the file",
-           "Read each tensor from its own offset.", equation="the element i of W, in memory order, is the element i − k"),
+           equation="the element i of W, in memory order, is the element i − k", fix="Read each tensor from its own offset."),
 )  # fmt: skip

@@ -23,13 +23,19 @@ def _operands(x: Array, levels: int) -> tuple[Array, Array]:
 
     The step covers the range of all inputs and 0.
     """
-    wide = x.astype(np.float32)
-    low, high = min(wide.min(initial=0.0), np.float32(0.0)), max(wide.max(initial=0.0), np.float32(0.0))
-    step = np.float32((high - low) / np.float32(levels)) or np.float32(1.0)
-    zero, quotient = np.rint(-low / step), wide / step
+    step, zero = _scale(x, levels)
+    quotient = x.astype(np.float32) / step
     made = np.asarray((np.clip(np.rint(quotient) + zero, 0, levels) - zero) * step, np.float64)
     near = np.abs(quotient - np.floor(quotient) - np.float32(0.5)) < _NEAR_TIE
     return made, np.where(near, float(step) ** 2, 0.0)
+
+
+def _scale(x: Array, levels: int) -> tuple[np.float32, np.float32]:
+    """Return the step of `levels` steps over the range of x and 0, and the integer of 0."""
+    wide = x.astype(np.float32)
+    low, high = min(wide.min(initial=0.0), np.float32(0.0)), max(wide.max(initial=0.0), np.float32(0.0))
+    step = np.float32((high - low) / np.float32(levels)) or np.float32(1.0)
+    return step, np.float32(np.rint(-low / step))
 
 
 def _dynamic(step: Step, data: FitData) -> Fit | None:
@@ -68,7 +74,9 @@ def _saturated(step: Step, data: FitData) -> Fit | None:
     weight, inputs = step.site.parameters["weight"], step.inputs.reshape(-1, step.inputs.shape[-1])
     if not np.isfinite(data.actual).all() or inputs.shape[0] * weight.size > MOST_PRODUCTS:
         return None
-    made, tied, unit, zero = _bytes(step.inputs)
+    operands, tied = _operands(step.inputs, 255)
+    unit, zero = (float(x) for x in _scale(step.inputs, 255))
+    made = np.rint(operands / unit) + zero  # 0 … 255
     best = None
     for axis, steps in product((None, 1), (127.0, 127.5)):
         w = weight.astype(np.float32)
@@ -87,16 +95,6 @@ def _saturated(step: Step, data: FitData) -> Fit | None:
         return np.asarray(tied @ rounded.T**2)
 
     return Fit(Altered(with_parameters(step, weight=rounded), lambda _: value, slack), 0)
-
-
-def _bytes(x: Array) -> tuple[Array, Array, float, float]:
-    """Return the inputs as integers 0 … 255, the variance of those next to a tie, the step and the integer of zero."""
-    operands, tied = _operands(x, 255)
-    wide = x.astype(np.float32)
-    low, high = min(wide.min(initial=0.0), np.float32(0.0)), max(wide.max(initial=0.0), np.float32(0.0))
-    step = np.float32((high - low) / np.float32(255)) or np.float32(1.0)
-    zero = float(np.rint(-low / step))
-    return np.rint(operands / float(step)) + zero, tied, float(step), zero
 
 
 def _paired_sums(inputs: Array, levels: Single) -> tuple[Array, bool]:
