@@ -79,14 +79,14 @@ def faults() -> Iterator[Fault]:
                 after_failure=True,
                 equation="y_s = c of the s-th unmasked token, 0 after the last",
                 fix="Put each token's result back at its own position: pad_input with the indices of unpad_input.")
-    for end, order, stored, read in (
-        ("", (2, -1), "halves", "interleaved pairs"),
-        ("-back", (-1, 2), "interleaved pairs", "halves"),
+    for end, order, stored, read, shape, other in (
+        ("", (2, -1), "halves", "interleaved pairs", "(2, d/2)", "(d/2, 2)"),
+        ("-back", (-1, 2), "interleaved pairs", "halves", "(d/2, 2)", "(2, d/2)"),
     ):
         yield Fault(f"rotary-rows{end}", frozenset({"linear"}),
                     f"the rows of the weight within each head, but not the bias, are reordered from {stored} to {read}",
                     "constructed, after llama.cpp's permute", _rotary(order),
                     "a conversion for rotary positions, applied to a model without them", (".query", ".key"), after_failure=True,
-                    equation="row (i, j) of (2, d/2), or of (d/2, 2), is read at (j, i)",
+                    equation=f"row (i, j) of a head, in the shape {shape}, becomes row (j, i) in the shape {other}",
                     fix="Leave the rows of query and key in the checkpoint's order.")
 # fmt: on

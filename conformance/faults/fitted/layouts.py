@@ -95,7 +95,7 @@ def _rotated(step: Step, data: FitData) -> Fit | None:
 
 
 FITTED_LAYOUTS = (
-    Fitted("parameters-of-module", LINEARS, "it has the weight and the bias of another module", "constructed", _of_module,
+    Fitted("parameters-of-module", LINEARS, "the weight and the bias are those of another module", "constructed", _of_module,
            "a loader that finds parameters by the end of their names", fix="Load each parameter by its whole name.",
            estimates="whose"),
     Fitted("weight-inputs-rotated", LINEARS, "the inputs of the weight are rotated by {value}", "constructed", _rotated,
@@ -104,5 +104,6 @@ FITTED_LAYOUTS = (
            fix="Concatenate the shards of a row-parallel weight in the order of their ranks."),
     Fitted("weight-offset", LINEARS, "the weight is read from memory with an offset of {value} elements", "constructed", _offset,
            "a loader by hand that ignores, or counts twice, the alignment of tensors in the file",
-           equation="the element i of W, in memory order, is the element i − k", fix="Read each tensor from its own offset."),
+           equation="the element i of W, in memory order, is the element i − k of the right W",
+           fix="Read each tensor from its own offset."),
 )  # fmt: skip
