@@ -1,13 +1,15 @@
 """`torch.nn.TransformerEncoder` with BERT's weights: the regular path, and the fast path, whose interior cannot be observed.
 
 On the fast path (inference, no hooks) a layer is one fused kernel, and a batch that is padded on the right is a nested tensor
-without its padding, so that padded positions of the output are zeros.
+without its padding, so that padded positions of the output are zeros. On CUDA that kernel computes GELU by cuBLASLt, which has
+only the tanh form (pytorch#104061): `torch_encoder_fast.toml` declares the failures.
 """
 
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -79,6 +81,13 @@ def supported(a: Architecture, device: str, dtype: str) -> str | None:
     return None
 
 
+def supported_by_the_fast_path(a: Architecture, device: str, dtype: str) -> str | None:
+    """Return why torch's encoder has no fast path for the architecture, or None if it has one."""
+    if a.num_attention_heads % 2:
+        return "torch's encoder has a fast path only for an even number of heads; `torch-encoder` takes the regular path"
+    return supported(a, device, dtype)
+
+
 _LAYER, _THEIRS = "encoder.layers.{layer}", "bert.encoder.layer.{layer}"
 _SELF = [f"{_THEIRS}.attention.self.{part}" for part in ("query", "key", "value")]
 _MODULES = {
@@ -135,4 +144,12 @@ torch_encoder = TorchImplementation(
     supported=supported,
     name="torch-encoder",
 )
-torch_encoder_fast = replace(torch_encoder, build=BertOfTorch, activations=SEEN_FROM_OUTSIDE, call=call, name="torch-encoder-fast")
+torch_encoder_fast = replace(
+    torch_encoder,
+    build=BertOfTorch,
+    activations=SEEN_FROM_OUTSIDE,
+    call=call,
+    supported=supported_by_the_fast_path,
+    known_failures=Path(__file__).with_name("torch_encoder_fast.toml"),
+    name="torch-encoder-fast",
+)

@@ -11,7 +11,7 @@ from conformance.faults.fault import Fault, FaultContext, Parameter, ignored
 from conformance.faults.kinds import ERF_FORM, FUNCTIONS, GELUS, RELU, TANH_FORMS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
-from conformance.numerics.functions import TANH_CUBIC
+from conformance.numerics.functions import TANH_CUBIC, TANH_OUTER
 from conformance.oracle import Step
 from conformance.oracle.pointwise import Gelu, GeluTanh, QuickGelu, Silu, gated, gelu_tanh
 
@@ -50,6 +50,15 @@ def _with_argument(step: Step, k: float) -> Step:
 
 def _with_cubic(step: Step, c: float) -> Step:
     return Altered(step, lambda inner: gelu_tanh(inner.parents[0], cubic=c))
+
+
+_EIGHT_DIGITS = 0.79788456  # √(2/π) = 0.7978845608…
+
+
+def _with_eight_digits(step: Step, context: FaultContext) -> Step | None:
+    """Return the tanh form with √(2/π) to eight digits; None in formats in which that is the same number."""
+    same = (context.storage.round(np.array([_EIGHT_DIGITS, TANH_OUTER])) == context.storage.round(np.array(TANH_OUTER))).all()
+    return None if same else Altered(step.recast(GeluTanh), lambda inner: gelu_tanh(inner.parents[0], outer=_EIGHT_DIGITS))
 
 
 def _bias_after(step: Step, context: FaultContext) -> Step | None:
@@ -173,6 +182,13 @@ def faults() -> Iterator[Fault]:
         parameter=Parameter("factor", lambda _: TANH_CUBIC, lambda _: 0.44715, _with_cubic, quantity="factor of x³ in GELU"),
         equation="y = x/2 · (1 + tanh(√(2/π) (x + c x³))), c the wrong factor",
         fix="Set the factor of x³ to 0.044715.",
+    )
+    yield Fault(
+        "gelu-tanh-eight-digits", GELUS, "GELU is computed with tanh, and with √(2/π) to eight digits, 0.79788456",
+        "the GELU of cuBLASLt in float64, by which PyTorch's fast path computes on CUDA (pytorch#104061)", _with_eight_digits,
+        "a kernel of single precision that is used in float64", after_failure=True,
+        equation="y = x/2 · (1 + tanh(0.79788456 (x + 0.044715 x³)))",
+        fix=f"{_HIDDEN_ACT} Compute √(2/π) in the format of the results.",
     )
     yield Fault("gelu-of-magnitude", GELUS, "the error function, or tanh, inside GELU is that of |x|", "constructed", _of_magnitude,
                 "a polynomial for x ≥ 0, such as Abramowitz and Stegun's, without the sign of x", after_failure=True,

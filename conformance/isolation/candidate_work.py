@@ -46,7 +46,7 @@ from conformance.model.batch import Batch, TorchBatch
 from conformance.model.checkpoint import Checkpoint, LazyWeights
 from conformance.model.pretraining import PretrainingCorpus
 from conformance.model.training import Training
-from conformance.numerics.devices import is_lost, require_device
+from conformance.numerics.devices import loss_of, require_device
 from conformance.numerics.formats import Array
 from conformance.results.termination import call_candidate, rendered
 
@@ -75,9 +75,9 @@ class CandidateWork:
         self._tokenizers: dict[tuple[tuple[str, ...], bool, bool | None], Callable[[str], Any]] = {}
 
     @property
-    def is_whole(self) -> bool:
-        """Whether the device is still usable."""
-        return not is_lost(self._device)
+    def device_loss(self) -> str | None:
+        """The error that made the device unusable; None while it is usable."""
+        return loss_of(self._device)
 
     def answer(self, question: Question) -> Reply:
         """Return the answer to a question, or a `Failure` if it raises a `ConformanceError` or an interrupt."""

@@ -175,10 +175,10 @@ Answered = Done | Traits | Reason | Heads | Reading | Conventions | Epoch | Foun
 
 
 class Answer(Message, frozen=True):
-    """An answer, and whether the device is still usable."""
+    """An answer, and the error that made the device unusable; None while it is usable."""
 
     value: Answered
-    is_whole: bool
+    device_loss: str | None
 
 
 _DECODER = msgspec.msgpack.Decoder(Answer | Parameter | Progress)

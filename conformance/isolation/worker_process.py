@@ -45,8 +45,8 @@ class Work(Protocol):
         """Return the answer to a question."""
 
     @property
-    def is_whole(self) -> bool:
-        """Whether the device is still usable, so that the worker can continue."""
+    def device_loss(self) -> str | None:
+        """The error that made the device unusable; None while it is usable, so that the worker can continue."""
 
 
 Ask = Callable[[str], Array]
@@ -140,8 +140,8 @@ class WorkerProcess:
             raise self._end(CandidateEnded(f"it ended the process that it ran in{how}")) from None
         finally:
             self._left -= time.monotonic() - start
-        if not answer.is_whole:
-            self._end(CandidateEnded("what ran before has broken the device for its process"))
+        if answer.device_loss is not None:
+            self._end(CandidateEnded(f"what ran before has broken the device for its process: {answer.device_loss}"))
         return answer.value, arrays
 
     def _end(self, why: CandidateFailure) -> CandidateFailure:
@@ -280,7 +280,7 @@ def _serve(start: _Start, end: socket.socket, writing: Connection) -> None:
             return array
 
     work = start.prepare(parameter)
-    link.send(encoded(Answer(Done(), True)))
+    link.send(encoded(Answer(Done(), None)))
     while True:
         try:
             question = pickle.loads(link.receive()[0])  # sent by the process that started this one
@@ -288,4 +288,4 @@ def _serve(start: _Start, end: socket.socket, writing: Connection) -> None:
             return
         with watched(lambda what, done: link.send(encoded(Progress(what, done)))):
             found, arrays = work.answer(question)
-        link.send(encoded(Answer(found, work.is_whole)), arrays)
+        link.send(encoded(Answer(found, work.device_loss)), arrays)

@@ -56,9 +56,9 @@ def is_whole(device: str) -> bool:
     return _error(device) is None
 
 
-def is_lost(device: str) -> bool:
-    """Return whether the device has worked in this process but no longer does."""
-    return device in _HAD and not is_whole(device)
+def loss_of(device: str) -> str | None:
+    """Return the first line of the error of a device that has worked in this process but no longer does, or None."""
+    return _error(device) if device in _HAD else None
 
 
 def description(device: str) -> str | None:

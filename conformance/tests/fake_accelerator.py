@@ -1,9 +1,9 @@
 """A fake accelerator: a torch device `pretend` whose tensors are stored on the CPU and report that they are not.
 
 It is strict where CUDA is strict: its tensors do not mix with those of the CPU, NumPy cannot read them, and a look-up outside
-of a table breaks the device for the whole process. Its attention multiplies float32 as kernels for tensor cores do. It uses
-PyTorch's interface for third-party devices (PrivateUse1); torch loads it through the entry point `torch.backends` that
-`installed` writes."""
+of a table breaks the device for the whole process. As on CUDA, that error is raised later, where a result is copied to the
+CPU. Its attention multiplies float32 as kernels for tensor cores do. It uses PyTorch's interface for third-party devices
+(PrivateUse1); torch loads it through the entry point `torch.backends` that `installed` writes."""
 
 import math
 from pathlib import Path
@@ -71,8 +71,6 @@ def installed(folder: Path) -> None:
 
 
 def _on_the_device(func: Any, *args: Any, **kwargs: Any) -> Any:
-    if _broken:
-        raise RuntimeError("pretend error: device-side assert triggered")
     moves, wanted = func in _MOVES, kwargs.get("device")
     if wanted is not None:
         kwargs["device"] = torch.device("cpu")
@@ -84,10 +82,13 @@ def _on_the_device(func: Any, *args: Any, **kwargs: Any) -> Any:
             raise RuntimeError(f"{func}: expected all tensors to be on the same device, but found {NAME}:0 and {x.device}")
         return x
 
+    arguments = tree_map(to_here, args)
     if func in _LOOK_UPS:
-        _look(*(to_here(x) for x in args if isinstance(x, torch.Tensor)))
-    made = func(*tree_map(to_here, args), **tree_map(to_here, kwargs))
+        arguments = _looked_up(arguments)
+    made = func(*arguments, **tree_map(to_here, kwargs))
     stays = isinstance(args[0], Away) or not moves if wanted is None else torch.device(wanted).type == NAME
+    if _broken and not stays:
+        raise RuntimeError("pretend error: device-side assert triggered")
     known = {id(x.here): x for x in args if isinstance(x, Away)}  # An in-place operation returns the tensor that it was given.
 
     def away(x: Any) -> Any:
@@ -98,11 +99,13 @@ def _on_the_device(func: Any, *args: Any, **kwargs: Any) -> Any:
     return tree_map(away, made)
 
 
-def _look(table: torch.Tensor, rows: torch.Tensor) -> None:
+def _looked_up(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the arguments of a look-up with its rows inside of the table; rows outside of it break the device."""
     global _broken
-    if rows.min() < 0 or rows.max() >= len(table):
-        _broken = True
-        raise RuntimeError("pretend error: device-side assert triggered")
+    table, rows = (i for i, x in enumerate(arguments) if isinstance(x, torch.Tensor))
+    within = arguments[rows].clamp(0, len(arguments[table]) - 1)
+    _broken = _broken or not torch.equal(within, arguments[rows])
+    return (*arguments[:rows], within, *arguments[rows + 1 :])
 
 
 def _attention(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, **kwargs: Any) -> Any:

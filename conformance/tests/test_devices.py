@@ -159,10 +159,17 @@ def test_every_format_has_arithmetics_for_an_accelerator(dtype: str, arithmetics
 
 @cuda
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
-@pytest.mark.parametrize("name", ["hf-eager", "hf-sdpa", "torch-encoder-fast"])
+@pytest.mark.parametrize("name", ["hf-eager", "hf-sdpa"])
 def test_correct_candidates_conform_on_cuda(name: str, dtype: str) -> None:
     results = {golden: check(name, golden, "cuda", dtype) for golden in ("tiny", "wide", "minilm")}
     assert {golden: (r.outcome, r.reason) for golden, r in results.items()} == dict.fromkeys(results, ("pass", ""))
+
+
+@cuda
+@pytest.mark.parametrize(("dtype", "fault"), [("float32", "gelu-variant"), ("float64", "gelu-tanh-eight-digits")])
+def test_the_tanh_form_in_pytorchs_fast_path_is_named_on_cuda(dtype: str, fault: str) -> None:
+    result = check("torch-encoder-fast", "tiny", "cuda", dtype)
+    assert {mistake.name for v in result.origins if v.local for mistake in v.local.named} == {fault}
 
 
 @cuda

@@ -47,7 +47,7 @@ from conformance.progress import report_progress, watched
 class Doing:
     """Work that does what the question says; `Reason` repeats it."""
 
-    is_whole = True
+    device_loss: str | None = None
 
     def __init__(self, parameter: Callable[[str], Any]) -> None:
         self.parameter = parameter
@@ -63,7 +63,7 @@ class Doing:
                 sys.stdout.write("out ")
                 os.write(2, b"err " * 100_000)
             case "breaks the device":
-                self.is_whole = False
+                self.device_loss = "device-side assert triggered"
             case "answers by an array":
                 return Done(), [self.parameter("x") * 2.0]
             case str() if question in FORGERIES:
@@ -99,7 +99,7 @@ HEADER = ("shape", "dtype", "in_file")
 
 
 def _file(end: socket.socket, descriptor: int) -> None:
-    end.sendall(_framed(encoded(Answer(Done(), True)), ((100_000,), "<f8", True)))
+    end.sendall(_framed(encoded(Answer(Done(), None)), ((100_000,), "<f8", True)))
     socket.send_fds(end, [b"\0"], [descriptor])
 
 
@@ -119,7 +119,7 @@ def _stalled(end: socket.socket) -> None:
     time.sleep(600.0)
 
 
-_NESTED = encoded(Answer(Found(()), True)).replace(b"\x90", b"\x91" * 100_000 + b"\x90")  # A MessagePack list inside a list.
+_NESTED = encoded(Answer(Found(()), None)).replace(b"\x90", b"\x91" * 100_000 + b"\x90")  # A MessagePack list inside a list.
 
 FORGERIES: dict[str, Callable[[socket.socket], object]] = {
     "lists in lists": lambda end: end.sendall(_framed(_NESTED)),
@@ -129,14 +129,14 @@ FORGERIES: dict[str, Callable[[socket.socket], object]] = {
     "a long message": lambda end: end.sendall(b"\xff" * 100),
     "no answer": lambda end: end.sendall(_framed(msgspec.json.encode({"type": "Answer"}))),
     "an answer of another form": lambda end: end.sendall(
-        _framed(msgspec.msgpack.encode({"type": "Answer", "value": {"type": "Held", "excess": "0"}, "is_whole": True}))
+        _framed(msgspec.msgpack.encode({"type": "Answer", "value": {"type": "Held", "excess": "0"}, "device_loss": None}))
     ),
     "an array that nobody asked for": lambda end: end.sendall(_framed(b"", ((2**40,), "<f8", False))),
     "an array of objects": lambda end: end.sendall(_framed(b"", ((1,), "|O", False)) + bytes(8)),
     "an array of a negative size": lambda end: end.sendall(_framed(b"", ((-1, 8), "<f8", False))),
     "a shorter file": _shorter,
     "a pipe for a file": lambda end: _file(end, os.pipe()[0]),
-    "no file": lambda end: end.sendall(_framed(encoded(Answer(Done(), True)), ((100_000,), "<f8", True)) + b"\0"),
+    "no file": lambda end: end.sendall(_framed(encoded(Answer(Done(), None)), ((100_000,), "<f8", True)) + b"\0"),
     "a parameter that there is not": lambda end: end.sendall(_framed(encoded(Parameter("y")))),
     "endless progress": _endless,
     "half of a message": _stalled,

@@ -98,6 +98,8 @@ PLANTS = (
               lambda _: lambda x: _tanh_form(x, math.sqrt(2.0 / math.pi), 0.04715), suits=_is_erf),
     _function("gelu-tanh-outer", "the tanh form with 0.8 for √(2/π)",
               lambda _: lambda x: _tanh_form(x, 0.8, 0.044715), suits=gelu),
+    _function("gelu-tanh-eight-digits", "the tanh form with 0.79788456 for √(2/π), in float64",
+              lambda _: lambda x: _tanh_form(x, 0.79788456, 0.044715), suits=gelu, dtypes=("float64",)),
     _function("gelu-of-magnitude", "x Φ(|x|)", lambda right: lambda x: torch.where(x < 0, x - right(x), right(x)), suits=gelu),
     _function("gelu-sigmoid-factor", "x · sigmoid(1.7 x)", lambda _: lambda x: x * torch.sigmoid(1.7 * x), suits=gelu),
     _function("result-unsigned-bytes", "f(x) rounded to 256 multiples of max f / 255 from 0 up",
