@@ -66,6 +66,12 @@ def _continued(step: Step) -> Ids:
     return np.asarray(np.arange(batch.size)[:, None] * batch.length + _counted(step), np.int64)
 
 
+def _left_padded(step: Step) -> Ids:
+    """Return positions counted as if all padding were at the left, (B, S): less the number of masked tokens, at least 0."""
+    mask = step.site.batch.mask
+    return np.asarray(np.maximum(_counted(step) - (~mask).sum(1, keepdims=True), 0))
+
+
 def _restarted(step: Step) -> Ids:
     """Return positions counted from the last change of the token type, (B, S)."""
     types, counted = step.site.batch.types, _counted(step)
@@ -139,6 +145,10 @@ def _copy_scaled(step: Step, factor: float) -> Step:
     return Altered(step, lambda inner: factor * inner.value, lambda altered, a: 2.0 * a.storage.rounding_variance(altered.value))
 
 
+def _first_type_zeroed(inner: Step) -> Array:
+    return np.where(inner.site.batch.types[..., None] == 0, 0.0, inner.value)
+
+
 def _padding_zeroed(inner: Step) -> Array:
     return np.where(inner.site.batch.input_ids[..., None] == 0, 0.0, inner.value)
 
@@ -183,6 +193,10 @@ def faults() -> Iterator[Fault]:
     yield Fault("positions-over-batch", POSITIONS, "positions continue from row to row: token s of row b has position b S + s",
                 "constructed", _positions(_continued), "the tokens of a batch flattened to one axis before they are counted",
                 fix=POSITIONS_FIX, couples_rows=True, after_failure=True)
+    yield Fault("positions-left-padded", POSITIONS, "the number of padding tokens is subtracted from every position",
+                "constructed", _positions(_left_padded), "a server made for padding at the left, given padding elsewhere",
+                equation="position max(0, s − (S − n)), n the number of unmasked tokens",
+                fix=POSITIONS_FIX, after_failure=True)
     yield Fault("positions-after-norm", frozenset({"norm"}), "the position embedding is added after the norm", "constructed",
                 _after_norm, "", ("embeddings.LayerNorm",),
                 equation="y = LayerNorm(word + token type) + position",
@@ -248,6 +262,10 @@ def faults() -> Iterator[Fault]:
     yield Fault("padding-word-zeroed", WORDS, "the word embedding of id 0 is zero", "constructed",
                 rewritten(_padding_zeroed), "padding_idx=0, with the row overwritten",
                 fix="Keep the checkpoint's row of the padding token; padding_idx stops its gradient only.")
+    yield Fault("token-type-zero-zeroed", TYPES, "the embedding of token type 0 is zero",
+                "constructed, after BERT-pytorch's SegmentEmbedding", rewritten(_first_type_zeroed),
+                "padding_idx=0, where segments are numbered from 1", after_failure=True,
+                fix="Keep the checkpoint's row of token type 0; padding_idx stops its gradient only.")
     yield Fault("token-type-zero-added", SUMS, "the embedding of token type 0 is added to all tokens, besides their own",
                 "constructed", _first_type_added, "token type 0 folded into the table of positions", SUMMED, after_failure=True,
                 equation="word + token type + position + token type 0",

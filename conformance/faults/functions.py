@@ -63,9 +63,35 @@ def _with_eight_digits(step: Step, context: FaultContext) -> Step | None:
 
 def _bias_after(step: Step, context: FaultContext) -> Step | None:
     """Return f(x) + b, where b is the bias of the linear layer whose result is x."""
-    (product,) = step.site.activation.parents
-    bias = context.network.site(product).parameters.get("bias") if product in context.network.table else None
+    bias = _bias_of_product(step, context)
     return None if bias is None else Altered(step, lambda inner: inner.value + bias)
+
+
+def _bias_of_product(step: Step, context: FaultContext) -> Array | None:
+    (product,) = step.site.activation.parents
+    return context.network.site(product).parameters.get("bias") if product in context.network.table else None
+
+
+def _bias_moved(step: Step, context: FaultContext) -> Step | None:
+    """Return f(x − b) + b, where b is the bias of the linear layer whose result is x.
+
+    The product without bias may have other rounding errors than x, and be rounded to storage itself.
+    """
+    bias = _bias_of_product(step, context)
+    if bias is None:
+        return None
+    (name,) = step.site.activation.parents
+    reads = context.network.table[name].parents
+    known = [context.values[p] for p in reads if p in context.values]
+    product = context.network.step(name, *known) if len(known) == len(reads) else None
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        (x,) = altered.inner.parents
+        own = arithmetic.storage.rounding_variance(x) + arithmetic.storage.rounding_variance(x + bias)
+        of_product = 0.0 if product is None else 2.0 * product.roundings(arithmetic).variance()
+        return altered.inner.jacobians()[0].variance(np.asarray(own + of_product))
+
+    return Altered(step.replaced(parents=(step.parents[0] - bias,)), lambda inner: inner.value + bias, slack)
 
 
 def _clipped(step: Step, bound: float) -> Step:
@@ -105,6 +131,12 @@ def faults() -> Iterator[Fault]:
     yield Fault("bias-after-activation", FUNCTIONS | {"tanh"}, "the bias of the preceding product is added after the function",
                 "constructed", _bias_after, "the epilogue of a fused product in another order",
                 ("_act_fn", "pooler.activation"),
+                equation="y = f(z) + b, z the exposed product",
+                fix="Add the bias to the product, before the function, and only there.")
+    yield Fault("bias-moved-after-activation", FUNCTIONS | {"tanh"},
+                "the bias of the preceding product is added after the function, and not before it",
+                "constructed", _bias_moved, "the epilogue of a fused product in another order",
+                ("_act_fn", "pooler.activation"), after_failure=True,
                 equation="y = f(W x) + b",
                 fix="Add the bias to the product, before the function.")
     for name, form, step, equation in (

@@ -119,6 +119,13 @@ def _shifted(step: Step, _: FaultContext) -> Step:
     return with_batch(step, attention_mask=np.concatenate([mask[:, :1], mask[:, :-1]], 1).astype(np.int64))
 
 
+def _to_the_last(step: Step, _: FaultContext) -> Step | None:
+    """Return the softmax over the keys up to the last unmasked one; None if none of them is masked."""
+    mask = step.site.batch.mask
+    keys = np.asarray(mask[:, ::-1].cumsum(1)[:, ::-1] > 0)
+    return None if not of_tokens(step) or (keys == mask).all() else with_batch(step, attention_mask=keys.astype(np.int64))
+
+
 def _as_lengths(step: Step, _: FaultContext) -> Step | None:
     """Return the softmax over as many leading keys as there are tokens; None if the tokens are the leading keys.
 
@@ -203,6 +210,10 @@ def faults() -> Iterator[Fault]:
                 "a runtime that takes lengths (attention_mask.sum(1)), such as CTranslate2, given padding at the left or inside",
                 in_every_layer=True, equation="p = softmax over the keys j < Σ_k mask_k",
                 fix=f"{_MASK} A runtime that takes lengths needs padding at the right.")
+    yield Fault("mask-to-last", PROBS, "all keys up to the last unmasked one are attended to", "constructed", _to_the_last,
+                "a mask turned into a length by the index of its last one, given padding at the left or inside", after_failure=True,
+                equation="p = softmax over the keys j ≤ max {k: mask_k = 1}",
+                fix=_MASK)
     yield Fault("mask-shifted", PROBS, "the mask is off by one position", "constructed", _shifted, "a special token not counted",
                 equation="key j has the mask of key j − 1",
                 fix="Apply attention_mask[:, j] to key j.")

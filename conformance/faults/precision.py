@@ -1,6 +1,8 @@
 """Faults of reduced precision: operands, weights or results rounded to a narrower format than the declared one."""
 
+import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,6 +21,7 @@ _PRECISION = "Switch off reduced precision, or declare the format of the computa
 
 Rounding = Callable[[Array], Array]
 
+_CHANCE = 1e-6  # The probability that an error exceeds the bound below; that of a false alarm of a run.
 TF32_BITS = 11  # Significant bits of TensorFloat-32 (NVIDIA 2020, A100 whitepaper): 10 stored and the leading one.
 
 
@@ -116,6 +119,40 @@ class _EitherWay(Altered):
         return Roundings((*own.sources, *ties), own.bound)
 
 
+def _largest_error(count: int) -> float:
+    """Return the bound t, in sigma, that `count` errors exceed with probability `_CHANCE`: 2 · count · exp(−t²/2) = `_CHANCE`."""
+    return math.sqrt(2.0 * math.log(2.0 * max(count, 1) / _CHANCE))
+
+
+def _truncated(step: Step, context: FaultContext) -> Step | None:
+    """Return the result truncated to bfloat16, towards zero.
+
+    A result whose error may take it across a number of the format may be one ulp less or more.
+    """
+    narrow = FORMATS["bfloat16"]
+    if narrow != context.storage and not _is_narrower("bfloat16", context):
+        return None
+
+    def truncated(inner: Step) -> Array:
+        unit = narrow.ulp(inner.value)
+        return np.asarray(np.trunc(inner.value / unit) * unit)
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        before = replace(arithmetic, storage=arithmetic.accumulate) if narrow == arithmetic.storage else arithmetic
+        own, unit = altered.inner.roundings(before), narrow.ulp(altered.inner.value)
+        quotient = altered.inner.value / unit
+        error = _largest_error(altered.value.size) * np.sqrt(own.variance()) + np.asarray(own.bound)
+        return np.where(np.abs(quotient - np.rint(quotient)) * unit <= error, unit**2, 0.0)
+
+    return Altered(step, truncated, slack)
+
+
+def _bits_as_half(weight: Array) -> Array:
+    """Return the numbers of float16 that have the bits of the weight in bfloat16."""
+    bits = FORMATS["bfloat16"].round(weight).astype(np.float32).view(np.uint32) >> 16
+    return np.asarray(bits.astype(np.uint16).view(np.float16), np.float64)
+
+
 def _held_in(name: str) -> Change:
     weights = other_weight(FORMATS[name].round)
     return lambda step, context: weights(step, context) if _is_narrower(name, context) else None
@@ -155,4 +192,10 @@ def faults() -> Iterator[Fault]:
                     fix="Load the weights in the format of the run, from a checkpoint that was not saved in a narrower one.")
         yield Fault(f"result-{name}", COMPUTED, f"the result is rounded to {name}: reduced precision, not a wrong equation",
                     "constructed", _result(name), cause, after_failure=True, combined_after_failure=True, fix=_PRECISION)
+    yield Fault("result-bfloat16-truncated", COMPUTED, "the result is truncated to bfloat16, not rounded", "constructed",
+                _truncated, "a conversion that drops the lower sixteen bits", after_failure=True,
+                fix="Round to nearest when converting to bfloat16, or keep the format of the run.")
+    yield Fault("weights-bfloat16-as-float16", LINEARS | tables, "the weights, stored in bfloat16, are read as float16",
+                "constructed", other_weight(_bits_as_half), "a loader that knows one format of sixteen bits", after_failure=True,
+                fix="Read each tensor in the format that the file declares.")
 # fmt: on

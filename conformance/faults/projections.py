@@ -149,6 +149,10 @@ def _last_unmasked(hidden: Array, mask: Mask) -> Array:
     return np.asarray(hidden[np.arange(len(last)), last])
 
 
+def _by_length(hidden: Array, mask: Mask) -> Array:
+    return np.asarray(hidden[np.arange(len(mask)), np.maximum(mask.sum(1) - 1, 0)])
+
+
 def _mean(hidden: Array, mask: Mask) -> Array:
     counted = mask[:, :, None]
     return np.asarray((hidden * counted).sum(1) / np.maximum(counted.sum(1), 1))
@@ -313,6 +317,10 @@ def faults() -> Iterator[Fault]:
                 fix=_POOLER)
     yield Fault("pooler-last-unmasked", pooled, "the last token that is not padding is read, not the first one", "constructed",
                 _pooled(_last_unmasked), "as in models that read from left to right",
+                fix=_POOLER)
+    yield Fault("pooler-last-by-length", pooled, "the token is read whose index is the number of unmasked tokens less one",
+                "constructed", _pooled(_by_length), "a decoder's classification head, which takes padding to be at the right",
+                after_failure=True,
                 fix=_POOLER)
     yield Fault("pooler-mean", pooled, "the mean over all tokens is read, not the first token", "constructed",
                 _pooled(_mean),

@@ -17,11 +17,15 @@ from functools import partial
 
 import numpy as np
 
+from conformance.faults.altered import Altered
+from conformance.faults.attention import CONTEXT, SCORES
 from conformance.faults.changes import other_weight
 from conformance.faults.fault import Fault, FaultContext, with_parameters
 from conformance.faults.kinds import LINEARS, PRODUCTS
+from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Single
 from conformance.oracle import Step
+from conformance.oracle.bilinear import merge_heads, split_heads
 
 Quantiser = Callable[[Array], Array]
 
@@ -30,6 +34,7 @@ _LEVELS = np.array(
     [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
      -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
      0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0], np.float32)  # fmt: skip
+_TIE = 4.0 * 2.0**-24  # relative; a quotient of a product or quotient in float32, or of its reciprocal, has up to four roundings
 _LARGEST, _SMALLEST_EXPONENT, _BITS = 448.0, -6, 4  # Those of E4M3.
 
 
@@ -97,6 +102,44 @@ def _float8_inputs(step: Step, _: FaultContext) -> Step:
     return step.replaced(parents=tuple(_unscaled_float8(p) for p in step.parents))
 
 
+def _wrapped(weight: Array) -> Array:
+    """Return the weight as integers times max |w| / 128 of each output feature, with +128 as −128."""
+    w = weight.astype(np.float32)
+    step = np.abs(w).max(1, keepdims=True) / np.float32(128.0)
+    levels = np.rint(quotients(w, step))
+    return np.asarray(np.where(levels == 128.0, -levels, levels) * step, np.float64)
+
+
+def _scales_of_columns(step: Step, _: FaultContext) -> Step | None:
+    """Return the layer with integers scaled by output feature, times the scales of input features; None unless it is square."""
+    weight = step.site.parameters["weight"]
+    if weight.shape[0] != weight.shape[1]:
+        return None
+    w = weight.astype(np.float32)
+    scale = np.abs(w).max(1) / np.float32(127.0)
+    return with_parameters(step, weight=np.asarray(np.rint(quotients(w, scale[:, None])) * scale, np.float64))
+
+
+def _cache_of_bytes(step: Step, _: FaultContext) -> Step:
+    """Return the step with keys, or values, of 255 levels for each token and head.
+
+    A quotient next to a tie may be rounded either way; the product with the scale may be rounded to storage.
+    """
+    first, last = step.parents
+    heads = split_heads(last, step.site.architecture.head_size).astype(np.float32)
+    scale = np.abs(heads).max(-1, keepdims=True) / np.float32(127.0)
+    quotient = quotients(heads, scale)
+    levels = np.rint(quotient)
+    near = np.abs(quotient - np.floor(quotient) - 0.5) <= _TIE * np.abs(quotient)
+    ties = merge_heads(np.asarray(near * scale**2, np.float64))
+    held = merge_heads(np.asarray(levels, np.float64) * scale)
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        return altered.inner.jacobians()[1].variance(ties + arithmetic.storage.rounding_variance(held))
+
+    return Altered(step.replaced(parents=(first, held)), lambda inner: inner.value, slack)
+
+
 def _two_of_four(step: Step, _: FaultContext) -> Step | None:
     """Return the layer with the two smallest of every four consecutive weights of an output feature set to zero."""
     weight = step.site.parameters["weight"]
@@ -128,6 +171,21 @@ def faults() -> Iterator[Fault]:
     ):
         yield Fault(f"precision-{name}", LINEARS, f"{sentence}: quantisation", "constructed", other_weight(quantiser), cause,
                     after_failure=True, fix=UNQUANTIZED)
+    yield Fault("precision-int8-wrapped", LINEARS, "the weights are rounded to int8 with +128, which becomes −128",
+                "constructed", other_weight(_wrapped), "a scale of max / 128, and a cast that does not saturate",
+                after_failure=True,
+                equation="w = s k, s = max |w| / 128 of the output feature; k = −128 where w / s rounds to 128",
+                fix="Scale by max / 127, or limit the integers to −128 … 127 before the cast.")
+    yield Fault("precision-int8-scales-of-inputs", LINEARS,
+                "the weights are int8 with a scale for each output feature, which is applied to the input feature of that index",
+                "constructed", _scales_of_columns, "a square matrix in the layout of another library", after_failure=True,
+                equation="w_oi = k_oi s_i in place of k_oi s_o",
+                fix="Multiply each row of the integers by its own scale.")
+    yield Fault("precision-int8-cache", SCORES | CONTEXT,
+                "the keys, or the values, are rounded to 255 levels for each token and head: int8 quantisation", "constructed",
+                _cache_of_bytes, "a key-value cache of bytes", after_failure=True,
+                equation="k ≈ s rint(k / s), s = max |k| / 127 over a head's features",
+                fix=UNQUANTIZED)
     yield Fault("precision-float8-inputs", PRODUCTS, "the inputs are rounded to float8 (E4M3): quantisation", "constructed",
                 _float8_inputs, "attention kernels that multiply in float8", after_failure=True, fix=UNQUANTIZED)
     yield Fault("weight-two-of-four", LINEARS, "the two smallest of every four weights of a feature are zero", "constructed",

@@ -234,7 +234,7 @@ def _by_fitting(problem: StepProblem, loose: bool) -> Iterator[Explanation]:
     """
     name = problem.right.name
     step, noise = problem.right.steps[name], problem.noise
-    seen = FitData(problem.actual, noise.judged, np.hypot(noise.sigma, noise.bound), problem.threshold)
+    seen = FitData(problem.actual, noise.judged, np.hypot(noise.sigma, noise.bound), problem.threshold, problem.right.network)
     for fault in FITTED:
         if (
             (fault.loose and not loose)

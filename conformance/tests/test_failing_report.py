@@ -296,5 +296,6 @@ def test_a_fitted_mistake_says_what_is_estimated() -> None:
 
 
 def test_every_fitted_mistake_reports_a_number_or_says_what_is_estimated() -> None:
-    nothing = {"rows-first", "precision-int8-inputs", "precision-int8-dynamic"}  # the step alone is replaced, without numbers
+    # The step alone is replaced, without numbers.
+    nothing = {"rows-first", "precision-int8-inputs", "precision-int8-dynamic", "precision-int8-saturated"}
     assert {f.name for f in FITTED if "{value}" not in f.sentence and not f.estimates} <= nothing

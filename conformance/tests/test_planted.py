@@ -100,8 +100,11 @@ def _places(plant: Plant) -> list[tuple[str, int]]:
     return found
 
 
-# In these, only padding would change: id 0 occurs nowhere else, and all padding is on the right.
-UNSEEN = {("padding-word-zeroed", "sinusoidal"), ("positions-counted-by-mask", "sinusoidal")}
+# In these, only padding would change: id 0 and token type 0 occur nowhere else, and all padding is on the right.
+UNSEEN = {
+    *((name, "sinusoidal") for name in ("padding-word-zeroed", "token-type-zero-zeroed")),
+    *((name, "sinusoidal") for name in ("positions-counted-by-mask", "mask-to-last", "tokens-packed-left")),
+}
 
 
 @pytest.mark.parametrize("name", PLANTS)

@@ -10,14 +10,16 @@ from conformance.faults.fitted.dropout import FITTED_DROPOUT
 from conformance.faults.fitted.embeddings import FITTED_TYPES_AND_POSITIONS, FITTED_WORDS
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.faults.fitted.functions import FITTED_FUNCTIONS, UNNORMALISED
+from conformance.faults.fitted.layouts import FITTED_LAYOUTS
 from conformance.faults.fitted.parameters import FITTED_PARAMETERS
 from conformance.faults.fitted.probabilities import FITTED_PROBS
 from conformance.faults.fitted.products import FITTED_PRODUCTS
-from conformance.faults.fitted.quantized import DYNAMIC
-from conformance.faults.fitted.rows import FITTED_ROWS, ZERO_TOKENS
+from conformance.faults.fitted.quantized import QUANTIZED_INPUTS, UNSIGNED
+from conformance.faults.fitted.rows import FITTED_ROWS, ROWS_OF_LOOKUPS, ZERO_TOKENS
 from conformance.faults.fitted.scores import FITTED_SCORES
 
 FITTED: tuple[Fitted, ...] = (
+    *ROWS_OF_LOOKUPS,
     *FITTED_WORDS,
     ZERO_TOKENS,
     *FITTED_ATTENTION,
@@ -27,9 +29,11 @@ FITTED: tuple[Fitted, ...] = (
     *FITTED_DROPOUT,
     *FITTED_TYPES_AND_POSITIONS,
     *FITTED_PRODUCTS,
+    *FITTED_LAYOUTS,
     *FITTED_PARAMETERS,
-    DYNAMIC,
+    *QUANTIZED_INPUTS,
     *FITTED_FUNCTIONS,
+    UNSIGNED,
     *APPROXIMATED,
     UNNORMALISED,
 )

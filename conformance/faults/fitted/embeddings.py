@@ -62,6 +62,16 @@ def _clipped_positions(step: Step, data: FitData) -> Fit | None:
     return Fit(_at(step, np.minimum(right, largest)), 1, "position", largest) if largest < right.max() else None
 
 
+def _in_chunks(step: Step, data: FitData) -> Fit | None:
+    """Return the look-up with positions that begin anew after the largest position that the candidate reads."""
+    right = np.broadcast_to(positions(step), data.actual.shape[:-1])
+    first, judged = step.site.architecture.position_offset, data.judged.any(-1)
+    size = int(np.where(judged, _nearest(step, data, right) - first, 0).max()) + 1
+    if not 1 < size <= (right - first).max():
+        return None
+    return Fit(_at(step, first + (right - first) % size), 1, "positions", size)
+
+
 def _other_positions(step: Step, data: FitData) -> Fit | None:
     """Return the look-up with, as the position of each token, the row of the table nearest to the token's embedding."""
     right = np.broadcast_to(positions(step), data.actual.shape[:-1])
@@ -134,6 +144,9 @@ FITTED_TYPES_AND_POSITIONS = (
     Fitted("positions-clipped", LEARNED, "positions beyond {value} are taken as {value}", "constructed",
            _clipped_positions, "a table, or an export, that was made for shorter text",
            fix=POSITIONS_FIX),
+    Fitted("positions-wrapped", LEARNED, "positions begin anew after every {value}", "constructed",
+           _in_chunks, "a prefill in chunks, or an index within a tile without the tile's offset",
+           equation="position s mod n", fix=POSITIONS_FIX),
     Fitted("positions-other", LEARNED, "the positions are not the batch's", "constructed",
            _other_positions, "position ids computed from other data",
            fix=POSITIONS_FIX, estimates="the positions"),

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from conformance.faults.fault import CORRECT
 from conformance.numerics.formats import Array
-from conformance.oracle import Step
+from conformance.oracle import Network, Step
 
 Mask = npt.NDArray[np.bool_]
 
@@ -44,12 +44,14 @@ class FitData:
         judged: which elements are judged.
         allowed: the magnitude √(σ² + b²) of the error that each element may have in a correct candidate.
         threshold: the threshold of |z| beyond which a deviation is significant.
+        network: the network, for the parameters of other modules; None if there are none.
     """
 
     actual: Array
     judged: Mask
     allowed: Array
     threshold: float
+    network: Network | None = None
 
     def distance(self, value: Array) -> float:
         """Return Σ (difference of the candidate's array and `value`)² over the judged elements, each in units of `allowed`."""

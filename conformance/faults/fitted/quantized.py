@@ -1,4 +1,4 @@
-"""The fitted fault of dynamic quantization: weights and inputs as integers, with a scale of the inputs computed in each call."""
+"""Fitted faults of dynamic quantization: weights and inputs, or a result, as integers, with a scale computed in each call."""
 
 from itertools import product
 
@@ -7,13 +7,14 @@ import numpy as np
 from conformance.faults.altered import Altered
 from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
-from conformance.faults.kinds import LINEARS
+from conformance.faults.kinds import FUNCTIONS, LINEARS
 from conformance.faults.quantized import UNQUANTIZED, quotients
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Single
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
 
+MOST_PRODUCTS = 2**28  # A limit of the time: pairs are summed one by one.
 _NEAR_TIE = 2.0**-10  # A quotient within this distance of a tie may be rounded either way, if its scale is stored in float16.
 
 
@@ -22,13 +23,19 @@ def _operands(x: Array, levels: int) -> tuple[Array, Array]:
 
     The step covers the range of all inputs and 0.
     """
-    wide = x.astype(np.float32)
-    low, high = min(wide.min(initial=0.0), np.float32(0.0)), max(wide.max(initial=0.0), np.float32(0.0))
-    step = np.float32((high - low) / np.float32(levels)) or np.float32(1.0)
-    zero, quotient = np.rint(-low / step), wide / step
+    step, zero = _scale(x, levels)
+    quotient = x.astype(np.float32) / step
     made = np.asarray((np.clip(np.rint(quotient) + zero, 0, levels) - zero) * step, np.float64)
     near = np.abs(quotient - np.floor(quotient) - np.float32(0.5)) < _NEAR_TIE
     return made, np.where(near, float(step) ** 2, 0.0)
+
+
+def _scale(x: Array, levels: int) -> tuple[np.float32, np.float32]:
+    """Return the step of `levels` steps over the range of x and 0, and the integer of 0."""
+    wide = x.astype(np.float32)
+    low, high = min(wide.min(initial=0.0), np.float32(0.0)), max(wide.max(initial=0.0), np.float32(0.0))
+    step = np.float32((high - low) / np.float32(levels)) or np.float32(1.0)
+    return step, np.float32(np.rint(-low / step))
 
 
 def _dynamic(step: Step, data: FitData) -> Fit | None:
@@ -61,8 +68,77 @@ def _symmetric(weight: Array, axis: int | None, steps: float) -> Array:
     return np.asarray(np.clip(np.rint(quotients(w, step)), -128, 127) * step, np.float64)
 
 
-DYNAMIC = Fitted(
-    "precision-int8-dynamic", LINEARS, "weights and inputs are rounded to int8, with the inputs' step computed per call",
-    "constructed", _dynamic, "quantize_dynamic of torch or of ONNX Runtime", fix=UNQUANTIZED,
+def _saturated(step: Step, data: FitData) -> Fit | None:
+    """Return the nearest form of a product of unsigned and signed bytes in which the sum of two products is limited to 16 bits."""
+    assert isinstance(step, Linear)
+    weight, inputs = step.site.parameters["weight"], step.inputs.reshape(-1, step.inputs.shape[-1])
+    if not np.isfinite(data.actual).all() or inputs.shape[0] * weight.size > MOST_PRODUCTS:
+        return None
+    operands, tied = _operands(step.inputs, 255)
+    unit, zero = (float(x) for x in _scale(step.inputs, 255))
+    made = np.rint(operands / unit) + zero  # 0 … 255
+    best = None
+    for axis, steps in product((None, 1), (127.0, 127.5)):
+        w = weight.astype(np.float32)
+        scale = np.abs(w).max(axis, keepdims=True) / np.float32(steps)
+        levels = np.clip(np.rint(quotients(w, scale)), -128, 127)
+        sums, saturates = _paired_sums(made.reshape(inputs.shape), levels)
+        value = ((sums - zero * levels.sum(1)) * unit * scale[:, 0]).reshape(step.value.shape) + step.bias
+        left = float((np.where(data.judged, data.actual - value, 0.0) ** 2).sum())
+        if saturates and (best is None or left < best[0]):
+            best = (left, np.asarray(value, np.float64), np.asarray(levels * scale, np.float64))
+    if best is None:
+        return None
+    _, value, rounded = best
+
+    def slack(_: Altered, __: Arithmetic) -> Array:
+        return np.asarray(tied @ rounded.T**2)
+
+    return Fit(Altered(with_parameters(step, weight=rounded), lambda _: value, slack), 0)
+
+
+def _paired_sums(inputs: Array, levels: Single) -> tuple[Array, bool]:
+    """Return Σ of min(max(a_2i w_2i + a_(2i+1) w_(2i+1), −2^15), 2^15 − 1), (N, O), and whether any of the limits acts."""
+    odd = inputs.shape[1] % 2
+    a, w = (np.pad(x.astype(np.float32), ((0, 0), (0, odd))) for x in (inputs, levels))
+    sums, saturates = np.empty((len(a), len(w))), False
+    for row, x in enumerate(a):
+        pairs = x[::2] * w[:, ::2] + x[1::2] * w[:, 1::2]  # exact: below 2^24
+        limited = np.clip(pairs, -(2.0**15), 2.0**15 - 1.0)
+        saturates = saturates or not np.array_equal(limited, pairs)
+        sums[row] = limited.sum(1, dtype=np.float64)
+    return sums, saturates
+
+
+def _unsigned(step: Step, data: FitData) -> Fit | None:
+    """Return the function's result in 256 levels from 0 to the largest result; a level next to a tie may be the other one."""
+    largest = float(data.actual.max(initial=0.0))
+    if not largest > 0.0 or not np.isfinite(data.actual).all():
+        return None
+    unit = largest / 255.0
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        own, quotient = altered.inner.roundings(arithmetic), altered.inner.value / unit
+        error = data.largest * np.sqrt(own.variance()) / unit + np.asarray(own.bound) / unit
+        return np.where(np.abs(quotient - np.floor(quotient) - 0.5) <= error, unit**2, 0.0)
+
+    return Fit(Altered(step, lambda inner: np.clip(np.rint(inner.value / unit), 0.0, 255.0) * unit, slack), 1, "step", unit)
+
+
+QUANTIZED_INPUTS = (
+    Fitted("precision-int8-dynamic", LINEARS, "weights and inputs are rounded to int8, with the inputs' step computed per call",
+           "constructed", _dynamic, "quantize_dynamic of torch or of ONNX Runtime", fix=UNQUANTIZED),
+    Fitted("precision-int8-saturated", LINEARS,
+           "weights and inputs are rounded to eight bits, and sums of two products are limited to sixteen bits", "constructed",
+           _saturated, "an integer kernel for x86 without VNNI, with weights of eight bits",
+           equation="y = Σ_i min(max(x_2i w_2i + x_(2i+1) w_(2i+1), −2^15), 2^15 − 1) + b, in integers",
+           fix="Use weights of seven bits (reduce_range), or a processor with VNNI; or run without quantisation."),
 )  # fmt: skip
-"""The fault of dynamic quantization, in which the scale of the inputs depends on all inputs of a call, including padding."""
+"""The faults of dynamic quantization, in which the scale of the inputs depends on all inputs of a call, including padding."""
+
+UNSIGNED = Fitted(
+    "result-unsigned-bytes", FUNCTIONS, "the result is rounded to 256 multiples of {value} from zero up: negative values are lost",
+    "constructed", _unsigned, "a quantiser that takes every activation function for a ReLU", largest=True,
+    equation="y = s min(max(round(f(x) / s), 0), 255)", fix=UNQUANTIZED,
+)  # fmt: skip
+"""The fault of an activation that is quantized without a sign."""

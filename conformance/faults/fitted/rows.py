@@ -90,12 +90,25 @@ ZERO_TOKENS = Fitted(
     fix="Compute every token, including those of a last partial chunk.",
 )  # fmt: skip
 
+_LOOKUPS = frozenset({"word_lookup", "position_lookup", "token_type_lookup"})
+
+
+def _of_other_rows(kinds: frozenset[str]) -> tuple[Fitted, Fitted]:
+    """Return the faults in which rows of the batch have the results of the first row, or of others, at steps of these kinds."""
+    return (
+        Fitted("rows-first", kinds, "every row of the batch has the result of the first row", "constructed", _first_row,
+               "a buffer or a static input of one row, expanded to the batch", equation="y_b = f(x_0)", fix=_ROWS),
+        Fitted("rows-other", kinds, "rows of the batch have the results of other rows, the first of them row {value}",
+               "constructed", _other_rows, "rows sorted by length and not put back; a micro-batch that is not written",
+               equation="y_b = f(x_π(b))", fix=_ROWS),
+    )  # fmt: skip
+
+
+ROWS_OF_LOOKUPS = _of_other_rows(_LOOKUPS)
+"""Tried before other ids, types or positions, which could explain other rows as well."""
+
 FITTED_ROWS = (
-    Fitted("rows-first", _BY_ROW, "every row of the batch has the result of the first row", "constructed", _first_row,
-           "a buffer or a static input of one row, expanded to the batch", equation="y_b = f(x_0)", fix=_ROWS),
-    Fitted("rows-other", _BY_ROW, "rows of the batch have the results of other rows, the first of them row {value}",
-           "constructed", _other_rows, "rows sorted by length and not put back; a micro-batch that is not written",
-           equation="y_b = f(x_π(b))", fix=_ROWS),
+    *_of_other_rows(_BY_ROW),
     Fitted("tokens-shifted", _BY_ROW, "the tokens are moved by {value} position", "constructed", _shifted,
            "a cache whose position is off by one", equation="y_s = f(x_(s − k))",
            fix="Write the result of token s at position s."),

@@ -269,6 +269,8 @@ PLANTS = (
     _softmax("mask-on-queries", "the mask is laid along the queries' axis", _on_queries),
     _softmax("mask-constant", "−1 is added at masked keys, too little to hide them",
              lambda s, m: torch.softmax(s - (1.0 - _number(m, s)), -1), value=math.exp(-1.0)),
+    _softmax("mask-to-last", "the keys up to the last unmasked one are attended to",
+             _with_mask(lambda mask: mask.flip(-1).cumsum(-1).flip(-1).clamp(max=1))),
     _softmax("mask-shifted", "the mask of key j is that of key j − 1, the first one's its own", _with_mask(_shifted)),
     _softmax("mask-multiplied", "scores are multiplied by the mask: masked ones become 0",
              lambda s, m: torch.softmax(s * _number(m, s), -1)),

@@ -118,6 +118,13 @@ def _padding_zeroed(model: Bert) -> None:
     lookup.weight[0] = 0.0
 
 
+def _first_type_zeroed(model: Bert) -> None:
+    """Set the row of token type 0 to zero."""
+    lookup = model.embeddings.token_type_embeddings
+    lookup.weight = parameter(lookup.weight)
+    lookup.weight[0] = 0.0
+
+
 def _of_sum(a: Architecture, _: int) -> frozenset[str]:
     return frozenset([f"embeddings.{'LayerNorm' if a.embedding_norm else 'sum'}"])
 
@@ -208,6 +215,9 @@ PLANTS = (
     _positions("positions-over-batch", "the positions of row b begin where those of row b − 1 end, clipped to the table",
                lambda i: torch.arange(i.ids.numel(), device=i.ids.device).view(i.ids.shape)),
     _positions("positions-restarted", "positions are counted from the last change of the token type", _restarted),
+    _positions("positions-left-padded", "the number of padding tokens is subtracted from the positions, clipped to the table",
+               lambda i: _order(i) - (i.mask == 0).sum(-1, keepdim=True)),
+    _positions("positions-wrapped", "position s reads row s mod 4", lambda i: _order(i) % 4),
     _positions("positions-clipped", "positions past 5 read row 5", lambda i: _order(i).clamp(max=5)),
     _positions("positions-other", "position s reads row 2 s", lambda i: 2 * _order(i)),
     _types("token-types-ignored", "the token types are all zeros", lambda i: torch.zeros_like(i.types), suits=_many_types),
@@ -233,6 +243,8 @@ PLANTS = (
     Plant("token-types-missing", "no token-type embedding", _without("token_type"), False, _of_sum),
     in_place("word-embeddings-scaled", "the word embedding is multiplied by √H", _words_scaled, WORDS),
     in_place("padding-word-zeroed", "the word embedding of id 0 is zero", _padding_zeroed, WORDS),
+    in_place("token-type-zero-zeroed", "row 0 of the table of token types is zero",
+             _first_type_zeroed, TYPES, suits=_many_types),
     in_place("words-shifted", "id + 1, clipped to the table", _words_shifted, WORDS),
     in_place("words-shifted-back", "id − 1, clipped to the table",
              lambda m: _read(m.embeddings.word_embeddings, lambda inputs: inputs.ids - 1), WORDS),

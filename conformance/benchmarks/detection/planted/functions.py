@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from conformance.benchmarks.detection.bert import Bert
-from conformance.benchmarks.detection.planted.plant import Options, Plant, after, gelu, in_layer, widely
+from conformance.benchmarks.detection.planted.plant import Options, Plant, after, gelu, in_layer, override, widely
 from conformance.benchmarks.detection.steps import erf_gelu, tanh_gelu
 from conformance.model.architecture import Architecture
 
@@ -60,10 +60,23 @@ def _function(name: str, description: str, wrong: Callable[[Function], Function]
     return in_layer(name, description, install, "intermediate.intermediate_act_fn", **options)
 
 
+def _unsigned_bytes(y: Tensor) -> Tensor:
+    level = y.amax() / 255
+    return (y / level).round().clamp(0, 255) * level
+
+
 def _bias_after(model: Bert, layer: int) -> None:
     """Add the bias of the product once more after the activation function."""
     own = model.layer(layer).intermediate
     after(own.intermediate_act_fn, lambda y: y + own.dense.bias)
+
+
+def _bias_moved(model: Bert, layer: int) -> None:
+    """Apply the function to the product without its bias, and add the bias afterwards; the product is shown with it."""
+    own, inputs = model.layer(layer).intermediate, list[Tensor]()
+    own.dense.register_forward_pre_hook(lambda _, given: inputs.append(given[0]))
+    right = own.intermediate_act_fn.forward
+    override(own.intermediate_act_fn, "forward", lambda _: right(F.linear(inputs.pop(), own.dense.weight)) + own.dense.bias)
 
 
 PLANTS = (
@@ -89,6 +102,10 @@ PLANTS = (
               lambda _: lambda x: _tanh_form(x, 0.79788456, 0.044715), suits=gelu, dtypes=("float64",)),
     _function("gelu-of-magnitude", "x Φ(|x|)", lambda right: lambda x: torch.where(x < 0, x - right(x), right(x)), suits=gelu),
     _function("gelu-sigmoid-factor", "x · sigmoid(1.7 x)", lambda _: lambda x: x * torch.sigmoid(1.7 * x), suits=gelu),
+    _function("result-unsigned-bytes", "f(x) rounded to 256 multiples of max f / 255 from 0 up",
+              lambda right: lambda x: _unsigned_bytes(right(x))),
     _function("gelu-half-missing", "x · (1 + erf(x/√2))", lambda right: lambda x: 2.0 * right(x), suits=gelu),
+    in_layer("bias-moved-after-activation", "f(W x) + b, the product shown as W x + b",
+             _bias_moved, "intermediate.intermediate_act_fn"),
     in_layer("bias-after-activation", "f(W x + b) + b", _bias_after, "intermediate.intermediate_act_fn"),
 )  # fmt: skip

@@ -246,6 +246,8 @@ def _classes_backwards(model: Bert) -> None:
 PLANTS = (
     _sentence("pooler-token", "the last position", lambda hidden, mask: hidden[:, -1]),
     _sentence("pooler-last-unmasked", "the last unmasked position", _last_unmasked),
+    _sentence("pooler-last-by-length", "the token n − 1, n the number of unmasked tokens",
+              lambda hidden, mask: hidden[torch.arange(len(mask), device=mask.device), mask.sum(1) - 1]),
     _sentence("pooler-mean", "the mean over unmasked positions", _mean),
     _sentence("pooler-second-token", "the second position", lambda hidden, mask: hidden[:, min(1, hidden.shape[1] - 1)]),
     _sentence("pooler-max", "the largest of each feature over unmasked positions", _largest),

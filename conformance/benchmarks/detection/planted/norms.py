@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from conformance.benchmarks.detection.bert import Bert, Layer
-from conformance.benchmarks.detection.planted.plant import Options, Plant, in_layer, many_heads, override, widely
+from conformance.benchmarks.detection.planted.plant import Options, Plant, in_layer, many_heads, override, parameter, widely
 from conformance.benchmarks.detection.steps import LayerNorm
 from conformance.model.architecture import Architecture
 
@@ -117,6 +117,26 @@ def _layer_input_added(model: Bert, layer: int) -> None:
     override(changed, "forward", forward)
 
 
+def _residual_before_norm(model: Bert, layer: int) -> None:
+    """Keep the sum that goes into the first norm, and add it in the second residual."""
+    first, second, sums = _first(model, layer), model.layer(layer).output.LayerNorm, list[Tensor]()
+    right = first.add
+
+    def add(x: Tensor, skip: Tensor) -> Tensor:
+        sums.append(right(x, skip))
+        return sums[-1]
+
+    override(first, "add", add)
+    override(second, "add", lambda x, skip: x + sums.pop())
+
+
+def _affine_again(model: Bert, layer: int) -> None:
+    """Fold γ and β of the first norm into the product that follows it, but leave them in the norm."""
+    norm, dense = _first(model, layer), model.layer(layer).intermediate.dense
+    dense.bias = parameter(dense.bias + dense.weight @ norm.bias)
+    dense.weight = parameter(dense.weight * norm.weight)
+
+
 def _bias_again(model: Bert, layer: int) -> None:
     """Add the bias of the preceding product once more before the norm."""
     own = model.layer(layer).attention.output
@@ -153,6 +173,10 @@ PLANTS = (
     _normalised("norm-statistics-other", "divided by the mean of |x − μ|",
                 lambda n, x: _centred(x) / x.abs().mean(-1, keepdim=True) * n.weight + n.bias),
     _normalised("norm-weight-plus-one", "γ + 1 for γ", lambda n, x: _plain(n, x) * (1.0 + n.weight) + n.bias),
+    _normalised("norm-second-moment", "(x − μ) / √(mean x² + ε) · γ + β",
+                lambda n, x: _centred(x) / torch.sqrt((x * x).mean(-1, keepdim=True) + n.eps) * n.weight + n.bias),
+    _normalised("norm-by-halves", "mean and variance of each half of the features", lambda n, x: _per_head(n, x, 2)),
+    _normalised("norm-bias-first", "(z + β) · γ, z the normalised input", lambda n, x: (_plain(n, x) + n.bias) * n.weight),
     _normalised("norm-over-positions", "mean and variance over the positions", _over_positions),
     _normalised("norm-twice", "LayerNorm(LayerNorm(x))", _twice),
     _normalised("norm-over-sequence", "mean and variance over positions and features together", _over_sequence),
@@ -175,6 +199,10 @@ PLANTS = (
     in_layer("residual-from-layer-input", "the second residual of a layer adds the layer's input",
              _residual_from_layer_input, SECOND),
     in_layer("sublayer-bias-twice", "LayerNorm(x + b + skip), with the bias b of the product x", _bias_again, FIRST),
+    in_layer("residual-before-norm", "the second residual of a layer adds what goes into the first norm",
+             _residual_before_norm, SECOND),
+    in_layer("norm-affine-again", "γ and β of a norm are folded into the next product, and stay in the norm",
+             _affine_again, "intermediate.dense"),
     in_layer("layer-input-added", "LayerNorm(x + skip + layer input)", _layer_input_added, SECOND),
     in_layer("pre-norm", "query, key and value are computed from the normalised input: attention.output.LayerNorm(x)",
              _pre_norm, *(f"attention.self.{n}" for n in ("query", "key", "value"))),

@@ -89,6 +89,27 @@ def _without_last(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.linear(x[..., :used], weight[:, :used], bias)
 
 
+def _wrapped(weight: Tensor) -> Tensor:
+    level = weight.abs().amax(-1, keepdim=True) / 128
+    integers = torch.round(weight / level)
+    return torch.where(integers == 128, -integers, integers) * level
+
+
+def _offset(weight: Tensor) -> Tensor:
+    """Read the weight eight elements too early, where zeros are."""
+    flat = weight.flatten()
+    return torch.cat([torch.zeros_like(flat[:8]), flat[:-8]]).view_as(weight)
+
+
+def _bits_as_half(weight: Tensor) -> Tensor:
+    return weight.bfloat16().view(torch.float16).to(weight.dtype)
+
+
+def _cut(x: Tensor) -> Tensor:
+    """Set the lower sixteen bits to zero."""
+    return (x.float().view(torch.int32) & -0x10000).view(torch.float32).to(x.dtype)
+
+
 def _two_of_four(weight: Tensor) -> Tensor:
     groups = weight.view(len(weight), -1, 4)
     return groups.scatter(-1, groups.abs().argsort(-1)[..., :2], 0.0).flatten(-2)
@@ -161,6 +182,17 @@ PLANTS = (
              lambda x, weight, bias: F.linear(x, _integers_by_row(weight, 7), bias)),
     _product("weight-pairs-exchanged", "columns 2i and 2i + 1 of a layer's weights are exchanged",
              lambda x, weight, bias: F.linear(x, weight.view(len(weight), -1, 2).flip(-1).flatten(-2), bias)),
+    _product("weight-inputs-rotated", "the halves of the inputs of a layer's weights are exchanged",
+             lambda x, weight, bias: F.linear(x, weight.roll(weight.shape[1] // 2, 1), bias)),
+    _product("weight-offset", "a layer's weights are read eight elements too early",
+             lambda x, weight, bias: F.linear(x, _offset(weight), bias)),
+    _product("precision-int8-wrapped",
+             "a layer's weights rounded to multiples of max / 128 of an output feature, +128 becoming −128",
+             lambda x, weight, bias: F.linear(x, _wrapped(weight), bias)),
+    _product("result-bfloat16-truncated", "a layer's products with their lower sixteen bits set to zero",
+             lambda x, weight, bias: _cut(F.linear(x, weight, bias))),
+    _product("weights-bfloat16-as-float16", "bits of the weights of a layer's products in bfloat16, read as float16",
+             lambda x, weight, bias: F.linear(x, _bits_as_half(weight), bias)),
     _product("precision-int8-dynamic", "weights of a layer's products have 255 levels a tensor, inputs 256 levels over their range",
              _dynamic),
     _product("precision-float8-inputs", "inputs of a layer's products rounded to float8 E4M3", _inputs_in_float8),

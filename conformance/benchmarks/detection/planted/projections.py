@@ -1,5 +1,6 @@
 """Mistakes in a layer's linear products and in their parameters."""
 
+from collections.abc import Callable
 from itertools import permutations
 
 import torch
@@ -189,6 +190,50 @@ def _reshaped(model: Bert, layer: int) -> None:
     dense.weight = parameter(dense.weight.T.reshape(dense.weight.shape))
 
 
+def _scales_of_inputs(model: Bert, layer: int) -> None:
+    """Round to 255 levels of each output feature, and multiply by the scale of the input feature."""
+    dense = model.layer(layer).attention.output.dense
+    scale = dense.weight.abs().amax(-1) / 127
+    dense.weight = parameter(torch.round(dense.weight / scale[:, None]) * scale)
+
+
+def _saturated(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Multiply bytes, and limit the sum of each two products to 16 bits."""
+    low, high = x.min().clamp(max=0), x.max().clamp(min=0)
+    level, of_weight = (high - low) / 255, weight.abs().amax(-1) / 127
+    zero = torch.round(-low / level)
+    bytes_, integers = torch.clamp(torch.round(x / level) + zero, 0, 255), torch.round(weight / of_weight[:, None])
+    products = bytes_[..., None, :] * integers
+    pairs = (products[..., ::2] + products[..., 1::2]).clamp(-32768, 32767)
+    made: Tensor = (pairs.sum(-1) - zero * integers.sum(-1)) * level * of_weight + bias
+    return made
+
+
+def _saturates(model: Bert, layer: int) -> None:
+    """Compute the product as an integer kernel without 32-bit sums of products of bytes."""
+    dense = model.layer(layer).intermediate.dense
+    override(dense, "product", lambda x: _saturated(x, dense.weight, dense.bias))
+
+
+def _parameters_of_value(model: Bert, layer: int) -> None:
+    """Give the attention output projection the weight and bias of the values."""
+    own = model.layer(layer).attention
+    own.output.dense.weight, own.output.dense.bias = (parameter(p) for p in _projection(own.self, VALUE))
+
+
+def _rotary(*order: int) -> Callable[[Bert, int], None]:
+    """Return an install function that reorders the rows of query and key of each head from `order` to its transpose."""
+
+    def install(model: Bert, layer: int) -> None:
+        own, width = model.layer(layer).attention.self, model.architecture.head_size
+        for name in (QUERY, KEY):
+            weight, bias = _projection(own, name)
+            split = weight.view(-1, *(n if n > 0 else width // 2 for n in order), weight.shape[1])
+            _set_projection(own, name, split.transpose(1, 2).reshape(weight.shape), bias)
+
+    return install
+
+
 PLANTS = (
     _exchanged("query-key-swapped", "query has key's parameters and key query's", {QUERY: KEY, KEY: QUERY}),
     _exchanged("query-value-swapped", "query has value's parameters and value query's", {QUERY: VALUE, VALUE: QUERY}),
@@ -202,12 +247,23 @@ PLANTS = (
              _rows_in_turn, *THREE),
     in_layer("qkv-interleaved", "rows of the fused matrix are read head by head as q, k, v in turns",
              _interleaved, *THREE, suits=many_heads),
+    in_layer("precision-int8-saturated", "the intermediate product is one of bytes whose sums of two are limited to 16 bits",
+             _saturates, "intermediate.dense", dtypes=("float32",)),
+    in_layer("precision-int8-scales-of-inputs",
+             "the attention's output weights of 255 levels an output feature, times the scale of the input feature",
+             _scales_of_inputs, "attention.output.dense", dtypes=("float32",)),
+    in_layer("rotary-rows", "rows (2, d/2) of query and key of each head are read as (d/2, 2), the biases are not",
+             _rotary(2, -1), *THREE[:2]),
+    in_layer("rotary-rows-back", "rows (d/2, 2) of query and key of each head are read as (2, d/2), the biases are not",
+             _rotary(-1, 2), *THREE[:2]),
     in_layer("weight-transposed", "x W + b for x Wᵀ + b in a square attention output projection",
              _transposed, "attention.output.dense"),
     in_layer("bias-missing", "no bias in the intermediate dense", _bias_missing, "intermediate.dense"),
     in_layer("bias-negated", "x Wᵀ − b", _bias_negated, "intermediate.dense", reported_as="bias-other"),
     in_layer("weight-reversed", "output features in reverse order", _reversed, "output.dense"),
     in_layer("weight-reshaped", "the transposed of the intermediate dense's weight, reshaped", _reshaped, "intermediate.dense"),
+    in_layer("parameters-of-module", "the attention output projection has the parameters of the values",
+             _parameters_of_value, "attention.output.dense"),
     in_layer("result-scaled", "the query is divided by √d, and the scores too", _result_scaled, "attention.self.query"),
     in_layer("feed-forward-parallel", "the intermediate dense reads the layer's input", _reads_input, "intermediate.dense"),
     in_layer("activation-bypassed", "the output dense reads the intermediate dense", _without_function, "output.dense"),

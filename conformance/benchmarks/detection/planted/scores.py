@@ -111,6 +111,43 @@ def _by_segment(model: Bert, layer: int) -> None:
     override(_own(model, layer).probs, "forward", forward)
 
 
+def _bytes(value: Tensor) -> Tensor:
+    """Round to 255 levels for each token and head."""
+    level = value.abs().amax(-1, keepdim=True) / 127
+    return torch.round(value / level) * level
+
+
+def _values(name: str, description: str, of: Callable[[Tensor], Tensor], **options: Unpack[Options]) -> Plant:
+    """Return a mistake in which the context is that of other values, (B, h, S, d)."""
+
+    def install(model: Bert, layer: int) -> None:
+        context = _own(model, layer).context
+        right = context.product
+        override(context, "product", lambda probs, value: right(probs, of(value)))
+
+    return in_layer(name, description, install, CONTEXT, **options)
+
+
+def _as_channels(model: Bert, layer: int) -> None:
+    """Read the memory of the values, (B, S, H), as (B, h, d, S)."""
+    context = _own(model, layer).context
+    override(context, "split", lambda x: x.reshape(len(x), context.heads, -1, x.shape[1]).transpose(-1, -2))
+
+
+def _packed_left(model: Bert, layer: int) -> None:
+    """Write the context of the unmasked tokens to the beginning of each row."""
+    own, masks = _own(model, layer), list[Tensor]()
+    own.register_forward_pre_hook(lambda _, inputs: masks.append(inputs[1]))
+
+    def packed(right: Tensor) -> Tensor:
+        left = torch.zeros_like(right)
+        for row, mask in enumerate(masks.pop() == 1):
+            left[row, : int(mask.sum())] = right[row, mask]
+        return left
+
+    after(own.context, packed)
+
+
 def _unread(model: Bert, layer: int) -> None:
     """Leave out the last four keys."""
     context = _own(model, layer).context
@@ -132,6 +169,11 @@ PLANTS = (
              _shared, SCORES, suits=lambda a: a.num_attention_heads > 2 and a.num_attention_heads % 2 == 0),
     in_layer("mask-by-segment", "keys of another token type are hidden",
              _by_segment, PROBS, suits=lambda a: a.type_vocab_size > 1),
+    _values("values-reshaped", "the values of a head, (S, d), are read as (d, S)", lambda value: _reshaped(value, value)[1]),
+    _values("precision-int8-cache", "values rounded to 255 levels for each token and head", _bytes, dtypes=("float32",)),
+    in_layer("tokens-as-channels", "the memory of the values, (S, H), is read as (H, S)", _as_channels, CONTEXT),
+    in_layer("tokens-packed-left", "the context of the unmasked tokens of a row is written to its beginning",
+             _packed_left, CONTEXT),
     in_layer("keys-last-unread", "the context lacks the last four keys", _unread, CONTEXT),
     _softmax("softmax-by-blocks", "the softmax of each four keys, divided by the number of blocks", _by_blocks),
     _softmax("softmax-not-rescaled", "each block of four keys keeps the maximum up to it", _not_rescaled),

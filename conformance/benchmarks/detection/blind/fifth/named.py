@@ -9,7 +9,7 @@ from collections.abc import Mapping
 _OTHER = ("parameters-other",)
 _NONE: tuple[str, ...] = ()
 
-RIGHT: Mapping[str, tuple[str, ...]] = {
+AT_FIRST: Mapping[str, tuple[str, ...]] = {
     "positions as in left padding": _NONE,
     "positions begin anew in each chunk": _NONE,
     "positions begin anew in each segment": ("positions-restarted",),
@@ -71,3 +71,37 @@ RIGHT: Mapping[str, tuple[str, ...]] = {
     "log-probabilities for logits": ("logits-log-softmax",),
     "shards of the vocabulary interleaved": ("features-reordered",),
 }
+"""The accepted names of the catalogue as it was; empty where none was right."""
+
+ADDED: Mapping[str, str] = {
+    "positions as in left padding": "positions-left-padded",
+    "positions begin anew in each chunk": "positions-wrapped",
+    "first type is padding": "token-type-zero-zeroed",
+    "bfloat16 read as float16": "weights-bfloat16-as-float16",
+    "keys in a cache of bytes": "precision-int8-cache",
+    "rotary order without rotary": "rotary-rows",
+    "values read as stored transposed": "tokens-as-channels",
+    "tokens written back to the left": "tokens-packed-left",
+    "keys to the last token": "mask-to-last",
+    "bias before weight": "norm-bias-first",
+    "each half normed by itself": "norm-by-halves",
+    "second moment for the variance": "norm-second-moment",
+    "second residual before the norm": "residual-before-norm",
+    "norm folded into the feed-forward network": "norm-affine-again",
+    "cut to bfloat16": "result-bfloat16-truncated",
+    "bias after the activation": "bias-moved-after-activation",
+    "GELU in unsigned bytes": "result-unsigned-bytes",
+    "columns of both halves exchanged": "weight-inputs-rotated",
+    "weight read with an offset": "weight-offset",
+    "+128 wraps around": "precision-int8-wrapped",
+    "scales along the wrong side": "precision-int8-scales-of-inputs",
+    "sums of pairs saturate": "precision-int8-saturated",
+    "pooler of the last token": "pooler-last-by-length",
+    "pooler with the transform's parameters": "parameters-of-module",
+}
+"""Names that the catalogue was given after the first results, because these mistakes had none, or only a more general one."""
+
+RIGHT: Mapping[str, tuple[str, ...]] = {
+    name: (*names, *((ADDED[name],) if name in ADDED else ())) for name, names in AT_FIRST.items()
+}
+"""The accepted names, with those that were added."""

@@ -30,7 +30,7 @@ RIGHT: Mapping[str, tuple[str, ...]] = {
     "epsilon of 1e-5 in the last layer": ("epsilon",),
     "norm as the Annotated Transformer's": ("norm-unbiased-deviation", "norm-variance"),
     "root mean square in the last layer": ("norm-without-mean",),
-    "idle lanes in the variance": ("norm-statistics-other",),
+    "idle lanes in the variance": ("norm-statistics-other", "norm-second-moment"),  # The same where half of the lanes are idle.
     "one plus gamma": ("norm-weight-plus-one",),
     "norm without beta": ("norm-bias-missing",),
     "residual twice after attention": ("residual-doubled",),

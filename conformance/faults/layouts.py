@@ -1,0 +1,92 @@
+"""Faults of memory layouts: values, keys, tokens or rows of a weight that are read in another order than they were written."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from conformance.faults.attention import CONTEXT, SCORES
+from conformance.faults.fault import Change, Fault, FaultContext, with_parameters
+from conformance.numerics.formats import Array
+from conformance.oracle import Step
+from conformance.oracle.bilinear import merge_heads, split_heads
+
+
+def _unmoved_values(step: Step, _: FaultContext) -> Step | None:
+    """Return the context of values whose (S, d) of each head are read in memory order as (d, S); None if that is the same."""
+    probs, value = step.parents
+    parts = split_heads(value, step.site.architecture.head_size)
+    if 1 in parts.shape[2:]:
+        return None
+    read = parts.reshape(*parts.shape[:2], parts.shape[3], parts.shape[2])
+    return step.replaced(parents=(probs, merge_heads(read.swapaxes(-1, -2))))
+
+
+def _as_channels(step: Step, _: FaultContext) -> Step | None:
+    """Return the step with keys, or values, (S, H) read in memory order as (H, S); None if that is the same."""
+    first, last = step.parents
+    batch, length, width = last.shape
+    if 1 in (length, width):
+        return None
+    return step.replaced(parents=(first, last.reshape(batch, width, length).swapaxes(-1, -2)))
+
+
+def _to_the_left(step: Step, _: FaultContext) -> Step | None:
+    """Return the context with the unmasked tokens of a row at its beginning, and zeros after them; None if they are there."""
+    mask, (probs, value) = step.site.batch.mask, step.parents
+    if probs.shape[2] != mask.shape[1]:
+        return None
+    order = np.argsort(~mask, axis=1, kind="stable")
+    if (order == np.arange(mask.shape[1])).all():
+        return None
+    moved = np.take_along_axis(probs, order[:, None, :, None], 2)
+    kept = np.arange(mask.shape[1]) < mask.sum(1, keepdims=True)
+    return step.replaced(parents=(np.where(kept[:, None, :, None], moved, 0.0), value))
+
+
+def _rotary(order: tuple[int, int]) -> Change:
+    """Return the change that reorders the rows of each head from `order`, two of which one is −1, to the transpose."""
+
+    def change(step: Step, _: FaultContext) -> Step | None:
+        width = step.site.architecture.head_size
+        if width % 2:
+            return None
+        weight = step.site.parameters["weight"]
+        return with_parameters(step, weight=_exchanged(weight, width, order))
+
+    return change
+
+
+def _exchanged(weight: Array, width: int, order: tuple[int, int]) -> Array:
+    heads = weight.reshape(-1, width, weight.shape[1])
+    return heads.reshape(len(heads), *(n if n > 0 else width // 2 for n in order), -1).swapaxes(1, 2).reshape(weight.shape)
+
+
+# fmt: off
+def faults() -> Iterator[Fault]:
+    """Yield the faults of memory layouts."""
+    yield Fault("values-reshaped", CONTEXT, "the values of a head are reshaped where they must be transposed", "constructed",
+                _unmoved_values, "values (S, d) read in memory order as (d, S)", after_failure=True,
+                equation="c = p V, V read column by column from the elements of v",
+                fix="Multiply the probabilities by the values as they are: probs @ value.")
+    yield Fault("tokens-as-channels", SCORES | CONTEXT,
+                "the keys, or the values, stored token by token, are read as if they were stored channel by channel",
+                "constructed", _as_channels, "a cache that one kernel keeps transposed and another does not", after_failure=True,
+                equation="the element (s, i) is read at i S + s in place of s H + i",
+                fix="Read a buffer in the layout in which it was written, (S, H).")
+    yield Fault("tokens-packed-left", CONTEXT, "the unmasked tokens of a row are written to its beginning, the rest is zero",
+                "constructed", _to_the_left,
+                "attention without padding (variable lengths), whose results are put back as if padding were at the right",
+                after_failure=True,
+                equation="y_s = c of the s-th unmasked token, 0 after the last",
+                fix="Put each token's result back at its own position: pad_input with the indices of unpad_input.")
+    for end, order, stored, read, shape, other in (
+        ("", (2, -1), "halves", "interleaved pairs", "(2, d/2)", "(d/2, 2)"),
+        ("-back", (-1, 2), "interleaved pairs", "halves", "(d/2, 2)", "(2, d/2)"),
+    ):
+        yield Fault(f"rotary-rows{end}", frozenset({"linear"}),
+                    f"the rows of the weight within each head, but not the bias, are reordered from {stored} to {read}",
+                    "constructed, after llama.cpp's permute", _rotary(order),
+                    "a conversion for rotary positions, applied to a model without them", (".query", ".key"), after_failure=True,
+                    equation=f"row (i, j) of a head, in the shape {shape}, becomes row (j, i) in the shape {other}",
+                    fix="Leave the rows of query and key in the checkpoint's order.")
+# fmt: on

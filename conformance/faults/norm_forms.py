@@ -1,0 +1,126 @@
+"""Faults of norms of another form: over halves, with the second moment, or with the bias first; and of what is added to them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from conformance.faults.altered import Altered
+from conformance.faults.changes import recast
+from conformance.faults.fault import Fault, FaultContext, with_parameters
+from conformance.faults.kinds import LINEARS
+from conformance.faults.norms import LAYER_OUTPUT, NORMS, variance_of
+from conformance.model.activation import Activation
+from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.formats import Array
+from conformance.numerics.memo import cached_property
+from conformance.oracle import Step
+from conformance.oracle.norm import Norm
+
+_NORM = "Normalise each token over its features, with epsilon inside the root, then multiply by γ and add β."
+
+
+class _SecondMoment(Norm):
+    @cached_property
+    def inverse(self) -> Array:
+        moment = np.mean(self.summed**2, -1, keepdims=True)
+        return np.asarray(1.0 / np.sqrt(moment + self.site.architecture.layer_norm_eps))
+
+
+def _by_halves(step: Step, _: FaultContext) -> Step | None:
+    """Return the norm of each half of the features; None if their number is odd."""
+    width = step.value.shape[-1]
+    if width % 2:
+        return None
+    halves = []
+    for half in (slice(None, width // 2), slice(width // 2, None)):
+        parameters = {name: value[half] for name, value in step.site.parameters.items()}
+        halves.append(Norm(replace(step.site, parameters=parameters), *(p[..., half] for p in step.parents)))
+
+    def slack(_: Altered, arithmetic: Arithmetic) -> Array:
+        return np.concatenate([variance_of(half, arithmetic) for half in halves], -1)
+
+    return Altered(step, lambda _: np.concatenate([half.value for half in halves], -1), slack)
+
+
+def _bias_first(step: Step, _: FaultContext) -> Step:
+    """Return γ (z + β) of the normalized input z; z and the sum may each be rounded to storage."""
+    gamma, beta = step.site.parameters["weight"], step.site.parameters["bias"]
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        total = altered.value / np.where(gamma == 0.0, 1.0, gamma)
+        rounding = arithmetic.storage.rounding_variance
+        return np.asarray(gamma**2 * (rounding(total) + rounding(total - beta)))
+
+    return Altered(with_parameters(step, bias=gamma * beta), lambda inner: inner.value, slack)
+
+
+def _before_norm(step: Step, context: FaultContext) -> Step | None:
+    """Return the second norm of a layer with the sum that the first one normalizes as the residual; it may have been rounded."""
+    layer, (product, skip) = step.site.activation.layer, step.parents
+    name = f"encoder.layer.{layer}.attention.output.LayerNorm"
+    table = context.network.table
+    parents = table[name].parents if name in table else ()
+    found = [context.values.get(p, context.values.get(_copied(table, p))) for p in parents]
+    known = [x for x in found if x is not None and x.shape == skip.shape]
+    if not known or len(known) < len(parents):
+        return None
+    total = np.asarray(sum(known[1:], start=known[0]))
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        return altered.inner.jacobians()[1].variance(arithmetic.storage.rounding_variance(total))
+
+    return Altered(step.replaced(parents=(product, total)), lambda inner: inner.value, slack)
+
+
+def _copied(table: Mapping[str, Activation], name: str) -> str:
+    """Return the activation of which `name` is a copy, such as the product before a dropout, or `name` itself."""
+    while name in table and table[name].kind == "copy":
+        (name,) = table[name].parents
+    return name
+
+
+def _affine_again(step: Step, context: FaultContext) -> Step | None:
+    """Return the layer with γ x + β as input, γ and β those of the norm whose result x is; the folded weight may be rounded."""
+    table = context.network.table
+    name = _copied(table, step.site.activation.parents[0])
+    if name not in table or table[name].kind != "norm":
+        return None
+    affine, weight, x = context.network.site(name).parameters, step.site.parameters["weight"], step.parents[0]
+    gamma, beta = affine["weight"], affine["bias"]
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        rounding, inputs = arithmetic.storage.rounding_variance, x[:, 0] if x.ndim > altered.value.ndim else x
+        of_bias = rounding(weight @ beta) + len(beta) * rounding(np.abs(weight) @ np.abs(beta))
+        return np.asarray(inputs**2 @ rounding(weight * gamma).T + of_bias)
+
+    return Altered(step.replaced(parents=(gamma * x + beta,)), lambda inner: inner.value, slack)
+
+
+# fmt: off
+def faults() -> Iterator[Fault]:
+    """Yield the faults of norms of another form."""
+    yield Fault("norm-second-moment", NORMS, "the variance is the mean square: the squared mean is not subtracted from it",
+                "constructed", recast(_SecondMoment), "a one-pass norm, E[x²] without − E[x]²", after_failure=True,
+                equation="y = γ · (x − μ) / √(mean(x²) + ε) + β",
+                fix=_NORM)
+    yield Fault("norm-by-halves", NORMS, "each half of the features is normalised by itself", "constructed", _by_halves,
+                "a hidden state that is split over two devices, whose moments are not reduced over them", after_failure=True,
+                equation="μ and σ² over the features of each half",
+                fix=_NORM)
+    yield Fault("norm-bias-first", NORMS, "beta is added before the product with gamma",
+                "constructed, after the LayerNormANE of ml-ane-transformers", _bias_first,
+                "a norm whose checkpoint's beta is divided by gamma on loading, without the division", after_failure=True,
+                equation="y = γ · ((x − μ) / √(σ² + ε) + β)",
+                fix=_NORM)
+    yield Fault("residual-before-norm", NORMS, "the residual is what goes into the attention's norm, not what comes out of it",
+                "constructed", _before_norm, "a fused sum and norm that keeps the sum as the residual, as for pre-norm models",
+                LAYER_OUTPUT, after_failure=True,
+                equation="y = LayerNorm(x + attention + layer input)",
+                fix="Add the output of attention.output.LayerNorm after the feed-forward network.")
+    yield Fault("norm-affine-again", LINEARS, "gamma and beta of the preceding norm are applied again to its result",
+                "constructed", _affine_again, "γ and β folded into the weight of this layer, but not removed from the norm, or "
+                "removed only for a residual", after_failure=True,
+                equation="y = (γ x + β) Wᵀ + b",
+                fix="Apply γ and β once: in the norm, of which the residual needs them as well.")
+# fmt: on
