@@ -253,13 +253,17 @@ def _logits(change: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any], None]
 
 
 def _of_labelled(change: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[[Any], None]:
-    """Replace the gradient of the logits by `change(p, onehot, is_labelled) / N`, N the number of labelled tokens."""
+    """Replace the gradient of the logits by `change(p, onehot, is_labelled) / N`, N the number of labelled tokens.
+
+    It is computed in float64 and rounded once, so that only the mistake is visible.
+    """
 
     def changed(logits: Tensor, upstream: Tensor) -> Tensor:
-        is_labelled = (upstream != 0).any(-1, keepdim=True)
-        count = is_labelled.sum().clamp(min=1)  # 0 where another loss is differentiated
-        probabilities = logits.softmax(-1) * is_labelled
-        return change(probabilities, probabilities - upstream * count, is_labelled) / count
+        is_labelled = (upstream != 0).any(-1, keepdim=True).double()
+        count = is_labelled.sum().clamp(min=1.0)  # 0 where another loss is differentiated
+        probabilities = logits.double().softmax(-1) * is_labelled
+        onehot = (probabilities - upstream.double() * count).round()
+        return (change(probabilities, onehot, is_labelled) / count).to(upstream.dtype)
 
     return _logits(changed)
 
@@ -344,7 +348,7 @@ WRONG: Mapping[str, Wrong] = {
     "labels smoothed": _at_logits(_of_labelled(_smoothed), "gradient-label-smoothing"),
     "label not subtracted": _at_logits(_of_labelled(lambda p, *_: p), "gradient-without-label"),
     "averaged over all positions": _at_logits(
-        _of_labelled(lambda p, onehot, is_labelled: (p - onehot) * is_labelled.float().mean()), "gradient-averaged-over-all"
+        _of_labelled(lambda p, onehot, is_labelled: (p - onehot) * is_labelled.mean()), "gradient-averaged-over-all"
     ),
     "summed over the labels": _at_logits(
         _of_labelled(lambda p, onehot, is_labelled: (p - onehot) * is_labelled.sum()), "gradient-summed"
