@@ -81,7 +81,7 @@ class UnexposedLayersSearch:
         self._found.update(fault.name for explanation in found for fault in explanation.faults)
         return found
 
-    def filtered(self, observation: Observation, locals_: Sequence[Local]) -> tuple[Local, ...]:
+    def with_layer_filters(self, observation: Observation, locals_: Sequence[Local]) -> tuple[Local, ...]:
         """Return the judgements; those that pass get a filter for each fault that has none.
 
         The filter is derived from the fault's largest error if it acted everywhere it can. A fault that is not gross

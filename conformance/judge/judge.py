@@ -16,10 +16,10 @@ from conformance.errors import CandidateError, NotFiniteError
 from conformance.judge.cores import products_on_one_thread
 from conformance.judge.depth import SCREENED, Depth
 from conformance.judge.evidence import UNJUDGED, UNKNOWN, Local, Verdict
-from conformance.judge.failing_activation import UnexposedLayers, exactly
+from conformance.judge.failing_activation import UnexposedLayers, judge_exact_steps
 from conformance.judge.global_error import GlobalError
 from conformance.judge.judged_elements import Mask, independent_rows, judged_elements, zeroed
-from conformance.judge.local_error import locally
+from conformance.judge.local_error import judge_locally
 from conformance.judge.narrower_format import narrower_format
 from conformance.judge.observation import Block, Observation
 from conformance.judge.residual_description import describe_residual, sentences
@@ -33,7 +33,7 @@ from conformance.model.attention import attended_keys
 from conformance.model.gradients import SUFFIX, is_gradient
 from conformance.model.layer import STATES_NAME
 from conformance.model.training import GIVEN
-from conformance.numerics.arithmetic import hypotheses, modular
+from conformance.numerics.arithmetic import hypotheses, representative_hypothesis
 from conformance.numerics.formats import Array, Captured, Format, Single
 from conformance.numerics.function_error_bounds import FunctionErrorBounds
 from conformance.oracle import Network
@@ -89,7 +89,7 @@ class Judge:
         self._known: set[str] = set()
         self._stored = stored or {}
         self._depth: Depth = depth
-        self._sigma = iter(sigma or accumulated_sigma(network, modular(dtype, device, functions).arithmetic))
+        self._sigma = iter(sigma or accumulated_sigma(network, representative_hypothesis(dtype, device, functions).arithmetic))
         self.order: Mapping[str, int] = {name: i for i, name in enumerate(network.table)}
         self._values: dict[str, Captured] = {}
         self._global_errors: dict[str, Single] = {}
@@ -140,8 +140,8 @@ class Judge:
                 self._seen.add(name)
                 self._waiting.add(name)
             if _separates(row):
-                yield from self._flush(self.order[name])
-        yield from self._flush(len(self.order) - 1)
+                yield from self._judge_up_to(self.order[name])
+        yield from self._judge_up_to(len(self.order) - 1)
 
     def _refused(self, name: Any, reason: str) -> Verdict:
         """Return the verdict on a violation of the contract, under a name that can be printed."""
@@ -158,7 +158,7 @@ class Judge:
         if self.order[name] <= self._judged_up_to:
             raise CandidateError("arrived after the output of its layer; yield activations in the order of computation")
 
-    def _flush(self, last: int) -> Iterator[tuple[Verdict, tuple[Local, ...]]]:
+    def _judge_up_to(self, last: int) -> Iterator[tuple[Verdict, tuple[Local, ...]]]:
         """Judge everything up to table index `last`, then release the activations that are no longer needed.
 
         A layer's own activations are held until the next layer is judged, since some mistakes use them in place of the next
@@ -219,11 +219,11 @@ class Judge:
         broken = bool(reason)
         judgements: tuple[Local, ...]
         if all(step.exact for step in observation.steps):
-            judgements = (exactly(observation, self._hypotheses[0], self._alpha, self._depth),)
+            judgements = (judge_exact_steps(observation, self._hypotheses[0], self._alpha, self._depth),)
             overall = None if sigma is None else GlobalError.of(observation.whole, sigma)
             reason = reason or _exact_reason(observation.whole, storage)
         elif self._depth == "full":
-            judgements, overall = locally(observation, self._hypotheses, self._alpha, self._unexposed_layers, self._known)
+            judgements, overall = judge_locally(observation, self._hypotheses, self._alpha, self._unexposed_layers, self._known)
         else:
             judgements, overall = screened_locally(observation, self._hypotheses, self._alpha), None
         if overall:

@@ -72,7 +72,9 @@ def test_wrong_distance_terms_are_named(
     assert any(name == finding.name for finding in result.findings), str(result)
 
 
-@pytest.mark.parametrize(("name", "of", "other"), [("distance-of-keys", OF_QUERIES, "key"), ("distance-of-queries", OF_KEYS, "query")])
+@pytest.mark.parametrize(
+    ("name", "of", "other"), [("distance-of-keys", OF_QUERIES, "key"), ("distance-of-queries", OF_KEYS, "query")]
+)
 def test_distances_multiplied_by_the_other_operand_are_named(
     monkeypatch: pytest.MonkeyPatch, name: str, of: str, other: str
 ) -> None:

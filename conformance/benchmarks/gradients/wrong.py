@@ -179,9 +179,7 @@ def _scale(power: float) -> Callable[[Any], None]:
 # The feed-forward network, residuals and embeddings.
 
 
-def _function(
-    gradient: Callable[[Tensor, Tensor], Tensor], value: Callable[[Tensor], Tensor] = F.gelu
-) -> Callable[[Any], None]:
+def _function(gradient: Callable[[Tensor, Tensor], Tensor], value: Callable[[Tensor], Tensor] = F.gelu) -> Callable[[Any], None]:
     class Function(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return rewritten(x, value, gradient)
@@ -287,9 +285,7 @@ def _at_scores(plant: Callable[[Any], None], named: str) -> Wrong:
     return Wrong(plant, (f"{_PATH}.attention.self.query.grad", f"{_PATH}.attention.self.key.grad"), named)
 
 
-def _at_function(
-    gradient: Callable[[Tensor, Tensor], Tensor], named: str, value: Callable[[Tensor], Tensor] = F.gelu
-) -> Wrong:
+def _at_function(gradient: Callable[[Tensor, Tensor], Tensor], named: str, value: Callable[[Tensor], Tensor] = F.gelu) -> Wrong:
     return Wrong(_function(gradient, value), (f"{_PATH}.intermediate.dense.grad",), named)
 
 
@@ -317,9 +313,7 @@ WRONG: Mapping[str, Wrong] = {
     "scale left out": _at_scores(_scale(0.0), "gradient-scale-missing"),
     "scale twice": _at_scores(_scale(2.0), "gradient-scale-twice"),
     "tanh-GELU's derivative": _at_function(lambda x, w: of(x, w, _tanh_gelu), "gradient-gelu-tanh"),
-    "erf-GELU's derivative": replace(
-        _at_function(lambda x, w: of(x, w, F.gelu), "gradient-gelu-erf", _tanh_gelu), golden="tanh"
-    ),
+    "erf-GELU's derivative": replace(_at_function(lambda x, w: of(x, w, F.gelu), "gradient-gelu-erf", _tanh_gelu), golden="tanh"),
     "gate detached": _at_function(lambda x, w: w * (1 + torch.erf(x / 2**0.5)) / 2, "gradient-gelu-without-density"),
     "GELU straight through": _at_function(lambda _, w: w, "gradient-function-identity"),
     "ReLU's derivative": _at_function(lambda x, w: w * (x > 0), "gradient-function-relu"),
