@@ -35,7 +35,7 @@ with this list.
 12.               `judge.judge.Judge._judge_up_to` judges activations in the table's order once the output of their layer has
                   arrived, since a later one may be a mistaken step's input, and then releases them.
 13.                 `judge.judge.Judge._verdict` judges one activation: entries that must be zero or ignored
-                    (`judge.judge._masked_entries`), then its blocks (`judge.observation.Observation`): by
+                    (`judge.exact_requirements.violation`), then its blocks (`judge.observation.Observation`): by
                     `judge.failing_activation.judge_exact_steps` if all its steps are exact, by `judge.screen.screened_locally` if
                     only screened (`--depth screen`), else by the next step.
 14.                   `judge.local_error.judge_locally` judges it under each legal arithmetic.

@@ -15,10 +15,11 @@ import numpy as np
 from conformance.diagnosis.black_box import BlackBox, Output
 from conformance.diagnosis.black_box_case import BlackBoxCase
 from conformance.diagnosis.detectability import Detectability, effect_of_fault
-from conformance.diagnosis.diagnose_black_box import likeliest_arithmetic, ranked_trials
+from conformance.diagnosis.diagnose_black_box import likeliest_arithmetic
 from conformance.diagnosis.judgement import JudgedForward
 from conformance.diagnosis.printed import Known
 from conformance.diagnosis.printed_problem import numbers
+from conformance.diagnosis.ranking import ranked_trials
 from conformance.judge.cores import on_all_cores
 from conformance.judge.evidence import Explanation, FilterResult, Local
 from conformance.judge.fault_directions import Direction

@@ -31,7 +31,7 @@ from conformance.judge.noise import Noise, of_exact, of_segment
 from conformance.judge.observation import Observation
 from conformance.judge.row_projections import row_nlls
 from conformance.judge.screen import STATISTICS
-from conformance.judge.search.ranking import ranked
+from conformance.judge.search.first_order_screen import ranked
 from conformance.judge.segment import Segment
 from conformance.judge.sums import ErrorSums, LocalSums, in_sigma
 from conformance.judge.thresholds import Limits, projection_threshold
