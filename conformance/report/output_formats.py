@@ -8,8 +8,8 @@ To add a format of output:
 2. Add its row to `REPORT_FORMATS` below: its name, its suffix and the function.
 3. Add its row to `IS_REPORT` of `conformance/tests/test_output_formats.py`, and run that file.
 
-Nothing else changes for the reports of `report`, `diff` and `trace`: `--format` of `report` offers every name, and `--output` of the
-three commands, with its help, every suffix that they can write. What `run` and the other commands print is one of
+Nothing else changes for the reports of `report`, `diff` and `trace`: `--format` of `report` offers every name, and `--output` of
+the three commands, with its help, every suffix that they can write. What `run` and the other commands print is one of
 `cli.arguments.FORMATS`; what people see in a terminal, `--format pretty`, is no row: `report.terminal.show`.
 """
 
