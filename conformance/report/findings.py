@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from conformance.faults import BY_NAME
+from conformance.faults import BY_NAME, reported_as
 from conformance.faults.fault import Fault, ignored
 from conformance.faults.fitted import FITTED, Fitted
 from conformance.judge.depth import SCREENED
@@ -43,6 +43,8 @@ class Finding:
         reason: for an unidentified mistake, an error that does not depend on the values, such as a wrong shape; may be empty.
         hidden: for an unidentified mistake, the unexposed steps in which it may be instead, as text; may be empty.
         numbers: for each of `others` its estimated number in words; empty if it has none.
+        same: the faults of `others` that are the same function (`Fault.same_as`), as noun phrases with their numbers.
+        closed_forms: closed forms of the estimates, as `0.1767767 = 1/√32 = 1/√(the hidden size)`.
         estimates: for a fitted fault, the numbers that are reported, each with the parameter that it belongs to.
     """
 
@@ -57,6 +59,8 @@ class Finding:
     hidden: str = ""
     estimates: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
+    same: tuple[str, ...] = ()
+    closed_forms: tuple[str, ...] = ()
 
 
 def is_unnamed(a: ActivationRecord) -> bool:
@@ -203,7 +207,21 @@ def _finding(group: Sequence[_Evidence]) -> Finding:
         tuple(dict.fromkeys(a.activation for a, *_ in group)),
         estimates=tuple(dict.fromkeys(text for _, fault, *_ in group if (text := _fitted_number(fault)))),
         numbers=tuple(_number_of(name, group) for name in others),
+        same=tuple(_phrase_of(name, group) for name in others if _is_same(name, strongest.name)),
+        closed_forms=tuple(dict.fromkeys(line for a, *_ in group for line in a.anatomy)),
     )
+
+
+def _is_same(name: str, reported: str) -> bool:
+    """Return whether a fault is the same function as the reported one, so that no input distinguishes them."""
+    return name in BY_NAME and reported_as(name) == reported
+
+
+def _phrase_of(name: str, group: Sequence[_Evidence]) -> str:
+    """Return a fault that is the same function as that of the group as a noun phrase."""
+    same, found = BY_NAME[name].same_as, _sharpest(name, group)
+    assert same is not None
+    return same.phrase.format(value="" if found is None else figure(found.estimate or 0.0, _deviation(found)))
 
 
 def _others(group: Sequence[_Evidence]) -> tuple[str, ...]:
@@ -215,12 +233,17 @@ def _others(group: Sequence[_Evidence]) -> tuple[str, ...]:
 
 def _number_of(name: str, group: Sequence[_Evidence]) -> str:
     """Return the estimated number of a fault that alone explains every activation of the group, where its error is smallest."""
-    found = (e[0] for *_, options in group for e in options if len(e) == 1 and e[0].name == name)
-    sharpest = min((f for f in found if f.estimate is not None and f.deviation is not None), key=_deviation, default=None)
+    sharpest = _sharpest(name, group)
     if sharpest is None or sharpest.estimate is None or name not in BY_NAME:
         return ""
     expected = "" if sharpest.right is None else f", expected {sharpest.right:.7g}"
     return f"{sharpest.parameter} {figure(sharpest.estimate, _deviation(sharpest))}{expected}"
+
+
+def _sharpest(name: str, group: Sequence[_Evidence]) -> FaultRecord | None:
+    """Return the evidence for a fault alone whose estimate has the smallest deviation; None if it has no estimate."""
+    found = (e[0] for *_, options in group for e in options if len(e) == 1 and e[0].name == name)
+    return min((f for f in found if f.estimate is not None and f.deviation is not None), key=_deviation, default=None)
 
 
 def _deviation(f: FaultRecord) -> float:
@@ -282,28 +305,32 @@ def sentence(finding: Finding, layers: int) -> str:
         place = ", ".join(filter(None, (where(finding.steps, layers), finding.hidden)))
         return f"{place}: {finding.reason or (SCREENED if finding.screened else UNNAMED)}"
     numbers = finding.numbers or [""] * len(finding.others)
-    others = ", ".join(f"{o} ({n})" if n else o for o, n in zip(finding.others, numbers, strict=True))
+    named = [(o, n) for o, n in zip(finding.others, numbers, strict=True) if not _is_same(o, finding.fault.name)]
+    others = ", ".join(f"{o} ({n})" if n else o for o, n in named)
+    same = f" (with the exposed activations, the same as {' or '.join(finding.same)})" if finding.same else ""
     alike = f"; with these inputs and exposed activations it cannot be distinguished from {others}" if others else ""
-    return f"{where(finding.steps, layers)}: {_said(finding.fault)}{alike}"
+    return f"{where(finding.steps, layers)}: {_said(finding.fault, finding.closed_forms)}{same}{alike}"
 
 
 def evidence(finding: Finding) -> str:
     """Return the figures of a mistake; empty if it is unidentified.
 
-    They are z, and the amplitude if nothing is estimated or fitted: an estimate makes the amplitude 1. Otherwise
-    they include the estimate with its error.
+    They are the estimate with its deviation if there is one: it makes the amplitude 1, and z, which is in units of the amplitude's
+    deviation under rounding, is not the estimate's distance in its own. Otherwise they are z, and the amplitude unless the fault is
+    fitted.
     """
     f = finding.fault
     if f is None:
         return ""
     if f.name not in BY_NAME:
         numbers, what = "; ".join(_listed(finding.estimates)), next((k.estimates for k in FITTED if k.name == f.name), "")
-        estimate = f", {what or 'estimated'}: {numbers}" if numbers else f", estimated: {what}" if what else ""
-        return f"{f.name}: z = {f.z:.3g}{estimate}"
+        estimate = f"{what or 'estimated'}: {numbers}" if numbers else f"estimated: {what}" if what else ""
+        figures = [*([] if "±" in numbers else [f"z = {f.z:.3g}"]), *filter(None, [estimate])]
+        return f"{f.name}: {', '.join(figures)}"
     if f.estimate is None or f.deviation is None:
         return f"{f.name}: amplitude {f.amplitude:.3f}, z = {f.z:.3g}"
     number = f"estimated {f.parameter} = {figure(f.estimate, f.deviation)} ± {f.deviation:.1g}"
-    return f"{f.name}: {number}{'' if f.right is None else f', expected {f.right:.7g}'}, z = {f.z:.3g}"
+    return f"{f.name}: {number}{'' if f.right is None else f', expected {f.right:.7g}'}"
 
 
 def _fitted_number(f: FaultRecord) -> str:
@@ -326,7 +353,7 @@ def cause(finding: Finding) -> str:
     return f"usual cause: {known[0].cause}{source}"
 
 
-def _said(f: FaultRecord) -> str:
+def _said(f: FaultRecord, closed_forms: Sequence[str]) -> str:
     known = next(iter(_known(f.name)), None)
     if known is None:
         return f.name
@@ -337,6 +364,7 @@ def _said(f: FaultRecord) -> str:
     if parameter is None or f.estimate is None or f.deviation is None or f.right is None:
         return said.format(value=value, right=right)
     defaults = hard_coded(parameter, f.estimate, f.deviation, f.right)
+    value = next((line for line in closed_forms if line.startswith(f"{value} = ")), value)
     values = " or ".join(f"{default:.4g}" for default in defaults) or value
     return said.format(value=values, right=right) + (ignored(parameter.setting) if defaults else "")
 

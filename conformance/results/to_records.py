@@ -3,10 +3,11 @@
 import math
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from conformance.judge.error_distribution import ErrorDistribution
-from conformance.judge.evidence import Error, FilterResult, Verdict
+from conformance.judge.evidence import Error, FilterResult, Local, Verdict
+from conformance.judge.number_words import figure
 from conformance.judge.thresholds import SEPARABLE_Z
 from conformance.results.example import Example
 from conformance.results.outcomes import FAILING
@@ -118,9 +119,16 @@ def _activation(result: Result, v: Verdict, kinds: Mapping[str, str], *, places:
         excess=local.excess if local and math.isfinite(local.excess) else None,
         reason=v.reason,
         alternatives=[[_fault(f, kinds) for f in e.faults] for e in local.alternatives] if local else [],
-        anatomy=list(v.anatomy),
+        anatomy=[*v.anatomy, *(_closed_forms(local) if local else ())],
         spread=_spread(local.distribution, places=places) if local and local.distribution else None,
     )
+
+
+def _closed_forms(local: Local) -> Iterator[str]:
+    """Yield `0.1767767 = 1/√32 = 1/√(the hidden size)` for each number of the best explanation that has a closed form."""
+    for fault in local.named:
+        if fault.estimate and fault.estimate.closed_form:
+            yield f"{figure(fault.estimate.value, fault.estimate.deviation)} = {fault.estimate.closed_form}"
 
 
 def _spread(found: ErrorDistribution, *, places: bool) -> SpreadRecord:

@@ -1,0 +1,94 @@
+"""The sentences of failing reports: one mistake has one name and one sentence, and none says more than was found."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance import Batch, check, golden_of, load_golden
+from conformance.checks.trace import record
+from conformance.diagnosis import Diagnosis, diagnose
+from conformance.faults import BY_NAME
+from conformance.judge.number_words import closed_form
+from conformance.numerics.formats import Array
+from conformance.report.diagnosis_document import document
+from conformance.report.markdown import markdown
+from conformance.tests.test_failing_report import _with
+from implementations.hugging_face import hf_eager
+
+TINY = load_golden("tiny").checkpoint
+PADDED = load_golden("tiny").batches["padded"]
+
+
+def _scaled_by_the_width(model: Any) -> None:
+    for layer in model["bert"].encoder.layer:
+        layer.attention.self.scaling = TINY.architecture.hidden_size**-0.5
+
+
+@pytest.mark.parametrize("name", ["values", "outputs", "stages"])
+def test_a_wrong_scale_has_one_name_in_every_check_and_its_number_a_closed_form(name: str) -> None:
+    (found,) = check(_with(_scaled_by_the_width), "tiny", check=name).findings
+    place, said = found.sentence.split(": ")
+    assert (found.name, place) == ("scale-missing", "every layer, attention.self.scores")
+    right = "1/√(the head size) = 0.3535534"
+    assert said.startswith(f"the scores are multiplied by 0.1767767 = 1/√32 = 1/√(the hidden size), not by {right}")
+    assert "cannot be distinguished" not in said
+    if name != "outputs":  # The search in unexposed layers ends before the temperature.
+        assert said.endswith("(with the exposed activations, the same as a softmax temperature of 2)")
+
+
+def test_a_closed_form_is_given_only_for_numbers_computed_from_sizes() -> None:
+    scale, temperature, epsilon = (BY_NAME[n].parameter for n in ("scale-missing", "softmax-temperature", "epsilon"))
+    assert scale
+    assert temperature
+    assert epsilon
+    a = TINY.architecture
+    assert closed_form(scale, a.intermediate_size**-0.5, 1e-8, a).endswith("1/√(the intermediate size)")
+    assert closed_form(scale, 1.0, 1e-8, a) == ""
+    assert closed_form(scale, 0.171, 1e-8, a) == ""
+    assert closed_form(scale, a.hidden_size**-0.5, 0.1, a) == ""
+    assert closed_form(epsilon, a.hidden_size**-0.5, 1e-8, a) == ""
+    assert closed_form(temperature, 2.0, 1e-8, a) == ""
+
+
+def _outputs(change: Any) -> Array:
+    return record(_with(change), load_golden("tiny"), "cpu", "float32").activations["padded"]["encoder.layer.1.output.LayerNorm"]
+
+
+def _rendered(found: Diagnosis) -> str:
+    return " ".join(markdown(document(found)).replace("\\", "").replace("<br>", " ").split())
+
+
+def test_diagnose_lists_the_same_function_once() -> None:
+    found = diagnose(TINY, PADDED, {"last_hidden_state": _outputs(_scaled_by_the_width)})
+    assert not found.conforms
+    rendered = _rendered(found)
+    assert "explanations cannot be distinguished" not in rendered
+    assert "= 1/√32 = 1/√(the hidden size), not by 1/√(the head size) = 0.3535534" in rendered
+    assert "z = " not in rendered
+
+
+def _mean_over_padding(mask: Array | None = None) -> Array:
+    inputs = PADDED if mask is None else Batch.of({**PADDED.arrays(), "attention_mask": mask})
+    golden = golden_of("given", TINY, {"given": inputs})
+    hidden = record(hf_eager, golden, "cpu", "float32").activations["given"]["encoder.layer.1.output.LayerNorm"]
+    return np.asarray(hidden).mean(1)
+
+
+def test_pooling_over_padding_is_a_finding_of_diagnose_though_no_pooling_is_declared() -> None:
+    found = diagnose(TINY, PADDED, {"embedding": _mean_over_padding()})
+    assert document(found).title == (
+        "conforms only if pooling over padding is intended (mean-with-padding); the checkpoint declares no pooling"
+    )
+    asked = _rendered(diagnose(TINY, PADDED, {"embedding": _mean_over_padding()}, pooling="mean"))
+    assert "1. pooling-with-padding" in asked
+    assert "the embedding is the mean over all tokens, padding as well, not the mean over the tokens that are not padding" in asked
+    assert "usual cause: hidden.mean(1), without the attention mask" in asked
+
+
+def test_pooling_over_padding_is_listed_beside_another_mistake() -> None:
+    found = diagnose(TINY, PADDED, {"embedding": _mean_over_padding(np.ones_like(PADDED.mask, dtype=np.int64))})
+    assert not found.conforms
+    rendered = _rendered(found)
+    assert "1. pooling-with-padding and mask-ignored" in rendered
+    assert "the checkpoint declares no pooling; embeddings then depend on the padding of their batch" in rendered
