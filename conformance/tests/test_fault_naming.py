@@ -209,6 +209,4 @@ def test_a_mistake_that_cannot_be_distinguished_is_given_with_its_own_estimate()
     assert found.others == ("mask-constant", "softmax-temperature")
     same, other = sentence(found, 1).split("; ")
     assert same.endswith("= 0.3535534 (with the exposed activations, the same as a softmax temperature of 0.3535534)")
-    assert other.startswith(
-        "with these inputs and exposed activations it cannot be distinguished from mask-constant (weight 0.25,"
-    )
+    assert other.startswith("with these inputs and exposed activations it cannot be distinguished from mask-constant (weight 0.25,")
