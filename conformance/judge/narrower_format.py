@@ -1,14 +1,14 @@
 """Test whether a residual has the size, and the form, that computing in a narrower format would leave.
 
-A runtime may choose its format itself and store the results in the promised one. Rounding then differs with every kernel that fuses
-steps differently, so no change of the oracle's steps accounts for the residual, and only its statistics are known: its size, and how
-many patterns over the features it has. With s_k the singular values of the residual in sigma, as a matrix of rows and features, the
-number of patterns is
+A runtime may choose its format itself and store the results in the promised one. Rounding then differs with every kernel that
+fuses steps differently, so no change of the oracle's steps accounts for the residual, and only its statistics are known: its size,
+and how many patterns over the features it has. With s_k the singular values of the residual in sigma, as a matrix of rows and
+features, the number of patterns is
 
     n = (Σ s_k²)² / Σ s_k⁴
 
-One wrong factor or weight leaves few patterns in all rows. Rounding leaves as many as `DRAWS` draws of it show, in which every result
-and every weight has its own rounding error; that of a weight is the same in all rows.
+One wrong factor or weight leaves few patterns in all rows. Rounding leaves as many as `DRAWS` draws of it show, in which every
+result and every weight has its own rounding error; that of a weight is the same in all rows.
 """
 
 import math
@@ -65,8 +65,8 @@ def _sentence(name: str, size: str, patterns: float, least: float, storage: Form
         return f"as much as computing in {name} would leave: {size}; {_REMEDY.format(storage=storage.name)}"
     return (
         f"as large as computing in {name} would leave ({size}), but not of its form: the error consists of about {patterns:.2g} "
-        f"patterns over the features, where rounding leaves at least {least:.2g}; a small error in one equation or weight may leave "
-        "this. Expose more activations to place it"
+        f"patterns over the features, where rounding leaves at least {least:.2g}; a small error in one equation or weight may "
+        "leave this. Expose more activations to place it"
     )
 
 

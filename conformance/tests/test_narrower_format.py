@@ -47,7 +47,7 @@ def test_a_wrong_equation_of_the_same_size_is_not_attributed_to_a_format() -> No
     def scale(model: Any) -> None:
         model["bert"].encoder.layer[0].intermediate.intermediate_act_fn = Scaled()
 
-    found = record(Planted(scale), load_golden("tiny"), "cpu", "float32").activations["padded"][LAST]
+    found = record(Planted(scale), load_golden("tiny"), "cpu", "float32").activations["padded"][LAST].astype(np.float32)
     rendered = " ".join(str(check(lambda *_: lambda _: {LAST: found}, "tiny")).split())
     assert "as large as computing in float16 would leave (RMS 0.5" in rendered
     assert "but not of its form: the error consists of about 1.7 patterns over the features" in rendered

@@ -73,8 +73,8 @@ def _noise(case: ResidualProblem, residual: Array, scale: ElementNoise, what: st
     largest = max(float(np.abs(e).max()), _standing_out(e, case, 0), _standing_out(e, case, 1))
     share, bits = _share(case, residual), _worth(case, residual)
     sentence = (
-        f"the error has no pattern that was looked for: everywhere its RMS is {rendered.format(size)}; that is {100.0 * share:.2g} % "
-        f"of the values' RMS, as large as rounding to {bits:.1f} significant bits would leave"
+        f"the error has no pattern that was looked for: everywhere its RMS is {rendered.format(size)}; that is "
+        f"{100.0 * share:.2g} % of the values' RMS, as large as rounding to {bits:.1f} significant bits would leave"
     )
     numbers = (FittedNumber(what, size, size / sqrt(2.0 * count)),)
     explained = largest <= case.limits[1] and bits >= 1.0
