@@ -25,9 +25,10 @@ from conformance.numerics.formats import FORMATS, Array, Format
 
 USUAL = (0.3, 2.0)  # RMS in sigma of correct runs, measured over the goldens and the benchmarks' pages
 DRAWS = 8  # passes over the segment; their spread is known to a relative deviation of 1/√(2·7), which Student's t allows for
-_HALF = ("bfloat16", "float16")
+HALF = ("bfloat16", "float16")
+_SAID = "as much as computing in {} would leave"
 _REMEDY = (
-    "a runtime may choose its format itself; ask it for {storage} (OpenVINO: INFERENCE_PRECISION_HINT, oneDNN: "
+    "autocast sets a format, and a runtime may choose its own; ask it for {storage} (OpenVINO: INFERENCE_PRECISION_HINT, oneDNN: "
     "ONEDNN_DEFAULT_FPMATH_MODE)"
 )
 
@@ -47,7 +48,7 @@ def narrower_format(segment: Segment, actual: Array, judged: Mask, storage: Form
     if segment.is_single_step:
         return ()
     found = []
-    for name in _HALF:
+    for name in HALF:
         if FORMATS[name].precision < storage.precision:
             sigma = np.sqrt(np.broadcast_to(segment.propagate({}, modular(name)), actual.shape))
             error = _in_sigma(actual - segment.value, sigma, judged)
@@ -60,9 +61,14 @@ def narrower_format(segment: Segment, actual: Array, judged: Mask, storage: Form
     return tuple(found)
 
 
+def format_of(sentence: str) -> str:
+    """Return the format that a sentence of `narrower_format` names as a cause; empty for other sentences."""
+    return next((name for name in HALF if sentence.startswith(_SAID.format(name))), "")
+
+
 def _sentence(name: str, size: str, patterns: float, least: float, storage: Format) -> str:
     if patterns >= least:
-        return f"as much as computing in {name} would leave: {size}; {_REMEDY.format(storage=storage.name)}"
+        return f"{_SAID.format(name)}: {size}; {_REMEDY.format(storage=storage.name)}"
     return (
         f"as large as computing in {name} would leave ({size}), but not of its form: the error consists of about {patterns:.2g} "
         f"patterns over the features, where rounding leaves at least {least:.2g}; a small error in one equation or weight may "

@@ -7,7 +7,7 @@ it is then preferred to mistakes at single steps.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from conformance.faults import BY_NAME, reported_as
@@ -18,6 +18,7 @@ from conformance.judge.number_words import enumerated, figure, hard_coded
 from conformance.judge.step_phrases import phrases, ranged
 from conformance.model.activations import LAYER
 from conformance.model.training import is_of_a_run, parameter_of, step_of
+from conformance.report.reduced_precision import fault_of, is_reduced, rounding, where_reduced
 from conformance.report.unexposed_steps import unexposed_before
 from conformance.results.records import ActivationRecord, FaultRecord
 from conformance.results.result import NamedFinding, Result
@@ -73,9 +74,24 @@ def findings(activations: Iterable[ActivationRecord]) -> list[Finding]:
     activations = list(activations)
     failed = [a for a in activations if a.outcome == "fail"]
     chosen = _chosen([a for a in failed if a.faults], activations)
-    named = [_finding(group) for group in _grouped(chosen)]
-    unnamed = [_unnamed(alike, activations) for alike in _alike(filter(is_unnamed, failed))]
+    nameless = [a for a in failed if is_unnamed(a)]
+    named = [_with_rounding(_finding(group), nameless, activations) for group in _grouped(chosen)]
+    reduced = {f.fault.name for f in named if f.fault}
+    unnamed = [_unnamed(alike, activations) for alike in _alike(a for a in nameless if fault_of(a) not in reduced)]
     return sorted([*named, *unnamed], key=lambda f: -(float("inf") if f.excess is None else f.excess))
+
+
+def _with_rounding(finding: Finding, nameless: Sequence[ActivationRecord], activations: Sequence[ActivationRecord]) -> Finding:
+    """Return the finding of reduced precision with the unexplained errors of its size and form, which have the same cause."""
+    same = [a for a in nameless if finding.fault and fault_of(a) == finding.fault.name]
+    if not same:
+        return finding
+    order = {a.activation: i for i, a in enumerate(activations)}
+    steps, names = (
+        tuple(sorted({*old, *(a.activation for a in same)}, key=lambda step: order.get(step, 0)))
+        for old in (finding.steps, finding.activations)
+    )
+    return replace(finding, steps=steps, activations=names, excess=_largest([finding.excess, *(a.excess for a in same)]))
 
 
 def where(steps: Sequence[str], layers: int) -> str:
@@ -251,11 +267,15 @@ def _deviation(f: FaultRecord) -> float:
 
 
 def _alike(failed: Iterable[ActivationRecord]) -> Iterable[list[ActivationRecord]]:
-    """Group unexplained activations into presumed mistakes: those of one layer with the same non-empty anatomy belong together."""
+    """Group unexplained activations into presumed mistakes.
+
+    Those of one layer with the same non-empty anatomy belong together, and all that have the size and form of reduced precision.
+    """
     groups: dict[tuple[str, ...], list[ActivationRecord]] = {}
     for a in failed:
-        match = LAYER.fullmatch(a.activation)
-        groups.setdefault((f"layer {match[1]}", *a.anatomy) if match and a.anatomy else (a.activation, a.batch), []).append(a)
+        match, reduced = LAYER.fullmatch(a.activation), fault_of(a)
+        of_layer = (f"layer {match[1]}", *a.anatomy) if match and a.anatomy else (a.activation, a.batch)
+        groups.setdefault((reduced,) if reduced else of_layer, []).append(a)
     return groups.values()
 
 
@@ -303,13 +323,14 @@ def sentence(finding: Finding, layers: int) -> str:
     """Return one sentence about a mistake: its place, its nature, and the faults that cannot be distinguished from it."""
     if finding.fault is None:
         place = ", ".join(filter(None, (where(finding.steps, layers), finding.hidden)))
-        return f"{place}: {finding.reason or (SCREENED if finding.screened else UNNAMED)}"
+        return f"{place}: {finding.reason or (SCREENED if finding.screened else rounding(finding.anatomy) or UNNAMED)}"
     numbers = finding.numbers or [""] * len(finding.others)
     named = [(o, n) for o, n in zip(finding.others, numbers, strict=True) if not _is_same(o, finding.fault.name)]
     others = ", ".join(f"{o} ({n})" if n else o for o, n in named)
     same = f" (with the exposed activations, the same as {' or '.join(finding.same)})" if finding.same else ""
     alike = f"; with these inputs and exposed activations it cannot be distinguished from {others}" if others else ""
-    return f"{where(finding.steps, layers)}: {_said(finding.fault, finding.closed_forms)}{same}{alike}"
+    place = (where_reduced if is_reduced(finding.fault.name) else where)(finding.steps, layers)
+    return f"{place}: {_said(finding.fault, finding.closed_forms)}{same}{alike}"
 
 
 def evidence(finding: Finding) -> str:
@@ -327,6 +348,8 @@ def evidence(finding: Finding) -> str:
         estimate = f"{what or 'estimated'}: {numbers}" if numbers else f"estimated: {what}" if what else ""
         figures = [*([] if "±" in numbers else [f"z = {f.z:.3g}"]), *filter(None, [estimate])]
         return f"{f.name}: {', '.join(figures)}"
+    if is_reduced(f.name):  # The amplitude is not 1, since a part of the rounding depends on the order of operations.
+        return f"{f.name}: z = {f.z:.3g}"
     if f.estimate is None or f.deviation is None:
         return f"{f.name}: amplitude {f.amplitude:.3f}, z = {f.z:.3g}"
     number = f"estimated {f.parameter} = {figure(f.estimate, f.deviation)} ± {f.deviation:.1g}"

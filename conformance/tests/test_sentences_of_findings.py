@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from conformance import Batch, check, golden_of, load_golden
 from conformance.checks.trace import record
@@ -92,3 +93,29 @@ def test_pooling_over_padding_is_listed_beside_another_mistake() -> None:
     rendered = _rendered(found)
     assert "1. pooling-with-padding and mask-ignored" in rendered
     assert "the checkpoint declares no pooling; embeddings then depend on the padding of their batch" in rendered
+
+
+def _under_autocast(model: Any) -> None:
+    """Compute products in bfloat16, norms and residuals in float32."""
+    forward = model["bert"].forward
+
+    def under_autocast(*arguments: Any, **named: Any) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return forward(*arguments, **named)
+
+    model["bert"].forward = under_autocast
+
+
+def test_autocast_is_one_finding_in_all_layers() -> None:
+    (found,) = check(_with(_under_autocast), "tiny").findings
+    assert found.name == "precision-bfloat16"
+    assert found.sentence.startswith("every layer, ")
+    assert found.sentence.endswith("operands are rounded to bfloat16: reduced precision, not a wrong equation")
+    assert "amplitude" not in found.evidence
+
+
+def test_autocast_of_layers_that_expose_only_their_results_is_one_finding() -> None:
+    (found,) = check(_with(_under_autocast), "tiny", check="stages").findings
+    assert found.name is None
+    assert found.sentence.startswith("every layer, output.LayerNorm, or in the ")
+    assert "the error has the size and form of computing in bfloat16; its place is not known" in found.sentence
