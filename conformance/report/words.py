@@ -81,7 +81,7 @@ def exclusion_lists(sensitivities: Sequence[Sensitivity], *, whole: bool) -> lis
     ]
     unseen = without_effect({s.fault for s in sensitivities})
     numbers = [
-        f"{quantity} {s.right:.7g} ({abs(s.smallest - s.right):.2g})"
+        f"{quantity} {s.right:.7g} ({abs(s.smallest - s.right):.2g}, {s.fault})"
         for s in sensitivities
         if s.smallest is not None and s.right is not None and s.separable and (quantity := _quantity(s.fault))
     ]
@@ -99,7 +99,8 @@ def exclusion_lists(sensitivities: Sequence[Sensitivity], *, whole: bool) -> lis
         counted = f"would not have detected {len(unseen)} mistakes that change no judged activation of this network on these inputs"
         found.append((f"{counted}; the HTML report lists them", ()))
     if numbers:
-        found.append(("numbers checked, each with the smallest deviation that would have been detected", tuple(numbers)))
+        checked = "numbers checked, each with the smallest deviation that would have been detected, and the name of the mistake"
+        found.append((checked, tuple(numbers)))
     return found
 
 

@@ -170,7 +170,8 @@ def excludes(verdicts: Iterable[Verdict]) -> list[Sensitivity]:
 
     This states which faults a pass excludes and which it cannot. For a fault with a parameter, it includes the smallest wrong value
     that would have been separable at the place where the fault is most visible: the direction is linear in the parameter, so z
-    grows with the distance from the correct value.
+    grows with the distance from the correct value. If the correct value is not the same everywhere, as the largest value of a
+    layer's output is not, only the places with the smallest are considered.
     """
     places: defaultdict[str, list[FilterResult]] = defaultdict(list)
     for verdict in verdicts:
@@ -178,7 +179,9 @@ def excludes(verdicts: Iterable[Verdict]) -> list[Sensitivity]:
             places[f.name].append(f)
     rendered = []
     for name, filters in places.items():
-        weakest, best = (choose(filters, key=lambda f: f.expected_z) for choose in (min, max))
+        weakest = min(filters, key=lambda f: f.expected_z)
+        rights = [f.estimate.right for f in filters if f.estimate]
+        best = max((f for f in filters if not f.estimate or f.estimate.right == min(rights)), key=lambda f: f.expected_z)
         separable = sum(f.separable for f in filters)
         estimate = best.estimate
         number = (estimate.parameter, estimate.right, _smallest(best)) if estimate else ()

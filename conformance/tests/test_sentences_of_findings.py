@@ -1,5 +1,6 @@
 """The sentences of failing reports: one mistake has one name and one sentence, and none says more than was found."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,10 @@ from conformance.judge.number_words import closed_form
 from conformance.numerics.formats import Array
 from conformance.report.diagnosis_document import document
 from conformance.report.markdown import markdown
+from conformance.report.output_formats import REPORT_FORMATS
+from conformance.results.case import Case
+from conformance.results.merge import merged
+from conformance.tests.sample_records import activation, checked, run
 from conformance.tests.test_failing_report import _with
 from implementations.hugging_face import hf_eager
 
@@ -119,3 +124,24 @@ def test_autocast_of_layers_that_expose_only_their_results_is_one_finding() -> N
     assert found.name is None
     assert found.sentence.startswith("every layer, output.LayerNorm, or in the ")
     assert "the error has the size and form of computing in bfloat16; its place is not known" in found.sentence
+
+
+def test_the_origins_that_are_shown_are_the_first_and_those_with_the_largest_local_rms() -> None:
+    case = Case("a", "b")
+    rms = {f"encoder.layer.{i}.output.LayerNorm": value for i, value in enumerate((5.0, 70.0, 10.0, 60.0, 30.0, 40.0, 50.0))}
+    failing = tuple(activation(case, step, value, excess=1000.0 / value) for step, value in rms.items())
+    rendered = REPORT_FORMATS["text"].of_results(merged([run(checked(case, "fail", failing, judged=7, activations=47))]))
+    assert "5 of 7 origins, the first and those with the largest local rms" in " ".join(rendered.split())
+    shown = [float(line.split()[1]) for line in rendered.splitlines() if line.strip().startswith("encoder.layer.") and "σ" in line]
+    assert shown == [5.0, 70.0, 60.0, 40.0, 50.0]
+
+
+def test_the_clip_that_a_pass_excludes_is_that_of_the_layer_with_the_smallest_values() -> None:
+    golden = load_golden("tiny")
+    found = record(hf_eager, golden, "cpu", "float32").activations["padded"]
+    largest = [np.abs(found[f"encoder.layer.{i}.output.LayerNorm"]).max() for i in range(2)]
+    rendered = " ".join(str(check("hf-eager", golden)).split())
+    said = re.search(r"no layer's output clipped below ([\d.]+) \([^ ]+, hidden-clipped\)", rendered)
+    assert said
+    assert float(said[1]) == pytest.approx(min(largest), rel=1e-6)
+    assert re.search(r"factor of the scores \(1/√d\) 0.3535534 \([^ ]+, scale-missing\)", rendered)

@@ -1,5 +1,6 @@
 """Blocks of one check of one candidate: mistakes, one wrong element, location of the error, and the command that repeats it."""
 
+import math
 import shlex
 from collections.abc import Iterator, Sequence
 
@@ -130,7 +131,7 @@ def _origins(origins: Sequence[ActivationRecord]) -> Iterator[Block]:
     """Yield the table of the worst origins in the order of computation."""
     worst = _worst(origins)
     if len(origins) > len(worst):
-        of = f"{len(worst)} of {len(origins)} origins, those with the largest errors"
+        of = f"{len(worst)} of {len(origins)} origins, the first and those with the largest local rms"
         yield Paragraph(f"{of}, in the order of computation; the results file has all:")
     elif len(worst) > 1:
         yield Paragraph("origins, in the order of computation:")
@@ -138,8 +139,12 @@ def _origins(origins: Sequence[ActivationRecord]) -> Iterator[Block]:
 
 
 def _worst(origins: Sequence[ActivationRecord]) -> Sequence[ActivationRecord]:
-    """Return the origins with the largest excess, in their given order; the first origin is always included."""
-    others = sorted(origins[1:], key=_badness)[: _WORST - 1]
+    """Return the origins with the largest local RMS, in their given order; the first origin is always included.
+
+    An exact activation has none: any error is beyond its limit, so it comes before all others.
+    """
+    others = sorted(origins[1:], key=lambda a: -math.inf if a.local is None or a.local.rms is None else -a.local.rms)
+    others = others[: _WORST - 1]
     return [a for a in origins if a is origins[0] or any(a is other for other in others)]
 
 
