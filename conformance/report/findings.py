@@ -18,6 +18,7 @@ from conformance.judge.number_words import enumerated, figure, hard_coded
 from conformance.judge.step_phrases import phrases, ranged
 from conformance.model.activations import LAYER
 from conformance.model.training import is_of_a_run, parameter_of, step_of
+from conformance.report.axis import bounded
 from conformance.report.reduced_precision import fault_of, is_reduced, rounding, where_reduced
 from conformance.report.unexposed_steps import unexposed_before
 from conformance.results.records import ActivationRecord, FaultRecord
@@ -346,12 +347,12 @@ def evidence(finding: Finding) -> str:
     if f.name not in BY_NAME:
         numbers, what = "; ".join(_listed(finding.estimates)), next((k.estimates for k in FITTED if k.name == f.name), "")
         estimate = f"{what or 'estimated'}: {numbers}" if numbers else f"estimated: {what}" if what else ""
-        figures = [*([] if "±" in numbers else [f"z = {f.z:.3g}"]), *filter(None, [estimate])]
+        figures = [*([] if "±" in numbers else [f"z = {bounded(f.z)}"]), *filter(None, [estimate])]
         return f"{f.name}: {', '.join(figures)}"
     if is_reduced(f.name):  # The amplitude is not 1, since a part of the rounding depends on the order of operations.
-        return f"{f.name}: z = {f.z:.3g}"
+        return f"{f.name}: z = {bounded(f.z)}"
     if f.estimate is None or f.deviation is None:
-        return f"{f.name}: amplitude {f.amplitude:.3f}, z = {f.z:.3g}"
+        return f"{f.name}: amplitude {f.amplitude:.3f}, z = {bounded(f.z)}"
     number = f"estimated {f.parameter} = {figure(f.estimate, f.deviation)} ± {f.deviation:.1g}"
     return f"{f.name}: {number}{'' if f.right is None else f', expected {f.right:.7g}'}"
 

@@ -18,6 +18,7 @@ from conformance.report.markdown import markdown
 from conformance.report.output_formats import REPORT_FORMATS
 from conformance.results.case import Case
 from conformance.results.merge import merged
+from conformance.results.records import FaultRecord
 from conformance.tests.sample_records import activation, checked, run
 from conformance.tests.test_failing_report import _with
 from implementations.hugging_face import hf_eager
@@ -145,3 +146,15 @@ def test_the_clip_that_a_pass_excludes_is_that_of_the_layer_with_the_smallest_va
     assert said
     assert float(said[1]) == pytest.approx(min(largest), rel=1e-6)
     assert re.search(r"factor of the scores \(1/√d\) 0.3535534 \([^ ]+, scale-missing\)", rendered)
+
+
+def test_an_error_where_nothing_is_expected_has_no_unbelievable_number() -> None:
+    case, step = Case("a", "b"), "encoder.layer.0.intermediate.intermediate_act_fn"
+    relu = FaultRecord("activation-relu", step, 1.0, 1.55e46, None, None, None, kind="gelu")
+    rendered = REPORT_FORMATS["text"].of_results(
+        merged([run(checked(case, "fail", (activation(case, step, 2.1e44, (relu,)),), judged=1, activations=1))])
+    )
+    assert "e+4" not in rendered
+    assert "activation-relu: amplitude 1.000, z = over 9e+15" in rendered
+    assert rendered.count("over 9e+15 σ") == 4
+    assert "over 9e+15 σ: the correct result is 0 there" in rendered

@@ -9,7 +9,7 @@ from msgspec.structs import replace as replace_record
 from conformance.checks.catalogue import PUBLISHED
 from conformance.checks.search.plan import EXAMPLES
 from conformance.goldens.custom_golden import PREFIX, recorded_as
-from conformance.report.axis import sigma
+from conformance.report.axis import LARGEST, bounded, sigma
 from conformance.report.document import (
     Abridged,
     Block,
@@ -136,6 +136,8 @@ def _origins(origins: Sequence[ActivationRecord]) -> Iterator[Block]:
     elif len(worst) > 1:
         yield Paragraph("origins, in the order of computation:")
     yield from tabled(("origin", "local rms", "limit", "max", "limit", "global rms"), [("", [_numbers(a) for a in worst])])
+    if any(a.local is not None and (a.local.max or 0.0) > LARGEST for a in worst):
+        yield Paragraph(f"{bounded(math.inf)} σ: the correct result is 0 there, and has next to no rounding error")
 
 
 def _worst(origins: Sequence[ActivationRecord]) -> Sequence[ActivationRecord]:
