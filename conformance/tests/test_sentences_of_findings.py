@@ -16,6 +16,9 @@ from conformance.numerics.formats import Array
 from conformance.report.diagnosis_document import document
 from conformance.report.markdown import markdown
 from conformance.report.output_formats import REPORT_FORMATS
+from conformance.report.run.run_document import document as run_document
+from conformance.report.unexposed_steps import not_exposed
+from conformance.report.words import headline
 from conformance.results.case import Case
 from conformance.results.merge import merged
 from conformance.results.records import FaultRecord
@@ -158,3 +161,24 @@ def test_an_error_where_nothing_is_expected_has_no_unbelievable_number() -> None
     assert "activation-relu: amplitude 1.000, z = over 9e+15" in rendered
     assert rendered.count("over 9e+15 σ") == 4
     assert "over 9e+15 σ: the correct result is 0 there" in rendered
+
+
+def test_the_counts_of_a_run_add_up_and_its_title_tells_errors_from_failures() -> None:
+    cases = [checked(Case(f"a{i}", "b"), "fail") for i in range(3)]
+    cases += [checked(Case("c", "b"), "pass"), checked(Case("d", "b"), "skip", declared=False, executed=False)]
+    unable = checked(Case("e", "b"), "error", executed=False, reason="no such object")
+    results = merged([run(*cases, unable)])
+    assert results.footer is not None
+    assert headline(results.footer) == "ran 4 of 6, 1 skipped, 1 could not run: 1 error, 3 fail, 1 pass"
+    assert run_document(results).title == "3 of 6 candidates do not conform, 1 could not be judged"
+    assert run_document(merged([run(unable, *cases[3:])])).title == "1 of 3 candidates could not be judged"
+
+
+def test_a_failing_report_says_why_activations_are_not_judged() -> None:
+    rendered = " ".join(str(check(_with(_scaled_by_the_width), "tiny")).split())
+    assert re.search(r"\d+ activations? (is|are) not exposed; ", rendered)
+    names = ["embeddings.LayerNorm", "pooler.dense", "pooler.activation", "cls.seq_relationship"]
+    records = [activation(Case("a", "b"), n, outcome="pass" if n == names[0] else "not_observed") for n in names]
+    assert not_exposed(records) == (
+        "3 activations are not exposed; they are not judged, since nothing that depends on them is exposed (pooler (2), cls)"
+    )

@@ -54,6 +54,8 @@ def case_blocks(case: CaseRecords, headers: Sequence[Header] = (), *, close: boo
         yield Abridged((), (Code("\n".join(smallest(check.counterexample)), wrapped=True),))
     if failed:
         yield from _failures(failed, case.activations)
+        if check.check == "values" and (unseen := not_exposed(case.activations)):
+            yield Paragraph(unseen, "quiet")
     elif check.outcome == "pass" and check.tried:
         yield Paragraph(f"{searched(check)}, {duration([check])}")
     elif check.outcome == "pass" and check.median_rms is not None:

@@ -84,11 +84,14 @@ def _started(results: Results) -> Iterator[Block]:
 def _title(results: Results, found: Sequence[CandidateChecks]) -> str:
     names = list(dict.fromkeys(c.implementation for c in results.checks))
     bad = {g.implementation for g in found if g.tone == "bad"}
-    judged = any(g.tone == "bad" and g.outcome != "error" for g in found)
-    verb = f"{'does' if len(bad) == 1 else 'do'} not conform" if judged else "could not be judged"
+    wrong = {g.implementation for g in found if g.tone == "bad" and g.outcome != "error"}
     if len(names) == 1:
-        return f"{names[0]} {verb}" if bad else f"{names[0]}: {_fine(results)}"
-    return f"{len(bad)} of {len(names)} candidates {verb}" if bad else f"{len(names)} candidates: {_fine(results)}"
+        return f"{names[0]} {'does not conform' if wrong else 'could not be judged'}" if bad else f"{names[0]}: {_fine(results)}"
+    unjudged = f"{len(bad - wrong)} could not be judged" if bad - wrong else ""
+    failing = f"{len(wrong)} of {len(names)} candidates {'does' if len(wrong) == 1 else 'do'} not conform" if wrong else ""
+    if not bad:
+        return f"{len(names)} candidates: {_fine(results)}"
+    return ", ".join(filter(None, (failing, unjudged))) if wrong else f"{len(bad)} of {len(names)} candidates could not be judged"
 
 
 def _fine(results: Results) -> str:
