@@ -307,7 +307,7 @@ class CaseRecords:
     activations: tuple[ActivationRecord, ...]
 
 
-_SCREENED = "Depth screen: each step was judged by its RMS and largest error alone; names and the global error were not looked for."
+_SCREENED = "screen: each step was judged by its RMS and largest error alone; names and the global error were not looked for."
 
 
 @dataclass(frozen=True)

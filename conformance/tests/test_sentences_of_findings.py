@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from conformance import Batch, check, golden_of, load_golden
+from conformance.checks.catalogue import CHECKS
 from conformance.checks.trace import record
 from conformance.diagnosis import Diagnosis, diagnose
 from conformance.faults import BY_NAME
@@ -22,7 +23,9 @@ from conformance.report.words import headline
 from conformance.results.case import Case
 from conformance.results.merge import merged
 from conformance.results.records import FaultRecord
-from conformance.tests.sample_records import activation, checked, run
+from conformance.results.to_records import records_of
+from conformance.suite.parametrize import BoundCheck
+from conformance.tests.sample_records import activation, checked, everything, run
 from conformance.tests.test_failing_report import _with
 from implementations.hugging_face import hf_eager
 
@@ -182,3 +185,26 @@ def test_a_failing_report_says_why_activations_are_not_judged() -> None:
     assert not_exposed(records) == (
         "3 activations are not exposed; they are not judged, since nothing that depends on them is exposed (pooler (2), cls)"
     )
+
+
+@pytest.mark.parametrize(
+    ("depth", "absent"), [("screen", ("global rms", "amplitude", "z", "±")), ("full", ("amplitude", "z"))], ids=["screen", "full"]
+)
+def test_the_legend_has_only_what_the_report_shows(depth: Any, absent: tuple[str, ...]) -> None:
+    case = records_of(check(_with(_scaled_by_the_width), "tiny", depth=depth))
+    _, legend = REPORT_FORMATS["text"].of_results(merged([run(case)])).split("how errors are measured")
+    terms = re.findall(r"^  ([^ ].*?): ", legend, re.MULTILINE)
+    assert set(terms).isdisjoint(absent)
+    assert {"sigma", "origin", "local rms", "limit"} <= set(terms)
+    assert ("±" in terms) == (depth == "full")
+
+
+def test_markdown_has_the_name_of_a_saved_script_and_not_the_script() -> None:
+    script, file = "assert run(...) == run(...)", "failures/leaking-tiny-cpu-float32-padding-length.py"
+    texts = {name: " ".join(REPORT_FORMATS[name].of_results(everything()).split()) for name in ("markdown", "html")}
+    assert {name: script in text for name, text in texts.items()} == {"markdown": False, "html": True}
+    assert all(file in text.replace("\\", "") for text in texts.values())
+
+
+def test_a_bound_check_is_shown_as_its_case() -> None:
+    assert repr(BoundCheck(CHECKS["values"], None, Case("mine", "tiny"), 224)) == "<check mine on tiny, cpu, float32>"

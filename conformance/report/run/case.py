@@ -69,14 +69,19 @@ def case_blocks(case: CaseRecords, headers: Sequence[Header] = (), *, close: boo
         yield Abridged((Folded("What is known to fail", tuple(_known(case))),))
     yield Abridged(tuple(_details(case, headers)))
     if check.counterexample:
-        saved = (
-            f" (failures/{case_of(check).file_name}.py, in the folder of the results file)"
-            if headers and check.outcome in ("fail", "crash")
-            else ""
-        )
-        code = Code(check.counterexample.script, "python")
-        yield Folded(f"a script that reproduces the failure{saved}", (code,), long=True)
+        yield from _script(check, check.counterexample.script, saved=bool(headers) and check.outcome in ("fail", "crash"))
     yield Abridged(tuple(_activations(case)))
+
+
+def _script(check: CheckRecord, script: str, *, saved: bool) -> Iterator[Block]:
+    """Yield the script that reproduces the failure; if it is also a file, Markdown has only the name of the file."""
+    what, code = "a script that reproduces the failure", Code(script, "python")
+    if not saved:
+        yield Folded(what, (code,), long=True)
+        return
+    file = f"failures/{case_of(check).file_name}.py"
+    short = Folded(what, (Paragraph(f"{file}, in the folder of the results file"),), long=True)
+    yield Abridged((Folded(f"{what} ({file}, in the folder of the results file)", (code,), long=True),), (short,))
 
 
 def first_line(text: str) -> str:
