@@ -19,6 +19,7 @@ def attribution_of(placement: FaultPlacement, estimate: Estimate | None, network
     sentence = fault.sentence_at(network.table[placement.places[0]].kind)
     if estimate is not None:
         value = f"{figure(estimate.value, estimate.deviation)} ± {estimate.deviation:.1g}"
+        value = f"{value} = {estimate.closed_form}" if estimate.closed_form else value
         sentence = sentence.replace("{value}", value).replace("{right}", f"{estimate.right:.7g}")
         if fault.parameter and hard_coded(fault.parameter, estimate.value, estimate.deviation, estimate.right):
             sentence += ignored(fault.parameter.setting)

@@ -96,6 +96,7 @@ class Diagnosis:
         explanations: the explanations, best first.
         cut_short: description of what the search left out when its time ran out; else empty.
         unconfirmed: description of the checkpoint's settings that its parameters do not confirm.
+        undeclared_pooling: whether any pooling of an embedding was allowed, since neither the checkpoint nor the user declares one.
     """
 
     conforms: bool
@@ -117,6 +118,7 @@ class Diagnosis:
     explanations: tuple[RankedExplanation, ...]
     cut_short: str = ""
     unconfirmed: str = ""
+    undeclared_pooling: bool = False
 
     @property
     def tied(self) -> tuple[RankedExplanation, ...]:

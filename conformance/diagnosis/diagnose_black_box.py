@@ -138,6 +138,7 @@ def _diagnosis(case: BlackBoxCase) -> Diagnosis:
         explanations=tuple(_explanations(case, trials, best)),
         cut_short=case.budget.cut_short,
         unconfirmed=case.network.architecture.unconfirmed,
+        undeclared_pooling=bool(case.network.poolings) and len(case.pooling_indices) > 1,
     )
 
 

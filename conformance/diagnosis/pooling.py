@@ -1,7 +1,7 @@
 """Poolings: the functions from a hidden state (B, S, H) to an embedding (B, H) that a system may use."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,10 +21,14 @@ class Pooling:
     Attributes:
         name: name for `--pooling`; the names of normalised poolings end in `-normalised`.
         sentence: description of the pooling.
+        mistake: name of the fault that is this pooling in place of another one; empty if the catalogue has none.
+        reads_padding: whether the embedding depends on positions that the mask excludes.
     """
 
     name: str
     sentence: str
+    mistake: str = ""
+    reads_padding: bool = False
 
     @property
     def base(self) -> str:
@@ -38,18 +42,20 @@ class Pooling:
 
 
 _PLAIN = (
-    Pooling("cls", "the first token"),
-    Pooling("mean", "the mean over the tokens that are not padding"),
+    Pooling("cls", "the first token", "pooling-first-token"),
+    Pooling("mean", "the mean over the tokens that are not padding", "pooling-mean"),
     Pooling("mean-sqrt-length", "the sum over the tokens that are not padding, divided by the root of their number"),
     Pooling("weighted-mean", "the mean over the tokens that are not padding, weighted by their places, 1 for the first"),
-    Pooling("mean-with-padding", "the mean over all tokens, padding as well"),
-    Pooling("mean-without-special", "the mean without [CLS], [SEP] and padding"),
+    Pooling("mean-with-padding", "the mean over all tokens, padding as well", "pooling-with-padding", reads_padding=True),
+    Pooling("mean-without-special", "the mean without [CLS], [SEP] and padding", "pooling-without-special"),
     Pooling("last", "the last token that is not padding"),
-    Pooling("max", "the maximum over the tokens that are not padding"),
+    Pooling("max", "the maximum over the tokens that are not padding", "pooling-max"),
     Pooling("pooler", "the pooler's output"),
 )
 POOLINGS: Mapping[str, Pooling] = {
-    p.name: p for plain in _PLAIN for p in (plain, Pooling(plain.name + NORMALISED, f"{plain.sentence}, normalised to length 1"))
+    p.name: p
+    for plain in _PLAIN
+    for p in (plain, replace(plain, name=plain.name + NORMALISED, sentence=f"{plain.sentence}, normalised to length 1"))
 }
 
 

@@ -87,10 +87,17 @@ CATALOGUE: tuple[Fault, ...] = tuple(fault for theme in _THEMES for fault in the
 
 BY_NAME: Mapping[str, Fault] = {fault.name: fault for fault in CATALOGUE}
 
+
+def reported_as(name: str) -> str:
+    """Return the name of the fault that is reported in place of this one where both are the same function (`Fault.same_as`)."""
+    same = BY_NAME[name].same_as if name in BY_NAME else None
+    return same.name if same else name
+
+
 OF_SOME: tuple[frozenset[str], ...] = tuple(
     frozenset(fault.name for fault in theme.faults())
     for theme in (distances, target_losses, target_gradients, pooling, dense, dropout, gradients, optimizer)
 )
 """For each theme whose steps occur only in some networks or checks, the names of its faults."""
 
-__all__ = ["BY_NAME", "CATALOGUE", "OF_SOME", "Fault", "FaultContext", "Parameter"]
+__all__ = ["BY_NAME", "CATALOGUE", "OF_SOME", "Fault", "FaultContext", "Parameter", "reported_as"]

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from conformance.faults.altered import Altered, Rearranged
 from conformance.faults.changes import rewritten, with_parent
-from conformance.faults.fault import Fault, FaultContext, Parameter
+from conformance.faults.fault import Fault, FaultContext, Parameter, SameFunction
 from conformance.model.attention import attended_keys
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
@@ -176,10 +176,11 @@ def _interleaved(step: Step, context: FaultContext) -> Step:
 def faults() -> Iterator[Fault]:
     """Yield the faults of scores, softmax and heads."""
     yield Fault(
-        "scale-missing", SCORES | SUMMED, "the scores are multiplied by {value}, not by 1/√d = {right}",
+        "scale-missing", SCORES | SUMMED, "the scores are multiplied by {value}, not by 1/√(the head size) = {right}",
         "mlc-llm#3426, flexflow#467",
         cause="the division by √d left out, or d taken as hidden_size",
-        parameter=Parameter("scale", _scale, lambda _: 1.0, _rescaled, quantity="factor of the scores (1/√d)"),
+        parameter=Parameter("scale", _scale, lambda _: 1.0, _rescaled, quantity="factor of the scores (1/√d)",
+                            is_of_sizes=True),
         equation="s = c q kᵀ, c ≠ 1/√d",
         fix="Divide the scores by √d, d = hidden_size / num_attention_heads.",
     )
@@ -211,6 +212,7 @@ def faults() -> Iterator[Fault]:
         parameter=Parameter("temperature", lambda _: 1.0, lambda _: 2.0, _with_temperature, quantity="temperature of the softmax"),
         equation="p = softmax(s / T)",
         fix="Scale the scores once, by 1/√d, and apply the softmax to them.",
+        same_as=SameFunction("scale-missing", "a softmax temperature of {value}"),
     )
     yield Fault("softmax-queries", PROBS, "softmax runs over the queries, not over the keys", "constructed",
                 _softmax_over(-2), "a wrong axis",

@@ -46,6 +46,7 @@ class Parameter:
         setting: the number's name in the config; empty if it has none.
         defaults: values that are usually hard-coded, BERT's own first.
         quantity: the number in words, for the numbers that a pass confirms; empty if the fault changes more than the number.
+        is_of_sizes: whether the number is computed from sizes of the network, so that a wrong one may be computed from other sizes.
     """
 
     name: str
@@ -56,6 +57,20 @@ class Parameter:
     setting: str = ""
     defaults: tuple[float, ...] = ()
     quantity: str = ""
+    is_of_sizes: bool = False
+
+
+@dataclass(frozen=True)
+class SameFunction:
+    """A fault that is the same function of every input as another one, unless an activation between their steps is exposed.
+
+    Attributes:
+        name: the name of the other fault, which is reported in its place.
+        phrase: the fault that is not reported, as a noun phrase; `{value}` is replaced by its number.
+    """
+
+    name: str
+    phrase: str
 
 
 @dataclass(frozen=True)
@@ -82,6 +97,7 @@ class Fault:
         equation: the equation of the faulty step, in the symbols of `conformance.oracle`; empty if the sentence states it.
         fix: how to repair the candidate.
         sentences: more specific descriptions, by the kind of the step that the fault acts on.
+        same_as: the fault that is reported in its place where no input distinguishes the two; None if there is none.
     """
 
     name: str
@@ -101,6 +117,7 @@ class Fault:
     equation: str = ""
     fix: str = CORRECT
     sentences: Mapping[str, str] = field(default_factory=dict, hash=False)
+    same_as: SameFunction | None = None
 
     def sentence_at(self, kind: str) -> str:
         """Return the description of the fault in a step of this kind."""

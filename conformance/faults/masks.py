@@ -7,7 +7,7 @@ import numpy as np
 from conformance.faults.altered import Altered
 from conformance.faults.attention import PROBS, Mask, keys_of, of_tokens, probabilities, softmax
 from conformance.faults.changes import recast
-from conformance.faults.fault import Change, Fault, FaultContext, Parameter, with_batch
+from conformance.faults.fault import Change, Fault, FaultContext, Parameter, SameFunction, with_batch
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
@@ -193,7 +193,8 @@ def faults() -> Iterator[Fault]:
     yield Fault("mask-on-queries", PROBS, "the mask is applied along the queries, not along the keys", "constructed",
                 lambda step, _: step.recast(_OnQueries) if of_tokens(step) else None, "mask[:, :, None] for mask[:, None, :]",
                 equation="mask[:, None, :, None] in place of mask[:, None, None, :]",
-                fix=_MASK)
+                fix=_MASK,
+                same_as=SameFunction("mask-ignored", "a mask along the queries, not along the keys"))
     yield Fault(
         "mask-constant", PROBS, "masked keys keep {value} of their weight", "constructed",
         cause="the number added at masked keys is not negative enough",

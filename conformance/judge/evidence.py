@@ -39,6 +39,7 @@ class Estimate:
         right, wrong: its value in the checkpoint, and its usual value under the fault.
         value, deviation: the estimate and its standard deviation; the usual faulty value if no estimate was found.
         bound: largest shift of `value` by deterministic errors; `deviation` counts it as uniform, bound/√3.
+        closed_form: roots and sizes of the network that the value equals, as `1/√32 = 1/√(the hidden size)`; empty if unknown.
     """
 
     parameter: str
@@ -47,6 +48,7 @@ class Estimate:
     value: float
     deviation: float
     bound: float = 0.0
+    closed_form: str = ""
 
     def is_wrong(self, threshold: float) -> bool:
         """Return whether the estimate differs from the correct value by more than rounding explains."""

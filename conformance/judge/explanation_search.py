@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from conformance.faults import CATALOGUE
+from conformance.faults import CATALOGUE, reported_as
 from conformance.faults.fitted import FITTED
 from conformance.faults.fitted.fitted_fault import FitData
 from conformance.judge.evidence import Estimate, Explanation, FilterResult
@@ -187,14 +187,22 @@ def _at_every_step(placements: Sequence[FaultPlacement]) -> Iterator[FaultPlacem
 def _ordered(found: Sequence[Explanation], problem: StepProblem) -> tuple[Explanation, ...]:
     """Return the explanations by number of free parameters, usual values before others, then likelihood.
 
-    Explanations whose likelihoods cannot be distinguished are in the order of the catalogue.
+    Explanations whose likelihoods cannot be distinguished are in the order of the catalogue. Two that are the same function have
+    usual values if one of them has.
     """
+    usual = {_functions(e) for e in found if e.is_usual}
+    found = [replace(e, is_usual=_functions(e) in usual) for e in found]
     ranked = sorted(found, key=lambda e: (e.free, not e.is_usual, e.nll))
     best = ranked[0]
     most = best.nll + evidence_threshold(problem.threshold)
     alike = [e for e in ranked if (e.free, e.is_usual) == (best.free, best.is_usual) and e.nll < most]
     alike_in_order = sorted(alike, key=lambda e: sorted(_RANK[f.name] for f in e.faults))
     return (*alike_in_order, *(e for e in ranked if e not in alike))
+
+
+def _functions(explanation: Explanation) -> frozenset[str]:
+    """Return a key that is equal for explanations whose faults are the same functions; their places may differ."""
+    return frozenset(reported_as(fault.name) for fault in explanation.faults)
 
 
 def _explanation(trial: StepTrial, problem: StepProblem) -> Explanation:

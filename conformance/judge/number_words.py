@@ -77,6 +77,16 @@ def simple(value: float, deviation: float, architecture: Architecture) -> str | 
     return ("−" if value < 0 else "") + " = ".join(dict.fromkeys(names[nearest]))
 
 
+def closed_form(parameter: Parameter, value: float, deviation: float, architecture: Architecture) -> str:
+    """Return the roots and network sizes that a parameter's value equals within its error, as `1/√32 = 1/√(the hidden size)`.
+
+    The result is empty if there are none, or if the parameter is not computed from sizes. A mere ratio is left out: digits show it.
+    """
+    found = simple(value, deviation, architecture) if parameter.is_of_sizes and deviation > 0.0 else None
+    texts = found.split(" = ") if found else []
+    return " = ".join(text for text in texts if "√" in text or "size" in text)
+
+
 def _simple_numbers(a: Architecture) -> Iterator[tuple[str, float]]:
     for p in range(1, LARGEST_TERM + 1):
         for q in range(1, LARGEST_TERM + 1):
@@ -85,12 +95,13 @@ def _simple_numbers(a: Architecture) -> Iterator[tuple[str, float]]:
     for n in (2, 3, 5, 6, 7):
         yield f"√{n}", math.sqrt(n)
         yield f"1/√{n}", 1.0 / math.sqrt(n)
-    for what, size in (("the head size", a.head_size), ("the hidden size", a.hidden_size)):
+    sizes = {"the head size": a.head_size, "the hidden size": a.hidden_size, "the intermediate size": a.intermediate_size}
+    for what, size in sizes.items():
         if size > 1:
             yield f"{what}", float(size)
             yield f"1/({what})", 1.0 / size
-            yield f"√({what})", math.sqrt(size)
-            yield f"1/√({what})", 1.0 / math.sqrt(size)
+            yield f"√{size} = √({what})", math.sqrt(size)
+            yield f"1/√{size} = 1/√({what})", 1.0 / math.sqrt(size)
 
 
 def listed(noun: str, indices: Sequence[int], size: int) -> str:

@@ -34,6 +34,15 @@ def axis_of(values: Iterable[float | None]) -> Axis:
     return Axis(max(2, math.ceil(math.log10(largest))))
 
 
+# An error of more σ than float64 has digits: σ is at least the rounding of the expected value, so that is 0 beside the error.
+LARGEST = 2.0**53
+
+
+def bounded(value: float) -> str:
+    """Return a number with three significant digits, or `over 9e+15` beyond `LARGEST`."""
+    return f"{value + 0.0:.3g}" if abs(value) <= LARGEST else f"over {LARGEST:.0e}"  # -0.0 + 0.0 is 0.0
+
+
 def sigma(value: float | None, none: str = "-") -> str:
-    """Return a number with three significant digits and the unit σ, or `none` if there is no value."""
-    return none if value is None else f"{value + 0.0:.3g} σ"  # -0.0 + 0.0 is 0.0
+    """Return a number with three significant digits, at most `LARGEST`, and the unit σ, or `none` if there is no value."""
+    return none if value is None else f"{bounded(value)} σ"

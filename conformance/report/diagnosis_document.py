@@ -1,11 +1,14 @@
 """Document of a diagnosis from final outputs. Pure functions."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from conformance.diagnosis.conclusions import Diagnosis, RankedExplanation
+from conformance.diagnosis.conclusions import Diagnosis, FaultAttribution, RankedExplanation
 from conformance.diagnosis.pooling import POOLINGS
+from conformance.faults import BY_NAME, reported_as
+from conformance.judge.number_words import figure
 from conformance.judge.thresholds import SEPARABLE_Z
+from conformance.model.activations import LAYER
 from conformance.report.document import Block, Document, Headline, Items, Lists, Paragraph
 
 _LISTED = 12  # maximum number of names in a list
@@ -13,13 +16,16 @@ _LISTED = 12  # maximum number of names in a list
 
 def document(found: Diagnosis) -> Document:
     """Return the document: verdict, facts about the outputs, then the explanations or, after a pass, the excluded faults."""
-    verdict = Headline(_verdict(found), "good" if found.conforms else "bad")
+    tone = "bad" if not found.conforms else "odd" if _is_odd_pooling(found, found.pooling) else "good"
+    verdict = Headline(_verdict(found), tone)
     blocks = (verdict, *map(Paragraph, _facts(found)), *(_passing(found) if found.conforms else _failing(found)))
     return Document(verdict.text, blocks, verdict.tone)
 
 
 def _verdict(found: Diagnosis) -> str:
     if found.conforms:
+        if _is_odd_pooling(found, found.pooling):
+            return f"conforms only if pooling over padding is intended ({found.pooling}); the checkpoint declares no pooling"
         return "conforms, as far as these outputs show"
     if not any(e.explains for e in found.explanations):
         if found.cut_short:
@@ -28,9 +34,14 @@ def _verdict(found: Diagnosis) -> str:
     return "does not conform"
 
 
+def _is_odd_pooling(found: Diagnosis, pooling: str) -> bool:
+    """Return whether a pooling over padding was found where none was declared: embeddings then depend on the batch."""
+    return found.undeclared_pooling and bool(pooling) and POOLINGS[pooling].reads_padding
+
+
 def _facts(found: Diagnosis) -> Iterator[str]:
     read = ", ".join(f"{count} numbers of {name}" for name, count in found.outputs)
-    digits = "exact" if found.digits is None else f"{found.digits:.2g} decimals"
+    digits = "exact" if found.digits is None else f"{found.digits:.2g} decimals in the typical number"
     yield f"read: {read}; {digits}; computed in {found.dtype}; sigma {found.sigma:.2g} (rounding and printing), the median"
     under = f" with pooling {found.pooling}" if found.pooling else ""
     yield (
@@ -59,32 +70,78 @@ def _failing(found: Diagnosis) -> Iterator[Block]:
         mistakes = ", ".join(_first(list(found.called)))
         yield Paragraph(f"rms and largest error are within their limits, but the error has the pattern of {mistakes}")
     explaining = [e for e in found.explanations if e.explains]
-    tied = found.tied
+    same = _same_functions(found.tied)
+    tied = [found.tied[i] for i in same]
     if explaining and len(tied) > 1:
         yield Paragraph(f"{len(tied)} explanations cannot be distinguished on these numbers:")
-    if not explaining and found.explanations:
+    nearest = [e for e in found.explanations if e.accounted > 0.0]
+    if not explaining and nearest:
         yield Paragraph(
             "These sets of mistakes come closest, but do not explain the outputs: each leaves errors beyond rounding, and any of "
             "their mistakes may be absent."
         )
-    yield Items(tuple((f"{i}. {_headline(e)}", *_details(e)) for i, e in enumerate(tied or found.explanations, 1)))
+    shown = [(e, tuple(phrases)) for e, phrases in zip(tied, same.values(), strict=True)] or [(e, ()) for e in nearest]
+    yield Items(tuple((f"{i}. {_headline(e, found)}", *_details(e, found, phrases)) for i, (e, phrases) in enumerate(shown, 1)))
     others = [e for e in explaining if not e.tied]
     if others:
         yield Lists((("also explain the outputs, but are less likely or less simple", _first([_brief(e) for e in others])),))
 
 
-def _details(e: RankedExplanation) -> Iterator[str]:
+def _same_functions(tied: Sequence[RankedExplanation]) -> dict[int, list[str]]:
+    """Return the indices of those explanations that are different functions.
+
+    Each has the explanations that are the same function, as noun phrases. Of these the fault that is reported in the others' place
+    comes first in `tied`, which is in the order of the catalogue.
+    """
+    first: dict[tuple[object, ...], int] = {}
+    phrases: dict[int, list[str]] = {}
+    for i, e in enumerate(tied):
+        functions = sorted((reported_as(f.name), tuple(_layer(place) for place in f.places)) for f in e.faults)
+        index = first.setdefault((e.pooling, e.dtype, *functions), i)
+        said = phrases.setdefault(index, [])
+        said += [_phrase(f) for f in e.faults if index != i and reported_as(f.name) != f.name]
+    return phrases
+
+
+def _layer(place: str) -> str:
+    found = LAYER.fullmatch(place)
+    return found[1] if found else place
+
+
+def _phrase(f: FaultAttribution) -> str:
+    """Return a fault that is the same function as another one as a noun phrase."""
+    same = BY_NAME[f.name].same_as
+    assert same is not None
+    return same.phrase.format(value=figure(f.estimate.value, f.estimate.deviation) if f.estimate else "")
+
+
+def _details(e: RankedExplanation, found: Diagnosis, same: Sequence[str]) -> Iterator[str]:
+    yield from _pooling(e, found)
     for attribution in e.faults:
-        yield f"{attribution.sentence}: {attribution.where}"
+        alike = f" (with these outputs, the same as {' or '.join(same)})" if same and attribution is e.faults[0] else ""
+        yield f"{attribution.sentence}{alike}: {attribution.where}"
         if attribution.cause and e.explains:
             yield f"usual cause: {attribution.cause}"
     yield _figures(e)
 
 
-def _headline(e: RankedExplanation) -> str:
+def _pooling(e: RankedExplanation, found: Diagnosis) -> Iterator[str]:
+    """Yield a sentence about a wrong pooling, or one over padding, and its usual cause."""
+    if not e.pooling_differs and not _is_odd_pooling(found, e.pooling):
+        return
+    pooling = POOLINGS[e.pooling]
+    expected = f", not {POOLINGS[found.pooling].sentence}" if e.pooling_differs else ""
+    yield f"the embedding is {pooling.sentence}{expected}: in the pooling"
+    if not e.pooling_differs:
+        yield "the checkpoint declares no pooling; embeddings then depend on the padding of their batch"
+    if pooling.mistake and BY_NAME[pooling.mistake].cause:
+        yield f"usual cause: {BY_NAME[pooling.mistake].cause}"
+
+
+def _headline(e: RankedExplanation, found: Diagnosis) -> str:
     names = [b.name for b in e.faults]
-    if e.pooling_differs:
-        names.insert(0, f"pooling {e.pooling}")
+    if e.pooling_differs or _is_odd_pooling(found, e.pooling):
+        names.insert(0, POOLINGS[e.pooling].mistake or f"pooling {e.pooling}")
     if not names:
         names = [f"computed in {e.dtype}"]
     rendered = " and ".join(names)
@@ -99,14 +156,14 @@ def _percent(share: float) -> str:
 
 
 def _brief(e: RankedExplanation) -> str:
-    return " and ".join(f"{b.name} ({b.where})" for b in e.faults) or (f"pooling {e.pooling}" if e.pooling_differs else e.dtype)
+    pooling = POOLINGS[e.pooling].mistake or f"pooling {e.pooling}" if e.pooling_differs else ""
+    return " and ".join(f"{b.name} ({b.where})" for b in e.faults) or pooling or e.dtype
 
 
 def _figures(e: RankedExplanation) -> str:
     parts = [f"remaining difference: rms {e.rms:.3g} σ, largest {e.max:.3g} σ"]
-    if e.z is not None:
+    if e.z is not None and not any(f.estimate for f in e.faults):
         parts.append(f"z = {e.z:.3g}")
-    parts.append(f"evidence {e.evidence:.3g} nats")
     if e.pooling:
         parts.append(f"pooling {e.pooling}")
     return ", ".join(parts)

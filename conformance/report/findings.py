@@ -7,10 +7,10 @@ it is then preferred to mistakes at single steps.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
-from conformance.faults import BY_NAME
+from conformance.faults import BY_NAME, reported_as
 from conformance.faults.fault import Fault, ignored
 from conformance.faults.fitted import FITTED, Fitted
 from conformance.judge.depth import SCREENED
@@ -18,6 +18,8 @@ from conformance.judge.number_words import enumerated, figure, hard_coded
 from conformance.judge.step_phrases import phrases, ranged
 from conformance.model.activations import LAYER
 from conformance.model.training import is_of_a_run, parameter_of, step_of
+from conformance.report.axis import bounded
+from conformance.report.reduced_precision import fault_of, is_reduced, rounding, where_reduced
 from conformance.report.unexposed_steps import unexposed_before
 from conformance.results.records import ActivationRecord, FaultRecord
 from conformance.results.result import NamedFinding, Result
@@ -43,6 +45,8 @@ class Finding:
         reason: for an unidentified mistake, an error that does not depend on the values, such as a wrong shape; may be empty.
         hidden: for an unidentified mistake, the unexposed steps in which it may be instead, as text; may be empty.
         numbers: for each of `others` its estimated number in words; empty if it has none.
+        same: the faults of `others` that are the same function (`Fault.same_as`), as noun phrases with their numbers.
+        closed_forms: closed forms of the estimates, as `0.1767767 = 1/√32 = 1/√(the hidden size)`.
         estimates: for a fitted fault, the numbers that are reported, each with the parameter that it belongs to.
     """
 
@@ -57,6 +61,8 @@ class Finding:
     hidden: str = ""
     estimates: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
+    same: tuple[str, ...] = ()
+    closed_forms: tuple[str, ...] = ()
 
 
 def is_unnamed(a: ActivationRecord) -> bool:
@@ -69,9 +75,24 @@ def findings(activations: Iterable[ActivationRecord]) -> list[Finding]:
     activations = list(activations)
     failed = [a for a in activations if a.outcome == "fail"]
     chosen = _chosen([a for a in failed if a.faults], activations)
-    named = [_finding(group) for group in _grouped(chosen)]
-    unnamed = [_unnamed(alike, activations) for alike in _alike(filter(is_unnamed, failed))]
+    nameless = [a for a in failed if is_unnamed(a)]
+    named = [_with_rounding(_finding(group), nameless, activations) for group in _grouped(chosen)]
+    reduced = {f.fault.name for f in named if f.fault}
+    unnamed = [_unnamed(alike, activations) for alike in _alike(a for a in nameless if fault_of(a) not in reduced)]
     return sorted([*named, *unnamed], key=lambda f: -(float("inf") if f.excess is None else f.excess))
+
+
+def _with_rounding(finding: Finding, nameless: Sequence[ActivationRecord], activations: Sequence[ActivationRecord]) -> Finding:
+    """Return the finding of reduced precision with the unexplained errors of its size and form, which have the same cause."""
+    same = [a for a in nameless if finding.fault and fault_of(a) == finding.fault.name]
+    if not same:
+        return finding
+    order = {a.activation: i for i, a in enumerate(activations)}
+    steps, names = (
+        tuple(sorted({*old, *(a.activation for a in same)}, key=lambda step: order.get(step, 0)))
+        for old in (finding.steps, finding.activations)
+    )
+    return replace(finding, steps=steps, activations=names, excess=_largest([finding.excess, *(a.excess for a in same)]))
 
 
 def where(steps: Sequence[str], layers: int) -> str:
@@ -203,7 +224,21 @@ def _finding(group: Sequence[_Evidence]) -> Finding:
         tuple(dict.fromkeys(a.activation for a, *_ in group)),
         estimates=tuple(dict.fromkeys(text for _, fault, *_ in group if (text := _fitted_number(fault)))),
         numbers=tuple(_number_of(name, group) for name in others),
+        same=tuple(_phrase_of(name, group) for name in others if _is_same(name, strongest.name)),
+        closed_forms=tuple(dict.fromkeys(line for a, *_ in group for line in a.anatomy)),
     )
+
+
+def _is_same(name: str, reported: str) -> bool:
+    """Return whether a fault is the same function as the reported one, so that no input distinguishes them."""
+    return name in BY_NAME and reported_as(name) == reported
+
+
+def _phrase_of(name: str, group: Sequence[_Evidence]) -> str:
+    """Return a fault that is the same function as that of the group as a noun phrase."""
+    same, found = BY_NAME[name].same_as, _sharpest(name, group)
+    assert same is not None
+    return same.phrase.format(value="" if found is None else figure(found.estimate or 0.0, _deviation(found)))
 
 
 def _others(group: Sequence[_Evidence]) -> tuple[str, ...]:
@@ -215,12 +250,17 @@ def _others(group: Sequence[_Evidence]) -> tuple[str, ...]:
 
 def _number_of(name: str, group: Sequence[_Evidence]) -> str:
     """Return the estimated number of a fault that alone explains every activation of the group, where its error is smallest."""
-    found = (e[0] for *_, options in group for e in options if len(e) == 1 and e[0].name == name)
-    sharpest = min((f for f in found if f.estimate is not None and f.deviation is not None), key=_deviation, default=None)
+    sharpest = _sharpest(name, group)
     if sharpest is None or sharpest.estimate is None or name not in BY_NAME:
         return ""
     expected = "" if sharpest.right is None else f", expected {sharpest.right:.7g}"
     return f"{sharpest.parameter} {figure(sharpest.estimate, _deviation(sharpest))}{expected}"
+
+
+def _sharpest(name: str, group: Sequence[_Evidence]) -> FaultRecord | None:
+    """Return the evidence for a fault alone whose estimate has the smallest deviation; None if it has no estimate."""
+    found = (e[0] for *_, options in group for e in options if len(e) == 1 and e[0].name == name)
+    return min((f for f in found if f.estimate is not None and f.deviation is not None), key=_deviation, default=None)
 
 
 def _deviation(f: FaultRecord) -> float:
@@ -228,11 +268,15 @@ def _deviation(f: FaultRecord) -> float:
 
 
 def _alike(failed: Iterable[ActivationRecord]) -> Iterable[list[ActivationRecord]]:
-    """Group unexplained activations into presumed mistakes: those of one layer with the same non-empty anatomy belong together."""
+    """Group unexplained activations into presumed mistakes.
+
+    Those of one layer with the same non-empty anatomy belong together, and all that have the size and form of reduced precision.
+    """
     groups: dict[tuple[str, ...], list[ActivationRecord]] = {}
     for a in failed:
-        match = LAYER.fullmatch(a.activation)
-        groups.setdefault((f"layer {match[1]}", *a.anatomy) if match and a.anatomy else (a.activation, a.batch), []).append(a)
+        match, reduced = LAYER.fullmatch(a.activation), fault_of(a)
+        of_layer = (f"layer {match[1]}", *a.anatomy) if match and a.anatomy else (a.activation, a.batch)
+        groups.setdefault((reduced,) if reduced else of_layer, []).append(a)
     return groups.values()
 
 
@@ -280,30 +324,37 @@ def sentence(finding: Finding, layers: int) -> str:
     """Return one sentence about a mistake: its place, its nature, and the faults that cannot be distinguished from it."""
     if finding.fault is None:
         place = ", ".join(filter(None, (where(finding.steps, layers), finding.hidden)))
-        return f"{place}: {finding.reason or (SCREENED if finding.screened else UNNAMED)}"
+        return f"{place}: {finding.reason or (SCREENED if finding.screened else rounding(finding.anatomy) or UNNAMED)}"
     numbers = finding.numbers or [""] * len(finding.others)
-    others = ", ".join(f"{o} ({n})" if n else o for o, n in zip(finding.others, numbers, strict=True))
+    named = [(o, n) for o, n in zip(finding.others, numbers, strict=True) if not _is_same(o, finding.fault.name)]
+    others = ", ".join(f"{o} ({n})" if n else o for o, n in named)
+    same = f" (with the exposed activations, the same as {' or '.join(finding.same)})" if finding.same else ""
     alike = f"; with these inputs and exposed activations it cannot be distinguished from {others}" if others else ""
-    return f"{where(finding.steps, layers)}: {_said(finding.fault)}{alike}"
+    place = (where_reduced if is_reduced(finding.fault.name) else where)(finding.steps, layers)
+    return f"{place}: {_said(finding.fault, finding.closed_forms)}{same}{alike}"
 
 
 def evidence(finding: Finding) -> str:
     """Return the figures of a mistake; empty if it is unidentified.
 
-    They are z, and the amplitude if nothing is estimated or fitted: an estimate makes the amplitude 1. Otherwise
-    they include the estimate with its error.
+    They are the estimate with its deviation if there is one: it makes the amplitude 1, and z, which is in units of the amplitude's
+    deviation under rounding, is not the estimate's distance in its own. Otherwise they are z, and the amplitude unless the fault is
+    fitted.
     """
     f = finding.fault
     if f is None:
         return ""
     if f.name not in BY_NAME:
         numbers, what = "; ".join(_listed(finding.estimates)), next((k.estimates for k in FITTED if k.name == f.name), "")
-        estimate = f", {what or 'estimated'}: {numbers}" if numbers else f", estimated: {what}" if what else ""
-        return f"{f.name}: z = {f.z:.3g}{estimate}"
+        estimate = f"{what or 'estimated'}: {numbers}" if numbers else f"estimated: {what}" if what else ""
+        figures = [*([] if "±" in numbers else [f"z = {bounded(f.z)}"]), *filter(None, [estimate])]
+        return f"{f.name}: {', '.join(figures)}"
+    if is_reduced(f.name):  # The amplitude is not 1, since a part of the rounding depends on the order of operations.
+        return f"{f.name}: z = {bounded(f.z)}"
     if f.estimate is None or f.deviation is None:
-        return f"{f.name}: amplitude {f.amplitude:.3f}, z = {f.z:.3g}"
+        return f"{f.name}: amplitude {f.amplitude:.3f}, z = {bounded(f.z)}"
     number = f"estimated {f.parameter} = {figure(f.estimate, f.deviation)} ± {f.deviation:.1g}"
-    return f"{f.name}: {number}{'' if f.right is None else f', expected {f.right:.7g}'}, z = {f.z:.3g}"
+    return f"{f.name}: {number}{'' if f.right is None else f', expected {f.right:.7g}'}"
 
 
 def _fitted_number(f: FaultRecord) -> str:
@@ -326,7 +377,7 @@ def cause(finding: Finding) -> str:
     return f"usual cause: {known[0].cause}{source}"
 
 
-def _said(f: FaultRecord) -> str:
+def _said(f: FaultRecord, closed_forms: Sequence[str]) -> str:
     known = next(iter(_known(f.name)), None)
     if known is None:
         return f.name
@@ -337,6 +388,7 @@ def _said(f: FaultRecord) -> str:
     if parameter is None or f.estimate is None or f.deviation is None or f.right is None:
         return said.format(value=value, right=right)
     defaults = hard_coded(parameter, f.estimate, f.deviation, f.right)
+    value = next((line for line in closed_forms if line.startswith(f"{value} = ")), value)
     values = " or ".join(f"{default:.4g}" for default in defaults) or value
     return said.format(value=values, right=right) + (ignored(parameter.setting) if defaults else "")
 

@@ -3,6 +3,7 @@
 Records have no parents of activations. They are taken from the table of an architecture with the same names.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -92,6 +93,7 @@ def not_exposed(activations: Iterable[ActivationRecord]) -> str:
         new = set(row.parents) - judged - exposed if row else set[str]()
         judged |= new
         todo += new
+    parts = _parts([name for name in unexposed if name not in judged])
     before = sum(name in judged for name in unexposed)
     after = len(unexposed) - before
     whole = f"{len(unexposed)} activation{'s are' if len(unexposed) > 1 else ' is'} not exposed"
@@ -99,7 +101,13 @@ def not_exposed(activations: Iterable[ActivationRecord]) -> str:
         return f"{whole}; {'they are' if before > 1 else 'it is'} judged with the next exposed one"
     count = f"{after} of them {'are' if after > 1 else 'is'}" if before else "they are" if after > 1 else "it is"
     rest = "; the others are judged with the next exposed one" if before else ""
-    return f"{whole}; {count} not judged, since nothing that depends on {'them' if after > 1 else 'it'} is exposed{rest}"
+    return f"{whole}; {count} not judged, since nothing that depends on {'them' if after > 1 else 'it'} is exposed ({parts}){rest}"
+
+
+def _parts(names: Sequence[str]) -> str:
+    """Return the parts of the network with these activations, and how many each has if several: `cls (8), qa_outputs`."""
+    counts = Counter(name.split(".")[0] for name in names)
+    return ", ".join(f"{part} ({count})" if count > 1 else part for part, count in counts.items())
 
 
 def unexposed_before(names: Sequence[str], activations: Iterable[ActivationRecord]) -> str:

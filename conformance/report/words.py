@@ -15,11 +15,19 @@ from conformance.results.records import ActivationRecord, CheckRecord, Counterex
 
 
 def headline(footer: Footer, notes: Sequence[Note] = ()) -> str:
-    """Return `ran / declared`, the count of each outcome, worst first, and the numbers of missing and contradictory results."""
-    counts = ", ".join(f"{footer.outcomes[outcome]} {outcome}" for outcome in ORDER if outcome in footer.outcomes)
+    """Return `ran 25 of 38, 13 skipped: 1 fail, 24 pass`, and the numbers of missing and contradictory results.
+
+    The counts of the outcomes are those of all checks but the skipped ones, worst first. They add up to the number that ran and the
+    number that could not run.
+    """
+    total, skipped = sum(footer.outcomes.values()), footer.outcomes.get("skip", 0)
+    counted = [outcome for outcome in ORDER if outcome in footer.outcomes and outcome != "skip"]
+    counts = ", ".join(f"{footer.outcomes[outcome]} {outcome}" for outcome in counted)
+    unable = total - skipped - footer.ran
+    rest = f", {skipped} skipped" * (skipped > 0) + f", {unable} could not run" * (unable > 0)
     grave = Counter(note.kind for note in notes if note.grave)
     beside = "".join(f"; {n} {kind}{'s' if n > 1 and kind != 'missing' else ''}" for kind, n in grave.items())
-    return f"ran {footer.ran} / {footer.declared} declared: {counts or 'nothing'}{beside}"
+    return f"ran {footer.ran} of {total}{rest}{f': {counts}' if counts else ''}{beside}"
 
 
 def subject(check: CheckRecord) -> str:
@@ -81,7 +89,7 @@ def exclusion_lists(sensitivities: Sequence[Sensitivity], *, whole: bool) -> lis
     ]
     unseen = without_effect({s.fault for s in sensitivities})
     numbers = [
-        f"{quantity} {s.right:.7g} ({abs(s.smallest - s.right):.2g})"
+        f"{quantity} {s.right:.7g} ({abs(s.smallest - s.right):.2g}, {s.fault})"
         for s in sensitivities
         if s.smallest is not None and s.right is not None and s.separable and (quantity := _quantity(s.fault))
     ]
@@ -99,7 +107,8 @@ def exclusion_lists(sensitivities: Sequence[Sensitivity], *, whole: bool) -> lis
         counted = f"would not have detected {len(unseen)} mistakes that change no judged activation of this network on these inputs"
         found.append((f"{counted}; the HTML report lists them", ()))
     if numbers:
-        found.append(("numbers checked, each with the smallest deviation that would have been detected", tuple(numbers)))
+        checked = "numbers checked, each with the smallest deviation that would have been detected, and the name of the mistake"
+        found.append((checked, tuple(numbers)))
     return found
 
 

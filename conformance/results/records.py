@@ -173,7 +173,7 @@ class ActivationRecord(_Record, frozen=True, gc=False, tag="activation"):
         global: the global error.
         faults: the set of faults that together explain the error best.
         alternatives: sets of faults that cannot be distinguished from `faults` on this batch.
-        anatomy: sentences on an error that no fault explains.
+        anatomy: sentences on an error that no fault explains; else closed forms of the faults' numbers, as `0.25 = 1/√16`.
     """
 
     implementation: str
@@ -307,7 +307,7 @@ class CaseRecords:
     activations: tuple[ActivationRecord, ...]
 
 
-_SCREENED = "Depth screen: each step was judged by its RMS and largest error alone; names and the global error were not looked for."
+_SCREENED = "screen: each step was judged by its RMS and largest error alone; names and the global error were not looked for."
 
 
 @dataclass(frozen=True)

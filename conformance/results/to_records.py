@@ -3,10 +3,11 @@
 import math
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from conformance.judge.error_distribution import ErrorDistribution
-from conformance.judge.evidence import Error, FilterResult, Verdict
+from conformance.judge.evidence import Error, FilterResult, Local, Verdict
+from conformance.judge.number_words import figure
 from conformance.judge.thresholds import SEPARABLE_Z
 from conformance.results.example import Example
 from conformance.results.outcomes import FAILING
@@ -118,9 +119,16 @@ def _activation(result: Result, v: Verdict, kinds: Mapping[str, str], *, places:
         excess=local.excess if local and math.isfinite(local.excess) else None,
         reason=v.reason,
         alternatives=[[_fault(f, kinds) for f in e.faults] for e in local.alternatives] if local else [],
-        anatomy=list(v.anatomy),
+        anatomy=[*v.anatomy, *(_closed_forms(local) if local else ())],
         spread=_spread(local.distribution, places=places) if local and local.distribution else None,
     )
+
+
+def _closed_forms(local: Local) -> Iterator[str]:
+    """Yield `0.1767767 = 1/√32 = 1/√(the hidden size)` for each number of the best explanation that has a closed form."""
+    for fault in local.named:
+        if fault.estimate and fault.estimate.closed_form:
+            yield f"{figure(fault.estimate.value, fault.estimate.deviation)} = {fault.estimate.closed_form}"
 
 
 def _spread(found: ErrorDistribution, *, places: bool) -> SpreadRecord:
@@ -162,7 +170,8 @@ def excludes(verdicts: Iterable[Verdict]) -> list[Sensitivity]:
 
     This states which faults a pass excludes and which it cannot. For a fault with a parameter, it includes the smallest wrong value
     that would have been separable at the place where the fault is most visible: the direction is linear in the parameter, so z
-    grows with the distance from the correct value.
+    grows with the distance from the correct value. If the correct value is not the same everywhere, as the largest value of a
+    layer's output is not, only the places with the smallest are considered.
     """
     places: defaultdict[str, list[FilterResult]] = defaultdict(list)
     for verdict in verdicts:
@@ -170,7 +179,9 @@ def excludes(verdicts: Iterable[Verdict]) -> list[Sensitivity]:
             places[f.name].append(f)
     rendered = []
     for name, filters in places.items():
-        weakest, best = (choose(filters, key=lambda f: f.expected_z) for choose in (min, max))
+        weakest = min(filters, key=lambda f: f.expected_z)
+        rights = [f.estimate.right for f in filters if f.estimate]
+        best = max((f for f in filters if not f.estimate or f.estimate.right == min(rights)), key=lambda f: f.expected_z)
         separable = sum(f.separable for f in filters)
         estimate = best.estimate
         number = (estimate.parameter, estimate.right, _smallest(best)) if estimate else ()

@@ -54,6 +54,10 @@ class BoundCheck:
     known: tuple[KnownFailure, ...] = ()
     asking: Callable[..., Any] | None = field(default=None, repr=False)
 
+    def __repr__(self) -> str:
+        """Return the check and its case in a line, as pytest prints before each failure."""
+        return f"<check {self.case}>"
+
     def __call__(self) -> None:
         """Run the check.
 

@@ -318,3 +318,21 @@ def test_zero_and_very_large_errors_are_on_the_page() -> None:
     assert '<circle cx="0.0%"/>' in html
     assert '<circle class="last" cx="99.' in html
     assert not {"nan%", "inf%"} & set(html.split('"'))
+
+
+def test_a_failure_that_is_now_declared_as_known_is_neither_better_nor_gone() -> None:
+    known = [msgspec.structs.replace(a, outcome="xfail") if a.outcome == "fail" else a for a in _wrong(1)]
+    failing, declared = _results(*_wrong(1)), _results(*known, outcome="xfail")
+    found = changes(failing, declared)
+    assert _only(found).kinds == {"changed"}
+    assert found.exit_code == 0
+    assert headline(found).startswith(
+        "1 failing check now declared as known, nothing better or worse: 1 check and 1 activation changed"
+    )
+    assert "now declared as a known failure; no error changed by more than noise" in _plain(found)
+    assert mistakes(_only(found)) == []
+    assert mistakes(_only(changes(declared, failing))) == []
+    smaller = [msgspec.structs.replace(a, outcome="xfail") for a in [_norm(2.0, 1, (_epsilon(1),))]]
+    assert _only(changes(failing, _results(*known[:1], *smaller, *known[2:], outcome="xfail"))).kinds == {"changed", "better"}
+    (gone,) = mistakes(_only(changes(declared, _results(*_wrong()))))
+    assert gone[0].startswith("mistake gone: layer 1, attention.output.LayerNorm: epsilon is 1e-05")

@@ -97,8 +97,8 @@ def test_report_merges_files_in_every_format_and_keeps_their_exit_code(results: 
     forms = [part for name in names for part in ("-o", str(tmp_path / name))]
     assert main(["report", str(file), str(_elsewhere(file, tmp_path)), *forms]) == 1
     assert not capsys.readouterr().out
-    assert (tmp_path / "out.md").read_text().startswith("**ran 4 / 4 declared: 2 fail, 2 pass**")
-    assert (tmp_path / "out.txt").read_text().startswith("ran 4 / 4 declared: 2 fail, 2 pass\n")
+    assert (tmp_path / "out.md").read_text().startswith("**ran 4 of 4: 2 fail, 2 pass**")
+    assert (tmp_path / "out.txt").read_text().startswith("ran 4 of 4: 2 fail, 2 pass\n")
     suite = ElementTree.parse(tmp_path / "out.xml").getroot()[0]
     assert (suite.attrib["tests"], suite.attrib["failures"]) == ("4", "2")
     assert len(json.loads((tmp_path / "out.json").read_text())["cases"]) == 4
@@ -108,7 +108,7 @@ def test_a_file_that_is_given_twice_counts_once(results: Path, capsys: Captured)
     file = str(results / "results.jsonl")
     assert main(["report", file, file]) == 1  # The exit code of the failure in the file.
     rendered = capsys.readouterr().out
-    assert rendered.startswith("ran 2 / 2 declared: 1 fail, 1 pass\n")
+    assert rendered.startswith("ran 2 of 2: 1 fail, 1 pass\n")
     assert "duplicate: 2 checks, with the same outcome each time; counted once" in rendered
 
 

@@ -120,7 +120,7 @@ def test_a_failure_without_a_name_may_be_in_the_hidden_steps_before_it() -> None
 def test_nothing_is_hidden_if_every_step_is_exposed() -> None:
     rendered = case_text(check(_unnamed(), "tiny"))
     assert "layer 1, output.LayerNorm: unidentified error" in rendered
-    assert "not exposed" not in rendered
+    assert "which are not exposed" not in rendered
 
 
 def test_mistakes_precede_the_origins_whose_order_is_stated() -> None:

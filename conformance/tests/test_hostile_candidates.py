@@ -303,7 +303,7 @@ def test_concatenated_results_files_are_counted_together(result_files: Files, tm
     passed = result_files["pass"].read_bytes().replace(b'"device":"cpu"', b'"device":"xpu"')
     both.write_bytes(passed + result_files["fail"].read_bytes())
     assert main(["report", str(both)]) == 1
-    assert "ran 2 / 2 declared: 1 fail, 1 pass\n" in capsys.readouterr().out
+    assert "ran 2 of 2: 1 fail, 1 pass\n" in capsys.readouterr().out
 
 
 def test_a_run_without_an_end_is_never_a_success(result_files: Files, tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_each_activation_is_shown_with_its_limits_and_origins_are_marked() -> No
 
 def test_the_page_of_an_empty_run_says_that_it_is_empty() -> None:
     text = Page(REPORT_FORMATS["html"].of_results(Results((), (), None, (Note("missing", "the end of it"),)))).text
-    assert "ran 0 / 0 declared" in text
+    assert "ran 0 of 0" in text
     assert "missing: the end of it" in text
 
 
@@ -204,7 +204,7 @@ def test_an_infinite_error_is_shown() -> None:
     (case,) = results_of([check(Planted(epsilon(0)))]).cases
     largest = ErrorRecord(sys.float_info.max, sys.float_info.max, sys.float_info.max, (0, 0, 0))
     huge = tuple(msgspec.structs.replace(a, local=largest) if a.outcome == "fail" else a for a in case.activations)
-    assert "1.8×10³⁰⁸" in Page(REPORT_FORMATS["html"].of_results(Results((), (replace(case, activations=huge),), None))).text
+    assert "over 9×10¹⁵" in Page(REPORT_FORMATS["html"].of_results(Results((), (replace(case, activations=huge),), None))).text
 
 
 def test_in_a_notebook_results_are_an_html_fragment() -> None:

@@ -153,7 +153,7 @@ def test_report_exits_as_the_runs_did_and_at_least_with_1_where_they_contradict_
     assert "contradiction" not in capsys.readouterr().out
     assert main(["report", good, known]) == 1  # Each of them is a success.
     rendered = capsys.readouterr().out
-    assert rendered.startswith("ran 1 / 1 declared: 1 xfail; 1 contradiction\n")
+    assert rendered.startswith("ran 1 of 1: 1 xfail; 1 contradiction\n")
     assert f"bert on tiny, cpu, float32: pass in {good}, xfail in {known}; xfail counts" in " ".join(rendered.split())
 
 

@@ -5,9 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from conformance import check, load_golden, trace
+from conformance.checks.trace import record
 from conformance.numerics.formats import Array
+from conformance.tests.planted_mistakes import Planted
 
 LAST = f"encoder.layer.{load_golden('tiny').checkpoint.architecture.num_hidden_layers - 1}.output.LayerNorm"
 SAID = "as much as computing in {} would leave"
@@ -29,6 +32,27 @@ def test_the_format_whose_rounding_explains_the_residual_is_reported(dtype: str,
     rendered = " ".join(str(check(LastState(dtype), "tiny")).split())
     assert SAID.format(dtype) in rendered
     assert SAID.format(other) not in rendered
+
+
+class Scaled(torch.nn.Module):
+    """The activation function with one feature of the result multiplied by 1.003."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.nn.functional.gelu(x)
+        y[..., 13] *= 1.003
+        return y
+
+
+def test_a_wrong_equation_of_the_same_size_is_not_attributed_to_a_format() -> None:
+    def scale(model: Any) -> None:
+        model["bert"].encoder.layer[0].intermediate.intermediate_act_fn = Scaled()
+
+    found = record(Planted(scale), load_golden("tiny"), "cpu", "float32").activations["padded"][LAST].astype(np.float32)
+    rendered = " ".join(str(check(lambda *_: lambda _: {LAST: found}, "tiny")).split())
+    assert "as large as computing in float16 would leave (RMS 0.5" in rendered
+    assert "but not of its form: the error consists of about 1.7 patterns over the features" in rendered
+    assert SAID.format("float16") not in rendered
+    assert "INFERENCE_PRECISION_HINT" not in rendered
 
 
 @pytest.mark.parametrize("times", [1e-2, 30.0])

@@ -12,7 +12,7 @@ from conformance.report.output_formats import DOCUMENT_FORMATS, REPORT_FORMATS
 
 Captured = pytest.CaptureFixture[str]
 
-COUNTS = "ran 1 / 1 declared: 1 pass"
+COUNTS = "ran 1 of 1: 1 pass"
 IS_REPORT: Mapping[str, Callable[[str], bool]] = {
     "html": lambda text: text.startswith("<!doctype html>") and COUNTS in text,
     "markdown": lambda text: text.startswith(f"**{COUNTS}**\n"),

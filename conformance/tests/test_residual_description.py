@@ -152,7 +152,7 @@ RECOGNISED: dict[str, tuple[str, str, str, Change]] = {
     "dropout": (DENSE, "zeroed", "1.111111", lambda s: s.value * (np.random.default_rng(2).random(s.value.shape) > 0.1) / 0.9),
     "noise": (QUERY, "noise", "no pattern that was looked for: everywhere its RMS is 0.00019",
               lambda s: s.value + 2e-4 * drawn(*s.value.shape)),
-    "relative noise": (QUERY, "noise", "of the expected value, as large as rounding to 1",
+    "relative noise": (QUERY, "noise", "of the expected value; that is 0.02 % of the values' RMS, as large as rounding to 1",
                        lambda s: s.value * (1.0 + 2e-4 * drawn(*s.value.shape))),
     "an element": (QUERY, "few elements", "only 1 element is wrong: (0, 2, 13)",
                    lambda s: s.value + 0.1 * (np.arange(s.value.size) == 77).reshape(s.value.shape)),

@@ -62,7 +62,7 @@ def test_the_command_line_passes_the_depth_on_and_the_results_file_records_it(
 ) -> None:
     asked = ["run", "-i", "making-bert", "--golden", "tiny", "--depth", "screen", "--out", str(tmp_path)]
     assert main(asked) == 0
-    assert "Depth screen: each step was judged by its RMS and largest error alone" in " ".join(capsys.readouterr().out.split())
+    assert "depth: screen: each step was judged by its RMS and largest error alone" in " ".join(capsys.readouterr().out.split())
     results = read_results(tmp_path / "results.jsonl")
     assert results.header
     assert results.header.depth == "screen"

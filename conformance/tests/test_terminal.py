@@ -121,7 +121,7 @@ def test_numbers_are_right_aligned_below_their_headings_beside_the_name_or_under
 
 
 def test_the_report_says_that_nothing_was_judged() -> None:
-    assert REPORT_FORMATS["text"].of_results(EMPTY) == "ran 0 / 0 declared: nothing\nNothing was judged, so nothing conforms.\n"
+    assert REPORT_FORMATS["text"].of_results(EMPTY) == "ran 0 of 0\nNothing was judged, so nothing conforms.\n"
 
 
 HOSTILE = st.lists(

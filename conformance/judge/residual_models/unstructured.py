@@ -58,9 +58,9 @@ def larger_noise(case: ResidualProblem) -> Iterator[ResidualFinding]:
     relative = ElementNoise(np.maximum(np.abs(case.expected_rows), case.noise.sigma), case.noise.bound)
     equal = ElementNoise(np.ones_like(case.noise.sigma), case.noise.bound)
     found = [
-        _noise(case, residual, case.noise, "noise in sigma", "{:.3g} times the error of a correct step"),
+        _noise(case, residual, case.noise, "noise in sigma", "{:.3g} σ"),
         _noise(case, residual, relative, "relative error", "{:.3g} of the expected value"),
-        _noise(case, residual, equal, "noise", "{:.3g}"),
+        _noise(case, residual, equal, "noise", "{:.3g}, the same for small and large values"),
     ]
     yield min(found, key=lambda f: (not f[0].explained, f[1]))[0]
 
@@ -71,10 +71,10 @@ def _noise(case: ResidualProblem, residual: Array, scale: ElementNoise, what: st
     size = max(sqrt(float((beyond**2).sum()) / count), TINY)
     e = beyond / size
     largest = max(float(np.abs(e).max()), _standing_out(e, case, 0), _standing_out(e, case, 1))
-    bits = _worth(case, residual)
+    share, bits = _share(case, residual), _worth(case, residual)
     sentence = (
-        f"the error has no pattern that was looked for: everywhere its RMS is {rendered.format(size)}, as large as rounding to "
-        f"{bits:.1f} significant bits would leave"
+        f"the error has no pattern that was looked for: everywhere its RMS is {rendered.format(size)}; that is "
+        f"{100.0 * share:.2g} % of the values' RMS, as large as rounding to {bits:.1f} significant bits would leave"
     )
     numbers = (FittedNumber(what, size, size / sqrt(2.0 * count)),)
     explained = largest <= case.limits[1] and bits >= 1.0
@@ -84,8 +84,14 @@ def _noise(case: ResidualProblem, residual: Array, scale: ElementNoise, what: st
 
 def _worth(case: ResidualProblem, residual: Array) -> float:
     """Return p such that rounding to p bits gives the residual's RMS relative to that of the expected value."""
+    share = _share(case, residual)
+    return -log2(share / RELATIVE_RMS) if share else 0.0
+
+
+def _share(case: ResidualProblem, residual: Array) -> float:
+    """Return the residual's RMS relative to that of the expected value; 0 if that is 0."""
     rms, expected = (sqrt(float((x[case.kept] ** 2).mean())) for x in (residual, case.expected_rows))
-    return -log2(rms / expected / RELATIVE_RMS) if rms and expected else 0.0
+    return rms / expected if expected else 0.0
 
 
 def _standing_out(e: Array, case: ResidualProblem, axis: int) -> float:

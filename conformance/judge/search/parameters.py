@@ -14,6 +14,7 @@ import numpy as np
 
 from conformance.faults import Parameter
 from conformance.judge.evidence import Estimate
+from conformance.judge.number_words import closed_form
 from conformance.judge.search.placements import FaultPlacement
 from conformance.judge.search.problem import Fit, Problem
 from conformance.judge.segment import Segment
@@ -228,6 +229,8 @@ def estimates(
             variance, bound = projected(gains[free.index(index)])
             # Deterministic errors are taken as uniform within their bound.
             deviation = math.hypot(math.sqrt(variance), bound / math.sqrt(3.0))
+        parameter, value = placement.fault.parameter, _value(placement, problem.right)
         right, wrong = right_value(placement, problem.right), wrong_value(placement, problem.right)
-        found.append(Estimate(placement.fault.parameter.name, right, wrong, _value(placement, problem.right), deviation, bound))
+        form = closed_form(parameter, value, deviation, problem.right.network.architecture)
+        found.append(Estimate(parameter.name, right, wrong, value, deviation, bound, form))
     return tuple(found)

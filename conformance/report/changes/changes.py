@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from msgspec.structs import replace as replace_record
+
 from conformance.report.changes.environment_changes import EnvironmentChange, differing
 from conformance.report.changes.scale import scale_changed, size
 from conformance.report.findings import Finding, agrees, findings, layers_of
@@ -24,7 +26,7 @@ class ActivationChange:
 
     Attributes:
         kind: kind of change; `changed` means that the activation passes in both runs and the scale of its error differs
-            (`scale_changed`).
+            (`scale_changed`), or that its failure is now declared as a known one.
         before: record of the earlier run; None if not observed there.
         after: record of the later run; None if not observed there.
     """
@@ -84,6 +86,11 @@ class CaseChange:
     def is_compared(self) -> bool:
         """Whether both runs have the check."""
         return self.before is not None and self.after is not None
+
+    @property
+    def is_declared(self) -> bool:
+        """Whether the check failed, and its failure is now declared as a known one."""
+        return self.before is not None and self.after is not None and _is_declared(self.before.outcome, self.after.outcome)
 
     @property
     def kinds(self) -> frozenset[Kind]:
@@ -243,13 +250,22 @@ def _kind(before: ActivationRecord | None, after: ActivationRecord | None) -> Ki
         return "new"
     if after is None:
         return "gone"
+    if _is_declared(before.outcome, after.outcome):
+        return _by_size(replace_record(before, outcome=after.outcome), after) or "changed"
     return _by_outcome(before.outcome, after.outcome) or _by_size(before, after)
+
+
+def _is_declared(before: Outcome, after: Outcome) -> bool:
+    """Return whether a failure is now declared as a known one, which changes nothing in the candidate."""
+    return (before, after) == ("fail", "xfail")
 
 
 def _by_outcome(before: Outcome, after: Outcome) -> Kind | None:
     """Return the change of an outcome; a skipped check has no result, so that the other run's result is gone or new."""
     if before == after:
         return None
+    if _is_declared(before, after):
+        return "changed"
     if "skip" in (before, after):
         return "gone" if after == "skip" else "worse" if after in FAILING else "new"
     return "worse" if ORDER.index(after) < ORDER.index(before) else "better"
@@ -266,8 +282,10 @@ def _new_mistakes(before: Sequence[ActivationRecord], after: Sequence[Activation
     """Return the mistakes of `after`, each restricted to the steps at which `before` does not have it.
 
     Two mistakes are the same if they have the same name and, for a wrong number, the same value within the errors, or if one of
-    them cannot be distinguished from the other. Unidentified mistakes are the same if they are at the same step.
+    them cannot be distinguished from the other. Unidentified mistakes are the same if they are at the same step. Known failures
+    count: declaring a failure as known removes no mistake.
     """
+    before, after = ([replace_record(a, outcome="fail") if a.outcome == "xfail" else a for a in of] for of in (before, after))
     known = findings(before)
     limit = max((a.limits.get("filter", 0.0) for a in (*before, *after)), default=0.0)
     return tuple(new for finding in findings(after) if (new := _elsewhere(finding, known, limit)))

@@ -46,7 +46,7 @@ _READING = {
     "the places at which it was not found before.",
     "gone, new": "No longer exposed or checked, or for the first time.",
     "changed": "It passes both times, but its local error in σ changed significantly: if the smaller error were the scale of the "
-    "candidate's noise, the larger one would fail.",
+    "candidate's noise, the larger one would fail. Or it fails as before, and is now declared as a known failure.",
     "changed by no more than noise": "The values differ between the runs, but not significantly.",
     "local rms, max": "How far a step's result is from the exact one for the inputs that the candidate itself gave it, in units of "
     "σ, the standard deviation of a correct implementation's rounding. Of several batches, the one on which it is worst is shown.",

@@ -18,6 +18,8 @@ def headline(changes: Changes) -> str:
         first = "worse"
     elif any("better" in case.kinds for case in changes.cases):
         first = "better"
+    elif declared := sum(case.is_declared for case in changes.cases):
+        first = f"{number(declared, 'failing check')} now declared as known, nothing better or worse"
     else:
         first = "no verdict changed" if changes.is_compared else "nothing was compared"
     parts = list(counts(changes)) + ([changed_within_noise(changes.within_noise, changes.compared)] if changes.within_noise else [])
@@ -100,8 +102,13 @@ def _worst(check: CheckRecord) -> str:
 
 
 def why(case: CaseChange) -> str:
-    """Return the first line of the reason why the case does not pass, if its outcome is worse or new; else an empty text."""
+    """Return the first line of the reason why the case does not pass, if its outcome is worse or new.
+
+    If its failure is now declared as a known one, return that; else an empty text.
+    """
     after = case.after
+    if case.is_declared:
+        return f"now declared as a known failure{'; no error changed by more than noise' if case.kinds <= {'changed'} else ''}"
     is_news = after is not None and case.kind in ("worse", "new") and after.outcome != "pass"
     return (after.reason.strip().splitlines() or [""])[0] if after and is_news else ""
 

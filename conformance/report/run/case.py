@@ -1,5 +1,6 @@
 """Blocks of one check of one candidate: mistakes, one wrong element, location of the error, and the command that repeats it."""
 
+import math
 import shlex
 from collections.abc import Iterator, Sequence
 
@@ -8,7 +9,7 @@ from msgspec.structs import replace as replace_record
 from conformance.checks.catalogue import PUBLISHED
 from conformance.checks.search.plan import EXAMPLES
 from conformance.goldens.custom_golden import PREFIX, recorded_as
-from conformance.report.axis import sigma
+from conformance.report.axis import LARGEST, bounded, sigma
 from conformance.report.document import (
     Abridged,
     Block,
@@ -53,6 +54,8 @@ def case_blocks(case: CaseRecords, headers: Sequence[Header] = (), *, close: boo
         yield Abridged((), (Code("\n".join(smallest(check.counterexample)), wrapped=True),))
     if failed:
         yield from _failures(failed, case.activations)
+        if check.check == "values" and (unseen := not_exposed(case.activations)):
+            yield Paragraph(unseen, "quiet")
     elif check.outcome == "pass" and check.tried:
         yield Paragraph(f"{searched(check)}, {duration([check])}")
     elif check.outcome == "pass" and check.median_rms is not None:
@@ -66,14 +69,19 @@ def case_blocks(case: CaseRecords, headers: Sequence[Header] = (), *, close: boo
         yield Abridged((Folded("What is known to fail", tuple(_known(case))),))
     yield Abridged(tuple(_details(case, headers)))
     if check.counterexample:
-        saved = (
-            f" (failures/{case_of(check).file_name}.py, in the folder of the results file)"
-            if headers and check.outcome in ("fail", "crash")
-            else ""
-        )
-        code = Code(check.counterexample.script, "python")
-        yield Folded(f"a script that reproduces the failure{saved}", (code,), long=True)
+        yield from _script(check, check.counterexample.script, saved=bool(headers) and check.outcome in ("fail", "crash"))
     yield Abridged(tuple(_activations(case)))
+
+
+def _script(check: CheckRecord, script: str, *, saved: bool) -> Iterator[Block]:
+    """Yield the script that reproduces the failure; if it is also a file, Markdown has only the name of the file."""
+    what, code = "a script that reproduces the failure", Code(script, "python")
+    if not saved:
+        yield Folded(what, (code,), long=True)
+        return
+    file = f"failures/{case_of(check).file_name}.py"
+    short = Folded(what, (Paragraph(f"{file}, in the folder of the results file"),), long=True)
+    yield Abridged((Folded(f"{what} ({file}, in the folder of the results file)", (code,), long=True),), (short,))
 
 
 def first_line(text: str) -> str:
@@ -130,16 +138,22 @@ def _origins(origins: Sequence[ActivationRecord]) -> Iterator[Block]:
     """Yield the table of the worst origins in the order of computation."""
     worst = _worst(origins)
     if len(origins) > len(worst):
-        of = f"{len(worst)} of {len(origins)} origins, those with the largest errors"
+        of = f"{len(worst)} of {len(origins)} origins, the first and those with the largest local rms"
         yield Paragraph(f"{of}, in the order of computation; the results file has all:")
     elif len(worst) > 1:
         yield Paragraph("origins, in the order of computation:")
     yield from tabled(("origin", "local rms", "limit", "max", "limit", "global rms"), [("", [_numbers(a) for a in worst])])
+    if any(a.local is not None and (a.local.max or 0.0) > LARGEST for a in worst):
+        yield Paragraph(f"{bounded(math.inf)} σ: the correct result is 0 there, and has next to no rounding error")
 
 
 def _worst(origins: Sequence[ActivationRecord]) -> Sequence[ActivationRecord]:
-    """Return the origins with the largest excess, in their given order; the first origin is always included."""
-    others = sorted(origins[1:], key=_badness)[: _WORST - 1]
+    """Return the origins with the largest local RMS, in their given order; the first origin is always included.
+
+    An exact activation has none: any error is beyond its limit, so it comes before all others.
+    """
+    others = sorted(origins[1:], key=lambda a: -math.inf if a.local is None or a.local.rms is None else -a.local.rms)
+    others = others[: _WORST - 1]
     return [a for a in origins if a is origins[0] or any(a is other for other in others)]
 
 

@@ -22,7 +22,7 @@ from conformance.report.document import (
 from conformance.report.run.case import case_blocks
 from conformance.report.run.run_environment import environment, reading
 from conformance.report.run.verdicts import CandidateChecks, candidate_checks, matrix, power, summary
-from conformance.report.words import duration, headline, searched, subject
+from conformance.report.words import duration, headline, mistakes, rendered, searched, subject
 from conformance.results.outcomes import ORDER, OUTCOME_TEXT
 from conformance.results.records import CaseRecords, CheckRecord, Results
 from conformance.results.result import Result
@@ -66,13 +66,24 @@ def case_document(result: Result) -> Document:
 
 
 def _legend(results: Results) -> Iterator[Block]:
-    """Yield the meanings of the terms in failures, and a remark on padding if a failing batch has any."""
+    """Yield the meanings of the terms that are shown of failures, and a remark on padding if a failing batch has any."""
     yield Heading("how errors are measured (`bert-conformance explain TERM` has more)")
     masks = (c.counterexample.batch.get("attention_mask") for c in results.checks if c.counterexample)
     padding = {"padding": PADDING} if any(mask and not all(map(all, mask)) for mask in masks) else {}
-    yield Lists.of_terms(
-        {name: TERMS[name].meaning for name in LEGEND} | {"±": "one standard deviation of an estimated number"} | padding
+    meanings = {name: TERMS[name].meaning for name in LEGEND} | {"±": "one standard deviation of an estimated number"}
+    shown = _shown(results)
+    yield Lists.of_terms({name: meaning for name, meaning in meanings.items() if name in shown} | padding)
+
+
+def _shown(results: Results) -> set[str]:
+    """Return the terms that the columns and sentences about failures contain: a run of depth `screen` has no z, for example."""
+    failed = [a for a in results.activations if a.outcome == "fail" and a.local is not None]
+    found = (
+        {"sigma", "origin", "local rms", "max", "limit"} if any(a.local and a.local.rms is not None for a in failed) else {"origin"}
     )
+    found |= {"global rms"} if any(a.overall is not None and a.overall.rms is not None for a in failed) else set()
+    lines = " ".join(line for case in results.cases for f in mistakes(case.activations) for line in rendered(f, 0))
+    return found | {term for term, said in (("amplitude", "amplitude "), ("z", "z = "), ("±", "±")) if said in lines}
 
 
 def _started(results: Results) -> Iterator[Block]:
@@ -84,11 +95,14 @@ def _started(results: Results) -> Iterator[Block]:
 def _title(results: Results, found: Sequence[CandidateChecks]) -> str:
     names = list(dict.fromkeys(c.implementation for c in results.checks))
     bad = {g.implementation for g in found if g.tone == "bad"}
-    judged = any(g.tone == "bad" and g.outcome != "error" for g in found)
-    verb = f"{'does' if len(bad) == 1 else 'do'} not conform" if judged else "could not be judged"
+    wrong = {g.implementation for g in found if g.tone == "bad" and g.outcome != "error"}
     if len(names) == 1:
-        return f"{names[0]} {verb}" if bad else f"{names[0]}: {_fine(results)}"
-    return f"{len(bad)} of {len(names)} candidates {verb}" if bad else f"{len(names)} candidates: {_fine(results)}"
+        return f"{names[0]} {'does not conform' if wrong else 'could not be judged'}" if bad else f"{names[0]}: {_fine(results)}"
+    unjudged = f"{len(bad - wrong)} could not be judged" if bad - wrong else ""
+    failing = f"{len(wrong)} of {len(names)} candidates {'does' if len(wrong) == 1 else 'do'} not conform" if wrong else ""
+    if not bad:
+        return f"{len(names)} candidates: {_fine(results)}"
+    return ", ".join(filter(None, (failing, unjudged))) if wrong else f"{len(bad)} of {len(names)} candidates could not be judged"
 
 
 def _fine(results: Results) -> str:

@@ -1,0 +1,210 @@
+"""The sentences of failing reports: one mistake has one name and one sentence, and none says more than was found."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from conformance import Batch, check, golden_of, load_golden
+from conformance.checks.catalogue import CHECKS
+from conformance.checks.trace import record
+from conformance.diagnosis import Diagnosis, diagnose
+from conformance.faults import BY_NAME
+from conformance.judge.number_words import closed_form
+from conformance.numerics.formats import Array
+from conformance.report.diagnosis_document import document
+from conformance.report.markdown import markdown
+from conformance.report.output_formats import REPORT_FORMATS
+from conformance.report.run.run_document import document as run_document
+from conformance.report.unexposed_steps import not_exposed
+from conformance.report.words import headline
+from conformance.results.case import Case
+from conformance.results.merge import merged
+from conformance.results.records import FaultRecord
+from conformance.results.to_records import records_of
+from conformance.suite.parametrize import BoundCheck
+from conformance.tests.sample_records import activation, checked, everything, run
+from conformance.tests.test_failing_report import _with
+from implementations.hugging_face import hf_eager
+
+TINY = load_golden("tiny").checkpoint
+PADDED = load_golden("tiny").batches["padded"]
+
+
+def _scaled_by_the_width(model: Any) -> None:
+    for layer in model["bert"].encoder.layer:
+        layer.attention.self.scaling = TINY.architecture.hidden_size**-0.5
+
+
+@pytest.mark.parametrize("name", ["values", "outputs", "stages"])
+def test_a_wrong_scale_has_one_name_in_every_check_and_its_number_a_closed_form(name: str) -> None:
+    (found,) = check(_with(_scaled_by_the_width), "tiny", check=name).findings
+    place, said = found.sentence.split(": ")
+    assert (found.name, place) == ("scale-missing", "every layer, attention.self.scores")
+    right = "1/√(the head size) = 0.3535534"
+    assert said.startswith(f"the scores are multiplied by 0.1767767 = 1/√32 = 1/√(the hidden size), not by {right}")
+    assert "cannot be distinguished" not in said
+    if name != "outputs":  # The search in unexposed layers ends before the temperature.
+        assert said.endswith("(with the exposed activations, the same as a softmax temperature of 2)")
+
+
+def test_a_closed_form_is_given_only_for_numbers_computed_from_sizes() -> None:
+    scale, temperature, epsilon = (BY_NAME[n].parameter for n in ("scale-missing", "softmax-temperature", "epsilon"))
+    assert scale
+    assert temperature
+    assert epsilon
+    a = TINY.architecture
+    assert closed_form(scale, a.intermediate_size**-0.5, 1e-8, a).endswith("1/√(the intermediate size)")
+    assert closed_form(scale, 1.0, 1e-8, a) == ""
+    assert closed_form(scale, 0.171, 1e-8, a) == ""
+    assert closed_form(scale, a.hidden_size**-0.5, 0.1, a) == ""
+    assert closed_form(epsilon, a.hidden_size**-0.5, 1e-8, a) == ""
+    assert closed_form(temperature, 2.0, 1e-8, a) == ""
+
+
+def _outputs(change: Any) -> Array:
+    return record(_with(change), load_golden("tiny"), "cpu", "float32").activations["padded"]["encoder.layer.1.output.LayerNorm"]
+
+
+def _rendered(found: Diagnosis) -> str:
+    return " ".join(markdown(document(found)).replace("\\", "").replace("<br>", " ").split())
+
+
+def test_diagnose_lists_the_same_function_once() -> None:
+    found = diagnose(TINY, PADDED, {"last_hidden_state": _outputs(_scaled_by_the_width)})
+    assert not found.conforms
+    rendered = _rendered(found)
+    assert "explanations cannot be distinguished" not in rendered
+    assert "= 1/√32 = 1/√(the hidden size), not by 1/√(the head size) = 0.3535534" in rendered
+    assert "z = " not in rendered
+
+
+def _mean_over_padding(mask: Array | None = None) -> Array:
+    inputs = PADDED if mask is None else Batch.of({**PADDED.arrays(), "attention_mask": mask})
+    golden = golden_of("given", TINY, {"given": inputs})
+    hidden = record(hf_eager, golden, "cpu", "float32").activations["given"]["encoder.layer.1.output.LayerNorm"]
+    return np.asarray(hidden).mean(1)
+
+
+def test_pooling_over_padding_is_a_finding_of_diagnose_though_no_pooling_is_declared() -> None:
+    found = diagnose(TINY, PADDED, {"embedding": _mean_over_padding()})
+    assert document(found).title == (
+        "conforms only if pooling over padding is intended (mean-with-padding); the checkpoint declares no pooling"
+    )
+    asked = _rendered(diagnose(TINY, PADDED, {"embedding": _mean_over_padding()}, pooling="mean"))
+    assert "1. pooling-with-padding" in asked
+    assert "the embedding is the mean over all tokens, padding as well, not the mean over the tokens that are not padding" in asked
+    assert "usual cause: hidden.mean(1), without the attention mask" in asked
+
+
+def test_pooling_over_padding_is_listed_beside_another_mistake() -> None:
+    found = diagnose(TINY, PADDED, {"embedding": _mean_over_padding(np.ones_like(PADDED.mask, dtype=np.int64))})
+    assert not found.conforms
+    rendered = _rendered(found)
+    assert "1. pooling-with-padding and mask-ignored" in rendered
+    assert "the checkpoint declares no pooling; embeddings then depend on the padding of their batch" in rendered
+
+
+def _under_autocast(model: Any) -> None:
+    """Compute products in bfloat16, norms and residuals in float32."""
+    forward = model["bert"].forward
+
+    def under_autocast(*arguments: Any, **named: Any) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return forward(*arguments, **named)
+
+    model["bert"].forward = under_autocast
+
+
+def test_autocast_is_one_finding_in_all_layers() -> None:
+    (found,) = check(_with(_under_autocast), "tiny").findings
+    assert found.name == "precision-bfloat16"
+    assert found.sentence.startswith("every layer, ")
+    assert found.sentence.endswith("operands are rounded to bfloat16: reduced precision, not a wrong equation")
+    assert "amplitude" not in found.evidence
+
+
+def test_autocast_of_layers_that_expose_only_their_results_is_one_finding() -> None:
+    (found,) = check(_with(_under_autocast), "tiny", check="stages").findings
+    assert found.name is None
+    assert found.sentence.startswith("every layer, output.LayerNorm, or in the ")
+    assert "the error has the size and form of computing in bfloat16; its place is not known" in found.sentence
+
+
+def test_the_origins_that_are_shown_are_the_first_and_those_with_the_largest_local_rms() -> None:
+    case = Case("a", "b")
+    rms = {f"encoder.layer.{i}.output.LayerNorm": value for i, value in enumerate((5.0, 70.0, 10.0, 60.0, 30.0, 40.0, 50.0))}
+    failing = tuple(activation(case, step, value, excess=1000.0 / value) for step, value in rms.items())
+    rendered = REPORT_FORMATS["text"].of_results(merged([run(checked(case, "fail", failing, judged=7, activations=47))]))
+    assert "5 of 7 origins, the first and those with the largest local rms" in " ".join(rendered.split())
+    shown = [float(line.split()[1]) for line in rendered.splitlines() if line.strip().startswith("encoder.layer.") and "σ" in line]
+    assert shown == [5.0, 70.0, 60.0, 40.0, 50.0]
+
+
+def test_the_clip_that_a_pass_excludes_is_that_of_the_layer_with_the_smallest_values() -> None:
+    golden = load_golden("tiny")
+    found = record(hf_eager, golden, "cpu", "float32").activations["padded"]
+    largest = [np.abs(found[f"encoder.layer.{i}.output.LayerNorm"]).max() for i in range(2)]
+    rendered = " ".join(str(check("hf-eager", golden)).split())
+    said = re.search(r"no layer's output clipped below ([\d.]+) \([^ ]+, hidden-clipped\)", rendered)
+    assert said
+    assert float(said[1]) == pytest.approx(min(largest), rel=1e-6)
+    assert re.search(r"factor of the scores \(1/√d\) 0.3535534 \([^ ]+, scale-missing\)", rendered)
+
+
+def test_an_error_where_nothing_is_expected_has_no_unbelievable_number() -> None:
+    case, step = Case("a", "b"), "encoder.layer.0.intermediate.intermediate_act_fn"
+    relu = FaultRecord("activation-relu", step, 1.0, 1.55e46, None, None, None, kind="gelu")
+    rendered = REPORT_FORMATS["text"].of_results(
+        merged([run(checked(case, "fail", (activation(case, step, 2.1e44, (relu,)),), judged=1, activations=1))])
+    )
+    assert "e+4" not in rendered
+    assert "activation-relu: amplitude 1.000, z = over 9e+15" in rendered
+    assert rendered.count("over 9e+15 σ") == 4
+    assert "over 9e+15 σ: the correct result is 0 there" in rendered
+
+
+def test_the_counts_of_a_run_add_up_and_its_title_tells_errors_from_failures() -> None:
+    cases = [checked(Case(f"a{i}", "b"), "fail") for i in range(3)]
+    cases += [checked(Case("c", "b"), "pass"), checked(Case("d", "b"), "skip", declared=False, executed=False)]
+    unable = checked(Case("e", "b"), "error", executed=False, reason="no such object")
+    results = merged([run(*cases, unable)])
+    assert results.footer is not None
+    assert headline(results.footer) == "ran 4 of 6, 1 skipped, 1 could not run: 1 error, 3 fail, 1 pass"
+    assert run_document(results).title == "3 of 6 candidates do not conform, 1 could not be judged"
+    assert run_document(merged([run(unable, *cases[3:])])).title == "1 of 3 candidates could not be judged"
+
+
+def test_a_failing_report_says_why_activations_are_not_judged() -> None:
+    rendered = " ".join(str(check(_with(_scaled_by_the_width), "tiny")).split())
+    assert re.search(r"\d+ activations? (is|are) not exposed; ", rendered)
+    names = ["embeddings.LayerNorm", "pooler.dense", "pooler.activation", "cls.seq_relationship"]
+    records = [activation(Case("a", "b"), n, outcome="pass" if n == names[0] else "not_observed") for n in names]
+    assert not_exposed(records) == (
+        "3 activations are not exposed; they are not judged, since nothing that depends on them is exposed (pooler (2), cls)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("depth", "absent"), [("screen", ("global rms", "amplitude", "z", "±")), ("full", ("amplitude", "z"))], ids=["screen", "full"]
+)
+def test_the_legend_has_only_what_the_report_shows(depth: Any, absent: tuple[str, ...]) -> None:
+    case = records_of(check(_with(_scaled_by_the_width), "tiny", depth=depth))
+    _, legend = REPORT_FORMATS["text"].of_results(merged([run(case)])).split("how errors are measured")
+    terms = re.findall(r"^  ([^ ].*?): ", legend, re.MULTILINE)
+    assert set(terms).isdisjoint(absent)
+    assert {"sigma", "origin", "local rms", "limit"} <= set(terms)
+    assert ("±" in terms) == (depth == "full")
+
+
+def test_markdown_has_the_name_of_a_saved_script_and_not_the_script() -> None:
+    script, file = "assert run(...) == run(...)", "failures/leaking-tiny-cpu-float32-padding-length.py"
+    texts = {name: " ".join(REPORT_FORMATS[name].of_results(everything()).split()) for name in ("markdown", "html")}
+    assert {name: script in text for name, text in texts.items()} == {"markdown": False, "html": True}
+    assert all(file in text.replace("\\", "") for text in texts.values())
+
+
+def test_a_bound_check_is_shown_as_its_case() -> None:
+    assert repr(BoundCheck(CHECKS["values"], None, Case("mine", "tiny"), 224)) == "<check mine on tiny, cpu, float32>"
