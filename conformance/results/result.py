@@ -157,8 +157,8 @@ class Result:
     def coverage(self) -> tuple[int, int]:
         """The number of activations that were judged in every batch that has them, and the number of all activations."""
         names = {v.activation for v in self.verdicts if v.kind != UNKNOWN}
-        unexposed = {v.activation for v in self.verdicts if v.is_unexposed}
-        return len(names - unexposed), len(names)
+        unjudged = {v.activation for v in self.verdicts if v.is_unexposed or v.is_through_wrong_step}
+        return len(names - unjudged), len(names)
 
     _repr_html_ = deferred("report.representations:result_fragment")
 

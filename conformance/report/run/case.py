@@ -8,6 +8,8 @@ from msgspec.structs import replace as replace_record
 from conformance.checks.catalogue import PUBLISHED
 from conformance.checks.search.plan import EXAMPLES
 from conformance.goldens.custom_golden import PREFIX, recorded_as
+from conformance.judge.backward_of_wrong_steps import UNJUDGED_GRADIENTS
+from conformance.judge.evidence import DIFFERENTIATED
 from conformance.report.axis import sigma
 from conformance.report.document import (
     Abridged,
@@ -114,6 +116,7 @@ def _failures(failed: Sequence[ActivationRecord], activations: Sequence[Activati
     elif items:
         yield Items(items, apart=True)
     yield from _origins(origins)
+    yield from map(Paragraph, _through_wrong_steps(activations, layers))
     stated = origins[:1] if origins and origins[0].reason else []
     yield from (Paragraph(text) for text in _reasons([a for a in _worst(origins) if a not in stated], layers))
 
@@ -155,6 +158,13 @@ def _reasons(failed: Sequence[ActivationRecord], layers: int) -> list[str]:
         steps = tuple(dict.fromkeys(a.activation for a in alike))
         texts.append(f"{place(alike[0]) if len(alike) == 1 else where(steps, layers)}: {reason}")
     return texts
+
+
+def _through_wrong_steps(activations: Sequence[ActivationRecord], layers: int) -> Iterator[str]:
+    """Yield which gradients are not judged because a forward step is wrong."""
+    names = tuple(dict.fromkeys(a.activation for a in activations if a.reason.startswith(DIFFERENTIATED)))
+    if names:
+        yield f"{where(names, layers)}: {UNJUDGED_GRADIENTS}"
 
 
 def _first(texts: Sequence[str]) -> Sequence[str]:
