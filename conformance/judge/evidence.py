@@ -226,6 +226,7 @@ class Verdict:
         reason: in words, the violation of the contract, the difference of an exact activation, or why nothing is judged.
         batch: name of the golden's batch, if it has several.
         anatomy: description of an unexplained residual, in words.
+        backward_of: for a gradient of an activation, the forward step whose backward pass yields it; empty for a sum of gradients.
     """
 
     activation: str
@@ -237,6 +238,7 @@ class Verdict:
     reason: str = ""
     batch: str = ""
     anatomy: tuple[str, ...] = ()
+    backward_of: str = ""
 
     @property
     def unjudged(self) -> bool:

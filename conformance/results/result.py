@@ -107,6 +107,8 @@ class Result:
         searched: the extent of the search, for a check that generates its batches; otherwise None.
         counterexample: the counterexample found by the search, or None.
         require: patterns of the activations that had to be observed.
+        runs: number of checks of the run, among which the false-alarm probability is shared.
+        examples: number of examples that each search was to try, among which that of the check is shared.
 
     Example:
         >>> result = check("hf-eager", "tiny")
@@ -126,6 +128,8 @@ class Result:
     searched: Searched | None = None
     counterexample: Counterexample | None = None
     require: tuple[str, ...] = ()
+    runs: int = 1
+    examples: int = 0
     candidate_seconds: float = 0.0
 
     @property
