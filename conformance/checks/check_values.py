@@ -18,7 +18,7 @@ from conformance.errors import CandidateError, UsageError
 from conformance.goldens.custom_golden import open_golden
 from conformance.goldens.golden import Golden
 from conformance.judge import cache
-from conformance.judge.backward_of_wrong_steps import without_gradients_through_wrong_steps
+from conformance.judge.backward_of_wrong_steps import with_forward_steps, without_gradients_through_wrong_steps
 from conformance.judge.depth import Depth
 from conformance.judge.disambiguation import disambiguated
 from conformance.judge.evidence import Local, Verdict
@@ -137,7 +137,10 @@ def _label(one: Pass, requested: Sequence[Pass]) -> str:
 def _first_mistakes(verdicts: Sequence[Verdict], networks: Mapping[str, Network]) -> Iterator[Verdict]:
     """Yield the verdicts of each pass, without failures of gradients that are consequences of a wrong forward step."""
     for label, network in networks.items():
-        yield from without_gradients_through_wrong_steps([v for v in verdicts if v.batch == label], network)
+        of_pass = [v for v in verdicts if v.batch == label]
+        if network.source:
+            of_pass = list(with_forward_steps(without_gradients_through_wrong_steps(of_pass, network), network))
+        yield from of_pass
 
 
 def _judged_batch(

@@ -6,7 +6,7 @@ Where g is not f, the oracle's gradient is therefore no reference: such a gradie
 judged as usual, since it is computed from the candidate's own captured values.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 
 from conformance.judge.evidence import DIFFERENTIATED, Verdict
@@ -37,6 +37,22 @@ def without_gradients_through_wrong_steps(verdicts: Sequence[Verdict], network: 
         for step in _steps(network, v.activation, exposed)
     )
     return [_unjudged_through(v, wrong, network, exposed) for v in verdicts] if wrong else list(verdicts)
+
+
+def with_forward_steps(verdicts: Sequence[Verdict], network: Network) -> Iterator[Verdict]:
+    """Yield the verdicts of one pass; those on gradients of activations name the forward step whose backward pass yields them.
+
+    The gradient of a parameter has the name of the step already. An unidentified error in a gradient that is computed through
+    several steps may be that of any of them.
+    """
+    exposed = {v.activation for v in verdicts if not v.is_unexposed} & network.table.keys()
+    for verdict in verdicts:
+        row = network.table.get(verdict.activation)
+        step = "" if row is None or row.kind.endswith("_gradient") else forward_step(row)
+        if step and verdict.outcome == "fail" and not (verdict.local and verdict.local.named):
+            rows = (network.table[name] for name in _steps(network, verdict.activation, exposed))
+            step = step if {forward_step(row) for row in rows} <= {step, ""} else ""
+        yield replace(verdict, backward_of=step) if step else verdict
 
 
 def _steps(network: Network, name: str, exposed: Container[str]) -> list[str]:

@@ -6,8 +6,8 @@ it is then preferred to mistakes at single steps.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from conformance.faults import BY_NAME
@@ -15,7 +15,7 @@ from conformance.faults.fault import Fault, ignored
 from conformance.faults.fitted import FITTED, Fitted
 from conformance.judge.depth import SCREENED
 from conformance.judge.number_words import enumerated, figure, hard_coded
-from conformance.judge.step_phrases import phrases, ranged
+from conformance.judge.step_phrases import backward_place, phrases, ranged
 from conformance.model.activations import LAYER
 from conformance.model.training import is_of_a_run, parameter_of, step_of
 from conformance.report.unexposed_steps import unexposed_before
@@ -42,6 +42,7 @@ class Finding:
         screened: whether no explanation was searched for.
         reason: for an unidentified mistake, an error that does not depend on the values, such as a wrong shape; may be empty.
         hidden: for an unidentified mistake, the unexposed steps in which it may be instead, as text; may be empty.
+        backward_of: by the name of a step that is a gradient, the forward step whose backward pass is wrong, as far as known.
         numbers: for each of `others` its estimated number in words; empty if it has none.
         estimates: for a fitted fault, the numbers that are reported, each with the parameter that it belongs to.
     """
@@ -57,6 +58,7 @@ class Finding:
     hidden: str = ""
     estimates: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
+    backward_of: Mapping[str, str] = field(default_factory=dict)
 
 
 def is_unnamed(a: ActivationRecord) -> bool:
@@ -71,15 +73,18 @@ def findings(activations: Iterable[ActivationRecord]) -> list[Finding]:
     chosen = _chosen([a for a in failed if a.faults], activations)
     named = [_finding(group) for group in _grouped(chosen)]
     unnamed = [_unnamed(alike, activations) for alike in _alike(filter(is_unnamed, failed))]
-    return sorted([*named, *unnamed], key=lambda f: -(float("inf") if f.excess is None else f.excess))
+    backward_of = {a.activation: a.backward_of for a in activations if a.backward_of}
+    found = [replace(f, backward_of={s: backward_of[s] for s in f.steps if s in backward_of}) for f in (*named, *unnamed)]
+    return sorted(found, key=lambda f: -(float("inf") if f.excess is None else f.excess))
 
 
-def where(steps: Sequence[str], layers: int) -> str:
+def where(steps: Sequence[str], layers: int, backward_of: Mapping[str, str] = {}) -> str:
     """Return a short description of steps: the layers and the steps in them, or for a training run parameters and optimizer steps.
 
     Args:
         steps: names of steps.
         layers: number of layers of the network.
+        backward_of: by the name of a gradient, the forward step whose backward pass yields it.
     """
     of_runs = [step for step in steps if is_of_a_run(step)]
     if of_runs:
@@ -87,7 +92,7 @@ def where(steps: Sequence[str], layers: int) -> str:
         first, *others = dict.fromkeys(map(parameter_of, of_runs))
         names = enumerated([first, *others] if len(others) < MOST_LISTED else [first, f"{len(others)} more parameters"])
         return f"{names}, in step{'s' * (len(taken) > 1)} {ranged(taken)}"
-    return "; ".join(phrases(steps, layers))
+    return "; ".join(phrases((backward_place(step, backward_of.get(step, "")) for step in steps), layers))
 
 
 def layers_of(activations: Iterable[ActivationRecord]) -> int:
@@ -279,12 +284,12 @@ UNNAMED = "unidentified error: no mistake of the catalogue explains it"
 def sentence(finding: Finding, layers: int) -> str:
     """Return one sentence about a mistake: its place, its nature, and the faults that cannot be distinguished from it."""
     if finding.fault is None:
-        place = ", ".join(filter(None, (where(finding.steps, layers), finding.hidden)))
+        place = ", ".join(filter(None, (where(finding.steps, layers, finding.backward_of), finding.hidden)))
         return f"{place}: {finding.reason or (SCREENED if finding.screened else UNNAMED)}"
     numbers = finding.numbers or [""] * len(finding.others)
     others = ", ".join(f"{o} ({n})" if n else o for o, n in zip(finding.others, numbers, strict=True))
     alike = f"; with these inputs and exposed activations it cannot be distinguished from {others}" if others else ""
-    return f"{where(finding.steps, layers)}: {_said(finding.fault)}{alike}"
+    return f"{where(finding.steps, layers, finding.backward_of)}: {_said(finding.fault)}{alike}"
 
 
 def evidence(finding: Finding) -> str:

@@ -145,6 +145,11 @@ def rendered(finding: Finding, layers: int) -> list[str]:
     return [line for line in (sentence(finding, layers), evidence(finding), cause(finding), *finding.anatomy) if line]
 
 
+def origin(a: ActivationRecord) -> str:
+    """Return the place of the activation and, for a gradient, the forward step whose backward pass is wrong, if it is known."""
+    return f"backward pass of {a.backward_of}, seen in {place(a)}" if a.backward_of else place(a)
+
+
 def place(a: ActivationRecord) -> str:
     """Return the name of the activation, followed by the name of the batch if the record has one."""
     return f"{a.activation} [{a.batch}]" if a.batch else a.activation
