@@ -9,8 +9,8 @@ from implementations.hugging_face import HuggingFace
 
 # By mistake: the sentence with which its report begins.
 SENTENCES = {
-    "mean detached": "layer 1, backward pass of output.LayerNorm, seen in output.dropout.grad: the backward pass treats the mean of",
-    "tanh-GELU's derivative": "layer 1, backward pass of intermediate.intermediate_act_fn, seen in intermediate.dense.grad: GELU is",
+    "mean detached": "layer 1, backward pass of output.LayerNorm, seen in output.dropout.grad: the backward pass treats the mean",
+    "tanh-GELU's derivative": "layer 1, backward pass of intermediate.intermediate_act_fn, seen in intermediate.dense.grad: GELU",
 }
 
 

@@ -98,7 +98,7 @@ def test_the_forward_pass_of_these_candidates_is_wrong(wrong: str) -> None:
     assert _judged(WRONG[wrong], "generated-batches", examples=2).outcome == "fail"
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("broken", BROKEN)
 def test_a_broken_law_is_found_beside_a_wrong_forward_pass(broken: str, seed: int) -> None:
     candidate, law = BROKEN[broken]
