@@ -2,8 +2,8 @@
 
 Forward and backward passes run in evaluation mode. Each gradient is judged like an activation, from the candidate's own
 activations and the gradients that precede it in the backward pass: an error in the backward pass is an origin at the step where it
-occurs and at no other step. The gradient of a parameter is the sum over all its uses. A candidate names the parameters that it does
-not train in `frozen`.
+occurs and at no other step. Where a forward step is wrong, gradients through it that differ from a BERT's are not judged. The
+gradient of a parameter is the sum over all its uses. A candidate names the parameters that it does not train in `frozen`.
 """
 
 from collections.abc import Iterator, Sequence

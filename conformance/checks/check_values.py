@@ -18,6 +18,7 @@ from conformance.errors import CandidateError, UsageError
 from conformance.goldens.custom_golden import open_golden
 from conformance.goldens.golden import Golden
 from conformance.judge import cache
+from conformance.judge.backward_of_wrong_steps import with_forward_steps, without_gradients_through_wrong_steps
 from conformance.judge.depth import Depth
 from conformance.judge.disambiguation import disambiguated
 from conformance.judge.evidence import Local, Verdict
@@ -29,6 +30,7 @@ from conformance.numerics.arithmetic import representative_hypothesis
 from conformance.numerics.formats import format_named
 from conformance.numerics.function_error_bounds import FunctionErrorBounds
 from conformance.numerics.machine import measure_early
+from conformance.oracle import Network
 from conformance.progress import part, report_progress
 from conformance.results.candidate_time import waiting
 from conformance.results.case import Case
@@ -114,17 +116,31 @@ def _judged(
                 wrong=one.wrong,
                 unexposed_layers=unexposed_layers,
             )
-            label = one.label if len(requested) > 1 else ""
+            label = _label(one, requested)
             with part(number, len(requested)):
                 terminations[one.label] = run_guarded(partial(_pass, label, one, judge, require, judged))
     finally:
-        verdicts += select_arithmetic(judged)
+        verdicts += _first_mistakes(select_arithmetic(judged), {_label(one, requested): one.network for one in requested})
     on_batch = requested[-1].on_batch
     if on_batch is not None and all(termination.outcome == "pass" for termination in terminations.values()):
         verdicts[:] = disambiguated(
             verdicts, requested[-1].network, case.dtype, partial(_judged_batch, on_batch, case, functions, unexposed_layers)
         )
     return _together(terminations, verdicts, golden.batches)
+
+
+def _label(one: Pass, requested: Sequence[Pass]) -> str:
+    """Return the name of a pass in verdicts, which is empty if it is the only one."""
+    return one.label if len(requested) > 1 else ""
+
+
+def _first_mistakes(verdicts: Sequence[Verdict], networks: Mapping[str, Network]) -> Iterator[Verdict]:
+    """Yield the verdicts of each pass, without failures of gradients that are consequences of a wrong forward step."""
+    for label, network in networks.items():
+        of_pass = [v for v in verdicts if v.batch == label]
+        if network.source:
+            of_pass = list(with_forward_steps(without_gradients_through_wrong_steps(of_pass, network), network))
+        yield from of_pass
 
 
 def _judged_batch(

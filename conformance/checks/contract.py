@@ -57,13 +57,17 @@ _LACKING = {
     "trainer": "has no training loop",
     "initial": "does not say what training starts from",
 }
+# The argument of TorchImplementation that gives its runner the ability.
+_SETTINGS = {"trainer": "train", "initial": "untrained"}
 
 
 def ability(runner: Runner, name: str) -> Callable[..., Any]:
     """Return an optional method of a runner (see `candidates.registry.Implementation`); raise `NotApplicable` if it is missing."""
     found = call_candidate(lambda: getattr(runner, name, None))
     if found is None:
-        raise NotApplicable(f"its runner {_LACKING[name]}: no attribute `{name}`, as conformance.ModuleRunner has one")
+        setting = f"`{_SETTINGS[name]}=` of a TorchImplementation, or " if name in _SETTINGS else ""
+        missing = f"no {setting}attribute `{name}`, as conformance.ModuleRunner has one"
+        raise NotApplicable(f"its runner {_LACKING[name]}: {missing}")
     return found  # type: ignore[no-any-return]  # callers guard the call
 
 

@@ -60,7 +60,7 @@ def _searched(law: Law, request: CheckRequest, found: SearchState) -> Terminatio
     format_named(case.dtype)
     require_place(request.candidate, case.device)
     require_support(request.candidate, request.golden, case.device, case.dtype)
-    tests = request.runs * max(request.plan.examples, 1) * COMPARISONS
+    tests = request.runs * max(request.plan.examples, request.plan.shared, 1) * COMPARISONS
     subject = replace(_subject(request), name=case.implementation, tests=tests)
     law.applies(subject)
     examples = min(request.plan.examples, 1) if law.once else math.ceil(law.affords * request.plan.examples)

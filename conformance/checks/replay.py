@@ -38,12 +38,16 @@ class Failure:
         batches: the batches to run on; if empty, those of the golden.
         variation: the parameters of the check's variation of the batch.
         require: patterns of activations that must be observed.
+        runs, examples: the number of checks and of examples of each among which the false-alarm probability was shared, on which
+            the limits depend.
     """
 
     case: Case
     batches: Mapping[str, Batch]
     variation: Mapping[str, Any] = field(default_factory=dict)
     require: Sequence[str] = ()
+    runs: int = 1
+    examples: int = 0
 
 
 class _About(msgspec.Struct, frozen=True):
@@ -56,6 +60,8 @@ class _About(msgspec.Struct, frozen=True):
     check: str
     variation: dict[str, Any]
     require: list[str]
+    runs: int = 1
+    examples: int = 0
 
 
 def replayed(path: Path, again: "Callable[[Failure], Result] | None" = None) -> list[Result]:
@@ -92,15 +98,17 @@ def failure_of(path: Path) -> Failure:
         batches = {name: Batch.of(found) for name, found in nested(arrays, "batch").items()}
         if "example" in batches:  # the other batches are the runs derived from the example
             batches = {"example": batches["example"]}
-        return Failure(case, batches, about.variation, about.require)
+        return Failure(case, batches, about.variation, about.require, about.runs, about.examples)
 
 
 def _of_record(record: CheckRecord, headers: Sequence[Header]) -> Failure:
     case, found = case_of(record), record.counterexample
     if found is None:
-        return Failure(replace(case, golden=_network(record.golden, headers)), {}, require=record.require)
+        case = replace(case, golden=_network(record.golden, headers))
+        return Failure(case, {}, require=record.require, runs=record.runs, examples=record.examples)
     case = replace(case, implementation=found.origin or case.implementation, golden=found.network)
-    return Failure(case, {"example": Batch.of(found.batch)}, found.variation, record.require)
+    batches = {"example": Batch.of(found.batch)}
+    return Failure(case, batches, found.variation, record.require, record.runs, record.examples)
 
 
 def _network(golden: str, headers: Sequence[Header]) -> str:
@@ -121,21 +129,31 @@ def run_again(failure: Failure, load: Callable[[str], Implementation] = load_imp
     """
     case, golden = failure.case, open_golden(failure.case.golden)
     if case.check == PUBLISHED:
-        return _published_again(case, golden, load)
+        return _published_again(failure, golden, load)
     check = named(case.check)
-    again = partial(run_check, check, case.implementation, device=case.device, dtype=case.dtype, require=failure.require, load=load)
+    again = partial(
+        run_check,
+        check,
+        case.implementation,
+        device=case.device,
+        dtype=case.dtype,
+        runs=failure.runs,
+        require=failure.require,
+        load=load,
+    )
     if check.searches and "example" in failure.batches:
-        return again(golden, plan=Plan(examples=0), known=[Example(failure.batches["example"], failure.variation)])
+        example = Example(failure.batches["example"], failure.variation)
+        return again(golden, plan=Plan(examples=0, shared=failure.examples), known=[example])
     if failure.batches and not check.searches:
         golden = _with(golden, failure.batches)
     return again(golden)  # a search that failed before its first example is repeated
 
 
-def _published_again(case: Case, golden: Golden, load: Callable[[str], Implementation]) -> Result:
-    published = published_of(golden)
+def _published_again(failure: Failure, golden: Golden, load: Callable[[str], Implementation]) -> Result:
+    case, published = failure.case, published_of(golden)
     if published is None:
         raise UsageError(f"no values are published of {case.golden}: they are found by the name of the folder, and its sizes")
-    return check_published(case.implementation, golden, published, case.device, case.dtype, load=load)
+    return check_published(case.implementation, golden, published, case.device, case.dtype, failure.runs, load=load)
 
 
 def _with(golden: Golden, batches: Mapping[str, Batch]) -> Golden:

@@ -68,7 +68,8 @@ def run_check(
     request, execute = CheckRequest(case, candidate, subject, runs, plan, known, require), _function(check)
     with restored():
         result = timed(lambda: execute(request))
-    return with_repro(replace(result, case=case), subject, candidate, implementation)
+    result = replace(result, case=case, runs=runs, examples=plan.examples or plan.shared)
+    return with_repro(result, subject, candidate, implementation)
 
 
 def entry_point(check: Check) -> Any:

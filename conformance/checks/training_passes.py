@@ -26,7 +26,7 @@ from conformance.checks.contract import ability
 from conformance.checks.passes import Pass, forward_passes_of, guarded, opened, with_config
 from conformance.errors import CandidateError, NotApplicable, Unsupported
 from conformance.goldens.golden import Golden
-from conformance.judge.dropout_masks import Draw, wrong_draws
+from conformance.judge.dropout_masks import Draw, requested, wrong_draws
 from conformance.judge.judge import Judge
 from conformance.judge.judged_elements import Mask, judged_elements
 from conformance.judge.segment import between
@@ -38,7 +38,7 @@ from conformance.oracle import Network
 from conformance.results.case import Case
 from conformance.results.termination import call_candidate
 
-# The requested dropout rates.
+# The requested dropout rates, whatever those of the golden are.
 RATES: Mapping[str, float] = {
     "hidden_dropout_prob": 0.1,
     "attention_probs_dropout_prob": 0.3,
@@ -88,10 +88,10 @@ def _require_dropping(one: Pass, unexposed: Collection[str], case: Case) -> None
             earlier = {name for name, _ in stream if order.get(name, len(order)) < order[verdict.activation]}
             idle = [name for name in between(one.network, verdict.activation, earlier) if name in unexposed]
             if idle:
-                rates = " and ".join(dict.fromkeys(f"{setting_of(n)} is {RATES[setting_of(n)]:g}" for n in idle))
+                rates = " and ".join(dict.fromkeys(f"{setting_of(n)} = {RATES[setting_of(n)]:g}" for n in idle))
                 raise CandidateError(
-                    f"nothing is dropped at {', '.join(idle)} in training mode, where {rates}: "
-                    f"{verdict.activation} is what it would be without dropout; a candidate that is not to be trained declares "
+                    f"nothing is dropped at {', '.join(idle)} in training mode: {verdict.activation} is what it would be without "
+                    f"dropout; {requested(rates)}; a candidate that is not to be trained declares "
                     "evaluation_only=True"
                 )
 

@@ -17,6 +17,11 @@ from conformance.model.architecture import Architecture
 from conformance.model.dropout import rate_of, setting_of
 
 
+def requested(rates: str) -> str:
+    """Return a clause that says at which rates a check asks a candidate to drop, and why these are not the golden's."""
+    return f"this check asks for {rates} in the config, with another value of every rate, so that none is taken for another"
+
+
 @dataclass(frozen=True)
 class Draw:
     """A dropout mask drawn by a candidate.
@@ -72,8 +77,8 @@ def wrong_draws(calls: Sequence[Mapping[str, Draw]], total: float) -> list[dict[
         >>> fair = np.random.default_rng(0).random(seen.shape) >= 0.1
         >>> wrong_draws([{row.name: Draw.of(row, a, fair, seen)}], 1e-6)
         [{}]
-        >>> wrong_draws([{row.name: Draw.of(row, a, seen, seen)}], 1e-6)
-        [{'embeddings.dropout': 'nothing of 2048 elements is dropped, where hidden_dropout_prob is 0.1'}]
+        >>> wrong_draws([{row.name: Draw.of(row, a, seen, seen)}], 1e-6)[0][row.name].partition(" in the config")[0]
+        'nothing of 2048 elements is dropped; this check asks for hidden_dropout_prob = 0.1'
     """
     rates = [{name: _rate(draw) for name, draw in call.items()} for call in calls]
     within = [list(_within(call)) for call in calls]
@@ -93,8 +98,8 @@ def wrong_draws(calls: Sequence[Mapping[str, Draw]], total: float) -> list[dict[
 
 def _rate(draw: Draw) -> _Count:
     n, dropped = int(draw.known.sum()), int((draw.known & ~draw.kept).sum())
-    found = f"{dropped / n:.3g} of {n} elements are dropped" if dropped else f"nothing of {n} elements is dropped"
-    return _Count(dropped, n, draw.rate, draw.row.name, f"{found}, where {draw.setting} is {draw.rate:g}")
+    found = f"{100.0 * dropped / n:.3g} % of {n} elements are dropped" if dropped else f"nothing of {n} elements is dropped"
+    return _Count(dropped, n, draw.rate, draw.row.name, f"{found}; {requested(f'{draw.setting} = {draw.rate:g}')}")
 
 
 def _within(call: Mapping[str, Draw]) -> Iterator[_Count]:

@@ -10,6 +10,7 @@ from conformance.judge.thresholds import SEPARABLE_Z, evidence_threshold
 UNKNOWN = "unknown"  # kind of an activation that is not in the table
 BY_OPERATIONS = "operation by operation"  # arithmetic of a step judged as written by hand, whatever that of its kind
 UNJUDGED = "not judged: it is computed from"  # prefix of the reason of an activation that has a non-finite parent
+DIFFERENTIATED = "not judged: it is differentiated through"  # prefix of the reason of a gradient through a wrong forward step
 WIDEST = "native"  # name of the arithmetic with the largest sigma
 
 
@@ -227,6 +228,7 @@ class Verdict:
         reason: in words, the violation of the contract, the difference of an exact activation, or why nothing is judged.
         batch: name of the golden's batch, if it has several.
         anatomy: description of an unexplained residual, in words.
+        backward_of: for a gradient of an activation, the forward step whose backward pass yields it; empty for a sum of gradients.
     """
 
     activation: str
@@ -238,11 +240,17 @@ class Verdict:
     reason: str = ""
     batch: str = ""
     anatomy: tuple[str, ...] = ()
+    backward_of: str = ""
 
     @property
     def unjudged(self) -> bool:
         """Whether the candidate exposes the activation, but a non-finite activation before it leaves no element to judge."""
         return self.outcome == "not_observed" and self.reason.startswith(UNJUDGED)
+
+    @property
+    def is_through_wrong_step(self) -> bool:
+        """Whether this is a gradient that is not judged because the forward step that it is differentiated through is wrong."""
+        return self.outcome == "not_observed" and self.reason.startswith(DIFFERENTIATED)
 
     @property
     def is_unexposed(self) -> bool:

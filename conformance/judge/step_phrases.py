@@ -12,6 +12,25 @@ def ranged(numbers: Sequence[int]) -> str:
     return f"{numbers[0]} to {numbers[-1]}" if is_range else ", ".join(map(str, numbers))
 
 
+def backward_place(gradient: str, step: str) -> str:
+    """Return a gradient's name, after that of the forward step whose backward pass yields it, if that is known.
+
+    The result is a name of a step for `phrases`.
+
+    Example:
+        >>> backward_place("encoder.layer.0.attention.output.dropout.grad", "encoder.layer.0.attention.output.LayerNorm")
+        'encoder.layer.0.backward pass of attention.output.LayerNorm, seen in attention.output.dropout.grad'
+        >>> backward_place("pooler.dense.grad", "")
+        'pooler.dense.grad'
+    """
+    if not step:
+        return gradient
+    seen, of = LAYER.fullmatch(gradient), LAYER.fullmatch(step)
+    if seen and of and seen[1] == of[1]:
+        return f"encoder.layer.{of[1]}.backward pass of {of[2]}, seen in {seen[2]}"
+    return f"backward pass of {step}, seen in {gradient}"
+
+
 def phrases(steps: Iterable[str], layers: int, numbers: Callable[[Sequence[int]], str] = ranged) -> list[str]:
     """Return one phrase for the steps of each set of layers, and one for those outside the layers, in order of appearance.
 

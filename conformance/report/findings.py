@@ -6,26 +6,19 @@ it is then preferred to mistakes at single steps.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from conformance.faults import BY_NAME, reported_as
-from conformance.faults.fault import Fault, ignored
-from conformance.faults.fitted import FITTED, Fitted
+from conformance.faults.fitted import FITTED
 from conformance.judge.depth import SCREENED
-from conformance.judge.number_words import enumerated, figure, hard_coded
-from conformance.judge.step_phrases import phrases, ranged
+from conformance.judge.number_words import figure
 from conformance.model.activations import LAYER
-from conformance.model.training import is_of_a_run, parameter_of, step_of
-from conformance.report.axis import bounded
-from conformance.report.reduced_precision import fault_of, is_reduced, rounding, where_reduced
+from conformance.report.reduced_precision import fault_of
 from conformance.report.unexposed_steps import unexposed_before
 from conformance.results.records import ActivationRecord, FaultRecord
-from conformance.results.result import NamedFinding, Result
-from conformance.results.to_records import activation_records
 
-MOST_LISTED = 4  # maximum number of parameters of a training run, and of numbers of a fit, that are listed
 LARGEST = frozenset(fault.name for fault in FITTED if fault.largest)
 WHOLE = frozenset(name for name, fault in BY_NAME.items() if fault.in_every_layer)
 
@@ -44,6 +37,7 @@ class Finding:
         screened: whether no explanation was searched for.
         reason: for an unidentified mistake, an error that does not depend on the values, such as a wrong shape; may be empty.
         hidden: for an unidentified mistake, the unexposed steps in which it may be instead, as text; may be empty.
+        backward_of: by the name of a step that is a gradient, the forward step whose backward pass is wrong, as far as known.
         numbers: for each of `others` its estimated number in words; empty if it has none.
         same: the faults of `others` that are the same function (`Fault.same_as`), as noun phrases with their numbers.
         closed_forms: closed forms of the estimates, as `0.1767767 = 1/√32 = 1/√(the hidden size)`.
@@ -63,6 +57,7 @@ class Finding:
     numbers: tuple[str, ...] = ()
     same: tuple[str, ...] = ()
     closed_forms: tuple[str, ...] = ()
+    backward_of: Mapping[str, str] = field(default_factory=dict)
 
 
 def is_unnamed(a: ActivationRecord) -> bool:
@@ -79,7 +74,9 @@ def findings(activations: Iterable[ActivationRecord]) -> list[Finding]:
     named = [_with_rounding(_finding(group), nameless, activations) for group in _grouped(chosen)]
     reduced = {f.fault.name for f in named if f.fault}
     unnamed = [_unnamed(alike, activations) for alike in _alike(a for a in nameless if fault_of(a) not in reduced)]
-    return sorted([*named, *unnamed], key=lambda f: -(float("inf") if f.excess is None else f.excess))
+    backward_of = {a.activation: a.backward_of for a in activations if a.backward_of}
+    found = [replace(f, backward_of={s: backward_of[s] for s in f.steps if s in backward_of}) for f in (*named, *unnamed)]
+    return sorted(found, key=lambda f: -(float("inf") if f.excess is None else f.excess))
 
 
 def _with_rounding(finding: Finding, nameless: Sequence[ActivationRecord], activations: Sequence[ActivationRecord]) -> Finding:
@@ -95,28 +92,8 @@ def _with_rounding(finding: Finding, nameless: Sequence[ActivationRecord], activ
     return replace(finding, steps=steps, activations=names, excess=_largest([finding.excess, *(a.excess for a in same)]))
 
 
-def where(steps: Sequence[str], layers: int) -> str:
-    """Return a short description of steps: the layers and the steps in them, or for a training run parameters and optimizer steps.
-
-    Args:
-        steps: names of steps.
-        layers: number of layers of the network.
-    """
-    of_runs = [step for step in steps if is_of_a_run(step)]
-    if of_runs:
-        taken = sorted({step_of(step) for step in of_runs})
-        first, *others = dict.fromkeys(map(parameter_of, of_runs))
-        names = enumerated([first, *others] if len(others) < MOST_LISTED else [first, f"{len(others)} more parameters"])
-        return f"{names}, in step{'s' * (len(taken) > 1)} {ranged(taken)}"
-    return "; ".join(phrases(steps, layers))
-
-
 def layers_of(activations: Iterable[ActivationRecord]) -> int:
     """Return the number of encoder layers, as far as the names of the activations show it."""
-    return _layers(list(activations))
-
-
-def _layers(activations: Sequence[ActivationRecord]) -> int:
     return max((int(match[1]) + 1 for a in activations if (match := LAYER.fullmatch(a.activation))), default=0)
 
 
@@ -126,7 +103,7 @@ _Choice = tuple[ActivationRecord, _Set, Sequence[_Set]]  # an activation, its ch
 
 def _chosen(failed: Sequence[ActivationRecord], activations: Sequence[ActivationRecord]) -> list[_Choice]:
     """Return for each failing activation the explanation whose faults occur at the largest number of failing activations."""
-    layers = _layers(activations)
+    layers = layers_of(activations)
     options = {
         id(a): [e for e in (a.faults, *a.alternatives) if _is_possible(e, activations, layers)] or [a.faults] for a in failed
     }
@@ -222,14 +199,14 @@ def _finding(group: Sequence[_Evidence]) -> Finding:
         others,
         _largest(excesses),
         tuple(dict.fromkeys(a.activation for a, *_ in group)),
-        estimates=tuple(dict.fromkeys(text for _, fault, *_ in group if (text := _fitted_number(fault)))),
+        estimates=tuple(dict.fromkeys(text for _, fault, *_ in group if (text := fitted_number(fault)))),
         numbers=tuple(_number_of(name, group) for name in others),
-        same=tuple(_phrase_of(name, group) for name in others if _is_same(name, strongest.name)),
+        same=tuple(_phrase_of(name, group) for name in others if is_same(name, strongest.name)),
         closed_forms=tuple(dict.fromkeys(line for a, *_ in group for line in a.anatomy)),
     )
 
 
-def _is_same(name: str, reported: str) -> bool:
+def is_same(name: str, reported: str) -> bool:
     """Return whether a fault is the same function as the reported one, so that no input distinguishes them."""
     return name in BY_NAME and reported_as(name) == reported
 
@@ -239,6 +216,13 @@ def _phrase_of(name: str, group: Sequence[_Evidence]) -> str:
     same, found = BY_NAME[name].same_as, _sharpest(name, group)
     assert same is not None
     return same.phrase.format(value="" if found is None else figure(found.estimate or 0.0, _deviation(found)))
+
+
+def fitted_number(f: FaultRecord) -> str:
+    """Return the number of a fitted fault after the name of its parameter, with its error if it has one."""
+    if f.estimate is None or f.name in BY_NAME:
+        return ""
+    return f"{f.parameter} {figure(f.estimate, f.deviation or 0.0)}{f' ± {f.deviation:.1g}' if f.deviation else ''}"
 
 
 def _others(group: Sequence[_Evidence]) -> tuple[str, ...]:
@@ -291,109 +275,3 @@ def _unnamed(alike: Sequence[ActivationRecord], activations: Sequence[Activation
 def _largest(excesses: Sequence[float | None]) -> float | None:
     """Return the largest excess; None, which stands for an error without a limit, if any is None."""
     return None if None in excesses else max(e for e in excesses if e is not None)
-
-
-def findings_of(result: Result) -> tuple[NamedFinding, ...]:
-    """Return the mistakes of a result in words, worst first."""
-    return in_words(activation_records(result))
-
-
-def in_words(activations: Iterable[ActivationRecord]) -> tuple[NamedFinding, ...]:
-    """Return the mistakes of one case in words, worst first."""
-    activations = list(activations)
-    layers = _layers(activations)
-    return tuple(
-        NamedFinding(
-            f.fault.name if f.fault else None,
-            sentence(f, layers),
-            evidence(f),
-            cause(f),
-            f.steps,
-            f.activations,
-            f.others,
-            f.anatomy,
-        )
-        for f in findings(activations)
-    )
-
-
-UNNAMED = "unidentified error: no mistake of the catalogue explains it"
-
-
-def sentence(finding: Finding, layers: int) -> str:
-    """Return one sentence about a mistake: its place, its nature, and the faults that cannot be distinguished from it."""
-    if finding.fault is None:
-        place = ", ".join(filter(None, (where(finding.steps, layers), finding.hidden)))
-        return f"{place}: {finding.reason or (SCREENED if finding.screened else rounding(finding.anatomy) or UNNAMED)}"
-    numbers = finding.numbers or [""] * len(finding.others)
-    named = [(o, n) for o, n in zip(finding.others, numbers, strict=True) if not _is_same(o, finding.fault.name)]
-    others = ", ".join(f"{o} ({n})" if n else o for o, n in named)
-    same = f" (with the exposed activations, the same as {' or '.join(finding.same)})" if finding.same else ""
-    alike = f"; with these inputs and exposed activations it cannot be distinguished from {others}" if others else ""
-    place = (where_reduced if is_reduced(finding.fault.name) else where)(finding.steps, layers)
-    return f"{place}: {_said(finding.fault, finding.closed_forms)}{same}{alike}"
-
-
-def evidence(finding: Finding) -> str:
-    """Return the figures of a mistake; empty if it is unidentified.
-
-    They are the estimate with its deviation if there is one: it makes the amplitude 1, and z, which is in units of the amplitude's
-    deviation under rounding, is not the estimate's distance in its own. Otherwise they are z, and the amplitude unless the fault is
-    fitted.
-    """
-    f = finding.fault
-    if f is None:
-        return ""
-    if f.name not in BY_NAME:
-        numbers, what = "; ".join(_listed(finding.estimates)), next((k.estimates for k in FITTED if k.name == f.name), "")
-        estimate = f"{what or 'estimated'}: {numbers}" if numbers else f"estimated: {what}" if what else ""
-        figures = [*([] if "±" in numbers else [f"z = {bounded(f.z)}"]), *filter(None, [estimate])]
-        return f"{f.name}: {', '.join(figures)}"
-    if is_reduced(f.name):  # The amplitude is not 1, since a part of the rounding depends on the order of operations.
-        return f"{f.name}: z = {bounded(f.z)}"
-    if f.estimate is None or f.deviation is None:
-        return f"{f.name}: amplitude {f.amplitude:.3f}, z = {bounded(f.z)}"
-    number = f"estimated {f.parameter} = {figure(f.estimate, f.deviation)} ± {f.deviation:.1g}"
-    return f"{f.name}: {number}{'' if f.right is None else f', expected {f.right:.7g}'}"
-
-
-def _fitted_number(f: FaultRecord) -> str:
-    """Return the number of a fitted fault after the name of its parameter, with its error if it has one."""
-    if f.estimate is None or f.name in BY_NAME:
-        return ""
-    return f"{f.parameter} {figure(f.estimate, f.deviation or 0.0)}{f' ± {f.deviation:.1g}' if f.deviation else ''}"
-
-
-def _listed(texts: Sequence[str]) -> Sequence[str]:
-    return texts if len(texts) <= MOST_LISTED else (*texts[: MOST_LISTED - 1], f"{len(texts) - MOST_LISTED + 1} more")
-
-
-def cause(finding: Finding) -> str:
-    """Return the usual cause of a mistake with its source, or an empty text."""
-    known = _known(finding.fault.name, finding.steps) if finding.fault else ()
-    if not known or not known[0].cause:
-        return ""
-    source = f" ({known[0].source})" if known[0].source != "constructed" else ""
-    return f"usual cause: {known[0].cause}{source}"
-
-
-def _said(f: FaultRecord, closed_forms: Sequence[str]) -> str:
-    known = next(iter(_known(f.name)), None)
-    if known is None:
-        return f.name
-    said = known.sentence_at(f.kind) if isinstance(known, Fault) else known.sentence
-    value = "" if f.estimate is None else figure(f.estimate, f.deviation or 0.0)
-    right = "" if f.right is None else f"{f.right:.7g}"
-    parameter = BY_NAME[f.name].parameter if f.name in BY_NAME else None
-    if parameter is None or f.estimate is None or f.deviation is None or f.right is None:
-        return said.format(value=value, right=right)
-    defaults = hard_coded(parameter, f.estimate, f.deviation, f.right)
-    value = next((line for line in closed_forms if line.startswith(f"{value} = ")), value)
-    values = " or ".join(f"{default:.4g}" for default in defaults) or value
-    return said.format(value=values, right=right) + (ignored(parameter.setting) if defaults else "")
-
-
-def _known(name: str, steps: Sequence[str] = ()) -> list[Fault | Fitted]:
-    """Return the faults of that name that can occur at all of these steps; empty if the catalogue has none."""
-    of_name: list[Fault | Fitted] = [BY_NAME[name]] if name in BY_NAME else [f for f in FITTED if f.name == name]
-    return [fault for fault in of_name if all(step.endswith(fault.only) for step in steps)]

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 from conformance.names import printable_lines
 from conformance.report.findings import layers_of
-from conformance.report.words import mistakes, place, rendered, smallest
+from conformance.report.words import mistakes, origin, rendered, smallest
 from conformance.results.outcomes import OUTCOME_TEXT
 from conformance.results.records import ActivationRecord, CheckRecord, Note, Results
 
@@ -47,7 +47,7 @@ def _case(suite: ElementTree.Element, c: CheckRecord, activations: Sequence[Acti
     if element:
         reason = _legal(c.reason)
         child = ElementTree.SubElement(case, element, message=(reason.splitlines() or [c.outcome])[0])
-        lines = [f"{place(a)}: {a.reason}" for a in activations if a.outcome == "fail" and a.reason]
+        lines = [f"{origin(a)}: {a.reason}" for a in activations if a.outcome == "fail" and a.reason]
         layers = layers_of(activations)
         lines += ["; ".join(rendered(finding, layers)) for finding in mistakes(activations)]
         if c.counterexample:

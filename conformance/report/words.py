@@ -7,7 +7,8 @@ from itertools import chain
 
 from conformance.faults import BY_NAME, OF_SOME
 from conformance.judge.thresholds import SEPARABLE_Z
-from conformance.report.findings import Finding, cause, evidence, findings, sentence
+from conformance.report.finding_sentences import cause, evidence, sentence
+from conformance.report.findings import Finding, findings
 from conformance.report.unexposed_steps import unexposed_before
 from conformance.results.merge import case_of
 from conformance.results.outcomes import ORDER, OUTCOME_TEXT
@@ -152,6 +153,11 @@ def mistakes(activations: Iterable[ActivationRecord]) -> list[Finding]:
 def rendered(finding: Finding, layers: int) -> list[str]:
     """Return the lines about a mistake: its sentence, evidence and usual cause, or the anatomy if it is unidentified."""
     return [line for line in (sentence(finding, layers), evidence(finding), cause(finding), *finding.anatomy) if line]
+
+
+def origin(a: ActivationRecord) -> str:
+    """Return the place of the activation and, for a gradient, the forward step whose backward pass is wrong, if it is known."""
+    return f"backward pass of {a.backward_of}, seen in {place(a)}" if a.backward_of else place(a)
 
 
 def place(a: ActivationRecord) -> str:

@@ -174,6 +174,7 @@ class ActivationRecord(_Record, frozen=True, gc=False, tag="activation"):
         faults: the set of faults that together explain the error best.
         alternatives: sets of faults that cannot be distinguished from `faults` on this batch.
         anatomy: sentences on an error that no fault explains; else closed forms of the faults' numbers, as `0.25 = 1/√16`.
+        backward_of: for a gradient of an activation, the forward step whose backward pass yields it; otherwise empty.
     """
 
     implementation: str
@@ -194,6 +195,7 @@ class ActivationRecord(_Record, frozen=True, gc=False, tag="activation"):
     alternatives: list[list[FaultRecord]] = []
     anatomy: list[str] = []
     spread: SpreadRecord | None = None
+    backward_of: str = ""
 
 
 class Sensitivity(msgspec.Struct, frozen=True, gc=False):
@@ -255,6 +257,8 @@ class CheckRecord(_Record, frozen=True, gc=False, tag="check"):
         tried: number of examples, for a check that generates its batches.
         worst: largest ratio of an error to its limit among the examples that pass.
         require: patterns of activations that had to be observed.
+        runs: number of checks of the run, among which the false-alarm probability is shared.
+        examples: number of examples that each search was to try, among which that of the check is shared.
         candidate_seconds: the part of `seconds` spent waiting for the candidate; null in files of earlier versions of the suite.
         judge_seconds: the rest of `seconds`; null in files of earlier versions of the suite.
     """
@@ -280,6 +284,8 @@ class CheckRecord(_Record, frozen=True, gc=False, tag="check"):
     require: list[str] = []
     candidate_seconds: float | None = None
     judge_seconds: float | None = None
+    runs: int = 1
+    examples: int = 0
 
 
 class Footer(_Record, frozen=True, gc=False, tag="footer"):

@@ -12,7 +12,7 @@ from conformance.results.example import Example
 from conformance.results.law_broken import Location, Run
 from conformance.results.outcomes import Outcome
 
-_findings, _text = deferred("report.findings:findings_of"), deferred("report.representations:case_text")
+_findings, _text = deferred("report.finding_sentences:findings_of"), deferred("report.representations:case_text")
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,8 @@ class Result:
         searched: the extent of the search, for a check that generates its batches; otherwise None.
         counterexample: the counterexample found by the search, or None.
         require: patterns of the activations that had to be observed.
+        runs: number of checks of the run, among which the false-alarm probability is shared.
+        examples: number of examples that each search was to try, among which that of the check is shared.
 
     Example:
         >>> result = check("hf-eager", "tiny")
@@ -126,6 +128,8 @@ class Result:
     searched: Searched | None = None
     counterexample: Counterexample | None = None
     require: tuple[str, ...] = ()
+    runs: int = 1
+    examples: int = 0
     candidate_seconds: float = 0.0
 
     @property
@@ -157,8 +161,8 @@ class Result:
     def coverage(self) -> tuple[int, int]:
         """The number of activations that were judged in every batch that has them, and the number of all activations."""
         names = {v.activation for v in self.verdicts if v.kind != UNKNOWN}
-        unexposed = {v.activation for v in self.verdicts if v.is_unexposed}
-        return len(names - unexposed), len(names)
+        unjudged = {v.activation for v in self.verdicts if v.is_unexposed or v.is_through_wrong_step}
+        return len(names - unjudged), len(names)
 
     _repr_html_ = deferred("report.representations:result_fragment")
 

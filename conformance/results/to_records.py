@@ -61,6 +61,8 @@ def check_record(result: Result) -> CheckRecord:
         worst=_finite(result.searched.worst) if result.searched else None,
         counterexample=_counterexample(result),
         require=list(result.require),
+        runs=result.runs,
+        examples=result.examples,
         candidate_seconds=result.candidate_seconds,
         judge_seconds=result.seconds - result.candidate_seconds,
     )
@@ -121,6 +123,7 @@ def _activation(result: Result, v: Verdict, kinds: Mapping[str, str], *, places:
         alternatives=[[_fault(f, kinds) for f in e.faults] for e in local.alternatives] if local else [],
         anatomy=[*v.anatomy, *(_closed_forms(local) if local else ())],
         spread=_spread(local.distribution, places=places) if local and local.distribution else None,
+        backward_of=v.backward_of,
     )
 
 

@@ -18,7 +18,8 @@ from conformance.faults.fitted import curve as curves
 from conformance.faults.fitted.curve import curve, may_be_pieces
 from conformance.judge.thresholds import FALSE_ALARM
 from conformance.numerics.formats import Array
-from conformance.report.findings import Finding, findings, sentence
+from conformance.report.finding_sentences import sentence
+from conformance.report.findings import Finding, findings
 from conformance.report.representations import case_text
 from conformance.results.to_records import activation_records
 from implementations.hugging_face import hf_eager

@@ -14,7 +14,8 @@ from conformance import Golden, Result, check, load_directory
 from conformance.diagnosis import diagnose
 from conformance.errors import CheckpointError, UnsupportedArchitectureError
 from conformance.model.dense import Dense
-from conformance.report.findings import findings, layers_of, sentence
+from conformance.report.finding_sentences import sentence
+from conformance.report.findings import findings, layers_of
 from conformance.results.to_records import activation_records
 from conformance.tests.dense_modules import ARCHITECTURE, PLAIN, TANH, WIDTH, directory, network
 from conformance.tests.planted_mistakes import Planted

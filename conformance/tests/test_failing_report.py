@@ -19,7 +19,8 @@ from conformance.model.activations import table
 from conformance.model.batch import Batch
 from conformance.model.dense import Dense
 from conformance.oracle import Network
-from conformance.report.findings import cause, evidence, findings, layers_of, sentence
+from conformance.report.finding_sentences import cause, evidence, sentence
+from conformance.report.findings import findings, layers_of
 from conformance.report.markdown import markdown
 from conformance.report.output_formats import REPORT_FORMATS
 from conformance.report.representations import case_text

@@ -17,7 +17,8 @@ from conformance.benchmarks.detection.trial import Trial, scored
 from conformance.cli import main
 from conformance.judge.number_words import figure
 from conformance.model.batch import Batch
-from conformance.report.findings import Finding, evidence, findings, sentence, where
+from conformance.report.finding_sentences import evidence, sentence, where
+from conformance.report.findings import Finding, findings
 from conformance.report.representations import case_text
 from conformance.results.case import Case
 from conformance.results.records import FaultRecord

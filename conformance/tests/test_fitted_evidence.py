@@ -5,7 +5,7 @@ import pytest
 from conformance import check
 from conformance.benchmarks.detection.blind.fifth import MISTAKES
 from conformance.judge import explanation_search
-from conformance.report.findings import findings_of
+from conformance.report.finding_sentences import findings_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -19,7 +19,8 @@ from conformance.judge.number_words import hard_coded
 from conformance.judge.verify_goldens import verify
 from conformance.numerics.formats import FORMATS
 from conformance.oracle import Network
-from conformance.report.findings import findings, layers_of, sentence
+from conformance.report.finding_sentences import sentence
+from conformance.report.findings import findings, layers_of
 from conformance.results.result import Result
 from conformance.results.to_records import activation_records
 from implementations.hugging_face import hf_eager, hf_sdpa

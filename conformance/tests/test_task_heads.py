@@ -20,7 +20,8 @@ from conformance.model.activations import outputs, table
 from conformance.model.architecture import COMPATIBLE_HEADS, HEADS, SAME_NAMES
 from conformance.model.batch import IGNORED_LABEL
 from conformance.oracle import Network
-from conformance.report.findings import findings, layers_of, sentence
+from conformance.report.finding_sentences import sentence
+from conformance.report.findings import findings, layers_of
 from conformance.results.to_records import activation_records
 from implementations.torch_encoder import torch_encoder
 

@@ -93,6 +93,21 @@ def test_a_dropout_that_is_neither_shown_nor_applied_is_noticed() -> None:
     assert (result.outcome, f"nothing is dropped at {PROBS.replace('1', '0')}" in result.reason) == ("fail", True)
 
 
+def test_a_wrong_rate_has_one_place_and_says_which_rate_was_asked_for_and_why() -> None:
+    def with_one_rate(a: Any) -> nn.Module:
+        model: Any = making_bert.build(a)
+        for layer in model.transformer:
+            layer.attention.attention.dropout.p = model.embedding.dropout.p  # the mistake
+        return model  # type: ignore[no-any-return]
+
+    result = judged(replace(making_bert, build=with_one_rate))
+    steps = {step for finding in result.findings for step in finding.steps}
+    assert steps == {f"encoder.layer.{i}.attention.self.dropout" for i in range(ARCHITECTURE.num_hidden_layers)}
+    text = " ".join(str(result).split())
+    assert "elements are dropped; this check asks for attention_probs_dropout_prob = 0.3 in the config" in text
+    assert text.count("this check asks for") == 1
+
+
 def test_a_runner_without_training_mode_is_skipped_with_the_reason() -> None:
     class WithoutTraining:
         def prepare(self, *asked: Any) -> Any:

@@ -61,6 +61,8 @@ def write_repro(
         "check": case.check,
         "variation": dict(found.example.variation) if found else {},
         "require": list(require),
+        "runs": result.runs,
+        "examples": result.examples,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_artifacts(case, folder)  # an existing symbolic link is not followed

@@ -17,12 +17,15 @@ class Plan:
         seed: the seed of the drawn examples; None to draw different examples on each run.
         database: a Hypothesis example database, which stores failing examples; or None.
         depth: the depth of a judgement, `full` or `screen`.
+        shared: the number of examples among which the false-alarm probability is shared, if that is more than `examples`: those of
+            the search that found an example which is tried again.
     """
 
     examples: int = EXAMPLES
     seed: int | None = 0
     database: Any = None
     depth: Depth = "full"
+    shared: int = 0
 
 
 USUAL = Plan()

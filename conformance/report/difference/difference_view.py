@@ -8,7 +8,8 @@ from conformance.checks.trace import Trace
 from conformance.goldens.custom_golden import PREFIX
 from conformance.model.activations import placed, table
 from conformance.report.difference.difference import Difference
-from conformance.report.findings import findings, where
+from conformance.report.finding_sentences import where
+from conformance.report.findings import findings
 from conformance.report.words import rendered
 from conformance.results.records import ActivationRecord
 

@@ -2,13 +2,15 @@
 
 import math
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace as replace_record
 
 from conformance.checks.catalogue import PUBLISHED
 from conformance.checks.search.plan import EXAMPLES
 from conformance.goldens.custom_golden import PREFIX, recorded_as
+from conformance.judge.backward_of_wrong_steps import UNJUDGED_GRADIENTS
+from conformance.judge.evidence import DIFFERENTIATED
 from conformance.report.axis import LARGEST, bounded, sigma
 from conformance.report.document import (
     Abridged,
@@ -24,11 +26,23 @@ from conformance.report.document import (
     Tokens,
     tabled,
 )
-from conformance.report.findings import is_unnamed, layers_of, where
+from conformance.report.finding_sentences import where
+from conformance.report.findings import is_unnamed, layers_of
 from conformance.report.run.network import network
 from conformance.report.run.places import histogram, placed_error, pooled, scale_of, tokens
 from conformance.report.unexposed_steps import not_exposed, unexposed_before
-from conformance.report.words import duration, exclusion_lists, mistakes, place, rendered, searched, smallest, subject, verdict
+from conformance.report.words import (
+    duration,
+    exclusion_lists,
+    mistakes,
+    origin,
+    place,
+    rendered,
+    searched,
+    smallest,
+    subject,
+    verdict,
+)
 from conformance.results.merge import case_of
 from conformance.results.outcomes import FAILING, OUTCOME_TEXT
 from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, Header, PlaceRecord
@@ -122,8 +136,16 @@ def _failures(failed: Sequence[ActivationRecord], activations: Sequence[Activati
     elif items:
         yield Items(items, apart=True)
     yield from _origins(origins)
-    stated = origins[:1] if origins and origins[0].reason else []
-    yield from (Paragraph(text) for text in _reasons([a for a in _worst(origins) if a not in stated], layers))
+    yield from map(Paragraph, _through_wrong_steps(activations, layers))
+    yield from (Paragraph(text) for text in _reasons(_unstated(_worst(origins)), layers))
+
+
+def _unstated(origins: Sequence[ActivationRecord]) -> Sequence[ActivationRecord]:
+    """Return the origins whose reasons are not stated with the first origin: all but that one and those with the same mistakes."""
+    if not origins or not origins[0].reason:
+        return origins
+    named = {fault.name for fault in origins[0].faults}
+    return [a for a in origins[1:] if not named or {fault.name for fault in a.faults} != named]
 
 
 def _located(a: ActivationRecord, activations: Sequence[ActivationRecord]) -> str:
@@ -131,7 +153,7 @@ def _located(a: ActivationRecord, activations: Sequence[ActivationRecord]) -> st
     reason = "" if is_unnamed(a) else a.reason
     of_batch = [other for other in activations if other.batch == a.batch]
     before = "" if a.reason else unexposed_before((a.activation,), of_batch)
-    return f"{place(a)}{f': {reason}' if reason else ''}{f', {before}' if before else ''}"
+    return f"{origin(a)}{f': {reason}' if reason else ''}{f', {before}' if before else ''}"
 
 
 def _origins(origins: Sequence[ActivationRecord]) -> Iterator[Block]:
@@ -167,8 +189,20 @@ def _reasons(failed: Sequence[ActivationRecord], layers: int) -> list[str]:
     for reason in dict.fromkeys(a.reason for a in failed if a.reason and not is_unnamed(a)):
         alike = [a for a in failed if a.reason == reason]
         steps = tuple(dict.fromkeys(a.activation for a in alike))
-        texts.append(f"{place(alike[0]) if len(alike) == 1 else where(steps, layers)}: {reason}")
+        texts.append(f"{origin(alike[0]) if len(alike) == 1 else where(steps, layers, _backward_of(alike))}: {reason}")
     return texts
+
+
+def _through_wrong_steps(activations: Sequence[ActivationRecord], layers: int) -> Iterator[str]:
+    """Yield which gradients are not judged because a forward step is wrong."""
+    through = [a for a in activations if a.reason.startswith(DIFFERENTIATED)]
+    if through:
+        yield f"{where(tuple(dict.fromkeys(a.activation for a in through)), layers)}: {UNJUDGED_GRADIENTS}"
+
+
+def _backward_of(alike: Sequence[ActivationRecord]) -> Mapping[str, str]:
+    """Return the forward steps whose backward passes yield these gradients."""
+    return {a.activation: a.backward_of for a in alike if a.backward_of}
 
 
 def _first(texts: Sequence[str]) -> Sequence[str]:

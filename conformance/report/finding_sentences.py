@@ -1,0 +1,136 @@
+"""Findings in words: the sentence, the evidence and the usual cause of each mistake."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from conformance.faults import BY_NAME
+from conformance.faults.fault import Fault, ignored
+from conformance.faults.fitted import FITTED, Fitted
+from conformance.judge.depth import SCREENED
+from conformance.judge.number_words import enumerated, figure, hard_coded
+from conformance.judge.step_phrases import backward_place, phrases, ranged
+from conformance.model.training import is_of_a_run, parameter_of, step_of
+from conformance.report.axis import bounded
+from conformance.report.findings import Finding, findings, is_same, layers_of
+from conformance.report.reduced_precision import is_reduced, rounding, where_reduced
+from conformance.results.records import ActivationRecord, FaultRecord
+from conformance.results.result import NamedFinding, Result
+from conformance.results.to_records import activation_records
+
+MOST_LISTED = 4  # maximum number of parameters of a training run, and of numbers of a fit, that are listed
+UNNAMED = "unidentified error: no mistake of the catalogue explains it"
+
+
+def findings_of(result: Result) -> tuple[NamedFinding, ...]:
+    """Return the mistakes of a result in words, worst first."""
+    return in_words(activation_records(result))
+
+
+def in_words(activations: Iterable[ActivationRecord]) -> tuple[NamedFinding, ...]:
+    """Return the mistakes of one case in words, worst first."""
+    activations = list(activations)
+    layers = layers_of(activations)
+    return tuple(
+        NamedFinding(
+            f.fault.name if f.fault else None,
+            sentence(f, layers),
+            evidence(f),
+            cause(f),
+            f.steps,
+            f.activations,
+            f.others,
+            f.anatomy,
+        )
+        for f in findings(activations)
+    )
+
+
+def sentence(finding: Finding, layers: int) -> str:
+    """Return one sentence about a mistake: its place, its nature, and the faults that cannot be distinguished from it."""
+    if finding.fault is None:
+        place = ", ".join(filter(None, (where(finding.steps, layers, finding.backward_of), finding.hidden)))
+        return f"{place}: {finding.reason or (SCREENED if finding.screened else rounding(finding.anatomy) or UNNAMED)}"
+    numbers = finding.numbers or [""] * len(finding.others)
+    named = [(o, n) for o, n in zip(finding.others, numbers, strict=True) if not is_same(o, finding.fault.name)]
+    others = ", ".join(f"{o} ({n})" if n else o for o, n in named)
+    same = f" (with the exposed activations, the same as {' or '.join(finding.same)})" if finding.same else ""
+    alike = f"; with these inputs and exposed activations it cannot be distinguished from {others}" if others else ""
+    if is_reduced(finding.fault.name):
+        place = where_reduced(finding.steps, layers)
+    else:
+        place = where(finding.steps, layers, finding.backward_of)
+    return f"{place}: {_said(finding.fault, finding.closed_forms)}{same}{alike}"
+
+
+def evidence(finding: Finding) -> str:
+    """Return the figures of a mistake; empty if it is unidentified.
+
+    They are the estimate with its deviation if there is one: it makes the amplitude 1, and z, which is in units of the amplitude's
+    deviation under rounding, is not the estimate's distance in its own. Otherwise they are z, and the amplitude unless the fault is
+    fitted.
+    """
+    f = finding.fault
+    if f is None:
+        return ""
+    if f.name not in BY_NAME:
+        numbers, what = "; ".join(_listed(finding.estimates)), next((k.estimates for k in FITTED if k.name == f.name), "")
+        estimate = f"{what or 'estimated'}: {numbers}" if numbers else f"estimated: {what}" if what else ""
+        figures = [*([] if "±" in numbers else [f"z = {bounded(f.z)}"]), *filter(None, [estimate])]
+        return f"{f.name}: {', '.join(figures)}"
+    if is_reduced(f.name):  # The amplitude is not 1, since a part of the rounding depends on the order of operations.
+        return f"{f.name}: z = {bounded(f.z)}"
+    if f.estimate is None or f.deviation is None:
+        return f"{f.name}: amplitude {f.amplitude:.3f}, z = {bounded(f.z)}"
+    number = f"estimated {f.parameter} = {figure(f.estimate, f.deviation)} ± {f.deviation:.1g}"
+    return f"{f.name}: {number}{'' if f.right is None else f', expected {f.right:.7g}'}"
+
+
+def _listed(texts: Sequence[str]) -> Sequence[str]:
+    return texts if len(texts) <= MOST_LISTED else (*texts[: MOST_LISTED - 1], f"{len(texts) - MOST_LISTED + 1} more")
+
+
+def cause(finding: Finding) -> str:
+    """Return the usual cause of a mistake with its source, or an empty text."""
+    known = _known(finding.fault.name, finding.steps) if finding.fault else ()
+    if not known or not known[0].cause:
+        return ""
+    source = f" ({known[0].source})" if known[0].source != "constructed" else ""
+    return f"usual cause: {known[0].cause}{source}"
+
+
+def _said(f: FaultRecord, closed_forms: Sequence[str]) -> str:
+    known = next(iter(_known(f.name)), None)
+    if known is None:
+        return f.name
+    said = known.sentence_at(f.kind) if isinstance(known, Fault) else known.sentence
+    value = "" if f.estimate is None else figure(f.estimate, f.deviation or 0.0)
+    right = "" if f.right is None else f"{f.right:.7g}"
+    parameter = BY_NAME[f.name].parameter if f.name in BY_NAME else None
+    if parameter is None or f.estimate is None or f.deviation is None or f.right is None:
+        return said.format(value=value, right=right)
+    defaults = hard_coded(parameter, f.estimate, f.deviation, f.right)
+    value = next((line for line in closed_forms if line.startswith(f"{value} = ")), value)
+    values = " or ".join(f"{default:.4g}" for default in defaults) or value
+    return said.format(value=values, right=right) + (ignored(parameter.setting) if defaults else "")
+
+
+def _known(name: str, steps: Sequence[str] = ()) -> list[Fault | Fitted]:
+    """Return the faults of that name that can occur at all of these steps; empty if the catalogue has none."""
+    of_name: list[Fault | Fitted] = [BY_NAME[name]] if name in BY_NAME else [f for f in FITTED if f.name == name]
+    return [fault for fault in of_name if all(step.endswith(fault.only) for step in steps)]
+
+
+def where(steps: Sequence[str], layers: int, backward_of: Mapping[str, str] = {}) -> str:
+    """Return a short description of steps: the layers and the steps in them, or for a training run parameters and optimizer steps.
+
+    Args:
+        steps: names of steps.
+        layers: number of layers of the network.
+        backward_of: by the name of a gradient, the forward step whose backward pass yields it.
+    """
+    of_runs = [step for step in steps if is_of_a_run(step)]
+    if of_runs:
+        taken = sorted({step_of(step) for step in of_runs})
+        first, *others = dict.fromkeys(map(parameter_of, of_runs))
+        names = enumerated([first, *others] if len(others) < MOST_LISTED else [first, f"{len(others)} more parameters"])
+        return f"{names}, in step{'s' * (len(taken) > 1)} {ranged(taken)}"
+    return "; ".join(phrases((backward_place(step, backward_of.get(step, "")) for step in steps), layers))

@@ -1,0 +1,128 @@
+"""Laws on candidates whose forward pass is wrong: they are not blamed a second time, and what they break besides is still found."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from conformance.benchmarks.detection.bert import Candidate
+from conformance.benchmarks.detection.rewritten import places
+from conformance.benchmarks.detection.steps import LayerNorm
+from conformance.checks.catalogue import CHECKS
+from conformance.checks.replay import replayed
+from conformance.checks.run_check import run_check
+from conformance.checks.search.plan import Plan
+from conformance.cli import main
+from conformance.results.result import Result
+
+LAWS = ("batching", "padding-length", "padding-content", "mask-omitted", "mask-dtype")
+Softmax = Callable[[Tensor, Tensor], Tensor]
+
+
+def _leaking(keys: Tensor, scores: Tensor) -> Tensor:
+    """Let head 2 attend to padding."""
+    keys = keys.expand_as(scores).clone()
+    keys[:, 2] = True
+    return keys
+
+
+def _halved(scores: Tensor, keys: Tensor) -> Tensor:
+    """Divide by √hidden_size in place of √head_size."""
+    return (scores / 2.0).masked_fill(~keys, -torch.inf).softmax(-1)
+
+
+def _halved_and_leaking(scores: Tensor, keys: Tensor) -> Tensor:
+    return _halved(scores, _leaking(keys, scores))
+
+
+def _curved(scores: Tensor, keys: Tensor) -> Tensor:
+    """Compute a softmax that no mistake of the catalogue explains."""
+    p = scores.masked_fill(~keys, -torch.inf).softmax(-1)
+    return p * (1.0 + 0.1 * torch.sin(40.0 * p))
+
+
+def _shifted(scores: Tensor, keys: Tensor) -> Tensor:
+    """Round the scores to a multiple of 2⁻¹³, as float32 has no finer numbers near 1000."""
+    return ((scores + 1000.0) - 1000.0).masked_fill(~keys, -torch.inf).softmax(-1)
+
+
+def _right(scores: Tensor, keys: Tensor) -> Tensor:
+    return scores.masked_fill(~keys, -torch.inf).softmax(-1)
+
+
+def _right_and_leaking(scores: Tensor, keys: Tensor) -> Tensor:
+    return _right(scores, _leaking(keys, scores))
+
+
+def _large_epsilon(norm: LayerNorm, x: Tensor) -> Tensor:
+    return torch.nn.functional.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, 1e-2)
+
+
+def _large_epsilon_over_the_batch(norm: LayerNorm, x: Tensor) -> Tensor:
+    mean, variance = x.mean((0, -1), keepdim=True), x.var((0, -1), keepdim=True, unbiased=False)
+    return (x - mean) / torch.sqrt(variance + 1e-2) * norm.weight + norm.bias
+
+
+WRONG: Mapping[str, Candidate] = {
+    "scores halved": Candidate((places.softmax(_halved),)),
+    "a softmax without a name": Candidate((places.softmax(_curved),)),
+    "a large epsilon": Candidate((places.norms(_large_epsilon),)),
+}
+
+# A law that is broken, by a candidate that has another mistake in the same step, or one without a name before it.
+BROKEN: Mapping[str, tuple[Candidate, str]] = {
+    "scores halved, and a leak of padding": (Candidate((places.softmax(_halved_and_leaking),)), "padding-length"),
+    "a leak after a softmax without a name": (Candidate((places.softmax(_curved, _right_and_leaking),)), "padding-length"),
+    "a large epsilon, and norms over the batch": (Candidate((places.norms(_large_epsilon_over_the_batch),)), "batching"),
+}
+
+
+def _judged(candidate: object, law: str, dtype: str = "float32", examples: int = 20, seed: int = 0) -> Result:
+    return run_check(CHECKS[law], candidate, "tiny", "cpu", dtype, 1, Plan(examples, seed))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_forward_pass_breaks_no_law(wrong: str, law: str, dtype: str) -> None:
+    result = _judged(WRONG[wrong], law, dtype, 40)
+    assert result.outcome == "pass", result.reason
+    assert result.searched
+    assert result.searched.worst < 1.0
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_the_forward_pass_of_these_candidates_is_wrong(wrong: str) -> None:
+    assert _judged(WRONG[wrong], "generated-batches", examples=2).outcome == "fail"
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_broken_law_is_found_beside_a_wrong_forward_pass(broken: str, seed: int) -> None:
+    candidate, law = BROKEN[broken]
+    result = _judged(candidate, law, seed=seed)
+    assert result.outcome == "fail", result.reason
+    assert "in the other run" in result.reason
+
+
+def test_an_unknown_equation_that_magnifies_rounding_is_undecided() -> None:
+    result = _judged(Candidate((places.softmax(_shifted),)), "batching", examples=40)
+    assert (result.outcome, result.executed) == ("skip", False)
+    assert "not decided: encoder.layer.0.attention.self.probs is wrong in both runs" in result.reason
+
+
+leaking = Candidate((places.softmax(_halved_and_leaking),))
+
+
+def test_replay_prints_the_ratio_of_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "conformance.tests.test_laws_of_wrong_candidates:leaking"
+    checks = ("--check", "padding-length", "--check", "generated-batches")
+    assert main(["run", "-i", name, "--golden", "tiny", *checks, "--in-process", "--out", str(tmp_path)]) == 1
+    ratios = [line for line in capsys.readouterr().out.splitlines() if "times what" in line]
+    assert len(ratios) == 2
+    for file in (tmp_path / "results.jsonl", *(tmp_path / "failures").glob("*.safetensors")):
+        for result in replayed(file):
+            (again,) = (line for line in str(result).splitlines() if "times what" in line)
+            assert again in ratios
