@@ -6,53 +6,62 @@ with this list.
 
 1.  `cli.main` parses the arguments (`cli.arguments.parsed`) and calls `cli.commands.run`, which makes the options
       (`cli.commands._run_options`).
-2.    `cli.run.run_all` opens `checks.recording.Recording`, lists the cases (`cli.cases.cases_of`) and starts a worker process for
-      each candidate (`isolation.worker_process.WorkerProcess`).
+2.    `cli.run.run_all` lists the cases (`cli.cases.cases_of`), for which it may already ask a candidate's worker process
+      (`isolation.worker_process.WorkerProcess`), and opens `checks.recording.Recording`.
 3.      `cli.work.Work.result` runs one case; `cli.work.IsolatedWork` supplies the candidate as an
-        `isolation.remote.RemoteCandidate`.
+        `isolation.remote.RemoteCandidate`. Outputs that a checkpoint's folder publishes are compared by
+        `checks.published.check_published`; everything else takes the next step.
 4.        `checks.run_check.run_check` opens the candidate and the golden and calls the check's entry point
-          (`checks.run_check.entry_point`): for `values`, `checks.activation_checks.ActivationCheck`.
+          (`checks.run_check.entry_point`): for `values`, `checks.activation_checks.ActivationCheck`. A law is run by
+          `checks.execute_law.execute`.
 5.          `checks.check_values.check_values` judges the candidate in each pass. The public function `checks.public_check.check`
-            starts here.
-6.            `checks.contract.prepared` calls the candidate's `prepare`, here `isolation.remote.RemoteCandidate.prepare`; then
-              `checks.passes.forward_passes` lists the passes. Other checks list them in `checks.backward_passes`,
+            calls it for `values`, and step 4 for every other check.
+6.            `checks.passes.forward_passes` prepares the candidate (`checks.passes.opened`) and lists the passes: it calls
+              `checks.contract.require_support` and `checks.contract.prepared`, which ask the candidate, here
+              `isolation.remote.RemoteCandidate.prepare`. Other checks list their passes in `checks.backward_passes`,
               `checks.training_passes` and `checks.optimizer_passes`.
 7.              Worker: `isolation.worker_process._serve` receives each question, and
                 `isolation.candidate_work.CandidateWork.answer` answers it. `isolation.candidate_work.CandidateWork.prepare`
                 calls `checks.contract.prepared` too, now on the candidate.
-8.            `isolation.remote.RemoteRunner.__call__` is called for each pass.
+8.            `checks.check_values._pass` calls the runner of each pass (`isolation.remote.RemoteRunner.__call__`) and judges what
+              it yields.
 9.              Worker: `isolation.candidate_work.CandidateWork.call` calls the candidate's runner, and
-                `isolation.candidate_work.CandidateWork.next` returns one activation.
+                `isolation.candidate_work.CandidateWork.next` returns one activation; a large array follows when it is needed
+                (`isolation.candidate_work.CandidateWork.read`).
 10.               Worker: `candidates.capture.captured` yields what its hooks copy (`candidates.capture.hooked`; with gradients
                   `candidates.capture_gradients.captured_with_gradients`), as pairs (`candidates.stream.pairs`).
-11.           `judge.judge.Judge.judge` takes each activation as it arrives (`isolation.link.Link.receive`, then
-              `candidates.stream.pairs` again). `judge.validate.accepted_array` checks its shape, dtype and finiteness.
-12.             `judge.judge.Judge._flush` holds activations until the output of their layer arrives, since a later one may be a
-                mistaken step's input. It then judges them in the table's order.
-13.               `judge.judge.Judge._verdict` splits an activation into blocks (`judge.observation.Observation`) and judges it: by
-                  `judge.failing_activation.exactly` if all its steps are exact, by `judge.screen.screened_locally` if only screened
-                  (`--depth screen`), else by the next step.
-14.                 `judge.local_error.locally` judges it under each legal arithmetic.
-15.                   `judge.block_totals.block_totals` accumulates errors and effects of faults over the blocks. Value and
-                      rounding errors are those of the `oracle` equations (`judge.segment.Segment`, `judge.noise.of_segment`).
-16.                   `judge.failing_activation.explained` runs every filter if the activation fails.
-17.                     `judge.explanation_search.explanations` finds the faults; for segments of several unexposed layers,
-                        `diagnosis.unexposed_layers.UnexposedLayersSearch.explanations` does. Both, and `diagnose`, search by
-                        `judge.search.fault_sets.explaining_sets`.
-18.                   `diagnosis.unexposed_layers.UnexposedLayersSearch.filtered` adds the filters of unexposed layers if the
-                      activation passes.
-19.                 `judge.judge.Judge._residual_sentences` describes a residual that no fault explains
-                    (`judge.residual_description.describe_residual`).
+11.             `judge.judge.Judge.judge` takes each activation as it arrives (`isolation.remote.RemoteRunner._pairs`, then
+                `candidates.stream.pairs` again). `judge.validate.accepted_array` checks its shape, dtype and finiteness.
+12.               `judge.judge.Judge._judge_up_to` judges activations in the table's order once the output of their layer has
+                  arrived, since a later one may be a mistaken step's input, and then releases them.
+13.                 `judge.judge.Judge._verdict` judges one activation: entries that must be zero or ignored
+                    (`judge.exact_requirements.violation`), then its blocks (`judge.observation.Observation`): by
+                    `judge.failing_activation.judge_exact_steps` if all its steps are exact, by `judge.screen.screened_locally` if
+                    only screened (`--depth screen`), else by the next step.
+14.                   `judge.local_error.judge_locally` judges it under each legal arithmetic.
+15.                     `judge.block_totals.block_totals` accumulates errors and effects of faults over the blocks: local errors
+                        and, with the sigma of `judge.cache.cached_sigma`, global ones. Values and rounding errors are
+                        those of the `oracle` equations (`judge.segment.Segment`, `judge.noise.of_segment`).
+16.                     `judge.failing_activation.judge_whole` judges the whole activation if it fails under an arithmetic,
+                        with a filter for every fault that is not gross.
+17.                       `judge.explanation_search.explanations` finds the faults; for segments of several unexposed layers,
+                          `diagnosis.unexposed_layers.UnexposedLayersSearch.explanations` does first. Both, and `diagnose`, search
+                          by `judge.search.fault_sets.explaining_sets`.
+18.                     `diagnosis.unexposed_layers.UnexposedLayersSearch.with_layer_filters` adds the filters of unexposed layers
+                        to judgements that pass.
+19.                   `judge.judge.Judge._residual_sentences` describes a residual that no fault explains
+                      (`judge.residual_description.describe_residual`).
 20.           `judge.select_arithmetic.select_arithmetic` selects the arithmetic of each kind of step, when all passes are judged,
               and returns the verdicts.
-21.           `judge.disambiguation.disambiguated` runs one more batch if several explanations remain.
-22.         `checks.repro.artifacts.with_repro` adds the files that reproduce a failure.
+21.           `judge.disambiguation.disambiguated` runs one more batch if several explanations remain and every pass was complete.
+22.         `checks.repro.artifacts.with_repro` runs a failing candidate again and attaches what reproduces the failure.
 23.       `checks.apply_known_failures.apply_known_failures` marks the declared failures.
 24.     `checks.recording.Recording.add` converts the result to records (`results.to_records.records_of`), and
-        `results.file.Writer.write` writes them.
-25.     `cli.output.show_results` builds a document from the records (`report.run.run_document.document`) and prints it
-        (`report.terminal.show`), or prints another of the formats `report.output_formats.REPORT_FORMATS`. Step 2 then writes the
-        HTML page (`report.html.page.page`), which is one of these.
+        `results.file.Writer.write` writes them: those of activations, then the files that reproduce a failure
+        (`checks.repro.artifacts.write_repro`), then that of the check.
+25.     `report.output_formats.REPORT_FORMATS` has the formats of a report; step 2 writes the HTML page
+        (`report.html.page.page`). Then `cli.output.show_results` builds a document from the records
+        (`report.run.run_document.document`) and prints it (`report.terminal.show`), or prints another of the formats.
 """
 
 from importlib import import_module

@@ -35,7 +35,7 @@ from conformance.model.activations import parameter_shapes
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint, LazyWeights, rounded_weights
-from conformance.numerics.arithmetic import modular
+from conformance.numerics.arithmetic import representative_hypothesis
 from conformance.oracle import Network
 from implementations.hugging_face import HuggingFace, run
 
@@ -150,7 +150,7 @@ class Subject:
     def verdicts(self, depth: Depth = "full") -> list[Verdict]:
         """Return the verdicts of a judged run, in the order of computation."""
         network = Network(self._checkpoint.architecture, self._weights, self._batch)
-        sigma = cache.accumulated_sigma(network, modular("float32").arithmetic, self._checkpoint)
+        sigma = cache.cached_sigma(network, representative_hypothesis("float32").arithmetic, self._checkpoint)
         return list(select_arithmetic(Judge(network, "float32", depth=depth, sigma=sigma).judge(self.activations())))
 
     def judged(self, depth: Depth = "full") -> None:

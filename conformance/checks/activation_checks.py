@@ -80,7 +80,7 @@ def _is_output(name: str, architecture: Any) -> bool:
     return name in outputs_of(architecture)
 
 
-def _as_it_is(request: CheckRequest) -> Any:
+def _outputs_unmodified(request: CheckRequest) -> Any:
     """Return a view of the outputs only; a program that is modified to expose activations is run unmodified."""
     return _showing(_is_output)(replace(request, candidate=getattr(request.candidate, "unobserved", request.candidate)))
 
@@ -97,7 +97,7 @@ def _with_its_moments(request: CheckRequest) -> Any:
 
 
 values = ActivationCheck(lambda request: request.candidate, whole=True)
-outputs = ActivationCheck(_as_it_is)
+outputs = ActivationCheck(_outputs_unmodified)
 stages = ActivationCheck(_showing(_is_stage))
 moments = ActivationCheck(_with_its_moments)
 gradients = ActivationCheck(lambda request: request.candidate, passes=backward_passes)

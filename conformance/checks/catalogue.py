@@ -5,15 +5,16 @@ To add a law:
 1. Define it in the module of its topic under `conformance.checks.laws`: a `Law` with a function of subject and example that raises
    `LawBroken` if the law does not hold, and otherwise returns the largest ratio of an error to its limit.
 2. Add an entry here.
-3. Add a candidate that breaks the law to `BROKEN` in `conformance/tests/lawless.py`, and a correct one to `UNUSUAL` if needed.
+3. Add a candidate that breaks the law to `BROKEN` in `conformance/tests/lawless.py`, and a correct one to `UNUSUAL` if needed;
+   run `conformance/tests/test_laws.py`.
 4. Paste the table printed by `python -m conformance.checks` into the README.
 
 To add a check that judges activations:
 
 1. Define an `ActivationCheck` in `conformance.checks.activation_checks`: a view of the candidate, and a function that lists the
-   passes to run (`conformance.checks.passes.Passes`).
+   passes to run (`conformance.checks.passes.Passes`). A new kind of pass gets a module like `conformance.checks.backward_passes`.
 2. Add an entry here.
-3. Add a candidate that fails it to `BROKEN` in `conformance/tests/test_suite.py`, and a correct one to `UNUSUAL`.
+3. Add a candidate that fails it to `BROKEN` in `conformance/tests/test_suite.py`, and a correct one to `UNUSUAL`; run that file.
 4. Paste the table printed by `python -m conformance.checks` into the README.
 
 To add a check of pre-training data:
@@ -22,11 +23,16 @@ To add a check of pre-training data:
    each violated property.
 2. Add an entry `data-NAME` here, by `_data`, which derives the module and the name of the `DataCheck` from that of the entry.
 3. Add a pipeline that breaks the property to `BROKEN` in `conformance/tests/broken_pipelines.py`, and a correct one to `CORRECT` in
-   `pipelines.py` if needed.
+   `pipelines.py` if needed; run `conformance/tests/test_pretraining_data.py`.
 4. Paste the table printed by `python -m conformance.checks` into the README.
 
-To add a check of a whole training loop, write a function of a `CheckRequest`, as `conformance.checks.loss_curve` does, and add an
-entry here. Correct and wrong loops are in `conformance.benchmarks.training.loops`.
+To add a check of a whole training loop:
+
+1. Write a function of a `CheckRequest` in a module of its own, as `conformance.checks.loss_curve` does.
+2. Add an entry here.
+3. Add a loop that fails it to `WRONG`, and a correct one to `CORRECT`, in `conformance.benchmarks.training.loops`; run
+   `conformance/tests/test_training_loops.py`.
+4. Paste the table printed by `python -m conformance.checks` into the README.
 """
 
 from collections.abc import Mapping

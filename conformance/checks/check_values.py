@@ -25,7 +25,7 @@ from conformance.judge.judge import Judge
 from conformance.judge.select_arithmetic import select_arithmetic
 from conformance.model.batch import Batch
 from conformance.model.gradients import is_gradient
-from conformance.numerics.arithmetic import modular
+from conformance.numerics.arithmetic import representative_hypothesis
 from conformance.numerics.formats import format_named
 from conformance.numerics.function_error_bounds import FunctionErrorBounds
 from conformance.numerics.machine import measure_early
@@ -101,7 +101,7 @@ def _judged(
     unexposed_layers = UnexposedLayersSearch(case.dtype, case.device, functions)
     try:
         for number, one in enumerate(requested):
-            arithmetic = modular(case.dtype, case.device, functions).arithmetic
+            arithmetic = representative_hypothesis(case.dtype, case.device, functions).arithmetic
             judge = Judge(
                 one.network,
                 case.dtype,
@@ -109,8 +109,8 @@ def _judged(
                 runs * len(requested),
                 golden.activations.get(one.batch),
                 functions=functions,
-                depth="screen" if one.is_of_gradients else depth,
-                sigma=cache.accumulated_sigma(one.network, arithmetic, golden.checkpoint),
+                depth="screen" if one.only_parameter_gradients else depth,
+                sigma=cache.cached_sigma(one.network, arithmetic, golden.checkpoint),
                 wrong=one.wrong,
                 unexposed_layers=unexposed_layers,
             )
@@ -144,7 +144,7 @@ def _pass(label: str, one: Pass, judge: Judge, require: Sequence[str], judged: J
     """Call the runner for one pass, judge each activation as it is yielded, and append the verdicts to `judged`."""
     before = len(judged)
     for verdict, judgements in _reported(judge.judge(guarded(pairs(one.call(), judge.order))), judge.order):
-        if not (verdict.is_unexposed and one.is_of_gradients):
+        if not (verdict.is_unexposed and one.only_parameter_gradients):
             judged.append((replace(verdict, batch=label), judgements))
     if one.describe_failure and any(v.outcome == "fail" and not v.reason for v, _ in judged[before:]):
         failure = one.describe_failure()
@@ -156,7 +156,7 @@ def _pass(label: str, one: Pass, judge: Judge, require: Sequence[str], judged: J
     missing = [n for n in unexposed if any(fnmatchcase(n, pattern) for pattern in require)]
     if missing:
         raise CandidateError(f"required activations are not exposed: {', '.join(missing)}")
-    if not one.is_of_gradients and judge.outputs and set(judge.outputs) <= set(unexposed):
+    if not one.only_parameter_gradients and judge.outputs and set(judge.outputs) <= set(unexposed):
         raise CandidateError(f"no output is exposed: a candidate yields at least one of {', '.join(judge.outputs)}")
     if one.network.source and not any(is_gradient(v.activation) and not v.is_unexposed for v, _ in judged[before:]):
         raise CandidateError("no gradient is exposed: a backward pass yields NAME.grad for activations and parameters")

@@ -47,7 +47,12 @@ def gradient_passes(label: str, run: TrainingRun, stream: Stream, case: Case) ->
     found = [(grad(name), arrays[at(STEP, grad(name))]) for name in run.gradients[0]]
     failure = partial(_failure, run, network, case)
     yield Pass(
-        f"{label}, gradients of step {STEP}", "", network, partial(iter, found), describe_failure=failure, is_of_gradients=True
+        f"{label}, gradients of step {STEP}",
+        "",
+        network,
+        partial(iter, found),
+        describe_failure=failure,
+        only_parameter_gradients=True,
     )
 
 

@@ -31,8 +31,8 @@ class Pass:
         on_batch: returns the same pass on another batch; None if the pass must not be repeated on other batches.
         wrong: function of a false-alarm probability that returns, by activation, a sentence on what is wrong apart from its values.
         describe_failure: returns a sentence that describes the failure if values fail.
-        is_of_gradients: whether the call yields only gradients of parameters, each judged from the token ids; then no output is
-            required, and faults in unexposed steps are not searched for.
+        only_parameter_gradients: whether the call yields only gradients of parameters, each judged from the token ids; then no
+            output is required, and faults in unexposed steps are not searched for.
     """
 
     label: str
@@ -42,7 +42,7 @@ class Pass:
     on_batch: "Callable[[Batch], Pass] | None" = None
     wrong: Callable[[float], Mapping[str, str]] = lambda alpha: {}
     describe_failure: "Callable[[], str] | None" = None
-    is_of_gradients: bool = False
+    only_parameter_gradients: bool = False
 
 
 Passes = Callable[[Implementation, Golden, Case], Sequence[Pass]]

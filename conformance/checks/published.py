@@ -21,7 +21,7 @@ from conformance.goldens.golden import Golden
 from conformance.judge.sampled_sigma import reference
 from conformance.judge.thresholds import max_threshold, sidak_share
 from conformance.model.batch import Batch
-from conformance.numerics.arithmetic import modular
+from conformance.numerics.arithmetic import representative_hypothesis
 from conformance.oracle import Network
 from conformance.results.candidate_time import timed
 from conformance.results.case import Case
@@ -127,7 +127,7 @@ def _require(implementation: object, golden: Golden, published: Published, devic
     printed = np.array(published.values)
     where: Any = (*published.first[:-2], *(slice(f, f + n) for f, n in zip(published.first[-2:], printed.shape, strict=True)))
     network = Network(golden.checkpoint.architecture, golden.checkpoint.weights, published.batch)
-    model = modular(dtype, device, functions_of(implementation, device)).arithmetic
+    model = representative_hypothesis(dtype, device, functions_of(implementation, device)).arithmetic
     sigma = next(s for name, _, s in reference(network, model) if name == published.activation)
     accumulated = np.broadcast_to(sigma, found[published.activation].shape)[where]
     room = 0.5 * 10.0**-published.digits + max_threshold(printed.size, alpha) * np.sqrt(2.0) * accumulated

@@ -21,7 +21,7 @@ from conformance.numerics.memo import cached_property
 from conformance.oracle import Network, Step
 from conformance.oracle.linear_maps import LinearMap, Roundings
 from conformance.oracle.pooling import Unit
-from conformance.oracle.step import Site, elementwise
+from conformance.oracle.step import Site, elementwise_roundings
 
 EMBEDDING, PRINTED = "embedding", "printed"
 
@@ -118,7 +118,7 @@ class Printed(Step):
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the roundings of printing: unit²/12, uniform on ± half a unit, but at least the storage format's rounding."""
         printing = np.maximum(self.reading.units**2 / 12.0, arithmetic.storage.rounding_variance(self.reading.actual))
-        return elementwise(np.broadcast_to(printing, self.value.shape))
+        return elementwise_roundings(np.broadcast_to(printing, self.value.shape))
 
 
 @dataclass(frozen=True)

@@ -18,20 +18,18 @@ from conformance.diagnosis.judgement import Agreement, allowed
 from conformance.diagnosis.outputs import OutputTable, resolved
 from conformance.diagnosis.pooling import POOLINGS, declared, in_question
 from conformance.diagnosis.printed_problem import PrintedTrial, numbers
+from conformance.diagnosis.ranking import ranked_trials
 from conformance.errors import UsageError
-from conformance.faults import CATALOGUE
 from conformance.goldens.custom_golden import golden_of
 from conformance.judge.cores import products_on_one_thread
 from conformance.judge.filters import project
 from conformance.judge.search.budget import SearchBudget
-from conformance.judge.search.problem import Fit
 from conformance.model.activation import SENTENCE
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint, LazyWeights
 from conformance.numerics.formats import format_named
 
 MOST_EXPLANATIONS = 8  # maximum number reported
-_ORDER = {fault.name: i for i, fault in enumerate(CATALOGUE)}
 
 
 def diagnose(
@@ -149,36 +147,6 @@ def _explanations(case: BlackBoxCase, trials: Sequence[PrintedTrial], best: Agre
         yield _explanation(case, trial, best, is_tied)
 
 
-def ranked_trials(case: BlackBoxCase, trials: Sequence[PrintedTrial], best: Agreement) -> list[tuple[PrintedTrial, bool]]:
-    """Return the trials in order, each with whether it is tied with the first.
-
-    Trials that explain the numbers come first, those that need a larger sigma after the others; then trials are ordered by cost:
-    the nll plus the evidence threshold for each fault, fitted number, other input, and pooling that was not asked for. Of the
-    trials tied with the first, those with the fewest of these come first, then those with the widest reach, then the
-    catalogue's order holds.
-    """
-    if not trials:
-        return []
-    evidence_threshold = case.limits(best.pooling_index).evidence_threshold
-
-    def cost(t: PrintedTrial) -> float:
-        """Return the nll plus the evidence threshold for each fault and each fitted number."""
-        return t.agreement.nll + evidence_threshold * (t.complexity + (t.agreement.pooling_index not in case.pooling_indices))
-
-    ordered = sorted(trials, key=lambda t: (not t.explains, t.loose, cost(t)))
-    first = ordered[0]
-    tied = [
-        t
-        for t in ordered
-        if first.explains
-        and (t.explains, t.loose) == (True, first.loose)
-        and cost(t) - cost(first) < evidence_threshold
-        and t.complexity <= first.complexity
-    ]
-    tied.sort(key=lambda t: (t.complexity, sum(s.reach for s in t.fit.placements), _catalogued(t.fit)))
-    return [*((t, True) for t in tied), *((t, False) for t in ordered if t not in tied)]
-
-
 def _explanation(case: BlackBoxCase, trial: PrintedTrial, best: Agreement, tied: bool) -> RankedExplanation:
     fit, pooling_index = trial.fit, trial.agreement.pooling_index
     z, values = None, case.problem.estimates(fit)
@@ -206,7 +174,3 @@ def _explanation(case: BlackBoxCase, trial: PrintedTrial, best: Agreement, tied:
         tied,
         trial.agreement.nll,
     )
-
-
-def _catalogued(fit: Fit) -> list[int]:
-    return [_ORDER[s.fault.name] for s in fit.placements]

@@ -22,9 +22,9 @@ class Forward(Segment):
         super().__init__(network, PRINTED, network.leaves)
         self.storage = storage
 
-    def _own(self, name: str, arithmetic: Arithmetic) -> Roundings:
+    def _step_roundings(self, name: str, arithmetic: Arithmetic) -> Roundings:
         """Return the step's roundings; those of printing are not doubled for float64, because the oracle prints nothing."""
-        return self.steps[name].roundings(arithmetic) if name == PRINTED else super()._own(name, arithmetic)
+        return self.steps[name].roundings(arithmetic) if name == PRINTED else super()._step_roundings(name, arithmetic)
 
     def ancestors(self, pooling_index: int) -> frozenset[str]:
         """Return the names of the activations from which the printed numbers are computed under one pooling."""

@@ -15,10 +15,11 @@ import numpy as np
 from conformance.diagnosis.black_box import BlackBox, Output
 from conformance.diagnosis.black_box_case import BlackBoxCase
 from conformance.diagnosis.detectability import Detectability, effect_of_fault
-from conformance.diagnosis.diagnose_black_box import likeliest_arithmetic, ranked_trials
+from conformance.diagnosis.diagnose_black_box import likeliest_arithmetic
 from conformance.diagnosis.judgement import JudgedForward
 from conformance.diagnosis.printed import Known
 from conformance.diagnosis.printed_problem import numbers
+from conformance.diagnosis.ranking import ranked_trials
 from conformance.judge.cores import on_all_cores
 from conformance.judge.evidence import Explanation, FilterResult, Local
 from conformance.judge.fault_directions import Direction
@@ -81,7 +82,7 @@ class UnexposedLayersSearch:
         self._found.update(fault.name for explanation in found for fault in explanation.faults)
         return found
 
-    def filtered(self, observation: Observation, locals_: Sequence[Local]) -> tuple[Local, ...]:
+    def with_layer_filters(self, observation: Observation, locals_: Sequence[Local]) -> tuple[Local, ...]:
         """Return the judgements; those that pass get a filter for each fault that has none.
 
         The filter is derived from the fault's largest error if it acted everywhere it can. A fault that is not gross

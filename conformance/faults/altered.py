@@ -34,13 +34,13 @@ class Altered(Step):
 
     def replaced(self, *, site: Site | None = None, parents: tuple[Array, ...] | None = None) -> Step:
         """Return the same change of the inner step at another site or with other parents."""
-        return self.around(self.inner.replaced(site=site, parents=parents))
+        return self.with_inner(self.inner.replaced(site=site, parents=parents))
 
     def recast(self, equation: type[Step]) -> Step:
         """Return the same change of a step with another equation."""
-        return self.around(self.inner.recast(equation))
+        return self.with_inner(self.inner.recast(equation))
 
-    def around(self, inner: Step) -> Step:
+    def with_inner(self, inner: Step) -> Step:
         """Return the same change of another inner step."""
         return Altered(inner, self.after, self.slack)
 
@@ -71,7 +71,7 @@ class Rearranged(Altered):
         super().__init__(inner, lambda step: rearrange(step.value))
         self._rearrange = rearrange
 
-    def around(self, inner: Step) -> Step:
+    def with_inner(self, inner: Step) -> Step:
         """Return the same rearrangement of another inner step."""
         return Rearranged(inner, self._rearrange)
 

@@ -28,7 +28,7 @@ def with_result(step: Step, equation: type[S], value: Callable[[S], Array]) -> S
     """
     if isinstance(step, Altered):
         inner = with_result(step.inner, equation, value)
-        return None if inner is None else step.around(inner)
+        return None if inner is None else step.with_inner(inner)
     if not isinstance(step, equation):
         return None
     return Altered(step, lambda inner: value(inner) if isinstance(inner, equation) else inner.value)
@@ -39,7 +39,7 @@ def function(f: Callable[[Array], Array]) -> Change:
     return rewritten(lambda step: f(step.parents[0]))
 
 
-handed_on = function(lambda x: x)
+first_parent = function(lambda x: x)
 """The change that replaces the result of a step by its first parent."""
 
 

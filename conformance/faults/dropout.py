@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from conformance.faults.altered import Altered
-from conformance.faults.changes import handed_on, rewritten
+from conformance.faults.changes import first_parent, rewritten
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter
 from conformance.model.activation import Activation
 from conformance.model.dropout import rate_of
@@ -147,5 +147,5 @@ def faults() -> Iterator[Fault]:
                 _where_it_drops(lambda step: _kept(step) * step.parents[0]), "a hand-written backward pass",
                 equation="∂x = ∂y m", fix="Divide by 1 − p, as in the forward pass.")
     yield Fault("dropout-gradient-identity", _BACKWARD, "the gradient passes dropout unchanged (straight through)", made,
-                handed_on, "dropout computed on .data", equation="∂x = ∂y",
+                first_parent, "dropout computed on .data", equation="∂x = ∂y",
                 fix="Remove detach(), no_grad() or .data from the path of the gradient.")

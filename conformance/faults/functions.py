@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import erf, expit
 
 from conformance.faults.altered import Altered
-from conformance.faults.changes import function, handed_on, recast, rewritten
+from conformance.faults.changes import first_parent, function, recast, rewritten
 from conformance.faults.fault import Fault, FaultContext, Parameter, ignored
 from conformance.faults.kinds import ERF_FORM, FUNCTIONS, GELUS, RELU, TANH_FORMS
 from conformance.numerics.arithmetic import Arithmetic
@@ -150,7 +150,7 @@ def faults() -> Iterator[Fault]:
                 "the default of most feed-forward layers, such as nn.TransformerEncoderLayer's",
                 equation="y = max(x, 0)",
                 fix=_HIDDEN_ACT)
-    yield Fault("activation-missing", FUNCTIONS | {"tanh"}, "there is no activation function", "constructed", handed_on,
+    yield Fault("activation-missing", FUNCTIONS | {"tanh"}, "there is no activation function", "constructed", first_parent,
                 "left out between the two products", ("_act_fn", "activation_function", "sentence_embedding"),
                 equation="y = x",
                 fix=_HIDDEN_ACT)
@@ -207,7 +207,7 @@ def faults() -> Iterator[Fault]:
                 equation="y_i = 0 for i ≥ intermediate_size / 2",
                 fix="Use all intermediate_size features.")
     for name, change, sentence, equation in (
-        ("pooler-activation-missing", handed_on, "the pooler has no tanh", "y = x"),
+        ("pooler-activation-missing", first_parent, "the pooler has no tanh", "y = x"),
         ("pooler-relu", function(lambda x: np.maximum(x, 0.0)), "the pooler's activation is ReLU, not tanh", "y = max(x, 0)"),
         ("pooler-sigmoid", function(expit), "the pooler's activation is a sigmoid, not tanh", "y = 1 / (1 + exp(−x))"),
     ):

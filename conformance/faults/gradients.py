@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from conformance.faults.altered import Altered
-from conformance.faults.changes import handed_on, other_weight, recast, rewritten, rewritten_equation
+from conformance.faults.changes import first_parent, other_weight, recast, rewritten, rewritten_equation
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter
 from conformance.model.batch import IGNORED_LABEL
 from conformance.numerics.formats import Array
@@ -168,7 +168,7 @@ def faults() -> Iterator[Fault]:
                 other_weight(np.ones_like), "a hand-written fused kernel",
                 equation="∂x = r (∂y − mean(∂y) − z mean(z ∂y))", fix=_DIFFERENTIATE)
     yield Fault("gradient-norm-identity", _NORMS, "the gradient passes the norm unchanged (straight through)", made,
-                handed_on, "a norm computed on .data", equation="∂x = ∂y", fix=_DIFFERENTIATE)
+                first_parent, "a norm computed on .data", equation="∂x = ∂y", fix=_DIFFERENTIATE)
     yield Fault("gradient-softmax-diagonal", _SOFTMAX, "the softmax is differentiated as if each result depended on its own score "
                 "alone", made, rewritten_equation(ProbabilitiesBackward, _diagonal), "p (1 − p), the derivative of a sigmoid",
                 equation="∂s = p (1 − p) ∂p", fix=_DIFFERENTIATE)
@@ -176,7 +176,7 @@ def faults() -> Iterator[Fault]:
                 rewritten_equation(ProbabilitiesBackward, _without_sum), "the normaliser detached",
                 equation="∂s = p ∂p", fix=_DIFFERENTIATE)
     yield Fault("gradient-softmax-identity", _SOFTMAX, "the gradient passes the softmax unchanged (straight through)", made,
-                handed_on, "a straight-through estimator left in", equation="∂s = ∂p", fix=_DIFFERENTIATE)
+                first_parent, "a straight-through estimator left in", equation="∂s = ∂p", fix=_DIFFERENTIATE)
     yield Fault("gradient-scale-missing", _SCORES, "the backward pass of the scores omits 1/√d", made,
                 lambda step, _: _times(step, step.site.architecture.head_size**0.5),
                 "a hand-written fused kernel", equation="∂q = ∂s k, ∂k = ∂sᵀ q", fix=_DIFFERENTIATE)
@@ -194,7 +194,7 @@ def faults() -> Iterator[Fault]:
                 rewritten_equation(GeluBackward, _without_density),
                 "the gate Φ(x) detached", equation="∂x = Φ(x) ∂y", fix=_ATTACH)
     yield Fault("gradient-function-identity", _FUNCTIONS, "the gradient passes the activation function "
-                "unchanged (straight through)", made, handed_on, "a function computed on .data",
+                "unchanged (straight through)", made, first_parent, "a function computed on .data",
                 equation="∂x = ∂y", fix=_DIFFERENTIATE)
     yield Fault("gradient-function-relu", _FUNCTIONS - {"tanh_backward"},
                 "the activation function is differentiated as a ReLU", made,

@@ -25,7 +25,7 @@ LAYER_OUTPUT = tuple(f"{digit}.output.LayerNorm" for digit in range(10))  # Excl
 
 
 class _UnbiasedVariance(Norm):
-    lost = 1
+    degrees_lost = 1
 
 
 class _EpsilonOutside(Norm):
@@ -36,7 +36,7 @@ class _EpsilonOutside(Norm):
 
 
 class _UnbiasedDeviation(_EpsilonOutside):
-    lost = 1
+    degrees_lost = 1
 
 
 class _WithoutMean(Norm):

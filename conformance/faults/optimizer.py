@@ -5,7 +5,7 @@ from typing import cast
 
 import numpy as np
 
-from conformance.faults.changes import handed_on, other_parameters, recast
+from conformance.faults.changes import first_parent, other_parameters, recast
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, with_parameters
 from conformance.model.training import ADAM, Training, at, decays, parameter_of, step_of
 from conformance.numerics.formats import Array
@@ -198,7 +198,7 @@ def faults() -> Iterator[Fault]:
                 "warmup_steps left at 0", equation="η starts at its largest value", fix=_SCHEDULE)
     yield Fault("rate-constant", _STEPS, "the learning rate is constant", made, _constant,
                 "a scheduler that is never stepped, or stepped by epoch", equation="η at its largest", fix=_SCHEDULE)
-    yield Fault("parameter-not-updated", _STEPS, "the parameter has a gradient but is not updated", made, handed_on,
+    yield Fault("parameter-not-updated", _STEPS, "the parameter has a gradient but is not updated", made, first_parent,
                 "a parameter that is in no group of the optimizer", equation="θ", fix="Give the optimizer every parameter.")
     yield Fault("adam-epsilon", _STEPS, "Adam's epsilon is {value}, not {right}", made,
                 cause="the optimizer's default", equation="θ − η m̂ / (√v̂ + ε′)", fix="Pass eps.",

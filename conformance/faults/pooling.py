@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformance.faults.changes import function, handed_on, recast
+from conformance.faults.changes import first_parent, function, recast
 from conformance.faults.fault import Change, Fault, FaultContext
 from conformance.model.architecture import POOLINGS
 from conformance.model.heads import POOLING
@@ -52,7 +52,7 @@ def faults() -> Iterator[Fault]:
                 equation="e = Σ_s m_s x_s / Σ_s m_s", fix=_FIX)
     yield Fault("pooling-max", _other_than("max"), "the embedding is the largest value of each feature over the tokens", made,
                 recast(Maximum), equation="e_h = max_s x_sh", fix=_FIX)
-    yield Fault("pooling-not-normalised", _UNIT, "the embedding is not normalised", made, handed_on,
+    yield Fault("pooling-not-normalised", _UNIT, "the embedding is not normalised", made, first_parent,
                 "2_Normalize left out; dot products used in place of cosines", equation="y = x",
                 fix="Divide each embedding by its length.")
     yield Fault("pooling-normalised-by-largest", _UNIT, "the embedding is divided by its largest feature, not by its length", made,

@@ -9,7 +9,7 @@ from conformance.glossary.entry import Section
 from conformance.glossary.known_faults import Known, acts_at, known_faults
 from conformance.judge.detection_power import Power
 from conformance.judge.thresholds import SEPARABLE_Z
-from conformance.numerics.arithmetic import modular
+from conformance.numerics.arithmetic import representative_hypothesis
 
 if TYPE_CHECKING:
     from conformance.glossary.detectability import Detectability
@@ -89,9 +89,10 @@ _ELSEWHERE = (
 def _basis(fault: Fault, found: "Detectability") -> str:
     """Return the inputs for which the expected z is computed."""
     value = " of its usual wrong value" if fault.parameter else ""
+    arithmetic = representative_hypothesis("float32").arithmetic.name
     return (
         f"expected z{value} on golden {found.golden}, over all its batches, at each activation listed above, if the candidate "
-        f"exposes it and rounds every operation (arithmetic `{modular('float32').arithmetic.name}`, or the same in another format):"
+        f"exposes it and rounds every operation (arithmetic `{arithmetic}`, or the same in another format):"
     )
 
 

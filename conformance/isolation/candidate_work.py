@@ -26,7 +26,7 @@ from conformance.errors import CandidateCrash, CandidateError, ConformanceError
 from conformance.isolation.messages import (
     SMALL,
     TOGETHER,
-    WIDEST,
+    WIDEST_ELEMENT,
     Conventions,
     Done,
     Epoch,
@@ -288,7 +288,7 @@ def _small(described: Described) -> Sequence[Any]:
 
     The description of the array is sent first in any case, so that an error in it is reported first.
     """
-    if prod(described.shape) * WIDEST > SMALL:
+    if prod(described.shape) * WIDEST_ELEMENT > SMALL:
         return ()
     try:
         values = described.read()

@@ -19,7 +19,7 @@ from conformance.names import LONGEST
 
 SMALL = 2**16  # bytes: an activation up to this size is sent together with its description
 TOGETHER = 2**20  # bytes of activations sent in one message, if all of them are requested at once
-WIDEST = 8  # bytes of the widest element that is sent
+WIDEST_ELEMENT = 8  # bytes of the widest element that is sent
 
 
 @dataclass(frozen=True)

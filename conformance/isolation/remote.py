@@ -22,7 +22,7 @@ from conformance.errors import CandidateEnded, CandidateError, UsageError
 from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.messages import (
     TOGETHER,
-    WIDEST,
+    WIDEST_ELEMENT,
     Conventions,
     Done,
     Epoch,
@@ -111,7 +111,7 @@ class RemoteCandidate(Isolated):
 
     def _epoch(self, corpus: PretrainingCorpus, epoch: int) -> Iterator[Mapping[str, Any]]:
         self._require_loaded()
-        most = WIDEST * len(fields(Batch)) * most_rows(corpus) * corpus.length
+        most = WIDEST_ELEMENT * len(fields(Batch)) * most_rows(corpus) * corpus.length
         found, arrays = ask(self._worker, Epoch, CandidateWork.epoch, corpus, epoch, most=most)
         left = iter(arrays)
         for names in found.batches:
@@ -225,7 +225,7 @@ class RemoteRunner(IsolatedRunner):
     def _values(self, head: Head, sent: Any) -> Any:
         values = sent
         if sent is None:
-            _, arrays = self._ask(Done, CandidateWork.read, head.number, most=prod(head.shape) * WIDEST)
+            _, arrays = self._ask(Done, CandidateWork.read, head.number, most=prod(head.shape) * WIDEST_ELEMENT)
             values = arrays[0] if arrays else None
         if values is None or values.shape != head.shape:
             raise CandidateEnded("what its process sent for an activation is not of the shape that it said")

@@ -16,7 +16,7 @@ from conformance.judge.cores import on_all_cores
 from conformance.judge.effective_samples import Hashes, Repeats
 from conformance.judge.evidence import FilterResult
 from conformance.judge.fault_directions import Direction
-from conformance.judge.filters import Sums, is_gross, largest_element, with_filter, without_filter
+from conformance.judge.filters import Sums, gross_result, is_gross, largest_element, projection_result
 from conformance.judge.global_error import GlobalError
 from conformance.judge.noise import Noise, of_segment
 from conformance.judge.observation import Observation
@@ -43,12 +43,12 @@ class Effect:
         return Effect(self.sums + other.sums, max(self.size, other.size))
 
 
-def filtered(direction: Direction, effect: Effect, limits: Limits) -> FilterResult | None:
+def filter_result(direction: Direction, effect: Effect, limits: Limits) -> FilterResult | None:
     """Return the result of one fault's filter; None if the fault changes no judged element."""
     if not direction.parameter and is_gross(effect.size, limits.max):
-        return without_filter(direction, effect.size)
+        return gross_result(direction, effect.size)
     projection = effect.sums.projection
-    return None if projection is None else with_filter(direction, projection, limits.filter)
+    return None if projection is None else projection_result(direction, projection, limits.filter)
 
 
 @dataclass(frozen=True)

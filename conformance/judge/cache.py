@@ -67,7 +67,7 @@ def clear() -> int:
     return len(found)
 
 
-def accumulated_sigma(network: Network, arithmetic: Arithmetic, checkpoint: Checkpoint) -> Iterator[tuple[str, Array]]:
+def cached_sigma(network: Network, arithmetic: Arithmetic, checkpoint: Checkpoint) -> Iterator[tuple[str, Array]]:
     """Yield the same pairs as `judge.sampled_sigma.accumulated_sigma`, from the cache if possible; store what is sampled whole.
 
     Args:

@@ -24,7 +24,7 @@ from conformance.model.checkpoint import rounded_weights
 from conformance.model.dropout import dropouts, rate_of
 from conformance.model.gradients import grad, is_gradient
 from conformance.model.training import GIVEN, STEPPED, STEPS, Training, decays
-from conformance.numerics.arithmetic import modular
+from conformance.numerics.arithmetic import representative_hypothesis
 from conformance.numerics.formats import Array, Format
 from conformance.oracle import Network
 from conformance.oracle.training_run import TrainingRun
@@ -125,7 +125,7 @@ def _expected(network: Network, dtype: str, only: str, *, filtered: bool) -> Ite
 
     A backward pass counts at its gradients only; a pass in training mode counts for its own faults only.
     """
-    hypothesis = modular(dtype)
+    hypothesis = representative_hypothesis(dtype)
     values: dict[str, Array] = {}
     for name, row in network.table.items():
         segment = Segment(network, name, values)

@@ -19,7 +19,7 @@ from conformance.judge.noise import of_segment
 from conformance.judge.segment import Segment
 from conformance.judge.thresholds import SEPARABLE_Z
 from conformance.model.batch import Batch
-from conformance.numerics.arithmetic import hypotheses, modular
+from conformance.numerics.arithmetic import hypotheses, representative_hypothesis
 from conformance.oracle import Network
 
 
@@ -72,5 +72,5 @@ def _expected(a: Segment, b: Segment, network: Network, right: Segment, dtype: s
     judged = explained_elements(network.table[right.name], network.batch, apart.shape)
     if network.table[right.name].exact:
         return math.inf if np.where(judged, apart, 0.0).any() else 0.0
-    found = project(apart, apart, of_segment(right, modular(dtype), judged))
+    found = project(apart, apart, of_segment(right, representative_hypothesis(dtype), judged))
     return found.expected_z if found else 0.0

@@ -208,16 +208,16 @@ def _explanation(trial: StepTrial, problem: StepProblem) -> Explanation:
         if placement.key in whole.effective.get(place, ())
     ]
     applied.sort(key=lambda pair: order[pair[0].places[0]])
-    filtered = []
+    detected_faults = []
     for index, (placement, number) in enumerate(applied):
         base = problem.faulty([p for i, (p, _) in enumerate(applied) if i != index]).segment
         found = project(problem.actual - base.value, whole.segment.value - base.value, problem.noise)
         if found is not None:
             own = FilterResult(placement.fault.name, placement.places[0], found.amplitude, found.z, found.expected_z)
-            filtered.append(own.as_detected(True, number))
+            detected_faults.append(own.as_detected(True, number))
     numbers = [number for number in trial.numbers if number is not None]
     usual = all(_is_usual(number, problem.storage, problem.threshold) for number in numbers)
-    return Explanation(tuple(filtered), len(numbers), problem.nll(whole.segment), usual)
+    return Explanation(tuple(detected_faults), len(numbers), problem.nll(whole.segment), usual)
 
 
 def _is_usual(estimate: Estimate, storage: Format, threshold: float) -> bool:

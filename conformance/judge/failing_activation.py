@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from conformance.judge.block_totals import Effect, GrossEffects, filtered
+from conformance.judge.block_totals import Effect, GrossEffects, filter_result
 from conformance.judge.by_hand import mistaken_by_hand, passing_by_hand
 from conformance.judge.depth import Depth
 from conformance.judge.error_distribution import distribution_of
@@ -24,14 +24,14 @@ from conformance.judge.explanation_search import (
     is_of_catalogue,
     single_explanations,
 )
-from conformance.judge.fault_directions import Direction, direction, directions, in_other_layers, looked_for
-from conformance.judge.filters import GROSS, is_gross, matched, project, without_filter
+from conformance.judge.fault_directions import Direction, candidate_directions, direction, directions, in_other_layers
+from conformance.judge.filters import GROSS, gross_result, is_gross, matched, project
 from conformance.judge.judged_elements import Mask, zeroed
 from conformance.judge.noise import Noise, of_exact, of_segment
 from conformance.judge.observation import Observation
 from conformance.judge.row_projections import row_nlls
 from conformance.judge.screen import STATISTICS
-from conformance.judge.search.ranking import ranked
+from conformance.judge.search.first_order_screen import ranked
 from conformance.judge.segment import Segment
 from conformance.judge.sums import ErrorSums, LocalSums, in_sigma
 from conformance.judge.thresholds import Limits, projection_threshold
@@ -64,14 +64,14 @@ class UnexposedLayers(Protocol):
             detected: the faults whose filters found that the residual is not noise.
         """
 
-    def filtered(self, observation: Observation, locals_: Sequence[Local]) -> tuple[Local, ...]:
+    def with_layer_filters(self, observation: Observation, locals_: Sequence[Local]) -> tuple[Local, ...]:
         """Return the judgements; those that pass get a filter for each fault that has none.
 
         The filter is derived from the largest error that the fault would cause.
         """
 
 
-def explained(
+def judge_whole(
     observation: Observation,
     hypotheses: Sequence[Hypothesis],
     alpha: float,
@@ -97,12 +97,15 @@ def explained(
     passed: set[str] = set()
     for hypothesis in still_needed(hypotheses, passed):
         effects = known_effects.get(hypothesis)
-        local, problem = _under(hypothesis, observation, gross, near, draws, alpha, observation.whole.actual, effects)
+        local, problem = _judgement_under(hypothesis, observation, gross, near, draws, alpha, observation.whole.actual, effects)
         if local.passes:
             passed.add(local.arithmetic)
         found.append((local, problem))
     handmade = passing_by_hand(
-        observation, hypotheses[0], passed, lambda actual: _under(hypotheses[0], observation, gross, near, draws, alpha, actual)[0]
+        observation,
+        hypotheses[0],
+        passed,
+        lambda actual: _judgement_under(hypotheses[0], observation, gross, near, draws, alpha, actual)[0],
     )
     if handmade:
         return (handmade,)
@@ -112,7 +115,7 @@ def explained(
     if passed:
         found = _with_rows(found, near, draws)
         # An incorrect parameter that no filter has detected is not looked for within a wider arithmetic's noise.
-        late = looked_for(segment, storage, after_failure=True) if any(q.detected for _, q in found) else []
+        late = candidate_directions(segment, storage, after_failure=True) if any(q.detected for _, q in found) else []
         named = (
             replace(
                 one, explanations=() if one.arithmetic in passed else single_explanations(q, [*q.detected, *q.subtle, *late], known)
@@ -123,12 +126,12 @@ def explained(
     if mistaken:
         return mistaken
     if not observation.has_unexposed_layers:
-        return _named(found, near, storage, explanations, known)
+        return _with_explanations(found, near, storage, explanations, known)
     detected = [look for _, problem in found for look in problem.detected]
     if unexposed_layers is not None and (by_layers := unexposed_layers.explanations(observation, known, detected)):
         return tuple(replace(local, explanations=by_layers) for local, _ in found)
-    by_one = _named(found, near, storage, single_explanations, known)
-    return by_one if any(local.named for local in by_one) else _named(found, (), storage, fitted_explanations)
+    by_one = _with_explanations(found, near, storage, single_explanations, known)
+    return by_one if any(local.named for local in by_one) else _with_explanations(found, (), storage, fitted_explanations)
 
 
 def _with_rows(
@@ -151,7 +154,7 @@ def _with_rows(
     return [(replace(local, row_nll=nlls.get(local.hypothesis, 0.0)), problem) for local, problem in found]
 
 
-def _named(
+def _with_explanations(
     found: Sequence[tuple[Local, StepProblem]],
     near: Sequence[Direction],
     storage: Format,
@@ -163,7 +166,7 @@ def _named(
     What passes under a narrower sigma passes under a wider one as well. If only a fit explains the result under the widest sigma,
     only fits are tried under the others; faults that explain it under the widest sigma are tried first under the others.
     """
-    faults = [*near, *_further(found[0][1], storage)] if near else []
+    faults = [*near, *_late_directions(found[0][1], storage)] if near else []
     named: list[Local] = []
     for local, problem in reversed(found):
         is_known = any(is_of_catalogue(explanation) for one in named for explanation in one.explanations)
@@ -178,9 +181,9 @@ def _named(
     return tuple(reversed(named))
 
 
-def _further(problem: StepProblem, storage: Format) -> Iterator[Direction]:
+def _late_directions(problem: StepProblem, storage: Format) -> Iterator[Direction]:
     """Yield the faults that are looked for late, and the most promising faults at steps of other layers."""
-    yield from looked_for(problem.right, storage, after_failure=True)
+    yield from candidate_directions(problem.right, storage, after_failure=True)
     if far := in_other_layers(problem.right):
         on = problem.part(())
         for placement in ranked(on, on.none, far)[:FAR]:
@@ -211,7 +214,7 @@ def _mistake_by_hand(
     return Explanation((result.as_detected(True),), 0, nll)
 
 
-def _under(
+def _judgement_under(
     hypothesis: Hypothesis,
     observation: Observation,
     gross_effects: GrossEffects,
@@ -238,9 +241,9 @@ def _under(
     def result(number: int) -> FilterResult | None:
         look = near[number]
         if number in gross:
-            return without_filter(look, gross[number].size)
+            return gross_result(look, gross[number].size)
         if effects is not None:
-            return filtered(look, effects[number], limits) if number in effects else None
+            return filter_result(look, effects[number], limits) if number in effects else None
         return None if look.effect is None else matched(look, actual, noise, limits.filter, limits.max)
 
     filters = [(near[i], f) for i in range(len(near)) if (f := result(i))]
@@ -272,11 +275,13 @@ def _under(
         lambda faulty: sums_of(faulty, block.judged).mean_nll * draws,  # over the same elements as the likelihood without a fault
         [d for d, f in filters if f.detected],
         [d for i, d in enumerate(near) if d.parameter is None and (i not in gross or gross[i].size <= most)],
-        part=lambda faulty: _part(observation, hypothesis, limits, noise.precision * np.square(actual - faulty.value)),
+        part=lambda faulty: _problem_on_worst_rows(
+            observation, hypothesis, limits, noise.precision * np.square(actual - faulty.value)
+        ),
     )
 
 
-def _part(observation: Observation, hypothesis: Hypothesis, limits: Limits, left: Array) -> StepProblem | None:
+def _problem_on_worst_rows(observation: Observation, hypothesis: Hypothesis, limits: Limits, left: Array) -> StepProblem | None:
     """Return the data of the search on the rows with the largest residual; None if the residual there is not gross.
 
     The largest error and Σ e² of the whole batch are at least those of a part. Parameters fitted to the whole batch change errors
@@ -301,7 +306,7 @@ def _part(observation: Observation, hypothesis: Hypothesis, limits: Limits, left
     return StepProblem(block.segment, storage, block.actual, noise, limits.filter, noise_of, passes, lambda _: 0.0)
 
 
-def exactly(observation: Observation, hypothesis: Hypothesis, alpha: float, depth: Depth) -> Local:
+def judge_exact_steps(observation: Observation, hypothesis: Hypothesis, alpha: float, depth: Depth) -> Local:
     """Judge an exact activation: any difference fails.
 
     A fault is named if it leaves no difference at all; a fault that computes values that should be looked up, if it leaves only a
@@ -329,4 +334,6 @@ def exactly(observation: Observation, hypothesis: Hypothesis, alpha: float, dept
         return bool((np.abs(storage.round(faulty.value) - actual) <= allowed)[judged].all())
 
     problem = StepProblem(block.segment, storage, actual, noise, threshold, lambda _: noise, accounts, lambda _: 0.0)
-    return replace(local, explanations=explanations(problem, [*near, *looked_for(block.segment, storage, after_failure=True)]))
+    return replace(
+        local, explanations=explanations(problem, [*near, *candidate_directions(block.segment, storage, after_failure=True)])
+    )

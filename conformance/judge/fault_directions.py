@@ -76,7 +76,7 @@ def directions(segment: Segment, storage: Format, *, after_failure: bool = False
         storage: storage format of the candidate.
         after_failure: whether to yield the faults that are looked for after a failure only, in place of the others.
     """
-    return (found for found in looked_for(segment, storage, after_failure=after_failure) if found.effect is not None)
+    return (found for found in candidate_directions(segment, storage, after_failure=after_failure) if found.effect is not None)
 
 
 def _is_of_its_layer(segment: Segment, step: str) -> bool:
@@ -84,7 +84,7 @@ def _is_of_its_layer(segment: Segment, step: str) -> bool:
     return table[step].layer == table[segment.name].layer
 
 
-def looked_for(segment: Segment, storage: Format, *, after_failure: bool = False) -> list[Direction]:
+def candidate_directions(segment: Segment, storage: Format, *, after_failure: bool = False) -> list[Direction]:
     """Return the faults of `directions`, including those that do not change the result, without evaluating any of them.
 
     Used on a part of an activation, or before any fault is evaluated.

@@ -149,22 +149,22 @@ def matched(direction: Direction, actual: Array, noise: Noise, threshold: float,
         largest: the limit of the largest error, in sigma.
     """
     if direction.parameter is None and is_gross(size := largest_element(direction.known_effect, noise), largest):
-        return without_filter(direction, size)
+        return gross_result(direction, size)
     found = project(actual - direction.base.value, direction.known_effect, noise)
-    return None if found is None else with_filter(direction, found, threshold)
+    return None if found is None else projection_result(direction, found, threshold)
 
 
-def without_filter(direction: Direction, size: float) -> FilterResult:
+def gross_result(direction: Direction, size: float) -> FilterResult:
     """Return the filter result of a gross fault, which is not detected, since the largest error does not show it."""
     return FilterResult(direction.fault.name, direction.step, 0.0, 0.0, size)
 
 
-def with_filter(direction: Direction, found: Projection, threshold: float) -> FilterResult:
+def projection_result(direction: Direction, found: Projection, threshold: float) -> FilterResult:
     """Return the filter result of a projection: the fault is detected or not."""
     seen = FilterResult(direction.fault.name, direction.step, found.amplitude, found.z, found.expected_z)
     parameter = direction.parameter
     detected = is_detected(found, threshold, signed=parameter is None)
-    return seen.as_detected(detected, None if parameter is None else _as_right(direction, parameter, found))
+    return seen.as_detected(detected, None if parameter is None else _initial_estimate(direction, parameter, found))
 
 
 def is_detected(found: Projection, threshold: float, *, signed: bool) -> bool:
@@ -181,7 +181,7 @@ def is_detected(found: Projection, threshold: float, *, signed: bool) -> bool:
     return abs(found.z) > threshold
 
 
-def _as_right(direction: Direction, parameter: Parameter, found: Projection) -> Estimate:
+def _initial_estimate(direction: Direction, parameter: Parameter, found: Projection) -> Estimate:
     """Return the correct value as the estimate, with the error with which the residual determines it."""
     step = direction.base.steps[direction.step]
     right, wrong = parameter.right(step), parameter.wrong(step)

@@ -16,12 +16,13 @@ from conformance.errors import CandidateError, NotFiniteError
 from conformance.judge.cores import products_on_one_thread
 from conformance.judge.depth import SCREENED, Depth
 from conformance.judge.evidence import UNJUDGED, UNKNOWN, Local, Verdict
-from conformance.judge.failing_activation import UnexposedLayers, exactly
+from conformance.judge.exact_requirements import difference_from_exact, violation
+from conformance.judge.failing_activation import UnexposedLayers, judge_exact_steps
 from conformance.judge.global_error import GlobalError
-from conformance.judge.judged_elements import Mask, independent_rows, judged_elements, zeroed
-from conformance.judge.local_error import locally
+from conformance.judge.judged_elements import independent_rows, judged_elements, zeroed
+from conformance.judge.local_error import judge_locally
 from conformance.judge.narrower_format import narrower_format
-from conformance.judge.observation import Block, Observation
+from conformance.judge.observation import Observation
 from conformance.judge.residual_description import describe_residual, sentences
 from conformance.judge.sampled_sigma import accumulated_sigma
 from conformance.judge.screen import screened_locally
@@ -29,19 +30,16 @@ from conformance.judge.thresholds import rms_threshold, sidak_share
 from conformance.judge.validate import accepted_array, row_of
 from conformance.model.activation import Activation
 from conformance.model.activations import outputs
-from conformance.model.attention import attended_keys
-from conformance.model.gradients import SUFFIX, is_gradient
 from conformance.model.layer import STATES_NAME
 from conformance.model.training import GIVEN
-from conformance.numerics.arithmetic import hypotheses, modular
-from conformance.numerics.formats import Array, Captured, Format, Single
+from conformance.numerics.arithmetic import hypotheses, representative_hypothesis
+from conformance.numerics.formats import Array, Captured, Single
 from conformance.numerics.function_error_bounds import FunctionErrorBounds
 from conformance.oracle import Network
 
 MOST_DESCRIBED = 8  # how many unexplained residuals are described; each costs some hundred passes over the activation
 # Four arrays (B, S, H) in float64, whatever the number of layers.
 _HELD = frozenset({"embeddings.dropout", *(f"encoder.layer.0.attention.self.{n}" for n in ("query", "key", "value"))})
-_PROBABILITIES = ("probs", "copy", "dropout")  # kinds of attention probabilities, with their dropout
 _GIVEN = "not judged: the steps that follow are judged from it"
 _NONE_JUDGED = "no element of it is judged: a sentence is read off its first token, and every first token is padding"
 
@@ -89,7 +87,7 @@ class Judge:
         self._known: set[str] = set()
         self._stored = stored or {}
         self._depth: Depth = depth
-        self._sigma = iter(sigma or accumulated_sigma(network, modular(dtype, device, functions).arithmetic))
+        self._sigma = iter(sigma or accumulated_sigma(network, representative_hypothesis(dtype, device, functions).arithmetic))
         self.order: Mapping[str, int] = {name: i for i, name in enumerate(network.table)}
         self._values: dict[str, Captured] = {}
         self._global_errors: dict[str, Single] = {}
@@ -140,8 +138,8 @@ class Judge:
                 self._seen.add(name)
                 self._waiting.add(name)
             if _separates(row):
-                yield from self._flush(self.order[name])
-        yield from self._flush(len(self.order) - 1)
+                yield from self._judge_up_to(self.order[name])
+        yield from self._judge_up_to(len(self.order) - 1)
 
     def _refused(self, name: Any, reason: str) -> Verdict:
         """Return the verdict on a violation of the contract, under a name that can be printed."""
@@ -158,7 +156,7 @@ class Judge:
         if self.order[name] <= self._judged_up_to:
             raise CandidateError("arrived after the output of its layer; yield activations in the order of computation")
 
-    def _flush(self, last: int) -> Iterator[tuple[Verdict, tuple[Local, ...]]]:
+    def _judge_up_to(self, last: int) -> Iterator[tuple[Verdict, tuple[Local, ...]]]:
         """Judge everything up to table index `last`, then release the activations that are no longer needed.
 
         A layer's own activations are held until the next layer is judged, since some mistakes use them in place of the next
@@ -214,16 +212,15 @@ class Judge:
             self._global_errors[name] = np.zeros(observation.actual.shape, np.float32)
             return Verdict(name, kind, "not_observed", reason=_NONE_JUDGED), ()
         storage = self._hypotheses[0].arithmetic.storage
-        reason = _masked_entries(observation, storage.smallest_normal) or _padding(observation, storage.smallest_normal)
-        reason = reason or self._wrong.get(name, "")
+        reason = violation(observation, storage.smallest_normal) or self._wrong.get(name, "")
         broken = bool(reason)
         judgements: tuple[Local, ...]
         if all(step.exact for step in observation.steps):
-            judgements = (exactly(observation, self._hypotheses[0], self._alpha, self._depth),)
+            judgements = (judge_exact_steps(observation, self._hypotheses[0], self._alpha, self._depth),)
             overall = None if sigma is None else GlobalError.of(observation.whole, sigma)
-            reason = reason or _exact_reason(observation.whole, storage)
+            reason = reason or difference_from_exact(observation.whole, storage)
         elif self._depth == "full":
-            judgements, overall = locally(observation, self._hypotheses, self._alpha, self._unexposed_layers, self._known)
+            judgements, overall = judge_locally(observation, self._hypotheses, self._alpha, self._unexposed_layers, self._known)
         else:
             judgements, overall = screened_locally(observation, self._hypotheses, self._alpha), None
         if overall:
@@ -292,62 +289,3 @@ def tests_of(network: Network) -> int:
 def _separates(row: Activation) -> bool:
     """Return whether all later activations depend on earlier ones through this one alone, as they do for a layer's output."""
     return row.layer is not None and row.name == f"encoder.layer.{row.layer}.output.LayerNorm"
-
-
-def _exact_reason(block: Block, storage: Format) -> str:
-    """Return how an exact activation differs from its correct value; empty if it does not."""
-    differing = zeroed(block.residual, block.judged)
-    if not differing.any():
-        return ""
-    ulps, count = np.abs(differing) / storage.ulp(block.segment.value), int(block.judged.sum())
-    # If the error exceeds 2^p ULP in a format with p bits of precision, no digit agrees, and the number of ULP says nothing.
-    largest = f"{ulps.max():.3g} ULP" if ulps.max() <= 2.0**storage.precision else f"{np.abs(differing).max():.3g}"
-    return f"{int((ulps > 0).sum())} of {count} elements differ, by up to {largest}, where none may"
-
-
-def _masked_entries(observation: Observation, smallest_normal: float) -> str:
-    """Return why masked attention probabilities are wrong; empty if they are all 0 or below the smallest normal number."""
-    batch = observation.network.batch
-    if observation.activation.kind != "probs" or (keys := attended_keys(observation.activation, batch)).all():
-        return ""
-    masked = np.broadcast_to((batch.mask[:, :, None] & ~keys)[:, None], observation.actual.shape)
-    leak = np.abs(observation.actual).max(initial=0.0, where=masked)
-    if leak < smallest_normal:
-        return ""
-    return f"masked keys get probability, up to {leak:.3g}, where they must get none"
-
-
-def _padding(observation: Observation, smallest_normal: float) -> str:
-    """Return why a gradient is wrong at elements on which no result depends; empty if it is 0 at all of them.
-
-    If the gradients from which it is computed are already wrong there, the step is not at fault.
-    """
-    if not is_gradient(observation.name):
-        return ""
-    unread, what = _unread(observation)
-    if not unread.any():
-        return ""
-    unread = np.broadcast_to(unread, observation.actual.shape)
-    if np.abs(observation.actual).max(initial=0.0, where=unread) < smallest_normal:
-        return ""
-    wrong = unread & (np.abs(observation.whole.segment.value) < smallest_normal)
-    most = np.abs(observation.actual).max(initial=0.0, where=wrong)
-    return "" if most < smallest_normal else f"{what} have a gradient, up to {most:.3g}, where they must have none"
-
-
-def _unread(observation: Observation) -> tuple[Mask, str]:
-    """Return the elements of an activation on which no result depends, as an array that broadcasts to it, and their name.
-
-    They are those of padded positions, of masked encoder states, of padded queries and, in attention scores, of masked keys. A
-    probability is 0 at a masked key, but results depend on it.
-    """
-    row, batch = observation.activation, observation.network.batch
-    if "query" in row.axes:
-        of = observation.network.table.get(row.name.removesuffix(SUFFIX), row)
-        read = batch.mask[:, :, None] & (attended_keys(row, batch) | (of.kind in _PROBABILITIES))
-        return ~read[:, None] if "head" in row.axes else ~read[..., None], "padded queries or masked keys"
-    if "state" in row.axes:
-        return ~batch.states_mask[:, :, None], "masked encoder states"
-    if "position" in row.axes:
-        return ~batch.mask[:, :, None], "padded positions"
-    return np.zeros((), np.bool_), ""

@@ -7,10 +7,10 @@ An activation that passes under every arithmetic is judged by its sums over bloc
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from conformance.judge.block_totals import BlockTotals, GrossEffects, block_totals, filtered
+from conformance.judge.block_totals import BlockTotals, GrossEffects, block_totals, filter_result
 from conformance.judge.evidence import Local
-from conformance.judge.failing_activation import UnexposedLayers, explained
-from conformance.judge.fault_directions import Direction, looked_for
+from conformance.judge.failing_activation import UnexposedLayers, judge_whole
+from conformance.judge.fault_directions import Direction, candidate_directions
 from conformance.judge.global_error import GlobalError
 from conformance.judge.observation import Observation
 from conformance.judge.screen import STATISTICS, local_of
@@ -18,7 +18,7 @@ from conformance.judge.thresholds import Limits
 from conformance.numerics.arithmetic import Hypothesis, as_captured
 
 
-def locally(
+def judge_locally(
     observation: Observation,
     hypotheses: Sequence[Hypothesis],
     alpha: float,
@@ -38,18 +38,18 @@ def locally(
         known: names of the faults that explained other activations; they are tried first.
     """
     captured = as_captured(hypotheses)
-    near = looked_for(observation.probe.segment, hypotheses[0].arithmetic.storage)
+    near = candidate_directions(observation.probe.segment, hypotheses[0].arithmetic.storage)
     directions = [direction.on(observation.whole.segment) if direction.fault.couples_rows else direction for direction in near]
     widest = Limits.of(1, observation.count, STATISTICS + len(directions), alpha)
     gross = GrossEffects(observation, directions, widest.max)
     found, overall = block_totals(observation, gross, captured)
     judgements = tuple(_local(observation, h, directions, one, alpha) for h, one in zip(captured, found, strict=True))
     if not all(local.passes for local in judgements):
-        whole = len(observation.rows) == 1  # then the effects in the totals are what `explained` filters
+        whole = len(observation.rows) == 1  # then the effects in the totals are what `judge_whole` filters
         effects = {h: one.effects for h, one in zip(captured, found, strict=True)} if whole else {}
-        judgements = explained(observation, hypotheses, alpha, gross, unexposed_layers, known, effects)
+        judgements = judge_whole(observation, hypotheses, alpha, gross, unexposed_layers, known, effects)
     if unexposed_layers is not None and observation.has_unexposed_layers and any(local.passes for local in judgements):
-        judgements = unexposed_layers.filtered(observation, judgements)
+        judgements = unexposed_layers.with_layer_filters(observation, judgements)
     return judgements, overall
 
 
@@ -58,5 +58,5 @@ def _local(
 ) -> Local:
     rows = observation.independent(hypothesis, found.hashes)
     limits = Limits.of(rows, observation.count, STATISTICS + len(found.effects), alpha)
-    filters = (filtered(directions[i], found.effects[i], limits) for i in sorted(found.effects))
+    filters = (filter_result(directions[i], found.effects[i], limits) for i in sorted(found.effects))
     return replace(local_of(hypothesis, found, rows, limits), filters=tuple(f for f in filters if f))

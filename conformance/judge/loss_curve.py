@@ -200,7 +200,7 @@ class Replica:
     def _roundings(self) -> Roundings:
         model = self.optimizer_arithmetic
         call = model.accumulate.round if model.rounding == "fused" else model.storage.round
-        return Roundings(model.elementwise.round, call, model.storage.round)
+        return Roundings(model.elementwise_format.round, call, model.storage.round)
 
 
 def _off(value: float, arithmetic: Arithmetic, rng: np.random.Generator) -> float:

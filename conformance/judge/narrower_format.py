@@ -8,7 +8,7 @@ import numpy as np
 
 from conformance.judge.judged_elements import Mask
 from conformance.judge.segment import Segment
-from conformance.numerics.arithmetic import modular
+from conformance.numerics.arithmetic import representative_hypothesis
 from conformance.numerics.formats import FORMATS, Array, Format
 
 USUAL = (0.3, 2.0)  # RMS in sigma of correct runs, measured over the goldens and the benchmarks' pages
@@ -34,7 +34,7 @@ def narrower_format(segment: Segment, actual: Array, judged: Mask, storage: Form
     found = []
     for name in _HALF:
         if FORMATS[name].precision < storage.precision:
-            sigma = np.sqrt(np.broadcast_to(segment.propagate({}, modular(name)), actual.shape))[judged]
+            sigma = np.sqrt(np.broadcast_to(segment.propagate({}, representative_hypothesis(name)), actual.shape))[judged]
             error = (actual - segment.value)[judged] / sigma
             rms, most = float(np.sqrt(np.mean(error**2))), float(np.abs(error).max())
             if USUAL[0] <= rms <= USUAL[1] and most <= largest:

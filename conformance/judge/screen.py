@@ -32,7 +32,7 @@ def screened_locally(observation: Observation, legal: Sequence[Hypothesis], alph
     passed: set[str] = set()
     found = []
     for hypothesis in still_needed(legal, passed):
-        local = _under(hypothesis, observation, alpha)
+        local = _screened_under(hypothesis, observation, alpha)
         found.append(local)
         if local.passes:
             passed.add(local.arithmetic)
@@ -48,7 +48,7 @@ def _of_array(actual: Array, observation: Observation, hypothesis: Hypothesis, a
     return local_of(hypothesis, found, rows, Limits.of(rows, observation.count, STATISTICS, alpha))
 
 
-def _under(hypothesis: Hypothesis, observation: Observation, alpha: float) -> Local:
+def _screened_under(hypothesis: Hypothesis, observation: Observation, alpha: float) -> Local:
     (found,), _ = block_totals(observation, GrossEffects(observation, [], math.inf), [hypothesis])
     rows = observation.independent(hypothesis, found.hashes)
     return local_of(hypothesis, found, rows, Limits.of(rows, observation.count, STATISTICS, alpha))
@@ -131,7 +131,7 @@ def _screened(observation: Observation, legal: Sequence[Hypothesis], alpha: floa
 
 def _until_one_passes(observation: Observation, legal: Sequence[Hypothesis], alpha: float) -> Iterator[Local]:
     for hypothesis in legal:
-        local = _under(hypothesis, observation, alpha)
+        local = _screened_under(hypothesis, observation, alpha)
         yield local
         if local.passes:
             return

@@ -126,7 +126,7 @@ class Segment:
         """Whether the segment is a single step that applies a function to each element."""
         return self.is_single_step and issubclass(EQUATIONS[self.network.table[self.name].kind], Pointwise)
 
-    def _own(self, name: str, arithmetic: Arithmetic) -> Roundings:
+    def _step_roundings(self, name: str, arithmetic: Arithmetic) -> Roundings:
         """Return the step's own roundings; doubled for a float64 candidate, because the oracle rounds in float64 as well."""
         model = arithmetic if name in self._stored else arithmetic.intermediate()
         key = (name, model)
@@ -153,11 +153,11 @@ class Segment:
             leaves: variance of each leaf.
             hypothesis: the hypothesis under whose arithmetic every step rounds.
         """
-        return propagated(self.network.table, self.steps, leaves, lambda name: self._own(name, hypothesis.arithmetic))
+        return propagated(self.network.table, self.steps, leaves, lambda name: self._step_roundings(name, hypothesis.arithmetic))
 
     def bound(self, hypothesis: Hypothesis) -> Array | float:
         """Return the largest deterministic error of the last step."""
-        return self._own(self.name, hypothesis.arithmetic).bound
+        return self._step_roundings(self.name, hypothesis.arithmetic).bound
 
     def adjoints(self, direction: Array, leaves: Collection[str] = ()) -> dict[str, Array]:
         """Return Jᵀ direction for every step and the given leaves: the effect of an error there on Σ direction · result."""
@@ -181,7 +181,7 @@ class Segment:
         leaves, repeats = self.leaf_variance(hypothesis), NOTHING if apart else self._draws(hypothesis)
         adjoints, variance, bound = self.adjoints(direction, leaves), 0.0, 0.0
         for n in self._names:
-            w, own = adjoints[n], self._own(n, hypothesis.arithmetic)
+            w, own = adjoints[n], self._step_roundings(n, hypothesis.arithmetic)
             variance += sum(repeats.variance(s.variance, s.to_result.adjoint(w)) for s in own.sources)
             if own.is_bounded:
                 bound += float((own.bound * np.abs(w)).sum())
@@ -197,7 +197,7 @@ class Segment:
         """
         total = 0.0
         for n, w in self.adjoints(direction).items():
-            own = self._own(n, hypothesis.arithmetic)
+            own = self._step_roundings(n, hypothesis.arithmetic)
             total += sum(float(np.vdot(s.variance, s.to_result.adjoint(w) ** 2)) for s in own.sources)
             total += float((np.square(own.bound) * w**2).sum())
         return total

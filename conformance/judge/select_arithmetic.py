@@ -62,7 +62,7 @@ def select_arithmetic(judged: Iterable[tuple[Verdict, tuple[Local, ...]]]) -> li
         group: min(costs, key=lambda a, g=group, c=costs: (c[a], -named[(*g, a)], a == WIDEST))  # type: ignore[misc]
         for group, costs in total.items()
     }
-    return [_under(v, _best(ls, chosen.get(_group(v), "exact"))) if ls else v for v, ls in judged]
+    return [_with_local(v, _best(ls, chosen.get(_group(v), "exact"))) if ls else v for v, ls in judged]
 
 
 def _group(verdict: Verdict) -> tuple[str, str]:
@@ -118,7 +118,7 @@ def _nll(local: Local, hypotheses: int) -> float:
     return min(e.nll + e.fitting for e in local.explanations) + local.evidence_threshold + math.log(hypotheses)
 
 
-def _under(verdict: Verdict, local: Local) -> Verdict:
+def _with_local(verdict: Verdict, local: Local) -> Verdict:
     if not local.passes:
         return replace(verdict, local=local, outcome="fail", role="origin")
     if verdict.reason:  # The verdict has a reason that holds under every arithmetic.

@@ -28,7 +28,7 @@ from conformance.mapping.writable import require_writable
 from conformance.model.activations import last_hidden, table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
-from conformance.numerics.arithmetic import modular
+from conformance.numerics.arithmetic import representative_hypothesis
 from conformance.numerics.formats import Array
 from conformance.numerics.machine import this_machine
 
@@ -149,7 +149,7 @@ def _deviation(tensor: torch.Tensor) -> float:
 
 def _called(module: nn.Module, tensors: Tensors, a: Architecture) -> tuple[Call, ForwardPass, Known, float]:
     """Return the way of calling the module with which it computes the most activations, with the results of the search."""
-    arithmetic = modular("float32", "cpu", this_machine("cpu").error_bounds).arithmetic
+    arithmetic = representative_hypothesis("float32", "cpu", this_machine("cpu").error_bounds).arithmetic
     last = last_hidden(a)
     best: tuple[int, Call, ForwardPass, Known, float] | None = None
     for call, given in _distinct(module, a):

@@ -9,11 +9,13 @@ To add an activation:
    name of an output is also added to `outputs`, and the settings that switch an optional part on to `_PARTS`.
 2. If no equation of that kind exists, write a `Step` in `conformance.oracle` (value, Jacobians, roundings) and register it in
    `conformance.oracle.equations.EQUATIONS`.
-3. Write the backward step of that equation in `conformance.oracle.gradients`, register it as `KIND_backward` in `EQUATIONS`, and
-   enter it in `_INPUTS` and `_EQUATIONS` of `conformance.model.gradients`.
-4. Run `python -m conformance.goldens.make fixtures`, which stores the activation in every golden that keeps it (`Generated.kept`).
-5. Run `conformance/tests/test_mathematics.py`, for the Jacobians, and `test_arithmetic_model_fit.py`, for the roundings: it
-   compares the errors of linear layers with sigma, and judges correct variants of whole networks.
+3. For a new kind, write the backward step of that equation in `conformance.oracle.gradients`, register it as `KIND_backward` in
+   `EQUATIONS`, and enter it in `_INPUTS` and `_EQUATIONS` of `conformance.model.gradients` unless their defaults hold (an
+   elementwise function of one parent). Its mistakes are faults of their own (`conformance.faults`).
+4. Run `python -m conformance.goldens.make fixtures`, which stores the activation in every golden that keeps it (`Generated.kept`);
+   this needs the extra `real`. Let the candidates in `implementations` expose it, by their tables of activations.
+5. Run `conformance/tests/test_mathematics.py`, for the Jacobians; `test_arithmetic_model_fit.py`, for the roundings: it compares
+   the errors of linear layers with sigma, and judges correct variants of whole networks; and `test_oracle_gradients.py`.
 """
 
 import re

@@ -73,7 +73,7 @@ class Arithmetic:
         return self.storage.name if self.summation == "rounded" else f"{self.storage.name} in matrix units"
 
     @property
-    def elementwise(self) -> Format:
+    def elementwise_format(self) -> Format:
         """The format of the inner operations of a norm, a softmax or an activation function."""
         return self.storage if self.rounding == "native" else self.accumulate
 
@@ -90,17 +90,17 @@ class Arithmetic:
     def _intermediate(self) -> "Arithmetic":
         return replace(self, storage=self.accumulate)
 
-    def function_variance(self, y: Array) -> Array | float:
+    def inner_rounding_variance(self, y: Array) -> Array | float:
         """Return the variance of storing a function value y inside a step; 0 unless every operation rounds to storage."""
         return self.storage.rounding_variance(y) if self.rounding == "native" and self.is_mixed else 0.0
 
-    def store_variance(self, y: Array) -> Array | float:
+    def storage_rounding_variance(self, y: Array) -> Array | float:
         """Return the variance of rounding y to storage; 0 if the formats are equal: accumulation then includes this rounding."""
         return self.storage.rounding_variance(y) if self.is_mixed else 0.0
 
-    def call_variance(self, y: Array) -> Array | float:
+    def call_rounding_variance(self, y: Array) -> Array | float:
         """Return the variance of rounding the result y of a library call inside a step to storage."""
-        return 0.0 if self.rounding == "fused" else self.store_variance(y)
+        return 0.0 if self.rounding == "fused" else self.storage_rounding_variance(y)
 
 
 @hashed_once
@@ -161,7 +161,7 @@ def still_needed(legal: Iterable[Hypothesis], passed: Collection[str]) -> Iterat
     return (hypothesis for hypothesis in legal if hypothesis.arithmetic.name not in passed)
 
 
-def modular(dtype: str, device: str = "cpu", functions: FunctionErrorBounds | None = None) -> Hypothesis:
+def representative_hypothesis(dtype: str, device: str = "cpu", functions: FunctionErrorBounds | None = None) -> Hypothesis:
     """Return the hypothesis to use where a single one must represent all of them.
 
     It is the widest hypothesis in which every library call rounds once and parents are as captured.

@@ -269,7 +269,7 @@ def accumulation_variance(squares: Array, y: Array, terms: int, arithmetic: Arit
     variance += squares if arithmetic.summation == "rounded" else _inflation(terms, arithmetic) * squares
     variance *= u**2 / 3.0
     if arithmetic.is_mixed:
-        variance += arithmetic.store_variance(y)
+        variance += arithmetic.storage_rounding_variance(y)
     return np.maximum(variance, arithmetic.storage.floor_variance, out=variance)
 
 

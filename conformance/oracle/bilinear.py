@@ -12,7 +12,7 @@ from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import Accumulation, accumulation_variance
 from conformance.oracle.correlated_errors import CorrelatedErrors, mixed
 from conformance.oracle.linear_maps import LinearMap, Matrix, Roundings
-from conformance.oracle.step import Step, elementwise
+from conformance.oracle.step import Step, elementwise_roundings
 
 
 def split_heads(x: Matrix, size: int) -> Matrix:
@@ -157,7 +157,7 @@ class Product(Step):
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the rounding errors derived in `oracle.accumulation`."""
-        return elementwise(self.accumulated(arithmetic))
+        return elementwise_roundings(self.accumulated(arithmetic))
 
 
 class ScaledProduct(Product):
@@ -175,8 +175,8 @@ class ScaledProduct(Product):
         the constant 1/√d; it also covers kernels that divide query and key each by d^(1/4), which is then rounded twice.
         """
         y, u = self.value, arithmetic.accumulate.unit_roundoff
-        own = self.accumulated(arithmetic) + u**2 / 3.0 * y**2 + self.scale**2 * arithmetic.call_variance(y / self.scale)
-        return elementwise(own, 2.0 * u * np.abs(y))
+        own = self.accumulated(arithmetic) + u**2 / 3.0 * y**2 + self.scale**2 * arithmetic.call_rounding_variance(y / self.scale)
+        return elementwise_roundings(own, 2.0 * u * np.abs(y))
 
 
 class Scores(ScaledProduct):

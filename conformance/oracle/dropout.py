@@ -7,7 +7,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.linear_maps import LinearMap, Roundings, diagonal
-from conformance.oracle.step import Step, elementwise
+from conformance.oracle.step import Step, elementwise_roundings
 
 
 class Dropout(Step):
@@ -47,4 +47,4 @@ class Dropout(Step):
         if arithmetic.is_mixed and arithmetic.rounding != "fused":
             scale += arithmetic.storage.unit_roundoff
         variance = np.maximum(arithmetic.storage.rounding_variance(self.value), arithmetic.storage.floor_variance)
-        return elementwise(variance, scale * np.abs(self.value))
+        return elementwise_roundings(variance, scale * np.abs(self.value))

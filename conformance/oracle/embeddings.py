@@ -10,7 +10,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.linear_maps import Roundings
-from conformance.oracle.step import Step, elementwise
+from conformance.oracle.step import Step, elementwise_roundings
 
 
 def positions(step: Step) -> Ids:
@@ -28,7 +28,7 @@ class Exact(Step):
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return zero variance; the judge compares such a step bit for bit."""
-        return elementwise(np.zeros_like(self.value))
+        return elementwise_roundings(np.zeros_like(self.value))
 
 
 class Lookup(Exact):
@@ -120,10 +120,10 @@ class Sinusoids(Step):
         The angle s · exp(c) has the relative error of an exponent of magnitude up to ln 10000, of exp, and of a product:
         δ(sin t) = cos(t) δt with δt/t ≤ u · (ln 10000 · 2 + 1) + exp's relative error.
         """
-        u = arithmetic.elementwise.unit_roundoff
-        relative = u * (2 * np.log(10000.0) + 1) + arithmetic.functions.relative("exp", arithmetic.elementwise)
+        u = arithmetic.elementwise_format.unit_roundoff
+        relative = u * (2 * np.log(10000.0) + 1) + arithmetic.functions.relative("exp", arithmetic.elementwise_format)
         variance = arithmetic.storage.rounding_variance(self.value)
-        return elementwise(variance, np.broadcast_to(relative * np.abs(self._angles), self.value.shape))
+        return elementwise_roundings(variance, np.broadcast_to(relative * np.abs(self._angles), self.value.shape))
 
 
 class Sum(Step):
@@ -137,7 +137,7 @@ class Sum(Step):
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the errors of the additions (`sum_variance`) and of the rounding to storage."""
         own = sum_variance(self.parents, arithmetic)
-        return elementwise(np.maximum(own, arithmetic.storage.rounding_variance(self.value)))
+        return elementwise_roundings(np.maximum(own, arithmetic.storage.rounding_variance(self.value)))
 
 
 def sum_variance(parents: tuple[Array, ...], arithmetic: Arithmetic) -> Array:
@@ -146,8 +146,8 @@ def sum_variance(parents: tuple[Array, ...], arithmetic: Arithmetic) -> Array:
     The order is unknown, so the partial sum of k terms, 2 ≤ k ≤ n, is the largest over all choices of k parents, elementwise.
     Partial sums that are results of a library call are rounded to storage as well.
     """
-    u, variance = arithmetic.elementwise.unit_roundoff, np.zeros_like(parents[0])
+    u, variance = arithmetic.elementwise_format.unit_roundoff, np.zeros_like(parents[0])
     for count in range(2, len(parents) + 1):
         partial = np.max([np.abs(sum(some[1:], start=some[0])) for some in combinations(parents, count)], axis=0)
-        variance = variance + u**2 / 3.0 * partial**2 + arithmetic.call_variance(partial)
+        variance = variance + u**2 / 3.0 * partial**2 + arithmetic.call_rounding_variance(partial)
     return variance

@@ -9,7 +9,7 @@ from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.embeddings import Exact
 from conformance.oracle.linear_maps import Roundings
-from conformance.oracle.step import Step, elementwise
+from conformance.oracle.step import Step, elementwise_roundings
 
 
 def _shape(step: Step) -> tuple[int, ...]:
@@ -35,4 +35,4 @@ class InitialDraw(Step):
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the variance r² of the draw; truncation reduces it, and rounding adds less than a fraction u²."""
-        return elementwise(np.full(_shape(self), self.site.architecture.initializer_range**2))
+        return elementwise_roundings(np.full(_shape(self), self.site.architecture.initializer_range**2))

@@ -7,7 +7,7 @@ from conformance.numerics.formats import Array, Single
 from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import Accumulation, accumulation_variance, weight_operand
 from conformance.oracle.linear_maps import LinearMap, Roundings, matrix, rows_times
-from conformance.oracle.step import Step, elementwise
+from conformance.oracle.step import Step, elementwise_roundings
 
 
 class Linear(Step):
@@ -50,8 +50,8 @@ class Linear(Step):
         squares = self._accumulation.squares
         variance = accumulation_variance(squares, self.value, self.inputs.shape[-1], arithmetic)
         if arithmetic.rounding == "native" and "bias" in self.site.parameters:
-            variance = variance + arithmetic.call_variance(self.value - self.bias)
-        return elementwise(variance)
+            variance = variance + arithmetic.call_rounding_variance(self.value - self.bias)
+        return elementwise_roundings(variance)
 
 
 class FirstTokenLinear(Linear):

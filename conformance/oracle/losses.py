@@ -10,7 +10,7 @@ from conformance.numerics.memo import cached_property
 from conformance.oracle.embeddings import Sum, sum_variance
 from conformance.oracle.linear_maps import LinearMap, Roundings, diagonal, summed
 from conformance.oracle.softmax import LogSoftmax
-from conformance.oracle.step import Site, Step, elementwise
+from conformance.oracle.step import Site, Step, elementwise_roundings
 
 LABELS = {
     "masked_lm_loss": "labels",
@@ -45,7 +45,7 @@ def mean_variance(mean: Array, count: int, arithmetic: Arithmetic) -> Array:
 
     The sum has at most as many partial sums as terms, each at most `count` times the mean, and the division rounds once.
     """
-    u2 = arithmetic.elementwise.unit_roundoff**2 / 3.0
+    u2 = arithmetic.elementwise_format.unit_roundoff**2 / 3.0
     return np.asarray(u2 * (count + 1) * mean**2 + arithmetic.storage.rounding_variance(mean))
 
 
@@ -115,17 +115,17 @@ class CrossEntropy(Labelled):
         relative error and of log's error at the log-sum-exp. The mean over N rows divides the variance of a row by N and adds its
         own errors (`mean_variance`).
         """
-        u2 = arithmetic.elementwise.unit_roundoff**2 / 3.0
+        u2 = arithmetic.elementwise_format.unit_roundoff**2 / 3.0
         logits, labels = self.rows
         log_probs = np.take_along_axis(self.log_softmax.value, labels[:, None], -1)
         top = logits.max(-1, keepdims=True)
         lse = np.take_along_axis(logits, labels[:, None], -1) - log_probs - top
-        functions, inner = arithmetic.functions, arithmetic.elementwise
+        functions, inner = arithmetic.functions, arithmetic.elementwise_format
         own = (functions.relative("exp", inner) ** 2 + functions.error("log", lse, inner) ** 2) / 3.0
         row = u2 * (top**2 + (log_probs + lse) ** 2 + log_probs**2 + logits.shape[-1]) + own
-        row = row + arithmetic.call_variance(log_probs)
+        row = row + arithmetic.call_rounding_variance(log_probs)
         count = max(len(labels), 1)
-        return elementwise(np.asarray(row.sum() / count**2 + mean_variance(self.value, count, arithmetic)))
+        return elementwise_roundings(np.asarray(row.sum() / count**2 + mean_variance(self.value, count, arithmetic)))
 
 
 class Span(Labelled):
@@ -171,7 +171,7 @@ class NegativeLogLikelihood(Labelled):
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the errors of the mean (`mean_variance`)."""
-        return elementwise(mean_variance(self.value, len(self._chosen), arithmetic))
+        return elementwise_roundings(mean_variance(self.value, len(self._chosen), arithmetic))
 
 
 class TotalLoss(Sum):
@@ -193,4 +193,4 @@ class MeanLoss(Sum):
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the errors of the sum (`sum_variance`), divided by n², and of the rounding to storage; halving is exact."""
         own = sum_variance(self.parents, arithmetic) / len(self.parents) ** 2
-        return elementwise(np.maximum(own, arithmetic.storage.rounding_variance(self.value)))
+        return elementwise_roundings(np.maximum(own, arithmetic.storage.rounding_variance(self.value)))

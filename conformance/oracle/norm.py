@@ -24,11 +24,11 @@ class Norm(Step):
 
     Attributes:
         centred: whether μ is the mean; if not, μ = 0.
-        lost: difference between the number of features and the divisor of the sum of squares.
+        degrees_lost: difference between the number of features and the divisor of the sum of squares.
     """
 
     centred: ClassVar[bool] = True
-    lost: ClassVar[int] = 0
+    degrees_lost: ClassVar[int] = 0
 
     @cached_property
     def summed(self) -> Array:
@@ -49,7 +49,7 @@ class Norm(Step):
     @classmethod
     def variance_of(cls, squares: Array) -> Array:
         """Return the variance, (..., 1), from the squares of the centred values."""
-        return np.asarray(squares.sum(-1, keepdims=True) / (squares.shape[-1] - cls.lost))
+        return np.asarray(squares.sum(-1, keepdims=True) / (squares.shape[-1] - cls.degrees_lost))
 
     @cached_property
     def inverse(self) -> Array:
@@ -98,7 +98,7 @@ class Norm(Step):
 
     def statistics_variance(self, arithmetic: Arithmetic) -> tuple[Array, Array]:
         """Return the variance of the mean's error and of r's relative error, (..., 1) each, as derived in `roundings`."""
-        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
+        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise_format, arithmetic.accumulate))
         x, mean = self.summed, self.mean
         partial = (np.cumsum(x, -1) ** 2).sum(-1, keepdims=True)
         squares = np.cumsum((x - mean) ** 2, -1)
@@ -117,12 +117,12 @@ class Norm(Step):
         - Elementwise: u²/3 times the squares of z twice (centring, scaling), of γ z and of y; a²/3 times the squares of x r and μ
           r, since a kernel may form x r − μ r; and the rounding to storage.
         """
-        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
+        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise_format, arithmetic.accumulate))
         z, r, gamma, x, mean = self.normal, self.inverse, self.site.parameters["weight"], self.summed, self.mean
         of_mean, of_inverse = self.statistics_variance(arithmetic)
         folded = a2 / u2 * ((x * r) ** 2 + (mean * r) ** 2)
         inner = gamma**2 * (folded + 3.0 * z**2) + self.value**2
-        own = u2 * inner + arithmetic.store_variance(self.value)
+        own = u2 * inner + arithmetic.storage_rounding_variance(self.value)
         sources = [
             Source(of_mean, shared_by_row(-gamma * r)),
             Source(of_inverse, shared_by_row(-gamma * z)),

@@ -143,7 +143,7 @@ def _in_float32(step: Norm, x: Array, _: Array, __: Rounding) -> Iterator[Array]
 
 def _in_one_pass(step: Norm, x: Array, mean: Array, r: Rounding) -> Iterator[Array]:
     """Yield mean(x²) − μ² + ε, with every operation rounded; nothing if σ² divides by n − 1, which this form does not allow."""
-    if step.lost:
+    if step.degrees_lost:
         return
     squares = r(np.square(x))
     for of_squares in _sides(step.variance_of(squares), _of_mean(squares), r):

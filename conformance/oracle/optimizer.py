@@ -44,8 +44,8 @@ class GradientNorm(Step):
 
         The additions have u²/3 · Σ (k/N)² n²/4 = u² N n² / 36.
         """
-        u2, terms = arithmetic.elementwise.unit_roundoff**2 / 3.0, sum(g.size for g in self.parents)
-        variance = u2 * (terms / 12.0 + 2.0) * self.value**2 + 2.0 * arithmetic.call_variance(self.value)
+        u2, terms = arithmetic.elementwise_format.unit_roundoff**2 / 3.0, sum(g.size for g in self.parents)
+        variance = u2 * (terms / 12.0 + 2.0) * self.value**2 + 2.0 * arithmetic.call_rounding_variance(self.value)
         return Roundings((Source(np.asarray(variance), identity()),))
 
 
@@ -160,9 +160,9 @@ class Adam(Step):
         """
         (by_m, by_v), update = self._by_moments, self.update
         u2, u, stored = (
-            arithmetic.elementwise.unit_roundoff**2 / 3.0,
+            arithmetic.elementwise_format.unit_roundoff**2 / 3.0,
             arithmetic.accumulate.unit_roundoff,
-            arithmetic.store_variance,
+            arithmetic.storage_rounding_variance,
         )
         variance = by_m**2 * self._moment_variance("beta1", self.clipped, u2, arithmetic)
         variance = variance + by_v**2 * self._moment_variance("beta2", tuple(np.square(g) for g in self.clipped), u2, arithmetic)
@@ -175,7 +175,7 @@ class Adam(Step):
                 relative = CLIP_EPSILON / float(n) + (arithmetic.storage.unit_roundoff if arithmetic.is_mixed else 0.0)
                 bound = bound + np.abs(j * g) * relative
         share = np.divide(update, self.denominator, out=np.zeros_like(update), where=update != 0.0)
-        variance = variance + 6.0 * u2 * update**2 + 3.0 * share**2 * arithmetic.call_variance(self.denominator)
+        variance = variance + 6.0 * u2 * update**2 + 3.0 * share**2 * arithmetic.call_rounding_variance(self.denominator)
         if self.number("decay"):
             bound = bound + u * np.abs(self.parents[0])
         for result, is_stored in ((self._decayed, self.number("decay") and arithmetic.rounding != "fused"), (self.value, True)):
@@ -196,7 +196,7 @@ class Adam(Step):
         for term in terms:
             average = beta * average + (1.0 - beta) * term
             own = 2.0 * u2 * ((beta * average) ** 2 + ((1.0 - beta) * term) ** 2 + average**2)
-            variance = beta**2 * variance + own + stores * arithmetic.store_variance(average)
+            variance = beta**2 * variance + own + stores * arithmetic.storage_rounding_variance(average)
         return variance
 
 

@@ -11,7 +11,7 @@ from conformance.numerics.functions import SIGMOID_FACTOR, TANH_CUBIC, TANH_OUTE
 from conformance.numerics.memo import cached_property
 from conformance.oracle.correlated_errors import CorrelatedErrors
 from conformance.oracle.linear_maps import LinearMap, Roundings, diagonal
-from conformance.oracle.step import Step, elementwise
+from conformance.oracle.step import Step, elementwise_roundings
 
 KINK = 12.0  # standard deviations: a normal error is larger with a probability of 4e-33, so that no error of a run is
 
@@ -87,14 +87,14 @@ class Gelu(Pointwise):
 
         Bound: `FunctionErrorBounds.gelu`.
         """
-        x, y, e, inner = self.parents[0], self.value, self._erf, arithmetic.elementwise
+        x, y, e, inner = self.parents[0], self.value, self._erf, arithmetic.elementwise_format
         argument, half = np.abs(x * self._density_term), np.abs(x) / 2.0
         variance = inner.rounding_variance(1.0 + e)
-        variance += arithmetic.function_variance(e)
+        variance += arithmetic.inner_rounding_variance(e)
         variance *= half**2
         variance += inner.unit_roundoff**2 / 3.0 * (argument**2 + 2.0 * y**2)
         variance += arithmetic.storage.rounding_variance(y)
-        return elementwise(variance, arithmetic.functions.gelu("gelu", e, half, argument, arithmetic.accumulate))
+        return elementwise_roundings(variance, arithmetic.functions.gelu("gelu", e, half, argument, arithmetic.accumulate))
 
 
 class Silu(Gelu):
@@ -138,14 +138,14 @@ class GeluTanh(Pointwise):
 
         The argument t of tanh has four roundings and two rounded constants.
         """
-        x, y, inner = self.parents[0], self.value, arithmetic.elementwise
+        x, y, inner = self.parents[0], self.value, arithmetic.elementwise_format
         u2 = inner.unit_roundoff**2 / 3.0
         t = gelu_argument(x)
         argument = np.abs(x / 2.0 * (1.0 - self._tanh**2) * t)
-        functions = inner.rounding_variance(1.0 + self._tanh) + arithmetic.function_variance(self._tanh)
+        functions = inner.rounding_variance(1.0 + self._tanh) + arithmetic.inner_rounding_variance(self._tanh)
         variance = u2 * (4.0 * argument**2 + 2.0 * y**2) + (x / 2.0) ** 2 * functions
         bound = arithmetic.functions.gelu("gelu_tanh", self._tanh, np.abs(x) / 2.0, argument, arithmetic.accumulate)
-        return elementwise(variance + arithmetic.storage.rounding_variance(y), bound)
+        return elementwise_roundings(variance + arithmetic.storage.rounding_variance(y), bound)
 
 
 class Relu(Pointwise):
@@ -172,7 +172,7 @@ class Relu(Pointwise):
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the rounding to storage alone; it applies if a fused kernel passes on an unrounded x."""
-        return elementwise(arithmetic.storage.rounding_variance(self.value))
+        return elementwise_roundings(arithmetic.storage.rounding_variance(self.value))
 
 
 class Tanh(Pointwise):
@@ -191,4 +191,4 @@ class Tanh(Pointwise):
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the function's error in the accumulation format (bound) and the rounding of the result (random)."""
         bound = arithmetic.functions.error("tanh", self.value, arithmetic.accumulate)
-        return elementwise(arithmetic.storage.rounding_variance(self.value), bound)
+        return elementwise_roundings(arithmetic.storage.rounding_variance(self.value), bound)

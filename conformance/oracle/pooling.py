@@ -11,7 +11,7 @@ from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import accumulation_variance
 from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity, shared_by_row
-from conformance.oracle.step import Step, elementwise
+from conformance.oracle.step import Step, elementwise_roundings
 
 Mask = npt.NDArray[np.bool_]
 
@@ -92,17 +92,19 @@ class Weighted(Step):
         variance floor of the format remains.
         """
         if (self.weights.astype(bool).sum(1) <= 1).all():
-            return elementwise(np.full(self.value.shape, arithmetic.storage.floor_variance))
+            return elementwise_roundings(np.full(self.value.shape, arithmetic.storage.floor_variance))
         partial = np.cumsum(self.weights[:, :, None] * self.parents[0], 1)
         roots = "sqrt" in self.site.activation.kind
         squares = (partial**2).sum(1) + (1 + roots) * self.value**2
         divisor = self.weights.max(1, keepdims=True) / self.places.max(1, keepdims=True)  # The undivided sum is e / divisor.
-        stored = divisor**2 * arithmetic.call_variance(self.value / divisor)
+        stored = divisor**2 * arithmetic.call_rounding_variance(self.value / divisor)
         if self.is_by_place:
             products = self.places[:, :, None] * self.parents[0]
-            rounded = arithmetic.elementwise.unit_roundoff**2 / 3.0 * products**2 + arithmetic.call_variance(products)
+            rounded = arithmetic.elementwise_format.unit_roundoff**2 / 3.0 * products**2 + arithmetic.call_rounding_variance(
+                products
+            )
             stored = stored + divisor**2 * rounded.sum(1)
-        return elementwise(accumulation_variance(squares, self.value, self.parents[0].shape[1], arithmetic) + stored)
+        return elementwise_roundings(accumulation_variance(squares, self.value, self.parents[0].shape[1], arithmetic) + stored)
 
 
 class Maximum(Step):
@@ -128,7 +130,7 @@ class Maximum(Step):
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the variance floor of the format: the maximum is a copy."""
-        return elementwise(np.full(self.value.shape, arithmetic.storage.floor_variance))
+        return elementwise_roundings(np.full(self.value.shape, arithmetic.storage.floor_variance))
 
 
 class Unit(Step):
@@ -162,11 +164,11 @@ class Unit(Step):
         u2 = arithmetic.accumulate.unit_roundoff**2 / 3.0
         partial = np.cumsum(self.parents[0] ** 2, -1)
         root = arithmetic.functions.relative("rsqrt", arithmetic.accumulate) ** 2 / 3.0
-        stored = arithmetic.call_variance(self.length) / self.length**2
+        stored = arithmetic.call_rounding_variance(self.length) / self.length**2
         return np.asarray(u2 * (partial**2).sum(-1, keepdims=True) / (4.0 * self.length**4) + root + stored)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the error of |x|, one per row, and the elementwise errors of the division and of the rounding to storage."""
         u2 = arithmetic.accumulate.unit_roundoff**2 / 3.0
-        own = np.maximum(u2 * self.value**2 + arithmetic.store_variance(self.value), arithmetic.storage.floor_variance)
+        own = np.maximum(u2 * self.value**2 + arithmetic.storage_rounding_variance(self.value), arithmetic.storage.floor_variance)
         return Roundings((Source(own, identity()), Source(self.relative(arithmetic), shared_by_row(self.value))))

@@ -53,14 +53,14 @@ class Probabilities(Step):
 
         The variance floor is that of the format's smallest normal number, since hardware may flush smaller numbers to zero.
         """
-        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
+        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise_format, arithmetic.accumulate))
         p, keys = self.value, self.keys
         shift = np.where(keys, self._shifted, 0.0)
         exponential = arithmetic.functions.relative("exp", arithmetic.accumulate) ** 2 / 3.0
         relative = (u2 + a2) * shift**2 + exponential + 2.0 * u2
         partial = (np.cumsum(p, -1) ** 2).sum(-1, keepdims=True)
         floor = max(arithmetic.storage.smallest_normal**2 / 3.0, arithmetic.storage.floor_variance)
-        own = np.maximum(p**2 * relative + arithmetic.store_variance(p), floor)
+        own = np.maximum(p**2 * relative + arithmetic.storage_rounding_variance(p), floor)
         return Roundings((Source(own, identity()), Source(a2 * partial + u2, shared_by_row(p))))
 
 
@@ -99,15 +99,15 @@ class LogSoftmax(Step):
           arithmetic, x − m is rounded before exp, and the exponentials and their sum are stored: L changes by the relative error
           of the sum.
         """
-        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
+        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise_format, arithmetic.accumulate))
         (top, log_sum), value = self._parts, self.value
         functions, wide = arithmetic.functions, arithmetic.accumulate
         shared = a2 * (np.cumsum(np.exp(value), -1) ** 2).sum(-1, keepdims=True) + functions.relative("exp", wide) ** 2 / 3.0
         shared = shared + functions.error("log", log_sum, wide) ** 2 / 3.0 + u2 * ((top + log_sum) ** 2 + log_sum**2)
         shifted = self.parents[0] - top
-        weights, stored = np.exp(shifted), arithmetic.function_variance
+        weights, stored = np.exp(shifted), arithmetic.inner_rounding_variance
         of_sum = (weights**2 * stored(shifted) + stored(weights)).sum(-1, keepdims=True) + stored(np.exp(log_sum))
         shared = shared + of_sum / np.exp(2.0 * log_sum)
-        own = u2 * (shifted**2 + value**2) + arithmetic.store_variance(value)
+        own = u2 * (shifted**2 + value**2) + arithmetic.storage_rounding_variance(value)
         own = np.maximum(own, arithmetic.storage.floor_variance)
         return Roundings((Source(own, identity()), Source(shared, shared_by_row(np.ones_like(value)))))

@@ -91,6 +91,6 @@ class Step(ABC):
         """Return the effect of the step's own rounding errors on its result under `arithmetic`."""
 
 
-def elementwise(variance: Array, bound: Array | float = 0.0) -> Roundings:
+def elementwise_roundings(variance: Array, bound: Array | float = 0.0) -> Roundings:
     """Return roundings with independent errors of the result's elements, of this variance, and with this deterministic bound."""
     return Roundings((Source(variance, identity()),), bound)

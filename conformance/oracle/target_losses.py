@@ -13,7 +13,7 @@ from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.linear_maps import LinearMap, Roundings, summed
 from conformance.oracle.losses import mean_variance
-from conformance.oracle.step import Step, elementwise
+from conformance.oracle.step import Step, elementwise_roundings
 
 
 class Targeted(Step):
@@ -88,8 +88,8 @@ class TargetLoss(Targeted):
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the errors of l, divided by N², and of the mean (`mean_variance`)."""
-        count, terms = self.logits.size, self.terms_variance(arithmetic) + arithmetic.call_variance(self.terms)
-        return elementwise(np.asarray(terms.sum() / count**2 + mean_variance(self.value, count, arithmetic)))
+        count, terms = self.logits.size, self.terms_variance(arithmetic) + arithmetic.call_rounding_variance(self.terms)
+        return elementwise_roundings(np.asarray(terms.sum() / count**2 + mean_variance(self.value, count, arithmetic)))
 
 
 class SquaredError(Squared, TargetLoss):
@@ -102,7 +102,7 @@ class SquaredError(Squared, TargetLoss):
 
     def terms_variance(self, arithmetic: Arithmetic) -> Array:
         """Return u²/3 · 5 d⁴ for d = x − t: the rounding of d, relative u, changes d² by 2u d², and d² is rounded."""
-        return np.asarray(5.0 * arithmetic.elementwise.unit_roundoff**2 / 3.0 * np.square(self.terms))
+        return np.asarray(5.0 * arithmetic.elementwise_format.unit_roundoff**2 / 3.0 * np.square(self.terms))
 
 
 class BinaryCrossEntropy(BinaryEntropy, TargetLoss):
@@ -125,10 +125,12 @@ class BinaryCrossEntropy(BinaryEntropy, TargetLoss):
         squares of exp's relative error times ∂λ/∂z z = z/(1 + z), and of log's error at λ. If every call stores its result, t x and
         log σ are stored.
         """
-        inner, functions = arithmetic.elementwise, arithmetic.functions
+        inner, functions = arithmetic.elementwise_format, arithmetic.functions
         u2, z, size = inner.unit_roundoff**2 / 3.0, np.exp(-np.abs(self.logits)), np.abs(self.logits)
         own = (functions.relative("exp", inner) * z / (1.0 + z)) ** 2 + functions.error("log", self._logarithm, inner) ** 2
-        calls = arithmetic.call_variance(size) + arithmetic.call_variance(np.maximum(-self.logits, 0.0) + self._logarithm)
+        calls = arithmetic.call_rounding_variance(size) + arithmetic.call_rounding_variance(
+            np.maximum(-self.logits, 0.0) + self._logarithm
+        )
         return np.asarray(u2 * (2.0 * size**2 + self._logarithm**2 + self.terms**2 + 1.0) + own / 3.0 + calls)
 
 

@@ -6,10 +6,11 @@ To add a format of output:
    `report.document.Document` and renders each kind of block, as `report.markdown.markdown` does; a format of runs only is a
    function of their `Results`, as `report.junit.junit` is.
 2. Add its row to `REPORT_FORMATS` below: its name, its suffix and the function.
-3. Add its row to the table of `conformance/tests/test_output_formats.py`.
+3. Add its row to `IS_REPORT` of `conformance/tests/test_output_formats.py`, and run that file.
 
-Nothing else changes: `--format` of the command `report` offers every name, and `--output` of `report`, `diff` and `trace`, with its
-help, every suffix that they can write. Only what people see in a terminal, `--format pretty`, is no row: `report.terminal.show`.
+Nothing else changes for the reports of `report`, `diff` and `trace`: `--format` of `report` offers every name, and `--output` of
+the three commands, with its help, every suffix that they can write. What `run` and the other commands print is one of
+`cli.arguments.FORMATS`; what people see in a terminal, `--format pretty`, is no row: `report.terminal.show`.
 """
 
 from collections.abc import Mapping

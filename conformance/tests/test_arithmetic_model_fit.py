@@ -14,7 +14,7 @@ from conformance.judge.judged_elements import judged_elements
 from conformance.judge.segment import Segment
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import rounded_weights
-from conformance.numerics.arithmetic import modular
+from conformance.numerics.arithmetic import representative_hypothesis
 from conformance.oracle import Network
 from implementations.hugging_face import HuggingFace, run
 
@@ -41,7 +41,7 @@ def _scaled_residuals(name: str, attention: str, dtype: str, threads: int) -> np
         torch.set_num_threads(before)
     weights = rounded_weights(golden.checkpoint, dtype)
     network = Network(golden.checkpoint.architecture, weights, batch)
-    hypothesis = modular(dtype)
+    hypothesis = representative_hypothesis(dtype)
     scaled = []
     for n, row in network.table.items():
         if row.kind != "linear" or n not in values or "position" not in row.axes:

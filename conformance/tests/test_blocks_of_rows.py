@@ -11,15 +11,15 @@ from conformance import load_golden
 from conformance.judge import observation as parts
 from conformance.judge.effective_samples import Repeats, hashed
 from conformance.judge.evidence import Local
-from conformance.judge.fault_directions import looked_for
+from conformance.judge.fault_directions import candidate_directions
 from conformance.judge.filters import is_gross, largest_element
 from conformance.judge.global_error import GlobalError
-from conformance.judge.local_error import locally
+from conformance.judge.local_error import judge_locally
 from conformance.judge.noise import of_segment
 from conformance.judge.observation import Observation
 from conformance.judge.thresholds import max_threshold
 from conformance.model.checkpoint import rounded_weights
-from conformance.numerics.arithmetic import hypotheses, modular
+from conformance.numerics.arithmetic import hypotheses, representative_hypothesis
 from conformance.numerics.formats import FORMATS, Array, Captured
 from conformance.oracle import Network
 from conformance.oracle.accumulation import Accumulation
@@ -70,7 +70,7 @@ def test_a_judgement_in_blocks_equals_that_of_the_whole(golden: str, dtype: str,
     judged = {}
     for block in (parts.BLOCK, 1):
         monkeypatch.setattr(parts, "BLOCK", block)
-        judged[block] = [locally(o, hypotheses(dtype), ALPHA)[0] for o in observations(network, values)]
+        judged[block] = [judge_locally(o, hypotheses(dtype), ALPHA)[0] for o in observations(network, values)]
     several = next(observations(network, values))
     assert len(several.rows) == network.batch.size > 1
     whole, blocks = judged.values()
@@ -91,9 +91,9 @@ def test_rows_and_values_that_repeat_between_blocks_share_their_noise(monkeypatc
     monkeypatch.setattr(parts, "BLOCK", 1)
     for name in ("encoder.layer.0.attention.output.LayerNorm", "encoder.layer.0.intermediate.intermediate_act_fn"):
         one = next(o for o in observations(network, values) if o.name == name)
-        blocks, _ = locally(one, hypotheses("bfloat16"), ALPHA)
+        blocks, _ = judge_locally(one, hypotheses("bfloat16"), ALPHA)
         monkeypatch.setattr(parts, "BLOCK", 2**20)
-        whole, _ = locally(Observation(network, name, one.actual, one.captured), hypotheses("bfloat16"), ALPHA)
+        whole, _ = judge_locally(Observation(network, name, one.actual, one.captured), hypotheses("bfloat16"), ALPHA)
         monkeypatch.setattr(parts, "BLOCK", 1)
         assert figures(blocks[0]) == pytest.approx(figures(whole[0]), rel=1e-4, abs=1e-3)
         apart = of_segment(one.whole.segment, hypotheses("bfloat16")[0], one.judged, apart=True)
@@ -105,7 +105,7 @@ def test_rows_and_values_that_repeat_between_blocks_share_their_noise(monkeypatc
 @pytest.mark.parametrize("golden", GOLDENS)
 def test_a_fault_that_is_gross_on_the_probe_is_gross_on_all_rows(golden: str, monkeypatch: pytest.MonkeyPatch) -> None:
     network = network_of(golden, "float32")
-    hypothesis, count = modular("float32"), 0
+    hypothesis, count = representative_hypothesis("float32"), 0
     monkeypatch.setattr(parts, "SMALL", 0)
     monkeypatch.setattr(parts, "BLOCK", 1)
     for one in observations(network, correct(network, "float32")):
@@ -113,7 +113,7 @@ def test_a_fault_that_is_gross_on_the_probe_is_gross_on_all_rows(golden: str, mo
         probe, limit = one.probe, max_threshold(one.count, ALPHA)
         few = of_segment(probe.segment, hypothesis, probe.judged)
         every = of_segment(one.whole.segment, hypothesis, one.judged)
-        for look in looked_for(probe.segment, FORMATS["float32"]):
+        for look in candidate_directions(probe.segment, FORMATS["float32"]):
             if (
                 look.fault.couples_rows
                 or look.effect is None
@@ -135,7 +135,7 @@ def test_the_effect_of_a_fault_on_a_block_is_that_part_of_its_effect_on_the_whol
     network, across = network_of(golden, "float32"), set()
     monkeypatch.setattr(parts, "BLOCK", 1)
     for one in observations(network, correct(network, "float32")):
-        for look in looked_for(one.whole.segment, FORMATS["float32"]) if len(one.rows) > 1 else ():
+        for look in candidate_directions(one.whole.segment, FORMATS["float32"]) if len(one.rows) > 1 else ():
             whole, room = look.effect, 1e-12 * float(np.abs(one.actual).max())
             for rows in one.rows:
                 effect = look.on(one.block(rows).segment).effect

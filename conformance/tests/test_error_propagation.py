@@ -9,7 +9,7 @@ import pytest
 from conformance import Architecture, Batch, Checkpoint, Golden, check, golden_of, load_golden
 from conformance.checks.backward_passes import backward_passes
 from conformance.checks.check_values import check_values
-from conformance.judge.local_error import locally
+from conformance.judge.local_error import judge_locally
 from conformance.judge.observation import Observation
 from conformance.judge.segment import Segment
 from conformance.model.activations import parameter_shapes
@@ -82,7 +82,7 @@ def test_rounding_errors_that_cross_the_kink_of_a_relu_raise_no_alarm_where_its_
     observed = {inputs: values[inputs].astype(single), f"{layer}.intermediate.intermediate_act_fn.grad": upstream}
     observation = Observation(network, f"{layer}.intermediate.{name}", found, observed)
     assert ((found != 0.0) != (observation.whole.segment.value != 0.0)).any()
-    (local, *_), _ = locally(observation, hypotheses("float32"), 1e-8)
+    (local, *_), _ = judge_locally(observation, hypotheses("float32"), 1e-8)
     assert local.passes
 
 

@@ -3,13 +3,17 @@
 import re
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from conformance import load_golden
 from conformance.benchmarks.detection.names import HELD_OUT, LISTED
-from conformance.benchmarks.detection.planted import PLANTS
+from conformance.benchmarks.detection.planted import PLANTS, ROWS
+from conformance.benchmarks.gradients.wrong import WRONG as GRADIENTS
+from conformance.benchmarks.training.loops import WRONG as LOOPS
+from conformance.benchmarks.training.wrong import WRONG as DROPOUTS
 from conformance.faults import BY_NAME, CATALOGUE, FaultContext
 from conformance.faults.altered import Altered
 from conformance.faults.fitted import FITTED
@@ -40,6 +44,14 @@ def test_every_required_mistake_has_a_filter_and_no_held_out_mistake_has_one() -
     assert HELD_OUT & named == set()
     assert PLANTS.keys() - HELD_OUT - named == set()
     assert len(HELD_OUT) >= 8
+
+
+def test_every_fault_is_planted_by_a_table_of_mistakes_or_by_a_test() -> None:
+    tables = (GRADIENTS, DROPOUTS, LOOPS)
+    planted = {*PLANTS, *(plant.reported_as for plant in ROWS), *(wrong.named for table in tables for wrong in table.values())}
+    tests = "".join(path.read_text("utf-8") for path in Path(__file__).parent.glob("test_*.py"))
+    names = {fault.name for fault in (*CATALOGUE, *FITTED)}
+    assert sorted(name for name in names - planted if f'"{name}"' not in tests) == []
 
 
 @pytest.mark.parametrize("fault", CATALOGUE, ids=lambda f: f.name)

@@ -16,6 +16,7 @@ from conformance.benchmarks.gradients.measure import origins
 from conformance.benchmarks.gradients.wrong import WRONG, WithWrongBackward, rewritten
 from conformance.checks.backward_passes import backward_passes
 from conformance.errors import NotApplicable
+from conformance.faults import gradients
 from conformance.results.case import Case
 from conformance.tests.judged_gradients import Changed, Plant, judged, observed
 from implementations.hugging_face import BertWithHeads, HuggingFace
@@ -24,7 +25,12 @@ from implementations.hugging_face import BertWithHeads, HuggingFace
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_wrong_backward_pass_is_found_placed_and_named(wrong: str) -> None:
     planted = WRONG[wrong]
-    assert origins(judged(WithWrongBackward(planted), source="cls.loss")) == dict.fromkeys(planted.at, (planted.named,))
+    found = judged(WithWrongBackward(planted), planted.golden, source="cls.loss")
+    assert origins(found) == dict.fromkeys(planted.at, (planted.named,))
+
+
+def test_every_fault_of_a_backward_pass_is_planted() -> None:
+    assert {wrong.named for wrong in WRONG.values()} == {fault.name for fault in gradients.faults()}
 
 
 def test_three_wrong_steps_in_two_layers_are_three_origins() -> None:

@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 
 from conformance import check
-from conformance.tests.optional_paths import RELATIVE, in_attention, named
+from conformance.tests.optional_paths import RELATIVE, broken, in_attention, named
 from implementations.inner_workings import inner_workings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def _distances(f: Callable[[Tensor], Tensor]) -> Callable[[Any], None]:
-    """Return a change that looks up the rows f(i − j)."""
+def _distances(f: Callable[[Tensor, int], Tensor]) -> Callable[[Any], None]:
+    """Return a change that looks up the rows f(i − j, P − 1) of the 2P − 1 rows."""
 
     def change(attention: Any) -> None:
         right, longest = attention.distance_embedding.forward, attention.longest
-        attention.distance_embedding.forward = lambda rows: right((f(rows - longest) + longest).clamp(0, 2 * longest))
+        attention.distance_embedding.forward = lambda rows: right((f(rows - longest, longest) + longest).clamp(0, 2 * longest))
 
     return change
 
@@ -40,14 +40,15 @@ OF_QUERIES, OF_KEYS = "bhld,lrd->bhlr", "bhrd,lrd->bhlr"
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [
-        ("distance-sign", lambda d: -d),
-        ("distance-absolute", lambda d: d.abs()),
-        ("distance-clipped", lambda d: d.clamp(-16, 16)),
-        ("distance-offset", lambda d: d + 1),
+        ("distance-sign", lambda d, _: -d),
+        ("distance-absolute", lambda d, _: d.abs()),
+        ("distance-clipped", lambda d, _: d.clamp(-16, 16)),
+        ("distance-offset", lambda d, _: d + 1),
+        ("distance-from-zero", lambda d, longest: d % (2 * longest + 1) - longest),
     ],
 )
 @pytest.mark.parametrize("golden", RELATIVE)
-def test_wrong_look_ups_of_distances_are_named(golden: str, name: str, wrong: Callable[[Tensor], Tensor]) -> None:
+def test_wrong_look_ups_of_distances_are_named(golden: str, name: str, wrong: Callable[[Tensor, int], Tensor]) -> None:
     named(in_attention(_distances(wrong), layer=1), golden, name, layer=1)
 
 
@@ -67,5 +68,27 @@ def test_wrong_distance_terms_are_named(
 ) -> None:
     _einsum(monkeypatch, of, wrong)
     result = check(inner_workings, "relative-key-query")
+    assert [v.activation.rpartition(".")[2] for v in result.origins] == ["probs", "probs"]
+    assert any(name == finding.name for finding in result.findings), str(result)
+
+
+@pytest.mark.parametrize(
+    ("name", "of", "other"), [("distance-of-keys", OF_QUERIES, "key"), ("distance-of-queries", OF_KEYS, "query")]
+)
+def test_distances_multiplied_by_the_other_operand_are_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, of: str, other: str
+) -> None:
+    projected: list[Tensor] = []
+
+    def kept(bert: Any) -> None:
+        for layer in bert.encoder.layer:
+            getattr(layer.attention.self, other).register_forward_hook(lambda _module, _inputs, y: projected.append(y))
+
+    def wrong(_: Tensor, x: Tensor, rows: Tensor) -> Tensor:
+        return usual(of, projected[-1].unflatten(-1, (x.shape[1], -1)).transpose(1, 2), rows)
+
+    usual = torch.einsum
+    _einsum(monkeypatch, of, wrong)
+    result = check(broken(kept), "relative-key-query")
     assert [v.activation.rpartition(".")[2] for v in result.origins] == ["probs", "probs"]
     assert any(name == finding.name for finding in result.findings), str(result)

@@ -157,13 +157,13 @@ def test_the_cached_sigma_agrees_with_the_accumulated_variances() -> None:
     """First-order propagation counts deterministic bounds as variances as well, so its sigma is larger, but not by much."""
     from conformance.judge.propagated_sigma import accumulated
     from conformance.model.checkpoint import rounded_weights
-    from conformance.numerics.arithmetic import modular
+    from conformance.numerics.arithmetic import representative_hypothesis
     from conformance.oracle import Network
 
     golden = load_golden(GOLDEN)
     ((_, batch),) = golden.batches.items()
     network = Network(golden.checkpoint.architecture, rounded_weights(golden.checkpoint, "float32"), batch)
-    arithmetic = modular("float32").arithmetic
+    arithmetic = representative_hypothesis("float32").arithmetic
     propagated = accumulated(network, arithmetic)
     for name, sigma in sampled_sigma.accumulated_sigma(network, arithmetic):
         row = network.table[name]

@@ -14,7 +14,7 @@ from conformance.judge.cosines import EMBEDDING, Cosines, RoundedCosines
 from conformance.judge.rank_changes import compare_ranks
 from conformance.judge.segment import Segment
 from conformance.model.checkpoint import rounded_weights
-from conformance.numerics.arithmetic import modular
+from conformance.numerics.arithmetic import representative_hypothesis
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
 from conformance.progress import watched
@@ -78,7 +78,8 @@ def test_while_the_rounding_is_computed_the_number_of_the_text_is_reported(model
     with watched(lambda what, done: seen.append((what, done))):
         golden = from_directory(model, APART + ALIKE)
         RoundedCosines.of(
-            Network(golden.checkpoint.architecture, golden.checkpoint.weights, golden.batches["text"]), modular("float32")
+            Network(golden.checkpoint.architecture, golden.checkpoint.weights, golden.batches["text"]),
+            representative_hypothesis("float32"),
         )
     assert seen[0] == ("rounding of text 1 of 8", 0.0)
     assert [done for _, done in seen] == sorted(done for _, done in seen)
@@ -122,7 +123,7 @@ def test_printing_to_two_decimals_is_an_explanation(model: Path, texts: Path, tm
 def test_cosine_errors_of_a_correct_run_are_0_3_to_2_deviations_as_for_its_activations(model: Path, dtype: str) -> None:
     golden = from_directory(model, APART + ALIKE)
     network = Network(golden.checkpoint.architecture, rounded_weights(golden.checkpoint, dtype), golden.batches["text"])
-    rounded = RoundedCosines.of(network, modular(dtype))
+    rounded = RoundedCosines.of(network, representative_hypothesis(dtype))
     embedding = trace("hf-eager", golden, dtype=dtype).activations["text"]["sentence_embedding"]
     found, pairs = rounded.judge(embedding), np.triu_indices(len(embedding), 1)
     deviation = np.sqrt(rounded.variance + rounded.variance.T)[pairs]
@@ -133,7 +134,7 @@ def test_cosine_errors_of_a_correct_run_are_0_3_to_2_deviations_as_for_its_activ
 def test_the_variance_along_a_direction_is_that_of_every_rounding_plus_at_most_the_bounds(model: Path) -> None:
     golden = from_directory(model, APART[:1])
     network = Network(golden.checkpoint.architecture, golden.checkpoint.weights, golden.batches["text"])
-    segment, hypothesis = Segment(network, EMBEDDING, {}), modular("float32")
+    segment, hypothesis = Segment(network, EMBEDDING, {}), representative_hypothesis("float32")
     direction = np.random.default_rng(5).standard_normal(segment.value.shape)
     found, (rounding, bound) = segment.directional_variance(direction, hypothesis), segment.projected(direction, hypothesis)
     assert 0.0 < rounding < found < rounding + bound**2

@@ -94,7 +94,7 @@ def test_the_loops_of_the_implementations_pass(candidate: Any, golden: str, chec
 @pytest.mark.parametrize("passes", [optimizer_passes, schedule_passes])
 def test_with_the_correct_trainer_the_tutorials_network_is_trained_correctly(passes: Passes) -> None:
     def steps(*asked: Any) -> list[Pass]:
-        return [one for one in passes(*asked) if not one.is_of_gradients]
+        return [one for one in passes(*asked) if not one.only_parameter_gradients]
 
     result = check_values(replace(demystified_as_written, train=demystified.train), "sinusoidal", passes=steps)
     assert result.outcome == "pass", str(result)
@@ -109,7 +109,7 @@ def test_the_tutorials_coupled_decay_and_step_count_are_named_with_its_settings(
     monkeypatch.setattr("conformance.checks.optimizer_passes.STEPPED", {"its own": own})
 
     def passes(*asked: Any) -> list[Pass]:
-        return [of_few(one) for one in optimizer_passes(*asked) if not one.is_of_gradients]
+        return [of_few(one) for one in optimizer_passes(*asked) if not one.only_parameter_gradients]
 
     result = check_values(demystified_as_written, "sinusoidal", passes=passes)
     second = [verdict for verdict in result.failures if step_of(verdict.activation) == 2]

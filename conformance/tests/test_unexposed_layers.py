@@ -19,7 +19,7 @@ from conformance.benchmarks.detection.steps import LayerNorm, tanh_gelu
 from conformance.diagnosis.unexposed_layers import SEARCHES, UnexposedLayersSearch
 from conformance.judge.observation import Observation
 from conformance.model.checkpoint import rounded_weights
-from conformance.numerics.arithmetic import hypotheses, modular
+from conformance.numerics.arithmetic import hypotheses, representative_hypothesis
 from conformance.oracle import Network
 from conformance.results.to_records import excludes
 
@@ -163,7 +163,7 @@ def test_unexposed_layers_are_searched_under_the_arithmetics_of_the_device(devic
 
 def test_an_explanation_is_rejected_if_it_leaves_what_a_filter_has_detected() -> None:
     observation = _observation(EPSILON)
-    sigma = np.sqrt(observation.whole.segment.propagate({}, modular("float32")))
+    sigma = np.sqrt(observation.whole.segment.propagate({}, representative_hypothesis("float32")))
     moved = 6.2 * sigma * (np.arange(sigma.shape[-1]) == 0)  # within the limits of RMS and largest error
     observation = replace(observation, actual=observation.actual + moved)
     called = SimpleNamespace(fault=SimpleNamespace(name="another"), known_effect=moved)

@@ -1,6 +1,6 @@
 """The trials: every mistake alone at every place, and several mistakes together, selected by hashes instead of by hand."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache, partial
 from hashlib import sha256
 from itertools import chain, combinations
@@ -105,6 +105,13 @@ def _draw(what: object) -> str:
 
 def _seed(what: object) -> int:
     return 1 + int(_draw(what), 16) % SEEDS
+
+
+def of_mistakes(names: Collection[str]) -> Iterator[tuple[str, Trial]]:
+    """Yield the trials of these mistakes, each alone and in every layer, in each format in which it is a mistake."""
+    for dtype in sorted({dtype for name in names for dtype in PLANTS[name].dtypes}):
+        yield from (("alone", trial) for trial in singles(dtype) if trial.plants[0][0] in names)
+        yield from (("every layer", trial) for trial in everywhere(dtype) if trial.plants[0][0] in names)
 
 
 def everything(pairs: int, triples: int) -> Iterator[tuple[str, Trial]]:

@@ -9,23 +9,28 @@ from collections.abc import Iterable, Sequence
 from multiprocessing.pool import Pool
 from pathlib import Path
 
-from conformance.benchmarks.detection.plan import everything
+from conformance.benchmarks.detection.plan import everything, of_mistakes
+from conformance.benchmarks.detection.planted import PLANTS
 from conformance.benchmarks.detection.trial import Score, Trial, scored
 
 TABLE = Path(__file__).with_name("RESULTS.md")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run all trials and print the table; `--write` saves it beside this file."""
+    """Run all trials, or those of some mistakes, and print the table; `--write` saves it beside this file."""
     parser = argparse.ArgumentParser(prog="python -m conformance.benchmarks.detection")
     parser.add_argument("--pairs", type=int, default=40, help="sets of two mistakes a dtype (default: 40)")
     parser.add_argument("--triples", type=int, default=40, help="sets of three (default: 40)")
     parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
     parser.add_argument("--write", action="store_true", help=f"write the table to {TABLE.name}")
+    parser.add_argument("--only", nargs="+", choices=list(PLANTS), metavar="NAME", help="these mistakes alone, in every format")
     arguments = parser.parse_args(argv)
+    if arguments.only and arguments.write:
+        parser.error("--write saves the table of all mistakes: leave --only out")
+    trials = list(of_mistakes(arguments.only) if arguments.only else everything(arguments.pairs, arguments.triples))
     start = time.perf_counter()
     with multiprocessing.get_context("spawn").Pool(arguments.processes, one_thread) as pool:
-        scores = _scores(pool, arguments.pairs, arguments.triples)
+        scores = _scores(pool, trials)
     text = table(scores)
     print(text)
     print(f"{time.perf_counter() - start:.0f} s", file=sys.stderr)
@@ -44,8 +49,7 @@ def _scored(numbered: tuple[str, Trial]) -> tuple[str, Score]:
     return numbered[0], scored(numbered[1])
 
 
-def _scores(pool: Pool, pairs: int, triples: int) -> list[tuple[str, Score]]:
-    trials = list(everything(pairs, triples))
+def _scores(pool: Pool, trials: Sequence[tuple[str, Trial]]) -> list[tuple[str, Score]]:
     found = []
     for number, score in enumerate(pool.imap(_scored, trials, chunksize=8), 1):
         found.append(score)

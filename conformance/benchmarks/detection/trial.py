@@ -14,7 +14,7 @@ from conformance.judge.noise import of_segment
 from conformance.judge.segment import Segment
 from conformance.judge.thresholds import FALSE_ALARM, SEPARABLE_Z, projection_threshold
 from conformance.model.checkpoint import Checkpoint, rounded_weights
-from conformance.numerics.arithmetic import hypotheses, modular
+from conformance.numerics.arithmetic import hypotheses, representative_hypothesis
 from conformance.numerics.formats import Format
 from conformance.oracle import Network
 from conformance.report.findings import Finding, findings
@@ -154,7 +154,7 @@ def expected_z(place: Place, trial: Trial) -> float:
     made = Candidate(plants).prepare(checkpoint, "cpu", "float64")(batch.on("cpu"))
     values = {name: np.asarray(value.numpy(), np.float64) for name, value in made.items()}
     net = Network(checkpoint.architecture, checkpoint.weights, batch)
-    hypothesis = modular(trial.dtype)
+    hypothesis = representative_hypothesis(trial.dtype)
     best = 0.0
     for origin in _origins(place, trial):
         if origin not in values or origin not in net.table:

@@ -29,7 +29,7 @@ from conformance.judge import cache
 from conformance.judge.depth import Depth
 from conformance.judge.judge import Judge
 from conformance.judge.select_arithmetic import select_arithmetic
-from conformance.numerics.arithmetic import modular
+from conformance.numerics.arithmetic import representative_hypothesis
 from conformance.results.case import Case
 from implementations.hugging_face import HuggingFace
 
@@ -87,7 +87,7 @@ class Subject:
             SystemExit: one fails, although the candidate is correct.
         """
         one = self.backward.network
-        sigma = cache.accumulated_sigma(one, modular("float32").arithmetic, self.checkpoint)
+        sigma = cache.cached_sigma(one, representative_hypothesis("float32").arithmetic, self.checkpoint)
         verdicts = list(select_arithmetic(Judge(one, "float32", depth=depth, sigma=sigma).judge(self.backward.call())))
         failed = [v.activation for v in verdicts if v.outcome == "fail"]
         if failed:

@@ -24,13 +24,13 @@ RESULTS = Path(__file__).with_name("RESULTS.md")
 ALARMS = RESULTS.with_name("ALARMS.md")
 
 
-def judged(candidate: object, dtype: str, depth: Depth = "full") -> Result:
-    """Return the result of the check `gradients`.
+def judged(candidate: object, dtype: str, depth: Depth = "full", golden: str = GOLDEN) -> Result:
+    """Return the result of the check `gradients` on a golden.
 
     Raises:
         RuntimeError: the candidate was not judged.
     """
-    result = check_values(candidate, GOLDEN, dtype=dtype, passes=backward_passes, depth=depth)
+    result = check_values(candidate, golden, dtype=dtype, passes=backward_passes, depth=depth)
     if result.outcome not in ("pass", "fail"):
         raise RuntimeError(f"{result.outcome}: {result.reason}")
     return result
@@ -85,7 +85,7 @@ def detected(dtype: str) -> Detected:
     """Judge every planted mistake."""
     found, placed, named, notes = 0, 0, 0, []
     for name, wrong in WRONG.items():
-        where = origins(judged(WithWrongBackward(wrong), dtype))
+        where = origins(judged(WithWrongBackward(wrong), dtype, golden=wrong.golden))
         found += bool(where)
         placed += set(where) == set(wrong.at)
         is_named = where == dict.fromkeys(wrong.at, (wrong.named,))

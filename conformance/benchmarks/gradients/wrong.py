@@ -1,7 +1,7 @@
 """Backward passes that are wrong although the forward pass is right, planted in Hugging Face's modules."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -9,10 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from conformance import Checkpoint
+from conformance import Checkpoint, load_golden
+from conformance.benchmarks.gradients.correct import GOLDEN
+from conformance.faults.gradients import SMOOTHING
 from implementations.hugging_face import BertWithHeads, HuggingFace
 
 LAYER = 1
+TOKENS = int(sum(batch.mask.sum() for batch in load_golden(GOLDEN).batches.values()))
 _PATH = f"encoder.layer.{LAYER}"
 
 
@@ -24,11 +27,13 @@ class Wrong:
         plant: changes the model.
         at: names of the gradients whose own step is wrong.
         named: name of the fault by which the mistake is found.
+        golden: name of the golden on which it can be made.
     """
 
     plant: Callable[[Any], None]
     at: tuple[str, ...]
     named: str
+    golden: str = GOLDEN
 
 
 class WithWrongBackward(HuggingFace):
@@ -174,10 +179,10 @@ def _scale(power: float) -> Callable[[Any], None]:
 # The feed-forward network, residuals and embeddings.
 
 
-def _function(gradient: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any], None]:
+def _function(gradient: Callable[[Tensor, Tensor], Tensor], value: Callable[[Tensor], Tensor] = F.gelu) -> Callable[[Any], None]:
     class Function(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            return rewritten(x, F.gelu, gradient)
+            return rewritten(x, value, gradient)
 
     def plant(model: Any) -> None:
         layer(model).intermediate.intermediate_act_fn = Function()
@@ -245,6 +250,27 @@ def _logits(change: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any], None]
     return plant
 
 
+def _of_labelled(change: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[[Any], None]:
+    """Replace the gradient of the logits by `change(p, onehot, is_labelled) / N`, N the number of labelled tokens.
+
+    It is computed in float64 and rounded once, so that only the mistake is visible.
+    """
+
+    def changed(logits: Tensor, upstream: Tensor) -> Tensor:
+        is_labelled = (upstream != 0).any(-1, keepdim=True).double()
+        count = is_labelled.sum().clamp(min=1.0)  # 0 where another loss is differentiated
+        probabilities = logits.double().softmax(-1) * is_labelled
+        onehot = (probabilities - upstream.double() * count).round()
+        return (change(probabilities, onehot, is_labelled) / count).to(upstream.dtype)
+
+    return _logits(changed)
+
+
+def _smoothed(probabilities: Tensor, onehot: Tensor, is_labelled: Tensor) -> Tensor:
+    return probabilities - (1.0 - SMOOTHING) * onehot - SMOOTHING / onehot.shape[-1] * is_labelled
+
+
+_tanh_gelu = partial(F.gelu, approximate="tanh")
 _BEFORE = f"{_PATH}.attention.output.LayerNorm.grad"
 _ENTRY = f"encoder.layer.{LAYER - 1}.output.LayerNorm.grad"
 _TABLES = "bert.embeddings.{}_embeddings.weight"
@@ -259,12 +285,16 @@ def _at_scores(plant: Callable[[Any], None], named: str) -> Wrong:
     return Wrong(plant, (f"{_PATH}.attention.self.query.grad", f"{_PATH}.attention.self.key.grad"), named)
 
 
-def _at_function(gradient: Callable[[Tensor, Tensor], Tensor], named: str) -> Wrong:
-    return Wrong(_function(gradient), (f"{_PATH}.intermediate.dense.grad",), named)
+def _at_function(gradient: Callable[[Tensor, Tensor], Tensor], named: str, value: Callable[[Tensor], Tensor] = F.gelu) -> Wrong:
+    return Wrong(_function(gradient, value), (f"{_PATH}.intermediate.dense.grad",), named)
 
 
 def _at_parameter(plant: Callable[[str], Callable[[Any], None]], path: str, named: str) -> Wrong:
     return Wrong(plant(path), (f"{path}.grad",), named)
+
+
+def _at_logits(plant: Callable[[Any], None], named: str) -> Wrong:
+    return Wrong(plant, ("cls.predictions.decoder.grad",), named)
 
 
 def _times(factor: float) -> Callable[[str], Callable[[Any], None]]:
@@ -282,7 +312,8 @@ WRONG: Mapping[str, Wrong] = {
     "softmax straight through": _at_scores(_softmax(lambda _, w: w), "gradient-softmax-identity"),
     "scale left out": _at_scores(_scale(0.0), "gradient-scale-missing"),
     "scale twice": _at_scores(_scale(2.0), "gradient-scale-twice"),
-    "tanh-GELU's derivative": _at_function(lambda x, w: of(x, w, partial(F.gelu, approximate="tanh")), "gradient-gelu-tanh"),
+    "tanh-GELU's derivative": _at_function(lambda x, w: of(x, w, _tanh_gelu), "gradient-gelu-tanh"),
+    "erf-GELU's derivative": replace(_at_function(lambda x, w: of(x, w, F.gelu), "gradient-gelu-erf", _tanh_gelu), golden="tanh"),
     "gate detached": _at_function(lambda x, w: w * (1 + torch.erf(x / 2**0.5)) / 2, "gradient-gelu-without-density"),
     "GELU straight through": _at_function(lambda _, w: w, "gradient-function-identity"),
     "ReLU's derivative": _at_function(lambda x, w: w * (x > 0), "gradient-function-relu"),
@@ -303,8 +334,17 @@ WRONG: Mapping[str, Wrong] = {
     "token types frozen": _at_parameter(_frozen, _TABLES.format("token_type"), "gradient-missing"),
     "bias three times": _at_parameter(_times(3.0), f"{_DENSE}.bias", "gradient-scaled"),
     "weight averaged over rows": _at_parameter(_times(1 / 6), f"{_DENSE}.weight", "gradient-averaged-over-rows"),
+    "weight averaged over tokens": _at_parameter(_times(1 / TOKENS), f"{_DENSE}.weight", "gradient-averaged-over-tokens"),
     "first row alone": Wrong(
         _first_row, tuple(f"bert.{_PATH}.intermediate.dense.{role}.grad" for role in ("weight", "bias")), "gradient-of-first-row"
     ),
-    "loss scale left": Wrong(_logits(lambda _, w: 1024.0 * w), ("cls.predictions.decoder.grad",), "gradient-scaled"),
+    "loss scale left": _at_logits(_logits(lambda _, w: 1024.0 * w), "gradient-scaled"),
+    "labels smoothed": _at_logits(_of_labelled(_smoothed), "gradient-label-smoothing"),
+    "label not subtracted": _at_logits(_of_labelled(lambda p, *_: p), "gradient-without-label"),
+    "averaged over all positions": _at_logits(
+        _of_labelled(lambda p, onehot, is_labelled: (p - onehot) * is_labelled.mean()), "gradient-averaged-over-all"
+    ),
+    "summed over the labels": _at_logits(
+        _of_labelled(lambda p, onehot, is_labelled: (p - onehot) * is_labelled.sum()), "gradient-summed"
+    ),
 }

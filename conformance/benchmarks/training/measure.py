@@ -73,7 +73,7 @@ def passes_of(wrong: WrongLoop) -> Passes:
     every = schedule_passes if wrong.by_schedule else optimizer_passes
 
     def passes(candidate: Any, golden: Golden, case: Case) -> list[Pass]:
-        steps = [of_few(one) for one in every(candidate, golden, case) if not one.is_of_gradients]
+        steps = [of_few(one) for one in every(candidate, golden, case) if not one.only_parameter_gradients]
         return steps[:1] if wrong.by_schedule else steps
 
     return passes
@@ -108,7 +108,7 @@ def is_named(wrong: WrongLoop, found: Counter[tuple[str, ...]]) -> bool:
 
 def gradients_alone(candidate: Any, golden: Golden, case: Case) -> list[Pass]:
     """Return the passes of a training loop that judge gradients."""
-    return [one for one in optimizer_passes(candidate, golden, case) if one.is_of_gradients]
+    return [one for one in optimizer_passes(candidate, golden, case) if one.only_parameter_gradients]
 
 
 def said_of(wrong: WrongGradient, dtype: str) -> str:

@@ -14,7 +14,7 @@ from conformance.judge.segment import Segment
 from conformance.numerics.formats import Array, Format
 
 # Effects up to this share of the numbers' size are taken as linear: their second order is a quarter of them, which is also the
-# relative error of the estimate by `ranking.PROBES` probes.
+# relative error of the estimate by `first_order_screen.PROBES` probes.
 LINEAR = 1 / 4
 KEPT = 3  # number of faulty segments that each thread holds
 

@@ -7,7 +7,7 @@ from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.linear_maps import LinearMap, Roundings, diagonal, of_scalar
 from conformance.oracle.losses import Choice, Labelled, Span
-from conformance.oracle.step import Step, elementwise
+from conformance.oracle.step import Step, elementwise_roundings
 
 
 class CrossEntropyBackward(Labelled):
@@ -42,12 +42,14 @@ class CrossEntropyBackward(Labelled):
         Elementwise errors: u²/3 times the squares of w p/N twice (the rounding of exp, and the product) and of y twice (including
         the rounding of w/N), a third of the square of exp's relative error times that of w p/N, and the rounding to storage.
         """
-        u2 = arithmetic.elementwise.unit_roundoff**2 / 3.0
+        u2 = arithmetic.elementwise_format.unit_roundoff**2 / 3.0
         share = self.scale * self.spread(np.exp(self.log_softmax.value))
         kept = self.log_softmax.roundings(arithmetic.intermediate()).variance()
         exponential = arithmetic.functions.relative("exp", arithmetic.accumulate) ** 2 / 3.0
         own = (2.0 * u2 + exponential + self.spread(kept)) * share**2 + 2.0 * u2 * self.value**2
-        return elementwise(np.maximum(own + arithmetic.store_variance(self.value), arithmetic.storage.floor_variance))
+        return elementwise_roundings(
+            np.maximum(own + arithmetic.storage_rounding_variance(self.value), arithmetic.storage.floor_variance)
+        )
 
 
 class SpanCrossEntropyBackward(Span, CrossEntropyBackward):
@@ -74,7 +76,7 @@ class MeanLossBackward(Step):
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the variance floor for underflow; halving is exact otherwise."""
-        return elementwise(np.full(self.value.shape, arithmetic.storage.floor_variance))
+        return elementwise_roundings(np.full(self.value.shape, arithmetic.storage.floor_variance))
 
 
 class NegativeLogLikelihoodBackward(Labelled):
@@ -96,6 +98,6 @@ class NegativeLogLikelihoodBackward(Labelled):
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return u²/3 · y² for the division, and the rounding to storage."""
-        u2 = arithmetic.elementwise.unit_roundoff**2 / 3.0
-        own = u2 * self.value**2 + arithmetic.store_variance(self.value)
-        return elementwise(np.maximum(own, arithmetic.storage.floor_variance))
+        u2 = arithmetic.elementwise_format.unit_roundoff**2 / 3.0
+        own = u2 * self.value**2 + arithmetic.storage_rounding_variance(self.value)
+        return elementwise_roundings(np.maximum(own, arithmetic.storage.floor_variance))

@@ -23,7 +23,7 @@ class _OfNorm(Step):
     def _statistics(self, arithmetic: Arithmetic) -> tuple[Array, Array]:
         """Return the variance of the mean and the relative variance of r, both saved in the forward pass and rounded to storage."""
         mean, inverse = self.norm.statistics_variance(arithmetic)
-        call = arithmetic.call_variance
+        call = arithmetic.call_rounding_variance
         return mean + call(self.norm.mean), inverse + call(self.norm.inverse) / self.norm.inverse**2
 
     def _of_sum(self, arithmetic: Arithmetic, jacobian: LinearMap) -> tuple[Source, ...]:
@@ -95,7 +95,7 @@ class NormBackward(_OfNorm):
           of y once; a² times twice the squares of r² b x and r² b μ, which torch's kernel forms in place of r z b; then the
           rounding to storage.
         """
-        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
+        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise_format, arithmetic.accumulate))
         (g, a, b), z, r, x, mean = self.parts, self.norm.normal, self.norm.inverse, self.norm.summed, self.norm.mean
         n, y = z.shape[-1], self.value
         of_mean, of_inverse = self._statistics(arithmetic)
@@ -104,7 +104,7 @@ class NormBackward(_OfNorm):
         raw = a2 * ((np.cumsum(products, -1) ** 2).sum(-1, keepdims=True) + (products**2).sum(-1, keepdims=True)) / n**2
         inner = 3.0 * (r * g) ** 2 + 3.0 * (r * z * b) ** 2 + 2.0 * (r * a) ** 2 + y**2
         folded = 2.0 * (r**2 * b) ** 2 * (x**2 + mean**2)
-        own = u2 * inner + a2 * folded + arithmetic.store_variance(y)
+        own = u2 * inner + a2 * folded + arithmetic.storage_rounding_variance(y)
         return Roundings(
             (
                 Source(of_mean, shared_by_row(r**2 * (z * a + b))),
@@ -146,7 +146,7 @@ class NormGradient(_OfNorm):
         - Elementwise: u² times three times the square of z w, and a² times the squares of x r w and μ r w.
         - The sum over tokens.
         """
-        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
+        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise_format, arithmetic.accumulate))
         w, z, r = self.parents[0], self.norm.normal, self.norm.inverse
         of_mean, of_inverse = self._statistics(arithmetic)
         tokens, terms = over_tokens(w.shape), z * w

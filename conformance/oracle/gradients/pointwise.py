@@ -11,7 +11,7 @@ from conformance.numerics.memo import cached_property
 from conformance.oracle.correlated_errors import CorrelatedErrors
 from conformance.oracle.linear_maps import LinearMap, Roundings, diagonal
 from conformance.oracle.pointwise import KINK, Gelu, GeluTanh, Pointwise
-from conformance.oracle.step import Step, elementwise
+from conformance.oracle.step import Step, elementwise_roundings
 
 
 class _OfFunction(Step):
@@ -65,19 +65,19 @@ class GeluBackward(_OfFunction):
 
         Bound: |w|/2 times the error of erf.
         """
-        (w, x), y, inner, wide = self.parents, self.value, arithmetic.elementwise, arithmetic.accumulate
+        (w, x), y, inner, wide = self.parents, self.value, arithmetic.elementwise_format, arithmetic.accumulate
         u2, slope = inner.unit_roundoff**2 / 3.0, self.slope
         density = self.density
         share = slope - density
         exponential = arithmetic.functions.relative("exp", wide) ** 2 / 3.0
         random = 2.0 * u2 * (share**2 + density**2 + (x**2 * density) ** 2 + slope**2) + exponential * density**2
-        random = random + arithmetic.function_variance(share) + arithmetic.function_variance(density)
-        random = random + arithmetic.function_variance(2.0 * share - 1.0) / 4.0
-        products = arithmetic.function_variance(w * share) + arithmetic.function_variance(w * density)
-        products = products + arithmetic.function_variance(w * x / 2.0) * (2.0 * np.exp(-(x**2) / 2.0)) ** 2 / (2.0 * np.pi)
+        random = random + arithmetic.inner_rounding_variance(share) + arithmetic.inner_rounding_variance(density)
+        random = random + arithmetic.inner_rounding_variance(2.0 * share - 1.0) / 4.0
+        products = arithmetic.inner_rounding_variance(w * share) + arithmetic.inner_rounding_variance(w * density)
+        products = products + arithmetic.inner_rounding_variance(w * x / 2.0) * (2.0 * np.exp(-(x**2) / 2.0)) ** 2 / (2.0 * np.pi)
         bound = np.abs(w) / 2.0 * arithmetic.functions.error("erf", 2.0 * share - 1.0, wide)
-        variance = w**2 * random + products + arithmetic.store_variance(y)
-        return elementwise(np.maximum(variance, arithmetic.storage.floor_variance), bound)
+        variance = w**2 * random + products + arithmetic.storage_rounding_variance(y)
+        return elementwise_roundings(np.maximum(variance, arithmetic.storage.floor_variance), bound)
 
 
 class GeluTanhBackward(_OfFunction):
@@ -109,21 +109,21 @@ class GeluTanhBackward(_OfFunction):
 
         Bound: |w| times |1/2 − x t h′| times the error of tanh, and two rounded constants in h.
         """
-        (w, x), y, inner, wide = self.parents, self.value, arithmetic.elementwise, arithmetic.accumulate
+        (w, x), y, inner, wide = self.parents, self.value, arithmetic.elementwise_format, arithmetic.accumulate
         (h, t, slope), u2 = self._parts, inner.unit_roundoff**2 / 3.0
         by_tanh = np.abs(0.5 - x * t * slope)
         by_argument = np.abs(h) * (1.0 - t**2) * by_tanh
         first, second = (1.0 + t) / 2.0, x / 2.0 * (1.0 - t**2) * slope
         random = u2 * (4.0 * (by_argument**2 + first**2 + second**2) + self.slope**2)
-        random = random + by_tanh**2 * arithmetic.function_variance(t)
-        half, stored = w * x / 2.0, arithmetic.function_variance
+        random = random + by_tanh**2 * arithmetic.inner_rounding_variance(t)
+        half, stored = w * x / 2.0, arithmetic.inner_rounding_variance
         inner_slope, c, k = half * (1.0 - t**2), TANH_OUTER, TANH_CUBIC
         products = stored(w * first) + 2.0 * stored(w * second) + ((1.0 - t**2) * slope) ** 2 * stored(half)
         products = products + slope**2 * stored(inner_slope) + (slope / c) ** 2 * stored(c * inner_slope)
         products = products + (3.0 * x**2) ** 2 * stored(c * k * inner_slope)
         bound = np.abs(w) * (by_tanh * arithmetic.functions.error("tanh", t, wide) + 2.0 * by_argument * wide.unit_roundoff)
-        variance = w**2 * random + products + arithmetic.store_variance(y)
-        return elementwise(np.maximum(variance, arithmetic.storage.floor_variance), bound)
+        variance = w**2 * random + products + arithmetic.storage_rounding_variance(y)
+        return elementwise_roundings(np.maximum(variance, arithmetic.storage.floor_variance), bound)
 
 
 class ReluBackward(Step):
@@ -149,7 +149,7 @@ class ReluBackward(Step):
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the variance floor of the format; nothing is rounded."""
-        return elementwise(np.full_like(self.value, arithmetic.storage.floor_variance))
+        return elementwise_roundings(np.full_like(self.value, arithmetic.storage.floor_variance))
 
 
 class TanhBackward(Step):
@@ -172,8 +172,8 @@ class TanhBackward(Step):
         They are u²/3 · w² times the squares of y² and of 1 − y² (twice, once for the product), the storage of intermediates in
         native arithmetic, and the rounding to storage.
         """
-        (w, y), u2 = self.parents, arithmetic.elementwise.unit_roundoff**2 / 3.0
+        (w, y), u2 = self.parents, arithmetic.elementwise_format.unit_roundoff**2 / 3.0
         left = 1.0 - y**2
-        random = u2 * (y**4 + 2.0 * left**2) + arithmetic.function_variance(y**2) + arithmetic.function_variance(left)
-        variance = w**2 * random + arithmetic.store_variance(self.value)
-        return elementwise(np.maximum(variance, arithmetic.storage.floor_variance))
+        random = u2 * (y**4 + 2.0 * left**2) + arithmetic.inner_rounding_variance(y**2) + arithmetic.inner_rounding_variance(left)
+        variance = w**2 * random + arithmetic.storage_rounding_variance(self.value)
+        return elementwise_roundings(np.maximum(variance, arithmetic.storage.floor_variance))

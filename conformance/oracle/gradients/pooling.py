@@ -10,7 +10,7 @@ from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity, shared_by_row
 from conformance.oracle.pooling import Maximum, Unit, Weighted
-from conformance.oracle.step import Step, elementwise
+from conformance.oracle.step import Step, elementwise_roundings
 
 LARGEST_DEVIATION = 9.0  # in standard deviations: a normal error is larger with a probability of 2e-19
 
@@ -37,9 +37,9 @@ class WeightedBackward(Weighted):
         divisions = (
             0 if set(np.unique(self.weights)) <= {0.0, 1.0} else 1 + ("sqrt" in self.site.activation.kind or self.is_by_place)
         )
-        u2 = divisions * arithmetic.elementwise.unit_roundoff**2 / 3.0
-        own = u2 * self.value**2 + arithmetic.store_variance(self.value) * bool(divisions)
-        return elementwise(np.maximum(own, arithmetic.storage.floor_variance))
+        u2 = divisions * arithmetic.elementwise_format.unit_roundoff**2 / 3.0
+        own = u2 * self.value**2 + arithmetic.storage_rounding_variance(self.value) * bool(divisions)
+        return elementwise_roundings(np.maximum(own, arithmetic.storage.floor_variance))
 
 
 class MaximumBackward(Maximum):
@@ -106,8 +106,8 @@ class MaximumBackward(Maximum):
         At all other elements the gradient is a copy, and only the variance floor of the format remains.
         """
         n, y = self._largest * self._largest.sum(1, keepdims=True), self.value
-        own = (n > 1.0) * (arithmetic.elementwise.unit_roundoff**2 / 3.0 * y**2 + arithmetic.store_variance(y))
-        return elementwise(np.maximum(own, arithmetic.storage.floor_variance), (np.maximum(n, 1.0) - 1.0) * np.abs(y))
+        own = (n > 1.0) * (arithmetic.elementwise_format.unit_roundoff**2 / 3.0 * y**2 + arithmetic.storage_rounding_variance(y))
+        return elementwise_roundings(np.maximum(own, arithmetic.storage.floor_variance), (np.maximum(n, 1.0) - 1.0) * np.abs(y))
 
 
 class UnitBackward(Step):
@@ -159,14 +159,14 @@ class UnitBackward(Step):
           and a product, and the rounding of each of these to storage.
         - Elementwise: u² (w/|x|)² + 2 u² (y c)² + u² y², and the roundings to storage.
         """
-        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
+        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise_format, arithmetic.accumulate))
         w, y, length, c = self.parents[0], self.unit.value, self.unit.length, self.along
         terms, first, second = w * y / length, w / length, y * c
-        stored = arithmetic.call_variance
+        stored = arithmetic.call_rounding_variance
         of_sum = a2 * np.cumsum(terms, -1) ** 2 + 3.0 * (u2 * terms**2 + stored(terms))
         row = of_sum.sum(-1, keepdims=True) + stored(c)
         own = u2 * (first**2 + 2.0 * second**2 + self.value**2) + stored(first) + 2.0 * stored(second)
-        own = np.maximum(own + arithmetic.store_variance(self.value), arithmetic.storage.floor_variance)
+        own = np.maximum(own + arithmetic.storage_rounding_variance(self.value), arithmetic.storage.floor_variance)
         return Roundings(
             (
                 Source(own, identity()),

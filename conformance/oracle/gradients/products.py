@@ -15,7 +15,7 @@ from conformance.oracle.bilinear import Factor, Product, ScaledProduct
 from conformance.oracle.correlated_errors import CorrelatedErrors, Mixture
 from conformance.oracle.gradients.sums import over_calls
 from conformance.oracle.linear_maps import LinearMap, Roundings, Source, rows_times
-from conformance.oracle.step import Step, elementwise
+from conformance.oracle.step import Step, elementwise_roundings
 
 
 class LinearBackward(Step):
@@ -38,7 +38,7 @@ class LinearBackward(Step):
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the rounding errors derived in `oracle.accumulation`, with the sum taken over the output features."""
-        return elementwise(self._accumulated(arithmetic))
+        return elementwise_roundings(self._accumulated(arithmetic))
 
     def _accumulated(self, arithmetic: Arithmetic) -> Array:
         squares = self._accumulation.squares
@@ -68,7 +68,7 @@ class FirstTokenLinearBackward(LinearBackward):
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the rounding errors of the first token; at the other tokens, only the format's floor variance is left."""
         own = self._placed(self._accumulated(arithmetic))
-        return elementwise(np.maximum(own, arithmetic.storage.floor_variance))
+        return elementwise_roundings(np.maximum(own, arithmetic.storage.floor_variance))
 
 
 class _SumOverTokens(Product):
@@ -115,8 +115,8 @@ class ScaledBackward(ScaledProduct):
         The bound 2u |y| is the effect of rounding the constant 1/√d.
         """
         w, u = self.parents[0], arithmetic.accumulate.unit_roundoff
-        scaled = u**2 / 3.0 * w**2 + arithmetic.call_variance(self.scale * w) / self.scale**2
-        sources = (*elementwise(self.accumulated(arithmetic)).sources, Source(scaled, self.jacobians()[0]))
+        scaled = u**2 / 3.0 * w**2 + arithmetic.call_rounding_variance(self.scale * w) / self.scale**2
+        sources = (*elementwise_roundings(self.accumulated(arithmetic)).sources, Source(scaled, self.jacobians()[0]))
         return Roundings(sources, 2.0 * u * np.abs(self.value))
 
 

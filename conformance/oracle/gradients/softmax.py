@@ -80,17 +80,17 @@ class ProbabilitiesBackward(Step):
         - The largest score of a row receives the sum of all errors of the row, those of elements and that of d, since Σ p = 1: a
           candidate may differentiate the subtraction of that score, whose gradient −Σ y is 0 except for rounding errors.
         """
-        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
+        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise_format, arithmetic.accumulate))
         (w, p), d, y = self._read, self._mean, self.value
         of_context, v = self.parents[2:]
         context, size = Context(self.site, p, v), self.site.architecture.head_size
         kept = split_heads(of_context**2 * context.roundings(arithmetic).variance(), size).sum(-1, keepdims=True)
         from_context = kept + a2 * _partial(split_heads(of_context * context.value, size))
-        terms = (np.zeros_like(y) + arithmetic.function_variance(p * w)).sum(-1, keepdims=True)
+        terms = (np.zeros_like(y) + arithmetic.inner_rounding_variance(p * w)).sum(-1, keepdims=True)
         shared = np.maximum(a2 * _partial(p * w), from_context) + u2 * d**2 + terms
         inner = u2 * ((p * w) ** 2 + (p * d) ** 2 + y**2)
-        own = np.maximum(inner + arithmetic.store_variance(y), arithmetic.storage.floor_variance)
-        at_largest = _at_largest(p, inner + arithmetic.function_variance(y), shared)
+        own = np.maximum(inner + arithmetic.storage_rounding_variance(y), arithmetic.storage.floor_variance)
+        at_largest = _at_largest(p, inner + arithmetic.inner_rounding_variance(y), shared)
         return Roundings((Source(own, identity()), Source(shared, shared_by_row(p), p), *at_largest))
 
 
@@ -152,12 +152,12 @@ class LogSoftmaxBackward(Step):
           by it, one error per row each; and the errors of x − m, which is no larger than l, and of the stored l.
         - The largest logit of a row receives the sum of all errors of the row, as in `ProbabilitiesBackward.roundings`.
         """
-        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
+        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise_format, arithmetic.accumulate))
         w, p, t, y = self.parents[0], self._probs, self._total, self.value
-        stored = arithmetic.function_variance
+        stored = arithmetic.inner_rounding_variance
         shared = a2 * (np.cumsum(w, -1) ** 2).sum(-1, keepdims=True) + u2 * t**2 + 2.0 * stored(t)
         exponential = arithmetic.functions.relative("exp", arithmetic.accumulate) ** 2 / 3.0
         inner = (2.0 * u2 + exponential + 2.0 * stored(self.parents[1])) * (p * t) ** 2 + u2 * y**2
-        own = np.maximum(inner + arithmetic.store_variance(y), arithmetic.storage.floor_variance)
+        own = np.maximum(inner + arithmetic.storage_rounding_variance(y), arithmetic.storage.floor_variance)
         at_largest = _at_largest(p, inner + stored(y), shared)
         return Roundings((Source(own, identity()), Source(shared, shared_by_row(p)), *at_largest))

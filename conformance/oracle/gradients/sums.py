@@ -17,7 +17,7 @@ from conformance.oracle.accumulation import Accumulation, accumulation_variance
 from conformance.oracle.correlated_errors import CorrelatedErrors
 from conformance.oracle.embeddings import Exact, Lookup, PositionLookup, TokenTypeLookup, WordLookup
 from conformance.oracle.linear_maps import LinearMap, Roundings
-from conformance.oracle.step import Step, elementwise
+from conformance.oracle.step import Step, elementwise_roundings
 
 _GOLDEN_RATIO = 2654435769  # 2^32 / golden ratio, whose multiples modulo 2^32 are spread evenly (Knuth 1998, section 6.4).
 
@@ -74,7 +74,7 @@ class BiasGradient(Step):
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the rounding errors of the sum."""
-        return elementwise(summation_variance(self._rows, arithmetic))
+        return elementwise_roundings(summation_variance(self._rows, arithmetic))
 
 
 def over_tokens(shape: tuple[int, ...]) -> LinearMap:
@@ -160,10 +160,12 @@ class LookupGradient(Step):
             in_order[r] += partial[r] ** 2
         y, n = self.value[read], counts[:, None].astype(np.float64)
         coarse = arithmetic.accumulate if arithmetic.rounding == "fused" else arithmetic.storage
-        variance = coarse.unit_roundoff**2 / 3.0 * np.maximum(in_order, _at_random(n, y, terms)) + arithmetic.store_variance(y)
+        variance = coarse.unit_roundoff**2 / 3.0 * np.maximum(
+            in_order, _at_random(n, y, terms)
+        ) + arithmetic.storage_rounding_variance(y)
         full = np.full(table.shape, arithmetic.storage.floor_variance)
         full[read] = np.maximum(np.where(n > 1, variance, 0.0), full[read])
-        return elementwise(full)
+        return elementwise_roundings(full)
 
 
 class WordLookupGradient(LookupGradient):

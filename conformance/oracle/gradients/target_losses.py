@@ -6,7 +6,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.linear_maps import LinearMap, Roundings, diagonal, of_scalar
-from conformance.oracle.step import elementwise
+from conformance.oracle.step import elementwise_roundings
 from conformance.oracle.target_losses import BinaryEntropy, Squared, Targeted
 
 
@@ -41,9 +41,11 @@ class TargetLossBackward(Targeted):
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the errors of ∂l/∂x times w/N, of w/N and the product with it, relative u each, and of the rounding to storage."""
-        u2 = arithmetic.elementwise.unit_roundoff**2 / 3.0
+        u2 = arithmetic.elementwise_format.unit_roundoff**2 / 3.0
         own = self.scale**2 * self.slope_variance(arithmetic) + 2.0 * u2 * self.value**2
-        return elementwise(np.maximum(own + arithmetic.store_variance(self.value), arithmetic.storage.floor_variance))
+        return elementwise_roundings(
+            np.maximum(own + arithmetic.storage_rounding_variance(self.value), arithmetic.storage.floor_variance)
+        )
 
 
 class SquaredErrorBackward(Squared, TargetLossBackward):
@@ -59,8 +61,8 @@ class SquaredErrorBackward(Squared, TargetLossBackward):
 
         If each call stores its result, the difference is stored.
         """
-        u2 = arithmetic.elementwise.unit_roundoff**2 / 3.0
-        return np.asarray(2.0 * u2 * self.slope**2 + 4.0 * arithmetic.call_variance(self.slope / 2.0))
+        u2 = arithmetic.elementwise_format.unit_roundoff**2 / 3.0
+        return np.asarray(2.0 * u2 * self.slope**2 + 4.0 * arithmetic.call_rounding_variance(self.slope / 2.0))
 
 
 class BinaryCrossEntropyBackward(BinaryEntropy, TargetLossBackward):
@@ -77,6 +79,6 @@ class BinaryCrossEntropyBackward(BinaryEntropy, TargetLossBackward):
         σ has one rounding, relative u, and the error of the function; the difference has one rounding, relative u. If each call
         stores its result, both are stored.
         """
-        inner, s = arithmetic.elementwise, self.sigmoid
+        inner, s = arithmetic.elementwise_format, self.sigmoid
         own = inner.unit_roundoff**2 * (s**2 + self.slope**2) + arithmetic.functions.error("sigmoid", s, inner) ** 2
-        return np.asarray(own / 3.0 + arithmetic.call_variance(s) + arithmetic.call_variance(self.slope))
+        return np.asarray(own / 3.0 + arithmetic.call_rounding_variance(s) + arithmetic.call_rounding_variance(self.slope))

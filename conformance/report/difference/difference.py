@@ -21,7 +21,7 @@ from conformance.judge.sampled_sigma import reference
 from conformance.judge.segment import Segment
 from conformance.judge.thresholds import max_threshold, rms_threshold, sidak_share
 from conformance.model.checkpoint import Checkpoint, rounded_weights
-from conformance.numerics.arithmetic import Hypothesis, modular
+from conformance.numerics.arithmetic import Hypothesis, representative_hypothesis
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
 
@@ -86,7 +86,7 @@ def compare(a: Trace, b: Trace, checkpoint: Checkpoint) -> Iterator[Difference]:
 
 def _batch(name: str, networks: tuple[Network, ...], traces: tuple[Trace, Trace]) -> Iterator[Difference]:
     ours, theirs = (t.activations[name] for t in traces)
-    models = tuple(modular(t.dtype, t.device) for t in traces)
+    models = tuple(representative_hypothesis(t.dtype, t.device) for t in traces)
     sigmas = zip(*(reference(n, h.arithmetic) for n, h in zip(networks, models, strict=True)), strict=True)
     alpha = sidak_share(2 * len(networks[0].table) * len(traces[0].batches))
     for (activation, _, sigma_a), (_, _, sigma_b) in sigmas:

@@ -34,6 +34,12 @@ def _tf32(x: Tensor) -> Tensor:
     return torch.ldexp(torch.round(mantissa * 2**11) / 2**11, exponent)
 
 
+def _cut_to_tf32(x: Tensor) -> Tensor:
+    """Truncate to 11 significant bits."""
+    mantissa, exponent = torch.frexp(x)
+    return torch.ldexp(torch.trunc(mantissa * 2**11) / 2**11, exponent)
+
+
 def _integers(weight: Tensor, largest: int = 127) -> Tensor:
     """Round to multiples of 1/`largest` of the tensor's largest magnitude."""
     level = weight.abs().max() / largest
@@ -166,6 +172,12 @@ PLANTS = (
     _product("precision-float16", "a layer's linear products have operands and results rounded to float16", _in(torch.float16)),
     _product("precision-tf32", "operands of a layer's linear products rounded to 11 significant bits",
              lambda x, weight, bias: F.linear(_tf32(x), _tf32(weight), bias)),
+    _product("precision-tf32-truncated", "operands of a layer's linear products truncated to 11 significant bits",
+             lambda x, weight, bias: F.linear(_cut_to_tf32(x), _cut_to_tf32(weight), bias)),
+    _product("result-bfloat16", "results of a layer's linear products rounded to bfloat16",
+             lambda x, weight, bias: F.linear(x, weight, bias).bfloat16().to(x.dtype)),
+    _product("result-float16", "results of a layer's linear products rounded to float16",
+             lambda x, weight, bias: F.linear(x, weight, bias).half().to(x.dtype)),
     _product("precision-int8-channel", "weights of a layer's linear products rounded to 255 levels an output feature",
              lambda x, weight, bias: F.linear(x, _integers_by_row(weight), bias)),
     _product("precision-int8-block", "weights of a layer's linear products rounded to 255 levels in blocks of 32 inputs",

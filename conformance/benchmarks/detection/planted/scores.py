@@ -98,6 +98,13 @@ def _windowed(scores: Tensor, mask: Tensor) -> Tensor:
     return found.tril(3).triu(-3)
 
 
+def _by_query(scores: Tensor, mask: Tensor) -> Tensor:
+    """Hide every third key from query i, counted from key i + 1."""
+    index = torch.arange(scores.shape[-1])
+    attended = (index[None, :] - index[:, None]) % 3 != 1
+    return hidden_keys(scores, (mask[:, None, None, :] == 1) & attended).softmax(-1)
+
+
 def _by_segment(model: Bert, layer: int) -> None:
     """Hide the keys of another token type."""
     types: list[Tensor] = []
@@ -167,6 +174,7 @@ PLANTS = (
     _product("scores-of-queries", "q qᵀ / √d", lambda query, key: (query, query)),
     in_layer("heads-share-keys", "two heads have the keys of the first of them",
              _shared, SCORES, suits=lambda a: a.num_attention_heads > 2 and a.num_attention_heads % 2 == 0),
+    _softmax("mask-by-query", "every third key is hidden from query i, counted from key i + 1", _by_query),
     in_layer("mask-by-segment", "keys of another token type are hidden",
              _by_segment, PROBS, suits=lambda a: a.type_vocab_size > 1),
     _values("values-reshaped", "the values of a head, (S, d), are read as (d, S)", lambda value: _reshaped(value, value)[1]),
