@@ -131,7 +131,7 @@ class BlackBoxCase:
         if any(not t.loose for t in others):
             return others
         rounding = [p for p in self.placements if p.fault.after_failure] if self._could_be(COARSEST) else []
-        searched = [p for p in self.placements if not p.fault.after_failure]
+        searched = [p for p in self.placements if p.fault.replaces_layer or not p.fault.after_failure]
         found = explaining_sets(self.problem, searched, rounding, self.budget)
         if others or found.explaining:
             return [*others, *found.explaining]

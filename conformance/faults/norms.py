@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import ClassVar
 
 import numpy as np
@@ -149,14 +149,15 @@ def _weighted(step: Step, sublayer: float, skip: float) -> Step:
     return step.replaced(parents=(sublayer * x, skip * residual))
 
 
-def _sublayer_scaled(step: Step, factor: float) -> Step:
-    """Return the norm with the sub-layer's result multiplied by a factor; the product may be rounded to storage before the sum."""
+def _scaled(step: Step, factor: float, *, parent: int) -> Step:
+    """Return the norm with a parent multiplied by a factor; the product may be rounded to storage before the sum."""
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        product = altered.inner.parents[0]
-        return altered.inner.jacobians()[0].variance(arithmetic.storage.rounding_variance(product))
+        product = altered.inner.parents[parent]
+        return altered.inner.jacobians()[parent].variance(arithmetic.storage.rounding_variance(product))
 
-    return step if factor == 1.0 else Altered(_weighted(step, factor, 1.0), lambda inner: inner.value, slack)
+    factors = (factor, 1.0) if parent == 0 else (1.0, factor)
+    return step if factor == 1.0 else Altered(_weighted(step, *factors), lambda inner: inner.value, slack)
 
 
 def _after_norm(step: Step, _: FaultContext) -> Step | None:
@@ -299,7 +300,7 @@ def faults() -> Iterator[Fault]:
                 fix="Add the sub-layer's result to the residual.")
     yield Fault(
         "residual-scaled", NORMS, "the residual is multiplied by {value}", "constructed", only=own,
-        parameter=Parameter("factor", lambda _: 1.0, lambda _: 0.5**0.5, lambda step, factor: _weighted(step, 1.0, factor),
+        parameter=Parameter("factor", lambda _: 1.0, lambda _: 0.5**0.5, partial(_scaled, parent=1),
                 least=-16.0, quantity="factor of the residual"),
         equation="y = LayerNorm(x + c skip)",
         fix="Add the residual without a factor.",
@@ -309,7 +310,7 @@ def faults() -> Iterator[Fault]:
         cause="multiplication by dropout's keep probability, 1 − p = 0.9, at inference; a layer scale", only=own,
         after_failure=True,
         parameter=Parameter("factor", lambda _: 1.0, lambda step: 1.0 - step.site.architecture.hidden_dropout_prob or 0.9,
-                _sublayer_scaled, least=-16.0),
+                partial(_scaled, parent=0), least=-16.0),
         equation="y = LayerNorm(c x + skip)",
         fix="Add the sub-layer's result without a factor: at inference dropout changes nothing.",
     )

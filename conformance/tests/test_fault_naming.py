@@ -9,7 +9,7 @@ from conformance import Checkpoint, check, golden_of, load_golden
 from conformance.benchmarks.detection import alarms
 from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.names import HELD_OUT
-from conformance.benchmarks.detection.networks import network
+from conformance.benchmarks.detection.networks import LAYERS, network
 from conformance.benchmarks.detection.plan import SAME_STEP
 from conformance.benchmarks.detection.planted import PLANTS
 from conformance.benchmarks.detection.score import table
@@ -62,6 +62,18 @@ def test_a_bert_with_five_faults_in_five_layers_gets_five_correct_sentences() ->
 def test_two_faults_of_one_step_are_both_named(pair: tuple[str, str], dtype: str) -> None:
     found = _found(_planted(*((name, 1) for name in pair)), network("bert", 1), dtype)
     assert set(pair) <= _names(found) or {name for f in found for name in f.others} & set(pair)
+
+
+@pytest.mark.parametrize("layer", range(LAYERS))
+def test_a_layer_that_is_not_run_is_named_and_not_as_several_mistakes_inside_it(layer: int) -> None:
+    (found,) = _found(_planted(("layer-skipped", layer)), network("bert", 1))
+    assert found.fault
+    assert (found.fault.name, found.steps) == ("layer-skipped", (f"encoder.layer.{layer}.output.LayerNorm",))
+
+
+@pytest.mark.parametrize("name", ["residual-scaled", "sublayer-scaled"])
+def test_a_factor_whose_product_is_rounded_to_bfloat16_is_named_where_it_is(name: str) -> None:
+    assert _names(_found(_planted((name, 1)), network("bert", 1), "bfloat16")) == {name}
 
 
 def test_a_mistake_in_every_layer_is_one_finding() -> None:

@@ -145,7 +145,7 @@ def placements(segment: Segment) -> tuple[FaultPlacement, ...]:
 
 def _reaches(fault: Fault, places: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, ...]]]:
     yield EVERYWHERE, places
-    if fault.in_every_layer or fault.after_failure:
+    if fault.in_every_layer or (fault.after_failure and not fault.replaces_layer):
         return
     kinds: dict[str, list[str]] = {}
     layers: dict[str, list[str]] = {}
