@@ -8,6 +8,7 @@ judged as usual, since it is computed from the candidate's own captured values.
 
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 from conformance.judge.evidence import DIFFERENTIATED, Verdict
 from conformance.judge.number_words import enumerated
@@ -57,8 +58,8 @@ def with_forward_steps(verdicts: Sequence[Verdict], network: Network) -> Iterato
 
 def _steps(network: Network, name: str, exposed: Container[str]) -> list[str]:
     """Return the steps that compute an activation from exposed ones."""
-    order = {row: i for i, row in enumerate(network.table)}
-    return between(network, name, [n for n in order if n in exposed and order[n] < order[name]])
+    earlier = takewhile(lambda row: row != name, network.table)
+    return between(network, name, {row for row in earlier if row in exposed})
 
 
 def _unjudged_through(verdict: Verdict, wrong: Container[str], network: Network, exposed: Container[str]) -> Verdict:
