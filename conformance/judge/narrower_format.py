@@ -7,24 +7,24 @@ features, the number of patterns is
 
     n = (Σ s_k²)² / Σ s_k⁴
 
-One wrong factor or weight leaves few patterns in all rows. Rounding leaves as many as `DRAWS` draws of it show, in which every
-result and every weight has its own rounding error; that of a weight is the same in all rows.
+One wrong factor leaves one pattern in all rows, which later steps bend into few. Rounding leaves about as many as `DRAWS` draws
+show in which only the operands of products are rounded, as under autocast; results that are rounded too have more. The form is
+that of rounding if ln n is nearer to the draws' mean than to ln 1.
 """
 
 import math
 from dataclasses import replace
 
 import numpy as np
-from scipy.special import stdtrit
 
+from conformance.faults.kinds import PRODUCTS
 from conformance.judge.judged_elements import Mask
-from conformance.judge.number_words import COINCIDENCE
 from conformance.judge.segment import Segment
-from conformance.numerics.arithmetic import Arithmetic, Hypothesis, representative_hypothesis
+from conformance.numerics.arithmetic import representative_hypothesis
 from conformance.numerics.formats import FORMATS, Array, Format
 
 USUAL = (0.3, 2.0)  # RMS in sigma of correct runs, measured over the goldens and the benchmarks' pages
-DRAWS = 8  # passes over the segment; their spread is known to a relative deviation of 1/√(2·7), which Student's t allows for
+DRAWS = 8  # passes over the segment; in the goldens ln n deviates by at most 0.3, so that the mean is known to about 0.1
 HALF = ("bfloat16", "float16")
 _SAID = "as much as computing in {} would leave"
 _REMEDY = (
@@ -55,15 +55,8 @@ def narrower_format(segment: Segment, actual: Array, judged: Mask, storage: Form
             rms, most = math.sqrt(float(np.square(error).sum()) / int(judged.sum())), float(np.abs(error).max())
             if USUAL[0] <= rms <= USUAL[1] and most <= largest:
                 size = f"RMS {rms:.2g}, largest {most:.2g}, in units of its rounding error"
-                found.append(
-                    _sentence(
-                        name,
-                        size,
-                        _patterns(error),
-                        _least_patterns(segment, representative_hypothesis(name), sigma, judged),
-                        storage,
-                    )
-                )
+                usual = _patterns_of_rounding(segment, FORMATS[name], sigma, judged)
+                found.append(_sentence(name, size, _patterns(error), usual, storage))
     return tuple(found)
 
 
@@ -72,13 +65,13 @@ def format_of(sentence: str) -> str:
     return next((name for name in HALF if sentence.startswith(_SAID.format(name))), "")
 
 
-def _sentence(name: str, size: str, patterns: float, least: float, storage: Format) -> str:
-    if patterns >= least:
+def _sentence(name: str, size: str, patterns: float, usual: float, storage: Format) -> str:
+    if patterns >= math.sqrt(usual):  # nearer to the patterns of rounding than to one pattern, in the logarithm
         return f"{_SAID.format(name)}: {size}; {_REMEDY.format(storage=storage.name)}"
     return (
         f"as large as computing in {name} would leave ({size}), but not of its form: the error consists of about {patterns:.2g} "
-        f"patterns over the features, where rounding leaves at least {least:.2g}; a small error in one equation or weight may "
-        "leave this. Expose more activations to place it"
+        f"patterns over the features, where rounding leaves about {usual:.2g}; a small error in one equation or weight may leave "
+        "this. Expose more activations to place it"
     )
 
 
@@ -92,29 +85,28 @@ def _patterns(error: Array) -> float:
     return float(squares.sum() ** 2 / np.square(squares).sum()) if squares.any() else 0.0
 
 
-def _least_patterns(segment: Segment, hypothesis: Hypothesis, sigma: Array, judged: Mask) -> float:
-    """Return the number of patterns that the residual of a further draw falls below with the probability `COINCIDENCE`.
-
-    It is the lower end of a prediction interval for the logarithm, which is taken as normal: mean − t s √(1 + 1/n).
-    """
+def _patterns_of_rounding(segment: Segment, narrow: Format, sigma: Array, judged: Mask) -> float:
+    """Return the number of patterns that rounding leaves: the geometric mean over the draws."""
     rng = np.random.default_rng(0)
-    draws = (_drawn(segment, hypothesis.arithmetic, rng) - segment.value for _ in range(DRAWS))
-    logs = np.log([_patterns(_in_sigma(draw, sigma, judged)) for draw in draws])
-    return math.exp(logs.mean() + stdtrit(DRAWS - 1, COINCIDENCE) * logs.std(ddof=1) * math.sqrt(1.0 + 1.0 / DRAWS))
+    draws = (_drawn(segment, narrow, rng) - segment.value for _ in range(DRAWS))
+    return math.exp(sum(math.log(_patterns(_in_sigma(draw, sigma, judged))) for draw in draws) / DRAWS)
 
 
-def _drawn(segment: Segment, arithmetic: Arithmetic, rng: np.random.Generator) -> Array:
-    """Return the result of a segment with a random rounding error of each step's result and of each weight."""
-    variance = arithmetic.storage.rounding_variance
+def _drawn(segment: Segment, narrow: Format, rng: np.random.Generator) -> Array:
+    """Return the result of a segment in which every operand of a product has a random rounding error."""
+
+    def rounded(x: Array) -> Array:
+        return np.asarray(x + np.sqrt(narrow.rounding_variance(x)) * rng.standard_normal(x.shape))
+
     values: dict[str, Array] = {}
+    operands: dict[str, Array] = {}  # An activation that several products read is rounded once.
     with np.errstate(all="ignore"):  # masked scores may be infinite
         for name, step in segment.steps.items():
-            parents = segment.network.table[name].parents
-            rounded = {n: p + np.sqrt(variance(p)) * rng.standard_normal(p.shape) for n, p in step.site.parameters.items()}
-            drawn = step.replaced(
-                site=replace(step.site, parameters=rounded),
-                parents=tuple(values.get(p, own) for p, own in zip(parents, step.parents, strict=True)),
-            )
-            deviation = np.sqrt(drawn.roundings(arithmetic).variance())
-            values[name] = drawn.value + deviation * rng.standard_normal(drawn.value.shape)
+            parents = {p: values.get(p, own) for p, own in zip(segment.network.table[name].parents, step.parents, strict=True)}
+            drawn = step.replaced(parents=tuple(parents.values()))
+            if step.site.activation.kind in PRODUCTS:
+                operands |= {p: rounded(x) for p, x in parents.items() if p not in operands}
+                weights = {n: rounded(w) if n == "weight" else w for n, w in step.site.parameters.items()}
+                drawn = step.replaced(site=replace(step.site, parameters=weights), parents=tuple(operands[p] for p in parents))
+            values[name] = drawn.value
     return values[segment.name]
