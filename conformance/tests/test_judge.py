@@ -309,7 +309,7 @@ def test_an_exact_activation_that_differs_by_one_ulp_fails() -> None:
 
     result = check(MadeOf(nudged))
     assert "embeddings.word_embeddings" in _origins(result)
-    assert "ULP" in result.origins[0].reason
+    assert "by up to 1 unit in the last place" in result.origins[0].reason
 
 
 def test_probability_on_masked_keys_fails() -> None:
