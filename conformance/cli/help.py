@@ -29,11 +29,21 @@ one tensor has the shape; or `by name` if neither decides. FACTORY's arguments a
 usual names of sizes (vocab_size, d_model, n_layers, heads, ...), or by those of its configuration
 class.
 
-Exit code 0: the adaptor can be run unchanged; 1: an open question must be resolved first.
+A setting that FACTORY does not take (hidden_act, layer_norm_eps, position_offset, ...) is fixed: the
+adaptor's function `supported` skips the networks that have another value than that with which the
+module was examined: BERT's, or that of --checkpoint. They are listed under `supported`. Without
+arguments for the dropout rates, the module is not judged in training mode.
+
+`open` lists what `map` could not decide. `differs` lists where the module computes something else
+than BERT: the adaptor can be run, and `run` names the mistake.
+
+Exit code 0: the adaptor can be run unchanged; 1: no output of the network was found, and `run` needs
+one in `activations`.
 """,
     "new": """
 DIR is a new folder; its name is the name of the package. With --map, the package has the registration
-that `map` proposes; without it, a registration to replace. No file is overwritten.
+that `map` proposes; without it, a registration to replace. No file is overwritten. The CI job installs
+bert-conformance from a checkout: set the repository variable BERT_CONFORMANCE to OWNER/NAME of a copy.
 """,
     "run": """
 Without arguments, every registered implementation is run on every golden in float32, with the check
