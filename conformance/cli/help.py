@@ -197,6 +197,10 @@ Examples:
     bert-conformance explain padding-length              a check
     bert-conformance explain attention.self.probs        an activation: equation, shape, parents
     bert-conformance explain tiny                        a golden
+    bert-conformance explain global rms                  words need no quotes
+
+Words are first joined to one name; if there is none, the longest names are explained in turn.
+Without a name, all names are listed.
 """,
     "make": """
 The golden holds its batches, the oracle's float64 activations and the digests of all files and of the
