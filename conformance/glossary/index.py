@@ -60,7 +60,8 @@ def entries_of_words(words: Sequence[str]) -> tuple[Entry, ...]:
     Raises:
         UnknownNameError: as raised by `entries`, for words that no name begins with, or for the one word that is unknown.
     """
-    left, found = list(words), ()
+    left: list[str] = list(words)
+    found: tuple[Entry, ...] = ()
     while left:
         lengths = range(len(left), 0, -1)
         length, these = next(((n, these) for n in lengths if (these := _found(" ".join(left[:n])))), (0, ()))

@@ -45,8 +45,7 @@ REPORTS: Mapping[str, Term] = {
         (
             "Results at these positions are not judged, since a correct candidate may compute anything there; attention to them "
             "must be zero.",
-            "In laws such as padding-length, `variation: tokens 4, id 0` means that 4 padding tokens of id 0 were appended to "
-            "each row for the second call.",
+            "For a row's length without padding, add its elements of attention_mask.",
         ),
     ),
     "masked keys": Term(
@@ -95,8 +94,8 @@ REPORTS: Mapping[str, Term] = {
         ),
     ),
     "variation": Term(
-        "what a law changed between the two calls that it compares, such as padding that is appended",
-        ("`tokens N, id I`: N padding tokens of id I at the right. `explain CHECK` describes the variation of each law.",),
+        "what a law changed between the two calls that it compares, such as padding tokens that are appended",
+        ("The report states it after the smallest failing batch. `explain CHECK` describes the variation of each law.",),
     ),
     "supported": Term(
         "what a candidate can be run on: its `supported` (of an object: `supports`) returns None, or why not",
