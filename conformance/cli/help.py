@@ -80,14 +80,22 @@ Inputs: those of the golden; with --checkpoint, texts or a JSON file {"input_ids
 "attention_mask": ...}, or several of these by name; with neither, a generated batch. --golden takes
 a name, or a folder written by `golden make`.
 
+Time of a correct BERT in float32, in CPU seconds on one thread with --in-process (`time bert-conformance
+run -i hf-sdpa ... --in-process`): 6 for --golden tiny, of which most is the start of Python and torch; 9
+for --golden minilm; 15 for all goldens; 26 for --golden tiny --check '*'. A failure with many mistakes
+takes longer; --depth screen takes less.
+
+Laws are the checks that compare two calls or look at what a call leaves behind: from padding-length to
+tied-weights in the list of `explain`.
+
 Searches: Hypothesis draws batches of all lengths, masks and tokens, maximises the error in sigma,
 and shrinks failing batches. --examples sets their number, --seed the seed. A failure writes to
 `failures/` in the folder of --out: the batch with its activations, which `replay` runs again, a
 script that shows the failure without the suite, and a patch that adds it to a test.
 
 Workers: each candidate is imported and run in its own process, without network access if the system
-supports this (--network: with network access), and judged in the main process. Laws (checks that
-compare two calls, such as padding-length) also inspect the candidate's module in the worker.
+supports this (--network: with network access), and judged in the main process. Laws also inspect the
+candidate's module in the worker.
 --timeout SECONDS limits the candidate's time in one check, --memory SIZE (8GiB) its address space,
 beyond that of an idle worker. The first MiB of its output is written to standard error.
 --in-process runs candidates in the main process, for a debugger. If a worker ends, this is a crash
@@ -114,7 +122,7 @@ TOML:
     activation = "*.output.LayerNorm"    # optional: it fails there and nowhere else
     fault = "epsilon"                    # optional, with an activation: the mistake found there
 
-An entry whose check passes, or that matches nothing, is a failure. An unknown name is an error. An
+An entry whose check passes (outcome xpass), or that matches nothing, fails the run (exit code 1). An unknown name is an error. An
 error of the suite itself is never a known failure.
 
 Exit codes: 0 conforms; 1 does not, or nothing was judged; 2 usage error; 3 the suite itself, one of
@@ -124,12 +132,16 @@ its files or this machine is at fault; 130 interrupted.
 `run` writes a results file, results.jsonl, into its folder (--out). For several results files, as of
 the shards of a run or of several devices, the report lists missing shards and contradictions. The exit
 code is that of the runs, and at least 1 if results are missing or contradictory.
+
+Formats: pretty is the report that `run` prints, for a terminal; text is the same without colours, for a
+file; html has the graphics as well; json has every number.
 """,
     "diff": """
 For two implementations, traces or goldens: the steps at which differences originate, and the mistakes
 of each side. The exit code is 1 if a difference originates anywhere.
 
-For two results files: what is worse, better, new or gone. An activation that passes in both is
+For two results files, first the earlier (the baseline), then the later: what is worse, better, new or
+gone. An activation that passes in both is
 reported if its error changed by more than chance. The exit code is 1 if something is worse or gone,
 a mistake is new, nothing could be compared, or the later run is incomplete.
 """,
@@ -183,11 +195,12 @@ within the rounding of float64. Exit code 3: one of them is not.
     "power": """
 A line for each golden, dtype and mistake: the z that the mistake would have if a candidate made it (its
 expected z), at the activations where it is most and least visible, and at how many of them it is
-separable, that is, certainly detected (expected z of at least 12).
+separable, that is, detected but for a chance of 3e-6 (expected z of at least 12).
 """,
     "replay": """
 FILE is failures/NAME.safetensors in the folder of a run, or its results.jsonl. The candidate is run
-again on the saved batch; nothing is written. Exit code 0: the failure does not occur any more.
+again on the saved batch; nothing is written. A candidate in a FILE.py is found from any folder; an object
+of a module must be importable. Exit code 0: the failure does not occur any more.
 """,
     "explain": """
 Examples:

@@ -51,7 +51,7 @@ def duration(checks: Sequence[CheckRecord]) -> str:
 
 # What laws do with a batch for their second call, with the parameters of the variation.
 _VARIATIONS = {
-    "padding-length": "for the second call, {tokens} padding tokens of id {id} were appended to each row",
+    "padding-length": "for the second call, padding was appended to each row (tokens: {tokens}, id: {id})",
     "padding-content": "for the second call, padding was given the id {id} and the token type {token_type}",
     "masked-row": "for the second call, row {row} was masked entirely",
     "length-refused": "{tokens} tokens more than the longest sequence",
@@ -63,7 +63,7 @@ def varied(check: str, variation: Mapping[str, Any]) -> str:
 
     Example:
         >>> varied("padding-length", {"tokens": 4, "id": 0})
-        'for the second call, 4 padding tokens of id 0 were appended to each row'
+        'for the second call, padding was appended to each row (tokens: 4, id: 0)'
     """
     if not variation:
         return ""
