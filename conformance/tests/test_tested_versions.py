@@ -1,4 +1,4 @@
-"""The versions with which the suite is tested: recorded for the factors of tox.ini, listed in conformance/README.md, and reflected in
+"""The versions with which the suite is tested: recorded for the factors of tox.ini, listed in conformance/README.md, and stated in
 pyproject.toml."""
 
 import tomllib
