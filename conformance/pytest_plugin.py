@@ -19,7 +19,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of the shipped suite, prefixed so that they do not collide with a user's own."""
     group = parser.getgroup("bert-conformance", "BERT conformance (pytest --pyargs conformance.suite)")
     group.addoption("--bert-implementation", action="append", default=[], metavar="NAME", help="candidates (default: all)")
-    group.addoption("--bert-golden", action="append", default=[], metavar="NAME", help="goldens (default: all)")
+    group.addoption(
+        "--bert-golden",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="goldens (default: all); not of decorated tests, see goldens= of parametrize_with_checks",
+    )
     group.addoption("--bert-device", action="append", default=[], metavar="DEVICE", help="torch devices (default: cpu)")
     group.addoption("--bert-dtype", action="append", default=[], metavar="DTYPE", help="formats (default: float32)")
     group.addoption("--bert-checkpoint", metavar="DIR", help="run on this local Hugging Face BERT instead of goldens")

@@ -1,4 +1,4 @@
-"""The versions that the suite was last run with, as printed in the README: `python -m conformance.benchmarks.versions`.
+"""The versions that the suite was last run with, as printed in conformance/README.md: `python -m conformance.benchmarks.versions`.
 
 Each factor of `tox.ini` ends by recording its run, in the environment of the run:
 `python -m conformance.benchmarks.versions --record FACTOR --junit FILE`.
@@ -137,7 +137,7 @@ def paragraph(runs: Mapping[str, Run], names: tuple[str, ...]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print the README's paragraph, or record a run."""
+    """Print the paragraph of conformance/README.md, or record a run."""
     parser = argparse.ArgumentParser(prog="python -m conformance.benchmarks.versions", description=__doc__)
     parser.add_argument("--record", metavar="FACTOR", choices=factors(), help="record a run of this factor of tox.ini")
     parser.add_argument("--junit", metavar="FILE", type=Path, help="the JUnit file of the run")

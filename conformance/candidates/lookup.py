@@ -8,7 +8,7 @@ import importlib
 import os
 import pkgutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -84,11 +84,16 @@ def resolved(name: str) -> Any:
     found: Any = _from_file(Path(module)) if module.endswith(PYTHON) else _from_path(module, name)
     for part in path.split("."):
         if not hasattr(found, part):
-            there = _objects_in(module) if part == path else [n for n in dir(found) if not n.startswith("_")]
+            there = _likely(found, _objects_in(module)) if part == path else [n for n in dir(found) if not n.startswith("_")]
             hint = nearest(part, dict.fromkeys((*there, *dir(found))), f"it has {', '.join(there) or 'no public name'}")
             raise CandidateNameError(f"{module} has no object {path!r}; {hint}")
         found = getattr(found, part)
     return found
+
+
+def _likely(module: Any, names: Sequence[str]) -> Sequence[str]:
+    """Return the names of the objects with `prepare`, and of torch modules and their classes; all names if there are none."""
+    return [n for n in names if any(hasattr(getattr(module, n, None), of) for of in ("prepare", "state_dict"))] or names
 
 
 def _unknown(name: str) -> str:

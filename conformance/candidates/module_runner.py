@@ -19,7 +19,8 @@ class ModuleRunner:
         call: maps a batch to a mapping of activations by name, or to pairs of name and activation.
         gradients: maps a batch, the name of an activation and the gradient with respect to that activation to the activations and,
             under `NAME.grad`, the gradients, as `conformance.captured_with_gradients` yields them; None: there is no backward pass.
-        evaluation_only: whether the module is not meant to be trained, and therefore has no dropout.
+        evaluation_only: whether the module is not judged in training mode: it is not meant to be trained and has no dropout, or its
+            dropout rates are fixed.
         trainer: maps a `conformance.Training` to a function that does one training step on a batch and returns what
             `conformance.captured_step` yields; None: there is no training loop.
         initial: yields the checkpoint's name and the value of each parameter before training, newly drawn from torch's random
@@ -49,5 +50,5 @@ class ModuleRunner:
             Unsupported: training mode is requested, and the module is for evaluation only.
         """
         if mode and self.evaluation_only:
-            raise Unsupported("it is declared to be for evaluation only")
+            raise Unsupported("it is declared `evaluation_only`: not meant to be trained, or with dropout rates of its own")
         self.module.train(mode)

@@ -65,7 +65,8 @@ class TorchImplementation:
             `conformance.Unsupported` for settings that it does not support.
         untrained: returns the module for an architecture in its state before training; may be the same function as `build` if that
             draws the initial parameters.
-        evaluation_only: whether the module is not meant to be trained, and therefore has no dropout.
+        evaluation_only: whether the module is not judged in training mode: it is not meant to be trained and has no dropout, or its
+            dropout rates are fixed.
         supported: returns the reason why an (architecture, device, dtype) is not supported, or None.
         features: features supported beyond the BERT of the paper (`conformance.model.features.FEATURES`).
         name: name used in results.

@@ -153,16 +153,14 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         metavar="NAME",
         help="a term, a mistake, a check or its test id, an activation or the end of its name, an outcome, a golden, an "
-        "arithmetic, cmd (candidates in any language), or trace (recorded activations)",
+        "arithmetic, cmd (candidates in any language), or trace (recorded activations); words need no quotes",
     )
 
 
 def _add_diff(parser: argparse.ArgumentParser) -> None:
-    for side in ("a", "b"):
+    for side, file in (("a", "a results file (.jsonl), the earlier one"), ("b", "the later results file")):
         parser.add_argument(
-            side,
-            metavar=side.upper(),
-            help="an implementation, golden:NAME (the oracle), a saved trace (.safetensors), or a results file (.jsonl)",
+            side, metavar=side.upper(), help=f"an implementation, golden:NAME (the oracle), a saved trace (.safetensors), or {file}"
         )
     _add_output(parser, DOCUMENT_FORMATS)
     _add_subject(parser)
@@ -203,7 +201,8 @@ def _add_diagnose(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pooling",
         metavar="NAME",
-        help="pooling of an embedding: cls, mean, max, mean-normalised, ... (default: that of the checkpoint, else any)",
+        help="pooling of an embedding: cls, mean, max, mean-normalised, ... (default: that of the checkpoint, else any, so that a "
+        "pooling that is not meant conforms, too)",
     )
     parser.add_argument(
         "--dtype",
@@ -301,7 +300,8 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "--golden",
         action="append",
         metavar="NAME",
-        help="golden to run on (`list` has their names), or a folder written by `golden make`; may be repeated (default: all)",
+        help="golden to run on (`list` has their names), or a folder written by `golden make`; may be repeated (default: all, "
+        "which takes minutes; tiny takes seconds)",
     )
     parser.add_argument(
         "--dtype",
@@ -312,8 +312,8 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check",
         action="append",
-        metavar="NAME",
-        help="check to run (`explain` lists them), or a pattern with * and ?; may be repeated (default: values; '*': all)",
+        metavar="PATTERN",
+        help="check to run (`explain` lists them), * and ? as in a shell; may be repeated (default: values; '*': all)",
     )
     parser.add_argument(
         "--examples",
@@ -349,7 +349,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("conformance-results"),
         metavar="DIR",
-        help="folder of results.jsonl and the report (default: conformance-results)",
+        help="folder of results.jsonl and the report, which replace earlier ones (default: conformance-results)",
     )
     parser.add_argument(
         "--resume", action="store_true", help="run only the checks missing in the results.jsonl of an interrupted run in DIR"

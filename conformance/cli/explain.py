@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 
 from conformance.cli.output import show_document
 from conformance.glossary.entry import Entry
-from conformance.glossary.index import entries, summaries
+from conformance.glossary.index import entries_of_words, summaries
 from conformance.report.document import Block, Document, Heading, Items, Paragraph
 
 
 def run(arguments: Namespace) -> int:
-    """Print the entries of the given names, or every name by group; return 0.
+    """Print the entries of the given names, or every name by group; return 0. A name of several words needs no quotes.
 
     Raises:
         UnknownNameError: there is no entry for a name.
@@ -24,7 +24,7 @@ def run(arguments: Namespace) -> int:
             arguments.format,
         )
         return 0
-    asked = [entry for name in arguments.name for entry in entries(name)]
+    asked = entries_of_words(arguments.name)
     document = Document("names", tuple(block for entry in asked for block in _blocks(entry)))
     _show(document, [entry.as_dict() for entry in asked], arguments.format)
     return 0

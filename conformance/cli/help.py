@@ -29,11 +29,21 @@ one tensor has the shape; or `by name` if neither decides. FACTORY's arguments a
 usual names of sizes (vocab_size, d_model, n_layers, heads, ...), or by those of its configuration
 class.
 
-Exit code 0: the adaptor can be run unchanged; 1: an open question must be resolved first.
+A setting that FACTORY does not take (hidden_act, layer_norm_eps, position_offset, ...) is fixed: the
+adaptor's function `supported` skips the networks that have another value than that with which the
+module was examined: BERT's, or that of --checkpoint. They are listed under `supported`. Without
+arguments for the dropout rates, the module is not judged in training mode.
+
+`open` lists what `map` could not decide. `differs` lists where the module computes something else
+than BERT: the adaptor can be run, and `run` names the mistake.
+
+Exit code 0: the adaptor can be run unchanged; 1: no output of the network was found, and `run` needs
+one in `activations`.
 """,
     "new": """
 DIR is a new folder; its name is the name of the package. With --map, the package has the registration
-that `map` proposes; without it, a registration to replace. No file is overwritten.
+that `map` proposes; without it, a registration to replace. No file is overwritten. The CI job installs
+bert-conformance from a checkout: set the repository variable BERT_CONFORMANCE to OWNER/NAME of a copy.
 """,
     "run": """
 Without arguments, every registered implementation is run on every golden in float32, with the check
@@ -70,14 +80,22 @@ Inputs: those of the golden; with --checkpoint, texts or a JSON file {"input_ids
 "attention_mask": ...}, or several of these by name; with neither, a generated batch. --golden takes
 a name, or a folder written by `golden make`.
 
+Time of a correct BERT in float32, in CPU seconds on one thread with --in-process (`time bert-conformance
+run -i hf-sdpa ... --in-process`): 6 for --golden tiny, of which most is the start of Python and torch; 9
+for --golden minilm; 15 for all goldens; 26 for --golden tiny --check '*'. A failure with many mistakes
+takes longer; --depth screen takes less.
+
+Laws are the checks that compare two calls or look at what a call leaves behind: from padding-length to
+tied-weights in the list of `explain`.
+
 Searches: Hypothesis draws batches of all lengths, masks and tokens, maximises the error in sigma,
 and shrinks failing batches. --examples sets their number, --seed the seed. A failure writes to
 `failures/` in the folder of --out: the batch with its activations, which `replay` runs again, a
 script that shows the failure without the suite, and a patch that adds it to a test.
 
 Workers: each candidate is imported and run in its own process, without network access if the system
-supports this (--network: with network access), and judged in the main process. Laws (checks that
-compare two calls, such as padding-length) also inspect the candidate's module in the worker.
+supports this (--network: with network access), and judged in the main process. Laws also inspect the
+candidate's module in the worker.
 --timeout SECONDS limits the candidate's time in one check, --memory SIZE (8GiB) its address space,
 beyond that of an idle worker. The first MiB of its output is written to standard error.
 --in-process runs candidates in the main process, for a debugger. If a worker ends, this is a crash
@@ -104,7 +122,7 @@ TOML:
     activation = "*.output.LayerNorm"    # optional: it fails there and nowhere else
     fault = "epsilon"                    # optional, with an activation: the mistake found there
 
-An entry whose check passes, or that matches nothing, is a failure. An unknown name is an error. An
+An entry whose check passes (outcome xpass), or that matches nothing, fails the run (exit code 1). An unknown name is an error. An
 error of the suite itself is never a known failure.
 
 Exit codes: 0 conforms; 1 does not, or nothing was judged; 2 usage error; 3 the suite itself, one of
@@ -114,12 +132,16 @@ its files or this machine is at fault; 130 interrupted.
 `run` writes a results file, results.jsonl, into its folder (--out). For several results files, as of
 the shards of a run or of several devices, the report lists missing shards and contradictions. The exit
 code is that of the runs, and at least 1 if results are missing or contradictory.
+
+Formats: pretty is the report that `run` prints, for a terminal; text is the same without colours, for a
+file; html has the graphics as well; json has every number.
 """,
     "diff": """
 For two implementations, traces or goldens: the steps at which differences originate, and the mistakes
 of each side. The exit code is 1 if a difference originates anywhere.
 
-For two results files: what is worse, better, new or gone. An activation that passes in both is
+For two results files, first the earlier (the baseline), then the later: what is worse, better, new or
+gone. An activation that passes in both is
 reported if its error changed by more than chance. The exit code is 1 if something is worse or gone,
 a mistake is new, nothing could be compared, or the later run is incomplete.
 """,
@@ -173,11 +195,12 @@ within the rounding of float64. Exit code 3: one of them is not.
     "power": """
 A line for each golden, dtype and mistake: the z that the mistake would have if a candidate made it (its
 expected z), at the activations where it is most and least visible, and at how many of them it is
-separable, that is, certainly detected (expected z of at least 12).
+separable, that is, detected but for a chance of 3e-6 (expected z of at least 12).
 """,
     "replay": """
 FILE is failures/NAME.safetensors in the folder of a run, or its results.jsonl. The candidate is run
-again on the saved batch; nothing is written. Exit code 0: the failure does not occur any more.
+again on the saved batch; nothing is written. A candidate in a FILE.py is found from any folder; an object
+of a module must be importable. Exit code 0: the failure does not occur any more.
 """,
     "explain": """
 Examples:
@@ -187,6 +210,10 @@ Examples:
     bert-conformance explain padding-length              a check
     bert-conformance explain attention.self.probs        an activation: equation, shape, parents
     bert-conformance explain tiny                        a golden
+    bert-conformance explain global rms                  words need no quotes
+
+Words are first joined to one name; if there is none, the longest names are explained in turn.
+Without a name, all names are listed.
 """,
     "make": """
 The golden holds its batches, the oracle's float64 activations and the digests of all files and of the

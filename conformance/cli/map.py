@@ -30,7 +30,13 @@ def run(arguments: Namespace) -> int:
         rows = [dict(zip(("what", "name", "proposed", "evidence"), row, strict=True)) for row in found.rows()]
         print(
             json.dumps(
-                {"build": found.builder.text, "call": found.call.arguments, "rows": rows, "open": found.open},
+                {
+                    "build": found.builder.text,
+                    "call": found.call.arguments,
+                    "rows": rows,
+                    "open": found.open,
+                    "differs": found.differs,
+                },
                 ensure_ascii=False,
                 indent=2,
             )
@@ -76,9 +82,10 @@ def _blocks(found: "Proposal", output: Path | None) -> Iterator[Block]:
     for what, rows in groupby(found.rows(), key=lambda row: row[0]):
         yield Heading(what, close=True)
         yield Code(_columns([(evidence, name, proposed) for _, name, proposed, evidence in rows]), wrapped=True)
-    if found.open:
-        yield Heading("open", str(len(found.open)), "odd")
-        yield Items(tuple((sentence,) for sentence in found.open))
+    for kind, sentences in (("open", found.open), ("differs", found.differs)):
+        if sentences:
+            yield Heading(kind, str(len(sentences)), "odd")
+            yield Items(tuple((sentence,) for sentence in sentences))
     if output and not found.parameters:
         yield Paragraph(f"{output} is not written: no parameter of {found.name} was recognised as one of BERT's")
     elif output:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from conformance.diagnosis.pooling import POOLINGS
 from conformance.faults import BY_NAME, Fault, Parameter
 from conformance.glossary.activations import rows, shape, step_equation
 from conformance.glossary.entry import Section
@@ -14,6 +15,7 @@ from conformance.numerics.arithmetic import representative_hypothesis
 if TYPE_CHECKING:
     from conformance.glossary.detectability import Detectability
 
+_CONSTRUCTED = "no report of it is known: constructed from the equation, as a mistake that could be made"
 VALUES = {"value": "VALUE", "right": "EXPECTED"}  # Placeholders for the numbers in a fault's sentence.
 
 
@@ -23,8 +25,20 @@ def summaries() -> Mapping[str, str]:
 
 
 def names(written: str) -> tuple[str, ...]:
-    """Return the fault of this name."""
-    return (written,) if written in known_faults() else ()
+    """Return the fault of this name, of this number that a pass confirms (`factor of the scores`), or of this pooling."""
+    if written in known_faults():
+        return (written,)
+    if written in POOLINGS and (name := f"pooling-{written.removeprefix('mean-')}") in known_faults():
+        return (name,)
+    return tuple(name for name, fault in BY_NAME.items() if fault.parameter and written in _quantities(fault.parameter.quantity))
+
+
+def _quantities(quantity: str) -> tuple[str, ...]:
+    """Return the names of a number: of `factor of the scores (1/√d)` the whole, both parts, and the last words."""
+    first, _, symbol = quantity.removesuffix(")").partition(" (")
+    words = first.split()
+    ends = (" ".join(words[i:]) for i in range(len(words) - 1))  # of two words at least: `hidden value`
+    return tuple(filter(None, (quantity, first, symbol, *ends)))
 
 
 def sections(name: str) -> Iterator[Section]:
@@ -32,15 +46,15 @@ def sections(name: str) -> Iterator[Section]:
     faults = known_faults()[name]
     places = [(generic, row) for generic, found in rows().items() for row in found if acts_at(faults, row)]
     kinds = list(dict.fromkeys(row.kind for _, row in places))
-    yield "equation with the mistake", _once(f.equation for f in faults)
-    yield "correct equation", tuple(dict.fromkeys(" ".join(step_equation(kind)) for kind in kinds))
-    yield "acts at", tuple(dict.fromkeys(f"{generic}  ({shape(row)})" for generic, row in places))
-    yield from _extent(faults)
+    yield "usual cause", _once(f.cause for f in faults if f.cause) or ("not known; see the repair",)
+    yield "how to repair it", _once(f.fix for f in faults)
     parameter = next((f.parameter for f in faults if isinstance(f, Fault) and f.parameter), None)
     yield "number", _number(parameter) if parameter else ()
-    yield "usual cause", _once(f.cause for f in faults)
-    yield "source", _once(f.source for f in faults)
-    yield "how to repair it", _once(f.fix for f in faults)
+    yield "equation with the mistake", _once(f.equation for f in faults)
+    yield "source", _once(_CONSTRUCTED if f.source == "constructed" else f.source for f in faults)
+    yield from _extent(faults)
+    yield "correct equation", tuple(dict.fromkeys(" ".join(step_equation(kind)) for kind in kinds))
+    yield "acts at", tuple(dict.fromkeys(f"{generic}  ({shape(row)})" for generic, row in places))
     yield from _recognised(name)
 
 

@@ -1,12 +1,15 @@
 """The names that can be explained, by group, and the entries for a given name."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from typing import cast
 
 from conformance.errors import UnknownNameError
 from conformance.glossary.entry import Entry, Group
-from conformance.names import nearest
+from conformance.glossary.terms import ALIASES, TERMS
+from conformance.names import nearest_names, suggestion
 
 # Module names by group; modules are imported on demand, and those that do not need the oracle come first.
 GROUPS: Mapping[str, str] = {
@@ -20,6 +23,9 @@ GROUPS: Mapping[str, str] = {
     "mistake": "faults",
     "input mistake": "input_mistakes",
 }
+
+_MOST_SUGGESTED = 5
+_SPELLED_ALIKE = 0.8  # least similarity of a single word (difflib's ratio): one letter in five differs
 
 
 def group(name: str) -> Group:
@@ -36,14 +42,65 @@ def entries(written: str) -> tuple[Entry, ...]:
     """Return the entries that a name stands for; several if several activations' names end with it.
 
     Raises:
-        UnknownNameError: If nothing has this name; the message gives the nearest names.
+        UnknownNameError: If nothing has this name; the message gives the nearest names, and those whose meaning mentions it.
     """
+    found = _found(written)
+    if not found:
+        raise UnknownNameError(f"nothing is called {written!r}; {_hint(written)}")
+    return found
+
+
+def entries_of_words(words: Sequence[str]) -> tuple[Entry, ...]:
+    """Return the entries for words that were written without quotes: first all words together, then the longest names in turn.
+
+    Example:
+        >>> [entry.name for entry in entries_of_words(["global", "rms", "tiny"])]
+        ['global rms', 'tiny']
+
+    Raises:
+        UnknownNameError: as raised by `entries`, for words that no name begins with, or for the one word that is unknown.
+    """
+    left: list[str] = list(words)
+    found: tuple[Entry, ...] = ()
+    while left:
+        lengths = range(len(left), 0, -1)
+        length, these = next(((n, these) for n in lengths if (these := _found(" ".join(left[:n])))), (0, ()))
+        if not these:
+            known = any(_found(word) for word in words)
+            these = entries(left[0] if known else " ".join(left))  # raises
+        found, left = (*found, *these), left[length:]
+    return found
+
+
+def _found(written: str) -> tuple[Entry, ...]:
     for kind in GROUPS:
-        found = group(kind)
-        names = found.names(written)
+        these = group(kind)
+        names = these.names(written)
         if names:
-            meanings = found.summaries()
-            return tuple(Entry(kind, name, meanings[name], tuple(s for s in found.sections(name) if any(s[1]))) for name in names)
-    everything = [name for meanings in summaries().values() for name in meanings]
-    hint = nearest(written, everything, "`bert-conformance explain` lists every name")
-    raise UnknownNameError(f"nothing is called {written!r}; {hint}")
+            meanings = these.summaries()
+            return tuple(Entry(kind, name, meanings[name], tuple(s for s in these.sections(name) if any(s[1]))) for name in names)
+    return ()
+
+
+def _hint(written: str) -> str:
+    """Return the nearest names, else those whose meaning mentions all words, else how all names are listed."""
+    meanings = {name: text for texts in summaries().values() for name, text in texts.items()}
+    meanings |= {name: " ".join((term.meaning, *term.details)) for name, term in TERMS.items()}
+    names = [*meanings, *ALIASES]
+    spelled = [name for word in written.split() for name in _with_a_word_like(word.lower(), names)]
+    near = list(dict.fromkeys(spelled + nearest_names(written, names)))[:_MOST_SUGGESTED]
+    words = written.lower().split()
+    mentioning = [name for name, text in meanings.items() if words and name not in near and all(w in text.lower() for w in words)]
+    mentioned = f"it occurs in the meaning of {', '.join(mentioning[:_MOST_SUGGESTED])}" if mentioning else ""
+    if near or mentioned:
+        return " ".join(filter(None, (suggestion(near), mentioned)))
+    return "`bert-conformance explain` lists every name"
+
+
+def _with_a_word_like(word: str, names: Sequence[str]) -> list[str]:
+    """Return the names that have a word that is spelled like `word`."""
+    of_word: dict[str, list[str]] = {}
+    for name in names:
+        for part in re.findall(r"[^\W_]+", name.lower()):
+            of_word.setdefault(part, []).append(name)
+    return [name for near in get_close_matches(word, of_word, 1, _SPELLED_ALIKE) for name in of_word[near]]

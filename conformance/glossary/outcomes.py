@@ -3,7 +3,10 @@
 from collections.abc import Iterator, Mapping
 
 from conformance.glossary.entry import Section
+from conformance.glossary.terms import names as terms_named
 from conformance.results.outcomes import OUTCOME_TEXT, Outcome
+
+OF_ACTIVATIONS = ("fail", "not_observed", "xfail", "pass")  # the outcomes that an activation may have
 
 
 def summaries() -> Mapping[str, str]:
@@ -21,11 +24,16 @@ def sections(name: Outcome) -> Iterator[Section]:
     }
     yield "effect on the run", (effects[outcome.tone],)
     yield "what to do", (outcome.remedy,)
-    yield "in reports", (f"of a check: {outcome.of_check}", f"of an activation: {outcome.of_activation}")
+    of_activation = (f"of an activation: {outcome.of_activation}",) if name in OF_ACTIVATIONS else ()
+    yield "in reports", (f"of a check: {outcome.of_check}", *of_activation)
     yield "in JUnit", (outcome.junit or "a test case that passes",)
 
 
 def names(written: str) -> tuple[str, ...]:
-    """Return the outcome of this name, with spaces or underscores."""
+    """Return the outcome of this name, with spaces or underscores, or that which reports call so, unless it is a term."""
     name = written.replace(" ", "_")
-    return (name,) if name in OUTCOME_TEXT else ()
+    if name in OUTCOME_TEXT:
+        return (name,)
+    if terms_named(written):
+        return ()
+    return tuple(n for n, o in OUTCOME_TEXT.items() if written in (o.of_check, *([o.of_activation] * (n in OF_ACTIVATIONS))))[:1]

@@ -8,7 +8,7 @@ from typing import Any
 from conformance.candidates.layouts import LAYER, expanded
 from conformance.mapping.call import Call
 from conformance.mapping.identify import DECODER, WORDS, Known
-from conformance.mapping.requirements import Requirement, head_requirements
+from conformance.mapping.requirements import Requirement, head_requirements, settings_requirements
 from conformance.mapping.signature import Builder
 from conformance.mapping.taps import Located
 from conformance.mapping.tensors import Tensor, Tensors
@@ -21,6 +21,7 @@ _EVIDENCE = {
     "name": "by name alone, which no value confirms",
     "tie": "by name, since other choices compute the same",
 }
+_RATES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 _IN_LAYER = f"bert.encoder.layer.{LAYER}."
 
 
@@ -66,6 +67,7 @@ class Proposal:
             a result of the whole module; else empty.
         element: key of the last hidden state in the module's result; None if the result is a tensor.
         has_dropout: whether the module has dropout.
+        computes: activation function that the module computes, if it is not the architecture's and cannot be given; else empty.
         unknown_results: shapes of returned tensors that are not activations of the network.
     """
 
@@ -84,6 +86,7 @@ class Proposal:
     last: str = ""
     element: int | str | None = None
     has_dropout: bool = False
+    computes: str = ""
     unknown_results: tuple[tuple[int, ...], ...] = ()
 
     @property
@@ -103,11 +106,6 @@ class Proposal:
             if held.evidence in ("name", "tie"):
                 found.append(f"{held.tensor.name}: {_EVIDENCE[held.evidence]}")
         found += [
-            f"{', '.join(one.names)}: the module computes something else there; `run` says what"
-            for one in self.activations
-            if not one.confirmed
-        ]
-        found += [
             f"the module returns a tensor of {shape} that is no activation of the network: it is not judged"
             for shape in self.unknown_results
         ]
@@ -116,10 +114,39 @@ class Proposal:
         return tuple(found)
 
     @property
+    def differs(self) -> tuple[str, ...]:
+        """The places where the module computes something else than BERT, one sentence each; they do not prevent a run."""
+        found = []
+        if self.computes:
+            found.append(
+                f"it takes no hidden_act and computes {self.computes}: where the architecture has {self.architecture.hidden_act}, "
+                f"`run` reports a mistake; if it is meant to compute {self.computes}, let `supported` accept that alone"
+            )
+        found += [
+            f"{', '.join(one.names)}: the module computes something else there; `run` says what"
+            for one in self.activations
+            if not one.confirmed
+        ]
+        return tuple(found)
+
+    @property
     def requirements(self) -> tuple[Requirement, ...]:
         """The conditions on an architecture under which the module can be loaded."""
         used = [name for held in self.parameters for name in held.names]
-        return (*self.builder.requirements, *head_requirements(used, self.architecture))
+        settings = settings_requirements(
+            self.builder.given, used, self.architecture, is_instance=self.builder.is_instance, computes=self.computes
+        )
+        return (*self.builder.requirements, *head_requirements(used, self.architecture), *settings)
+
+    @property
+    def fixed_rates(self) -> tuple[str, ...]:
+        """The dropout rates of the architecture that the module, which has dropout, cannot be given."""
+        return tuple(name for name in _RATES if self.has_dropout and name not in self.builder.given)
+
+    @property
+    def is_trainable(self) -> bool:
+        """Whether the module can be judged in training mode, which requires that it has dropout at the architecture's rates."""
+        return self.has_dropout and not self.fixed_rates
 
     @property
     def has_output(self) -> bool:
@@ -138,7 +165,7 @@ class Proposal:
             names = ", ".join(n.replace(_IN_LAYER, "… ") for n in held.names)
             yield "parameter", held.tensor.name, held.layout.format(names), _EVIDENCE[held.evidence]
         for one in self.activations:
-            evidence = "by value" if one.confirmed else "the nearest, with another value"
+            evidence = "by value" if one.confirmed else "differs"
             names = ", ".join(n.replace(_IN_LAYER.removeprefix("bert."), "… ") for n in one.names)
             yield "activation", described(one), names, evidence
         for pattern in self.unused:
@@ -149,6 +176,10 @@ class Proposal:
             yield "ignored", name, "", "not read by the forward pass"
         for name in self.unmapped:
             yield "ignored", name, "", "nothing in the checkpoint"
+        for each in self.requirements:
+            yield "supported", each.lacking, each.reason, "skipped if"
+        if self.fixed_rates:
+            yield "supported", "in training mode", f"it takes no {' and no '.join(self.fixed_rates)}", "skipped"
 
 
 def described(one: Located) -> str:

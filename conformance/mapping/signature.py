@@ -1,10 +1,11 @@
 """Determination of how a module is built: the arguments of its constructor or configuration, by the usual names of sizes."""
 
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, get_type_hints
 
 from torch import nn
@@ -28,6 +29,7 @@ _SYNONYMS: Mapping[str, str] = {
     "blocksize contextlength nctx longest seqlen maxsequencelength numpositions contextsize",
     "a.type_vocab_size": "segments nsegments numsegments nsegment typevocab typevocabsize numtypes ntypes kinds nkinds "
     "tokentypes numtokentypes segmentvocab",
+    "a.position_offset": "positionoffset positionsoffset posoffset firstposition",
     "a.layer_norm_eps": "eps layernormeps normeps lneps epsilon layernormepsilon",
     "a.head_size": "headsize headdim dimhead dhead dk",
     "a.intermediate_size // a.hidden_size": "ffmult mlpratio mult expansion ffnmult",
@@ -56,6 +58,17 @@ class Builder:
     objects: Mapping[str, Any]
     open: tuple[str, ...] = ()
     requirements: tuple[Requirement, ...] = ()
+
+    @property
+    def is_instance(self) -> bool:
+        """Whether the module was built before, so that it is copied."""
+        return "deepcopy" in self.objects
+
+    @property
+    def given(self) -> frozenset[str]:
+        """The names of the fields of the architecture that the expression gives to the module; all if it gives the architecture."""
+        named = re.findall(r"\ba\.(\w+)", self.text)
+        return frozenset(f.name for f in fields(Architecture) if f.name in named or self.text.endswith("(a)"))
 
     def build(self, a: Architecture) -> nn.Module:
         """Build the module; exceptions of the constructor are not caught.

@@ -121,10 +121,11 @@ def body(proposal: Proposal) -> Iterator[str]:
     yield from ["", ""]
     if proposal.requirements:
         yield from [*_supported(proposal.requirements), "", ""]
-    for sentence in proposal.open:
-        yield from wrap(
-            f"Open: {printable(sentence)}.", WIDTH, initial_indent="# ", subsequent_indent="#   ", break_long_words=False
-        )
+    for kind, sentences in (("Open", proposal.open), ("Differs", proposal.differs)):
+        for sentence in sentences:
+            yield from wrap(
+                f"{kind}: {printable(sentence)}.", WIDTH, initial_indent="# ", subsequent_indent="#   ", break_long_words=False
+            )
     yield f"{variable(proposal)} = TorchImplementation("
     yield f'    name="{variable(proposal).replace("_", "-")}",'
     yield from _build(proposal)
@@ -139,7 +140,7 @@ def body(proposal: Proposal) -> Iterator[str]:
         if patterns:
             yield from _laid_out(f"{what}=", _Call("", tuple(f'"{p}"' for p in patterns)), 4)
     yield from ["    supported=supported,"] if proposal.requirements else []
-    if not proposal.has_dropout:
+    if not proposal.is_trainable:
         yield "    evaluation_only=True,"
     yield ")"
 

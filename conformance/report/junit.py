@@ -51,7 +51,7 @@ def _case(suite: ElementTree.Element, c: CheckRecord, activations: Sequence[Acti
         layers = layers_of(activations)
         lines += ["; ".join(rendered(finding, layers)) for finding in mistakes(activations)]
         if c.counterexample:
-            lines += [*(smallest(c.counterexample) if c.tried else ()), c.counterexample.script]
+            lines += [*(smallest(c.check, c.counterexample) if c.tried else ()), c.counterexample.script]
         child.text = _legal("\n".join([reason, *lines]))
 
 

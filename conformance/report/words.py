@@ -1,9 +1,11 @@
 """Texts about records, shared by all output formats. Pure functions of the records."""
 
+import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import Any
 
 from conformance.faults import BY_NAME, OF_SOME
 from conformance.judge.thresholds import SEPARABLE_Z
@@ -56,14 +58,37 @@ def duration(checks: Sequence[CheckRecord]) -> str:
     return f"{total} (candidate {sum(theirs):.1f} s, judge {sum(ours):.1f} s)" if theirs and ours else total
 
 
-def smallest(found: CounterexampleRecord) -> list[str]:
+# What laws do with a batch for their second call, with the parameters of the variation.
+_VARIATIONS = {
+    "padding-length": "for the second call, padding was appended to each row (tokens: {tokens}, id: {id})",
+    "padding-content": "for the second call, padding was given the id {id} and the token type {token_type}",
+    "masked-row": "for the second call, row {row} was masked entirely",
+    "length-refused": "{tokens} tokens more than the longest sequence",
+}
+
+
+def varied(check: str, variation: Mapping[str, Any]) -> str:
+    """Return in words how a law varied a batch; empty if it has no parameters.
+
+    Example:
+        >>> varied("padding-length", {"tokens": 4, "id": 0})
+        'for the second call, padding was appended to each row (tokens: 4, id: 0)'
+    """
+    if not variation:
+        return ""
+    if check in _VARIATIONS and set(variation) >= set(re.findall(r"{(\w+)}", _VARIATIONS[check])):
+        return _VARIATIONS[check].format(**variation)
+    return f"varied by {', '.join(f'{name} {value}' for name, value in variation.items())} (`explain {check}`)"
+
+
+def smallest(check: str, found: CounterexampleRecord) -> list[str]:
     """Return the smallest failing batch as lines of token ids, masked ones in brackets, after a line with shape and variation."""
     ids, mask, types = (found.batch.get(name) for name in ("input_ids", "attention_mask", "token_type_ids"))
     if not ids:
         return ["smallest failing batch: empty"]
-    varied = ", ".join(f"{name} {value}" for name, value in found.variation.items())
+    variation = varied(check, found.variation)
     masked = ", masked ones in brackets" if mask and not all(map(all, mask)) else ""
-    lines = [f"smallest failing batch: {len(ids)} × {len(ids[0])} tokens{masked}{f'; variation: {varied}' if varied else ''}"]
+    lines = [f"smallest failing batch: {len(ids)} × {len(ids[0])} tokens{masked}{f'; {variation}' if variation else ''}"]
     for row in range(len(ids)):
         shown = [f"{t}" if mask is None or mask[row][i] else f"[{t}]" for i, t in enumerate(ids[row])]
         rendered = f"; token types {' '.join(map(str, types[row]))}" if types else ""

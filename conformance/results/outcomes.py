@@ -74,7 +74,7 @@ OUTCOME_TEXT: Mapping[Outcome, OutcomeText] = {
         "!",
         "bad",
         "failure",
-        "The check passes, although an entry of the known failures says that it fails.",
+        "The check passes, although an entry of the known failures says that it fails. This fails the run (exit code 1).",
         "Remove the entry from the file of known failures.",
     ),
     "not_observed": OutcomeText(

@@ -2,6 +2,8 @@
 
 import json
 import re
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import pytest
@@ -13,16 +15,21 @@ from conformance.checks.catalogue import CHECKS
 from conformance.cli import main
 from conformance.diagnosis.input_mistakes import MISTAKES
 from conformance.errors import UnknownNameError
-from conformance.glossary.index import GROUPS, entries, summaries
+from conformance.faults import BY_NAME
+from conformance.glossary.index import GROUPS, entries, entries_of_words, summaries
 from conformance.glossary.known_faults import known_faults
-from conformance.glossary.terms import _ALIASES, TERMS
+from conformance.glossary.outcomes import OF_ACTIVATIONS
+from conformance.glossary.terms import ALIASES, TERMS
 from conformance.goldens.shipped_goldens import RECIPES
 from conformance.judge.detection_power import power
 from conformance.model.activations import table
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import FORMATS
+from conformance.report.document import Column
+from conformance.report.run.run_document import LEGEND, document
 from conformance.report.run.run_environment import _READING
-from conformance.results.outcomes import ORDER
+from conformance.results.outcomes import ORDER, OUTCOME_TEXT
+from conformance.tests.sample_records import everything
 from implementations.hugging_face import HuggingFace
 
 NAMES = {
@@ -140,23 +147,88 @@ def test_every_term_that_the_readme_defines_has_an_entry() -> None:
 
 
 def test_each_alias_stands_for_a_term_and_hides_no_other_name() -> None:
-    assert set(_ALIASES.values()) <= set(TERMS)
+    assert set(ALIASES.values()) <= set(TERMS)
     others = {name for group, meanings in summaries().items() if group != "term" for name in meanings}
-    assert not others & {*_ALIASES, *TERMS}
+    assert not others & {*ALIASES, *TERMS}
 
 
 @pytest.mark.parametrize(
-    ("written", "near"),
+    ("written", "answer"),
     [
-        ("temperature", "softmax-temperature"),
-        ("norm-varience", "norm-variance"),
+        ("temperature", "did you mean softmax-temperature"),
+        ("temprature", "did you mean softmax-temperature"),
+        ("norm-varience", "did you mean norm-variance"),
+        ("globel rms", "did you mean global rms"),
+        ("accuracy", "it occurs in the meaning of sigma"),
+        ("probability", "did you mean probabilities-rounded? it occurs in the meaning of limit, z, false alarm"),
         ("sdpa", "`bert-conformance explain` lists every name"),
-        ("accuracy", "`bert-conformance explain` lists every name"),
-        ("probability", "`bert-conformance explain` lists every name"),
     ],
 )
-def test_only_names_that_contain_the_word_or_are_spelled_alike_are_suggested(written: str, near: str) -> None:
+def test_an_unknown_name_is_answered_with_near_names_else_with_those_that_mention_it(written: str, answer: str) -> None:
     with pytest.raises(UnknownNameError) as caught:
         entries(written)
-    suggested = f"did you mean {near}" if "`" not in near else near
-    assert str(caught.value).partition("; ")[2].startswith(suggested)
+    assert str(caught.value).partition("; ")[2].startswith(answer)
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ("global rms", ["global rms"]),
+        ("not exposed", ["unexposed step"]),
+        ("largest unclipped hidden value", ["hidden-clipped"]),
+        ("hidden value", ["hidden-clipped"]),
+        ("global rms tiny padding-length", ["global rms", "tiny", "padding-length"]),
+        ("layer 0", ["layer"]),
+        ("positions 1 to 15", ["position"]),
+        ("mean-with-padding", ["pooling-with-padding"]),
+        ("1/√d", ["scale-missing"]),
+    ],
+)
+def test_words_without_quotes_are_first_joined(words: str, names: list[str]) -> None:
+    assert [entry.name for entry in entries_of_words(words.split())] == names
+
+
+def _columns(part: object) -> Iterator[str]:
+    """Yield the headings of all tables in a document, or in a part of it."""
+    if isinstance(part, Column):
+        yield part.head
+    elif isinstance(part, tuple | list):
+        for one in part:
+            yield from _columns(one)
+    elif is_dataclass(part) and not isinstance(part, type):
+        for field in fields(part):
+            yield from _columns(getattr(part, field.name))
+
+
+# Headings of the page's table of versions and digests, which are no terms.
+_NO_TERMS = {"distribution", "version", "object", "network", "SHA-256 of inputs", "of weights", ""}
+
+
+def _labels() -> dict[str, str]:
+    """Return the labels that reports of runs print, each with its source."""
+    found = dict.fromkeys((*LEGEND, "±", "padding"), "legend")
+    found |= dict.fromkeys((*OUTCOME_TEXT, *(o.of_check for o in OUTCOME_TEXT.values())), "outcome")
+    found |= dict.fromkeys((OUTCOME_TEXT[name].of_activation for name in OF_ACTIVATIONS), "outcome of an activation")
+    found |= {quantity: "number checked" for f in BY_NAME.values() if f.parameter and (quantity := f.parameter.quantity)}
+    found |= dict.fromkeys(("batch", "row", "position", "head", "query", "key", "feature", "layer 0", "every layer"), "place")
+    found |= dict.fromkeys(("ULP", "significant bits", "only copy", "masked keys", "accumulated rounding", "padded"), "sentence")
+    found |= dict.fromkeys(("unidentified", "unidentified error", "1/√d", "replay", "variation", "rows", "differs"), "sentence")
+    found |= dict.fromkeys(("smallest failing batch", "median local error", "what rounding explains", "supported"), "sentence")
+    headings = {part.strip() for name in _columns(document(everything())) for part in re.split("[○●]", name)}
+    assert {"local rms", "limit", "max"} <= headings
+    return found | dict.fromkeys((h for h in headings - _NO_TERMS if ", cpu, " not in h), "heading")
+
+
+@pytest.mark.parametrize(("label", "source"), sorted(_labels().items()))
+def test_every_label_that_a_report_prints_is_explained(label: str, source: str) -> None:
+    assert all(entry.sections for entry in entries(label)), source
+    assert [e.name for e in entries_of_words(label.split())] == [e.name for e in entries(label)]
+
+
+def test_cause_and_repair_of_a_mistake_come_before_its_equations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conformance.glossary.detectability.detectability", lambda fault: None)
+    for name in ("precision-bfloat16", "dropout-active", "pooler-second-token"):
+        titles = [title for title, _ in entries(name)[0].sections]
+        assert titles[:2] == ["usual cause", "how to repair it"]
+        assert titles.index("source") < titles.index("correct equation") < titles.index("acts at")
+    assert dict(entries("pooler-second-token")[0].sections)["source"][0].startswith("no report of it is known: constructed")

@@ -314,9 +314,9 @@ def test_new_packages_pass_their_own_tests(tmp_path: Path) -> None:
         assert main(["new", str(tmp_path / name), *mapped]) == 0
         assert main(["new", str(tmp_path / name), *mapped]) == 2  # Nothing is overwritten.
     paths = [*(str(tmp_path / name / "src") for name in packages), str(Path(__file__).parents[2])]
-    options = ["-q", "-p", "no:cacheprovider", "--import-mode", "importlib", "-k", "values and tiny"]
+    options = ["-q", "-p", "no:cacheprovider", "--import-mode", "importlib", "-k", "values and (tiny or tanh or position-offset)"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     tests = [str(tmp_path / name / "tests") for name in packages]
     done = run_python("-m", "pytest", *options, *tests, folder=tmp_path, environment=environment)
     assert done.returncode == 0, done.stdout[-2000:]
-    assert f"{len(packages)} passed" in done.stdout
+    assert f"{len(packages)} passed, {2 * len(packages)} skipped" in done.stdout  # their activation and positions are fixed

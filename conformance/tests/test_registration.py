@@ -29,11 +29,13 @@ from conformance import (
     read_results,
     transposed,
 )
+from conformance.candidates.lookup import resolved
 from conformance.candidates.registry import as_implementation
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.run_check import run_check
 from conformance.checks.search.plan import Plan
 from conformance.cli import main
+from conformance.errors import CandidateNameError
 from conformance.report.output_formats import REPORT_FORMATS
 from conformance.results.case import Case
 from conformance.suite.parametrize import BoundCheck, CheckError
@@ -274,3 +276,12 @@ def test_in_pytest_it_is_an_error_and_not_a_failure_to_conform(monkeypatch: pyte
     bound = BoundCheck(CHECKS["values"], unfit, Case("unfit", "tiny"), 1)
     with pytest.raises(CheckError, match="registration: the table of activations does not fit"):
         bound()
+
+
+def test_an_object_that_is_not_in_a_file_is_answered_with_its_candidates(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import torch\nWIDTH = 3\ndef helper(): pass\nclass Bert(torch.nn.Module): pass\n"
+        "class Engine:\n    def prepare(self, checkpoint, device, dtype): pass\n"
+    )
+    with pytest.raises(CandidateNameError, match=r"it has Bert, Engine$"):
+        resolved(f"{tmp_path / 'mine.py'}:nosuch")

@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from conformance.candidates.torch_state import restored
 from conformance.checks.integrity import unaltered
-from conformance.checks.repro.origin import origin
+from conformance.checks.repro.origin import from_any_folder, origin
 from conformance.checks.repro.patch import new_test, patch_of
 from conformance.checks.repro.snippet import snippet
 from conformance.checks.search.subject import Subject
@@ -54,7 +54,7 @@ def write_repro(
     batches = _batches(result, golden)
     activations = {name: run.values for name, run in found.runs.items()} if found else {}
     about = {
-        "implementation": (found.origin if found else "") or case.implementation,
+        "implementation": from_any_folder((found.origin if found else "") or case.implementation),
         "golden": network,
         "device": case.device,
         "dtype": case.dtype,
@@ -99,7 +99,7 @@ def with_repro(result: Result, golden: Golden, candidate: Any, implementation: s
     if found is None:
         return result
     name = result.case.implementation
-    where = "" if Path(name).is_file() else origin(name, implementation)
+    where = "" if Path(name).is_file() else from_any_folder(origin(name, implementation))
     rendered = words(golden.folder, found.example.batch)
     found = replace(found, network=golden.origin or golden.name, origin=where, words=rendered)
     script = snippet(result.case, found.network, implementation, found, result.reason)

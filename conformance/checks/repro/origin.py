@@ -24,6 +24,12 @@ def loadable(name: str, implementation: str | Any) -> str:
     return f"{Path(module).resolve()}:{path}" if module.endswith(".py") else f"{module}{colon}{path}"
 
 
+def from_any_folder(name: str) -> str:
+    """Return the name of a candidate with the absolute path of its file, if it begins with one; other names are unchanged."""
+    file, colon, path = name.partition(":")
+    return f"{Path(file).resolve()}{colon}{path}" if file and Path(file).is_file() else name
+
+
 def origin(name: str, implementation: str | Any) -> str:
     """Return `module:name` of a candidate: its registered origin, else the module that holds it, else an empty text.
 

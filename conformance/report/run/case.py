@@ -65,7 +65,7 @@ def case_blocks(case: CaseRecords, headers: Sequence[Header] = (), *, close: boo
     if check.reason and (check.outcome != "fail" or check.tried or not failed):
         yield from _reason(check.reason)
     if check.tried and check.counterexample:
-        yield Abridged((), (Code("\n".join(smallest(check.counterexample)), wrapped=True),))
+        yield Abridged((), (Code("\n".join(smallest(check.check, check.counterexample)), wrapped=True),))
     if failed:
         yield from _failures(failed, case.activations)
         if check.check == "values" and (unseen := not_exposed(case.activations)):
@@ -264,7 +264,8 @@ def _placed(failed: Sequence[ActivationRecord], check: CheckRecord) -> Iterator[
     found = check.counterexample
     if found is None or not (errors or check.tried):
         return
-    yield Heading(smallest(found)[0].replace("smallest", "Smallest", 1) if check.tried else "A batch on which it fails", level=4)
+    title = smallest(check.check, found)[0].replace("smallest", "Smallest", 1) if check.tried else "A batch on which it fails"
+    yield Heading(title, level=4)
     if first and scale and errors:
         reach = f"from {scale.rendered(scale.limit)}, pale, to {scale.rendered(scale.top)}, full"
         yield Paragraph(f"Coloured by the error of {place(first)}: {reach}. Dashed tokens are masked.", "quiet")
