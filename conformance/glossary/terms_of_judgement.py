@@ -153,10 +153,10 @@ JUDGEMENT: Mapping[str, Term] = {
         ),
     ),
     "declared": Term(
-        "requested of a candidate that supports it: `ran 2 / 2 declared` counts checks, each on one golden in one dtype",
+        "requested of a candidate that supports it: `ran 2 of 3, 1 skipped` counts checks, each on one golden in one dtype",
         (
             "ran counts those that came to a judgement: not errors, nor checks for which something is not installed.",
-            "What a candidate does not support is not declared.",
+            "What a candidate does not support is not declared, and skipped.",
             "A declared property of a network is one that its config states.",
         ),
     ),
