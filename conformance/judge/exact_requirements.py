@@ -30,7 +30,7 @@ def difference_from_exact(block: Block, storage: Format) -> str:
         return ""
     ulps, count = np.abs(differing) / storage.ulp(block.segment.value), int(block.judged.sum())
     # If the error exceeds 2^p ULP in a format with p bits of precision, no digit agrees, and the number of ULP says nothing.
-    units = f"{ulps.max():.3g} unit{'s' * (ulps.max() != 1.0)} in the last place"
+    units = f"{ulps.max():.3g} unit{'' if ulps.max() == 1.0 else 's'} in the last place"
     largest = units if ulps.max() <= 2.0**storage.precision else f"{np.abs(differing).max():.3g}"
     return f"{int((ulps > 0).sum())} of {count} elements differ from the exact result, by up to {largest}; none may differ"
 

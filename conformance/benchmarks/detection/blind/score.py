@@ -38,12 +38,18 @@ def origins(mistake: Mistake, architecture: Architecture) -> frozenset[str]:
 
 
 def outcomes(golden: str, dtype: str, mistakes: Iterable[Mistake], right: Mapping[str, tuple[str, ...]]) -> Iterator[Outcome]:
-    """Of each mistake that the golden's architecture can have and that changes anything there; `right` has what to call it."""
+    """Of each mistake that the golden's architecture can have and that changes anything there; `right` has what to call it.
+
+    Raises:
+        RuntimeError: a candidate could not be judged.
+    """
     given = load_golden(golden)
     architecture = given.checkpoint.architecture
     for mistake in mistakes:
         if mistake.layers(architecture) and _changes(mistake, given, dtype):
             result = check(mistake, golden, dtype=dtype)
+            if result.outcome not in ("pass", "fail"):
+                raise RuntimeError(f"{mistake.name}: {result.outcome}: {result.reason}")
             yield outcome(mistake, result, origins(mistake, architecture), right[mistake.name])
 
 
