@@ -103,7 +103,7 @@ class _EitherWay(Altered):
     """A product of TensorFloat-32 operands whose ties may be rounded to even or away from zero.
 
     NVIDIA's conversion rounds ties away from zero (PTX, cvt.rna.tf32). `ties` has, for each operand, an upper bound of the variance
-    of the difference.
+    of the difference. Only matrix units multiply such operands, so sums may be truncated (`numerics.arithmetic`).
     """
 
     def __init__(self, inner: Step, ties: tuple[Array, ...]) -> None:
@@ -114,7 +114,7 @@ class _EitherWay(Altered):
         return _EitherWay(self.inner.replaced(site=site, parents=parents), self._ties)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        own = self.inner.roundings(arithmetic)
+        own = self.inner.roundings(replace(arithmetic, summation="truncated"))
         ties = (Source(tie, j) for tie, j in zip(self._ties, self.inner.jacobians(), strict=False) if tie.any())
         return Roundings((*own.sources, *ties), own.bound)
 

@@ -5,6 +5,7 @@ The model follows published measurements of these units (Fasi, Higham, Mikaitis 
 and CUTLASS's example 27. It takes the least accurate unit: four products are added at once, with one bit beyond float32's."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -17,12 +18,12 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     """Return a @ b in float32: (..., M, K), (..., K, N) -> (..., M, N)."""
     big_a, big_b = _tf32(a), _tf32(b)
     small_a, small_b = _tf32(a - big_a), _tf32(b - big_b)
-    total = torch.zeros(*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
-    for start in range(0, a.shape[-1], UNIT):
-        part = slice(start, start + UNIT)
-        for left, right in ((small_a, big_b), (big_a, small_b), (big_a, big_b)):
-            total = _added(total, left[..., part], right[..., part, :])
-    return total
+    return _accumulated(((small_a, big_b), (big_a, small_b), (big_a, big_b)))
+
+
+def tf32_product(a: Tensor, b: Tensor) -> Tensor:
+    """Return a @ b with both operands rounded to TF32, in one pass: (..., M, K), (..., K, N) -> (..., M, N)."""
+    return _accumulated(((_tf32(a), _tf32(b)),))
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, added: Tensor) -> Tensor:
@@ -35,6 +36,17 @@ def attention(query: Tensor, key: Tensor, value: Tensor, added: Tensor) -> Tenso
     shifted = (scores - scores.amax(-1, keepdim=True)) * math.log2(math.e)
     weights = torch.exp2(shifted)
     return product(weights, value) / weights.sum(-1, keepdim=True)
+
+
+def _accumulated(passes: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """Return the sum of the products of all passes, a few terms of each pass at a time."""
+    a, b = passes[0]
+    total = torch.zeros(*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+    for start in range(0, a.shape[-1], UNIT):
+        part = slice(start, start + UNIT)
+        for left, right in passes:
+            total = _added(total, left[..., part], right[..., part, :])
+    return total
 
 
 def _added(total: Tensor, a: Tensor, b: Tensor) -> Tensor:

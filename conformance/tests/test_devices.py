@@ -4,14 +4,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import pytest
 import torch
 
 from conformance import Checkpoint, check, load_golden
-from conformance.benchmarks.detection.bert import Bert
+from conformance.benchmarks.detection.bert import Bert, Linear
 from conformance.benchmarks.detection.bert import Candidate as Planted
-from conformance.benchmarks.detection.planted import PLANTS
+from conformance.benchmarks.detection.planted.plant import override
 from conformance.benchmarks.detection.rewritten import places
 from conformance.benchmarks.detection.variant import Variant
 from conformance.errors import DeviceLostError, Unavailable
@@ -138,17 +139,29 @@ def test_a_mistake_is_found_behind_the_errors_of_a_matrix_unit() -> None:
     assert named
 
 
-def test_tf32_products_are_not_accepted_as_matrix_unit_float32_and_are_named() -> None:
-    golden = load_golden("tiny")
-    ((_, batch),) = golden.batches.items()
-    checkpoint = golden.checkpoint
-    made = Planted([PLANTS["precision-tf32"].at(1)]).prepare(checkpoint, "cpu", "float32")(batch.on("cpu"))
+def _in_tf32(model: Bert) -> None:
+    """Compute the linear products of the layers by one TF32 pass of a matrix unit."""
+
+    def product(x: torch.Tensor, linear: Linear) -> torch.Tensor:
+        found = matrix_unit.tf32_product(x.reshape(-1, x.shape[-1]), linear.weight.T)
+        return found.reshape(*x.shape[:-1], -1) + linear.bias
+
+    for name, linear in model.named_modules():
+        if isinstance(linear, Linear) and ".layer." in name:
+            override(linear, "product", partial(product, linear=linear))
+
+
+@pytest.mark.parametrize("golden", ["tiny", "wide"])  # of up to 64, and of up to 3072 terms, whose truncated sums err more
+def test_tf32_products_are_not_accepted_as_matrix_unit_float32_and_are_named(golden: str) -> None:
+    given = load_golden(golden)
+    ((_, batch),) = given.batches.items()
+    checkpoint = given.checkpoint
+    made = Planted([_in_tf32]).prepare(checkpoint, "cpu", "float32")(batch.on("cpu"))
     network = Network(checkpoint.architecture, rounded_weights(checkpoint, "float32"), batch)
-    failed = [
-        v for v in select_arithmetic(Judge(network, "float32", "cuda", recorded=True).judge(made.items())) if v.outcome == "fail"
-    ]
-    assert {v.activation.startswith("encoder.layer.1.") for v in failed} == {True}
-    assert {f.name for v in failed if v.local for f in v.local.named} == {"precision-tf32"}
+    verdicts = select_arithmetic(Judge(network, "float32", "cuda", recorded=True).judge(made.items()))
+    failed = [v for v in verdicts if v.outcome == "fail"]
+    assert {v.kind for v in failed} == {"linear"}
+    assert [v.local.named[0].name for v in failed if v.local] == ["precision-tf32"] * 6 * checkpoint.architecture.num_hidden_layers
 
 
 @pytest.mark.parametrize(("dtype", "arithmetics"), [("float64", 1), ("float32", 2), ("bfloat16", 3), ("float16", 3)])
