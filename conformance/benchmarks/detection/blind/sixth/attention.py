@@ -55,9 +55,9 @@ def _over_heads(port: Port, layer: int, x: Tensor, mask: Tensor) -> Tensor:
 
 def _in_tiles(port: Port, layer: int, x: Tensor, mask: Tensor) -> Tensor:
     shifted = x.masked_fill(mask[:, None, None] == 0, -math.inf)
-    tiles = shifted.unflatten(-1, (-1, 4))
+    tiles = shifted.reshape(*shifted.shape[:-1], -1, 4)
     greatest = tiles.amax(-1, keepdim=True).cummax(-2).values.clamp(min=torch.finfo(x.dtype).min)
-    weights = (tiles - greatest).exp().flatten(-2)
+    weights: Tensor = (tiles - greatest).exp().flatten(-2)
     return weights / weights.sum(-1, keepdim=True)
 
 

@@ -47,7 +47,7 @@ def _by_head(weights: Weights, of: str) -> None:
     for kind in _KINDS:
         names = [f"{of}.{part}.{kind}" for part in _PARTS]
         fused = torch.cat([weights[name] for name in names])
-        read = fused.unflatten(0, (-1, 3, _head_size(len(fused) // 3)))
+        read = fused.reshape(-1, 3, _head_size(len(fused) // 3), *fused.shape[1:])
         weights.update({name: read[:, i].flatten(0, 1) for i, name in enumerate(names)})
 
 
@@ -58,7 +58,7 @@ def _head_size(hidden: int) -> int:
 
 def _interleaved(weights: Weights, of: str) -> None:
     for name in (f"{of}.{part}.weight" for part in _PARTS[:2]):
-        heads = weights[name].unflatten(0, (-1, 2, _head_size(len(weights[name])) // 2))
+        heads = weights[name].reshape(-1, 2, _head_size(len(weights[name])) // 2, weights[name].shape[1])
         weights[name] = heads.transpose(1, 2).flatten(0, 2)
 
 

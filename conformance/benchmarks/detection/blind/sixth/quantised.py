@@ -23,7 +23,7 @@ def _to_each(names: tuple[str, ...], change: Callable[[Tensor], Tensor]) -> Call
 
 def _in_four_bits(weight: Tensor) -> Tensor:
     """Q4_0: blocks of 32 along a row, each with the scale of its value of greatest magnitude, which becomes -8."""
-    blocks = weight.unflatten(1, (-1, 32))
+    blocks = weight.reshape(len(weight), -1, 32)
     scale = blocks.gather(-1, blocks.abs().argmax(-1, keepdim=True)) / -8
     return ((blocks / scale + 8.5).floor().clamp(0, 15) - 8).mul(scale).flatten(1)
 
