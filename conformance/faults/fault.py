@@ -89,6 +89,7 @@ class Fault:
         parameter: the number that is wrong; None for faults without a number.
         replaces_layer: whether the fault replaces a whole layer, so that it is also searched for from later layers.
         in_every_layer: whether the fault always acts in every layer.
+        spared: of a fault that acts in every layer, the largest number of n layers that may be right nevertheless.
         after_failure: whether the fault is searched for only where an activation fails, because RMS and largest error always
             detect it; it then has no filter.
         all_steps_or_none: whether, in a layer, the fault acts on all of its activations or on none.
@@ -110,6 +111,7 @@ class Fault:
     parameter: Parameter | None = None
     replaces_layer: bool = False
     in_every_layer: bool = False
+    spared: Callable[[int], int] = lambda _: 1
     after_failure: bool = False
     all_steps_or_none: bool = False
     couples_rows: bool = False

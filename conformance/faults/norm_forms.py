@@ -88,10 +88,12 @@ def _affine_again(step: Step, context: FaultContext) -> Step | None:
         return None
     affine, weight, x = context.network.site(name).parameters, step.site.parameters["weight"], step.parents[0]
     gamma, beta = affine["weight"], affine["bias"]
+    folded = weight @ beta
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         rounding, inputs = arithmetic.storage.rounding_variance, x[:, 0] if x.ndim > altered.value.ndim else x
-        of_bias = rounding(weight @ beta) + len(beta) * rounding(np.abs(weight) @ np.abs(beta))
+        of_sum = len(beta) * arithmetic.accumulate.rounding_variance(np.abs(weight) @ np.abs(beta))  # each partial sum is no larger
+        of_bias = of_sum + rounding(folded) + rounding(folded + step.site.parameters.get("bias", 0.0))
         return np.asarray(inputs**2 @ rounding(weight * gamma).T + of_bias)
 
     return Altered(step.replaced(parents=(gamma * x + beta,)), lambda inner: inner.value, slack)

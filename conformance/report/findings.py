@@ -118,8 +118,8 @@ def _chosen(failed: Sequence[ActivationRecord], activations: Sequence[Activation
 def _is_possible(explanation: Sequence[FaultRecord], activations: Sequence[ActivationRecord], layers: int) -> bool:
     """Return whether the activations of all layers are consistent with an explanation.
 
-    A fault that acts in every layer must be found in all layers but at most one, whose parameters may be right by chance; in the
-    layers where it is found, no step on which it acts may pass.
+    A fault that acts in every layer must be found in all layers but `Fault.spared`, whose parameters may be right, by chance or by
+    the mistake; in the layers where it is found, no step on which it acts may pass.
     """
     of_layers = [(a, m[1]) for a in activations if (m := LAYER.fullmatch(a.activation))]
     for name in WHOLE & {f.name for f in explanation}:
@@ -130,10 +130,10 @@ def _is_possible(explanation: Sequence[FaultRecord], activations: Sequence[Activ
             for f in e
             if f.name == name and (m := LAYER.match(f.step))
         }
-        spared = any(
+        passes = any(
             layer in applied and a.outcome == "pass" and a.activation.endswith(BY_NAME[name].only) for a, layer in of_layers
         )
-        if spared or len(applied) < layers - 1:
+        if passes or len(applied) < layers - BY_NAME[name].spared(layers):
             return False
     return not any(_is_half(fault, activations) for fault in explanation)
 
