@@ -79,14 +79,18 @@ def _restarted(step: Step) -> Ids:
     return np.asarray(counted - np.maximum.accumulate(counted * begins, 1))
 
 
-def _after_norm(step: Step, _: FaultContext) -> Step | None:
-    """Return the norm of the other embeddings, with the position embedding added after it."""
-    of_positions = ["position_embeddings" in n for n in step.site.activation.parents]
-    if not any(of_positions):
-        return None
-    others = tuple(np.zeros_like(p) if is_it else p for p, is_it in zip(step.parents, of_positions, strict=True))
-    position = step.parents[of_positions.index(True)]
-    return Altered(step.replaced(parents=others), lambda inner: inner.value + position)
+def _after_norm(table: str) -> Change:
+    """Return the change to the norm of the other embeddings, with the embedding of that table added after it."""
+
+    def change(step: Step, _: FaultContext) -> Step | None:
+        of_table = [table in n for n in step.site.activation.parents]
+        if not any(of_table):
+            return None
+        others = tuple(np.zeros_like(p) if is_it else p for p, is_it in zip(step.parents, of_table, strict=True))
+        embedding = step.parents[of_table.index(True)]
+        return Altered(step.replaced(parents=others), lambda inner: inner.value + embedding)
+
+    return change
 
 
 def _sinusoids(f: Callable[[Ids, int], Array]) -> Change:
@@ -198,9 +202,14 @@ def faults() -> Iterator[Fault]:
                 equation="position max(0, s − (S − n)), n the number of unmasked tokens",
                 fix=POSITIONS_FIX, after_failure=True)
     yield Fault("positions-after-norm", frozenset({"norm"}), "the position embedding is added after the norm", "constructed",
-                _after_norm, "", ("embeddings.LayerNorm",),
+                _after_norm("position_embeddings"), "", ("embeddings.LayerNorm",),
                 equation="y = LayerNorm(word + token type) + position",
                 fix="Add the position embedding before the norm.")
+    yield Fault("token-types-after-norm", frozenset({"norm"}), "the token type embedding is added after the norm", "constructed",
+                _after_norm("token_type_embeddings"), "token types added to a module that had none", ("embeddings.LayerNorm",),
+                after_failure=True,
+                equation="y = LayerNorm(word + position) + token type",
+                fix="Add the token type embedding before the norm.")
     yield Fault("positions-from-token-types", POSITIONS, "token types are used as positions", "MGCA#13",
                 _positions(lambda s: s.site.batch.types), "arguments passed by position in another order",
                 fix="Pass token_type_ids and position_ids by keyword.")

@@ -67,6 +67,19 @@ def _bias_after(step: Step, context: FaultContext) -> Step | None:
     return None if bias is None else Altered(step, lambda inner: inner.value + bias)
 
 
+def _bias_again(step: Step, context: FaultContext) -> Step | None:
+    """Return f(x + b), where x contains the bias b of the linear layer already; the sum may be rounded to storage."""
+    bias = _bias_of_product(step, context)
+    if bias is None:
+        return None
+    total = step.parents[0] + bias
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        return altered.inner.jacobians()[0].variance(arithmetic.storage.rounding_variance(total))
+
+    return Altered(step.replaced(parents=(total,)), lambda inner: inner.value, slack)
+
+
 def _bias_of_product(step: Step, context: FaultContext) -> Array | None:
     (product,) = step.site.activation.parents
     return context.network.site(product).parameters.get("bias") if product in context.network.table else None
@@ -133,6 +146,12 @@ def faults() -> Iterator[Fault]:
                 ("_act_fn", "pooler.activation"),
                 equation="y = f(z) + b, z the exposed product",
                 fix="Add the bias to the product, before the function, and only there.")
+    yield Fault("bias-again-before-activation", FUNCTIONS | {"tanh"},
+                "the bias of the preceding product is added to it a second time, before the function", "constructed", _bias_again,
+                "a fused kernel of bias and function, given a product that has its bias", ("_act_fn", "pooler.activation"),
+                after_failure=True,
+                equation="y = f(z + b), z the exposed product",
+                fix="Add the bias once: in the product or in the fused function.")
     yield Fault("bias-moved-after-activation", FUNCTIONS | {"tanh"},
                 "the bias of the preceding product is added after the function, and not before it",
                 "constructed", _bias_moved, "the epilogue of a fused product in another order",

@@ -34,6 +34,19 @@ def _other_mask(step: Step, data: FitData) -> Fit | None:
     return Fit(with_batch(step, attention_mask=other.astype(np.int64)), int((other != mask).sum()))
 
 
+def _last_hidden(step: Step, data: FitData) -> Fit | None:
+    """Return the softmax without the last keys: those after the last key that has nonzero probability in any row."""
+    mask, attended = step.site.batch.mask, _attended(step, data)
+    if attended is None:
+        return None
+    length = mask.shape[1]
+    read = int(np.flatnonzero(attended.any((0, 1, 2))).max(initial=-1)) + 1
+    other = mask & (np.arange(length) < read)
+    if (other == mask).all() or (other.any(1) != mask.any(1)).any():
+        return None
+    return Fit(with_batch(step, attention_mask=other.astype(np.int64)), 1, "keys", length - read)
+
+
 def _mask_of(axis: int) -> Fitting:
     """Return the fit of a mask that does not depend on `axis`, the axis of the heads or of the queries."""
 
@@ -105,6 +118,9 @@ def _by_distance(step: Step, data: FitData) -> Fit | None:
 
 
 FITTED_ATTENTION = (
+    Fitted("keys-last-hidden", PROBS, "the last {value} keys are not attended to", "constructed", _last_hidden,
+           "a loop over whole blocks of keys that leaves out the rest", True,
+           equation="p = softmax over the unmasked keys j < S − n", fix="Attend to the keys of the last, incomplete block, too."),
     Fitted("mask-other", PROBS, "the mask is not the batch's", "constructed",
            _other_mask, "the mask of the example that was traced, baked into the graph; another batch's mask", True,
            fix="Use the attention_mask of each call; export with the mask as an input.", estimates="the mask"),

@@ -153,6 +153,12 @@ def _after_norm(model: Bert) -> None:
     override(norm, "forward", lambda word, kind, position: norm.normalise(word + kind) + position)
 
 
+def _type_after_norm(model: Bert) -> None:
+    """Compute LayerNorm(word + position) + token type."""
+    norm = model.embeddings.LayerNorm
+    override(norm, "forward", lambda word, kind, position: norm.normalise(word + position) + kind)
+
+
 def _interpolated(model: Bert) -> None:
     """Read the table at half of the position, between two rows where that is no whole number."""
     lookup: PositionLookup = model.embeddings.position_embeddings
@@ -203,6 +209,8 @@ PLANTS = (
              lambda model: after(model.embeddings.dropout, lambda x: 0.9 * x), "embeddings.dropout"),
     Plant("positions-after-norm", "LayerNorm(word + token type) + position",
           lambda model, _: _after_norm(model), False, _of_sum, lambda a: a.embedding_norm),
+    Plant("token-types-after-norm", "LayerNorm(word + position) + token type",
+          lambda model, _: _type_after_norm(model), False, _of_sum, lambda a: a.embedding_norm),
     _positions("positions-shifted", "position s reads row s + 2", lambda i: _order(i) + 2),
     _positions("positions-from-one", "position s reads row s + 1", lambda i: _order(i) + 1),
     _positions("positions-repeated", "every position reads row 0", lambda i: torch.zeros_like(_order(i))),

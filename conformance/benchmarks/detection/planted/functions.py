@@ -71,6 +71,13 @@ def _bias_after(model: Bert, layer: int) -> None:
     after(own.intermediate_act_fn, lambda y: y + own.dense.bias)
 
 
+def _bias_again(model: Bert, layer: int) -> None:
+    """Add the bias of the product once more before the activation function."""
+    own = model.layer(layer).intermediate
+    right = own.intermediate_act_fn.function
+    own.intermediate_act_fn.function = lambda x: right(x + own.dense.bias)
+
+
 def _bias_moved(model: Bert, layer: int) -> None:
     """Apply the function to the product without its bias, and add the bias afterwards; the product is shown with it."""
     own, inputs = model.layer(layer).intermediate, list[Tensor]()
@@ -105,6 +112,8 @@ PLANTS = (
     _function("result-unsigned-bytes", "f(x) rounded to 256 multiples of max f / 255 from 0 up",
               lambda right: lambda x: _unsigned_bytes(right(x))),
     _function("gelu-half-missing", "x · (1 + erf(x/√2))", lambda right: lambda x: 2.0 * right(x), suits=gelu),
+    in_layer("bias-again-before-activation", "f(W x + b + b), the product shown as W x + b",
+             _bias_again, "intermediate.intermediate_act_fn"),
     in_layer("bias-moved-after-activation", "f(W x) + b, the product shown as W x + b",
              _bias_moved, "intermediate.intermediate_act_fn"),
     in_layer("bias-after-activation", "f(W x + b) + b", _bias_after, "intermediate.intermediate_act_fn"),

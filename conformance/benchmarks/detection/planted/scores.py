@@ -105,6 +105,12 @@ def _by_query(scores: Tensor, mask: Tensor) -> Tensor:
     return hidden_keys(scores, (mask[:, None, None, :] == 1) & attended).softmax(-1)
 
 
+def _last_hidden(scores: Tensor, mask: Tensor) -> Tensor:
+    attended = torch.arange(scores.shape[-1]) < scores.shape[-1] - 3
+    keys = (mask[:, None, None, :] == 1) & attended
+    return hidden_keys(scores, torch.where(keys.any(-1, keepdim=True), keys, mask[:, None, None, :] == 1)).softmax(-1)
+
+
 def _by_segment(model: Bert, layer: int) -> None:
     """Hide the keys of another token type."""
     types: list[Tensor] = []
@@ -182,6 +188,7 @@ PLANTS = (
     in_layer("tokens-as-channels", "the memory of the values, (S, H), is read as (H, S)", _as_channels, CONTEXT),
     in_layer("tokens-packed-left", "the context of the unmasked tokens of a row is written to its beginning",
              _packed_left, CONTEXT),
+    _softmax("keys-last-hidden", "the last three keys are hidden", _last_hidden),
     in_layer("keys-last-unread", "the context lacks the last four keys", _unread, CONTEXT),
     _softmax("softmax-by-blocks", "the softmax of each four keys, divided by the number of blocks", _by_blocks),
     _softmax("softmax-not-rescaled", "each block of four keys keeps the maximum up to it", _not_rescaled),
