@@ -113,7 +113,7 @@ def _judged(
                 functions=functions,
                 depth="screen" if one.only_parameter_gradients else depth,
                 sigma=cache.cached_sigma(one.network, arithmetic, golden.checkpoint),
-                wrong=one.wrong,
+                reasons_by_activation=one.reasons_by_activation,
                 unexposed_layers=unexposed_layers,
             )
             label = _label(one, requested)

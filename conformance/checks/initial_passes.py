@@ -47,4 +47,4 @@ def initial_passes(candidate: Implementation, golden: Golden, case: Case) -> Seq
         sentences = wrong_initially(found, architecture, format_named(case.dtype), alpha)
         return {at(0, name): sentence for name, sentence in sentences.items()}
 
-    return [Pass("initial", "", network, partial(iter, stream), wrong=wrong)]
+    return [Pass("initial", "", network, partial(iter, stream), reasons_by_activation=wrong)]

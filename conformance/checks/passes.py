@@ -29,7 +29,8 @@ class Pass:
         network: the oracle's network on the batch.
         call: returns the candidate's answer; raises `CandidateFailure`.
         on_batch: returns the same pass on another batch; None if the pass must not be repeated on other batches.
-        wrong: function of a false-alarm probability that returns, by activation, a sentence on what is wrong apart from its values.
+        reasons_by_activation: function of a false-alarm probability that returns, by activation, a sentence on what is wrong apart
+            from its values.
         describe_failure: returns a sentence that describes the failure if values fail.
         only_parameter_gradients: whether the call yields only gradients of parameters, each judged from the token ids; then no
             output is required, and faults in unexposed steps are not searched for.
@@ -40,7 +41,7 @@ class Pass:
     network: Network
     call: Callable[[], Any]
     on_batch: "Callable[[Batch], Pass] | None" = None
-    wrong: Callable[[float], Mapping[str, str]] = lambda alpha: {}
+    reasons_by_activation: Callable[[float], Mapping[str, str]] = lambda alpha: {}
     describe_failure: "Callable[[], str] | None" = None
     only_parameter_gradients: bool = False
 

@@ -116,7 +116,7 @@ def _in_training(runner: Runner, passes: Sequence[Pass]) -> Iterator[Pass]:
     draws = [drawn(one.network, dict(stream)) for one, stream in zip(calls, streams, strict=True)]
     for number in range(1, len(calls)):
         wrong = partial(_wrong_in, draws, number)
-        yield replace(_with_masks(calls[number], streams[number], draws[number]), wrong=wrong)
+        yield replace(_with_masks(calls[number], streams[number], draws[number]), reasons_by_activation=wrong)
 
 
 def _wrong_in(draws: Sequence[Mapping[str, Draw]], number: int, alpha: float) -> Mapping[str, str]:

@@ -74,7 +74,7 @@ def _unjudged_through(verdict: Verdict, wrong: Container[str], network: Network,
     if not through:
         return verdict
     reason = f"{DIFFERENTIATED} {enumerated(list(through))}, which the forward pass computes wrongly"
-    return replace(verdict, outcome="not_observed", role=None, local=None, overall=None, reason=reason, anatomy=())
+    return replace(verdict, outcome="not_observed", role=None, local=None, global_error=None, reason=reason, anatomy=())
 
 
 def forward_step(row: Activation) -> str:

@@ -121,7 +121,9 @@ def block_totals(
     if len(observation.rows) > 1:
         found = [_with_repeats(observation, directions, h, one) for h, one in zip(hypotheses, found, strict=True)]
     found = [replace(one, effects={**one.effects, **large}) for one, large in zip(found, gross, strict=True)]
-    return found, reduce(add, [overall for _, overall in parts if overall]) if observation.sigma is not None else None
+    return found, reduce(
+        add, [global_error for _, global_error in parts if global_error]
+    ) if observation.sigma is not None else None
 
 
 def _of_block(

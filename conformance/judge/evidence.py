@@ -224,7 +224,7 @@ class Verdict:
         outcome: `pass`, `fail`, `not_observed`, or `xfail` for a known failure.
         role: `origin`, `amplifier`, `attenuator` or None.
         local: the local judgement under the selected hypothesis; None if not judged.
-        overall: the global error; None if not judged.
+        global_error: the global error; None if not judged.
         reason: in words, the violation of the contract, the difference of an exact activation, or why nothing is judged.
         batch: name of the golden's batch, if it has several.
         anatomy: description of an unexplained residual, in words.
@@ -236,7 +236,7 @@ class Verdict:
     outcome: Literal["pass", "fail", "not_observed", "xfail"]
     role: str | None = None
     local: Local | None = None
-    overall: Error | None = None
+    global_error: Error | None = None
     reason: str = ""
     batch: str = ""
     anatomy: tuple[str, ...] = ()

@@ -287,7 +287,7 @@ def _problem_on_worst_rows(observation: Observation, hypothesis: Hypothesis, lim
     The largest error and Σ e² of the whole batch are at least those of a part. Parameters fitted to the whole batch change errors
     by only a few sigma, so gross errors remain beyond their limit.
     """
-    block = observation.part(left)
+    block = observation.worst_rows(left)
     if block is None:
         return None
     largest = float(np.sqrt(left[block.first : block.first + block.network.batch.size].max()))

@@ -57,8 +57,8 @@ class Judge:
         functions: error bounds of the library functions where the candidate ran; by default those of the table.
         depth: `screen` leaves out the filters, the global error and the names of faults.
         sigma: accumulated rounding error at each activation (`sampled_sigma.accumulated_sigma`); sampled by default.
-        wrong: given a false-alarm probability, returns by activation name, in words, what is wrong with an activation whatever its
-            values are.
+        reasons_by_activation: given a false-alarm probability, returns by activation name, in words, what is wrong with an activation
+            whatever its values are.
         unexposed_layers: search for mistakes in the layers that a candidate does not expose; without it, only the activation's
             own layer is searched.
     """
@@ -75,14 +75,14 @@ class Judge:
         functions: FunctionErrorBounds | None = None,
         depth: Depth = "full",
         sigma: Iterable[tuple[str, Array]] | None = None,
-        wrong: Callable[[float], Mapping[str, str]] = lambda alpha: {},
+        reasons_by_activation: Callable[[float], Mapping[str, str]] = lambda alpha: {},
         unexposed_layers: UnexposedLayers | None = None,
     ) -> None:
         """Share the run's false-alarm probability among all activations, and start the accumulation of sigma."""
         self._network, self._dtype, self._device = network, dtype, "cpu" if recorded else device
         self._hypotheses = hypotheses(dtype, device, functions)
         self._alpha = sidak_share(tests_of(network) * runs)
-        self._wrong = wrong(self._alpha)
+        self._reasons = reasons_by_activation(self._alpha)
         self._unexposed_layers = unexposed_layers
         self._known: set[str] = set()
         self._stored = stored or {}
@@ -212,25 +212,27 @@ class Judge:
             self._global_errors[name] = np.zeros(observation.actual.shape, np.float32)
             return Verdict(name, kind, "not_observed", reason=_NONE_JUDGED), ()
         storage = self._hypotheses[0].arithmetic.storage
-        reason = violation(observation, storage.smallest_normal) or self._wrong.get(name, "")
+        reason = violation(observation, storage.smallest_normal) or self._reasons.get(name, "")
         broken = bool(reason)
         judgements: tuple[Local, ...]
         if all(step.exact for step in observation.steps):
             judgements = (judge_exact_steps(observation, self._hypotheses[0], self._alpha, self._depth),)
-            overall = None if sigma is None else GlobalError.of(observation.whole, sigma)
+            global_error = None if sigma is None else GlobalError.of(observation.whole, sigma)
             reason = reason or difference_from_exact(observation.whole, storage)
         elif self._depth == "full":
-            judgements, overall = judge_locally(observation, self._hypotheses, self._alpha, self._unexposed_layers, self._known)
+            judgements, global_error = judge_locally(
+                observation, self._hypotheses, self._alpha, self._unexposed_layers, self._known
+            )
         else:
-            judgements, overall = screened_locally(observation, self._hypotheses, self._alpha), None
-        if overall:
-            self._global_errors[name] = overall.error
+            judgements, global_error = screened_locally(observation, self._hypotheses, self._alpha), None
+        if global_error:
+            self._global_errors[name] = global_error.error
         passes = any(local.passes for local in judgements) and not broken
         if not passes:
             self._failed = True
             self._known |= {f.name for local in judgements for e in local.explanations for f in e.faults}
-        role = (self._role(observation) if self._failed and overall else None) if passes else "origin"
-        summary = overall.summary if overall else None
+        role = (self._role(observation) if self._failed and global_error else None) if passes else "origin"
+        summary = global_error.summary if global_error else None
         verdict = Verdict(name, kind, "pass" if passes else "fail", role, judgements[0], summary, reason)
         return (verdict if passes else replace(verdict, anatomy=self._residual_sentences(observation, judgements))), judgements
 

@@ -42,7 +42,7 @@ def judge_locally(
     directions = [direction.on(observation.whole.segment) if direction.fault.couples_rows else direction for direction in near]
     widest = Limits.of(1, observation.count, STATISTICS + len(directions), alpha)
     gross = GrossEffects(observation, directions, widest.max)
-    found, overall = block_totals(observation, gross, captured)
+    found, global_error = block_totals(observation, gross, captured)
     judgements = tuple(_local(observation, h, directions, one, alpha) for h, one in zip(captured, found, strict=True))
     if not all(local.passes for local in judgements):
         whole = len(observation.rows) == 1  # then the effects in the totals are what `judge_whole` filters
@@ -50,7 +50,7 @@ def judge_locally(
         judgements = judge_whole(observation, hypotheses, alpha, gross, unexposed_layers, known, effects)
     if unexposed_layers is not None and observation.has_unexposed_layers and any(local.passes for local in judgements):
         judgements = unexposed_layers.with_layer_filters(observation, judgements)
-    return judgements, overall
+    return judgements, global_error
 
 
 def _local(

@@ -228,7 +228,7 @@ class Observation:
             return self.whole
         return self._of_rows(rows)
 
-    def part(self, left: Array) -> Block | None:
+    def worst_rows(self, left: Array) -> Block | None:
         """Return the adjacent rows, of about `PART` tokens, with the largest sum of `left`; None if a part would not save work.
 
         Args:

@@ -12,7 +12,7 @@ from conformance.results.outcomes import Outcome
 SCHEMA_VERSION = 1
 
 
-class _Record(msgspec.Struct, frozen=True, gc=False, tag_field="kind", rename={"overall": "global"}):
+class _Record(msgspec.Struct, frozen=True, gc=False, tag_field="kind", rename={"global_error": "global"}):
     """A line of the results file; the field `kind` identifies the type of record."""
 
 
@@ -186,7 +186,7 @@ class ActivationRecord(_Record, frozen=True, gc=False, tag="activation"):
     outcome: Outcome
     role: str | None
     local: ErrorRecord | None
-    overall: ErrorRecord | None
+    global_error: ErrorRecord | None
     faults: list[FaultRecord]
     arithmetic: str | None
     limits: dict[str, float]

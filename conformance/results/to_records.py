@@ -114,7 +114,7 @@ def _activation(result: Result, v: Verdict, kinds: Mapping[str, str], *, places:
         outcome=v.outcome,
         role=v.role,
         local=_error(local.error if local else None),
-        overall=_error(v.overall),
+        global_error=_error(v.global_error),
         faults=[_fault(f, kinds) for f in local.named] if local else [],
         arithmetic=local.hypothesis if local else None,
         limits=limits,

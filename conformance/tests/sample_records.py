@@ -67,7 +67,7 @@ def activation(case: Case, name: str, rms: float = 0.5, faults: tuple[FaultRecor
         "outcome": "fail" if rms > 1.62 or fields.get("reason") else "pass",
         "role": "origin" if rms > 1.62 or fields.get("reason") else None,
         "local": ErrorRecord(rms, 4 * rms, 1e-6 * rms, (0, 0)),
-        "overall": ErrorRecord(rms / 3, rms, 1e-6 * rms, (0, 0)),
+        "global_error": ErrorRecord(rms / 3, rms, 1e-6 * rms, (0, 0)),
         "faults": list(faults),
         "arithmetic": "float32",
         "limits": {"rms": 1.62, "max": 8.1, "filter": 6.7},
@@ -118,7 +118,7 @@ def _nameless() -> CaseRecords:
         for n in range(LAYERS)
     )
     broken = activation(
-        case, "pooler.dense", reason="has the shape (6, 31), expected (6, 32)", local=None, overall=None, excess=None
+        case, "pooler.dense", reason="has the shape (6, 31), expected (6, 32)", local=None, global_error=None, excess=None
     )
     return checked(case, "fail", (*rendered, broken), reason="7 of 47 judged activations fail", judged=47, activations=47)
 

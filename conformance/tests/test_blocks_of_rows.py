@@ -173,15 +173,15 @@ def test_the_global_error_is_computed_without_a_second_forward_pass(spoilt: floa
     for name, actual in values.items():
         before = {n: v for n, v in values.items() if n in errors}
         one = Observation(network, name, actual, before, errors)
-        overall = GlobalError.of(one.whole, np.ones((1,) * actual.ndim))
-        errors[name] = overall.error
+        global_error = GlobalError.of(one.whole, np.ones((1,) * actual.ndim))
+        errors[name] = global_error.error
         judged = one.judged
         expected = np.where(judged, actual - truth[name], 0.0)
         largest = np.abs(expected).max()
-        assert np.abs(np.where(judged, overall.error, 0.0) - expected).max() <= 2e-3 * largest + 1e-11, name
-        assert overall.summary.max_abs == pytest.approx(largest, rel=2e-3, abs=1e-11)
+        assert np.abs(np.where(judged, global_error.error, 0.0) - expected).max() <= 2e-3 * largest + 1e-11, name
+        assert global_error.summary.max_abs == pytest.approx(largest, rel=2e-3, abs=1e-11)
         rms = np.sqrt(np.mean(np.square(actual - truth[name])[judged]))  # padding does not count
-        assert overall.summary.rms == pytest.approx(rms, rel=4e-3, abs=1e-11), name
+        assert global_error.summary.rms == pytest.approx(rms, rel=4e-3, abs=1e-11), name
 
 
 @pytest.mark.parametrize("dtype", FORMATS)

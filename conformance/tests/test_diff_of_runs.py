@@ -62,7 +62,7 @@ def _plain(found: Changes, width: int = 160) -> str:
     return "\n".join(line.plain for line in wrapped(document(found), width))
 
 
-HIDDEN = _norm(0.5, outcome="not_observed", local=None, overall=None)
+HIDDEN = _norm(0.5, outcome="not_observed", local=None, global_error=None)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ Change = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def _records(names: Collection[str], exposed: Collection[str]) -> list[ActivationRecord]:
-    hidden = {"outcome": "not_observed", "local": None, "overall": None}
+    hidden = {"outcome": "not_observed", "local": None, "global_error": None}
     return [activation(CASE, name, **({} if name in exposed else hidden)) for name in names]
 
 

@@ -112,7 +112,7 @@ def test_in_another_format_the_reference_uses_the_rounded_weights(home: Path) ->
     """The reference then equals that of the checkpoint itself; the recorded activations use the unrounded weights."""
 
     def global_errors(golden: Golden) -> list[Any]:
-        return [verdict.overall for verdict in check("hf-eager", golden, dtype="bfloat16").verdicts]
+        return [verdict.global_error for verdict in check("hf-eager", golden, dtype="bfloat16").verdicts]
 
     golden, itself = load_golden(home / "mine"), from_directory(home / "my-bert")
     assert global_errors(golden) == global_errors(itself) != global_errors(replace(golden, activations=golden.recorded))

@@ -26,7 +26,7 @@ def test_a_screened_candidate_fails_where_it_fails_at_full_depth(dtype: str) -> 
     assert seen <= failed <= {v.activation for v in full.verdicts if v.outcome == "fail"}
     assert failed
     for verdict in screened.verdicts:
-        assert verdict.overall is None
+        assert verdict.global_error is None
         assert verdict.local is None or not (verdict.local.filters or verdict.local.explanations)
 
 
@@ -66,7 +66,7 @@ def test_the_command_line_passes_the_depth_on_and_the_results_file_records_it(
     results = read_results(tmp_path / "results.jsonl")
     assert results.header
     assert results.header.depth == "screen"
-    assert all(a.overall is None for a in results.activations)
+    assert all(a.global_error is None for a in results.activations)
 
 
 TEST = """

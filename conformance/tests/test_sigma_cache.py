@@ -37,21 +37,21 @@ def samplings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return times
 
 
-def overall() -> list[object]:
-    return [v.overall for v in check("making-bert", GOLDEN).verdicts]
+def global_error() -> list[object]:
+    return [v.global_error for v in check("making-bert", GOLDEN).verdicts]
 
 
 def test_the_second_run_reads_the_cache_and_gives_the_same_result(home: Path, samplings: list[int]) -> None:
-    first = overall()
+    first = global_error()
     assert len(cache.entries()) == 1
-    assert overall() == first
+    assert global_error() == first
     assert len(samplings) == 1
     assert any(first)
 
 
 @pytest.mark.parametrize("what", ["cut short", "altered", "another network's", "no digest"])
 def test_a_damaged_entry_is_reported_and_computed_again(what: str, home: Path, samplings: list[int]) -> None:
-    first = overall()
+    first = global_error()
     (entry,) = cache.entries()
     arrays = load_file(entry)
     if what == "cut short":
@@ -64,9 +64,9 @@ def test_a_damaged_entry_is_reported_and_computed_again(what: str, home: Path, s
     else:
         save_file(arrays, entry)
     with pytest.warns(cache.CacheWarning, match="damaged"):
-        assert overall() == first
+        assert global_error() == first
     assert len(samplings) == 2
-    assert overall() == first
+    assert global_error() == first
     assert len(samplings) == 2
 
 
@@ -125,9 +125,9 @@ def test_the_command_lists_and_clears_entries(
 
 
 def test_the_key_changes_with_the_code_that_computes_it(monkeypatch: pytest.MonkeyPatch, samplings: list[int]) -> None:
-    overall()
+    global_error()
     monkeypatch.setattr(cache, "code_digest", lambda: "another")
-    overall()
+    global_error()
     assert len(samplings) == 2
 
 

@@ -232,7 +232,7 @@ def _case(before: CaseRecords | None, after: CaseRecords | None) -> CaseChange:
         _new_mistakes(after.activations, before.activations),
         layers_of((*before.activations, *after.activations)),
         len(both),
-        sum((a.local, a.overall) != (b.local, b.overall) for a, b in unchanged if a.outcome == "pass"),
+        sum((a.local, a.global_error) != (b.local, b.global_error) for a, b in unchanged if a.outcome == "pass"),
     )
 
 

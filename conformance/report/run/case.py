@@ -212,10 +212,10 @@ def _first(texts: Sequence[str]) -> Sequence[str]:
 
 
 def _numbers(a: ActivationRecord) -> tuple[str, ...]:
-    local, overall = a.local, sigma(a.overall.rms if a.overall else None)
+    local, global_error = a.local, sigma(a.global_error.rms if a.global_error else None)
     if local is None or local.rms is None:
-        return place(a), "differs" if local else "-", "-", "-", "-", overall
-    return place(a), sigma(local.rms), sigma(a.limits.get("rms")), sigma(local.max), sigma(a.limits.get("max")), overall
+        return place(a), "differs" if local else "-", "-", "-", "-", global_error
+    return place(a), sigma(local.rms), sigma(a.limits.get("rms")), sigma(local.max), sigma(a.limits.get("max")), global_error
 
 
 def _known(case: CaseRecords) -> Iterator[Block]:

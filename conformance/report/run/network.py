@@ -19,7 +19,7 @@ def network(activations: Sequence[ActivationRecord]) -> Blocks:
     for a in activations:
         by_name.setdefault(a.activation, []).append(a)
     worst = {name: max(found, key=_badness) for name, found in by_name.items()}
-    axis = axis_of(e.rms for a in worst.values() for e in (a.local, a.overall) if e)
+    axis = axis_of(e.rms for a in worst.values() for e in (a.local, a.global_error) if e)
     parts: dict[str, list[ActivationRecord]] = {}
     for name, a in worst.items():
         parts.setdefault(placed(name)[0], []).append(a)
@@ -55,10 +55,10 @@ def _row(a: ActivationRecord, batches: Sequence[ActivationRecord], axis: Axis) -
     """Return the row of one activation, with the numbers of the batch on which it is worst."""
     mark = _unjudged(a) or _MARKS.get(a.outcome, a.role or "")
     name = TextSpan(placed(a.activation)[1], note="; ".join(part for part in (mark, *_notes(a, batches)) if part))
-    local, overall = (e.rms if e else None for e in (a.local, a.overall))
-    points = Points((axis.at(overall), axis.at(local)), axis.at(a.limits.get("rms") if local is not None else None))
+    local, global_error = (e.rms if e else None for e in (a.local, a.global_error))
+    points = Points((axis.at(global_error), axis.at(local)), axis.at(a.limits.get("rms") if local is not None else None))
     largest = sigma(a.local.max if a.local else None, "")
-    return Row((name, points, _local(a), largest, sigma(overall, "")), _TONES.get(mark, ""))
+    return Row((name, points, _local(a), largest, sigma(global_error, "")), _TONES.get(mark, ""))
 
 
 def _unjudged(a: ActivationRecord) -> str:

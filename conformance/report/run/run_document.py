@@ -81,7 +81,7 @@ def _shown(results: Results) -> set[str]:
     found = (
         {"sigma", "origin", "local rms", "max", "limit"} if any(a.local and a.local.rms is not None for a in failed) else {"origin"}
     )
-    found |= {"global rms"} if any(a.overall is not None and a.overall.rms is not None for a in failed) else set()
+    found |= {"global rms"} if any(a.global_error is not None and a.global_error.rms is not None for a in failed) else set()
     lines = " ".join(line for case in results.cases for f in mistakes(case.activations) for line in rendered(f, 0))
     return found | {term for term, said in (("amplitude", "amplitude "), ("z", "z = "), ("±", "±")) if said in lines}
 
