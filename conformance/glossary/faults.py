@@ -37,7 +37,7 @@ def _quantities(quantity: str) -> tuple[str, ...]:
     """Return the names of a number: of `factor of the scores (1/√d)` the whole, both parts, and the last words."""
     first, _, symbol = quantity.removesuffix(")").partition(" (")
     words = first.split()
-    ends = (" ".join(words[i:]) for i in range(len(words) - 1))  # of two words at least: `hidden value`
+    ends = (" ".join(words[i:]) for i in range(len(words) - 1))  # of two words at least: `clipped below`
     return tuple(filter(None, (quantity, first, symbol, *ends)))
 
 

@@ -57,8 +57,8 @@ class Judge:
         functions: error bounds of the library functions where the candidate ran; by default those of the table.
         depth: `screen` leaves out the filters, the global error and the names of faults.
         sigma: accumulated rounding error at each activation (`sampled_sigma.accumulated_sigma`); sampled by default.
-        reasons_by_activation: given a false-alarm probability, returns by activation name, in words, what is wrong with an activation
-            whatever its values are.
+        reasons_by_activation: given a false-alarm probability, returns by activation name, in words, what is wrong with an
+            activation whatever its values are.
         unexposed_layers: search for mistakes in the layers that a candidate does not expose; without it, only the activation's
             own layer is searched.
     """

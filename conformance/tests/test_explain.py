@@ -175,8 +175,8 @@ def test_an_unknown_name_is_answered_with_near_names_else_with_those_that_mentio
     [
         ("global rms", ["global rms"]),
         ("not exposed", ["unexposed step"]),
-        ("largest unclipped hidden value", ["hidden-clipped"]),
-        ("hidden value", ["hidden-clipped"]),
+        ("no layer's output clipped below", ["hidden-clipped"]),
+        ("clipped below", ["hidden-clipped"]),
         ("global rms tiny padding-length", ["global rms", "tiny", "padding-length"]),
         ("layer 0", ["layer"]),
         ("positions 1 to 15", ["position"]),
