@@ -90,13 +90,19 @@ ZERO_TOKENS = Fitted(
     fix="Compute every token, including those of a last partial chunk.",
 )  # fmt: skip
 
-_LOOKUPS = frozenset({"word_lookup", "position_lookup", "token_type_lookup"})
+_LOOKUPS = frozenset({"word_lookup", "position_lookup"})
+_TYPES = frozenset({"token_type_lookup"})  # Types are so few that those of a row often equal those of another row by chance.
 
 
-def _of_other_rows(kinds: frozenset[str]) -> tuple[Fitted, Fitted]:
-    """Return the faults in which rows of the batch have the results of the first row, or of others, at steps of these kinds."""
+def _of_other_rows(kinds: frozenset[str], of_first: frozenset[str] = frozenset()) -> tuple[Fitted, Fitted]:
+    """Return the faults in which rows of the batch have the results of the first row, or of others, at steps of these kinds.
+
+    Args:
+        kinds: the kinds of both faults.
+        of_first: further kinds of the first.
+    """
     return (
-        Fitted("rows-first", kinds, "every row of the batch has the result of the first row", "constructed", _first_row,
+        Fitted("rows-first", kinds | of_first, "every row of the batch has the result of the first row", "constructed", _first_row,
                "a buffer or a static input of one row, expanded to the batch", equation="y_b = f(x_0)", fix=_ROWS),
         Fitted("rows-other", kinds, "rows of the batch have the results of other rows, the first of them row {value}",
                "constructed", _other_rows, "rows sorted by length and not put back; a micro-batch that is not written",
@@ -104,7 +110,7 @@ def _of_other_rows(kinds: frozenset[str]) -> tuple[Fitted, Fitted]:
     )  # fmt: skip
 
 
-ROWS_OF_LOOKUPS = _of_other_rows(_LOOKUPS)
+ROWS_OF_LOOKUPS = _of_other_rows(_LOOKUPS, _TYPES)
 """Tried before other ids, types or positions, which could explain other rows as well."""
 
 FITTED_ROWS = (
