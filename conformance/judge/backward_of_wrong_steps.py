@@ -6,7 +6,7 @@ Where g is not f, the oracle's gradient is therefore no reference: such a gradie
 judged as usual, since it is computed from the candidate's own captured values.
 """
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
@@ -31,12 +31,11 @@ def without_gradients_through_wrong_steps(verdicts: Sequence[Verdict], network: 
         network: the oracle's network of the pass.
     """
     exposed = {v.activation for v in verdicts if not v.is_unexposed} & network.table.keys()
-    wrong = dict.fromkeys(
-        step
-        for v in verdicts
-        if v.outcome == "fail" and v.activation in exposed and not is_gradient(v.activation)
-        for step in _steps(network, v.activation, exposed)
-    )
+    wrong: dict[str, bool] = {}  # whether the mistake has a name, by step
+    for v in verdicts:
+        if v.outcome == "fail" and v.activation in exposed and not is_gradient(v.activation):
+            is_named = bool(v.local and v.local.named)
+            wrong |= {step: is_named or wrong.get(step, False) for step in _steps(network, v.activation, exposed)}
     return [_unjudged_through(v, wrong, network, exposed) for v in verdicts] if wrong else list(verdicts)
 
 
@@ -62,16 +61,17 @@ def _steps(network: Network, name: str, exposed: Container[str]) -> list[str]:
     return between(network, name, {row for row in earlier if row in exposed})
 
 
-def _unjudged_through(verdict: Verdict, wrong: Container[str], network: Network, exposed: Container[str]) -> Verdict:
+def _unjudged_through(verdict: Verdict, wrong: Mapping[str, bool], network: Network, exposed: Container[str]) -> Verdict:
     """Return the verdict on a failing gradient as not judged if it is computed through a wrong step; else the verdict.
 
-    A violation of the contract, or a gradient where there must be none, is a failure whatever the forward pass is.
+    A violation of the contract, or a gradient where there must be none, is a failure whatever the forward pass is. The name of a
+    mistake in a gradient is reported if the mistake in the forward step has none: it says what the forward step computes.
     """
     if verdict.outcome != "fail" or verdict.reason or verdict.local is None or not is_gradient(verdict.activation):
         return verdict
     rows = (network.table[name] for name in _steps(network, verdict.activation, exposed))
     through = dict.fromkeys(step for row in rows if (step := forward_step(row)) in wrong)
-    if not through:
+    if not through or (verdict.local.named and not any(wrong[step] for step in through)):
         return verdict
     reason = f"{DIFFERENTIATED} {enumerated(list(through))}, which the forward pass computes wrongly"
     return replace(verdict, outcome="not_observed", role=None, local=None, global_error=None, reason=reason, anatomy=())
