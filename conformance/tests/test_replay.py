@@ -105,15 +105,15 @@ def test_a_failure_of_a_candidate_in_a_file_is_replayed_from_another_folder(
     home, other = tmp_path / "home", tmp_path / "other"
     for folder in (home, other):
         folder.mkdir()
-    (home / "mine.py").write_text(
+    (home / "moved.py").write_text(
         "from conformance.tests.planted_mistakes import MadeOf\n\n"
         f"bad = MadeOf(lambda found: {{n: v * (2 if n == {LAST!r} else 1) for n, v in found.items()}})\n"
     )
     monkeypatch.chdir(home)
-    assert main(["run", "-i", "mine.py:bad", "--golden", "tiny", "--depth", "screen", "--out", "out"]) == 1
+    assert main(["run", "-i", "moved.py:bad", "--golden", "tiny", "--depth", "screen", "--out", "out"]) == 1
     (left,) = (home / "out" / "failures").glob("*.safetensors")
     monkeypatch.chdir(other)
     for file in (left, home / "out" / "results.jsonl"):
         (again,) = replayed(file)
         assert again.outcome == "fail"
-        assert again.case.implementation == f"{home / 'mine.py'}:bad"
+        assert again.case.implementation == f"{home / 'moved.py'}:bad"

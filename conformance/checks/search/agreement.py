@@ -10,10 +10,12 @@ where σ is the accumulated sigma under the widest legal arithmetic, and b is th
 candidate's own values of the first run. Results that involve no rounding, such as a table look-up, must be equal.
 
 The forward pass may be wrong, which is not the subject of such a comparison. A difference beyond the limit is therefore compared
-with the limit for the equation that the candidate has instead (`search.rounding`). If that is unknown, the difference is undecided
-at that step, and at the steps that are computed from it and right in both runs, to which it is handed on.
+with the limit for the equation that the candidate has instead (`search.rounding`). If that is unknown, a difference of at most √u
+of the largest result is undecided at that step, and at the steps that are computed from it and right in both runs, to which it is
+handed on. With a larger difference, an equation would lose more than half of its digits to rounding: it would have no result.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +30,7 @@ from conformance.judge.judged_elements import Mask, judged_elements
 from conformance.judge.propagated_sigma import Accumulated
 from conformance.judge.thresholds import max_threshold, rms_threshold, sidak_share
 from conformance.model.activation import SCALAR, Activation
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Format, format_named
 from conformance.results.law_broken import LawBroken, Location, Run
 
 
@@ -59,7 +61,7 @@ def require_agreement(subject: Subject, first: Run, second: Run, alike: RowPairs
             if wrong.both:
                 excess, index = compared.excess(rounding(subject, first, wrong.found), alpha)
             unknown = "" if compared.row.name in wrong.one else unknown_before(subject, first, compared.row.name, wrong.found)
-            if excess > 1.0 and unknown:
+            if excess > 1.0 and unknown and compared.agrees_in_half_of_the_digits(format_named(subject.dtype)):
                 undecided = undecided or _undecided(compared.place(index), unknown)
                 continue
         if excess > 1.0:
@@ -102,6 +104,11 @@ class _Compared:
     @property
     def difference(self) -> Array:
         return np.where(self.judged, self.first - self.second, 0.0)
+
+    def agrees_in_half_of_the_digits(self, storage: Format) -> bool:
+        """Return whether no difference exceeds √u times the largest result."""
+        largest = max(float(np.abs(x).max(initial=0.0, where=self.judged)) for x in (self.first, self.second))
+        return float(np.abs(self.difference).max(initial=0.0)) <= math.sqrt(storage.unit_roundoff) * largest
 
     def place(self, at: int) -> Location:
         """Return the location in each run of the element with a flat index."""
