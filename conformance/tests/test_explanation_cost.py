@@ -57,7 +57,7 @@ def test_comparing_sets_on_a_part_of_the_batch_gives_the_result_of_the_whole(
     whole = _outputs_of_layers(*plants, dtype=dtype)
     monkeypatch.setattr(observation, "SMALL", 0)
     monkeypatch.setattr(observation, "PART", 1)
-    parts = _counted(monkeypatch, observation.Observation, "part")
+    parts = _counted(monkeypatch, observation.Observation, "worst_rows")
     assert named(_outputs_of_layers(*plants, dtype=dtype)) == named(whole)
     assert parts
 
