@@ -123,14 +123,14 @@ def _reversed_heads(x: Array, heads: int) -> Array:
     return merge_heads(split_heads(x, x.shape[-1] // heads)[:, ::-1])
 
 
-def _unmoved_keys(step: Step, _: FaultContext) -> Step | None:
-    """Return the scores with each head's keys (S, d) read in memory order as (d, S), not transposed; None if that is the same."""
-    query, key = step.parents
-    parts = split_heads(key, step.site.architecture.head_size)
+def with_reshaped_heads(step: Step, _: FaultContext) -> Step | None:
+    """Return the step with each head's keys, or values, (S, d) read in memory order as (d, S); None if that is the same."""
+    first, last = step.parents
+    parts = split_heads(last, step.site.architecture.head_size)
     if 1 in parts.shape[2:]:
         return None
     read = parts.reshape(*parts.shape[:2], parts.shape[3], parts.shape[2])
-    return step.replaced(parents=(query, merge_heads(read.swapaxes(-1, -2))))
+    return step.replaced(parents=(first, merge_heads(read.swapaxes(-1, -2))))
 
 
 def _of_keys(step: Step, context: FaultContext) -> Step | None:
@@ -199,7 +199,7 @@ def faults() -> Iterator[Fault]:
                     equation=f"s = {name[0]} {name[0]}ᵀ / √d",
                     fix="Multiply query by the transposed key: query @ key.transpose(-1, -2).")
     yield Fault("keys-reshaped", SCORES, "the keys of a head are reshaped where they must be transposed", "constructed",
-                _unmoved_keys, "keys (S, d) read in memory order as (d, S)", after_failure=True,
+                with_reshaped_heads, "keys (S, d) read in memory order as (d, S)", after_failure=True,
                 equation="s = q K / √d, K read row by row from the elements of k",
                 fix="Multiply query by the transposed key: query @ key.transpose(-1, -2).")
     yield Fault("scores-clipped", SCORES, "the scores are clipped to ±1", "constructed",

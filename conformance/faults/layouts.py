@@ -4,21 +4,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from conformance.faults.attention import CONTEXT, SCORES
+from conformance.faults.attention import CONTEXT, SCORES, with_reshaped_heads
 from conformance.faults.fault import Change, Fault, FaultContext, with_parameters
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
-from conformance.oracle.bilinear import merge_heads, split_heads
-
-
-def _unmoved_values(step: Step, _: FaultContext) -> Step | None:
-    """Return the context of values whose (S, d) of each head are read in memory order as (d, S); None if that is the same."""
-    probs, value = step.parents
-    parts = split_heads(value, step.site.architecture.head_size)
-    if 1 in parts.shape[2:]:
-        return None
-    read = parts.reshape(*parts.shape[:2], parts.shape[3], parts.shape[2])
-    return step.replaced(parents=(probs, merge_heads(read.swapaxes(-1, -2))))
 
 
 def _as_channels(step: Step, _: FaultContext) -> Step | None:
@@ -65,7 +54,7 @@ def _exchanged(weight: Array, width: int, order: tuple[int, int]) -> Array:
 def faults() -> Iterator[Fault]:
     """Yield the faults of memory layouts."""
     yield Fault("values-reshaped", CONTEXT, "the values of a head are reshaped where they must be transposed", "constructed",
-                _unmoved_values, "values (S, d) read in memory order as (d, S)", after_failure=True,
+                with_reshaped_heads, "values (S, d) read in memory order as (d, S)", after_failure=True,
                 equation="c = p V, V read column by column from the elements of v",
                 fix="Multiply the probabilities by the values as they are: probs @ value.")
     yield Fault("tokens-as-channels", SCORES | CONTEXT,

@@ -21,7 +21,7 @@ _PRECISION = "Switch off reduced precision, or declare the format of the computa
 
 Rounding = Callable[[Array], Array]
 
-_CHANCE = 1e-6  # The probability that an error exceeds the bound below; that of a false alarm of a run.
+_CHANCE = 1e-6  # The probability that an error exceeds the bound below: `judge.thresholds.FALSE_ALARM`.
 TF32_BITS = 11  # Significant bits of TensorFloat-32 (NVIDIA 2020, A100 whitepaper): 10 stored and the leading one.
 
 
