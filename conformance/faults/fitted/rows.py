@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from conformance.faults.altered import Altered, Rearranged
-from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
+from conformance.faults.attention import CONTEXT, SCORES
+from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted, nearest_fit
 from conformance.model.batch import Ids
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
@@ -74,6 +75,15 @@ def _shifted(step: Step, data: FitData) -> Fit | None:
     return Fit(Altered(step, lambda inner: list(_shifts(inner.value, by))[index]), 1, "positions", by)
 
 
+def _slots_shifted(step: Step, data: FitData) -> Fit | None:
+    """Return the step with keys, or values, moved by one position, as the results of `_shifted` are."""
+    *others, read = step.parents
+    if read.shape[1] < LEAST_ROWS or not np.isfinite(data.actual[data.judged]).all():
+        return None
+    moved = [(by, step.replaced(parents=(*others, x))) for by in (1, -1) for x in _shifts(read, by)]
+    return nearest_fit(step, data, moved, "positions")
+
+
 def _zero_tokens(step: Step, data: FitData) -> Fit | None:
     """Return the step with zeros at the tokens for which the candidate's judged elements are all zero."""
     zero = data.judged.any(-1) & ~(data.judged & (data.actual != 0.0)).any(-1) & (step.value != 0.0).any(-1)
@@ -118,4 +128,8 @@ FITTED_ROWS = (
     Fitted("tokens-shifted", _BY_ROW, "the tokens are moved by {value} position", "constructed", _shifted,
            "a cache whose position is off by one", equation="y_s = f(x_(s − k))",
            fix="Write the result of token s at position s."),
+    Fitted("slots-shifted", SCORES | CONTEXT, "the keys, or the values, are moved by {value} position",
+           "constructed", _slots_shifted, "a paged cache whose slots of keys or of values are off by one",
+           equation="s_ij = q_i k_(j − n) / √d, or c_i = Σ_j p_ij v_(j − n)",
+           fix="Write and read the key and the value of token s in the same slot."),
 )  # fmt: skip

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from conformance.benchmarks.detection.planted.plant import Plant, after, in_layer
+from conformance.benchmarks.detection.bert import Bert
+from conformance.benchmarks.detection.planted.plant import Plant, after, in_layer, override
 
 VALUE = "attention.self.value"
 
@@ -13,8 +14,17 @@ def _moved(name: str, description: str, change: Callable[[Tensor], Tensor]) -> P
     return in_layer(name, description, lambda model, layer: after(model.layer(layer).attention.self.value, change), VALUE)
 
 
+def _values_late(model: Bert, layer: int) -> None:
+    """Let the context read the values moved by one position."""
+    context = model.layer(layer).attention.self.context
+    right = context.forward
+    override(context, "forward", lambda probs, value: right(probs, value.roll(1, 1)))
+
+
 PLANTS = (
     _moved("rows-first", "the values of every row are those of the first row", lambda x: x[:1].expand_as(x).contiguous()),
     _moved("rows-other", "the values' rows in reverse order", lambda x: x.flip(0)),
+    in_layer("slots-shifted", "each probability is multiplied by the value of the token before, the first by the last",
+             _values_late, "attention.self.context"),
     _moved("tokens-shifted", "each token has the value of the token before it", lambda x: x.roll(1, 1)),
 )  # fmt: skip
