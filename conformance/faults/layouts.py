@@ -4,10 +4,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from conformance.faults.attention import CONTEXT, SCORES, with_reshaped_heads
+from conformance.faults.altered import Altered, Rearranged
+from conformance.faults.attention import CONTEXT, SCORES, Mask, with_reshaped_heads
 from conformance.faults.fault import Change, Fault, FaultContext, with_parameters
+from conformance.model.batch import Ids
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
+
+_LINEAR = frozenset({"linear"})
 
 
 def _as_channels(step: Step, _: FaultContext) -> Step | None:
@@ -22,14 +26,49 @@ def _as_channels(step: Step, _: FaultContext) -> Step | None:
 def _to_the_left(step: Step, _: FaultContext) -> Step | None:
     """Return the context with the unmasked tokens of a row at its beginning, and zeros after them; None if they are there."""
     mask, (probs, value) = step.site.batch.mask, step.parents
-    if probs.shape[2] != mask.shape[1]:
-        return None
-    order = np.argsort(~mask, axis=1, kind="stable")
-    if (order == np.arange(mask.shape[1])).all():
+    order = _packed_order(mask)
+    if order is None or probs.shape[2] != mask.shape[1]:
         return None
     moved = np.take_along_axis(probs, order[:, None, :, None], 2)
-    kept = np.arange(mask.shape[1]) < mask.sum(1, keepdims=True)
+    kept = _first_of(mask)
     return step.replaced(parents=(np.where(kept[:, None, :, None], moved, 0.0), value))
+
+
+def _packed_order(mask: Mask) -> Ids | None:
+    """Return the tokens of each row, (B, S), the unmasked ones first; None if they are first already."""
+    order = np.argsort(~mask, axis=1, kind="stable")
+    return None if (order == np.arange(mask.shape[1])).all() else order
+
+
+def _first_of(mask: Mask) -> Mask:
+    """Return which of the first positions hold a row's unmasked tokens once they are moved there, (B, S)."""
+    return np.asarray(np.arange(mask.shape[1]) < mask.sum(1, keepdims=True))
+
+
+def _result_to_the_left(step: Step, _: FaultContext) -> Step | None:
+    """Return a norm with the results of a row's unmasked tokens at its beginning, and zeros after them, as `_to_the_left`."""
+    mask = step.site.batch.mask
+    order = _packed_order(mask)
+    if order is None or step.value.shape[:2] != mask.shape:
+        return None
+    kept = _first_of(mask)[..., None]
+    moved = Rearranged(step, lambda x: np.take_along_axis(x, order[..., None], 1))
+    return Altered(moved, lambda inner: np.where(kept, inner.value, 0.0))
+
+
+def _input_to_the_left(step: Step, _: FaultContext) -> Step | None:
+    """Return a linear layer that reads the inputs of a row's unmasked tokens at its beginning, and zeros after them."""
+    mask, (x,) = step.site.batch.mask, step.parents
+    order = _packed_order(mask)
+    if order is None or x.shape[:2] != mask.shape:
+        return None
+    return step.replaced(parents=(np.where(_first_of(mask)[..., None], np.take_along_axis(x, order[..., None], 1), 0.0),))
+
+
+def _packed(step: Step, context: FaultContext) -> Step | None:
+    kind = step.site.activation.kind
+    change = _to_the_left if kind in CONTEXT else _input_to_the_left if kind in _LINEAR else _result_to_the_left
+    return change(step, context)
 
 
 def _rotary(order: tuple[int, int]) -> Change:
@@ -62,17 +101,18 @@ def faults() -> Iterator[Fault]:
                 "constructed", _as_channels, "a cache that one kernel keeps transposed and another does not", after_failure=True,
                 equation="the element (s, i) is read at i S + s in place of s H + i",
                 fix="Read a buffer in the layout in which it was written, (S, H).")
-    yield Fault("tokens-packed-left", CONTEXT, "the unmasked tokens of a row are written to its beginning, the rest is zero",
-                "constructed", _to_the_left,
-                "attention without padding (variable lengths), whose results are put back as if padding were at the right",
+    yield Fault("tokens-packed-left", CONTEXT | _LINEAR | {"norm"},
+                "the unmasked tokens of a row are written to its beginning, the rest is zero", "constructed", _packed,
+                "results without padding (variable lengths) that are put back as if padding were at the right",
                 after_failure=True,
-                equation="y_s = c of the s-th unmasked token, 0 after the last",
-                fix="Put each token's result back at its own position: pad_input with the indices of unpad_input.")
+                equation="y_s = f of the s-th unmasked token, 0 after the last",
+                fix="Put each token's result back at its own position: pad_input with the indices of unpad_input.",
+                sentences={"linear": "it reads the unmasked tokens of a row from its beginning on, and zeros after them"})
     for end, order, stored, read, shape, other in (
         ("", (2, -1), "halves", "interleaved pairs", "(2, d/2)", "(d/2, 2)"),
         ("-back", (-1, 2), "interleaved pairs", "halves", "(d/2, 2)", "(2, d/2)"),
     ):
-        yield Fault(f"rotary-rows{end}", frozenset({"linear"}),
+        yield Fault(f"rotary-rows{end}", _LINEAR,
                     f"the rows of the weight within each head, but not the bias, are reordered from {stored} to {read}",
                     "constructed, after llama.cpp's permute", _rotary(order),
                     "a conversion for rotary positions, applied to a model without them", (".query", ".key"), after_failure=True,

@@ -21,9 +21,30 @@ def _values_late(model: Bert, layer: int) -> None:
     override(context, "forward", lambda probs, value: right(probs, value.roll(1, 1)))
 
 
+def _packed(model: Bert, layer: int) -> None:
+    """Write the results of a layer's unmasked tokens to the beginning of each row."""
+    changed = model.layer(layer)
+    right, masks = changed.forward, list[Tensor]()
+
+    def forward(hidden: Tensor, mask: Tensor) -> Tensor:
+        masks.append(mask)
+        out: Tensor = right(hidden, mask)
+        return out
+
+    def moved(x: Tensor) -> Tensor:
+        mask = masks.pop()
+        order = mask.sort(dim=1, descending=True, stable=True).indices
+        return x.gather(1, order[..., None].expand_as(x)) * mask.gather(1, order)[..., None].to(x.dtype)
+
+    override(changed, "forward", forward)
+    after(changed.output.LayerNorm, moved)
+
+
 PLANTS = (
     _moved("rows-first", "the values of every row are those of the first row", lambda x: x[:1].expand_as(x).contiguous()),
     _moved("rows-other", "the values' rows in reverse order", lambda x: x.flip(0)),
+    in_layer("tokens-packed-left", "the unmasked tokens' results are written from the left of each row on, the rest is zero",
+             _packed, "output.LayerNorm"),
     in_layer("slots-shifted", "each probability is multiplied by the value of the token before, the first by the last",
              _values_late, "attention.self.context"),
     _moved("tokens-shifted", "each token has the value of the token before it", lambda x: x.roll(1, 1)),
