@@ -6,7 +6,8 @@ import numpy as np
 
 from conformance.faults.altered import Altered, Slack
 from conformance.faults.attention import PROBS, SCORES
-from conformance.faults.fault import Fault, FaultContext
+from conformance.faults.changes import with_parent
+from conformance.faults.fault import Change, Fault, FaultContext
 from conformance.faults.norms import layer_input
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
@@ -15,6 +16,7 @@ from conformance.oracle.propagation import propagated
 
 _CACHE = "Compute it in every layer; index a cache by the layer."
 _SELF = "attention.self."
+_ATTENDED = "attention.output.LayerNorm"
 
 
 def _of_layer(step: Step, context: FaultContext, layer: int) -> tuple[Array, Slack | None] | None:
@@ -92,6 +94,28 @@ def _of_embeddings(step: Step, context: FaultContext) -> Step | None:
     return step.replaced(parents=parents) if all(a.shape == b.shape for a, b in zip(parents, step.parents, strict=True)) else None
 
 
+def _earlier_residual(sublayers: int) -> Change:
+    """Return the change by which a norm's residual is the hidden state of some sub-layers earlier.
+
+    The hidden states are h_0, the embeddings' output, h_(2i + 1), the output of attention in layer i, and h_(2i + 2), the layer's
+    output; the norm of h_(n + 1) has the residual h_n. None is returned where there is no earlier state.
+    """
+
+    def change(step: Step, context: FaultContext) -> Step | None:
+        layer, name = step.site.activation.layer, step.site.activation.name
+        if layer is None or len(step.parents) != 2:
+            return None
+        state = 2 * layer + (not name.endswith(_ATTENDED)) - sublayers
+        return with_parent(step, context, _state(state), parent=1) if state >= 0 else None
+
+    return change
+
+
+def _state(number: int) -> str:
+    """Return the name of the hidden state h_number of `_earlier_residual`."""
+    return f"encoder.layer.{number // 2}.{_ATTENDED}" if number % 2 else layer_input(number // 2)
+
+
 # fmt: off
 def faults() -> Iterator[Fault]:
     """Yield the faults of results of earlier layers."""
@@ -107,4 +131,15 @@ def faults() -> Iterator[Fault]:
                 "a variable that is set before the loop over layers; hidden_states[0] for hidden_states[-1]", after_failure=True,
                 equation="the input is the output of the embeddings",
                 fix="Feed each layer, and the heads, the output of the layer before.")
+    norm, buffer = frozenset({"norm"}), "Add the current hidden state: the input of the sub-layer whose result is normalised."
+    yield Fault("residual-of-layer-before", norm, "the residual is that of the same sub-layer in the previous layer", "constructed",
+                _earlier_residual(2), "a residual buffer that a captured graph, or a fused kernel, does not update",
+                (".output.LayerNorm",), after_failure=True,
+                equation="y = LayerNorm(x + skip′), skip′ the residual of that norm in layer i − 1",
+                fix=buffer)
+    yield Fault("residual-not-updated", norm, "the residual is the previous layer's attention output, not its final output",
+                "constructed", _earlier_residual(1), "a variable that the feed-forward network does not reassign",
+                (f".{_ATTENDED}",), after_failure=True,
+                equation="y = LayerNorm(x + h′), h′ the output of attention.output.LayerNorm in layer i − 1",
+                fix=buffer)
 # fmt: on

@@ -1,10 +1,14 @@
 """Mistakes in which a later layer reads the embeddings, or keeps or adds the result of an earlier layer."""
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from conformance.benchmarks.detection.bert import Bert
 from conformance.benchmarks.detection.planted.plant import Plant, kept, many_layers, override
 from conformance.model.architecture import Architecture
+
+ATTENDED, OUTPUT = "attention.output.LayerNorm", "output.LayerNorm"
 
 
 def _last(a: Architecture, step: str) -> frozenset[str]:
@@ -38,7 +42,22 @@ def _query_of_embeddings(model: Bert) -> None:
     override(query, "forward", forward)
 
 
+def _residual_kept(model: Bert, source: str, norm: str) -> None:
+    """Let a norm of the last layer add the result of a norm of the layer before as its residual."""
+    last = model.architecture.num_hidden_layers - 1
+    found = kept(model.layer(last - 1).get_submodule(source))
+    override(model.layer(last).get_submodule(norm), "add", lambda x, _: x + found.pop())
+
+
+def _of_last(step: str) -> Callable[[Architecture, int], frozenset[str]]:
+    return lambda a, _: frozenset([f"encoder.layer.{a.num_hidden_layers - 1}.{step}"])
+
+
 PLANTS = (
+    Plant("residual-of-layer-before", "the second residual of the last layer is that of the layer before",
+          lambda model, _: _residual_kept(model, ATTENDED, OUTPUT), False, _of_last(OUTPUT), many_layers),
+    Plant("residual-not-updated", "the first residual of the last layer is the output of the layer before's attention",
+          lambda model, _: _residual_kept(model, ATTENDED, ATTENDED), False, _of_last(ATTENDED), many_layers),
     Plant("layer-kept", "the last layer has the first layer's probabilities, of three layers or more",
           lambda model, _: _probs_of_first(model), False, lambda a, _: _last(a, "probs"), lambda a: a.num_hidden_layers > 2),
     Plant("layer-before-added", "the scores of the last layer but one are added to the last layer's",

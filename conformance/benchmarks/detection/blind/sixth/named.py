@@ -111,6 +111,7 @@ ADDED: Mapping[str, str] = {
     "token type added after the norm": "token-types-after-norm",
     "rest of the keys dropped": "keys-last-hidden",
     "values one slot late": "slots-shifted",
+    "residual's buffer not updated": "residual-of-layer-before",
     "bias added again before GELU": "bias-again-before-activation",
 }
 """Names that the catalogue was given after the first results, because these mistakes had none, or one that misled."""
