@@ -17,6 +17,7 @@ from conformance.faults.fitted.products import FITTED_PRODUCTS
 from conformance.faults.fitted.quantized import QUANTIZED_INPUTS, UNSIGNED
 from conformance.faults.fitted.rows import FITTED_ROWS, ROWS_OF_LOOKUPS, ZERO_TOKENS
 from conformance.faults.fitted.scores import FITTED_SCORES
+from conformance.faults.fitted.zero_points import ZERO_POINTS
 
 FITTED: tuple[Fitted, ...] = (
     *ROWS_OF_LOOKUPS,
@@ -30,6 +31,7 @@ FITTED: tuple[Fitted, ...] = (
     *FITTED_TYPES_AND_POSITIONS,
     *FITTED_PRODUCTS,
     *FITTED_LAYOUTS,
+    *ZERO_POINTS,
     *FITTED_PARAMETERS,
     *QUANTIZED_INPUTS,
     *FITTED_FUNCTIONS,

@@ -17,12 +17,14 @@ from conformance.benchmarks.detection.planted import (
     projections,
     rows,
     scores,
+    weights,
 )
 from conformance.benchmarks.detection.planted.plant import Plant
 
 _THEMES = (
     *(functions, norms, attention, projections, embeddings, heads, losses, pooling, layers, earlier_layers, rows, scores),
     precision,
+    weights,
 )
 
 ROWS: tuple[Plant, ...] = tuple(plant for theme in _THEMES for plant in theme.PLANTS)

@@ -1,0 +1,45 @@
+"""Mistakes in the weights of a layer's linear products: quantized without a zero point, scaled by column, or with an adapter."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from conformance.benchmarks.detection.bert import Bert
+from conformance.benchmarks.detection.planted.plant import Plant, in_layer, override, parameter
+
+INNER, OUTER = "intermediate.dense", "output.dense"
+
+
+def _without_zero_point(x: Tensor, axis: int | None) -> Tensor:
+    """Return x in 256 levels over its range, of the tensor or of each row, as s k in place of s (k − z)."""
+    low, high = (x.amin(), x.amax()) if axis is None else (x.amin(axis, keepdim=True), x.amax(axis, keepdim=True))
+    level = (high - low) / 255
+    zero = torch.round(-low / level)
+    return torch.clamp(torch.round(x / level) + zero, 0, 255) * level
+
+
+def _other_weight(name: str, description: str, step: str, change: Callable[[Tensor], Tensor]) -> Plant:
+    """Return a mistake in the weight of a step."""
+
+    def install(model: Bert, layer: int) -> None:
+        linear = model.layer(layer).get_submodule(step)
+        wide = linear.weight.to(torch.promote_types(linear.weight.dtype, torch.float32))
+        linear.weight = parameter(change(wide).to(linear.weight.dtype))
+
+    return in_layer(name, description, install, step, dtypes=("float32", "bfloat16", "float16"))
+
+
+def _inputs_shifted(model: Bert, layer: int) -> None:
+    """Let the output dense read its input in 256 levels, without subtracting the zero point."""
+    linear = model.layer(layer).output.dense
+    override(linear, "product", lambda x: F.linear(_without_zero_point(x.float(), None).to(x.dtype), linear.weight, linear.bias))
+
+
+PLANTS = (
+    _other_weight("zero-point-missing", "the intermediate weights have 256 levels over each output feature's range, from 0 up",
+                  INNER, lambda weight: _without_zero_point(weight, 1)),
+    in_layer("zero-point-missing-inputs", "the output dense reads its input in 256 levels over its range, from 0 up",
+             _inputs_shifted, OUTER),
+)  # fmt: skip
