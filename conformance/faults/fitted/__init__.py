@@ -6,12 +6,13 @@ fitted to them.
 
 from conformance.faults.fitted.approximations import APPROXIMATED
 from conformance.faults.fitted.attention import FITTED_ATTENTION
+from conformance.faults.fitted.columns import SCALED_COLUMNS
 from conformance.faults.fitted.dropout import FITTED_DROPOUT
 from conformance.faults.fitted.embeddings import FITTED_TYPES_AND_POSITIONS, FITTED_WORDS
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.faults.fitted.functions import FITTED_FUNCTIONS, UNNORMALISED
 from conformance.faults.fitted.layouts import FITTED_LAYOUTS
-from conformance.faults.fitted.parameters import FITTED_PARAMETERS
+from conformance.faults.fitted.parameters import FITTED_BIASES_AND_ORDERS, FITTED_PARAMETERS
 from conformance.faults.fitted.probabilities import FITTED_PROBS
 from conformance.faults.fitted.products import FITTED_PRODUCTS
 from conformance.faults.fitted.quantized import QUANTIZED_INPUTS, UNSIGNED
@@ -32,6 +33,8 @@ FITTED: tuple[Fitted, ...] = (
     *FITTED_PRODUCTS,
     *FITTED_LAYOUTS,
     *ZERO_POINTS,
+    *FITTED_BIASES_AND_ORDERS,
+    *SCALED_COLUMNS,
     *FITTED_PARAMETERS,
     *QUANTIZED_INPUTS,
     *FITTED_FUNCTIONS,

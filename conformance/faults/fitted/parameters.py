@@ -115,13 +115,16 @@ def _rows_read(step: Step) -> Ids:
 OTHER = "the equation is right, but the parameters are not the checkpoint's"
 _WHERE = "where they differ"
 
-FITTED_PARAMETERS = (
+FITTED_BIASES_AND_ORDERS = (
     Fitted("bias-other", LINEARS, "the bias is not the checkpoint's", "constructed",
            _other_bias, "another layer's bias, one part's bias for all parts of a fused product, or a bias not loaded",
            fix="Load each bias from the checkpoint, and fail on missing and unexpected names.", estimates=_WHERE),
     Fitted("features-reordered", LINEARS, "the features are in another order, or some are repeated", "constructed",
            _other_order, "rows of the weight in another layout",
            fix="Keep the order of the weight's rows.", estimates="the order of the features"),
+)  # fmt: skip
+
+FITTED_PARAMETERS = (
     Fitted("parameters-other", LINEARS, OTHER, "constructed",
            _linear, "a decoder that is not tied to the word embeddings", only=("cls.predictions.decoder",),
            fix="Let the decoder use the weight of the word embeddings.", estimates=_WHERE),

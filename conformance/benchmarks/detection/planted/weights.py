@@ -37,7 +37,14 @@ def _inputs_shifted(model: Bert, layer: int) -> None:
     override(linear, "product", lambda x: F.linear(_without_zero_point(x.float(), None).to(x.dtype), linear.weight, linear.bias))
 
 
+def _smoothed(weight: Tensor) -> Tensor:
+    """Multiply each column by the root of its largest magnitude over that of the matrix."""
+    largest = weight.abs().amax(0)
+    return weight * (largest / largest.max()).sqrt()
+
+
 PLANTS = (
+    _other_weight("inputs-scaled", "columns of the intermediate weight are multiplied by smoothing factors", INNER, _smoothed),
     _other_weight("zero-point-missing", "the intermediate weights have 256 levels over each output feature's range, from 0 up",
                   INNER, lambda weight: _without_zero_point(weight, 1)),
     in_layer("zero-point-missing-inputs", "the output dense reads its input in 256 levels over its range, from 0 up",

@@ -1,0 +1,60 @@
+"""The fitted fault of scaled columns: each input of a linear layer is multiplied by a factor, as in half of a smoothing.
+
+SmoothQuant (Xiao et al. 2023, equation 3) computes (x / f) (f ∘ W)ᵀ with a factor f_k per input. If only one of the two is done,
+
+    y_no = Σ_k f_k x_nk w_ok + b_o,
+
+which is linear in the factors. With R = y − b they minimize Σ (R_no − Σ_k f_k x_nk w_ok)², so that they solve the normal equations
+
+    Σ_l (Xᵀ X)_kl (Wᵀ W)_kl f_l = Σ_no x_nk R_no w_ok,
+
+of the size of the number of inputs. A few rows suffice, since each has as many equations as there are outputs.
+"""
+
+import numpy as np
+
+from conformance.faults.altered import Altered
+from conformance.faults.fault import with_parameters
+from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted
+from conformance.faults.kinds import LINEARS
+from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.formats import Array
+from conformance.oracle import Step
+from conformance.oracle.linear import Linear
+
+MOST_INPUTS = 4096  # A limit of the time: the equations of so many inputs are solved in a few seconds.
+
+
+def _scaled_columns(step: Step, data: FitData) -> Fit | None:
+    """Return the layer with a factor for each input; None unless there are three results for each factor.
+
+    The factors are fitted to whole rows, whose elements have similar errors. A factor is reported only in words: those of inputs
+    that are almost 0 are not known.
+    """
+    assert isinstance(step, Linear)
+    weight, kept = step.site.parameters["weight"], data.judged.any(-1).reshape(-1)
+    x, found = (a.reshape(-1, a.shape[-1])[kept] for a in (step.inputs, data.actual))
+    if weight.shape[1] > MOST_INPUTS or LEAST_ROWS * weight.shape[1] > found.size or not np.isfinite(found).all():
+        return None
+    normal = (x.T @ x) * (weight.T @ weight)
+    right = (x * ((found - step.bias) @ weight)).sum(0)
+    factors = np.linalg.lstsq(normal, right, rcond=None)[0]
+    scaled = weight * factors
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        assert isinstance(altered.inner, Linear)
+        return np.asarray(altered.inner.inputs**2 @ arithmetic.storage.rounding_variance(scaled).T)
+
+    most = int(np.abs(np.log(np.maximum(np.abs(factors), np.finfo(np.float64).tiny))).argmax())
+    fitted = Altered(with_parameters(step, weight=scaled), lambda inner: inner.value, slack)
+    return Fit(fitted, len(factors), f"of input {most}", float(factors[most]))
+
+
+SCALED_COLUMNS = (
+    Fitted("inputs-scaled", LINEARS, "the inputs, or the columns of the weight, are multiplied by a factor each", "constructed",
+           _scaled_columns, "SmoothQuant: the weight is multiplied by the factors and the norm before it is not divided by them, "
+           "or the other way round",
+           equation="y_o = Σ_k f_k x_k w_ok + b_o",
+           fix="Divide the inputs by the factors by which the columns of the weight are multiplied, or do neither.",
+           estimates="the factor"),
+)  # fmt: skip
