@@ -12,6 +12,7 @@ from conformance.faults.fitted.embeddings import FITTED_TYPES_AND_POSITIONS, FIT
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.faults.fitted.functions import FITTED_FUNCTIONS, UNNORMALISED
 from conformance.faults.fitted.layouts import FITTED_LAYOUTS
+from conformance.faults.fitted.low_rank import LOW_RANK
 from conformance.faults.fitted.parameters import FITTED_BIASES_AND_ORDERS, FITTED_PARAMETERS
 from conformance.faults.fitted.probabilities import FITTED_PROBS
 from conformance.faults.fitted.products import FITTED_PRODUCTS
@@ -35,6 +36,7 @@ FITTED: tuple[Fitted, ...] = (
     *ZERO_POINTS,
     *FITTED_BIASES_AND_ORDERS,
     *SCALED_COLUMNS,
+    *LOW_RANK,
     *FITTED_PARAMETERS,
     *QUANTIZED_INPUTS,
     *FITTED_FUNCTIONS,

@@ -43,7 +43,16 @@ def _smoothed(weight: Tensor) -> Tensor:
     return weight * (largest / largest.max()).sqrt()
 
 
+def _with_adapter(weight: Tensor) -> Tensor:
+    """Add a matrix of rank 2, of a twentieth of the weight's standard deviation."""
+    outputs, inputs = weight.shape
+    generator = torch.Generator().manual_seed(0)
+    up, down = (torch.randn(*size, generator=generator).to(weight) for size in ((outputs, 2), (2, inputs)))
+    return weight + up @ down * weight.std() / 20
+
+
 PLANTS = (
+    _other_weight("weight-low-rank", "an adapter of rank 2 is merged into the intermediate weight", INNER, _with_adapter),
     _other_weight("inputs-scaled", "columns of the intermediate weight are multiplied by smoothing factors", INNER, _smoothed),
     _other_weight("zero-point-missing", "the intermediate weights have 256 levels over each output feature's range, from 0 up",
                   INNER, lambda weight: _without_zero_point(weight, 1)),

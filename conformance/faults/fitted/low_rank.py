@@ -1,0 +1,83 @@
+"""The fitted fault of a weight that is off by a matrix of low rank, as with an adapter (LoRA) that is merged or left active.
+
+With the weight W + B A, of rank r, the residual of the N judged rows is R = Y − X Wᵀ − b = X (B A)ᵀ + noise, of rank r besides the noise.
+The projection of R on the columns of X leaves the part that a weight can explain. Its singular values above the noise are those
+above the threshold for an unknown noise level of Gavish and Donoho 2014, *The optimal hard threshold for singular values is 4/√3*,
+
+    τ = ω(β) · median singular value, ω(β) ≈ 0.56 β³ − 0.95 β² + 1.82 β + 1.43 (their equation 5), β = the smaller size / the larger.
+
+Results of a few wrong rows, or of a few wrong outputs, have a low rank as well; such residuals are 0 elsewhere.
+"""
+
+import numpy as np
+
+from conformance.faults.altered import Altered
+from conformance.faults.fault import with_parameters
+from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted
+from conformance.faults.kinds import LINEARS
+from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.formats import Array
+from conformance.oracle import Step
+from conformance.oracle.linear import Linear
+
+MOST_ELEMENTS = 2**26  # A limit of the time: that of the factorization of the residual.
+
+
+def _low_rank(step: Step, data: FitData) -> Fit | None:
+    """Return the layer with its weight changed by a matrix of the rank of the residual; None if that is not low.
+
+    The rank is low if each of the fitted numbers, r (N + O − r), has at least three elements of the residual, and if more than 2 r
+    rows and outputs have a residual: r of them have the rank r whatever they are.
+    """
+    assert isinstance(step, Linear)
+    kept = data.judged.any(-1).reshape(-1)
+    arrays = (step.inputs, data.actual, step.value, data.allowed)
+    x, found, right, allowed = (a.reshape(-1, a.shape[-1])[kept] for a in arrays)
+    if found.size > MOST_ELEMENTS or not np.isfinite(found).all():
+        return None
+    residual = found - right
+    left, values, directions = np.linalg.svd(_explained_by_weight(x, residual), full_matrices=False)
+    known = min(len(x), x.shape[1])  # the largest rank of the projection
+    rank = _rank(values[:known], (known, found.shape[1]))
+    moved = np.abs(residual) > data.largest * allowed
+    if (
+        not rank
+        or LEAST_ROWS * rank * (known + found.shape[1] - rank) > known * found.shape[1]
+        or min(int(moved.any(1).sum()), int(moved.any(0).sum())) <= 2 * rank
+    ):
+        return None
+    weight = step.site.parameters["weight"]
+    change = np.linalg.lstsq(x, left[:, :rank] * values[:rank], rcond=None)[0]  # (I, r)
+    merged = weight + (change @ directions[:rank]).T
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        assert isinstance(altered.inner, Linear)
+        return np.asarray(altered.inner.inputs**2 @ arithmetic.storage.rounding_variance(weight).T)
+
+    fitted = Altered(with_parameters(step, weight=merged), lambda inner: inner.value, slack)
+    return Fit(fitted, rank * (known + found.shape[1] - rank), "rank", float(_reported(values, rank)))
+
+
+def _explained_by_weight(x: Array, residual: Array) -> Array:
+    """Return the projection of the residual, (N, O), on the columns of the inputs x, (N, I): all of it for N ≤ I independent rows."""
+    return np.asarray(x @ np.linalg.lstsq(x, residual, rcond=None)[0])
+
+
+def _rank(values: Array, shape: tuple[int, int]) -> int:
+    """Return how many singular values of a matrix of this shape are above τ."""
+    beta = min(shape) / max(shape)
+    factor = 0.56 * beta**3 - 0.95 * beta**2 + 1.82 * beta + 1.43
+    return int((values > factor * np.median(values)).sum())
+
+
+def _reported(values: Array, rank: int) -> int:
+    """Return the rank after which the singular values decrease most: rounding, unlike white noise, may add some values above τ."""
+    return 1 + int((values[:rank] / np.maximum(values[1 : rank + 1], np.finfo(np.float64).tiny)).argmax())
+
+
+LOW_RANK = (
+    Fitted("weight-low-rank", LINEARS, "the weight differs by a matrix of low rank, about {value}, as by an adapter (LoRA)", "constructed",
+           _low_rank, "an adapter that is merged into the weight, merged twice, or left active",
+           equation="y = x (W + s B A)ᵀ + b, B of r columns and A of r rows",
+           fix="Load the weight without the adapter, or merge the adapter once."),
+)  # fmt: skip
