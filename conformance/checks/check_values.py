@@ -67,7 +67,8 @@ def check_values(
 
     with restored():
         termination = run_guarded(judged)
-    executed = any(v.outcome in ("pass", "fail") for v in verdicts)
+    # A violation of the contract before the first verdict is a result of running the candidate, too.
+    executed = termination.outcome == "fail" or any(v.outcome in ("pass", "fail") for v in verdicts)
     return termination.result(case, executed=executed, verdicts=tuple(verdicts))
 
 

@@ -55,7 +55,7 @@ _LACKING = {
     "gradients": "has no backward pass",
     "train": "has no training mode",
     "trainer": "has no training loop",
-    "initial": "does not say what training starts from",
+    "initial": "has no parameters that training starts from",
 }
 # The argument of TorchImplementation that gives its runner the ability.
 _SETTINGS = {"trainer": "train", "initial": "untrained"}
@@ -65,9 +65,9 @@ def ability(runner: Runner, name: str) -> Callable[..., Any]:
     """Return an optional method of a runner (see `candidates.registry.Implementation`); raise `NotApplicable` if it is missing."""
     found = call_candidate(lambda: getattr(runner, name, None))
     if found is None:
-        setting = f"`{_SETTINGS[name]}=` of a TorchImplementation, or " if name in _SETTINGS else ""
-        missing = f"no {setting}attribute `{name}`, as conformance.ModuleRunner has one"
-        raise NotApplicable(f"its runner {_LACKING[name]}: {missing}")
+        attribute = f"an attribute `{name}`, as conformance.ModuleRunner has one"
+        setting = f"; a TorchImplementation has `{_SETTINGS[name]}=` for it" if name in _SETTINGS else ""
+        raise NotApplicable(f"its runner {_LACKING[name]}, that is, {attribute}{setting}")
     return found  # type: ignore[no-any-return]  # callers guard the call
 
 

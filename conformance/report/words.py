@@ -63,7 +63,7 @@ _VARIATIONS = {
     "padding-length": "for the second call, padding was appended to each row (tokens: {tokens}, id: {id})",
     "padding-content": "for the second call, padding was given the id {id} and the token type {token_type}",
     "masked-row": "for the second call, row {row} was masked entirely",
-    "length-refused": "{tokens} tokens more than the longest sequence",
+    "length-refused": "for the second call, each row was repeated up to {tokens} more than the longest sequence",
 }
 
 

@@ -1,5 +1,6 @@
 """How the violation of a law is reported, and where it occurs."""
 
+import math
 from dataclasses import dataclass
 
 from conformance.model.batch import Batch
@@ -77,3 +78,8 @@ class LawBroken(Exception):
             return 0.0
         a, b = self.place.values
         return abs(a - b) / self.excess
+
+
+def beyond_rounding(excess: float) -> str:
+    """Return in words the ratio of a difference to its limit; it is infinite where no operation rounds, so that the limit is 0."""
+    return "nothing may differ there" if math.isinf(excess) else f"{excess:.3g} times what rounding explains"

@@ -20,27 +20,33 @@ class Count:
         asked: number of checks requested.
         declared: number of those that the candidate supports.
         executed: number of those that ran.
-        reason: why the first check that did not run did not.
+        reasons: why each check that did not run did not, such as `skipped: REASON`.
     """
 
     asked: int = 0
     declared: int = 0
     executed: int = 0
-    reason: str = ""
+    reasons: tuple[str, ...] = ()
 
     def __add__(self, other: "Count") -> "Count":
-        """Return the sums of both counts, with the first reason."""
+        """Return the sums of both counts, with the reasons of both."""
         return Count(
             self.asked + other.asked,
             self.declared + other.declared,
             self.executed + other.executed,
-            self.reason or other.reason,
+            (*self.reasons, *other.reasons),
         )
 
     @property
     def is_empty(self) -> bool:
         """Whether checks were requested and none ran."""
         return self.asked > 0 and not self.executed
+
+    def __str__(self) -> str:
+        """Return `ran 0 / 2 declared checks`, and how many more are not supported by their candidates."""
+        unsupported = self.asked - self.declared
+        more = f", {unsupported} more not supported by the candidate" if unsupported else ""
+        return f"ran {self.executed} / {self.declared} declared check{'s' * (self.declared != 1)}{more}"
 
 
 _examples = EXAMPLES
@@ -80,7 +86,8 @@ def plan() -> Plan:
 def record(result: "Result", test: Callable[..., Any] | None) -> None:
     """Count a result, and add it to the recording if there is one."""
     global _count
-    why = "" if result.executed else result.reason.partition("\n")[0]
+    how, reason = "skipped" if result.outcome == "skip" else "could not run", result.reason.partition("\n")[0]
+    why = () if result.executed else (f"{how}: {reason}",)
     _count += Count(1, int(result.declared), int(result.executed), why)
     if _recording is not None:
         _recording.add(result, test=test)

@@ -5,6 +5,7 @@ and the counts are sent with the test reports to the controller, which decides.
 """
 
 import sys
+from collections import Counter
 from collections.abc import Generator
 from dataclasses import astuple
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from conformance.suite.pytest_session import Count, taken
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
+_REASONS = 5  # maximum number of reasons that the summary lists
 _KEY = "bert_conformance"  # attribute of a test report that holds its counts
 
 
@@ -32,7 +34,7 @@ class Tally:
         report = yield
         count = taken()
         if not count.asked and report.when == "call" and report.passed and _is_to_check(item):
-            count = Count(1, 1, 0, "a test passed that takes its check and does not call it")
+            count = Count(1, 1, 0, ("not called by a test that takes its check and passes",))
         if count.asked:
             setattr(report, _KEY, astuple(count))
         return report
@@ -48,10 +50,15 @@ class Tally:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: "TerminalReporter") -> None:
-        """Print that nothing was judged, and the reason."""
+        """Print that nothing was judged, so that the session fails, and the reasons, each with the number of its checks."""
         if self._total.is_empty:
             terminalreporter.section("BERT conformance: nothing was judged", red=True, bold=True)
-            terminalreporter.line(f"ran 0 / {self._total.declared} declared: {self._total.reason}")
+            terminalreporter.line(f"{self._total}; a session that judges nothing fails")
+            reasons = Counter(self._total.reasons).most_common()
+            for reason, number in reasons[:_REASONS]:
+                terminalreporter.line(f"{number} {reason}")
+            if len(reasons) > _REASONS:
+                terminalreporter.line(f"and {len(reasons) - _REASONS} more reasons; pytest -rs lists all")
 
 
 def _is_to_check(item: pytest.Item) -> bool:

@@ -27,7 +27,7 @@ def test_a_mistake_is_named_by_the_step_whose_backward_pass_is_wrong(wrong: str)
     text = " ".join(str(result).split())
     assert SENTENCES[wrong] in text
     step = SENTENCES[wrong].split(",")[1].removeprefix(" backward pass of ")
-    assert f"first origin of an error: backward pass of encoder.layer.1.{step}, seen in {WRONG[wrong].at[0]}" in text
+    assert f"origin of the error: backward pass of encoder.layer.1.{step}, seen in {WRONG[wrong].at[0]}" in text
 
 
 def test_a_sum_of_gradients_and_a_gradient_of_a_parameter_keep_their_names() -> None:

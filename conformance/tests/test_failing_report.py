@@ -114,7 +114,7 @@ def _unnamed(*exposed: str) -> MadeOf:
 def test_a_failure_without_a_name_may_be_in_the_hidden_steps_before_it() -> None:
     hidden = "or one of the 27 steps between the token ids and it, which are not exposed (7 more only copy)"
     rendered = " ".join(case_text(check(_unnamed(LAST), "tiny")).split())
-    assert f"first origin of an error: {LAST}, {hidden}" in rendered
+    assert f"origin of the error: {LAST}, {hidden}" in rendered
     assert f"layer 1, output.LayerNorm, {hidden}: unidentified error" in rendered
 
 
@@ -130,11 +130,11 @@ def test_mistakes_precede_the_origins_whose_order_is_stated() -> None:
         "mistakes, by how far the error exceeds its limit:",
         "GELU is computed with tanh",
         "epsilon is",
-        "origins, in the order of computation:",
+        "origins, in order",
     )
     places = [rendered.index(part) for part in parts]
     assert places == sorted(places)
-    rows = rendered[places[-1] :].splitlines()[2:4]
+    rows = rendered[places[-1] :].splitlines()[1:3]
     assert [row.split()[0].split(".")[2] for row in rows] == ["0", "1"]
 
 
@@ -281,7 +281,7 @@ def test_the_examples_of_the_readme_have_the_present_form() -> None:
         pytest.skip("an installed package has no README")
     words = " ".join(readme.read_text("utf-8").split())
     assert [name for name in LEGEND if f"{name}: {TERMS[name].meaning}" not in words] == []
-    for text in ("mistakes, by how far the error exceeds its limit:", "origins, in the order of computation:", PADDING):
+    for text in ("mistakes, by how far the error exceeds its limit:", "origins, in order", PADDING):
         assert text in words
 
 

@@ -17,6 +17,7 @@ from conformance.checks.run_check import run_check
 from conformance.checks.search.plan import Plan
 from conformance.cli import main
 from conformance.results.result import Result
+from conformance.tests.planted_mistakes import MadeOf
 
 LAWS = ("batching", "padding-length", "padding-content", "mask-omitted", "mask-dtype")
 Softmax = Callable[[Tensor, Tensor], Tensor]
@@ -112,6 +113,14 @@ def test_an_unknown_equation_that_magnifies_rounding_is_undecided() -> None:
     result = _judged(Candidate((places.softmax(_shifted),)), "batching", examples=40)
     assert (result.outcome, result.executed) == ("skip", False)
     assert "not decided: encoder.layer.0.attention.self.probs is wrong in both runs" in result.reason
+
+
+def test_a_difference_in_a_step_that_rounds_nothing_has_no_ratio() -> None:
+    table = "embeddings.word_embeddings"
+    result = _judged(MadeOf(lambda found: {**found, table: found[table] + 0.5}), "generated-batches", examples=2)
+    assert result.outcome == "fail"
+    assert result.reason.startswith(f"{table}[0, 0, ")
+    assert result.reason.endswith(": nothing may differ there")
 
 
 leaking = Candidate((places.softmax(_halved_and_leaking),))

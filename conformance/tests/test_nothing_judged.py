@@ -32,6 +32,7 @@ def test_bert(check):
 """
 ABSENT = f"[making_bert], devices=['cuda:99'], goldens=['tiny'], checks=['{QUICK}', 'repeated']"
 NOTHING = "*BERT conformance: nothing was judged*"
+RAN_0_OF_2 = "ran 0 / 2 declared checks; a session that judges nothing fails"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -49,7 +50,7 @@ def test_a_session_in_which_no_declared_check_ran_fails_though_all_other_tests_p
     result = _ran(pytester, ABSENT, "--bert-out", "out")
     result.assert_outcomes(passed=1, skipped=2)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines([NOTHING, "ran 0 / 2 declared: device 'cuda:99' is not available here: *"])
+    result.stdout.fnmatch_lines([NOTHING, RAN_0_OF_2, "2 skipped: device 'cuda:99' is not available here: *"])
     footer = read_results(pytester.path / "out" / "results.jsonl").footer
     assert footer is not None
     assert (footer.declared, footer.ran, footer.exit_code) == (2, 0, 1)
@@ -59,21 +60,23 @@ def test_workers_count_checks_and_the_controller_decides(pytester: pytest.Pytest
     result = _ran(pytester, ABSENT, "-n", "1")
     result.assert_outcomes(passed=1, skipped=2)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines([NOTHING, "ran 0 / 2 declared: device 'cuda:99' is not available here: *"])
+    result.stdout.fnmatch_lines([NOTHING, RAN_0_OF_2, "2 skipped: device 'cuda:99' is not available here: *"])
 
 
 def test_checks_that_no_candidate_supports_judge_nothing(pytester: pytest.Pytester) -> None:
     result = _ran(pytester, "[making_bert], goldens=['sinusoidal'], checks=['values']")
     result.assert_outcomes(passed=1, skipped=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines([NOTHING, "ran 0 / 0 declared: the exercise's Bert ends in a masked-LM head*"])
+    ran = "ran 0 / 0 declared checks, 1 more not supported by the candidate; a session that judges nothing fails"
+    result.stdout.fnmatch_lines([NOTHING, ran, "1 skipped: the exercise's Bert ends in a masked-LM head*"])
 
 
 def test_a_test_that_receives_its_check_and_does_not_call_it_judges_nothing(pytester: pytest.Pytester) -> None:
     result = _ran(pytester, f"[making_bert], goldens=['tiny'], checks=['{QUICK}']", body="check")
     result.assert_outcomes(passed=2)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines([NOTHING, "ran 0 / 1 declared: a test passed that takes its check and does not call it"])
+    ran = "ran 0 / 1 declared check; a session that judges nothing fails"
+    result.stdout.fnmatch_lines([NOTHING, ran, "1 not called by a test that takes its check and passes"])
 
 
 @pytest.mark.parametrize(
@@ -93,6 +96,28 @@ def test_a_session_succeeds_where_a_check_ran_or_none_was_meant_to_run(
     result.assert_outcomes(**outcomes)
     assert result.ret == pytest.ExitCode.OK
     result.stdout.no_fnmatch_line(NOTHING)
+
+
+@pytest.mark.parametrize("check", ["values", "moments"])
+def test_a_violation_of_the_contract_before_the_first_verdict_counts_as_a_check_that_ran(
+    pytester: pytest.Pytester, check: str
+) -> None:
+    own = "def prepare(checkpoint, device, dtype): return lambda batch: {'embeddings.LayerNorm': batch.input_ids}"
+    lists = f"[prepare], goldens=['tiny'], checks=['{check}']"
+    result = _ran(pytester, lists, "--bert-out", "out", mark=own)
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.no_fnmatch_line(NOTHING)
+    footer = read_results(pytester.path / "out" / "results.jsonl").footer
+    assert footer is not None
+    assert (footer.declared, footer.ran, footer.outcomes) == (1, 1, {"fail": 1})
+
+
+def test_the_reasons_are_counted_and_the_most_frequent_are_listed(pytester: pytest.Pytester) -> None:
+    devices = [f"cuda:{90 + i}" for i in range(7)] + ["cuda:95"]
+    result = _ran(pytester, f"[making_bert], devices={devices}, goldens=['tiny'], checks=['{QUICK}']")
+    result.stdout.fnmatch_lines(
+        ["ran 0 / 8 declared checks; *", "2 skipped: device 'cuda:95' *", "and 2 more reasons; pytest -rs lists all"]
+    )
 
 
 def test_a_failing_test_of_the_users_own_keeps_its_exit_status(pytester: pytest.Pytester) -> None:

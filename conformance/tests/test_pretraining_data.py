@@ -85,7 +85,7 @@ def test_data_is_judged_in_a_worker_as_in_this_process(worker: WorkerProcess) ->
     there, here = (judged("data-replacement", each) for each in (RemoteCandidate(worker, f"{__name__}:leaking"), leaking))
     assert (there.outcome, there.reason, there.searched) == (here.outcome, here.reason, here.searched)
     bare = judged("data-layout", RemoteCandidate(worker, "making-bert"))
-    assert (bare.outcome, bare.reason.partition(":")[0]) == ("skip", "it brings no pre-training data")
+    assert (bare.outcome, bare.reason.partition(",")[0]) == ("skip", "it has no pre-training data")
 
 
 @pytest.mark.parametrize(("name", "golden"), [("demystified", "sinusoidal"), ("hf-eager", "tiny")])

@@ -13,7 +13,9 @@ def require_data(candidate: Any) -> PretrainingData:
     """Return the candidate's pipeline; raise `Unsupported` if it has none, and `CandidateError` if its pipeline is invalid."""
     found = call_candidate(lambda: getattr(candidate, "pretraining_data", None))
     if found is None:
-        raise Unsupported("it brings no pre-training data: no attribute `pretraining_data`, a conformance.PretrainingData")
+        raise Unsupported(
+            "it has no pre-training data, that is, no attribute `pretraining_data` with a conformance.PretrainingData"
+        )
     if not isinstance(found, PretrainingData):
         raise CandidateError(f"pretraining_data is of {type(found).__name__}, expected a conformance.PretrainingData")
     if found.conventions.next_label not in (0, 1):

@@ -44,7 +44,9 @@ def _changes_no_bit(subject: Subject, example: Example) -> float:
     except LawBroken as broken:
         if getattr(subject.candidate, "batch_invariant", False):
             raise
-        raise Unsupported(f"it does not promise it (`batch_invariant = True`), and does not do it: {broken}") from broken
+        raise Unsupported(
+            f"it does not promise the same bits (`batch_invariant = True`), and does not yield them: {broken}"
+        ) from broken
 
 
 batching_bitwise = Law(_changes_no_bit, Batches(least_rows=2), _arranged)

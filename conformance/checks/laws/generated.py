@@ -4,7 +4,7 @@ from conformance.checks.laws.law import Law, run_of
 from conformance.checks.search.subject import Subject
 from conformance.judge.screen import screened
 from conformance.results.example import Example
-from conformance.results.law_broken import LawBroken, Location
+from conformance.results.law_broken import LawBroken, Location, beyond_rounding
 
 
 def _is_what_the_oracle_makes(subject: Subject, example: Example) -> float:
@@ -15,7 +15,7 @@ def _is_what_the_oracle_makes(subject: Subject, example: Example) -> float:
         return max((one.excess for one in found), default=0.0)
     place = Location(wrong.activation, wrong.index, wrong.index, (wrong.actual, wrong.expected))
     where = f"{wrong.activation}{list(wrong.index)}"
-    rendered = f"{where} is {wrong.actual:.9g}, expected {wrong.expected:.9g}: {wrong.excess:.3g} times what rounding explains"
+    rendered = f"{where} is {wrong.actual:.9g}, expected {wrong.expected:.9g}: {beyond_rounding(wrong.excess)}"
     raise LawBroken(rendered, (run,), place, wrong.excess)
 
 

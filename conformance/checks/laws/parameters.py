@@ -75,7 +75,7 @@ _TIED = "bert.embeddings.word_embeddings.weight"
 
 def _require_tied_head(subject: Subject) -> None:
     if not _copies(subject):
-        raise Unsupported("it holds the word embeddings once, and nothing is there to be tied")
+        raise Unsupported("it has one copy of the word embeddings, so that there is nothing to tie")
 
 
 def _copies(subject: Subject) -> dict[str, int]:

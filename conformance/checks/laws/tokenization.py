@@ -116,7 +116,7 @@ def _example(text: str, lower_case: bool, strip_accents: bool | None) -> Example
 
 def _brings_a_tokenizer(subject: Subject) -> None:
     if getattr(subject.candidate, "tokenizer", None) is None:
-        raise Unsupported("it brings no tokenizer")
+        raise Unsupported("it has no tokenizer")
 
 
 def _reads_as_the_library(subject: Subject, example: Example) -> float:

@@ -31,7 +31,7 @@ from conformance.judge.propagated_sigma import Accumulated
 from conformance.judge.thresholds import max_threshold, rms_threshold, sidak_share
 from conformance.model.activation import SCALAR, Activation
 from conformance.numerics.formats import Array, Format, format_named
-from conformance.results.law_broken import LawBroken, Location, Run
+from conformance.results.law_broken import LawBroken, Location, Run, beyond_rounding
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,7 @@ def require_agreement(subject: Subject, first: Run, second: Run, alike: RowPairs
                 continue
         if excess > 1.0:
             place = compared.place(index)
-            much = "nothing may differ there" if np.isinf(excess) else f"{excess:.3g} times what rounding explains"
-            raise LawBroken(f"{place}: {much}", (first, second), place, excess)
+            raise LawBroken(f"{place}: {beyond_rounding(excess)}", (first, second), place, excess)
         worst = max(worst, excess)
     if undecided:
         raise Unsupported(undecided)

@@ -51,13 +51,14 @@ _PLACES = 3  # maximum number of origins with strips, so that a page with many f
 _WORST = 5  # maximum number of failing activations, and of mistakes, in text output; the results file has all of them
 
 
-def case_blocks(case: CaseRecords, headers: Sequence[Header] = (), *, close: bool = False) -> Iterator[Block]:
+def case_blocks(case: CaseRecords, headers: Sequence[Header] = (), *, close: bool = False, same: str = "") -> Iterator[Block]:
     """Yield the blocks of one case: outcome, mistakes, and the details that only a page shows.
 
     Args:
         case: records of the case.
         headers: headers of all runs, for the command that repeats the check.
         close: whether the heading follows the preceding block without a blank line.
+        same: a sentence that replaces the mistakes, since another case of the report has them; empty to show them.
     """
     check = case.check
     failed = [a for a in case.activations if a.outcome == "fail"]
@@ -66,7 +67,10 @@ def case_blocks(case: CaseRecords, headers: Sequence[Header] = (), *, close: boo
         yield from _reason(check.reason)
     if check.tried and check.counterexample:
         yield Abridged((), (Code("\n".join(smallest(check.check, check.counterexample)), wrapped=True),))
-    if failed:
+    if same:
+        yield Paragraph(same)
+        yield from _through_wrong_steps(case.activations, layers_of(case.activations))
+    elif failed:
         yield from _failures(failed, case.activations)
         if check.check == "values" and (unseen := not_exposed(case.activations)):
             yield Paragraph(unseen, "quiet")
@@ -123,7 +127,8 @@ def _failures(failed: Sequence[ActivationRecord], activations: Sequence[Activati
     if origins:
         is_first = origins[0] is failed[0]
         among = "" if is_first else " among the judged activations"
-        first = f"first origin of an error{among}: {_located(origins[0], activations)}"
+        which = "first origin of an error" if len(origins) > 1 else "origin of the error"
+        first = f"{which}{among}: {_located(origins[0], activations)}"
         violations = [first, *violations] if is_first else [*violations, first]
     yield from map(Paragraph, violations)
     items = tuple(tuple(rendered(finding, layers)) for finding in mistakes(activations))
@@ -136,7 +141,7 @@ def _failures(failed: Sequence[ActivationRecord], activations: Sequence[Activati
     elif items:
         yield Items(items, apart=True)
     yield from _origins(origins)
-    yield from map(Paragraph, _through_wrong_steps(activations, layers))
+    yield from _through_wrong_steps(activations, layers)
     yield from (Paragraph(text) for text in _reasons(_unstated(_worst(origins)), layers))
 
 
@@ -158,13 +163,13 @@ def _located(a: ActivationRecord, activations: Sequence[ActivationRecord]) -> st
 
 def _origins(origins: Sequence[ActivationRecord]) -> Iterator[Block]:
     """Yield the table of the worst origins in the order of computation."""
-    worst = _worst(origins)
+    worst, head = _worst(origins), "activation"
     if len(origins) > len(worst):
         of = f"{len(worst)} of {len(origins)} origins, the first and those with the largest local rms"
         yield Paragraph(f"{of}, in the order of computation; the results file has all:")
     elif len(worst) > 1:
-        yield Paragraph("origins, in the order of computation:")
-    yield from tabled(("origin", "local rms", "limit", "max", "limit", "global rms"), [("", [_numbers(a) for a in worst])])
+        head = "origins, in order"
+    yield from tabled((head, "local rms", "limit", "max", "limit", "global rms"), [("", [_numbers(a) for a in worst])])
     if any(a.local is not None and (a.local.max or 0.0) > LARGEST for a in worst):
         yield Paragraph(f"{bounded(math.inf)} σ: the correct result is 0 there, and has next to no rounding error")
 
@@ -193,11 +198,13 @@ def _reasons(failed: Sequence[ActivationRecord], layers: int) -> list[str]:
     return texts
 
 
-def _through_wrong_steps(activations: Sequence[ActivationRecord], layers: int) -> Iterator[str]:
-    """Yield which gradients are not judged because a forward step is wrong."""
-    through = [a for a in activations if a.reason.startswith(DIFFERENTIATED)]
+def _through_wrong_steps(activations: Sequence[ActivationRecord], layers: int) -> Iterator[Block]:
+    """Yield which gradients are not judged because a forward step is wrong; text output only counts them if they are many."""
+    through = tuple(dict.fromkeys(a.activation for a in activations if a.reason.startswith(DIFFERENTIATED)))
     if through:
-        yield f"{where(tuple(dict.fromkeys(a.activation for a in through)), layers)}: {UNJUDGED_GRADIENTS}"
+        full = Paragraph(f"{where(through, layers)}: {UNJUDGED_GRADIENTS}")
+        short = Paragraph(f"{len(through)} gradients: {UNJUDGED_GRADIENTS}") if len(through) > _WORST else full
+        yield Abridged((full,), (short,))
 
 
 def _backward_of(alike: Sequence[ActivationRecord]) -> Mapping[str, str]:

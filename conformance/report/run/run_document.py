@@ -1,6 +1,5 @@
 """Document of a run: counts, then candidates, worst first, then notes, as on missing results. Pure functions of the records."""
 
-import re
 from collections.abc import Iterator, Sequence
 
 from conformance.glossary.terms import TERMS
@@ -20,6 +19,7 @@ from conformance.report.document import (
     tabled,
 )
 from conformance.report.run.case import case_blocks
+from conformance.report.run.repeated import by_reason, further, same_as_values, values_by_setting
 from conformance.report.run.run_environment import environment, reading
 from conformance.report.run.verdicts import CandidateChecks, candidate_checks, matrix, power, summary
 from conformance.report.words import duration, headline, mistakes, rendered, searched, subject
@@ -121,15 +121,18 @@ def _unconfirmed(results: Results) -> Iterator[Block]:
 
 
 def _sections(results: Results) -> list[tuple[Section, Cases]]:
-    """Return the sections, each with its cases: single cases or repeated errors, worst first, then grouped passes."""
+    """Return the sections, each with its cases: single cases or those of one reason, worst first, then grouped passes."""
     apart, together = _grouped(results.cases)
-    before, repeated = None, _repeated(apart)
+    before, repeated, values = None, by_reason(apart), values_by_setting(apart)
     found: list[tuple[Section, Cases]] = []
     for case in sorted(apart, key=lambda c: ORDER.index(c.check.outcome)):
         alike = repeated.get(id(case), [case])
         if case is alike[0]:
             close = case.check.outcome == before == "skip"
-            blocks = (*case_blocks(case, results.headers, close=close), *_further(alike[1:]))
+            blocks = (
+                *case_blocks(case, results.headers, close=close, same=same_as_values(case, values)),
+                *map(Paragraph, further(case, alike[1:])),
+            )
             found.append((_section(blocks, case.check, len(found)), alike))
         before = case.check.outcome
     for cases in together:
@@ -152,24 +155,6 @@ def _grouped(cases: Sequence[CaseRecords]) -> tuple[Cases, list[Cases]]:
     together = [group for group in groups.values() if len(group) > 1]
     grouped = {id(case) for group in together for case in group}
     return [case for case in cases if id(case) not in grouped], together
-
-
-def _repeated(cases: Sequence[CaseRecords]) -> dict[int, Cases]:
-    """Map the id of each case with an error to all cases of its candidate whose reasons differ at most in numbers."""
-    alike: dict[object, Cases] = {}
-    for case in cases:
-        if case.check.outcome == "error":
-            lines = frozenset(re.sub(r"\d+", "#", line) for line in case.check.reason.splitlines())
-            alike.setdefault((case.check.implementation, lines), []).append(case)
-    return {id(case): group for group in alike.values() for case in group}
-
-
-def _further(cases: Sequence[CaseRecords]) -> Iterator[Block]:
-    """Yield a sentence about the further checks in which an error occurs."""
-    if cases:
-        plural = "s" if len(cases) > 1 else ""
-        where = "; ".join(subject(case.check).removeprefix(f"{case.check.implementation} ") for case in cases)
-        yield Paragraph(f"the same error in {len(cases)} more check{plural}: {where}")
 
 
 def _passes(checks: Sequence[CheckRecord]) -> Iterator[Block]:

@@ -1,0 +1,81 @@
+"""A run's report states a mistake once: other checks that find it refer to the check `values`, and shared reasons are grouped."""
+
+from typing import Any
+
+import pytest
+
+from conformance.checks.catalogue import CHECKS
+from conformance.checks.run_check import run_check
+from conformance.report.output_formats import REPORT_FORMATS
+from conformance.results.case import Case
+from conformance.results.merge import merged
+from conformance.results.records import CaseRecords, FaultRecord
+from conformance.results.to_records import records_of
+from conformance.tests.planted_mistakes import Planted, epsilon, tanh_gelu
+from conformance.tests.sample_records import activation, checked, run
+
+SENTENCE = "GELU is computed with tanh, where the architecture has erf"
+NORM = "encoder.layer.0.attention.output.LayerNorm"
+
+
+def _judged(candidate: Any, *checks: str) -> list[CaseRecords]:
+    return [records_of(run_check(CHECKS[name], candidate, "tiny", "cpu", "float32")) for name in checks]
+
+
+def _text(*cases: CaseRecords, form: str = "text") -> str:
+    return " ".join(REPORT_FORMATS[form].of_results(merged([run(*cases)])).split())
+
+
+@pytest.mark.parametrize("form", ["text", "markdown"])
+def test_moments_refers_to_the_same_mistake_of_values(form: str) -> None:
+    rendered = _text(*_judged(Planted(tanh_gelu(0)), "values", "moments"), form=form)
+    assert rendered.count(SENTENCE) == 1
+    assert rendered.replace("\\", "").replace("&#96;", "`").count("the same mistake as in the check `values`: gelu-variant") == 1
+
+
+def test_moments_alone_states_the_mistake() -> None:
+    rendered = _text(*_judged(Planted(tanh_gelu(0)), "moments"))
+    assert rendered.count(SENTENCE) == 1
+    assert "as in the check" not in rendered
+
+
+def test_a_wrong_variance_refers_to_the_origin_of_values() -> None:
+    rendered = _text(*_judged(Planted(epsilon(0, 1e-2)), "values", "moments"))
+    assert f"{NORM}: (y − β)/γ of token" in rendered
+    assert rendered.count("the check `values` finds an error there, too") == 1
+
+
+def _fails(check: str, estimate: float, name: str = "epsilon") -> CaseRecords:
+    case = Case("bad", "tiny", check=check)
+    fault = FaultRecord(name, NORM, 1.0, 700.0, "epsilon", estimate, 1e-8, 1e-12)
+    return checked(case, "fail", (activation(case, NORM, 70.0, (fault,)),))
+
+
+@pytest.mark.parametrize(("estimate", "is_same"), [(1e-5, True), (1.003e-5, True), (2e-5, False)])
+def test_a_mistake_with_another_number_is_not_the_same(estimate: float, is_same: bool) -> None:
+    rendered = _text(_fails("values", 1e-5), _fails("stages", estimate))
+    assert ("the same mistake as in the check" in rendered) == is_same
+    assert rendered.count("the checkpoint says 1e-12") == (1 if is_same else 2)
+
+
+def test_another_mistake_at_the_same_step_is_not_the_same() -> None:
+    assert "as in the check" not in _text(_fails("values", 1e-5), _fails("stages", 1e-5, "norm-variance"))
+
+
+def test_skipped_checks_with_one_reason_are_one_paragraph() -> None:
+    names = ("optimizer-step", "schedule", "learning")
+    skips = [checked(Case("a", "tiny", check=name), "skip", reason="no loop", declared=False) for name in names]
+    rendered = _text(*skips, checked(Case("a", "deep", check="learning"), "skip", reason="no loop", declared=False))
+    assert rendered.count("no loop") == 1
+    assert "the same reason in 3 more checks: schedule; learning; on deep, cpu, float32, learning" in rendered
+
+
+def test_many_gradients_through_a_wrong_step_are_counted_in_text_and_named_on_the_page() -> None:
+    case = Case("bad", "tiny", check="gradients")
+    names = [f"encoder.layer.{n}.output.dense.grad" for n in range(6)]
+    reason = f"not judged: it is differentiated through {NORM}, which the forward pass computes wrongly"
+    through = [activation(case, name, outcome="not_observed", reason=reason, local=None) for name in names]
+    fault = FaultRecord("epsilon", NORM, 1.0, 700.0, "epsilon", 1e-5, 1e-8, 1e-12)
+    one = checked(case, "fail", (activation(case, NORM, 70.0, (fault,)), *through))
+    assert "6 gradients: not judged, as the forward step is wrong" in _text(one)
+    assert "every layer, output.dense.grad: not judged, as the forward step is wrong" in _text(one, form="html")
