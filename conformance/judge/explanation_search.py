@@ -86,16 +86,16 @@ class StepProblem(Problem[StepTrial]):
         """Return the problem on the rows of the batch where these faults leave the largest residual, or this problem."""
         return self._part(self.faulty(placements).segment) or self
 
-    def unrefuted(self, fit: Fit, whole: Problem[StepTrial], *, own: bool) -> Fit | None:
+    def fit_unless_refuted(self, fit: Fit, whole: Problem[StepTrial], *, own: bool) -> Fit | None:
         """Return the set unless it leaves gross errors on this part."""
         return fit if self.passes(self.faulty(fit.placements).segment) else None
 
-    def settled(self, fit: Fit) -> Fit | None:
+    def fit_on_whole(self, fit: Fit) -> Fit | None:
         """Return the set on the whole batch, with its parameters fitted there; None if one of its faults changes nothing."""
-        tried = self.tried(fit.placements)
-        return None if tried is None else fitted(self, tried)
+        on_whole = self.evaluate(fit.placements)
+        return None if on_whole is None else fitted(self, on_whole)
 
-    def judged(self, fit: Fit, *, own: bool) -> StepTrial:
+    def judge(self, fit: Fit, *, own: bool) -> StepTrial:
         """Return the trial of a set: every parameter must differ from its correct value by more than its error."""
         segment = self.faulty(fit.placements).segment
         if not self.passes(segment):

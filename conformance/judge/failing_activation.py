@@ -92,12 +92,14 @@ def judge_whole(
         known_effects: effects on the whole activation that are already computed, by hypothesis and by the fault's index.
     """
     segment, storage = observation.whole.segment, hypotheses[0].arithmetic.storage
-    near, draws = [look.on(segment) for look in gross.directions], observation.draws(hypotheses)
+    near, draw_count = [look.on(segment) for look in gross.directions], observation.independent_draw_count(hypotheses)
     found: list[tuple[Local, StepProblem]] = []
     passed: set[str] = set()
     for hypothesis in still_needed(hypotheses, passed):
         effects = known_effects.get(hypothesis)
-        local, problem = _judgement_under(hypothesis, observation, gross, near, draws, alpha, observation.whole.actual, effects)
+        local, problem = _judgement_under(
+            hypothesis, observation, gross, near, draw_count, alpha, observation.whole.actual, effects
+        )
         if local.passes:
             passed.add(local.arithmetic)
         found.append((local, problem))
@@ -105,15 +107,15 @@ def judge_whole(
         observation,
         hypotheses[0],
         passed,
-        lambda actual: _judgement_under(hypotheses[0], observation, gross, near, draws, alpha, actual)[0],
+        lambda actual: _judgement_under(hypotheses[0], observation, gross, near, draw_count, alpha, actual)[0],
     )
     if handmade:
         return (handmade,)
     tightest, fixed = found[0][0], [d for d in near if d.parameter is None]
-    mistake = _mistake_by_hand(observation, hypotheses[0], fixed, draws, tightest, passed)
+    mistake = _mistake_by_hand(observation, hypotheses[0], fixed, draw_count, tightest, passed)
     mistaken = (replace(tightest, hypothesis=BY_OPERATIONS, arithmetic=BY_OPERATIONS, explanations=(mistake,)),) if mistake else ()
     if passed:
-        found = _with_rows(found, near, draws)
+        found = _with_rows(found, near, draw_count)
         # An incorrect parameter that no filter has detected is not looked for within a wider arithmetic's noise.
         late = candidate_directions(segment, storage, after_failure=True) if any(q.detected for _, q in found) else []
         named = (
@@ -135,7 +137,7 @@ def judge_whole(
 
 
 def _with_rows(
-    found: Sequence[tuple[Local, StepProblem]], near: Sequence[Direction], draws: int
+    found: Sequence[tuple[Local, StepProblem]], near: Sequence[Direction], draw_count: int
 ) -> list[tuple[Local, StepProblem]]:
     """Return the judgements with the evidence of rows, if steps are not exposed and only filters fail under a hypothesis.
 
@@ -149,7 +151,7 @@ def _with_rows(
     residual = found[0][1].actual - found[0][1].right.value
     compared = [(local, problem.noise) for local, problem in found if local.passes or local.fails_by_filters_alone]
     fails = [not local.passes for local, _ in compared]
-    found_nlls = row_nlls(residual, effect, [noise for _, noise in compared], fails, draws)
+    found_nlls = row_nlls(residual, effect, [noise for _, noise in compared], fails, draw_count)
     nlls = dict(zip((local.hypothesis for local, _ in compared), found_nlls, strict=True))
     return [(replace(local, row_nll=nlls.get(local.hypothesis, 0.0)), problem) for local, problem in found]
 
@@ -191,7 +193,7 @@ def _late_directions(problem: StepProblem, storage: Format) -> Iterator[Directio
 
 
 def _mistake_by_hand(
-    observation: Observation, hypothesis: Hypothesis, mistakes: Sequence[Direction], draws: int, local: Local, passed: set[str]
+    observation: Observation, hypothesis: Hypothesis, mistakes: Sequence[Direction], draw_count: int, local: Local, passed: set[str]
 ) -> Explanation | None:
     """Return the likeliest mistake in a step written by hand, if the step with it passes under the tightest arithmetic.
 
@@ -201,10 +203,12 @@ def _mistake_by_hand(
     tried = list(mistaken_by_hand(observation, hypothesis, mistakes, passed))
     for mistake, actual in tried:
         assert mistake.usual is not None
-        sums = LocalSums.of(actual - mistake.usual.value, of_segment(mistake.usual, hypothesis, block.explained), block.counted)
+        sums = LocalSums.of(
+            actual - mistake.usual.value, of_segment(mistake.usual, hypothesis, block.elements_to_explain), block.counted
+        )
         rms, largest = sums.errors.error.rms, sums.errors.error.max
         if rms is not None and largest is not None and rms <= local.rms_threshold and largest <= local.max_threshold:
-            found.append((sums.mean_nll * draws + math.log(len(tried)), mistake))
+            found.append((sums.mean_nll * draw_count + math.log(len(tried)), mistake))
     if not found:
         return None
     nll, mistake = min(found, key=lambda pair: pair[0])
@@ -219,17 +223,17 @@ def _judgement_under(
     observation: Observation,
     gross_effects: GrossEffects,
     near: Sequence[Direction],
-    draws: int,
+    draw_count: int,
     alpha: float,
     actual: Array,
     effects: Mapping[int, Effect] | None = None,
 ) -> tuple[Local, StepProblem]:
     """Return the judgement of the array under one hypothesis, and the data of the search for explanations if it fails.
 
-    The likelihood is that of `draws` independent draws of the noise. The faults' `effects` are computed if they are not given.
+    The likelihood is that of `draw_count` independent draws of the noise. The faults' `effects` are computed if they are not given.
     """
     block = observation.whole
-    rows = observation.independent(hypothesis, block.segment.hashes(hypothesis.arithmetic.storage))
+    rows = observation.independent_row_count(hypothesis, block.segment.hashes(hypothesis.arithmetic.storage))
     gross = gross_effects.under(hypothesis)
     tests = sum(i in gross or near[i].effect is not None for i in range(len(near))) if effects is None else len(effects)
     limits = Limits.of(rows, observation.count, STATISTICS + tests, alpha)
@@ -254,7 +258,7 @@ def _judgement_under(
         str(hypothesis),
         hypothesis.arithmetic.name,
         sums.errors.error,
-        sums.mean_nll * draws,
+        sums.mean_nll * draw_count,
         limits.rms,
         limits.max,
         limits.filter,
@@ -270,9 +274,9 @@ def _judgement_under(
         actual,
         noise,
         limits.filter,
-        lambda faulty: of_segment(faulty, hypothesis, block.explained),
-        lambda faulty: sums_of(faulty, block.explained).errors.within(limits),
-        lambda faulty: sums_of(faulty, block.judged).mean_nll * draws,  # over the same elements as the likelihood without a fault
+        lambda faulty: of_segment(faulty, hypothesis, block.elements_to_explain),
+        lambda faulty: sums_of(faulty, block.elements_to_explain).errors.within(limits),
+        lambda faulty: sums_of(faulty, block.judged).mean_nll * draw_count,  # over the elements of `Local.nll`
         [d for d, f in filters if f.detected],
         [d for i, d in enumerate(near) if d.parameter is None and (i not in gross or gross[i].size <= most)],
         part=lambda faulty: _problem_on_worst_rows(
@@ -295,7 +299,7 @@ def _problem_on_worst_rows(observation: Observation, hypothesis: Hypothesis, lim
         return None
 
     def noise_of(faulty: Segment) -> Noise:
-        return of_segment(faulty, hypothesis, block.explained)
+        return of_segment(faulty, hypothesis, block.elements_to_explain)
 
     def passes(faulty: Segment) -> bool:
         errors = LocalSums.of(block.actual - faulty.value, noise_of(faulty), block.counted).errors

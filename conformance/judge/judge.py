@@ -19,7 +19,7 @@ from conformance.judge.evidence import UNJUDGED, UNKNOWN, Local, Verdict
 from conformance.judge.exact_requirements import difference_from_exact, violation
 from conformance.judge.failing_activation import UnexposedLayers, judge_exact_steps
 from conformance.judge.global_error import GlobalError
-from conformance.judge.judged_elements import independent_rows, judged_elements, zeroed
+from conformance.judge.judged_elements import count_independent_rows, judged_elements, zeroed
 from conformance.judge.local_error import judge_locally
 from conformance.judge.narrower_format import narrower_format
 from conformance.judge.observation import Observation
@@ -234,7 +234,9 @@ class Judge:
         role = (self._role(observation) if self._failed and global_error else None) if passes else "origin"
         summary = global_error.summary if global_error else None
         verdict = Verdict(name, kind, "pass" if passes else "fail", role, judgements[0], summary, reason)
-        return (verdict if passes else replace(verdict, anatomy=self._residual_sentences(observation, judgements))), judgements
+        return (
+            verdict if passes else replace(verdict, residual_description=self._residual_sentences(observation, judgements))
+        ), judgements
 
     def _residual_sentences(self, observation: Observation, judgements: Sequence[Local]) -> tuple[str, ...]:
         """Return sentences that describe a residual without explanation.
@@ -268,7 +270,9 @@ class Judge:
         predicted = np.where(judged, segment.propagate(arriving, hypothesis), 0.0).sum()
         actual = np.square(self._judged_error(observation.name)).sum()
         local = np.where(judged, segment.propagate({}, hypothesis), 0.0).sum()
-        rows = independent_rows(observation.activation, self._network.batch, observation.heads, coupled=segment.couples_positions)
+        rows = count_independent_rows(
+            observation.activation, self._network.batch, observation.heads, coupled=segment.couples_positions
+        )
         limit = rms_threshold(rows, self._alpha) ** 2
         if max(actual, predicted) <= limit * local or predicted == 0.0:
             return None  # indistinguishable from this step's own rounding

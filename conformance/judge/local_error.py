@@ -56,7 +56,7 @@ def judge_locally(
 def _local(
     observation: Observation, hypothesis: Hypothesis, directions: Sequence[Direction], found: BlockTotals, alpha: float
 ) -> Local:
-    rows = observation.independent(hypothesis, found.hashes)
+    rows = observation.independent_row_count(hypothesis, found.hashes)
     limits = Limits.of(rows, observation.count, STATISTICS + len(found.effects), alpha)
     filters = (filter_result(directions[i], found.effects[i], limits) for i in sorted(found.effects))
     return replace(local_of(hypothesis, found, rows, limits), filters=tuple(f for f in filters if f))
