@@ -28,8 +28,7 @@ from conformance.judge.sampled_sigma import accumulated_sigma
 from conformance.judge.screen import screened_locally
 from conformance.judge.thresholds import rms_threshold, sidak_share
 from conformance.judge.validate import accepted_array, row_of
-from conformance.model.activation import Activation
-from conformance.model.activations import outputs
+from conformance.model.activations import is_layer_output, outputs
 from conformance.model.layer import STATES_NAME
 from conformance.model.training import GIVEN
 from conformance.numerics.arithmetic import hypotheses, representative_hypothesis
@@ -137,7 +136,7 @@ class Judge:
             else:
                 self._seen.add(name)
                 self._waiting.add(name)
-            if _separates(row):
+            if is_layer_output(row.name):  # all later activations depend on earlier ones through it alone
                 yield from self._judge_up_to(self.order[name])
         yield from self._judge_up_to(len(self.order) - 1)
 
@@ -290,8 +289,3 @@ class Judge:
 def tests_of(network: Network) -> int:
     """Return the number of tests that share the false-alarm probability: the activations, plus one for all dropout masks."""
     return len(network.table) + bool(network.kept)
-
-
-def _separates(row: Activation) -> bool:
-    """Return whether all later activations depend on earlier ones through this one alone, as they do for a layer's output."""
-    return row.layer is not None and row.name == f"encoder.layer.{row.layer}.output.LayerNorm"
