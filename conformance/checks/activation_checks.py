@@ -11,10 +11,11 @@ from conformance.checks.backward_passes import backward_passes
 from conformance.checks.check import CheckRequest
 from conformance.checks.check_values import check_values
 from conformance.checks.contract import named_features
+from conformance.checks.forward_passes import forward_passes
 from conformance.checks.initial_passes import initial_passes
 from conformance.checks.moments import watched
 from conformance.checks.optimizer_passes import optimizer_passes, schedule_passes
-from conformance.checks.passes import Passes, forward_passes
+from conformance.checks.passes import Passes
 from conformance.checks.training_passes import training_passes
 from conformance.model.activations import is_layer_output, table
 from conformance.model.activations import outputs as outputs_of
