@@ -16,8 +16,8 @@ with this list.
           `checks.execute_law.execute`.
 5.          `checks.check_values.check_values` judges the candidate in each pass. The public function `checks.public_check.check`
             calls it for `values`, and step 4 for every other check.
-6.            `checks.passes.forward_passes` prepares the candidate (`checks.passes.opened`) and lists the passes: it calls
-              `checks.contract.require_support` and `checks.contract.prepared`, which ask the candidate, here
+6.            `checks.forward_passes.forward_passes` prepares the candidate (`checks.passes.opened`) and lists the passes: it
+              calls `checks.contract.require_support` and `checks.contract.prepared`, which ask the candidate, here
               `isolation.remote.RemoteCandidate.prepare`. Other checks list their passes in `checks.backward_passes`,
               `checks.training_passes` and `checks.optimizer_passes`.
 7.              Worker: `isolation.worker_process._serve` receives each question, and

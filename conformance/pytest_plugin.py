@@ -80,7 +80,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 def _recording(config: pytest.Config, out: Path) -> "Recording":
     """Return the recording of this process; under xdist each worker has its own file, a shard of the run."""
-    from conformance.checks.recording import Recording, header_of
+    from conformance.checks.recording import Recording
+    from conformance.checks.run_header import header_of
     from conformance.goldens.manifest import manifest
     from conformance.suite.pytest_session import plan
 

@@ -11,13 +11,14 @@ from conformance.checks.backward_passes import backward_passes
 from conformance.checks.check import CheckRequest
 from conformance.checks.check_values import check_values
 from conformance.checks.contract import named_features
+from conformance.checks.forward_passes import forward_passes
 from conformance.checks.initial_passes import initial_passes
 from conformance.checks.moments import watched
 from conformance.checks.optimizer_passes import optimizer_passes, schedule_passes
-from conformance.checks.passes import Passes, forward_passes
+from conformance.checks.passes import Passes
 from conformance.checks.training_passes import training_passes
+from conformance.model.activations import is_layer_output, table
 from conformance.model.activations import outputs as outputs_of
-from conformance.model.activations import table
 from conformance.results.result import Result
 
 Stream = Iterator[tuple[str, Any]]
@@ -86,9 +87,8 @@ def _outputs_unmodified(request: CheckRequest) -> Any:
 
 
 def _is_stage(name: str, architecture: Any) -> bool:
-    """Return whether an activation is the result of the embedding, of a layer, or an output."""
-    whole_layer = name.endswith("output.LayerNorm") and not name.endswith("attention.output.LayerNorm")
-    return name in ("embeddings.LayerNorm", "embeddings.sum") or whole_layer or _is_output(name, architecture)
+    """Return whether an activation is the result of the embeddings, the output of a layer, or an output of the network."""
+    return name in ("embeddings.LayerNorm", "embeddings.sum") or is_layer_output(name) or _is_output(name, architecture)
 
 
 def _with_its_moments(request: CheckRequest) -> Any:

@@ -11,8 +11,10 @@ from conformance.candidates.registry import Implementation, load_implementation,
 from conformance.candidates.stream import pairs
 from conformance.candidates.torch_state import restored
 from conformance.checks.candidate_device import functions_of, require_place
+from conformance.checks.candidate_stream import guarded
+from conformance.checks.forward_passes import forward_passes
 from conformance.checks.integrity import unaltered
-from conformance.checks.passes import Pass, Passes, forward_passes, guarded
+from conformance.checks.passes import Pass, Passes
 from conformance.diagnosis.unexposed_layers import UnexposedLayersSearch
 from conformance.errors import CandidateError, UsageError
 from conformance.goldens.custom_golden import open_golden

@@ -11,10 +11,11 @@ from functools import partial
 import numpy as np
 
 from conformance.candidates.registry import Implementation
+from conformance.checks.candidate_stream import yielded
 from conformance.checks.contract import ability
-from conformance.checks.passes import Pass, opened, with_config, yielded
+from conformance.checks.passes import Pass, opened
 from conformance.checks.training_passes import random_numbers_from, read, values_of
-from conformance.goldens.golden import Golden
+from conformance.goldens.golden import Golden, with_config
 from conformance.judge.initial_draws import wrong_initially
 from conformance.model.activations import parameter_shapes
 from conformance.model.training import at

@@ -17,12 +17,13 @@ import numpy as np
 
 from conformance.candidates.arrays import Described, held_in
 from conformance.candidates.registry import Implementation, Runner
+from conformance.checks.candidate_stream import yielded
 from conformance.checks.contract import ability
 from conformance.checks.loop_gradients import gradient_passes
-from conformance.checks.passes import Pass, opened, with_config, yielded
+from conformance.checks.passes import Pass, opened
 from conformance.checks.training_passes import RATES, Stream, random_numbers_from, read
 from conformance.errors import CandidateError, NotApplicable, Unsupported
-from conformance.goldens.golden import Golden
+from conformance.goldens.golden import Golden, with_config
 from conformance.model.activations import parameter_shapes, table
 from conformance.model.checkpoint import rounded_weights
 from conformance.model.gradients import SUFFIX, is_gradient

@@ -1,22 +1,15 @@
-"""The passes of a judgement, each a call of the candidate's runner with the corresponding network of the oracle."""
+"""A pass of a judgement: a call of the candidate's runner with the corresponding network of the oracle."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from conformance.candidates.registry import Implementation, Runner
-from conformance.candidates.stream import pairs
-from conformance.checks.candidate_device import inputs_device
 from conformance.checks.contract import prepared, require_support
 from conformance.goldens.golden import Golden
-from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
-from conformance.model.checkpoint import rounded_weights
-from conformance.numerics.formats import Array
 from conformance.oracle import Network
 from conformance.results.case import Case
-from conformance.results.termination import call_candidate
 
 
 @dataclass(frozen=True)
@@ -59,45 +52,3 @@ def opened(candidate: Implementation, golden: Golden, case: Case) -> Runner:
     """
     require_support(candidate, golden, case.device, case.dtype)
     return prepared(candidate, golden.checkpoint, case.device, case.dtype)
-
-
-def forward_passes(candidate: Implementation, golden: Golden, case: Case) -> Sequence[Pass]:
-    """Return one forward pass per batch; raise what `opened` raises."""
-    return forward_passes_of(opened(candidate, golden, case), golden, case, inputs_device(candidate, case.device))
-
-
-def forward_passes_of(runner: Runner, golden: Golden, case: Case, device: str) -> Sequence[Pass]:
-    """Return one forward pass per batch of a prepared runner, with the inputs on `device`."""
-    of = partial(_pass, runner, golden.checkpoint.architecture, rounded_weights(golden.checkpoint, case.dtype), case.dtype, device)
-    return [of(name, batch) for name, batch in golden.batches.items()]
-
-
-def _pass(
-    runner: Runner, architecture: Architecture, weights: Mapping[str, Array], dtype: str, device: str, name: str, batch: Batch
-) -> Pass:
-    """Return the forward pass on a batch; a nested function that names itself would be a cycle that keeps the weights in memory."""
-    network = Network(architecture, weights, batch.held_in(dtype))
-    again = partial(_pass, runner, architecture, weights, dtype, device, "")
-    return Pass(name, name, network, partial(_called, runner, batch, device), again)
-
-
-def with_config(golden: Golden, **settings: Any) -> Golden:
-    """Return the golden with these settings changed in its config."""
-    checkpoint = replace(golden.checkpoint, architecture=golden.checkpoint.architecture.with_(**settings))
-    return replace(golden, make_checkpoint=lambda: checkpoint)
-
-
-def yielded(call: Callable[[], Any]) -> Iterator[tuple[Any, Any]]:
-    """Return an iterator over the pairs that a call into a candidate yields; raises `CandidateFailure`."""
-    return guarded(call_candidate(lambda: pairs(call(), ())))
-
-
-def guarded(stream: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
-    """Yield a candidate's pairs; exceptions of the candidate's code are raised as its crash."""
-    end = object()
-    while (item := call_candidate(lambda: next(stream, end))) is not end:
-        yield item  # type: ignore[misc]  # `item` is a pair, since it is not `end`
-
-
-def _called(runner: Runner, batch: Batch, device: str) -> Any:
-    return call_candidate(lambda: runner(batch.on(device)))

@@ -1,41 +1,19 @@
 """Write a run to its folder: the results file, with a record of each check as it ends, and files that reproduce failures."""
 
-import math
-import os
-import platform
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
-from importlib import metadata
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from conformance import __version__
-from conformance.candidates.entry_points import registered
 from conformance.checks.repro.artifacts import remove_artifacts, write_repro
-from conformance.checks.search.plan import Plan
 from conformance.errors import ConformanceError, UsageError
 from conformance.goldens.custom_golden import open_golden
-from conformance.goldens.golden import Golden, stored_arrays
-from conformance.goldens.manifest import manifest
-from conformance.judge.thresholds import FALSE_ALARM
-from conformance.model.digest import content_digest
-from conformance.numerics.devices import description, is_whole
-from conformance.numerics.machine import this_machine
+from conformance.goldens.golden import Golden
 from conformance.results.case import Case
 from conformance.results.file import Writer, resumable
 from conformance.results.merge import case_of, merged
-from conformance.results.records import (
-    SCHEMA_VERSION,
-    CaseRecords,
-    FunctionRecord,
-    GoldenRecord,
-    Header,
-    ImplementationRecord,
-    MachineRecord,
-    Results,
-)
+from conformance.results.records import CaseRecords, Header, Results
 from conformance.results.result import Result
 from conformance.results.shards import Run
 from conformance.results.to_records import footer, records_of
@@ -132,92 +110,3 @@ class Recording:
                 remove_artifacts(result.case, folder)
         except (OSError, ConformanceError, SyntaxError, TypeError, ValueError) as error:
             print(f"nothing was left behind of {result.case}: {error}", file=sys.stderr)
-
-
-def header_of(
-    device: str,
-    goldens: Mapping[str, Golden | None],
-    plan: Plan,
-    shard: str = "1/1",
-    run: str = "",
-    implementations: Sequence[str] = (),
-    cases: int = 0,
-) -> Header:
-    """Return the header of a run on this machine.
-
-    Args:
-        device: a torch device string.
-        goldens: for each name a custom golden, or None for the stored golden of that name.
-        plan: how examples are drawn.
-        shard: the shard of the run, as `number/total`.
-        run: an identifier that distinguishes runs whose shards may be in the same folder.
-        implementations: the names of the candidates; if empty, all registered ones.
-        cases: the number of checks in this shard; 0 if not known.
-    """
-    import torch
-
-    stored = {
-        name: GoldenRecord(e.version, e.stored_digest, e.weights_digest, e.source)
-        for name, e in manifest().items()
-        if name in goldens and goldens[name] is None
-    }
-    return Header(
-        schema=SCHEMA_VERSION,
-        suite=__version__,
-        python=platform.python_version(),
-        torch=str(torch.__version__),
-        transformers=_version("transformers"),
-        platform=platform.platform(),
-        processor=f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.backends.cpu.get_cpu_capability()}",
-        gpu=description(device),
-        threads=torch.get_num_threads(),
-        goldens=stored | {name: _own_record(own) for name, own in goldens.items() if own},
-        checkpoint=next((g.name for g in goldens.values() if g is not None), None),
-        false_alarm=FALSE_ALARM,
-        seed=plan.seed,
-        examples=plan.examples,
-        depth=plan.depth,
-        shard=shard,
-        run=run,
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
-        implementations={
-            r.name: ImplementationRecord(r.distribution, r.version, r.origin)
-            for r in registered()
-            if not implementations or r.name in implementations
-        },
-        numpy=metadata.version("numpy"),
-        onnxruntime=_version("onnxruntime") or _version("onnxruntime-gpu"),
-        cases=cases,
-        machine=_machine(device) if is_whole(device) else None,
-    )
-
-
-def _machine(device: str) -> MachineRecord:
-    """Return the measurements of this machine, with None for an error that is not finite."""
-    machine = this_machine(device)
-    return MachineRecord(
-        machine.instruction_set,
-        {n: FunctionRecord(*map(_finite, (e.absolute.value, e.ulp.value))) for n, e in machine.functions.items()},
-        {name: _finite(round(bits, 1)) for name, bits in machine.products.items()},
-        dict(machine.settings),
-        list(machine.notes),
-    )
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _version(distribution: str) -> str | None:
-    """Return the version of an installed distribution without importing it; None if it is not installed."""
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _own_record(own: Golden) -> GoldenRecord:
-    """Return the record of a custom golden; the digests of inputs and weights distinguish it from others of the same name."""
-    weights = content_digest(own.checkpoint.weights)
-    unconfirmed = own.checkpoint.architecture.unconfirmed if own.folder else ""
-    return GoldenRecord(own.version, content_digest(stored_arrays(own.batches, {})), weights, own.origin, unconfirmed)

@@ -22,10 +22,12 @@ from conformance.candidates.arrays import Described, described
 from conformance.candidates.registry import Implementation, Runner
 from conformance.candidates.stream import pairs
 from conformance.checks.backward_passes import backward_passes_of
+from conformance.checks.candidate_stream import guarded
 from conformance.checks.contract import ability
-from conformance.checks.passes import Pass, forward_passes_of, guarded, opened, with_config
+from conformance.checks.forward_passes import forward_passes_of
+from conformance.checks.passes import Pass, opened
 from conformance.errors import CandidateError, NotApplicable, Unsupported
-from conformance.goldens.golden import Golden
+from conformance.goldens.golden import Golden, with_config
 from conformance.judge.dropout_masks import Draw, requested, wrong_draws
 from conformance.judge.judge import Judge
 from conformance.judge.judged_elements import Mask, judged_elements

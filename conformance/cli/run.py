@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Self
 
 from conformance.checks.known_failures import matched
-from conformance.checks.recording import Recording, header_of
+from conformance.checks.recording import Recording
+from conformance.checks.run_header import header_of
 from conformance.cli.cases import cases_of, digest
 from conformance.cli.output import show_results
 from conformance.cli.progress_display import progress

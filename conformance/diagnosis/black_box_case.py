@@ -141,9 +141,9 @@ class BlackBoxCase:
     def _nearest(self, fits: Sequence[Fit]) -> list[PrintedTrial]:
         """Return the sets that leave the smallest residual on the whole batch, to be reported if nothing explains the outputs."""
         if self.budget.is_spent():
-            return [self.problem.judged(self.problem.settled(fit), own=False) for fit in fits[:1]]
-        settled = sorted((self.problem.settled(fit) for fit in fits), key=lambda fit: fit.distance)
-        return [self.problem.judged(fit, own=number < RENOISED) for number, fit in enumerate(settled[:PARTIAL])]
+            return [self.problem.judge(self.problem.fit_on_whole(fit), own=False) for fit in fits[:1]]
+        nearest = sorted((self.problem.fit_on_whole(fit) for fit in fits), key=lambda fit: fit.distance)
+        return [self.problem.judge(fit, own=number < RENOISED) for number, fit in enumerate(nearest[:PARTIAL])]
 
     def _others(self, part: PrintedProblem) -> Iterator[PrintedTrial]:
         """Yield the trials without a fault of the network: another pooling, a narrower format, or other inputs."""

@@ -118,7 +118,7 @@ class PrintedProblem(Problem[PrintedTrial]):
                 chosen.append(int(row))
         return sorted(chosen)
 
-    def unrefuted(self, fit: Fit, whole: Problem[PrintedTrial], *, own: bool) -> Fit | None:
+    def fit_unless_refuted(self, fit: Fit, whole: Problem[PrintedTrial], *, own: bool) -> Fit | None:
         """Return the set with its parameters fitted again on a part of the batch; None if the part refutes it for the whole batch.
 
         Σ r²/σ² and the largest error of the whole batch are at least those of a part. Parameters fitted to the whole batch, and the
@@ -144,13 +144,13 @@ class PrintedProblem(Problem[PrintedTrial]):
         """Return the network with a set of faults, and a sigma; its own if it is not given."""
         return JudgedForward(cast(Forward, self.faulty(fit.placements).segment), self._criteria.base.hypothesis, sigma)
 
-    def settled(self, fit: Fit) -> Fit:
+    def fit_on_whole(self, fit: Fit) -> Fit:
         """Return a set of faults on the whole batch, with its parameters fitted again unless its distance is large."""
-        fit = self.tried(fit.placements) or Fit(fit.placements, self.none.squares)
+        fit = self.evaluate(fit.placements) or Fit(fit.placements, self.none.squares)
         far = math.sqrt(fit.distance / self.weights.shape[1]) > PROMISING * self._criteria.limits(fit.pooling_index).rms
         return fit if far or self._criteria.budget.is_spent() else fitted(self, fit)
 
-    def judged(self, fit: Fit, *, own: bool) -> PrintedTrial:
+    def judge(self, fit: Fit, *, own: bool) -> PrintedTrial:
         """Return the trial of a set on the whole batch.
 
         The set is judged by the correct network's sigma or, if that fails and `own` is set, by its own sigma.

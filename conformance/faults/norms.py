@@ -10,6 +10,7 @@ import numpy as np
 from conformance.faults.altered import Altered
 from conformance.faults.changes import other_parameters, other_weight, recast, rewritten, with_parent
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
+from conformance.model.activations import layer_input as layer_input  # other themes import it from here
 from conformance.model.architecture import Architecture
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
@@ -206,11 +207,6 @@ def variance_of(step: Step, arithmetic: Arithmetic) -> Array:
     """Return the elementwise variance of a step's own rounding errors, deterministic ones taken as uniform within their bound."""
     own = step.roundings(arithmetic)
     return np.asarray(own.variance() + np.asarray(own.bound) ** 2 / 3.0)
-
-
-def layer_input(layer: int) -> str:
-    """Return the name of the activation that is the input of a layer."""
-    return "embeddings.dropout" if layer == 0 else f"encoder.layer.{layer - 1}.output.LayerNorm"
 
 
 # fmt: off

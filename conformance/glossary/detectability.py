@@ -10,8 +10,8 @@ import numpy as np
 from conformance.faults import Fault
 from conformance.goldens.golden import Golden, load_golden
 from conformance.judge.detection_power import Power, power
-from conformance.judge.fault_directions import directions
-from conformance.judge.judged_elements import explained_elements
+from conformance.judge.faults_of_segment import effective_directions
+from conformance.judge.judged_elements import elements_to_explain
 from conformance.judge.segment import Segment
 from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle import Network
@@ -79,8 +79,8 @@ def _effects(fault: Fault, golden: Golden) -> list[dict[str, Array]]:
             segment = Segment(network, name, values)
             values[name] = segment.value
             if fault.applies_to(row):
-                judged = explained_elements(row, batch, segment.value.shape)
-                near = [d for late in (False, True) for d in directions(segment, FORMATS["float32"], after_failure=late)]
+                judged = elements_to_explain(row, batch, segment.value.shape)
+                near = [d for late in (False, True) for d in effective_directions(segment, FORMATS["float32"], after_failure=late)]
                 effects = {d.fault.name: d.known_effect[judged] for d in near if d.known_effect[judged].any()}
                 found += [effects] if fault.name in effects else []
     return found

@@ -1,7 +1,7 @@
 """Loaded goldens: a network, batches and, if stored, true activations and gradients."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,12 @@ class Golden:
             FixtureError: the weights or the architecture differ from the manifest.
         """
         return self.make_checkpoint()
+
+
+def with_config(golden: Golden, **settings: Any) -> Golden:
+    """Return the golden with these settings changed in its config."""
+    checkpoint = replace(golden.checkpoint, architecture=golden.checkpoint.architecture.with_(**settings))
+    return replace(golden, make_checkpoint=lambda: checkpoint)
 
 
 def stored_arrays(batches: Mapping[str, Batch], activations: Mapping[str, Mapping[str, Array]]) -> dict[str, npt.NDArray[Any]]:

@@ -74,7 +74,9 @@ def _unjudged_through(verdict: Verdict, wrong: Mapping[str, bool], network: Netw
     if not through or (verdict.local.named and not any(wrong[step] for step in through)):
         return verdict
     reason = f"{DIFFERENTIATED} {enumerated(list(through))}, which the forward pass computes wrongly"
-    return replace(verdict, outcome="not_observed", role=None, local=None, global_error=None, reason=reason, anatomy=())
+    return replace(
+        verdict, outcome="not_observed", role=None, local=None, global_error=None, reason=reason, residual_description=()
+    )
 
 
 def forward_step(row: Activation) -> str:

@@ -116,84 +116,83 @@ def block_totals(
         hypotheses: the hypotheses; if any faults are looked for, all of them with parents as captured.
     """
     directions, gross = gross_effects.directions, [gross_effects.under(hypothesis) for hypothesis in hypotheses]
-    parts = on_all_cores(partial(_of_block, observation, directions, hypotheses, gross), observation.rows)
-    found = [reduce(add, column) for column in zip(*(of_each for of_each, _ in parts), strict=True)]
+    parts = on_all_cores(partial(_totals_of_block, observation, directions, hypotheses, gross), observation.rows)
+    totals = [reduce(add, of_hypothesis) for of_hypothesis in zip(*(of_block for of_block, _ in parts), strict=True)]
     if len(observation.rows) > 1:
-        found = [_with_repeats(observation, directions, h, one) for h, one in zip(hypotheses, found, strict=True)]
-    found = [replace(one, effects={**one.effects, **large}) for one, large in zip(found, gross, strict=True)]
-    return found, reduce(
-        add, [global_error for _, global_error in parts if global_error]
-    ) if observation.sigma is not None else None
+        totals = [_with_repeats(observation, directions, h, total) for h, total in zip(hypotheses, totals, strict=True)]
+    totals = [replace(total, effects={**total.effects, **known}) for total, known in zip(totals, gross, strict=True)]
+    global_errors = [global_error for _, global_error in parts if global_error]
+    return totals, None if observation.sigma is None else reduce(add, global_errors)
 
 
-def _of_block(
+def _totals_of_block(
     observation: Observation,
     directions: Sequence[Direction],
     hypotheses: Sequence[Hypothesis],
     gross: Sequence[Mapping[int, Effect]],
     rows: slice,
 ) -> tuple[list[BlockTotals], GlobalError | None]:
-    block, alone = observation.block(rows), len(observation.rows) == 1
+    block, is_whole = observation.block(rows), len(observation.rows) == 1
     # The noise is computed first, because it also stores the product that the value needs (`accumulation`).
-    noises = [block.noise(h) if alone else of_segment(block.segment, h, block.judged, apart=True) for h in hypotheses]
-    open_ = (
-        i
+    noises = [block.noise(h) if is_whole else of_segment(block.segment, h, block.judged, apart=True) for h in hypotheses]
+    on_block = {
+        i: direction.on(block.segment)
         for i, direction in enumerate(directions)
-        if not all(i in known for known in gross) and (alone or not direction.fault.couples_rows)
-    )
-    here = {i: directions[i].on(block.segment) for i in open_}
+        if not all(i in known for known in gross) and (is_whole or not direction.fault.couples_rows)
+    }
     hashes = block.segment.hashes(hypotheses[0].arithmetic.storage)
-    found = []
+    totals = []
     for noise, known in zip(noises, gross, strict=True):
         effects = {
-            i: Effect(Sums.of(block.residual, at.effect, noise), 0.0 if at.parameter else largest_element(at.effect, noise))
-            for i, at in here.items()
-            if i not in known and at.effect is not None
+            i: Effect(Sums.of(block.residual, d.effect, noise), 0.0 if d.parameter else largest_element(d.effect, noise))
+            for i, d in on_block.items()
+            if i not in known and d.effect is not None
         }
-        found.append(BlockTotals(LocalSums.of(block.residual, noise, block.counted, block.first), effects, hashes))
-    return found, None if observation.sigma is None else GlobalError.of(block, observation.sigma)
+        totals.append(BlockTotals(LocalSums.of(block.residual, noise, block.counted, block.first), effects, hashes))
+    return totals, None if observation.sigma is None else GlobalError.of(block, observation.sigma)
 
 
 def _with_repeats(
-    observation: Observation, directions: Sequence[Direction], hypothesis: Hypothesis, found: BlockTotals
+    observation: Observation, directions: Sequence[Direction], hypothesis: Hypothesis, total: BlockTotals
 ) -> BlockTotals:
     """Return the results with the noise that is shared between blocks, and with the faults that act across blocks."""
-    effects, function = dict(found.effects), observation.probe.segment.is_function
-    numbers = {i for i in effects if directions[i].parameter} if function else set()
-    effects.update({i: effects[i] + added for i, added in _of_equal_inputs(observation, directions, hypothesis, numbers)})
-    again = effects.keys() - numbers if function or Repeats.of(found.hashes).any else set()
-    across = {i for i, direction in enumerate(directions) if direction.fault.couples_rows and direction.effect is not None}
-    effects.update(_over_the_whole(observation, directions, hypothesis, again | across))
-    return replace(found, effects=effects)
+    effects, is_function = dict(total.effects), observation.probe.segment.is_function
+    with_parameter = {i for i in effects if directions[i].parameter} if is_function else set()
+    shared = _noise_of_equal_inputs(observation, directions, hypothesis, with_parameter)
+    effects.update({i: effects[i] + added for i, added in shared})
+    repeating = effects.keys() - with_parameter if is_function or Repeats.of(total.hashes).any else set()
+    coupling = {i for i, direction in enumerate(directions) if direction.fault.couples_rows and direction.effect is not None}
+    effects.update(_effects_on_whole(observation, directions, hypothesis, repeating | coupling))
+    return replace(total, effects=effects)
 
 
-def _over_the_whole(
-    observation: Observation, directions: Sequence[Direction], hypothesis: Hypothesis, which: Collection[int]
+def _effects_on_whole(
+    observation: Observation, directions: Sequence[Direction], hypothesis: Hypothesis, indices: Collection[int]
 ) -> Iterator[tuple[int, Effect]]:
-    if which:
+    if indices:
         whole = observation.whole
         noise = of_segment(whole.segment, hypothesis, whole.judged)
-        for i in which:
+        for i in indices:
             effect = directions[i].on(whole.segment).effect
             assert effect is not None
             yield i, Effect(Sums.of(whole.residual, effect, noise), largest_element(effect, noise))
 
 
-def _of_equal_inputs(
-    observation: Observation, directions: Sequence[Direction], hypothesis: Hypothesis, which: Collection[int]
+def _noise_of_equal_inputs(
+    observation: Observation, directions: Sequence[Direction], hypothesis: Hypothesis, indices: Collection[int]
 ) -> Iterator[tuple[int, Effect]]:
     """Yield (index, effect to add) for faults in an elementwise function: the variance of equal inputs, which have equal errors.
 
     n equal inputs have one error e, so the variance of Σ w e over them is n² w² Var(e), of which n w² Var(e) has been counted.
     """
-    if which:
+    if indices:
         (parent,) = observation.activation.parents
-        found, counts = np.unique(observation.captured[parent][observation.judged], return_counts=True)
-        numbers, times = (np.asarray(x[counts > 1], np.float64).reshape(1, -1, 1) for x in (found, counts))
-        segment = Segment(observation.network, observation.name, {parent: numbers})
-        noise = of_segment(segment, hypothesis, np.ones(numbers.shape, np.bool_), apart=True)
-        for i in which:
+        distinct, counts = np.unique(observation.captured[parent][observation.judged], return_counts=True)
+        inputs, n = (np.asarray(x[counts > 1], np.float64).reshape(1, -1, 1) for x in (distinct, counts))
+        segment = Segment(observation.network, observation.name, {parent: inputs})
+        noise = of_segment(segment, hypothesis, np.ones(inputs.shape, np.bool_), apart=True)
+        for i in indices:
             effect = directions[i].on(segment).effect
             if effect is not None:
-                variance, _ = noise.projected(noise.precision * effect * np.sqrt(times * (times - 1.0)))
+                variance, _ = noise.projected(noise.precision * effect * np.sqrt(n * (n - 1.0)))
                 yield i, Effect(Sums(variance=variance), 0.0)

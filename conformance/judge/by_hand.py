@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformance.judge.evidence import BY_OPERATIONS, WIDEST, Local
+from conformance.judge.evidence import BY_OPERATIONS, WIDEST_ARITHMETIC, Local
 from conformance.judge.fault_directions import Direction
 from conformance.judge.observation import Observation
 from conformance.numerics.arithmetic import Hypothesis
@@ -40,7 +40,7 @@ def by_hand(observation: Observation, tightest: Hypothesis, passed: Collection[s
         tightest: the hypothesis with the tightest arithmetic.
         passed: names of the arithmetics under which the activation passes.
     """
-    if not tightest.arithmetic.is_mixed or not set(passed) <= {WIDEST}:
+    if not tightest.arithmetic.is_mixed or not set(passed) <= {WIDEST_ARITHMETIC}:
         return
     block, segment = observation.whole, observation.whole.segment
     if segment.is_single_step:
@@ -56,7 +56,7 @@ def mistaken_by_hand(
     Only mistakes without a parameter are tried, and, since each step has many orders of operations, only those whose faulty step
     is closer to the candidate's array than the correct step is.
     """
-    if not tightest.arithmetic.is_mixed or not set(passed) <= {WIDEST}:
+    if not tightest.arithmetic.is_mixed or not set(passed) <= {WIDEST_ARITHMETIC}:
         return
     block, segment = observation.whole, observation.whole.segment
     if not segment.is_single_step:

@@ -13,7 +13,8 @@ import numpy as np
 from conformance.faults import CATALOGUE, dropout
 from conformance.goldens.golden import Golden
 from conformance.goldens.manifest import DEFAULT_GOLDENS
-from conformance.judge.fault_directions import Direction, directions
+from conformance.judge.fault_directions import Direction
+from conformance.judge.faults_of_segment import effective_directions
 from conformance.judge.filters import expected, project
 from conformance.judge.judged_elements import judged_elements
 from conformance.judge.noise import of_segment
@@ -147,8 +148,8 @@ def _expected(network: Network, dtype: str, only: str, *, filtered: bool) -> Ite
 
 
 def _all_directions(segment: Segment, storage: Format) -> Iterator[Direction]:
-    yield from directions(segment, storage)
-    yield from directions(segment, storage, after_failure=True)
+    yield from effective_directions(segment, storage)
+    yield from effective_directions(segment, storage, after_failure=True)
 
 
 def _cell(golden: str, dtype: str, fault: str, places: dict[str, _Expected]) -> Power:

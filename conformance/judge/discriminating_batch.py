@@ -14,7 +14,7 @@ from conformance.faults import BY_NAME
 from conformance.judge.evidence import Explanation
 from conformance.judge.fault_directions import direction
 from conformance.judge.filters import project
-from conformance.judge.judged_elements import explained_elements
+from conformance.judge.judged_elements import elements_to_explain
 from conformance.judge.noise import of_segment
 from conformance.judge.segment import Segment
 from conformance.judge.thresholds import SEPARABLE_Z
@@ -69,7 +69,7 @@ def _with(segment: Segment, explanation: Explanation, dtype: str) -> Segment | N
 
 def _expected(a: Segment, b: Segment, network: Network, right: Segment, dtype: str) -> float:
     apart = a.value - b.value
-    judged = explained_elements(network.table[right.name], network.batch, apart.shape)
+    judged = elements_to_explain(network.table[right.name], network.batch, apart.shape)
     if network.table[right.name].exact:
         return math.inf if np.where(judged, apart, 0.0).any() else 0.0
     found = project(apart, apart, of_segment(right, representative_hypothesis(dtype), judged))

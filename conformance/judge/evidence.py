@@ -11,7 +11,7 @@ UNKNOWN = "unknown"  # kind of an activation that is not in the table
 BY_OPERATIONS = "operation by operation"  # arithmetic of a step judged as written by hand, whatever that of its kind
 UNJUDGED = "not judged: it is computed from"  # prefix of the reason of an activation that has a non-finite parent
 DIFFERENTIATED = "not judged: it is differentiated through"  # prefix of the reason of a gradient through a wrong forward step
-WIDEST = "native"  # name of the arithmetic with the largest sigma
+WIDEST_ARITHMETIC = "native"  # name of the arithmetic with the largest sigma
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ class Verdict:
         global_error: the global error; None if not judged.
         reason: in words, the violation of the contract, the difference of an exact activation, or why nothing is judged.
         batch: name of the golden's batch, if it has several.
-        anatomy: description of an unexplained residual, in words.
+        residual_description: sentences that describe an unexplained residual.
         backward_of: for a gradient of an activation, the forward step whose backward pass yields it; empty for a sum of gradients.
     """
 
@@ -239,7 +239,7 @@ class Verdict:
     global_error: Error | None = None
     reason: str = ""
     batch: str = ""
-    anatomy: tuple[str, ...] = ()
+    residual_description: tuple[str, ...] = ()
     backward_of: str = ""
 
     @property

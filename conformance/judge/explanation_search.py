@@ -86,16 +86,16 @@ class StepProblem(Problem[StepTrial]):
         """Return the problem on the rows of the batch where these faults leave the largest residual, or this problem."""
         return self._part(self.faulty(placements).segment) or self
 
-    def unrefuted(self, fit: Fit, whole: Problem[StepTrial], *, own: bool) -> Fit | None:
+    def fit_unless_refuted(self, fit: Fit, whole: Problem[StepTrial], *, own: bool) -> Fit | None:
         """Return the set unless it leaves gross errors on this part."""
         return fit if self.passes(self.faulty(fit.placements).segment) else None
 
-    def settled(self, fit: Fit) -> Fit | None:
+    def fit_on_whole(self, fit: Fit) -> Fit | None:
         """Return the set on the whole batch, with its parameters fitted there; None if one of its faults changes nothing."""
-        tried = self.tried(fit.placements)
-        return None if tried is None else fitted(self, tried)
+        on_whole = self.evaluate(fit.placements)
+        return None if on_whole is None else fitted(self, on_whole)
 
-    def judged(self, fit: Fit, *, own: bool) -> StepTrial:
+    def judge(self, fit: Fit, *, own: bool) -> StepTrial:
         """Return the trial of a set: every parameter must differ from its correct value by more than its error."""
         segment = self.faulty(fit.placements).segment
         if not self.passes(segment):
@@ -119,7 +119,7 @@ class StepProblem(Problem[StepTrial]):
 
 
 def explanations(
-    problem: StepProblem, candidates: Sequence[Direction], known: Collection[str] = (), *, loose: bool = True
+    problem: StepProblem, directions: Sequence[Direction], known: Collection[str] = (), *, loose: bool = True
 ) -> tuple[Explanation, ...]:
     """Return every smallest set of faults that explains the candidate's array: fewest free parameters first, then the likeliest.
 
@@ -128,11 +128,11 @@ def explanations(
 
     Args:
         problem: the data of the search.
-        candidates: the directions that are tried.
+        directions: the directions that are tried.
         known: names of faults that explained other activations.
         loose: whether a fit with parameters for each token may explain the array.
     """
-    return _searched(problem, candidates, known, AT_ONCE) or fitted_explanations(problem, loose=loose)
+    return _searched(problem, directions, known, AT_ONCE) or fitted_explanations(problem, loose=loose)
 
 
 def is_of_catalogue(explanation: Explanation) -> bool:
@@ -141,14 +141,14 @@ def is_of_catalogue(explanation: Explanation) -> bool:
 
 
 def single_explanations(
-    problem: StepProblem, candidates: Sequence[Direction], known: Collection[str] = (), *, loose: bool = True
+    problem: StepProblem, directions: Sequence[Direction], known: Collection[str] = (), *, loose: bool = True
 ) -> tuple[Explanation, ...]:
     """Return the explanations that consist of a single fault; this costs a small part of what `explanations` does."""
-    return _searched(problem, candidates, known, 1)
+    return _searched(problem, directions, known, 1)
 
 
 def fitted_explanations(
-    problem: StepProblem, candidates: Sequence[Direction] = (), known: Collection[str] = (), *, loose: bool = True
+    problem: StepProblem, directions: Sequence[Direction] = (), known: Collection[str] = (), *, loose: bool = True
 ) -> tuple[Explanation, ...]:
     """Return the step with a function or whole tensors fitted to the candidate's array, if such a fit explains the array.
 
@@ -158,9 +158,9 @@ def fitted_explanations(
 
 
 def _searched(
-    problem: StepProblem, candidates: Sequence[Direction], known: Collection[str], at_once: int
+    problem: StepProblem, directions: Sequence[Direction], known: Collection[str], at_once: int
 ) -> tuple[Explanation, ...]:
-    placements = [FaultPlacement(d.fault, (d.step,), SINGLE) for d in candidates]
+    placements = [FaultPlacement(d.fault, (d.step,), SINGLE) for d in directions]
     familiar = [p for p in placements if p.fault.name in known]
     found = _smallest(problem, familiar, at_once) if familiar else ()
     return found if found and found[0].is_usual else _smallest(problem, placements, at_once)

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from conformance.judge.block_totals import Effect, GrossEffects, filter_result
+from conformance.judge.block_totals import Effect, GrossEffects
 from conformance.judge.by_hand import mistaken_by_hand, passing_by_hand
 from conformance.judge.depth import Depth
 from conformance.judge.error_distribution import distribution_of
@@ -24,19 +24,20 @@ from conformance.judge.explanation_search import (
     is_of_catalogue,
     single_explanations,
 )
-from conformance.judge.fault_directions import Direction, candidate_directions, direction, directions, in_other_layers
-from conformance.judge.filters import GROSS, gross_result, is_gross, matched, project
-from conformance.judge.judged_elements import Mask, zeroed
-from conformance.judge.noise import Noise, of_exact, of_segment
+from conformance.judge.fault_directions import Direction, direction
+from conformance.judge.faults_of_segment import effective_directions, in_other_layers, possible_directions
+from conformance.judge.filters import matched, project
+from conformance.judge.judged_elements import zeroed
+from conformance.judge.noise import of_exact, of_segment
 from conformance.judge.observation import Observation
 from conformance.judge.row_projections import row_nlls
-from conformance.judge.screen import STATISTICS
 from conformance.judge.search.first_order_screen import ranked
 from conformance.judge.segment import Segment
-from conformance.judge.sums import ErrorSums, LocalSums, in_sigma
-from conformance.judge.thresholds import Limits, projection_threshold
+from conformance.judge.sums import ErrorSums, LocalSums
+from conformance.judge.thresholds import projection_threshold
+from conformance.judge.whole_activation import WholeActivation
 from conformance.numerics.arithmetic import Hypothesis, still_needed
-from conformance.numerics.formats import Array, Format
+from conformance.numerics.formats import Format
 
 FAR = 12  # number of faults of other layers that are tried; each costs a pass over the segment
 
@@ -45,7 +46,7 @@ class Search(Protocol):
     """A search for explanations: one of those of `judge.explanation_search`."""
 
     def __call__(
-        self, problem: StepProblem, candidates: Sequence[Direction], known: Collection[str], *, loose: bool = True
+        self, problem: StepProblem, directions: Sequence[Direction], known: Collection[str], *, loose: bool = True
     ) -> tuple[Explanation, ...]:
         """Return the explanations, the best first."""
 
@@ -92,37 +93,23 @@ def judge_whole(
         known_effects: effects on the whole activation that are already computed, by hypothesis and by the fault's index.
     """
     segment, storage = observation.whole.segment, hypotheses[0].arithmetic.storage
-    near, draws = [look.on(segment) for look in gross.directions], observation.draws(hypotheses)
+    near, draw_count = [look.on(segment) for look in gross.directions], observation.independent_draw_count(hypotheses)
+    whole = WholeActivation(observation, gross, near, draw_count, alpha)
     found: list[tuple[Local, StepProblem]] = []
     passed: set[str] = set()
     for hypothesis in still_needed(hypotheses, passed):
-        effects = known_effects.get(hypothesis)
-        local, problem = _judgement_under(hypothesis, observation, gross, near, draws, alpha, observation.whole.actual, effects)
+        local, problem = whole.judge(hypothesis, observation.whole.actual, known_effects.get(hypothesis))
         if local.passes:
             passed.add(local.arithmetic)
         found.append((local, problem))
-    handmade = passing_by_hand(
-        observation,
-        hypotheses[0],
-        passed,
-        lambda actual: _judgement_under(hypotheses[0], observation, gross, near, draws, alpha, actual)[0],
-    )
+    handmade = passing_by_hand(observation, hypotheses[0], passed, lambda actual: whole.judge(hypotheses[0], actual)[0])
     if handmade:
         return (handmade,)
     tightest, fixed = found[0][0], [d for d in near if d.parameter is None]
-    mistake = _mistake_by_hand(observation, hypotheses[0], fixed, draws, tightest, passed)
+    mistake = _mistake_by_hand(observation, hypotheses[0], fixed, draw_count, tightest, passed)
     mistaken = (replace(tightest, hypothesis=BY_OPERATIONS, arithmetic=BY_OPERATIONS, explanations=(mistake,)),) if mistake else ()
     if passed:
-        found = _with_rows(found, near, draws)
-        # An incorrect parameter that no filter has detected is not looked for within a wider arithmetic's noise.
-        late = candidate_directions(segment, storage, after_failure=True) if any(q.detected for _, q in found) else []
-        named = (
-            replace(
-                one, explanations=() if one.arithmetic in passed else single_explanations(q, [*q.detected, *q.subtle, *late], known)
-            )
-            for one, q in found
-        )
-        return (*named, *mistaken)
+        return (*_named_where_failing(_with_rows(found, near, draw_count), passed, storage, known), *mistaken)
     if mistaken:
         return mistaken
     if not observation.has_unexposed_layers:
@@ -135,7 +122,7 @@ def judge_whole(
 
 
 def _with_rows(
-    found: Sequence[tuple[Local, StepProblem]], near: Sequence[Direction], draws: int
+    found: Sequence[tuple[Local, StepProblem]], near: Sequence[Direction], draw_count: int
 ) -> list[tuple[Local, StepProblem]]:
     """Return the judgements with the evidence of rows, if steps are not exposed and only filters fail under a hypothesis.
 
@@ -149,9 +136,26 @@ def _with_rows(
     residual = found[0][1].actual - found[0][1].right.value
     compared = [(local, problem.noise) for local, problem in found if local.passes or local.fails_by_filters_alone]
     fails = [not local.passes for local, _ in compared]
-    found_nlls = row_nlls(residual, effect, [noise for _, noise in compared], fails, draws)
+    found_nlls = row_nlls(residual, effect, [noise for _, noise in compared], fails, draw_count)
     nlls = dict(zip((local.hypothesis for local, _ in compared), found_nlls, strict=True))
     return [(replace(local, row_nll=nlls.get(local.hypothesis, 0.0)), problem) for local, problem in found]
+
+
+def _named_where_failing(
+    found: Sequence[tuple[Local, StepProblem]], passed: Collection[str], storage: Format, known: Collection[str]
+) -> Iterator[Local]:
+    """Yield the judgements of an activation that passes under some arithmetic, with single faults under those where it fails.
+
+    An incorrect parameter that no filter has detected is not looked for within a wider arithmetic's noise.
+    """
+    any_detected = any(problem.detected for _, problem in found)
+    late = possible_directions(found[0][1].right, storage, after_failure=True) if any_detected else []
+    for local, problem in found:
+        if local.arithmetic in passed:
+            yield local
+        else:
+            directions = [*problem.detected, *problem.subtle, *late]
+            yield replace(local, explanations=single_explanations(problem, directions, known))
 
 
 def _with_explanations(
@@ -183,7 +187,7 @@ def _with_explanations(
 
 def _late_directions(problem: StepProblem, storage: Format) -> Iterator[Direction]:
     """Yield the faults that are looked for late, and the most promising faults at steps of other layers."""
-    yield from candidate_directions(problem.right, storage, after_failure=True)
+    yield from possible_directions(problem.right, storage, after_failure=True)
     if far := in_other_layers(problem.right):
         on = problem.part(())
         for placement in ranked(on, on.none, far)[:FAR]:
@@ -191,7 +195,7 @@ def _late_directions(problem: StepProblem, storage: Format) -> Iterator[Directio
 
 
 def _mistake_by_hand(
-    observation: Observation, hypothesis: Hypothesis, mistakes: Sequence[Direction], draws: int, local: Local, passed: set[str]
+    observation: Observation, hypothesis: Hypothesis, mistakes: Sequence[Direction], draw_count: int, local: Local, passed: set[str]
 ) -> Explanation | None:
     """Return the likeliest mistake in a step written by hand, if the step with it passes under the tightest arithmetic.
 
@@ -201,10 +205,12 @@ def _mistake_by_hand(
     tried = list(mistaken_by_hand(observation, hypothesis, mistakes, passed))
     for mistake, actual in tried:
         assert mistake.usual is not None
-        sums = LocalSums.of(actual - mistake.usual.value, of_segment(mistake.usual, hypothesis, block.explained), block.counted)
+        sums = LocalSums.of(
+            actual - mistake.usual.value, of_segment(mistake.usual, hypothesis, block.elements_to_explain), block.counted
+        )
         rms, largest = sums.errors.error.rms, sums.errors.error.max
         if rms is not None and largest is not None and rms <= local.rms_threshold and largest <= local.max_threshold:
-            found.append((sums.mean_nll * draws + math.log(len(tried)), mistake))
+            found.append((sums.mean_nll * draw_count + math.log(len(tried)), mistake))
     if not found:
         return None
     nll, mistake = min(found, key=lambda pair: pair[0])
@@ -212,98 +218,6 @@ def _mistake_by_hand(
     assert projection is not None  # The mistake moves a judged element; otherwise the step would pass without it.
     result = FilterResult(mistake.fault.name, mistake.step, projection.amplitude, projection.z, projection.expected_z)
     return Explanation((result.as_detected(True),), 0, nll)
-
-
-def _judgement_under(
-    hypothesis: Hypothesis,
-    observation: Observation,
-    gross_effects: GrossEffects,
-    near: Sequence[Direction],
-    draws: int,
-    alpha: float,
-    actual: Array,
-    effects: Mapping[int, Effect] | None = None,
-) -> tuple[Local, StepProblem]:
-    """Return the judgement of the array under one hypothesis, and the data of the search for explanations if it fails.
-
-    The likelihood is that of `draws` independent draws of the noise. The faults' `effects` are computed if they are not given.
-    """
-    block = observation.whole
-    rows = observation.independent(hypothesis, block.segment.hashes(hypothesis.arithmetic.storage))
-    gross = gross_effects.under(hypothesis)
-    tests = sum(i in gross or near[i].effect is not None for i in range(len(near))) if effects is None else len(effects)
-    limits = Limits.of(rows, observation.count, STATISTICS + tests, alpha)
-    noise, residual = block.noise(hypothesis), actual - block.segment.value
-
-    def sums_of(faulty: Segment, elements: Mask) -> LocalSums:
-        return LocalSums.of(actual - faulty.value, of_segment(faulty, hypothesis, elements), block.counted)
-
-    def result(number: int) -> FilterResult | None:
-        look = near[number]
-        if number in gross:
-            return gross_result(look, gross[number].size)
-        if effects is not None:
-            return filter_result(look, effects[number], limits) if number in effects else None
-        return None if look.effect is None else matched(look, actual, noise, limits.filter, limits.max)
-
-    filters = [(near[i], f) for i in range(len(near)) if (f := result(i))]
-    sums, detected = LocalSums.of(residual, noise, block.counted), any(f.detected for _, f in filters)
-    fails = detected or not sums.errors.within(limits)
-    most = sums.errors.largest + GROSS * limits.max  # a fault that moves an element by more leaves a gross error
-    local = Local(
-        str(hypothesis),
-        hypothesis.arithmetic.name,
-        sums.errors.error,
-        sums.mean_nll * draws,
-        limits.rms,
-        limits.max,
-        limits.filter,
-        tuple(f for _, f in filters),
-        distribution=distribution_of(
-            block.activation, in_sigma(residual, noise), block.judged, "sigma", observation.heads, fails=fails
-        ),
-        has_unexposed_steps=not block.segment.is_single_step,
-    )
-    return local, StepProblem(
-        block.segment,
-        hypothesis.arithmetic.storage,
-        actual,
-        noise,
-        limits.filter,
-        lambda faulty: of_segment(faulty, hypothesis, block.explained),
-        lambda faulty: sums_of(faulty, block.explained).errors.within(limits),
-        lambda faulty: sums_of(faulty, block.judged).mean_nll * draws,  # over the same elements as the likelihood without a fault
-        [d for d, f in filters if f.detected],
-        [d for i, d in enumerate(near) if d.parameter is None and (i not in gross or gross[i].size <= most)],
-        part=lambda faulty: _problem_on_worst_rows(
-            observation, hypothesis, limits, noise.precision * np.square(actual - faulty.value)
-        ),
-    )
-
-
-def _problem_on_worst_rows(observation: Observation, hypothesis: Hypothesis, limits: Limits, left: Array) -> StepProblem | None:
-    """Return the data of the search on the rows with the largest residual; None if the residual there is not gross.
-
-    The largest error and Σ e² of the whole batch are at least those of a part. Parameters fitted to the whole batch change errors
-    by only a few sigma, so gross errors remain beyond their limit.
-    """
-    block = observation.worst_rows(left)
-    if block is None:
-        return None
-    largest = float(np.sqrt(left[block.first : block.first + block.network.batch.size].max()))
-    if not is_gross(largest, limits.max):
-        return None
-
-    def noise_of(faulty: Segment) -> Noise:
-        return of_segment(faulty, hypothesis, block.explained)
-
-    def passes(faulty: Segment) -> bool:
-        errors = LocalSums.of(block.actual - faulty.value, noise_of(faulty), block.counted).errors
-        return not is_gross(errors.largest, limits.max) and errors.squares <= observation.count * (GROSS * limits.rms) ** 2
-
-    noise = of_segment(block.segment, hypothesis, block.judged)
-    storage = hypothesis.arithmetic.storage
-    return StepProblem(block.segment, storage, block.actual, noise, limits.filter, noise_of, passes, lambda _: 0.0)
 
 
 def judge_exact_steps(observation: Observation, hypothesis: Hypothesis, alpha: float, depth: Depth) -> Local:
@@ -319,7 +233,7 @@ def judge_exact_steps(observation: Observation, hypothesis: Hypothesis, alpha: f
     if depth == "screen":
         return local
     noise = of_exact(block.segment.value, storage, judged)
-    near = list(directions(block.segment, storage))
+    near = list(effective_directions(block.segment, storage))
     filters = (matched(d, actual, noise, threshold, threshold) for d in near)
     local = replace(local, filters=tuple(f for f in filters if f))
     if local.passes:
@@ -335,5 +249,5 @@ def judge_exact_steps(observation: Observation, hypothesis: Hypothesis, alpha: f
 
     problem = StepProblem(block.segment, storage, actual, noise, threshold, lambda _: noise, accounts, lambda _: 0.0)
     return replace(
-        local, explanations=explanations(problem, [*near, *candidate_directions(block.segment, storage, after_failure=True)])
+        local, explanations=explanations(problem, [*near, *possible_directions(block.segment, storage, after_failure=True)])
     )

@@ -19,7 +19,7 @@ from conformance.judge.evidence import UNJUDGED, UNKNOWN, Local, Verdict
 from conformance.judge.exact_requirements import difference_from_exact, violation
 from conformance.judge.failing_activation import UnexposedLayers, judge_exact_steps
 from conformance.judge.global_error import GlobalError
-from conformance.judge.judged_elements import independent_rows, judged_elements, zeroed
+from conformance.judge.judged_elements import count_independent_rows, judged_elements, zeroed
 from conformance.judge.local_error import judge_locally
 from conformance.judge.narrower_format import narrower_format
 from conformance.judge.observation import Observation
@@ -28,8 +28,7 @@ from conformance.judge.sampled_sigma import accumulated_sigma
 from conformance.judge.screen import screened_locally
 from conformance.judge.thresholds import rms_threshold, sidak_share
 from conformance.judge.validate import accepted_array, row_of
-from conformance.model.activation import Activation
-from conformance.model.activations import outputs
+from conformance.model.activations import is_layer_output, outputs
 from conformance.model.layer import STATES_NAME
 from conformance.model.training import GIVEN
 from conformance.numerics.arithmetic import hypotheses, representative_hypothesis
@@ -137,7 +136,7 @@ class Judge:
             else:
                 self._seen.add(name)
                 self._waiting.add(name)
-            if _separates(row):
+            if is_layer_output(row.name):  # all later activations depend on earlier ones through it alone
                 yield from self._judge_up_to(self.order[name])
         yield from self._judge_up_to(len(self.order) - 1)
 
@@ -234,7 +233,9 @@ class Judge:
         role = (self._role(observation) if self._failed and global_error else None) if passes else "origin"
         summary = global_error.summary if global_error else None
         verdict = Verdict(name, kind, "pass" if passes else "fail", role, judgements[0], summary, reason)
-        return (verdict if passes else replace(verdict, anatomy=self._residual_sentences(observation, judgements))), judgements
+        return (
+            verdict if passes else replace(verdict, residual_description=self._residual_sentences(observation, judgements))
+        ), judgements
 
     def _residual_sentences(self, observation: Observation, judgements: Sequence[Local]) -> tuple[str, ...]:
         """Return sentences that describe a residual without explanation.
@@ -268,7 +269,9 @@ class Judge:
         predicted = np.where(judged, segment.propagate(arriving, hypothesis), 0.0).sum()
         actual = np.square(self._judged_error(observation.name)).sum()
         local = np.where(judged, segment.propagate({}, hypothesis), 0.0).sum()
-        rows = independent_rows(observation.activation, self._network.batch, observation.heads, coupled=segment.couples_positions)
+        rows = count_independent_rows(
+            observation.activation, self._network.batch, observation.heads, coupled=segment.couples_positions
+        )
         limit = rms_threshold(rows, self._alpha) ** 2
         if max(actual, predicted) <= limit * local or predicted == 0.0:
             return None  # indistinguishable from this step's own rounding
@@ -286,8 +289,3 @@ class Judge:
 def tests_of(network: Network) -> int:
     """Return the number of tests that share the false-alarm probability: the activations, plus one for all dropout masks."""
     return len(network.table) + bool(network.kept)
-
-
-def _separates(row: Activation) -> bool:
-    """Return whether all later activations depend on earlier ones through this one alone, as they do for a layer's output."""
-    return row.layer is not None and row.name == f"encoder.layer.{row.layer}.output.LayerNorm"

@@ -63,7 +63,7 @@ def _read_sentences(row: Activation, batch: Batch) -> Mask:
     return np.asarray(batch.mask.any(1) if row.reads_all_tokens else batch.mask[:, 0])
 
 
-def explained_elements(row: Activation, batch: Batch, shape: tuple[int, ...]) -> Mask:
+def elements_to_explain(row: Activation, batch: Batch, shape: tuple[int, ...]) -> Mask:
     """Return a boolean mask of the elements that a fault has to account for.
 
     These are the judged elements and the probabilities of masked keys, which must be 0.
@@ -73,7 +73,7 @@ def explained_elements(row: Activation, batch: Batch, shape: tuple[int, ...]) ->
     return judged_elements(row, batch, shape)
 
 
-def independent_rows(row: Activation, batch: Batch, heads: int, *, coupled: bool) -> int:
+def count_independent_rows(row: Activation, batch: Batch, heads: int, *, coupled: bool) -> int:
     """Return the number of groups of elements with independent roundings, if no inputs repeat.
 
     A step's own roundings are independent between rows (last axis). Errors of a parent are shared by all elements computed from

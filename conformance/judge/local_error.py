@@ -10,7 +10,8 @@ from dataclasses import replace
 from conformance.judge.block_totals import BlockTotals, GrossEffects, block_totals, filter_result
 from conformance.judge.evidence import Local
 from conformance.judge.failing_activation import UnexposedLayers, judge_whole
-from conformance.judge.fault_directions import Direction, candidate_directions
+from conformance.judge.fault_directions import Direction
+from conformance.judge.faults_of_segment import possible_directions
 from conformance.judge.global_error import GlobalError
 from conformance.judge.observation import Observation
 from conformance.judge.screen import STATISTICS, local_of
@@ -38,7 +39,7 @@ def judge_locally(
         known: names of the faults that explained other activations; they are tried first.
     """
     captured = as_captured(hypotheses)
-    near = candidate_directions(observation.probe.segment, hypotheses[0].arithmetic.storage)
+    near = possible_directions(observation.probe.segment, hypotheses[0].arithmetic.storage)
     directions = [direction.on(observation.whole.segment) if direction.fault.couples_rows else direction for direction in near]
     widest = Limits.of(1, observation.count, STATISTICS + len(directions), alpha)
     gross = GrossEffects(observation, directions, widest.max)
@@ -56,7 +57,7 @@ def judge_locally(
 def _local(
     observation: Observation, hypothesis: Hypothesis, directions: Sequence[Direction], found: BlockTotals, alpha: float
 ) -> Local:
-    rows = observation.independent(hypothesis, found.hashes)
+    rows = observation.independent_row_count(hypothesis, found.hashes)
     limits = Limits.of(rows, observation.count, STATISTICS + len(found.effects), alpha)
     filters = (filter_result(directions[i], found.effects[i], limits) for i in sorted(found.effects))
     return replace(local_of(hypothesis, found, rows, limits), filters=tuple(f for f in filters if f))

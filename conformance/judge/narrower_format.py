@@ -39,7 +39,7 @@ def narrower_format(segment: Segment, actual: Array, judged: Mask, storage: Form
     The sentence says whether the form of the residual is that of rounding too; only then is the format named as a cause.
 
     Args:
-        segment: several steps, from the activations that the candidate exposes.
+        segment: several steps, from the captured activations.
         actual: the candidate's array.
         judged: mask of the elements that count.
         storage: the promised format.

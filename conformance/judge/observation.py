@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from conformance.judge.effective_samples import Hashes, repeats_of
-from conformance.judge.judged_elements import Mask, explained_elements, independent_rows, judged_elements
+from conformance.judge.judged_elements import Mask, count_independent_rows, elements_to_explain, judged_elements
 from conformance.judge.noise import Noise, of_segment
 from conformance.judge.segment import Segment, between, couples_positions
 from conformance.model.activation import Activation
@@ -90,9 +90,9 @@ class Block:
         return np.asarray(self.judged & ((self.actual != 0.0) | (self.segment.value != 0.0)))
 
     @cached_property
-    def explained(self) -> Mask:
+    def elements_to_explain(self) -> Mask:
         """The mask of the elements for which a fault has to account."""
-        return explained_elements(self.activation, self.network.batch, self.actual.shape)
+        return elements_to_explain(self.activation, self.network.batch, self.actual.shape)
 
     def noise(self, hypothesis: Hypothesis) -> Noise:
         """Return the noise of the judged elements under a hypothesis."""
@@ -178,16 +178,18 @@ class Observation:
         """The number of judged elements."""
         return int(self.judged.sum())
 
-    def independent(self, hypothesis: Hypothesis, hashes: Hashes) -> int:
+    def independent_row_count(self, hypothesis: Hypothesis, hashes: Hashes) -> int:
         """Return the number of rows that are independent draws of noise under a hypothesis; rows with equal hashes share a draw."""
         several = len(self.steps) > 1 or hypothesis.parents == "unrounded"
         coupled = several and couples_positions(step.kind for step in self.steps)
-        rows = independent_rows(self.activation, self.network.batch, self.heads, coupled=coupled)
+        rows = count_independent_rows(self.activation, self.network.batch, self.heads, coupled=coupled)
         if rows > 1 and "row" in self.activation.axes:
             rows = int(self.whole.counted.any(-1).sum())
         return max(int(rows * repeats_of(hashes).share(self.judged)), 1)
 
-    def draws(self, hypotheses: Sequence[Hypothesis]) -> int:
+    independent = independent_row_count  # former name, used in `judge.screen`
+
+    def independent_draw_count(self, hypotheses: Sequence[Hypothesis]) -> int:
         """Return the number of independent draws of noise that the likelihood counts, which is the same under each hypothesis.
 
         For an elementwise function it is the number of distinct inputs; otherwise the smallest number of independent rows, since an
@@ -198,7 +200,7 @@ class Observation:
             (parent,) = segment.leaves.values()
             return len(np.unique(parent[self.judged]))
         hashes = segment.hashes(hypotheses[0].arithmetic.storage)
-        return min(self.independent(hypothesis, hashes) for hypothesis in hypotheses)
+        return min(self.independent_row_count(hypothesis, hashes) for hypothesis in hypotheses)
 
     @cached_property
     def whole(self) -> Block:

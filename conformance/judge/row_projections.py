@@ -27,7 +27,7 @@ from conformance.numerics.formats import Array
 ROWS = 16  # The most rows that are looked at, which limits the cost: one propagation through the segment each.
 
 
-def row_nlls(residual: Array, effect: Array, noises: Sequence[Noise], fails: Sequence[bool], draws: int) -> list[float]:
+def row_nlls(residual: Array, effect: Array, noises: Sequence[Noise], fails: Sequence[bool], draw_count: int) -> list[float]:
     """Return −ln of the likelihood of the rows' projections under each hypothesis, in nats, up to a common constant.
 
     Args:
@@ -36,7 +36,7 @@ def row_nlls(residual: Array, effect: Array, noises: Sequence[Noise], fails: Seq
         noises: the noise under each hypothesis, the tightest first; a deterministic bound b counts as a variance b²/3.
         fails: whether the mistake's filter fails under each hypothesis; the hypothesis then includes the mistake, whose effect is
             subtracted with the amplitude <e, d>/<d, d>.
-        draws: the number of independent draws of noise.
+        draw_count: the number of independent draws of noise.
     """
     judged = noises[0].judged
     weights, rows, residual = noises[0].precision * effect, _rows(judged), zeroed(residual, judged)
@@ -52,7 +52,7 @@ def row_nlls(residual: Array, effect: Array, noises: Sequence[Noise], fails: Seq
             variance = random + bound**2 / 3.0
             if variance > 0.0:
                 found[which, number] = squared / (2.0 * variance) + 0.5 * np.log(variance)
-    return [float(nll) * draws for nll in found.mean(1)]
+    return [float(nll) * draw_count for nll in found.mean(1)]
 
 
 def _rows(judged: Mask) -> list[tuple[int, ...]]:

@@ -1,8 +1,9 @@
-"""A segment: the steps that compute an activation from the nearest activations that the candidate exposes.
+"""A segment: the steps that compute an activation from the nearest captured activations.
 
-A segment is usually one step. If a candidate does not expose a parent, the oracle computes the parent as well, from the parent's
-own parents. The error that a correct candidate may make is propagated through the segment: forwards and elementwise for sigma,
-backwards for the noise's projection on a direction.
+An activation is captured if the candidate exposes it. The captured parents from which a segment starts are its leaves. A segment
+is usually one step; if a parent is not captured, the oracle computes the parent as well, from the parent's own parents. The error
+that a correct candidate may make is propagated through the segment: forwards and elementwise for sigma, backwards for the noise's
+projection on a direction.
 """
 
 from collections import ChainMap
@@ -30,35 +31,35 @@ def couples_positions(kinds: Iterable[str]) -> bool:
     return any(EQUATIONS[kind].couples_positions for kind in kinds)
 
 
-def between(network: Network, name: str, observed: Container[str]) -> list[str]:
-    """Return the names of the steps from the observed activations to `name`, in the order of computation."""
+def between(network: Network, name: str, captured: Container[str]) -> list[str]:
+    """Return the names of the steps from the captured activations to `name`, in the order of computation."""
     table, found, todo = network.table, {name}, [name]
     while todo:
-        parents = {p for p in table[todo.pop()].parents if p not in observed and p not in found}
+        parents = {p for p in table[todo.pop()].parents if p not in captured and p not in found}
         found |= parents
         todo += parents
     return [n for n in table if n in found]
 
 
 class Segment:
-    """The steps from the observed activations to `name`, evaluated in float64.
+    """The steps from the captured activations to `name`, evaluated in float64.
 
     Attributes:
         network: the oracle's network.
         name: the activation that the segment computes.
-        leaves: the captured parents from which the segment starts, by name, in the order in which the steps use them.
-        observed: every captured activation, by name.
+        captured: every captured activation, by name.
+        leaves: those of them that are parents of the steps, in the order in which the steps use them.
         steps: the evaluated steps, by name, in the order of computation.
     """
 
-    def __init__(self, network: Network, name: str, observed: Mapping[str, Array]) -> None:
-        """Collect the unexposed steps, in the order of computation, and evaluate them on the captured leaves."""
+    def __init__(self, network: Network, name: str, captured: Mapping[str, Array]) -> None:
+        """Collect the steps, in the order of computation, and evaluate them on the leaves."""
         self.network = network
         self.name = name
-        self._names = between(network, name, observed)
+        self._names = between(network, name, captured)
         parents = dict.fromkeys(p for n in self._names for p in network.table[n].parents)  # a set's order would vary by run
-        self.leaves = {p: observed[p] for p in parents if p not in self._names}
-        self.observed = observed
+        self.leaves = {p: captured[p] for p in parents if p not in self._names}
+        self.captured = captured
         self.steps: Mapping[str, Step] = self._evaluate()
         self._roundings: dict[tuple[str, Arithmetic], Roundings] = {}
         self._hashes: dict[Format, Hashes] = {}
@@ -75,13 +76,13 @@ class Segment:
 
     @property
     def value(self) -> Array:
-        """The activation computed by the oracle from the captured parents."""
+        """The activation computed by the oracle from the leaves."""
         return self.steps[self.name].value
 
     @cached_property
     def values(self) -> Mapping[str, Array]:
-        """Every activation that is known in the segment: the observed ones and those computed from them."""
-        return ChainMap({n: step.value for n, step in self.steps.items()}, self.observed)  # type: ignore[arg-type]  # only read
+        """Every activation that is known in the segment: the captured ones and those computed from them."""
+        return ChainMap({n: step.value for n, step in self.steps.items()}, self.captured)  # type: ignore[arg-type]  # only read
 
     def replacing(self, name: str, step: Step) -> "Segment":
         """Return a copy with `step`, a fault, in place of the step `name`; only later steps are recomputed."""
@@ -110,7 +111,7 @@ class Segment:
 
     @property
     def is_single_step(self) -> bool:
-        """Whether the candidate exposes every parent of the last step, or the activation of which that parent is a copy."""
+        """Whether every parent of the last step is captured, or the activation of which that parent is a copy."""
         return all(self.network.table[name].kind == "copy" for name in self._names[:-1])
 
     @cached_property
@@ -179,15 +180,12 @@ class Segment:
         independent here.
         """
         leaves, repeats = self.leaf_variance(hypothesis), NOTHING if apart else self._draws(hypothesis)
-        adjoints, variance, bound = self.adjoints(direction, leaves), 0.0, 0.0
-        for n in self._names:
-            w, own = adjoints[n], self._step_roundings(n, hypothesis.arithmetic)
-            variance += sum(repeats.variance(s.variance, s.to_result.adjoint(w)) for s in own.sources)
-            if own.is_bounded:
-                bound += float((own.bound * np.abs(w)).sum())
+        adjoints = self.adjoints(direction, leaves)
+        variance = self._variance_of_roundings(adjoints, hypothesis, repeats)
         for n, leaf in leaves.items():
             variance += repeats.variance(leaf, adjoints[n])
-        return variance, bound
+        bounds = self._bounds(hypothesis)
+        return variance, sum((float((bound * np.abs(adjoints[n])).sum()) for n, bound in bounds.items()), 0.0)
 
     def directional_variance(self, direction: Array, hypothesis: Hypothesis) -> float:
         """Return the variance of Σ direction · result with leaves as captured.
@@ -195,12 +193,22 @@ class Segment:
         The variance is Σ (v + b²) (Jᵀ direction)² over every rounding and bound, with all correlations counted; a bound b enters as
         a variance b², as in `propagate`.
         """
-        total = 0.0
-        for n, w in self.adjoints(direction).items():
-            own = self._step_roundings(n, hypothesis.arithmetic)
-            total += sum(float(np.vdot(s.variance, s.to_result.adjoint(w) ** 2)) for s in own.sources)
-            total += float((np.square(own.bound) * w**2).sum())
-        return total
+        adjoints, bounds = self.adjoints(direction), self._bounds(hypothesis)
+        of_bounds = sum((float((np.square(bound) * adjoints[n] ** 2).sum()) for n, bound in bounds.items()), 0.0)
+        return self._variance_of_roundings(adjoints, hypothesis, NOTHING) + of_bounds
+
+    def _variance_of_roundings(self, adjoints: Mapping[str, Array], hypothesis: Hypothesis, repeats: Repeats) -> float:
+        """Return Σ v (Jᵀ direction)² over every random rounding error of the steps, given Jᵀ direction at each step."""
+        variance = 0.0
+        for n in self._names:
+            sources = self._step_roundings(n, hypothesis.arithmetic).sources
+            variance += sum(repeats.variance(s.variance, s.to_result.adjoint(adjoints[n])) for s in sources)
+        return variance
+
+    def _bounds(self, hypothesis: Hypothesis) -> dict[str, Array | float]:
+        """Return the largest deterministic errors of the steps that have any, by name."""
+        roundings = {n: self._step_roundings(n, hypothesis.arithmetic) for n in self._names}
+        return {n: own.bound for n, own in roundings.items() if own.is_bounded}
 
     def _draws(self, hypothesis: Hypothesis) -> Repeats:
         """Return the elements that share a draw of noise if the segment is a function of one captured number, else the rows.

@@ -41,7 +41,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
-from conformance.judge.evidence import BY_OPERATIONS, WIDEST, Local, Verdict
+from conformance.judge.evidence import BY_OPERATIONS, WIDEST_ARITHMETIC, Local, Verdict
 from conformance.model.gradients import is_gradient
 
 
@@ -59,7 +59,7 @@ def select_arithmetic(judged: Iterable[tuple[Verdict, tuple[Local, ...]]]) -> li
             total[_group(verdict)][arithmetic] += cost
         named.update({(*_group(verdict), local.arithmetic) for local in judgements if local.named})
     chosen = {
-        group: min(costs, key=lambda a, g=group, c=costs: (c[a], -named[(*g, a)], a == WIDEST))  # type: ignore[misc]
+        group: min(costs, key=lambda a, g=group, c=costs: (c[a], -named[(*g, a)], a == WIDEST_ARITHMETIC))  # type: ignore[misc]
         for group, costs in total.items()
     }
     return [_with_local(v, _best(ls, chosen.get(_group(v), "exact"))) if ls else v for v, ls in judged]
@@ -81,7 +81,7 @@ def _costs(judgements: tuple[Local, ...]) -> dict[str, float]:
     """Return the cost of each arithmetic, tightest first; an exact step contributes no costs."""
     by_hand = next((local for local in judgements if local.arithmetic == BY_OPERATIONS and local.passes), None)
     if by_hand:
-        return {WIDEST: by_hand.evidence_threshold}
+        return {WIDEST_ARITHMETIC: by_hand.evidence_threshold}
     considered = [local for local in judgements if local.arithmetic not in ("exact", BY_OPERATIONS)]
     least = min((local.nll for local in considered if local.passes), default=0.0)
     costs: dict[str, float] = {}
@@ -124,4 +124,4 @@ def _with_local(verdict: Verdict, local: Local) -> Verdict:
     if verdict.reason:  # The verdict has a reason that holds under every arithmetic.
         return replace(verdict, local=local)
     role = None if verdict.role == "origin" else verdict.role
-    return replace(verdict, local=local, outcome="pass", role=role, anatomy=())
+    return replace(verdict, local=local, outcome="pass", role=role, residual_description=())

@@ -29,6 +29,7 @@ from conformance.model.heads import head_rows
 from conformance.model.layer import STATES_NAME, layer_rows
 
 LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.*)")  # number of the layer, and name of the activation in it
+_LAYER_OUTPUT = "output.LayerNorm"
 
 
 def _embeddings(a: Architecture) -> Iterator[Activation]:
@@ -68,19 +69,35 @@ def _rows(a: Architecture) -> tuple[Activation, ...]:
         equation = "an encoder's, given with the batch"
         rows.append(Activation(STATES_NAME, "encoder_states", (), STATES, a.hidden_size, equation, exact=True, is_internal=True))
     for index in range(a.num_hidden_layers):
-        rows += layer_rows(a, index, _hidden_after(index))
+        rows += layer_rows(a, index, layer_input(index))
     rows += head_rows(a, last_hidden(a))
     return tuple(rows)
 
 
+def layer_output(layer: int) -> str:
+    """Return the name of the activation that is the output of a layer."""
+    return f"encoder.layer.{layer}.{_LAYER_OUTPUT}"
+
+
+def layer_input(layer: int) -> str:
+    """Return the name of the activation that is the input of a layer: the output of the layer before, or of the embeddings."""
+    return layer_output(layer - 1) if layer else "embeddings.dropout"
+
+
+def is_layer_output(name: str) -> bool:
+    """Return whether an activation is the output of a layer.
+
+    Example:
+        >>> [is_layer_output(f"encoder.layer.1.{name}") for name in ("output.LayerNorm", "attention.output.LayerNorm")]
+        [True, False]
+    """
+    match = LAYER.fullmatch(name)
+    return match is not None and match[2] == _LAYER_OUTPUT
+
+
 def last_hidden(a: Architecture) -> str:
-    """Return the name of the last hidden state: the result of the last layer, or of the embedding if there is no layer."""
-    return _hidden_after(a.num_hidden_layers)
-
-
-def _hidden_after(layers: int) -> str:
-    """Return the name of the hidden state after this number of layers."""
-    return f"encoder.layer.{layers - 1}.output.LayerNorm" if layers else "embeddings.dropout"
+    """Return the name of the last hidden state: the output of the last layer, or of the embeddings if there is no layer."""
+    return layer_input(a.num_hidden_layers)
 
 
 def placed(name: str) -> tuple[str, str]:

@@ -121,7 +121,7 @@ def _activation(result: Result, v: Verdict, kinds: Mapping[str, str], *, places:
         excess=local.excess if local and math.isfinite(local.excess) else None,
         reason=v.reason,
         alternatives=[[_fault(f, kinds) for f in e.faults] for e in local.alternatives] if local else [],
-        anatomy=[*v.anatomy, *(_closed_forms(local) if local else ())],
+        anatomy=[*v.residual_description, *(_closed_forms(local) if local else ())],
         spread=_spread(local.distribution, places=places) if local and local.distribution else None,
         backward_of=v.backward_of,
     )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.judge.evidence import BY_OPERATIONS, WIDEST, Error, Explanation, FilterResult, Local, Verdict
+from conformance.judge.evidence import BY_OPERATIONS, WIDEST_ARITHMETIC, Error, Explanation, FilterResult, Local, Verdict
 from conformance.judge.select_arithmetic import select_arithmetic
 
 THRESHOLD = 6.0  # With this share of the false-alarm probability for the filters, a false alarm costs 18 nats.
@@ -31,7 +31,7 @@ def test_of_equal_costs_the_tightest_arithmetic_is_selected_for_any_order_of_lay
 
 
 def test_a_wider_arithmetic_is_not_selected_on_a_tie_caused_by_steps_composed_of_operations() -> None:
-    wide = judged(1, local("modular", 0.0, rms=3.0), local(WIDEST, 0.0))
+    wide = judged(1, local("modular", 0.0, rms=3.0), local(WIDEST_ARITHMETIC, 0.0))
     (first, second) = select_arithmetic([BY_HAND, wide])
     assert first.outcome == "pass"
     assert (second.outcome, second.local and second.local.arithmetic) == ("fail", "modular")

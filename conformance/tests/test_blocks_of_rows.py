@@ -11,7 +11,7 @@ from conformance import load_golden
 from conformance.judge import observation as parts
 from conformance.judge.effective_samples import Repeats, hashed
 from conformance.judge.evidence import Local
-from conformance.judge.fault_directions import candidate_directions
+from conformance.judge.faults_of_segment import possible_directions
 from conformance.judge.filters import is_gross, largest_element
 from conformance.judge.global_error import GlobalError
 from conformance.judge.local_error import judge_locally
@@ -113,7 +113,7 @@ def test_a_fault_that_is_gross_on_the_probe_is_gross_on_all_rows(golden: str, mo
         probe, limit = one.probe, max_threshold(one.count, ALPHA)
         few = of_segment(probe.segment, hypothesis, probe.judged)
         every = of_segment(one.whole.segment, hypothesis, one.judged)
-        for look in candidate_directions(probe.segment, FORMATS["float32"]):
+        for look in possible_directions(probe.segment, FORMATS["float32"]):
             if (
                 look.fault.couples_rows
                 or look.effect is None
@@ -135,7 +135,7 @@ def test_the_effect_of_a_fault_on_a_block_is_that_part_of_its_effect_on_the_whol
     network, across = network_of(golden, "float32"), set()
     monkeypatch.setattr(parts, "BLOCK", 1)
     for one in observations(network, correct(network, "float32")):
-        for look in candidate_directions(one.whole.segment, FORMATS["float32"]) if len(one.rows) > 1 else ():
+        for look in possible_directions(one.whole.segment, FORMATS["float32"]) if len(one.rows) > 1 else ():
             whole, room = look.effect, 1e-12 * float(np.abs(one.actual).max())
             for rows in one.rows:
                 effect = look.on(one.block(rows).segment).effect

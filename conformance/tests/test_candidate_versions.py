@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from conformance.checks.recording import header_of
+from conformance.checks.run_header import header_of
 from conformance.checks.search.plan import Plan
 from conformance.cli import main
 from conformance.goldens.manifest import manifest

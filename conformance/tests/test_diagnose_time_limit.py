@@ -153,11 +153,11 @@ def test_a_hypothesis_refuted_on_part_of_the_batch_is_refuted_on_all_of_it() -> 
     case = BlackBoxCase(CHECKPOINT, network, "float32", None, SearchBudget(None, lambda: 0.0))
     part = case.part()
     assert part.weights.size < case.problem.weights.size
-    tried = [fit for placement in case.placements if (fit := part.tried([placement]))]
+    tried = [fit for placement in case.placements if (fit := part.evaluate([placement]))]
     found = sorted(tried, key=lambda fit: fit.distance)[:VERIFIED]
-    refuted = [fit for fit in found if part.unrefuted(fit, case.problem, own=True) is None]
+    refuted = [fit for fit in found if part.fit_unless_refuted(fit, case.problem, own=True) is None]
     assert refuted
-    assert not any(case.problem.judged(case.problem.settled(fit), own=True).explains for fit in refuted)
+    assert not any(case.problem.judge(case.problem.fit_on_whole(fit), own=True).explains for fit in refuted)
 
 
 def test_the_hypotheses_of_a_stage_are_tried_in_order() -> None:

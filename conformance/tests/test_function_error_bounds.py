@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance import check
 from conformance.checks import candidate_device
-from conformance.checks.recording import header_of
+from conformance.checks.run_header import header_of
 from conformance.checks.search.plan import Plan
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.first_calls import FUNCTIONS as FIRST_CALLED
@@ -129,10 +129,10 @@ def test_a_library_beyond_the_table_is_a_property_of_the_machine_and_not_a_mista
 
 
 def test_functions_beyond_the_table_are_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from conformance.checks import recording
+    from conformance.checks import run_header
 
     machine = machine_with(gelu=less_accurate_gelu)
-    monkeypatch.setattr(recording, "this_machine", lambda device: machine)
+    monkeypatch.setattr(run_header, "this_machine", lambda device: machine)
     header = header_of("cpu", {}, Plan())
     cases = tuple(records_of(check("hf-eager", "tiny", dtype=dtype)) for dtype in ("float32", "bfloat16"))
     counts = footer(case.check for case in cases)

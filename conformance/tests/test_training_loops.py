@@ -17,9 +17,10 @@ from conformance.benchmarks.training.measure import explained, gradients_alone, 
 from conformance.checks.catalogue import named
 from conformance.checks.check_values import check_values
 from conformance.checks.optimizer_passes import optimizer_passes, schedule_passes
-from conformance.checks.passes import Pass, Passes, with_config
+from conformance.checks.passes import Pass, Passes
 from conformance.checks.run_check import run_check
 from conformance.errors import UsageError
+from conformance.goldens.golden import with_config
 from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.worker_process import WorkerProcess

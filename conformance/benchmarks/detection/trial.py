@@ -9,7 +9,7 @@ from conformance.benchmarks.detection.networks import network
 from conformance.benchmarks.detection.planted import PLANTS
 from conformance.checks.check_values import check_values
 from conformance.judge.filters import project
-from conformance.judge.judged_elements import explained_elements
+from conformance.judge.judged_elements import elements_to_explain
 from conformance.judge.noise import of_segment
 from conformance.judge.segment import Segment
 from conformance.judge.thresholds import FALSE_ALARM, SEPARABLE_Z, projection_threshold
@@ -162,7 +162,7 @@ def expected_z(place: Place, trial: Trial) -> float:
         order = list(net.table)
         segment = Segment(net, origin, {n: v for n, v in values.items() if order.index(n) < order.index(origin)})
         effect = values[origin] - segment.value
-        judged = explained_elements(net.table[origin], batch, effect.shape)
+        judged = elements_to_explain(net.table[origin], batch, effect.shape)
         if net.table[origin].exact and np.where(judged, effect, 0.0).any():
             return float("inf")
         if not net.table[origin].exact and np.isfinite(effect[judged]).all():

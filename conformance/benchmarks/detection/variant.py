@@ -8,6 +8,7 @@ from torch import Tensor
 from conformance.benchmarks.detection.batching import Arrangement, as_given
 from conformance.benchmarks.detection.bert import Bert, Candidate
 from conformance.benchmarks.detection.planted.plant import DTYPES, Suits, always
+from conformance.model.activations import last_hidden
 from conformance.model.architecture import Architecture
 from conformance.model.batch import TorchBatch
 from conformance.model.checkpoint import Checkpoint
@@ -46,7 +47,7 @@ class Variant(Candidate):
         run = self.arranged(model, self.runner(model, dtype))
         if not self.last_only:
             return run
-        last = f"encoder.layer.{checkpoint.architecture.num_hidden_layers - 1}.output.LayerNorm"
+        last = last_hidden(checkpoint.architecture)
         return lambda batch: {last: run(batch)[last]}
 
 

@@ -22,9 +22,9 @@ from conformance.results.termination import Termination, call_candidate, run_gua
 # Prefixes of the names of the faults that a setting of reduced precision causes.
 REDUCED = ("precision-bfloat16", "precision-float16", "precision-tf32")
 NOISE = re.compile(r"as large as rounding to ([\d.]+) significant bits would leave$")
-"""The anatomy's sentence if many unobserved products have reduced precision at once: an error without a pattern."""
+"""The sentence on a residual if many unobserved products have reduced precision at once: an error without a pattern."""
 NARROWER = re.compile(r"^as much as computing in b?float16 would leave")
-"""The anatomy's sentence on a residual with structure that is as large as the rounding of a half-precision format."""
+"""The sentence on a residual with structure that is as large as the rounding of a half-precision format."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,8 @@ def _is_of_fewer_bits(origin: Verdict) -> bool:
     the rounding of a half-precision format.
     """
     named = [fault.name for fault in origin.local.named] if origin.local else []
-    significant_bits = [float(found[1]) for sentence in origin.anatomy if (found := NOISE.search(sentence))]
     if named:
         return all(name.startswith(REDUCED) for name in named)
-    return any(bits <= TF32_BITS for bits in significant_bits) or any(NARROWER.match(sentence) for sentence in origin.anatomy)
+    sentences = origin.residual_description
+    significant_bits = [float(found[1]) for sentence in sentences if (found := NOISE.search(sentence))]
+    return any(bits <= TF32_BITS for bits in significant_bits) or any(NARROWER.match(sentence) for sentence in sentences)

@@ -16,7 +16,8 @@ from conformance.candidates.command.program_process import Program
 from conformance.candidates.recorded import file_format as recorded_form
 from conformance.checks import known_failures, replay, trace
 from conformance.checks.check_values import check_values
-from conformance.checks.recording import Recording, header_of
+from conformance.checks.recording import Recording
+from conformance.checks.run_header import header_of
 from conformance.checks.search.plan import Plan
 from conformance.cli.diagnose_formats import FORMATS, OutputFormat
 from conformance.diagnosis import outputs, outputs_file

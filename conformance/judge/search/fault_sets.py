@@ -21,7 +21,7 @@ from conformance.judge.search.budget import FAULTS, SearchBudget
 from conformance.judge.search.first_order_screen import ranked
 from conformance.judge.search.parameters import GAIN, fitted, started
 from conformance.judge.search.placements import EVERYWHERE, KIND, FaultPlacement
-from conformance.judge.search.problem import Fit, Judged, Problem
+from conformance.judge.search.problem import AnyTrial, Fit, Problem
 from conformance.numerics.memo import cached_property
 
 AT_ONCE = 3  # largest number of faults in a set; each further one costs another step of the beam search
@@ -32,7 +32,7 @@ RENOISED = 2  # number of the nearest sets that are judged by their own sigma, w
 
 
 @dataclass(frozen=True, eq=False)
-class Found(Generic[Judged]):
+class Found(Generic[AnyTrial]):
     """The result of a search.
 
     Attributes:
@@ -40,17 +40,17 @@ class Found(Generic[Judged]):
         nearest: for each number of faults, the sets that bring the oracle nearest to the numbers.
     """
 
-    explaining: tuple[Judged, ...]
+    explaining: tuple[AnyTrial, ...]
     nearest: tuple[tuple[Fit, ...], ...]
 
 
 def explaining_sets(
-    problem: Problem[Judged],
+    problem: Problem[AnyTrial],
     placements: Sequence[FaultPlacement],
     fallback: Sequence[FaultPlacement],
     budget: SearchBudget,
     at_once: int = AT_ONCE,
-) -> Found[Judged]:
+) -> Found[AnyTrial]:
     """Return the sets with the fewest faults that explain the numbers, and the nearest sets.
 
     Args:
@@ -64,18 +64,18 @@ def explaining_sets(
 
 
 @dataclass(frozen=True, eq=False)
-class _Search(Generic[Judged]):
+class _Search(Generic[AnyTrial]):
     """A search; attributes as the arguments of `explaining_sets`."""
 
-    whole: Problem[Judged]
+    whole: Problem[AnyTrial]
     placements: Sequence[FaultPlacement]
     fallback: Sequence[FaultPlacement]
     budget: SearchBudget
     at_once: int
 
-    def found(self) -> Found[Judged]:
+    def found(self) -> Found[AnyTrial]:
         """Run the search."""
-        explaining, nearest = list[Judged](), list[tuple[Fit, ...]]()
+        explaining, nearest = list[AnyTrial](), list[tuple[Fit, ...]]()
         followed = [self.whole.none]
         for count in range(self.at_once):
             self.budget.begin(FAULTS[count], 0)
@@ -93,13 +93,13 @@ class _Search(Generic[Judged]):
             followed = _different([fit for fit in fits if fit.distance <= fit.allowed])[: self.whole.beam]
         return Found(tuple(explaining), tuple(nearest))
 
-    def _falling_back(self, part: Problem[Judged]) -> tuple[list[Fit], list[Judged]]:
+    def _falling_back(self, part: Problem[AnyTrial]) -> tuple[list[Fit], list[AnyTrial]]:
         """Return the faults of the fallback that reduce the distance, nearest first, and those that explain the numbers."""
         self.budget.begin(FAULTS[0], len(self.fallback))
         fits = self._improved(part, part.none, self.fallback)
         return fits, self._verified(fits[: RENOISED if part.is_screened else None], part, 0)
 
-    def _part(self, nearest: Fit) -> Problem[Judged]:
+    def _part(self, nearest: Fit) -> Problem[AnyTrial]:
         """Return the problem on which sets are compared: the whole if the effect of a fault depends on other rows of the batch."""
         part = self.whole.part(nearest.placements)
         if part is not self.whole and self._couples_rows:
@@ -112,12 +112,12 @@ class _Search(Generic[Judged]):
         coupling = [p for p in widest if p.fault.couples_rows]
         return any(fit.distance < self.whole.none.distance for p in coupling if (fit := _with(self.whole, self.whole.none, p)))
 
-    def _single(self, part: Problem[Judged]) -> tuple[list[Fit], list[Judged]]:
+    def _single(self, part: Problem[AnyTrial]) -> tuple[list[Fit], list[AnyTrial]]:
         """Return the single faults that reduce the distance, nearest first, and those that explain the numbers.
 
         If a fault without a parameter explains the numbers, a fault with one is tried only if it comes near with its usual value.
         """
-        fits, explained = list[Fit](), list[Judged]()
+        fits, explained = list[Fit](), list[AnyTrial]()
         for numbered in (False, True):
             added = [p for p in self.placements if (p.fault.parameter is not None) == numbered]
             if explained:
@@ -129,7 +129,7 @@ class _Search(Generic[Judged]):
             fits += found
         return sorted(fits, key=lambda f: f.distance), explained
 
-    def _screened(self, part: Problem[Judged], placements: Sequence[FaultPlacement]) -> list[FaultPlacement]:
+    def _screened(self, part: Problem[AnyTrial], placements: Sequence[FaultPlacement]) -> list[FaultPlacement]:
         """Return the faults that are tried exactly: all that act wherever they can, and the most promising others."""
         wide = [p for p in placements if p.reach == EVERYWHERE]
         others = [p for p in placements if p.reach != EVERYWHERE]
@@ -138,7 +138,7 @@ class _Search(Generic[Judged]):
             others = [p for p in others if p.reach == KIND][:KINDS] + [p for p in others if p.reach != KIND][:SINGLES]
         return wide + others
 
-    def _extended(self, followed: Sequence[Fit], part: Problem[Judged], count: int) -> tuple[list[Fit], list[Judged]]:
+    def _extended(self, followed: Sequence[Fit], part: Problem[AnyTrial], count: int) -> tuple[list[Fit], list[AnyTrial]]:
         """Return the sets with one more fault, nearest first, and those that explain the numbers.
 
         First the nearest set of the beam is extended, then the others. If an extension of the nearest set explains the numbers,
@@ -146,7 +146,7 @@ class _Search(Generic[Judged]):
         each other, where T is the evidence that distinguishes sets, in squares of sigma, so without the last fault the other set is
         farther than the nearest by at most √T.
         """
-        fits, explained, (first, *others) = list[Fit](), list[Judged](), followed
+        fits, explained, (first, *others) = list[Fit](), list[AnyTrial](), followed
         for members in ([first], others):
             if explained:
                 most = math.sqrt(first.distance) + math.sqrt(self.whole.tie(first))
@@ -157,7 +157,7 @@ class _Search(Generic[Judged]):
                 fits += added
         return sorted(fits, key=lambda f: f.distance), explained
 
-    def _with_one_more(self, part: Problem[Judged], members: Sequence[Fit]) -> list[Fit]:
+    def _with_one_more(self, part: Problem[AnyTrial], members: Sequence[Fit]) -> list[Fit]:
         """Return the sets extended by one more fault, nearest first; they may have been compared on another part of the batch."""
         found, seen = list[Fit](), set[frozenset[object]]()
         self.budget.begin(FAULTS[len(members[0].placements)], len(members) * FOLLOWED)
@@ -166,28 +166,28 @@ class _Search(Generic[Judged]):
             if self.budget.is_spent():
                 break
             # Faults without effect on this part leave the residual there to another fault.
-            known = part.tried(member.placements) or Fit(member.placements, part.none.squares)
+            known = part.evaluate(member.placements) or Fit(member.placements, part.none.squares)
             further = [p for p in beside if not _overlaps(p, known.placements)]
             if part.is_screened and len(further) > FOLLOWED:
                 further = ranked(part, known, further)
             chosen = [p for p in further if known.keys | {p.key} not in seen]
             chosen = chosen[:FOLLOWED] if part.is_screened else chosen
             seen.update(known.keys | {p.key} for p in chosen)
-            found += self._tried(part, known, chosen)
+            found += self._with_each(part, known, chosen)
         return self._fitted(part, found)
 
-    def _improved(self, part: Problem[Judged], base: Fit, added: Sequence[FaultPlacement]) -> list[Fit]:
+    def _improved(self, part: Problem[AnyTrial], base: Fit, added: Sequence[FaultPlacement]) -> list[Fit]:
         """Return the base extended by each fault that reduces the distance, parameters fitted (`_fitted`), nearest first."""
-        return self._fitted(part, self._tried(part, base, added))
+        return self._fitted(part, self._with_each(part, base, added))
 
-    def _tried(self, part: Problem[Judged], base: Fit, added: Sequence[FaultPlacement]) -> list[Fit]:
+    def _with_each(self, part: Problem[AnyTrial], base: Fit, added: Sequence[FaultPlacement]) -> list[Fit]:
         """Return the base extended by each fault that reduces the distance; the extension's parameter has a first estimate."""
         share = 1.0 - 1.0 / (self.at_once - len(base.placements))
         allowed = share * base.distance if self.whole.is_linear else math.inf
-        tried = self.budget.of_each(lambda placement: _with(part, base, placement), added)
-        return [replace(f, allowed=allowed) for f in tried if f is not None and f.distance < base.distance]
+        extended = self.budget.of_each(lambda placement: _with(part, base, placement), added)
+        return [replace(f, allowed=allowed) for f in extended if f is not None and f.distance < base.distance]
 
-    def _fitted(self, part: Problem[Judged], fits: Sequence[Fit]) -> list[Fit]:
+    def _fitted(self, part: Problem[AnyTrial], fits: Sequence[Fit]) -> list[Fit]:
         """Return the sets, nearest first; of those with parameters only the nearest, with their parameters fitted."""
         ordered = sorted(fits, key=lambda f: f.distance)
         plain = [f for f in ordered if not any(p.fault.parameter for p in f.placements)]
@@ -197,27 +197,27 @@ class _Search(Generic[Judged]):
             numbered = list(on_all_cores(lambda f: fitted(part, f, least), numbered))
         return sorted([*plain, *numbered], key=lambda f: f.distance)
 
-    def _is_final(self, part: Problem[Judged]) -> bool:
+    def _is_final(self, part: Problem[AnyTrial]) -> bool:
         """Return whether sets are compared on the whole batch, and parameters fitted there until they converge."""
         return part is self.whole and not part.is_screened
 
-    def _verified(self, fits: Sequence[Fit], part: Problem[Judged], count: int) -> list[Judged]:
+    def _verified(self, fits: Sequence[Fit], part: Problem[AnyTrial], count: int) -> list[AnyTrial]:
         """Return the nearest sets that explain the numbers of the whole batch.
 
         Once a set explains the numbers, only sets that may be tied with it are still judged.
         """
         return list(self._explaining(fits[:VERIFIED], part, count))
 
-    def _explaining(self, fits: Sequence[Fit], part: Problem[Judged], count: int) -> Iterator[Judged]:
+    def _explaining(self, fits: Sequence[Fit], part: Problem[AnyTrial], count: int) -> Iterator[AnyTrial]:
         nearest = math.inf
         self.budget.begin(f"verifying {FAULTS[count]}", len(fits))
         for number, fit in enumerate(fits):
             if fit.distance > nearest or not self.budget.take_one():
                 return
             own = number < RENOISED
-            near = fit if part is self.whole else part.unrefuted(fit, self.whole, own=own)
-            settled = near if near is None or self._is_final(part) else self.whole.settled(near)
-            trial = None if settled is None else self.whole.judged(settled, own=own)
+            near = fit if part is self.whole else part.fit_unless_refuted(fit, self.whole, own=own)
+            on_whole = near if near is None or self._is_final(part) else self.whole.fit_on_whole(near)
+            trial = None if on_whole is None else self.whole.judge(on_whole, own=own)
             if trial is not None and trial.explains:
                 if not trial.loose:
                     nearest = min(nearest, fit.distance + self.whole.tie(fit))
@@ -236,17 +236,17 @@ def _overlaps(placement: FaultPlacement, others: Sequence[FaultPlacement]) -> bo
     return any(o.fault.name == placement.fault.name and set(o.places) & set(placement.places) for o in others)
 
 
-def _with(problem: Problem[Judged], base: Fit, placement: FaultPlacement) -> Fit | None:
+def _with(problem: Problem[AnyTrial], base: Fit, placement: FaultPlacement) -> Fit | None:
     problem.faulty(base.placements)  # computed and kept, so that steps before the placement are reused
     if placement.fault.parameter is not None:
         return started(problem, placement, base.placements)
-    return problem.tried([*base.placements, placement])
+    return problem.evaluate([*base.placements, placement])
 
 
-def _is_nearer_by_half(problem: Problem[Judged], placement: FaultPlacement) -> bool:
+def _is_nearer_by_half(problem: Problem[AnyTrial], placement: FaultPlacement) -> bool:
     """Return whether the fault with its usual value leaves less than half of the distance.
 
     A fault that explains the numbers with about its usual value leaves far less than half.
     """
-    usual = problem.tried([placement])
+    usual = problem.evaluate([placement])
     return usual is not None and usual.distance < problem.none.distance / 2.0

@@ -57,8 +57,8 @@ def started(problem: Problem[Any], placement: FaultPlacement, others: Sequence[F
         others: the faults that are already in place.
     """
     right, wrong = right_value(placement, problem.right), wrong_value(placement, problem.right)
-    fits: list[Fit | None] = [problem.tried([*others, placement.of(wrong)])]
-    moved = problem.tried([*others, placement.of(right + NUDGE * abs(wrong - right))])
+    fits: list[Fit | None] = [problem.evaluate([*others, placement.of(wrong)])]
+    moved = problem.evaluate([*others, placement.of(right + NUDGE * abs(wrong - right))])
     if moved is not None:
         base, nudged = problem.value(others), problem.value(moved.placements)
         squares = problem.squares(others)
@@ -73,7 +73,7 @@ def started(problem: Problem[Any], placement: FaultPlacement, others: Sequence[F
             for halving in range(1, HALVINGS + 1):
                 if any(f is not None and f.squares[pooling_index] < before for f in fits):
                     break
-                fits.append(problem.tried([*others, placement.of(right + (value - right) / 2.0**halving)]))
+                fits.append(problem.evaluate([*others, placement.of(right + (value - right) / 2.0**halving)]))
     return min((f for f in fits if f is not None), key=lambda f: f.distance, default=None)
 
 
@@ -83,14 +83,14 @@ def _farther(
     """Yield the fit at a value; if the value is limited by `_farthest`, go on in ever longer steps while the distance decreases."""
     parameter, nearest = placement.fault.parameter, math.inf
     assert parameter is not None
-    fit = problem.tried([*others, placement.of(value)])
+    fit = problem.evaluate([*others, placement.of(value)])
     while fit is not None and fit.distance < (1.0 - GAIN) * nearest:
         yield fit
         nearest = fit.distance
         if value < end:
             return
         value = end = parameter.least + (value - parameter.least) * FARTHEST
-        fit = problem.tried([*others, placement.of(value)])
+        fit = problem.evaluate([*others, placement.of(value)])
 
 
 def _within(parameter: Parameter | None, value: float, step: float, scale: float) -> float:
@@ -176,9 +176,9 @@ def _stepped(problem: Problem[Any], fit: Fit, free: Sequence[int], step: Array, 
             placement = moved[index]
             scale = abs(wrong_value(placement, problem.right) - right_value(placement, problem.right))
             moved[index] = placement.of(_within(placement.fault.parameter, _value(placement, problem.right), float(change), scale))
-        tried = problem.tried(moved)
-        if tried is not None and _squares(problem, tried, weights) < before:
-            return replace(tried, allowed=fit.allowed)
+        nearer = problem.evaluate(moved)
+        if nearer is not None and _squares(problem, nearer, weights) < before:
+            return replace(nearer, allowed=fit.allowed)
     return None
 
 

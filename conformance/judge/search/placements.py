@@ -87,7 +87,7 @@ def with_faults(
     at, before = _by_place(placements), _by_place(like.placements)
     steps, changed, effective = dict(right.steps), set[str](), dict[str, frozenset[Key]]()
     own = {name: step.value for name, step in steps.items()}
-    place = FaultContext(right.network, ChainMap(own, right.observed), storage)  # type: ignore[arg-type]  # only read
+    place = FaultContext(right.network, ChainMap(own, right.captured), storage)  # type: ignore[arg-type]  # only read
     differs: set[str] = set()
     with np.errstate(all="ignore"):
         for name, step in right.steps.items():

@@ -64,10 +64,10 @@ class Trial:
     loose: bool = False
 
 
-Judged = TypeVar("Judged", bound=Trial)
+AnyTrial = TypeVar("AnyTrial", bound=Trial)
 
 
-class Problem(ABC, Generic[Judged]):
+class Problem(ABC, Generic[AnyTrial]):
     """Numbers under P poolings, each of N elements, with the sigma by which all sets of faults are compared.
 
     Attributes:
@@ -88,11 +88,11 @@ class Problem(ABC, Generic[Judged]):
         self._last = local()
 
     @abstractmethod
-    def part(self, placements: Sequence[FaultPlacement]) -> "Problem[Judged]":
+    def part(self, placements: Sequence[FaultPlacement]) -> "Problem[AnyTrial]":
         """Return the problem on the part of the batch where these faults leave the largest residual, or this problem."""
 
     @abstractmethod
-    def unrefuted(self, fit: Fit, whole: "Problem[Judged]", *, own: bool) -> Fit | None:
+    def fit_unless_refuted(self, fit: Fit, whole: "Problem[AnyTrial]", *, own: bool) -> Fit | None:
         """Return a set with its parameters as fitted on this part of the batch; None if the part refutes it for the whole.
 
         Args:
@@ -102,12 +102,12 @@ class Problem(ABC, Generic[Judged]):
         """
 
     @abstractmethod
-    def settled(self, fit: Fit) -> Fit | None:
+    def fit_on_whole(self, fit: Fit) -> Fit | None:
         """Return a set on the whole batch, with its parameters fitted there; None if it has no effect there."""
 
     @abstractmethod
-    def judged(self, fit: Fit, *, own: bool) -> Judged:
-        """Return the trial of a set on the whole batch; arguments as for `unrefuted`."""
+    def judge(self, fit: Fit, *, own: bool) -> AnyTrial:
+        """Return the trial of a set on the whole batch; arguments as for `fit_unless_refuted`."""
 
     @abstractmethod
     def tie(self, fit: Fit) -> float:
@@ -161,6 +161,6 @@ class Problem(ABC, Generic[Judged]):
         left = np.square(self.residual(())).sum(1).min()
         return bool(left <= LINEAR**2 * np.square(self.actual).sum())
 
-    def tried(self, placements: Sequence[FaultPlacement]) -> Fit | None:
+    def evaluate(self, placements: Sequence[FaultPlacement]) -> Fit | None:
         """Return the fit of the segment with these faults; None if one of them changes nothing."""
         return Fit(tuple(placements), self.squares(placements)) if self.faulty(placements).is_effective else None

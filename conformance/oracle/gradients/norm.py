@@ -12,26 +12,27 @@ from conformance.oracle.norm import Norm, row_mean
 from conformance.oracle.step import Step
 
 
-class _OfNorm(Step):
-    """A gradient computed from w and the terms of the normalized sum x; z, r, μ and σ² are as in `oracle.norm.Norm`."""
+class _GradientOfNorm(Step):
+    """A gradient computed from w = ∂L/∂y and the terms of the normalized sum x; z, r, μ and σ² are as in `oracle.norm.Norm`."""
 
     @cached_property
     def norm(self) -> Norm:
         """The forward step."""
         return Norm(self.site, *self.parents[1:])
 
-    def _statistics(self, arithmetic: Arithmetic) -> tuple[Array, Array]:
+    def _statistics_variance(self, arithmetic: Arithmetic) -> tuple[Array, Array]:
         """Return the variance of the mean and the relative variance of r, both saved in the forward pass and rounded to storage."""
-        mean, inverse = self.norm.statistics_variance(arithmetic)
-        call = arithmetic.call_rounding_variance
-        return mean + call(self.norm.mean), inverse + call(self.norm.inverse) / self.norm.inverse**2
+        of_mean, of_inverse = self.norm.statistics_variance(arithmetic)
+        saved = arithmetic.call_rounding_variance
+        return of_mean + saved(self.norm.mean), of_inverse + saved(self.norm.inverse) / self.norm.inverse**2
 
-    def _of_sum(self, arithmetic: Arithmetic, jacobian: LinearMap) -> tuple[Source, ...]:
+    def _sum_source(self, arithmetic: Arithmetic, jacobian: LinearMap) -> tuple[Source, ...]:
+        """Return the rounding error of the sum x, for the result's Jacobian ∂/∂x; empty if x has a single term."""
         terms = self.parents[1:]
         return (Source(sum_variance(terms, arithmetic), jacobian),) if len(terms) > 1 else ()
 
 
-class NormBackward(_OfNorm):
+class NormBackward(_GradientOfNorm):
     """∂L/∂x = r (g − a − z b) with g = γ w, a = mean(g) and b = mean(z g) over the features; the same for each term of the sum x.
 
     Shapes: w, terms and result (..., H).
@@ -39,7 +40,7 @@ class NormBackward(_OfNorm):
 
     @cached_property
     def parts(self) -> tuple[Array, Array, Array]:
-        """g (..., H), a and b (..., 1)."""
+        """The upstream gradient times γ, g (..., H), and the means a and b (..., 1)."""
         g = self.site.parameters["weight"] * self.parents[0]
         return g, row_mean(g), row_mean(self.norm.normal * g)
 
@@ -51,31 +52,31 @@ class NormBackward(_OfNorm):
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return ∂/∂w, which is the transposed forward Jacobian, and ∂/∂x for each term."""
-        gamma, inner = self.site.parameters["weight"], self.norm.normal_jacobian  # ∂z/∂x is symmetric.
-        of_upstream = LinearMap(lambda v: inner.variance(gamma**2 * v), lambda u: gamma * inner.adjoint(u))
-        return (of_upstream, *(self._of_inputs for _ in self.parents[1:]))
+        gamma, symmetric = self.site.parameters["weight"], self.norm.normal_jacobian  # ∂z/∂x
+        of_upstream = LinearMap(lambda v: symmetric.variance(gamma**2 * v), lambda u: gamma * symmetric.adjoint(u))
+        return (of_upstream, *(self._sum_jacobian for _ in self.parents[1:]))
 
     @cached_property
-    def _of_inputs(self) -> LinearMap:
+    def _sum_jacobian(self) -> LinearMap:
         """∂y_i/∂x_j = r² (−b δ_ij + (A_i + B_i z_j + C_i g_j)/n), A = b + z a, B = 2 z b − y/r, C = −z.
 
         It follows from δr = −r² mean(z δx) and δz = r (δx − mean(δx) − z mean(z δx)).
         """
         (g, a, b), z, r = self.parts, self.norm.normal, self.norm.inverse
-        first, second, third = b + z * a, 2.0 * z * b - self.value / r, -z
+        of_ones, of_z, of_g = b + z * a, 2.0 * z * b - self.value / r, -z  # A, B and C: the coefficients of 1, z_j and g_j
         n = z.shape[-1]
 
-        def total(x: Array) -> Array:
+        def row_sum(x: Array) -> Array:
             return np.asarray(x.sum(-1, keepdims=True))
 
         def variance(v: Array) -> Array:
-            own = b**2 - 2.0 * b * (first + second * z + third * g) / n
-            squares = first**2 * total(v) + second**2 * total(z**2 * v) + third**2 * total(g**2 * v)
-            mixed = first * second * total(z * v) + first * third * total(g * v) + second * third * total(z * g * v)
-            return np.asarray(r**4 * np.maximum(own * v + (squares + 2.0 * mixed) / n**2, 0.0))
+            diagonal = b**2 - 2.0 * b * (of_ones + of_z * z + of_g * g) / n
+            squares = of_ones**2 * row_sum(v) + of_z**2 * row_sum(z**2 * v) + of_g**2 * row_sum(g**2 * v)
+            mixed = of_ones * of_z * row_sum(z * v) + of_ones * of_g * row_sum(g * v) + of_z * of_g * row_sum(z * g * v)
+            return np.asarray(r**4 * np.maximum(diagonal * v + (squares + 2.0 * mixed) / n**2, 0.0))
 
         def adjoint(u: Array) -> Array:
-            shared = total(u * first) + z * total(u * second) + g * total(u * third)
+            shared = row_sum(u * of_ones) + z * row_sum(u * of_z) + g * row_sum(u * of_g)
             return np.asarray(r**2 * (shared / n - b * u))
 
         return LinearMap(variance, adjoint)
@@ -98,28 +99,28 @@ class NormBackward(_OfNorm):
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise_format, arithmetic.accumulate))
         (g, a, b), z, r, x, mean = self.parts, self.norm.normal, self.norm.inverse, self.norm.summed, self.norm.mean
         n, y = z.shape[-1], self.value
-        of_mean, of_inverse = self._statistics(arithmetic)
-        of_first = a2 * (np.cumsum(g, -1) ** 2).sum(-1, keepdims=True) / n**2 + u2 * a**2
+        of_mean, of_inverse = self._statistics_variance(arithmetic)
+        of_a = a2 * (np.cumsum(g, -1) ** 2).sum(-1, keepdims=True) / n**2 + u2 * a**2
         products = g * x
-        raw = a2 * ((np.cumsum(products, -1) ** 2).sum(-1, keepdims=True) + (products**2).sum(-1, keepdims=True)) / n**2
-        inner = 3.0 * (r * g) ** 2 + 3.0 * (r * z * b) ** 2 + 2.0 * (r * a) ** 2 + y**2
-        folded = 2.0 * (r**2 * b) ** 2 * (x**2 + mean**2)
-        own = u2 * inner + a2 * folded + arithmetic.storage_rounding_variance(y)
+        of_b = a2 * ((np.cumsum(products, -1) ** 2).sum(-1, keepdims=True) + (products**2).sum(-1, keepdims=True)) / n**2
+        squares = 3.0 * (r * g) ** 2 + 3.0 * (r * z * b) ** 2 + 2.0 * (r * a) ** 2 + y**2
+        squares_of_kernel = 2.0 * (r**2 * b) ** 2 * (x**2 + mean**2)
+        elementwise = u2 * squares + a2 * squares_of_kernel + arithmetic.storage_rounding_variance(y)
         return Roundings(
             (
                 Source(of_mean, shared_by_row(r**2 * (z * a + b))),
                 Source(of_inverse, shared_by_row(y - 2.0 * r * z * b)),
-                Source(of_first, shared_by_row(np.broadcast_to(r, z.shape))),
-                Source(of_first, shared_by_row(r**2 * mean * z)),
-                Source(raw, shared_by_row(r**2 * z)),
+                Source(of_a, shared_by_row(np.broadcast_to(r, z.shape))),
+                Source(of_a, shared_by_row(r**2 * mean * z)),
+                Source(of_b, shared_by_row(r**2 * z)),
                 Source(u2 * b**2, shared_by_row(r * z)),
-                Source(np.maximum(own, arithmetic.storage.floor_variance), identity()),
-                *self._of_sum(arithmetic, self._of_inputs),
+                Source(np.maximum(elementwise, arithmetic.storage.floor_variance), identity()),
+                *self._sum_source(arithmetic, self._sum_jacobian),
             )
         )
 
 
-class NormGradient(_OfNorm):
+class NormGradient(_GradientOfNorm):
     """∂L/∂γ = Σ z w over all tokens; w and terms (..., H), result (H,)."""
 
     couples_positions = True
@@ -132,11 +133,11 @@ class NormGradient(_OfNorm):
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return ∂/∂w, a sum over tokens weighted by z, and ∂/∂x for each term, the sum of ∂z/∂x weighted by w."""
-        w, z, inner = self.parents[0], self.norm.normal, self.norm.normal_jacobian
+        w, z, normal_jacobian = self.parents[0], self.norm.normal, self.norm.normal_jacobian
         tokens = over_tokens(w.shape)
         of_upstream = LinearMap(lambda v: tokens.variance(z**2 * v), lambda u: z * u)
-        of_inputs = LinearMap(lambda v: tokens.variance(w**2 * inner.variance(v)), lambda u: inner.adjoint(w * u))
-        return (of_upstream, *(of_inputs for _ in self.parents[1:]))
+        of_sum = LinearMap(lambda v: tokens.variance(w**2 * normal_jacobian.variance(v)), lambda u: normal_jacobian.adjoint(w * u))
+        return (of_upstream, *(of_sum for _ in self.parents[1:]))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the independent kinds of error, with the notation of `NormBackward.roundings`.
@@ -148,16 +149,16 @@ class NormGradient(_OfNorm):
         """
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise_format, arithmetic.accumulate))
         w, z, r = self.parents[0], self.norm.normal, self.norm.inverse
-        of_mean, of_inverse = self._statistics(arithmetic)
-        tokens, terms = over_tokens(w.shape), z * w
-        own = 3.0 * u2 * terms**2 + a2 * (r * w) ** 2 * (self.norm.summed**2 + self.norm.mean**2)
+        of_mean, of_inverse = self._statistics_variance(arithmetic)
+        tokens, products = over_tokens(w.shape), z * w
+        elementwise = 3.0 * u2 * products**2 + a2 * (r * w) ** 2 * (self.norm.summed**2 + self.norm.mean**2)
         return Roundings(
             (
-                Source(summation_variance(terms.reshape(-1, w.shape[-1]), arithmetic), identity()),
+                Source(summation_variance(products.reshape(-1, w.shape[-1]), arithmetic), identity()),
                 Source(of_mean, _after(shared_by_row(r * w), tokens)),
-                Source(of_inverse, _after(shared_by_row(terms), tokens)),
-                Source(own, tokens),
-                *self._of_sum(arithmetic, self.jacobians()[-1]),
+                Source(of_inverse, _after(shared_by_row(products), tokens)),
+                Source(elementwise, tokens),
+                *self._sum_source(arithmetic, self.jacobians()[-1]),
             )
         )
 

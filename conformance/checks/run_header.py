@@ -1,0 +1,125 @@
+"""The header of a run: what was run, on which machine, and with which versions."""
+
+import math
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+
+from conformance import __version__
+from conformance.candidates.entry_points import registered
+from conformance.checks.search.plan import Plan
+from conformance.goldens.golden import Golden, stored_arrays
+from conformance.goldens.manifest import manifest
+from conformance.judge.thresholds import FALSE_ALARM
+from conformance.model.digest import content_digest
+from conformance.numerics.devices import description, is_whole
+from conformance.numerics.machine import this_machine
+from conformance.results.records import (
+    SCHEMA_VERSION,
+    FunctionRecord,
+    GoldenRecord,
+    Header,
+    ImplementationRecord,
+    MachineRecord,
+)
+
+
+def header_of(
+    device: str,
+    goldens: Mapping[str, Golden | None],
+    plan: Plan,
+    shard: str = "1/1",
+    run: str = "",
+    implementations: Sequence[str] = (),
+    cases: int = 0,
+) -> Header:
+    """Return the header of a run on this machine.
+
+    Args:
+        device: a torch device string.
+        goldens: for each name a custom golden, or None for the stored golden of that name.
+        plan: how examples are drawn.
+        shard: the shard of the run, as `number/total`.
+        run: an identifier that distinguishes runs whose shards may be in the same folder.
+        implementations: the names of the candidates; if empty, all registered ones.
+        cases: the number of checks in this shard; 0 if not known.
+    """
+    import torch
+
+    return Header(
+        schema=SCHEMA_VERSION,
+        suite=__version__,
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        transformers=_version("transformers"),
+        platform=platform.platform(),
+        processor=f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.backends.cpu.get_cpu_capability()}",
+        gpu=description(device),
+        threads=torch.get_num_threads(),
+        goldens=_golden_records(goldens),
+        checkpoint=next((g.name for g in goldens.values() if g is not None), None),
+        false_alarm=FALSE_ALARM,
+        seed=plan.seed,
+        examples=plan.examples,
+        depth=plan.depth,
+        shard=shard,
+        run=run,
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        implementations=_implementation_records(implementations),
+        numpy=metadata.version("numpy"),
+        onnxruntime=_version("onnxruntime") or _version("onnxruntime-gpu"),
+        cases=cases,
+        machine=_machine(device) if is_whole(device) else None,
+    )
+
+
+def _golden_records(goldens: Mapping[str, Golden | None]) -> dict[str, GoldenRecord]:
+    """Return the record of each golden: from the manifest for a stored one, computed for a custom one."""
+    stored = {
+        name: GoldenRecord(entry.version, entry.stored_digest, entry.weights_digest, entry.source)
+        for name, entry in manifest().items()
+        if name in goldens and goldens[name] is None
+    }
+    return stored | {name: _custom_golden_record(golden) for name, golden in goldens.items() if golden}
+
+
+def _custom_golden_record(golden: Golden) -> GoldenRecord:
+    """Return the record of a custom golden; the digests of inputs and weights distinguish it from others of the same name."""
+    weights = content_digest(golden.checkpoint.weights)
+    unconfirmed = golden.checkpoint.architecture.unconfirmed if golden.folder else ""
+    return GoldenRecord(golden.version, content_digest(stored_arrays(golden.batches, {})), weights, golden.origin, unconfirmed)
+
+
+def _implementation_records(names: Sequence[str]) -> dict[str, ImplementationRecord]:
+    """Return the distribution and version of each registered implementation of these names; of all if there is none."""
+    return {
+        found.name: ImplementationRecord(found.distribution, found.version, found.origin)
+        for found in registered()
+        if not names or found.name in names
+    }
+
+
+def _machine(device: str) -> MachineRecord:
+    """Return the measurements of this machine, with None for an error that is not finite."""
+    machine = this_machine(device)
+    return MachineRecord(
+        machine.instruction_set,
+        {n: FunctionRecord(*map(_finite, (e.absolute.value, e.ulp.value))) for n, e in machine.functions.items()},
+        {name: _finite(round(bits, 1)) for name, bits in machine.products.items()},
+        dict(machine.settings),
+        list(machine.notes),
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _version(distribution: str) -> str | None:
+    """Return the version of an installed distribution without importing it; None if it is not installed."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
