@@ -3,7 +3,7 @@
 from torch import Tensor
 from torch.nn import functional as F
 
-from conformance.benchmarks.detection.blind.port import Mistake, Operation, Port, Weights, prefix
+from conformance.benchmarks.detection.blind.port import Mistake, Operation, Port, Weights, norm, prefix
 
 _ATTENDED, _OUTPUT = "attention.output.LayerNorm", "output.LayerNorm"
 _EVERY = ("embeddings.LayerNorm", _ATTENDED, _OUTPUT, "cls.predictions.transform.LayerNorm")
@@ -26,6 +26,8 @@ def _by_halves(port: Port, layer: int | None, name: str, x: Tensor) -> Tensor:
 def _unmasked_lanes(port: Port, layer: int | None, name: str, x: Tensor) -> Tensor:
     width = x.shape[-1]
     lanes = 1 << (width - 1).bit_length()
+    if lanes == width:
+        return norm(port, layer, name, x)
     mean = x.float().mean(-1, keepdim=True)
     centred = x.float() - mean
     squares = (centred**2).sum(-1, keepdim=True) + (lanes - width) * mean**2

@@ -68,8 +68,10 @@ def _in_8_bits(part: str) -> Operation:
     return lambda port, layer, x: port.linear(f"{prefix(layer)}.{part}", x).to(torch.float8_e4m3fn).to(x.dtype)
 
 
-def _truncated(weight: Tensor) -> Tensor:
-    return (weight.contiguous().view(torch.int32) & -65536).view(torch.float32)
+def _two_of_four(weight: Tensor) -> Tensor:
+    groups = weight.view(len(weight), -1, 4)
+    kept = groups.abs().topk(2).indices
+    return torch.zeros_like(groups).scatter(-1, kept, groups.gather(-1, kept)).view_as(weight)
 
 
 def _of_256_steps(port: Port, layer: int, x: Tensor, mask: Tensor) -> Tensor:
@@ -153,13 +155,13 @@ MISTAKES = (
         {"key": _in_8_bits(_KEY), "value": _in_8_bits(_VALUE)},
     ),
     Mistake(
-        "weights cut to 16 bits",
-        "The weights of the layers' projections are the upper 16 bits of float32, cut instead of rounded.",
-        "a conversion to bfloat16 by a shift of 16 bits",
+        "two of four weights",
+        "Of each four neighbouring weights of a row, the two smaller ones are zero, in all of the layers' projections.",
+        "2:4 sparsity without training afterwards",
         "all",
         _LINEAR,
-        "says that the weights are in bfloat16, or are truncated",
-        load=_of_weights(_LINEAR, _truncated),
+        "says that the weights are sparse or pruned, or that they are others in every projection",
+        load=_of_weights(_LINEAR, _two_of_four),
     ),
     Mistake(
         "probabilities in 256 steps",
