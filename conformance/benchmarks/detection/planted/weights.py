@@ -52,7 +52,7 @@ def _with_adapter(weight: Tensor) -> Tensor:
 
 
 PLANTS = (
-    _other_weight("weight-low-rank", "an adapter of rank 2 is merged into the intermediate weight", INNER, _with_adapter),
+    _other_weight("adapter", "an adapter of rank 2 is merged into the intermediate weight", INNER, _with_adapter),
     _other_weight("inputs-scaled", "columns of the intermediate weight are multiplied by smoothing factors", INNER, _smoothed),
     _other_weight("zero-point-missing", "the intermediate weights have 256 levels over each output feature's range, from 0 up",
                   INNER, lambda weight: _without_zero_point(weight, 1)),

@@ -111,7 +111,7 @@ ADDED: Mapping[str, str] = {
     "token type added after the norm": "token-types-after-norm",
     "rest of the keys dropped": "keys-last-hidden",
     "values one slot late": "slots-shifted",
-    "adapter merged a second time": "weight-low-rank",
+    "adapter merged a second time": "adapter",
     "smoothing without its counterpart": "inputs-scaled",
     "zero point forgotten": "zero-point-missing-inputs",
     "residual's buffer not updated": "residual-of-layer-before",
