@@ -111,6 +111,7 @@ ADDED: Mapping[str, str] = {
     "token type added after the norm": "token-types-after-norm",
     "rest of the keys dropped": "keys-last-hidden",
     "values one slot late": "slots-shifted",
+    "decoder left at its initial values": "decoder-untied",
     "adapter merged a second time": "adapter",
     "smoothing without its counterpart": "inputs-scaled",
     "zero point forgotten": "zero-point-missing-inputs",
