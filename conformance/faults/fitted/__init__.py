@@ -11,6 +11,7 @@ from conformance.faults.fitted.dropout import FITTED_DROPOUT
 from conformance.faults.fitted.embeddings import FITTED_TYPES_AND_POSITIONS, FITTED_WORDS
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.faults.fitted.functions import FITTED_FUNCTIONS, UNNORMALISED
+from conformance.faults.fitted.initial_parameters import INITIAL
 from conformance.faults.fitted.layouts import FITTED_LAYOUTS
 from conformance.faults.fitted.low_rank import LOW_RANK
 from conformance.faults.fitted.parameters import FITTED_BIASES_AND_ORDERS, FITTED_PARAMETERS
@@ -37,6 +38,7 @@ FITTED: tuple[Fitted, ...] = (
     *FITTED_BIASES_AND_ORDERS,
     *SCALED_COLUMNS,
     *LOW_RANK,
+    *INITIAL,
     *FITTED_PARAMETERS,
     *QUANTIZED_INPUTS,
     *FITTED_FUNCTIONS,

@@ -76,7 +76,7 @@ def _reported(values: Array, rank: int) -> int:
 
 
 LOW_RANK = (
-    Fitted("weight-low-rank", LINEARS, "the weight differs by a matrix of low rank, about {value}, as by an adapter (LoRA)", "constructed",
+    Fitted("adapter", LINEARS, "the result is off by a matrix of low rank, about {value}, as by an adapter (LoRA)", "constructed",
            _low_rank, "an adapter that is merged into the weight, merged twice, or left active",
            equation="y = x (W + s B A)ᵀ + b, B of r columns and A of r rows",
            fix="Load the weight without the adapter, or merge the adapter once."),

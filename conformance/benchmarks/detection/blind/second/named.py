@@ -16,7 +16,7 @@ RIGHT: Mapping[str, tuple[str, ...]] = {
     "first and last layer exchanged": ("layers-reversed", "layer-neighbour"),
     "four-bit blocks": ("precision-int4-block", *_OTHER),
     "adapter left merged": _OTHER,
-    "pooler is fresh": _OTHER,
+    "pooler is fresh": ("parameters-initial", *_OTHER),
     "dynamic int8": ("precision-int8", "precision-int8-dynamic"),
     "products of ten bits": ("precision-tf32",),
     "ids one too high": ("words-shifted", "words-other"),

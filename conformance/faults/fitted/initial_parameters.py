@@ -1,0 +1,115 @@
+"""The fitted fault of a linear layer whose weight is drawn at random, as at initialization.
+
+With independent weights of mean 0 and standard deviation s, and X = U S Vᵀ the N judged inputs, the numbers
+
+    z_io = Σ_n u_ni (y_no − b_o) / (S_i s)
+
+are independent and of variance 1, whatever N: no element of the weight has to be known. Trained weights are not isotropic, and have
+another scale. The variance that rounding errors a_no add, (Σ_n u_ni² a_no²) / (S_i s)², is required to be below 1/√O, that is, below
+the sampling error √(2/O) of a variance of O numbers; directions i in which it is not are left out. The model of variance 1 is accepted if the Bayesian information criterion (Schwarz 1978) prefers it to each model with
+more variances: one for all numbers, one for each i, and one for each o; and to a correlation with the right weights.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance.faults.fault import with_parameters
+from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
+from conformance.faults.kinds import LINEARS
+from conformance.numerics.formats import Array
+from conformance.oracle import Step
+from conformance.oracle.linear import Linear
+
+_CUT = 0.87962566  # Standard deviation of N(0, 1) truncated at ± 2, TensorFlow's initializer: √(1 − 4 φ(2) / (2 Φ(2) − 1)).
+_LEAST_DIRECTIONS = 2  # The least number for which a weight that is not isotropic can be refuted.
+_USUAL = 0.02  # The default of BertConfig.initializer_range.
+
+
+@dataclass(frozen=True)
+class _Draw:
+    """A way of drawing parameters: the standard deviation of the weights, that of the bias relative to it, and the fixed bias."""
+
+    deviation: float
+    of_bias: float
+    bias: Array
+
+
+def _draws(step: Linear) -> Iterator[_Draw]:
+    """Yield BERT's initialization and torch's nn.Linear (uniform within ±1/√inputs), with the bias that is drawn or the right one."""
+    architecture, inputs = step.site.architecture, step.site.parameters["weight"].shape[1]
+    none, uniform = np.zeros_like(step.bias), 1.0 / math.sqrt(3.0 * inputs)
+    for deviation in dict.fromkeys((architecture.initializer_range, _USUAL)):
+        for cut in (1.0, _CUT):
+            yield from (_Draw(cut * deviation, 0.0, bias) for bias in (none, step.bias))
+    yield _Draw(uniform, 1.0, none)
+    yield _Draw(uniform, 0.0, step.bias)
+
+
+def _normalised(draw: _Draw, x: Array, y: Array, allowed: Array) -> Array:
+    """Return the numbers z, (directions, O), of the results y, (N, O)."""
+    read = np.concatenate([x, np.full((len(x), 1), draw.of_bias)], 1) if draw.of_bias else x
+    left, sizes, _ = np.linalg.svd(read, full_matrices=False)
+    kept = (left**2).T @ (allowed**2).mean(1) * math.sqrt(y.shape[1]) < (sizes * draw.deviation) ** 2
+    return np.asarray(left[:, kept].T @ (y - draw.bias) / (sizes[kept] * draw.deviation)[:, None])
+
+
+def _gain(z: Array, axis: int | None) -> float:
+    """Return the increase of twice the log likelihood by a variance for all numbers, or for each index other than `axis`.
+
+    It is Σ (T − n − n ln(T / n)) over the groups of n numbers with the sum of squares T.
+    """
+    total = np.asarray((z**2).sum(axis))
+    n = z.size / total.size
+    return float((total - n - n * np.log(np.maximum(total / n, np.finfo(np.float64).tiny))).sum())
+
+
+def _is_drawn(z: Array, right: Array) -> bool:
+    """Return whether the BIC prefers independent numbers of variance 1: a further parameter of n numbers costs ln n."""
+    directions, outputs = z.shape
+    correlation = float((z * right).sum() / math.sqrt((z**2).sum() * (right**2).sum()))
+    return (
+        _gain(z, None) <= math.log(z.size)
+        and _gain(z, 1) <= directions * math.log(outputs)
+        and _gain(z, 0) <= outputs * math.log(directions)
+        and -z.size * math.log(max(1.0 - correlation**2, np.finfo(np.float64).tiny)) <= math.log(z.size)
+    )
+
+
+def _initial(step: Step, data: FitData) -> Fit | None:
+    """Return a layer with a weight that gives the results, if they are those of a drawn weight and the right ones are not.
+
+    The standard deviation of n numbers has the relative error 1/√(2 n). It is required to exclude one that is twice as large, by
+    the threshold t: ln 2 > t / √(2 n).
+    """
+    assert isinstance(step, Linear)
+    kept = data.judged.any(-1).reshape(-1)
+    arrays = (step.inputs, data.actual, step.value, data.allowed)
+    x, found, right, allowed = (a.reshape(-1, a.shape[-1])[kept] for a in arrays)
+    if len(np.unique(x, axis=0)) < _LEAST_DIRECTIONS or not np.isfinite(found).all():
+        return None
+    # Rounding errors are proportional to results, which may be much smaller than the right ones.
+    allowed = allowed * min(1.0, math.sqrt(float((found**2).mean() / max((right**2).mean(), np.finfo(np.float64).tiny))))
+    for draw in _draws(step):
+        z, own = (_normalised(draw, x, y, allowed) for y in (found, right))
+        enough = len(z) >= _LEAST_DIRECTIONS and z.size > data.threshold**2 / (2.0 * math.log(2.0) ** 2)
+        if enough and _is_drawn(z, own) and not _is_drawn(own, np.ones_like(own)):
+            weight = np.linalg.lstsq(x, found - draw.bias, rcond=None)[0].T
+            return Fit(with_parameters(step, weight=weight, bias=draw.bias), weight.size, "deviation", draw.deviation)
+    return None
+
+
+_SENTENCE = "the weight is not the checkpoint's: it acts like random numbers of deviation {value}, as drawn at initialisation"
+
+INITIAL = (
+    Fitted("decoder-untied", LINEARS, _SENTENCE, "constructed", _initial,
+           "a decoder that is not tied to the word embeddings", only=("cls.predictions.decoder",),
+           equation="y = x Wᵀ + b, w drawn at random", fix="Let the decoder use the weight of the word embeddings."),
+    Fitted("parameters-initial", LINEARS, _SENTENCE, "transformers#7167", _initial,
+           "a parameter that the checkpoint lacks or calls otherwise, with a warning at most",
+           equation="y = x Wᵀ + b, w drawn at random",
+           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names."),
+)  # fmt: skip
+"""Tried before other parameters, whose fit needs more rows than inputs."""
