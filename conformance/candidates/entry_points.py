@@ -34,8 +34,8 @@ def require_one(name: str) -> None:
     if len(found) > 1:
         by = " and ".join(f"{' '.join(name_and_version(entry.dist))} ({entry.value})" for entry in found)
         raise PluginError(
-            f"the name {name} is registered by {len(found)} installed distributions, {by}; uninstall all but one, or give the object "
-            f"instead of the name: -i {found[0].value}"
+            f"the name {name} is registered by {len(found)} installed distributions, {by}; uninstall all but one, or give the "
+            f"object instead of the name: -i {found[0].value}"
         )
 
 
