@@ -117,7 +117,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     from conformance.suite.parametrize import bound_checks, parameters
 
     option = metafunc.config.getoption
-    names = option("--bert-implementation") or [r.name for r in registered()]
+    names = option("--bert-implementation") or list(dict.fromkeys(r.name for r in registered()))
     checkpoint = option("--bert-checkpoint")
     goldens = [f"checkpoint:{checkpoint}"] if checkpoint else option("--bert-golden")
     known = option("--bert-known-failures")

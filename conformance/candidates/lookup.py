@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from conformance.candidates.candidate_files import module_of
 from conformance.candidates.entry_points import SWITCH, entry_points
 from conformance.errors import CandidateNameError
 from conformance.goldens.manifest import manifest
@@ -227,8 +228,4 @@ def _from_path(module: str, name: str) -> Any:
 def _from_file(file: Path) -> Any:
     """Return the module in a file; it may import other modules of its folder."""
     _require_file(file)
-    sys.path.insert(0, str(file.resolve().parent))
-    try:
-        return importlib.import_module(file.stem)
-    finally:
-        sys.path.remove(str(file.resolve().parent))
+    return module_of(file.resolve())

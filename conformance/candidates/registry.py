@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from conformance.candidates.entry_points import entry_points, name_and_version
+from conformance.candidates.entry_points import entry_points, name_and_version, require_one
 from conformance.candidates.lookup import described_by, require_known, resolved
 from conformance.errors import CandidateNameError, PluginError, UsageError
 from conformance.numerics.first_calls import make_first_calls
@@ -158,6 +158,7 @@ def load_implementation(implementation: str | Any) -> Implementation:
         return as_implementation(implementation)
     name, entries = implementation, entry_points()
     if name in entries:
+        require_one(name)
         entry = entries[name]
         return _imported(entry.load, f"{name} ({' '.join(name_and_version(entry.dist))}, {entry.value})")
     require_known(name)

@@ -56,7 +56,7 @@ def _checks() -> Iterable[str]:
 
 
 def _implementations() -> Iterable[str]:
-    return [r.name for r in registered()]
+    return list(dict.fromkeys(r.name for r in registered()))
 
 
 def _can_be_named(implementation: str) -> bool:

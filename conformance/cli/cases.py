@@ -30,7 +30,7 @@ def cases_of(options: RunOptions, is_instrumented: Callable[[str], bool]) -> lis
             pattern matches no check.
     """
     _require_names(options)
-    names = options.implementations or [r.name for r in registered()]
+    names = options.implementations or list(dict.fromkeys(r.name for r in registered()))
     checks = checks_of(options.checks)
     alone = _judges_outputs_alone(checks)
     instrumented = _holding([name for name in names if alone or is_object(name)], names, is_instrumented)

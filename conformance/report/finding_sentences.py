@@ -80,8 +80,23 @@ def evidence(finding: Finding) -> str:
         return f"{f.name}: z = {bounded(f.z)}"
     if f.estimate is None or f.deviation is None:
         return f"{f.name}: amplitude {f.amplitude:.3f}, z = {bounded(f.z)}"
-    number = f"estimated {f.parameter} = {figure(f.estimate, f.deviation)} ± {f.deviation:.1g}"
-    return f"{f.name}: {number}{'' if f.right is None else f', expected {f.right:.7g}'}"
+    number = f"estimated {f.parameter} = {_estimate(f)}"
+    expected = "" if f.right is None else f", expected {f.right:.7g}"
+    return f"{f.name}: {number}{expected}{_contradictions(finding.deviating)}"
+
+
+def _estimate(f: FaultRecord) -> str:
+    return f"{figure(f.estimate or 0.0, f.deviation or 0.0)} ± {f.deviation:.1g}"
+
+
+def _contradictions(deviating: Sequence[FaultRecord]) -> str:
+    """Return the estimates that contradict the reported one, each with its step, or their range if they are many."""
+    if not deviating:
+        return ""
+    if len(deviating) <= MOST_LISTED:
+        return f"; estimates that contradict it: {', '.join(f'{_estimate(f)} at {f.step}' for f in deviating)}"
+    ordered = sorted(deviating, key=lambda f: f.estimate or 0.0)
+    return f"; {len(deviating)} estimates contradict it: from {_estimate(ordered[0])} to {_estimate(ordered[-1])}"
 
 
 def _listed(texts: Sequence[str]) -> Sequence[str]:

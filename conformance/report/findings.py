@@ -13,7 +13,8 @@ from itertools import chain
 from conformance.faults import BY_NAME, reported_as
 from conformance.faults.fitted import FITTED
 from conformance.judge.depth import SCREENED
-from conformance.judge.number_words import figure
+from conformance.judge.number_words import COINCIDENCE, figure
+from conformance.judge.thresholds import max_threshold
 from conformance.model.activations import LAYER
 from conformance.report.reduced_precision import fault_of
 from conformance.report.unexposed_steps import unexposed_before
@@ -37,6 +38,7 @@ class Finding:
         screened: whether no explanation was searched for.
         reason: for an unidentified mistake, an error that does not depend on the values, such as a wrong shape; may be empty.
         hidden: for an unidentified mistake, the unexposed steps in which it may be instead, as text; may be empty.
+        deviating: evidence whose estimates contradict that of `fault`, in the order of computation.
         backward_of: by the name of a step that is a gradient, the forward step whose backward pass is wrong, as far as known.
         numbers: for each of `others` its estimated number in words; empty if it has none.
         same: the faults of `others` that are the same function (`Fault.same_as`), as noun phrases with their numbers.
@@ -57,6 +59,7 @@ class Finding:
     numbers: tuple[str, ...] = ()
     same: tuple[str, ...] = ()
     closed_forms: tuple[str, ...] = ()
+    deviating: tuple[FaultRecord, ...] = ()
     backward_of: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -193,8 +196,9 @@ def _finding(group: Sequence[_Evidence]) -> Finding:
         sharpest = max((fault for _, fault, *_ in group), key=lambda f: f.estimate or 0.0)
     excesses = [a.excess for a, *_ in group]
     others = _others(group)
+    reported = sharpest if sharpest.estimate is not None else strongest
     return Finding(
-        sharpest if sharpest.estimate is not None else strongest,
+        reported,
         tuple(dict.fromkeys(fault.step for _, fault, *_ in group)),
         others,
         _largest(excesses),
@@ -203,7 +207,19 @@ def _finding(group: Sequence[_Evidence]) -> Finding:
         numbers=tuple(_number_of(name, group) for name in others),
         same=tuple(_phrase_of(name, group) for name in others if is_same(name, strongest.name)),
         closed_forms=tuple(dict.fromkeys(line for a, *_ in group for line in a.anatomy)),
+        deviating=_deviating(reported, [fault for _, fault, *_ in group]),
     )
+
+
+def _deviating(reported: FaultRecord, group: Sequence[FaultRecord]) -> tuple[FaultRecord, ...]:
+    """Return the evidence whose estimates differ from the reported one by more than n estimates of one number by chance.
+
+    The probability is that of a coincidence in wording; the estimates are of one mistake by the limit of a run all the same.
+    """
+    if reported.name in LARGEST or reported.name not in BY_NAME:
+        return ()
+    limit = max_threshold(len(group), COINCIDENCE)
+    return tuple(dict.fromkeys(fault for fault in group if not agrees(fault, reported, limit)))
 
 
 def is_same(name: str, reported: str) -> bool:

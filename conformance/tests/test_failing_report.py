@@ -188,10 +188,15 @@ def _untied(model: Any) -> None:
     ("change", "numbers", "usual"),
     [
         (_other_row, "bert.encoder.layer.1.attention.output.dense.weight, row 5", "not loaded"),
-        (_other_bias, "bert.encoder.layer.1.output.LayerNorm.bias, element 3", "not loaded"),
+        (
+            _other_bias,
+            "bert.encoder.layer.1.output.LayerNorm.bias, element 3: expected 0.002197266, estimated 1.002197",
+            "not loaded",
+        ),
         (
             _other_table,
-            "bert.embeddings.position_embeddings.weight, 2 of the 16 rows that the batch reads, the first is row 2",
+            "bert.embeddings.position_embeddings.weight, 2 of the 16 rows that the batch reads, the first is row 2: "
+            "element 9, expected 0.02856445, estimated 0.03570557",
             "not loaded",
         ),
         (_untied, "bert.embeddings.word_embeddings.weight, all 96 rows, the first is row 0", "not tied to the word embeddings"),
@@ -203,7 +208,7 @@ def test_parameters_that_are_not_the_checkpoints_are_named_with_their_rows(
     activations = activation_records(check(_with(change), "tiny"))
     (found,) = findings(activations)
     assert "the parameters are not the checkpoint's" in sentence(found, layers_of(activations))
-    assert evidence(found).endswith(f", where they differ: {numbers}")
+    assert f"where they differ: {numbers}" in evidence(found)
     assert "amplitude" not in evidence(found)
     assert usual in cause(found)
 
@@ -293,7 +298,7 @@ def test_a_fitted_mistake_says_what_is_estimated() -> None:
 
     (found,) = findings(activation_records(check(_with(change), "tiny")))
     assert evidence(found).startswith("features-reordered: z = ")
-    assert evidence(found).endswith(", estimated: the order of the features")
+    assert evidence(found).endswith(", the order of the features: expected 4 to 31, estimated 31 to 4")
 
 
 def test_every_fitted_mistake_reports_a_number_or_says_what_is_estimated() -> None:

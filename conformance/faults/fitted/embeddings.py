@@ -6,6 +6,7 @@ from conformance.faults.altered import Altered
 from conformance.faults.embeddings import POSITIONS_FIX, TYPES_FIX
 from conformance.faults.fault import with_batch
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted
+from conformance.faults.fitted.lookup_words import read_instead
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
@@ -23,7 +24,8 @@ def _other_words(step: Step, data: FitData) -> Fit | None:
     other = np.where(data.judged.any(-1), other.reshape(ids.shape), ids)
     if (other < 0).any():
         return None
-    return Fit(Altered(step, lambda inner: inner.site.parameters["weight"][other]), int((other != ids).sum()))
+    faulty = Altered(step, lambda inner: inner.site.parameters["weight"][other])
+    return Fit(faulty, int((other != ids).sum()), *read_instead(other, ids, np.asarray(data.judged.any(-1))))
 
 
 def _added_words(step: Step, data: FitData) -> Fit | None:
@@ -76,7 +78,7 @@ def _other_positions(step: Step, data: FitData) -> Fit | None:
     """Return the look-up with, as the position of each token, the row of the table nearest to the token's embedding."""
     right = np.broadcast_to(positions(step), data.actual.shape[:-1])
     other = _nearest(step, data, right)
-    return Fit(_at(step, other), int((other != right).sum()))
+    return Fit(_at(step, other), int((other != right).sum()), *read_instead(other, right, np.asarray(data.judged.any(-1))))
 
 
 def _places(table: Array, found: Array) -> Array:
@@ -123,8 +125,10 @@ def _at(step: Step, rows: Ids) -> Step:
 
 def _other_types(step: Step, data: FitData) -> Fit | None:
     """Return the look-up with, as the type of each token, the row of the table nearest to the token's embedding."""
-    other = _nearest(step, data, step.site.batch.types)
-    return Fit(with_batch(step, token_type_ids=other.astype(np.int64)), int((other != step.site.batch.types).sum()))
+    types = step.site.batch.types
+    other = _nearest(step, data, types)
+    faulty = with_batch(step, token_type_ids=other.astype(np.int64))
+    return Fit(faulty, int((other != types).sum()), *read_instead(other, types, np.asarray(data.judged.any(-1))))
 
 
 FITTED_WORDS = (

@@ -5,7 +5,8 @@ import numpy as np
 from conformance.faults.altered import Altered
 from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted
-from conformance.faults.fitted.wrong_rows import wrong_outputs, wrong_table_rows
+from conformance.faults.fitted.lookup_words import read_instead
+from conformance.faults.fitted.wrong_rows import Elements, wrong_outputs, wrong_table_rows
 from conformance.faults.kinds import LINEARS
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
@@ -55,7 +56,8 @@ def _other_order(step: Step, data: FitData) -> Fit | None:
     moved = order != np.arange(features)
     if not moved.any():
         return None
-    return Fit(with_parameters(step, **{name: value[order] for name, value in step.site.parameters.items()}), int(moved.sum()))
+    reordered = with_parameters(step, **{name: value[order] for name, value in step.site.parameters.items()})
+    return Fit(reordered, int(moved.sum()), *read_instead(order, np.arange(features), np.ones(features, bool)))
 
 
 def _affine(step: Step, data: FitData) -> Fit | None:
@@ -67,9 +69,11 @@ def _affine(step: Step, data: FitData) -> Fit | None:
     if len(np.unique(target, axis=0)) <= 2 or (gamma == 0.0).any():
         return None
     centred = normal - normal.mean(0)
-    slope = (centred * target).sum(0) / np.maximum((centred**2).sum(0), np.finfo(np.float64).tiny)
+    squares = np.maximum((centred**2).sum(0), np.finfo(np.float64).tiny)
+    slope = (centred * target).sum(0) / squares
     fitted = with_parameters(step, weight=slope, bias=target.mean(0) - slope * normal.mean(0))
-    return Fit(fitted, 2 * gamma.size, *wrong_outputs(step, data))
+    deviations = np.sqrt(((centred * data.allowed[rows]) ** 2).sum(0)) / squares
+    return Fit(fitted, 2 * gamma.size, *wrong_outputs(step, data, Elements(slope, deviations)))
 
 
 def _statistics(step: Step, data: FitData) -> Fit | None:

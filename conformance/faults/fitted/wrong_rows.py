@@ -1,11 +1,13 @@
 """The rows of a parameter in which a candidate's result differs from the correct one, in words."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from conformance.faults.fitted.fitted_fault import FitData
+from conformance.faults.fitted.lookup_words import DIGITS, element_that_differs
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 
@@ -13,8 +15,21 @@ TINY = np.finfo(np.float64).tiny
 Rows = npt.NDArray[np.int64]
 
 
-def wrong_outputs(step: Step, data: FitData) -> tuple[str, float]:
+Named = tuple[str, float, float]  # a text that ends before its last number, that number, and its standard deviation or 0
+
+
+@dataclass(frozen=True)
+class Elements:
+    """The elements of a parameter of one element per output, (H,), as estimated, with their standard deviations."""
+
+    values: Array
+    deviations: Array
+
+
+def wrong_outputs(step: Step, data: FitData, weight: Elements | None = None) -> Named:
     """Return which outputs of a linear layer or norm differ, as a text that names the parameter, and the first of them.
+
+    The estimated and the expected value of the first one are given of a bias, which is the mean over the tokens, and of `weight`.
 
     An output is the result of one row of the weight and of one element of the bias. It differs if its largest error or its mean
     square is beyond the bound of a correct one. Others may differ by less than a rounding, so that the text gives a least number,
@@ -33,13 +48,25 @@ def wrong_outputs(step: Step, data: FitData) -> tuple[str, float]:
     left = np.where(data.judged, np.abs(residual - residual.sum(axes) / counts), 0.0) / (larger * data.allowed)
     varies = (left > 2.0 * data.largest).any(axes) | ((left**2).sum(axes) / counts > data.largest_mean_square(rows, outputs))
     is_bias = "bias" in step.site.parameters and len(wrong) > 0 and not varies[wrong].any()
-    return _words(
-        _names(step)["bias" if is_bias else "weight"],
+    which = "bias" if is_bias else "weight"
+    text, first = _words(
+        _names(step)[which],
         wrong,
         outputs,
         of_row=not is_bias and step.site.parameters["weight"].ndim > 1,
         at_least=bool(rest.size and (len(wrong) > 1 or rest.mean() > data.largest_mean_square(rows))),
     )
+    if is_bias:
+        moved = residual.sum(axes) / counts
+        noise = np.sqrt((np.where(data.judged, data.allowed, 0.0) ** 2).sum(axes)) / counts
+        weight = Elements(step.site.parameters["bias"] + moved, noise)
+    if weight is None or not len(wrong):
+        return text, first, 0.0
+    i = int(first)
+    value, expected, deviation = weight.values[i], step.site.parameters[which][i], weight.deviations[i] * larger[i]
+    if abs(value - expected) <= data.threshold * deviation:
+        return text, first, 0.0
+    return f"{text} {i}: expected {expected:.{DIGITS}g}, estimated", float(value), float(deviation)
 
 
 def _rms(x: Array, data: FitData, axes: tuple[int, ...]) -> Array:
@@ -47,9 +74,10 @@ def _rms(x: Array, data: FitData, axes: tuple[int, ...]) -> Array:
 
 
 def wrong_table_rows(step: Step, data: FitData, read: Rows) -> tuple[str, float]:
-    """Return which rows of a table differ, as a text that names the table, and the first of them.
+    """Return which rows of a table differ, as a text that names the table, and an element of the first of them.
 
-    A look-up does not round, so every difference counts.
+    A look-up does not round, so every difference counts. The element is the one that differs most; the text gives the expected
+    value and ends before the estimated one.
 
     Args:
         step: the look-up.
@@ -59,7 +87,12 @@ def wrong_table_rows(step: Step, data: FitData, read: Rows) -> tuple[str, float]
     wrong = (data.judged & (data.actual != step.value)).any(-1)
     rows = np.unique(np.broadcast_to(read, wrong.shape)[wrong])
     size = len(np.unique(np.broadcast_to(read, wrong.shape)[data.judged.any(-1)]))
-    return _words(_names(step)["weight"], rows, size, of_row=True, those=" that the batch reads")
+    text, first = _words(_names(step)["weight"], rows, size, of_row=True, those=" that the batch reads")
+    if not len(rows):
+        return text, first
+    at = tuple(np.argwhere(wrong & (np.broadcast_to(read, wrong.shape) == rows[0]))[0])
+    element, value = element_that_differs(data.actual[at], step.value[at])
+    return f"{text} {rows[0]}: {element}", value
 
 
 def _names(step: Step) -> Mapping[str, str]:
