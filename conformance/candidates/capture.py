@@ -10,14 +10,14 @@ import contextlib
 import contextvars
 import queue
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
+from conformance.candidates.module_hooks import Side, listening
 from conformance.errors import CandidateError, RegistrationError, UsageError
 from conformance.model.batch import TorchBatch
 
@@ -43,7 +43,7 @@ class Tap:
     """
 
     path: str
-    what: Literal["output", "input"] = "output"
+    what: Side = "output"
     element: int | str = 0
     call: int = 0
 
@@ -204,40 +204,29 @@ class Showing(nn.Module):
         return {**found, **(returned or {})}
 
 
-@contextlib.contextmanager
-def hooked(modules: Mapping[str, nn.Module], taps: Mapping[str, Tap], put: Callable[[str, torch.Tensor], None]) -> Iterator[None]:
-    """Register one hook per tapped module and direction, and remove them at the end.
+def hooked(
+    modules: Mapping[str, nn.Module], taps: Mapping[str, Tap], put: Callable[[str, torch.Tensor], None]
+) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which one hook per tapped module and side passes on the tensors at the taps.
 
     Args:
         modules: every submodule by its paths.
         taps: tap of each activation, by name.
         put: called with the name and the tensor, which is not copied.
     """
-    at: dict[tuple[int, str], list[tuple[str, Tap]]] = {}
+    at: dict[tuple[int, Side], list[tuple[str, Tap]]] = {}
     for name, tap in taps.items():
         at.setdefault((id(modules[tap.path]), tap.what), []).append((name, tap))
-    calls: Counter[tuple[int, str]] = Counter()
 
-    def emit(key: tuple[int, str], args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+    def emit(key: tuple[int, Side], call: int, value: Any, named: Mapping[str, Any]) -> None:
+        by_position, by_key = (value, named) if key[1] == "input" else _parts(value)
         for name, tap in at[key]:
-            if tap.call == calls[key]:
-                tensor = _tensor_at(named if isinstance(tap.element, str) else args, tap.element, name, RegistrationError)
+            if tap.call == call:
+                tensor = _tensor_at(by_key if isinstance(tap.element, str) else by_position, tap.element, name, RegistrationError)
                 if tensor is not None:
                     put(name, tensor)
-        calls[key] += 1
 
-    handles = []
-    try:
-        for key, wanted in at.items():
-            module = modules[wanted[0][1].path]
-            if key[1] == "input":
-                handles.append(module.register_forward_pre_hook(lambda _m, a, k, key=key: emit(key, a, k), with_kwargs=True))
-            else:
-                handles.append(module.register_forward_hook(lambda _m, _a, r, key=key: emit(key, *_parts(r))))
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    return listening(((key, modules[wanted[0][1].path], key[1]) for key, wanted in at.items()), emit)
 
 
 def _parts(result: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:

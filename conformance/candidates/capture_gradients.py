@@ -8,7 +8,7 @@ restored afterwards.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -63,41 +63,63 @@ def captured_with_gradients(
         [('y.grad', [1.0, 1.0, 1.0]), ('0.weight.grad', [3.0, 3.0])]
     """
     modules = require_modules(module, taps)
-    seen: dict[str, torch.Tensor] = {}
-    arrived: dict[str, torch.Tensor] = {}
-    at_base: dict[str, torch.Tensor] = {}
-    versions: dict[str, int] = {}
-    yielded: list[tuple[str, torch.Tensor]] = []
-
-    def arrive(key: str, gradient: torch.Tensor | None) -> None:
-        if gradient is not None:
-            arrived[key] = gradient.detach().clone()
+    tensors = _DifferentiableTensors()
+    activations: list[tuple[str, torch.Tensor]] = []
 
     def see(key: str, tensor: torch.Tensor) -> None:
-        yielded.extend(show(key, tensor.detach().clone()))
+        activations.extend(show(key, tensor.detach().clone()))
         if tensor.requires_grad:
-            seen[key], versions[key] = tensor, tensor._version
-            hook: Any = tensor.register_hook
-            hook(partial(arrive, key))
-            _listen_at_base(tensor, lambda gradient: at_base.__setitem__(key, gradient))
+            tensors.add(key, tensor)
 
     with torch.enable_grad(), _without_gradients(module):
         with hooked(modules, taps, see):
             for name, value in (forward() or {}).items():
                 see(name, returned(value, name))
-        start = _start(source, seen, yielded, show)
+        start = _start(source, tensors.seen, activations, show)
         torch.autograd.backward(start, gradient.to(start))
         of_parameters = [(name, p.grad if p.grad is not None else torch.zeros_like(p)) for name, p in module.named_parameters()]
-    yield from yielded
-    for key in reversed(seen):
-        found = arrived.get(key)
-        if found is None and seen[key]._version != versions[key]:
-            found = at_base.get(key)
-        elif found is None and key in taps:
-            found = torch.zeros_like(seen[key])
-        if found is not None and _only_rearranges(show, key, found):
+    yield from activations
+    for key, found in tensors.gradients(taps):
+        if _only_rearranges(show, key, found):
             yield from ((grad(name), value) for name, value in show(key, found))
     yield from ((grad(name), value) for name, value in parameters(of_parameters))
+
+
+class _DifferentiableTensors:
+    """The tensors of a forward pass that require a gradient, and the gradients that arrive at them, by key.
+
+    Attributes:
+        seen: the tensors.
+    """
+
+    def __init__(self) -> None:
+        self.seen: dict[str, torch.Tensor] = {}
+        self._versions: dict[str, int] = {}
+        self._arrived: dict[str, torch.Tensor] = {}
+        self._at_base: dict[str, torch.Tensor] = {}
+
+    def add(self, key: str, tensor: torch.Tensor) -> None:
+        """Keep a tensor, and listen for its gradient and for that of its base."""
+        self.seen[key], self._versions[key] = tensor, tensor._version
+        hook: Any = tensor.register_hook
+        hook(partial(_keep, self._arrived, key))  # a hook that refers to `self`, and so to the tensor, would create a cycle
+        _listen_at_base(tensor, partial(self._at_base.__setitem__, key))
+
+    def gradients(self, tapped: Container[str]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the gradients, the last tensor's first: 0 for a tapped tensor that is not reached, none for a returned one."""
+        for key in reversed(self.seen):
+            found = self._arrived.get(key)
+            if found is None and self.seen[key]._version != self._versions[key]:
+                found = self._at_base.get(key)
+            elif found is None and key in tapped:
+                found = torch.zeros_like(self.seen[key])
+            if found is not None:
+                yield key, found
+
+
+def _keep(arrived: dict[str, torch.Tensor], key: str, gradient: torch.Tensor | None) -> None:
+    if gradient is not None:
+        arrived[key] = gradient.detach().clone()
 
 
 def _listen_at_base(tensor: torch.Tensor, put: Callable[[torch.Tensor], None]) -> None:

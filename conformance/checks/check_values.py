@@ -39,8 +39,7 @@ from conformance.results.case import Case
 from conformance.results.result import Result
 from conformance.results.termination import Termination, run_guarded
 
-_Verdict = tuple[Verdict, tuple[Local, ...]]
-Judged = list[_Verdict]
+_Judgement = tuple[Verdict, tuple[Local, ...]]  # a verdict, and the local judgement under each hypothesis
 
 
 def check_values(
@@ -65,7 +64,7 @@ def check_values(
     def judged() -> Termination:
         candidate, opened = _opened(implementation, golden, case, require)
         with unaltered(opened, candidate):
-            return _judged(candidate, opened, case, require, runs, depth, passes, verdicts)
+            return _judge_passes(candidate, opened, case, require, runs, depth, passes, verdicts)
 
     with restored():
         termination = run_guarded(judged)
@@ -87,7 +86,7 @@ def _opened(implementation: str | Any, golden: str | Golden, case: Case, require
         return load_implementation(implementation), golden
 
 
-def _judged(
+def _judge_passes(
     candidate: Implementation,
     golden: Golden,
     case: Case,
@@ -100,25 +99,13 @@ def _judged(
     """Judge the candidate in each pass and append the verdicts to `verdicts`."""
     require_place(candidate, case.device)
     functions = functions_of(candidate, case.device)
-    judged: Judged = []
+    judged: list[_Judgement] = []
     terminations = {}
     requested = passes(candidate, golden, case)
     unexposed_layers = UnexposedLayersSearch(case.dtype, case.device, functions)
     try:
         for number, one in enumerate(requested):
-            arithmetic = representative_hypothesis(case.dtype, case.device, functions).arithmetic
-            judge = Judge(
-                one.network,
-                case.dtype,
-                case.device,
-                runs * len(requested),
-                golden.activations.get(one.batch),
-                functions=functions,
-                depth="screen" if one.only_parameter_gradients else depth,
-                sigma=cache.cached_sigma(one.network, arithmetic, golden.checkpoint),
-                reasons_by_activation=one.reasons_by_activation,
-                unexposed_layers=unexposed_layers,
-            )
+            judge = _judge_of(one, golden, case, runs * len(requested), depth, functions, unexposed_layers)
             label = _label(one, requested)
             with part(number, len(requested)):
                 terminations[one.label] = run_guarded(partial(_pass, label, one, judge, require, judged))
@@ -127,9 +114,34 @@ def _judged(
     on_batch = requested[-1].on_batch
     if on_batch is not None and all(termination.outcome == "pass" for termination in terminations.values()):
         verdicts[:] = disambiguated(
-            verdicts, requested[-1].network, case.dtype, partial(_judged_batch, on_batch, case, functions, unexposed_layers)
+            verdicts, requested[-1].network, case.dtype, partial(_verdicts_on_batch, on_batch, case, functions, unexposed_layers)
         )
     return _together(terminations, verdicts, golden.batches)
+
+
+def _judge_of(
+    one: Pass,
+    golden: Golden,
+    case: Case,
+    runs: int,
+    depth: Depth,
+    functions: FunctionErrorBounds,
+    unexposed_layers: UnexposedLayersSearch,
+) -> Judge:
+    """Return the judge of a pass on the golden's own batch, one of `runs` judgements that share the false-alarm probability."""
+    arithmetic = representative_hypothesis(case.dtype, case.device, functions).arithmetic
+    return Judge(
+        one.network,
+        case.dtype,
+        case.device,
+        runs,
+        golden.activations.get(one.batch),
+        functions=functions,
+        depth="screen" if one.only_parameter_gradients else depth,
+        sigma=cache.cached_sigma(one.network, arithmetic, golden.checkpoint),
+        reasons_by_activation=one.reasons_by_activation,
+        unexposed_layers=unexposed_layers,
+    )
 
 
 def _label(one: Pass, requested: Sequence[Pass]) -> str:
@@ -146,7 +158,7 @@ def _first_mistakes(verdicts: Sequence[Verdict], networks: Mapping[str, Network]
         yield from of_pass
 
 
-def _judged_batch(
+def _verdicts_on_batch(
     on_batch: Callable[[Batch], Pass],
     case: Case,
     functions: FunctionErrorBounds,
@@ -156,13 +168,18 @@ def _judged_batch(
     """Return the verdicts on one additional batch."""
     one = on_batch(batch)
     judge = Judge(one.network, case.dtype, case.device, functions=functions, unexposed_layers=unexposed_layers)
-    return select_arithmetic(judge.judge(guarded(pairs(one.call(), judge.order))))
+    return select_arithmetic(_judgements(one, judge))
 
 
-def _pass(label: str, one: Pass, judge: Judge, require: Sequence[str], judged: Judged) -> Termination:
-    """Call the runner for one pass, judge each activation as it is yielded, and append the verdicts to `judged`."""
+def _judgements(one: Pass, judge: Judge) -> Iterator[_Judgement]:
+    """Call the runner for one pass, and return the judgements of its activations, each judged as it is yielded."""
+    return judge.judge(guarded(pairs(one.call(), judge.order)))
+
+
+def _pass(label: str, one: Pass, judge: Judge, require: Sequence[str], judged: list[_Judgement]) -> Termination:
+    """Call the runner for one pass, judge each activation as it is yielded, and append the judgements to `judged`."""
     before = len(judged)
-    for verdict, judgements in _reported(judge.judge(guarded(pairs(one.call(), judge.order))), judge.order):
+    for verdict, judgements in _reported(_judgements(one, judge), judge.order):
         if not (verdict.is_unexposed and one.only_parameter_gradients):
             judged.append((replace(verdict, batch=label), judgements))
     if one.describe_failure and any(v.outcome == "fail" and not v.reason for v, _ in judged[before:]):
@@ -212,7 +229,7 @@ def _static_shape(terminations: Mapping[str, Termination], batches: Mapping[str,
     return ""
 
 
-def _reported(verdicts: Iterable[_Verdict], order: Mapping[str, int]) -> Iterator[_Verdict]:
+def _reported(verdicts: Iterable[_Judgement], order: Mapping[str, int]) -> Iterator[_Judgement]:
     """Yield the verdicts, and report to the progress watcher which activation is judged next."""
     names = list(order)
     report_progress(names[0], 0.0)

@@ -12,12 +12,12 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any, NoReturn
 
-from conformance.checks.search.plan import EXAMPLES
-from conformance.cli.argument_types import positive_integer, seconds, size, utf8
+from conformance.cli.argument_types import utf8
+from conformance.cli.checkpoint_arguments import add_checkpoint
 from conformance.cli.help import REFERENCE
+from conformance.cli.run_arguments import add_run_arguments
 from conformance.errors import UsageError
 from conformance.isolation.fork_server import started_context
-from conformance.judge.depth import DEPTHS
 from conformance.report.output_formats import DOCUMENT_FORMATS, REPORT_FORMATS
 
 FORMATS = ("pretty", "json", "markdown")
@@ -80,7 +80,9 @@ def argument_parser() -> argparse.ArgumentParser:
     _add_explain(
         command("explain", "explain a name in a report: meaning, equation, usual cause, repair; without a name: list all names")
     )
-    _add_run(command("run", "run and judge candidates; without arguments: every registered one on every golden", "commands:run"))
+    add_run_arguments(
+        command("run", "run and judge candidates; without arguments: every registered one on every golden", "commands:run")
+    )
     _add_diff(command("diff", "compare two implementations, traces, goldens or results files", workers=True))
     report = command(
         "report", "make one report from one or more results files", "commands:report", formats=("pretty", *REPORT_FORMATS)
@@ -166,17 +168,8 @@ def _add_diff(parser: argparse.ArgumentParser) -> None:
     _add_subject(parser)
 
 
-def _add_checkpoint(parser: argparse.ArgumentParser, says: str, *, required: bool = False) -> None:
-    parser.add_argument("--checkpoint", type=Path, metavar="DIR", required=required, help=says)
-    parser.add_argument(
-        "--allow-pickle",
-        action="store_true",
-        help="if DIR has no safetensors file, read its pytorch_model.bin (tensors only)",
-    )
-
-
 def _add_diagnose(parser: argparse.ArgumentParser) -> None:
-    _add_checkpoint(parser, "the folder of the Hugging Face BERT that the system should run", required=True)
+    add_checkpoint(parser, "the folder of the Hugging Face BERT that the system should run", required=True)
     parser.add_argument(
         "--outputs",
         type=Path,
@@ -224,7 +217,7 @@ def _add_similarity(parser: argparse.ArgumentParser) -> None:
             help="an implementation, as for `run -i`, or a file of embeddings, as for `diagnose`",
         )
     parser.add_argument("--texts", type=Path, metavar="FILE", required=True, help="the texts, one per line, at least three")
-    _add_checkpoint(parser, "the network with its pooling: a local sentence-transformers directory", required=True)
+    add_checkpoint(parser, "the network with its pooling: a local sentence-transformers directory", required=True)
     parser.add_argument("--device", default="cpu", help="torch device (default: cpu)")
     parser.add_argument(
         "--dtype",
@@ -240,7 +233,7 @@ def _add_map(parser: argparse.ArgumentParser) -> None:
         metavar="MODULE:FACTORY",
         help="a subclass of torch.nn.Module, a function that builds a module, or a module; see below",
     )
-    _add_checkpoint(parser, "examine the module with the sizes of this network (default: sizes that are all different)")
+    add_checkpoint(parser, "examine the module with the sizes of this network (default: sizes that are all different)")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the adaptor to this Python file")
 
 
@@ -256,7 +249,7 @@ def _add_subject(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="golden to run on, or a folder written by `golden make` (default: tiny, or minilm with --text)",
     )
-    _add_checkpoint(parser, "a local Hugging Face BERT to run on, instead of a golden")
+    add_checkpoint(parser, "a local Hugging Face BERT to run on, instead of a golden")
     parser.add_argument(
         "--text",
         type=utf8,
@@ -267,94 +260,6 @@ def _add_subject(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=Path, metavar="FILE", help="inputs; JSON or safetensors")
     parser.add_argument("--device", default="cpu", help="torch device (default: cpu)")
     parser.add_argument("--dtype", default="float32", help="float64, float32, bfloat16 or float16 (default: float32)")
-
-
-def _add_own(parser: argparse.ArgumentParser) -> None:
-    _add_checkpoint(parser, "a local Hugging Face BERT to run on, instead of goldens")
-    parser.add_argument(
-        "--text",
-        type=utf8,
-        action="append",
-        metavar="TEXT",
-        help="with --checkpoint: an input, tokenized with its tokenizer; may be repeated",
-    )
-    parser.add_argument(
-        "--batch",
-        type=Path,
-        metavar="FILE",
-        help="with --checkpoint: inputs; JSON or safetensors",
-    )
-    parser.add_argument("--device", help="torch device (default: that of recorded traces, else cpu)")
-
-
-def _add_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-i",
-        "--implementation",
-        action="append",
-        metavar="NAME",
-        help="candidate: a registered name, package.module:object, FILE.py:object, 'cmd:PROGRAM ARGS', an exported program or a "
-        "recorded trace; may be repeated (default: all that are registered)",
-    )
-    parser.add_argument(
-        "--golden",
-        action="append",
-        metavar="NAME",
-        help="golden to run on (`list` has their names), or a folder written by `golden make`; may be repeated (default: all, "
-        "which takes minutes; tiny takes seconds)",
-    )
-    parser.add_argument(
-        "--dtype",
-        action="append",
-        metavar="DTYPE",
-        help="float64, float32, bfloat16 or float16; may be repeated (default: float32)",
-    )
-    parser.add_argument(
-        "--check",
-        action="append",
-        metavar="PATTERN",
-        help="check to run (`explain` lists them), * and ? as in a shell; may be repeated (default: values; '*': all)",
-    )
-    parser.add_argument(
-        "--examples",
-        type=positive_integer,
-        default=EXAMPLES,
-        metavar="N",
-        help=f"number of batches that each search draws (default: {EXAMPLES})",
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the drawn batches (default: 0)")
-    parser.add_argument(
-        "--depth", choices=DEPTHS, default="full", help="screen: find failing steps; full: also identify the mistakes (default)"
-    )
-    parser.add_argument("--no-cache", action="store_true", help="neither read nor write the cache (see `cache --help`)")
-    parser.add_argument("--shard", default="1/1", metavar="K/N", help="run the K-th of N parts of the checks; `report` merges them")
-    parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="time limit of a check (default: none)")
-    parser.add_argument("--memory", type=size, metavar="SIZE", help="memory limit of a candidate, such as 8GiB (default: none)")
-    parser.add_argument(
-        "--network", action="store_true", help="allow network access to candidates (default: blocked, if the system supports this)"
-    )
-    parser.add_argument(
-        "--in-process", action="store_true", help="run candidates in this process, for a debugger, without isolation or limits"
-    )
-    _add_own(parser)
-    parser.add_argument(
-        "--require-activations",
-        action="append",
-        metavar="PATTERN",
-        help="activations that the candidate must expose, or it fails (* and ? as in a shell); may be repeated",
-    )
-    parser.add_argument("--known-failures", type=Path, metavar="FILE", help="TOML file of known failures; see below")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("conformance-results"),
-        metavar="DIR",
-        help="folder of results.jsonl and the report, which replace earlier ones (default: conformance-results)",
-    )
-    parser.add_argument(
-        "--resume", action="store_true", help="run only the checks missing in the results.jsonl of an interrupted run in DIR"
-    )
-    parser.add_argument("--schema", action="store_true", help="print the JSON Schema of the results file and exit")
 
 
 def _add_golden(parser: argparse.ArgumentParser) -> None:
@@ -371,7 +276,7 @@ def _add_golden(parser: argparse.ArgumentParser) -> None:
         **_described("make a golden of a local checkpoint: its batches, the oracle's activations, the digest of the weights"),
         **_reference("make"),
     )
-    _add_checkpoint(make, "a local Hugging Face BERT; it is not copied", required=True)
+    add_checkpoint(make, "a local Hugging Face BERT; it is not copied", required=True)
     make.add_argument(
         "--text", type=utf8, action="append", metavar="TEXT", help="an input, tokenized with the checkpoint's tokenizer"
     )

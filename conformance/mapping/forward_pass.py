@@ -1,9 +1,9 @@
 """Recording of a module's forward pass: the result of every operation, and the inputs and outputs of each submodule."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.candidates.capture import Tap
+from conformance.candidates.module_hooks import Side, listening
 from conformance.errors import CandidateError
 from conformance.numerics.formats import Array
 
@@ -128,31 +129,22 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 def observe(module: nn.Module, forward: Callable[[], Any]) -> ForwardPass:
     """Run a forward pass of a module without gradients and return its record."""
     taps: list[tuple[Tap, Array, nn.Module]] = []
-    calls: Counter[tuple[str, str]] = Counter()
+    parts, sides = dict(module.named_modules()), get_args(Side)
 
-    def hook(path: str, what: Any) -> Callable[..., None]:
-        def fired(m: nn.Module, args: Any, *rest: Any) -> None:
-            call = calls[path, what]
-            calls[path, what] += 1
-            for element, tensor in _elements(rest[-1] if what == "output" else args):
-                with torch._C._DisableTorchDispatch():
-                    taps.append((Tap(path, what, element, call), _array(tensor), m))
+    def hear(place: tuple[str, Side], call: int, value: Any, _: Mapping[str, Any]) -> None:
+        path, side = place
+        for element, tensor in _elements(value):
+            with torch._C._DisableTorchDispatch():
+                taps.append((Tap(path, side, element, call), _array(tensor), parts[path]))
 
-        return fired
-
-    handles = []
-    for path, part in module.named_modules():
-        handles.append(part.register_forward_hook(hook(path, "output")))
-        handles.append(part.register_forward_pre_hook(hook(path, "input")))
+    places = [((path, side), part, side) for path, part in parts.items() for side in sides]
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # it computes a whole layer in one operation
     try:
-        with _Recording(module) as recording, torch.no_grad():
+        with listening(places, hear), _Recording(module) as recording, torch.no_grad():
             result = forward()
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-        for handle in handles:
-            handle.remove()
     parameters = module.named_parameters(remove_duplicate=False)
     reading = {name.rpartition(".")[0] for name, p in parameters if p.untyped_storage().data_ptr() in recording.operands}
     return ForwardPass(Operations(recording.arrays), taps, frozenset(reading), not isinstance(result, torch.Tensor))

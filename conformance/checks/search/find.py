@@ -5,7 +5,7 @@ example fails once and then passes, the result depends on earlier calls; this is
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings, target
 from hypothesis import seed as seeded
@@ -89,21 +89,60 @@ def find_counterexample(
         Unsupported: the first that `holds` raised for an example, if no example failed.
         UsageError: if a known example lacks a parameter of this check's variation.
     """
-    skips: list[Unsupported] = []
     drawn = max(plan.examples - len(boundaries), (plan.examples + 1) // 2)
-    planned = len(known) + drawn + len(boundaries)
+    guarded = _GuardedExamples(holds, found, known, len(known) + drawn + len(boundaries))
 
-    def run_guarded(example: Example) -> float:
+    def maximized(example: Example) -> None:
+        excess = guarded.run(example)
+        if excess > 0.0:  # without any difference there is nothing to maximize
+            target(excess)
+
+    searches = [(strategy, drawn, key), *((one, 1, f"{key} at boundary {i}") for i, one in enumerate(boundaries))]
+    try:
+        for example in known:
+            guarded.run(example)
+        for examples, count, name in searches:
+            if count and found.failure is None:
+                _configured(given(examples)(maximized), replace(plan, examples=count), name)()
+    except _Falsified:
+        pass
+    except Flaky:
+        if found.failure is None:
+            raise
+        found.repeatable = False
+    if guarded.skips and found.failure is None:
+        raise guarded.skips[0]
+
+
+@dataclass
+class _GuardedExamples:
+    """Runs examples, and keeps the smallest failing one.
+
+    Attributes:
+        holds, found, known: as for `find_counterexample`.
+        planned: number of examples that are planned.
+        skips: what `holds` raised for examples that the candidate does not support.
+    """
+
+    holds: Callable[[Example], float]
+    found: SearchState
+    known: Sequence[Example]
+    planned: int
+    skips: list[Unsupported] = field(default_factory=list)
+
+    def run(self, example: Example) -> float:
+        """Return the ratio of an error to its limit, 0 for an unsupported example; raise `_Falsified` if the example fails."""
+        found = self.found
         found.tried += found.failure is None
-        report_progress(*_progress(found, planned))
+        report_progress(*_progress(found, self.planned))
         try:
-            excess = holds(example)
+            excess = self.holds(example)
         except KeyError as error:
-            if example in known:
+            if example in self.known:
                 raise UsageError(f"an example that is kept for this check lacks the variation {error}") from error
             raise
         except Unsupported as why:
-            skips.append(why)
+            self.skips.append(why)
             return 0.0
         except (CandidateEnded, CandidateTimeout) as failure:
             if found.failure is None:  # not shrunk: the failure would be the same for every example
@@ -116,31 +155,6 @@ def find_counterexample(
             return 0.0
         found.worst = max(found.worst, excess)
         return excess
-
-    for example in known:
-        try:
-            run_guarded(example)
-        except _Falsified:
-            return
-
-    def searched(example: Example) -> None:
-        excess = run_guarded(example)
-        if excess > 0.0:  # without any difference there is nothing to maximize
-            target(excess)
-
-    searches = [(strategy, drawn, key), *((one, 1, f"{key} at boundary {i}") for i, one in enumerate(boundaries))]
-    try:
-        for examples, count, name in searches:
-            if count and found.failure is None:
-                _configured(given(examples)(searched), replace(plan, examples=count), name)()
-    except _Falsified:
-        pass
-    except Flaky:
-        if found.failure is None:
-            raise
-        found.repeatable = False
-    if skips and found.failure is None:
-        raise skips[0]
 
 
 def _progress(found: SearchState, planned: int) -> tuple[str, float]:

@@ -1,0 +1,41 @@
+"""Hooks on the inputs and outputs of modules, for the time of a context."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal, TypeVar
+
+from torch import nn
+
+Side = Literal["output", "input"]
+Key = TypeVar("Key")
+
+
+@contextlib.contextmanager
+def listening(
+    places: Iterable[tuple[Key, nn.Module, Side]], hear: Callable[[Key, int, Any, Mapping[str, Any]], None]
+) -> Iterator[None]:
+    """Register a hook at each place, and remove all of them at the end.
+
+    Args:
+        places: a key, a module, and whether its inputs or its output are passed on; keys are unique.
+        hear: called at every call of the module with the key, the number of the call from 0, the tuple of inputs or the output,
+            and the keyword arguments, which are empty for an output.
+    """
+    calls: Counter[Key] = Counter()
+
+    def fired(key: Key, value: Any, named: Mapping[str, Any]) -> None:
+        hear(key, calls[key], value, named)
+        calls[key] += 1
+
+    handles = []
+    try:
+        for key, module, side in places:
+            if side == "input":
+                handles.append(module.register_forward_pre_hook(lambda _m, a, k, key=key: fired(key, a, k), with_kwargs=True))
+            else:
+                handles.append(module.register_forward_hook(lambda _m, _a, r, key=key: fired(key, r, {})))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
