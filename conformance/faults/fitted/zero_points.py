@@ -5,8 +5,8 @@ The weights, or the inputs, are then too large by the constant s z:
     weights    y = Σ_i x_i (w_oi + c) + b_o
     inputs     y = Σ_i (x_i + c) w_oi + b_o
 
-Each is tried with the operand rounded to the 256 levels and with the operand as it is. In the first case s, z and hence c = s z follow
-from the operand's range; in the second c is fitted by least squares.
+Each is tried with the operand rounded to the 256 levels and with the operand as it is. In the first case s, z and hence c = s z
+follow from the operand's range; in the second c is fitted by least squares.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from conformance.oracle import Step
 from conformance.oracle.linear import Linear
 
 _LEVELS = 255.0
-_TIE = 8.0 * 2.0**-24  # A quotient this near to a tie, relative to it, may be rounded either way: up to four roundings on each side.
+_TIE = 8.0 * 2.0**-24  # A quotient this near to a tie, relative to it, may be rounded either way, after up to four roundings.
 _FIX = "Subtract the zero point from the integers before they are multiplied by the scale: s (k − z)."
 
 
