@@ -78,7 +78,10 @@ def _with_weight(step: Linear, weight: Array) -> Step:
 
 
 def _of_inputs(step: Step, data: FitData) -> Fit | None:
-    """Return the nearest layer whose inputs are too large by a constant, with its weight as it is or in 255 levels."""
+    """Return the nearest layer whose inputs are too large by a constant.
+
+    The weight has 255 levels or is as it is; the latter alone is tried with a fitted constant, which could hide another rounding.
+    """
     assert isinstance(step, Linear)
     x, weight = step.parents[0], step.site.parameters["weight"]
     if not _is_informative(data) or x.shape != step.inputs.shape:
@@ -86,8 +89,8 @@ def _of_inputs(step: Step, data: FitData) -> Fit | None:
     layers = [step, *(with_parameters(step, weight=symmetric(weight, axis)) for axis in (None, 1))]
     made = [_without_zero_point(x, None, with_zero=with_zero) for with_zero in (False, True)]
     offset = _offset(step, data, np.broadcast_to(weight.sum(1), step.value.shape))
-    operands = [*((float(moved), larger, ties) for larger, ties, moved in made), (offset, x + offset, np.zeros_like(x))]
-    tried = [(moved, _with_input(layer, larger, ties)) for layer in layers for moved, larger, ties in operands if moved]
+    tried = [(float(moved), _with_input(layer, larger, ties)) for layer in layers for larger, ties, moved in made if moved]
+    tried.append((offset, _with_input(step, x + offset, np.zeros_like(x))))
     return nearest_fit(step, data, tried, "offset")
 
 
