@@ -20,6 +20,7 @@ from conformance.judge.evidence import BY_OPERATIONS, Explanation, FilterResult,
 from conformance.judge.explanation_search import (
     StepProblem,
     explanations,
+    explanations_by_one_number,
     fitted_explanations,
     is_of_catalogue,
     single_explanations,
@@ -114,14 +115,8 @@ def judge_whole(
     mistaken = (replace(tightest, hypothesis=BY_OPERATIONS, arithmetic=BY_OPERATIONS, explanations=(mistake,)),) if mistake else ()
     if passed:
         found = _with_rows(found, near, draws)
-        # An incorrect parameter that no filter has detected is not looked for within a wider arithmetic's noise.
         late = candidate_directions(segment, storage, after_failure=True) if any(q.detected for _, q in found) else []
-        named = (
-            replace(
-                one, explanations=() if one.arithmetic in passed else single_explanations(q, [*q.detected, *q.subtle, *late], known)
-            )
-            for one, q in found
-        )
+        named = (replace(one, explanations=() if one.arithmetic in passed else _single(q, late, known)) for one, q in found)
         return (*named, *mistaken)
     if mistaken:
         return mistaken
@@ -132,6 +127,15 @@ def judge_whole(
         return tuple(replace(local, explanations=by_layers) for local, _ in found)
     by_one = _with_explanations(found, near, storage, single_explanations, known)
     return by_one if any(local.named for local in by_one) else _with_explanations(found, (), storage, fitted_explanations)
+
+
+def _single(problem: StepProblem, late: Sequence[Direction], known: Collection[str]) -> tuple[Explanation, ...]:
+    """Return the explanations by one mistake of an activation that passes under another arithmetic.
+
+    An incorrect parameter that no filter has detected is not looked for within a wider arithmetic's noise.
+    """
+    found = single_explanations(problem, [*problem.detected, *problem.subtle, *late], known)
+    return found or (explanations_by_one_number(problem) if problem.detected else ())
 
 
 def _with_rows(
