@@ -195,9 +195,9 @@ def _at_every_step(placements: Sequence[FaultPlacement]) -> Iterator[FaultPlacem
 def _ordered(found: Sequence[Explanation], problem: StepProblem) -> tuple[Explanation, ...]:
     """Return the explanations by their evidence; those that it cannot distinguish, the simplest first.
 
-    Of explanations whose costs (`Explanation.cost`) exceed the least by less than the evidence threshold, those with the fewest free
-    parameters are first, usual values before others, then in the order of the catalogue. Two that are the same function have usual
-    values if one of them has.
+    Of explanations whose costs (`Explanation.cost`) exceed the least by less than the evidence threshold, those with the fewest
+    free parameters are first, usual values before others, then in the order of the catalogue. Two that are the same function have
+    usual values if one of them has.
     """
     usual = {_functions(e) for e in found if e.is_usual}
     found = [replace(e, is_usual=_functions(e) in usual) for e in found]

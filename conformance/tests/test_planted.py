@@ -104,6 +104,7 @@ def _places(plant: Plant) -> list[tuple[str, int]]:
 UNSEEN = {
     *((name, "sinusoidal") for name in ("padding-word-zeroed", "token-type-zero-zeroed")),
     *((name, "sinusoidal") for name in ("positions-counted-by-mask", "mask-to-last")),
+    *((name, "sinusoidal") for name in ("tokens-packed-left", "tokens-packed-left-norm")),
 }
 
 

@@ -98,7 +98,7 @@ def _initial(step: Step, data: FitData) -> Fit | None:
         z, own = (_normalised(draw, x, y, allowed) for y in (found, right))
         enough = len(z) >= _LEAST_DIRECTIONS and z.size > data.threshold**2 / (2.0 * math.log(2.0) ** 2)
         if enough and _is_drawn(z, own) and not _is_drawn(own, np.ones_like(own)):
-            weight = np.linalg.lstsq(x, found - draw.bias, rcond=None)[0].T
+            weight = np.asarray(np.linalg.lstsq(x, found - draw.bias, rcond=None)[0].T, np.float64)
             return Fit(with_parameters(step, weight=weight, bias=draw.bias), weight.size, "deviation", draw.deviation)
     return None
 

@@ -74,7 +74,7 @@ def _explained_by_weight(x: Array, residual: Array) -> Array:
 
 def _largest_of_noise(allowed: Array, threshold: float) -> float:
     """Return the largest singular value that errors of the sizes `allowed`, (N, O), may have."""
-    rows, columns = (float((allowed**2).sum(axis).max()) ** 0.5 for axis in (1, 0))
+    rows, columns = (float(np.sqrt((allowed**2).sum(axis).max())) for axis in (1, 0))
     return rows + columns + threshold * float(allowed.max())
 
 

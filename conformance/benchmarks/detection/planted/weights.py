@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from conformance.benchmarks.detection.bert import Bert
 from conformance.benchmarks.detection.planted.plant import Plant, in_layer, in_place, override, parameter
+from conformance.benchmarks.detection.steps import Linear
 
 SHORT = ("float32", "bfloat16", "float16")  # Whole weights are fitted in float64, which is no more accurate than a candidate's.
 INNER, OUTER = "intermediate.dense", "output.dense"
@@ -26,6 +27,7 @@ def _other_weight(name: str, description: str, step: str, change: Callable[[Tens
 
     def install(model: Bert, layer: int) -> None:
         linear = model.layer(layer).get_submodule(step)
+        assert isinstance(linear, Linear)
         wide = linear.weight.to(torch.promote_types(linear.weight.dtype, torch.float32))
         linear.weight = parameter(change(wide).to(linear.weight.dtype))
 
