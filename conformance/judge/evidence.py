@@ -118,6 +118,15 @@ class Explanation:
         estimates = [fault.estimate for fault in self.faults if fault.estimate]
         return sum(math.log(max(abs(e.value - e.right) / e.deviation, 1.0)) for e in estimates if e.deviation > 0.0)
 
+    @property
+    def cost(self) -> float:
+        """−ln of the evidence, in nats: `nll`, which counts independent roundings, and the cost of the fitted parameters.
+
+        It has the form of the Bayesian information criterion (Schwarz 1978), whose (ln n) / 2 per parameter is `fitting` for a
+        deviation that falls as 1/√n. Parameters with usual values are not fitted: these were known before the array was seen.
+        """
+        return self.nll + (0.0 if self.is_usual else self.fitting)
+
 
 @dataclass(frozen=True)
 class Local:

@@ -20,6 +20,7 @@ from conformance.judge.evidence import BY_OPERATIONS, Explanation, FilterResult,
 from conformance.judge.explanation_search import (
     StepProblem,
     explanations,
+    explanations_by_one_number,
     fitted_explanations,
     is_of_catalogue,
     single_explanations,
@@ -121,6 +122,15 @@ def judge_whole(
     return by_one if any(local.named for local in by_one) else _with_explanations(found, (), storage, fitted_explanations)
 
 
+def _single(problem: StepProblem, late: Sequence[Direction], known: Collection[str]) -> tuple[Explanation, ...]:
+    """Return the explanations by one mistake of an activation that passes under another arithmetic.
+
+    An incorrect parameter that no filter has detected is not looked for within a wider arithmetic's noise.
+    """
+    found = single_explanations(problem, [*problem.detected, *problem.subtle, *late], known)
+    return found or (explanations_by_one_number(problem) if problem.detected else ())
+
+
 def _with_rows(
     found: Sequence[tuple[Local, StepProblem]], near: Sequence[Direction], draw_count: int
 ) -> list[tuple[Local, StepProblem]]:
@@ -144,18 +154,14 @@ def _with_rows(
 def _named_where_failing(
     found: Sequence[tuple[Local, StepProblem]], passed: Collection[str], storage: Format, known: Collection[str]
 ) -> Iterator[Local]:
-    """Yield the judgements of an activation that passes under some arithmetic, with single faults under those where it fails.
-
-    An incorrect parameter that no filter has detected is not looked for within a wider arithmetic's noise.
-    """
+    """Yield the judgements of an activation that passes under some arithmetic, with single faults under those where it fails."""
     any_detected = any(problem.detected for _, problem in found)
     late = possible_directions(found[0][1].right, storage, after_failure=True) if any_detected else []
     for local, problem in found:
         if local.arithmetic in passed:
             yield local
         else:
-            directions = [*problem.detected, *problem.subtle, *late]
-            yield replace(local, explanations=single_explanations(problem, directions, known))
+            yield replace(local, explanations=_single(problem, late, known))
 
 
 def _with_explanations(

@@ -103,7 +103,8 @@ def _places(plant: Plant) -> list[tuple[str, int]]:
 # In these, only padding would change: id 0 and token type 0 occur nowhere else, and all padding is on the right.
 UNSEEN = {
     *((name, "sinusoidal") for name in ("padding-word-zeroed", "token-type-zero-zeroed")),
-    *((name, "sinusoidal") for name in ("positions-counted-by-mask", "mask-to-last", "tokens-packed-left")),
+    *((name, "sinusoidal") for name in ("positions-counted-by-mask", "mask-to-last")),
+    *((name, "sinusoidal") for name in ("tokens-packed-left", "tokens-packed-left-norm")),
 }
 
 

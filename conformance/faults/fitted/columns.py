@@ -11,6 +11,8 @@ which is linear in the factors. With R = y − b they minimize Σ (R_no − Σ_k
 of the size of the number of inputs. A few rows suffice, since each has as many equations as there are outputs.
 """
 
+import math
+
 import numpy as np
 
 from conformance.faults.altered import Altered
@@ -40,6 +42,8 @@ def _scaled_columns(step: Step, data: FitData) -> Fit | None:
     right = (x * ((found - step.bias) @ weight)).sum(0)
     factors = np.linalg.lstsq(normal, right, rcond=None)[0]
     scaled = weight * factors
+    if not _differ(found - step.bias, x @ weight.T, x @ scaled.T, len(factors)):
+        return None
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         assert isinstance(altered.inner, Linear)
@@ -48,6 +52,18 @@ def _scaled_columns(step: Step, data: FitData) -> Fit | None:
     most = int(np.abs(np.log(np.maximum(np.abs(factors), np.finfo(np.float64).tiny))).argmax())
     fitted = Altered(with_parameters(step, weight=scaled), lambda inner: inner.value, slack)
     return Fit(fitted, len(factors), f"of input {most}", float(factors[most]))
+
+
+def _differ(found: Array, right: Array, scaled: Array, count: int) -> bool:
+    """Return whether the Bayesian information criterion (Schwarz 1978) prefers `count` factors to one of the whole product.
+
+    With n results and the sums of squares left by one factor and by all, n ln(left by one / left by all) > (count − 1) ln n.
+    """
+    common = float(np.vdot(right, found) / max(np.vdot(right, right), np.finfo(np.float64).tiny))
+    by_one, by_all = (float(((found - value) ** 2).sum()) for value in (common * right, scaled))
+    return by_one > 0.0 and found.size * math.log(by_one / max(by_all, np.finfo(np.float64).tiny)) > (count - 1) * math.log(
+        found.size
+    )
 
 
 SCALED_COLUMNS = (

@@ -43,8 +43,8 @@ def _packed(model: Bert, layer: int) -> None:
 PLANTS = (
     _moved("rows-first", "the values of every row are those of the first row", lambda x: x[:1].expand_as(x).contiguous()),
     _moved("rows-other", "the values' rows in reverse order", lambda x: x.flip(0)),
-    in_layer("tokens-packed-left", "the unmasked tokens' results are written from the left of each row on, the rest is zero",
-             _packed, "output.LayerNorm"),
+    in_layer("tokens-packed-left-norm", "a layer's results of the unmasked tokens are written to the beginning of each row",
+             _packed, "output.LayerNorm", reported_as="tokens-packed-left"),
     in_layer("slots-shifted", "each probability is multiplied by the value of the token before, the first by the last",
              _values_late, "attention.self.context"),
     _moved("tokens-shifted", "each token has the value of the token before it", lambda x: x.roll(1, 1)),

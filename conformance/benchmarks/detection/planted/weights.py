@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from conformance.benchmarks.detection.bert import Bert
-from conformance.benchmarks.detection.planted.initial import initial
-from conformance.benchmarks.detection.planted.plant import Plant, in_layer, in_place, masked_lm, override, parameter
+from conformance.benchmarks.detection.planted.plant import Plant, in_layer, in_place, override, parameter
+from conformance.benchmarks.detection.steps import Linear
 
 SHORT = ("float32", "bfloat16", "float16")  # Whole weights are fitted in float64, which is no more accurate than a candidate's.
 INNER, OUTER = "intermediate.dense", "output.dense"
@@ -27,6 +27,7 @@ def _other_weight(name: str, description: str, step: str, change: Callable[[Tens
 
     def install(model: Bert, layer: int) -> None:
         linear = model.layer(layer).get_submodule(step)
+        assert isinstance(linear, Linear)
         wide = linear.weight.to(torch.promote_types(linear.weight.dtype, torch.float32))
         linear.weight = parameter(change(wide).to(linear.weight.dtype))
 
@@ -61,18 +62,9 @@ def _pooler_initial(model: Bert) -> None:
     dense.weight, dense.bias = parameter(drawn.to(dense.weight)), parameter(torch.zeros_like(dense.bias))
 
 
-def _untied(model: Bert) -> None:
-    """Draw the decoder's weight as nn.Linear does, and keep its bias."""
-    assert model.cls.predictions
-    decoder = model.cls.predictions.decoder
-    decoder.weight, _ = initial(decoder.weight)
-
-
 PLANTS = (
     in_place("parameters-initial", "the pooler has BERT's initial weight, and no bias", _pooler_initial, "pooler.dense",
              suits=lambda a: a.pooler, dtypes=SHORT),
-    in_place("decoder-untied", "the masked-LM decoder has torch's initial weight", _untied, "cls.predictions.decoder",
-             suits=masked_lm, dtypes=SHORT),
     _other_weight("adapter", "an adapter of rank 2 is merged into the intermediate weight", INNER, _with_adapter),
     _other_weight("inputs-scaled", "columns of the intermediate weight are multiplied by smoothing factors", INNER, _smoothed),
     _other_weight("zero-point-missing", "the intermediate weights have 256 levels over each output feature's range, from 0 up",
