@@ -153,7 +153,8 @@ class Judge:
         if name in self._seen:
             raise CandidateError("yielded twice")
         if self.order[name] <= self._judged_up_to:
-            raise CandidateError("arrived after the output of its layer; yield activations in the order of computation")
+            order = "yield activations in the order of computation, and run the layers in the network's order"
+            raise CandidateError(f"arrived after the output of its layer: {order}")
 
     def _judge_up_to(self, last: int) -> Iterator[tuple[Verdict, tuple[Local, ...]]]:
         """Judge everything up to table index `last`, then release the activations that are no longer needed.
