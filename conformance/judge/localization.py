@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.judge.error_distribution import BY_HEAD
+from conformance.judge.heads import heads_in
 from conformance.judge.judged_elements import Mask
 from conformance.judge.number_words import listed
 from conformance.judge.residual_models.residual_problem import ResidualProblem
@@ -117,9 +117,9 @@ def _views(step: Step) -> Iterator[_View]:
     row, shape = step.site.activation, step.value.shape
     for number, axis in enumerate(row.axes):
         yield _axis_view("batch row" if axis == "batch" else axis, number, len(shape))
-    if row.axes and row.axes[-1] == "feature" and row.name.endswith(BY_HEAD) and "attention.self." in row.name:
-        size = step.site.architecture.head_size
-        yield from _head_views(shape[-1] // size, size)  # pruned layers have fewer heads
+    size = step.site.architecture.head_size
+    if row.axes and (heads := heads_in(row, shape[-1], size)):
+        yield from _head_views(heads, size)
     if row.axes[-2:] == ("query", "key") and shape[-1] > 1:
         yield _side_view(shape[-1])
 

@@ -73,6 +73,11 @@ class Block:
         """The activation's row of the table."""
         return self.network.table[self.segment.name]
 
+    @property
+    def head_size(self) -> int:
+        """The number of features of an attention head."""
+        return self.network.architecture.head_size
+
     @cached_property
     def judged(self) -> Mask:
         """The mask of the elements that are judged."""
@@ -155,7 +160,7 @@ class Observation:
 
     @property
     def heads(self) -> int:
-        """The number of attention heads of the network."""
+        """The number of attention heads of the network; a layer with pruned heads has fewer."""
         return self.network.architecture.num_attention_heads
 
     @cached_property
