@@ -192,8 +192,6 @@ class Observation:
             rows = int(self.whole.counted.any(-1).sum())
         return max(int(rows * repeats_of(hashes).share(self.judged)), 1)
 
-    independent = independent_row_count  # former name, used in `judge.screen`
-
     def independent_draw_count(self, hypotheses: Sequence[Hypothesis]) -> int:
         """Return the number of independent draws of noise that the likelihood counts, which is the same under each hypothesis.
 
