@@ -15,7 +15,7 @@ import numpy as np
 from conformance.errors import CandidateError, NotFiniteError
 from conformance.judge.cores import products_on_one_thread
 from conformance.judge.depth import SCREENED, Depth
-from conformance.judge.evidence import UNJUDGED, UNKNOWN, Local, Verdict
+from conformance.judge.evidence import UNKNOWN, Local, Verdict
 from conformance.judge.exact_requirements import difference_from_exact, violation
 from conformance.judge.failing_activation import UnexposedLayers, judge_exact_steps
 from conformance.judge.global_error import GlobalError
@@ -191,8 +191,10 @@ class Judge:
         self._values.pop(name, None)
         if cause is None:
             return Verdict(name, row.kind, "fail", "origin", reason=self._not_finite[name])
-        reason = f"{UNJUDGED} {cause}, which is not finite" if name in self._seen else ""
-        return Verdict(name, row.kind, "not_observed", reason=reason)
+        if name not in self._seen:
+            return Verdict(name, row.kind, "not_observed")
+        reason = f"not judged: it is computed from {cause}, which is not finite"
+        return Verdict(name, row.kind, "not_observed", reason=reason, why_unjudged="non-finite parent")
 
     def _sigma_at(self, name: str) -> Array:
         at, sigma = next(self._sigma)
