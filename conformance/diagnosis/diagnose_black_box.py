@@ -115,7 +115,7 @@ def _diagnosis(case: BlackBoxCase) -> Diagnosis:
     if good:
         best = min((a for a in agreements if a.pooling_index in good), key=lambda a: a.nll)
     look = looks.get(best.pooling_index, Detectability((), (), ()))
-    trials = [] if good else case.explained(best, look)
+    trials = [] if good else case.trials_to_report(best, look, case.placements)
     limits, reading = case.limits(best.pooling_index), case.network.reading
     printed = reading.units[reading.units > 0.0]
     return Diagnosis(
