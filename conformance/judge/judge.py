@@ -26,7 +26,7 @@ from conformance.judge.observation import Observation
 from conformance.judge.residual_description import describe_residual, sentences
 from conformance.judge.sampled_sigma import accumulated_sigma
 from conformance.judge.screen import screened_locally
-from conformance.judge.thresholds import rms_threshold, sidak_share
+from conformance.judge.thresholds import ErrorLimits, rms_threshold, sidak_share
 from conformance.judge.validate import accepted_array, row_of
 from conformance.model.activations import is_layer_output, outputs
 from conformance.model.layer import STATES_NAME
@@ -249,12 +249,12 @@ class Judge:
         if self._described == MOST_DESCRIBED or any(local.named for local in judgements):
             return ()
         self._described += 1
-        hypothesis, limits = self._hypotheses[0], (judgements[0].rms_threshold, judgements[0].max_threshold)
+        hypothesis, limits = self._hypotheses[0], ErrorLimits(judgements[0].rms_threshold, judgements[0].max_threshold)
         block, segment = observation.whole, observation.whole.segment
         sigma = np.sqrt(segment.propagate(segment.leaf_variance(hypothesis), hypothesis))
         found = describe_residual(segment.steps[segment.name], block.actual, sigma, segment.bound(hypothesis), block.judged, limits)
         storage = hypothesis.arithmetic.storage
-        return (*sentences(found), *narrower_format(segment, block.actual, block.judged, storage, limits[1]))
+        return (*sentences(found), *narrower_format(segment, block.actual, block.judged, storage, limits.max))
 
     def _role(self, observation: Observation) -> str | None:
         """Return whether the step is an amplifier or an attenuator of the arriving global error, or None if it is neither.

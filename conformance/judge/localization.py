@@ -70,7 +70,7 @@ class _View:
 
 def localize(case: ResidualProblem) -> tuple[Localization, Mask]:
     """Return the location of the residual, and the mask of the judged elements in the affected slices."""
-    beyond = case.judged & ~(case.scaled <= case.limits[1])  # non-finite elements count as beyond
+    beyond = case.judged & ~(case.scaled <= case.limits.max)  # non-finite elements count as beyond
     counts = int(beyond.sum()), int(case.judged.sum())
     region, places = case.judged, []
     for view in _views(case.step):
@@ -85,7 +85,7 @@ def localize(case: ResidualProblem) -> tuple[Localization, Mask]:
 
 def _passes(case: ResidualProblem, outside: Mask) -> bool:
     """Return whether the RMS of the remaining slices is within its limit; none of their elements is beyond the maximum."""
-    return bool(np.sqrt(np.mean(case.scaled[outside] ** 2)) <= case.limits[0])
+    return bool(np.sqrt(np.mean(case.scaled[outside] ** 2)) <= case.limits.rms)
 
 
 def _without_repetition(places: tuple[Region, ...]) -> tuple[Region, ...]:

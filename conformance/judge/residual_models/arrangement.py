@@ -90,7 +90,7 @@ def _axes(case: ResidualProblem) -> Iterator[_Axis]:
 
 
 def _along(case: ResidualProblem, axis: _Axis, offset: Array) -> Iterator[ResidualFinding]:
-    own, wrong = np.arange(axis.length), _slices(axis, case.judged & (case.scaled > case.limits[1]))
+    own, wrong = np.arange(axis.length), _slices(axis, case.judged & (case.scaled > case.limits.max))
     places = np.where(wrong, _nearest(case, axis, offset), own)
     moved = np.flatnonzero(places != own)
     if not len(moved):
