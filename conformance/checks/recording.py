@@ -104,11 +104,12 @@ class Recording:
 
     def _leave(self, result: Result, golden: Golden | None, require: Sequence[str], test: Callable[..., Any] | None) -> None:
         """Write the files for `replay` after a failure, or remove them after a pass; report errors without raising them."""
-        folder = self._path.parent / FAILURES
+        folder, fails = self._path.parent / FAILURES, result.outcome in ("fail", "crash")
         try:
-            if result.outcome in ("fail", "crash"):
+            if fails:
                 write_repro(result, golden or open_golden(result.case.golden), folder, require, test)
             else:
                 remove_artifacts(result.case, folder)
         except (OSError, ConformanceError, SyntaxError, TypeError, ValueError) as error:
-            print(f"nothing was left behind of {result.case}: {error}", file=sys.stderr)
+            done = "written" if fails else "removed"
+            print(f"the files that reproduce {result.case} could not be {done}: {error}", file=sys.stderr)

@@ -9,8 +9,7 @@ from conformance.judge.thresholds import SEPARABLE_Z, evidence_threshold
 
 UNKNOWN = "unknown"  # kind of an activation that is not in the table
 BY_OPERATIONS = "operation by operation"  # arithmetic of a step judged as written by hand, whatever that of its kind
-UNJUDGED = "not judged: it is computed from"  # prefix of the reason of an activation that has a non-finite parent
-DIFFERENTIATED = "not judged: it is differentiated through"  # prefix of the reason of a gradient through a wrong forward step
+DIFFERENTIATED = "not judged: it is differentiated through"  # prefix of that reason, by which reports of results files find it
 WIDEST_ARITHMETIC = "native"  # name of the arithmetic with the largest sigma
 
 
@@ -238,6 +237,8 @@ class Verdict:
         batch: name of the golden's batch, if it has several.
         residual_description: sentences that describe an unexplained residual.
         backward_of: for a gradient of an activation, the forward step whose backward pass yields it; empty for a sum of gradients.
+        why_unjudged: for an exposed activation that is not judged because of another one, whether a parent is not finite or a
+            forward step is wrong; otherwise empty.
     """
 
     activation: str
@@ -250,16 +251,17 @@ class Verdict:
     batch: str = ""
     residual_description: tuple[str, ...] = ()
     backward_of: str = ""
+    why_unjudged: Literal["", "non-finite parent", "wrong forward step"] = ""
 
     @property
     def unjudged(self) -> bool:
         """Whether the candidate exposes the activation, but a non-finite activation before it leaves no element to judge."""
-        return self.outcome == "not_observed" and self.reason.startswith(UNJUDGED)
+        return self.outcome == "not_observed" and self.why_unjudged == "non-finite parent"
 
     @property
     def is_through_wrong_step(self) -> bool:
         """Whether this is a gradient that is not judged because the forward step that it is differentiated through is wrong."""
-        return self.outcome == "not_observed" and self.reason.startswith(DIFFERENTIATED)
+        return self.outcome == "not_observed" and self.why_unjudged == "wrong forward step"
 
     @property
     def is_unexposed(self) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 from conformance.errors import CandidateError, NotFiniteError
 from conformance.judge.cores import products_on_one_thread
 from conformance.judge.depth import SCREENED, Depth
-from conformance.judge.evidence import UNJUDGED, UNKNOWN, Local, Verdict
+from conformance.judge.evidence import UNKNOWN, Local, Verdict
 from conformance.judge.exact_requirements import difference_from_exact, violation
 from conformance.judge.failing_activation import UnexposedLayers, judge_exact_steps
 from conformance.judge.global_error import GlobalError
@@ -26,7 +26,7 @@ from conformance.judge.observation import Observation
 from conformance.judge.residual_description import describe_residual, sentences
 from conformance.judge.sampled_sigma import accumulated_sigma
 from conformance.judge.screen import screened_locally
-from conformance.judge.thresholds import rms_threshold, sidak_share
+from conformance.judge.thresholds import ErrorLimits, rms_threshold, sidak_share
 from conformance.judge.validate import accepted_array, row_of
 from conformance.model.activations import is_layer_output, outputs
 from conformance.model.layer import STATES_NAME
@@ -192,8 +192,10 @@ class Judge:
         self._values.pop(name, None)
         if cause is None:
             return Verdict(name, row.kind, "fail", "origin", reason=self._not_finite[name])
-        reason = f"{UNJUDGED} {cause}, which is not finite" if name in self._seen else ""
-        return Verdict(name, row.kind, "not_observed", reason=reason)
+        if name not in self._seen:
+            return Verdict(name, row.kind, "not_observed")
+        reason = f"not judged: it is computed from {cause}, which is not finite"
+        return Verdict(name, row.kind, "not_observed", reason=reason, why_unjudged="non-finite parent")
 
     def _sigma_at(self, name: str) -> Array:
         at, sigma = next(self._sigma)
@@ -248,12 +250,12 @@ class Judge:
         if self._described == MOST_DESCRIBED or any(local.named for local in judgements):
             return ()
         self._described += 1
-        hypothesis, limits = self._hypotheses[0], (judgements[0].rms_threshold, judgements[0].max_threshold)
+        hypothesis, limits = self._hypotheses[0], ErrorLimits(judgements[0].rms_threshold, judgements[0].max_threshold)
         block, segment = observation.whole, observation.whole.segment
         sigma = np.sqrt(segment.propagate(segment.leaf_variance(hypothesis), hypothesis))
         found = describe_residual(segment.steps[segment.name], block.actual, sigma, segment.bound(hypothesis), block.judged, limits)
         storage = hypothesis.arithmetic.storage
-        return (*sentences(found), *narrower_format(segment, block.actual, block.judged, storage, limits[1]))
+        return (*sentences(found), *narrower_format(segment, block.actual, block.judged, storage, limits.max))
 
     def _role(self, observation: Observation) -> str | None:
         """Return whether the step is an amplifier or an attenuator of the arriving global error, or None if it is neither.

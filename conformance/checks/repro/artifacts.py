@@ -112,7 +112,7 @@ def with_repro(result: Result, golden: Golden, candidate: Any, implementation: s
         candidate: the loaded candidate.
         implementation: the candidate as requested: the same object, or its name.
     """
-    if result.outcome not in ("fail", "crash", "xfail"):
+    if result.outcome not in ("fail", "crash"):
         return result
     found = result.counterexample or (None if result.searched else _run_again(result, golden, candidate))
     if found is None:
