@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from conformance.candidates.candidate_files import module_of
 from conformance.candidates.entry_points import SWITCH, entry_points
+from conformance.candidates.python_files import module_of
 from conformance.errors import CandidateNameError
 from conformance.goldens.manifest import manifest
 from conformance.names import nearest, nearest_names, suggestion

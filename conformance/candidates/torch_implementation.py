@@ -32,10 +32,10 @@ from torch import nn
 
 from conformance.candidates.capture import Showing, Tap, captured
 from conformance.candidates.capture_gradients import captured_with_gradients
+from conformance.candidates.capture_step import captured_step
 from conformance.candidates.layouts import LAYER, Layout, expanded, in_layer, is_layered, plain
 from conformance.candidates.module_runner import ModuleRunner
 from conformance.candidates.output_map import OutputMap
-from conformance.candidates.steps import captured_step
 from conformance.errors import CandidateError, RegistrationError
 from conformance.model.activations import outputs, parameter_shapes, parameters_of_head, table
 from conformance.model.architecture import COMPATIBLE_HEADS, Architecture

@@ -21,9 +21,9 @@ from conformance.diagnosis.printed_problem import PrintedTrial, numbers
 from conformance.diagnosis.ranking import ranked_trials
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import golden_of
-from conformance.judge.cores import products_on_one_thread
 from conformance.judge.filters import project
 from conformance.judge.search.budget import SearchBudget
+from conformance.judge.threads import products_on_one_thread
 from conformance.model.activation import SENTENCE
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint, LazyWeights

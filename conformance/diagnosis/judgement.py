@@ -17,8 +17,8 @@ import numpy as np
 
 from conformance.diagnosis.black_box import PRINTED
 from conformance.diagnosis.forward import Forward
-from conformance.judge.cores import on_all_cores
 from conformance.judge.noise import Noise
+from conformance.judge.threads import on_all_cores
 from conformance.judge.thresholds import FALSE_ALARM, Limits
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array

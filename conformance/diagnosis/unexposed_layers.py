@@ -20,13 +20,13 @@ from conformance.diagnosis.judgement import JudgedForward
 from conformance.diagnosis.printed import Known
 from conformance.diagnosis.printed_problem import numbers
 from conformance.diagnosis.ranking import ranked_trials
-from conformance.judge.cores import on_all_cores
 from conformance.judge.evidence import Explanation, FilterResult, Local
 from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import is_gross, project
 from conformance.judge.observation import Observation
 from conformance.judge.search.budget import SearchBudget
 from conformance.judge.search.problem import Fit
+from conformance.judge.threads import on_all_cores
 from conformance.model.checkpoint import Checkpoint
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import Array

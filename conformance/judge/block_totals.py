@@ -12,7 +12,6 @@ from operator import add
 
 import numpy as np
 
-from conformance.judge.cores import on_all_cores
 from conformance.judge.effective_samples import Hashes, Repeats
 from conformance.judge.evidence import FilterResult
 from conformance.judge.fault_directions import Direction
@@ -22,6 +21,7 @@ from conformance.judge.noise import Noise, of_segment
 from conformance.judge.observation import Observation
 from conformance.judge.segment import Segment
 from conformance.judge.sums import LocalSums
+from conformance.judge.threads import on_all_cores
 from conformance.judge.thresholds import Limits
 from conformance.numerics.arithmetic import Hypothesis
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from conformance.errors import CandidateError, NotFiniteError
-from conformance.judge.cores import products_on_one_thread
 from conformance.judge.depth import SCREENED, Depth
 from conformance.judge.evidence import UNJUDGED, UNKNOWN, Local, Verdict
 from conformance.judge.exact_requirements import difference_from_exact, violation
@@ -26,6 +25,7 @@ from conformance.judge.observation import Observation
 from conformance.judge.residual_description import describe_residual, sentences
 from conformance.judge.sampled_sigma import accumulated_sigma
 from conformance.judge.screen import screened_locally
+from conformance.judge.threads import products_on_one_thread
 from conformance.judge.thresholds import rms_threshold, sidak_share
 from conformance.judge.validate import accepted_array, row_of
 from conformance.model.activations import is_layer_output, outputs

@@ -9,7 +9,7 @@ from scipy.linalg import solve_triangular
 from scipy.special import chdtr
 
 from conformance.judge.judged_elements import Mask
-from conformance.judge.residual_models.order import is_order, rendered, rules
+from conformance.judge.residual_models.index_rules import is_order, rendered, rules
 from conformance.judge.residual_models.residual_problem import ElementNoise, Places, ResidualFinding, ResidualProblem
 from conformance.judge.thresholds import FALSE_ALARM, projection_threshold
 from conformance.numerics.formats import Array

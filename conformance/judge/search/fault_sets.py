@@ -16,12 +16,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic
 
-from conformance.judge.cores import on_all_cores
 from conformance.judge.search.budget import FAULTS, SearchBudget
 from conformance.judge.search.first_order_screen import ranked
 from conformance.judge.search.parameters import GAIN, fitted, started
 from conformance.judge.search.placements import EVERYWHERE, KIND, FaultPlacement
 from conformance.judge.search.problem import AnyTrial, Fit, Problem
+from conformance.judge.threads import on_all_cores
 from conformance.numerics.memo import cached_property
 
 AT_ONCE = 3  # largest number of faults in a set; each further one costs another step of the beam search
