@@ -1,12 +1,12 @@
 """Checks that judge all activations that a candidate exposes on a golden, or a part of them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from conformance.candidates.registry import supports_of
-from conformance.candidates.stream import pairs
+from conformance.candidates.stream import Stream, pairs
 from conformance.checks.backward_passes import backward_passes
 from conformance.checks.check import CheckRequest
 from conformance.checks.check_values import check_values
@@ -21,7 +21,6 @@ from conformance.model.activations import is_layer_output, table
 from conformance.model.activations import outputs as outputs_of
 from conformance.results.result import Result
 
-Stream = Iterator[tuple[str, Any]]
 StreamView = Callable[[Any, Stream], Stream]
 View = Callable[[CheckRequest], Any]
 

@@ -12,12 +12,12 @@ from conformance.diagnosis.attribution import attribution_of, faults_of_inputs
 from conformance.diagnosis.black_box import EMBEDDING, BlackBox
 from conformance.diagnosis.black_box_case import BlackBoxCase
 from conformance.diagnosis.conclusions import Diagnosis, RankedExplanation
-from conformance.diagnosis.detectability import Detectability, seen
+from conformance.diagnosis.detectability import Detectability, apply_filters
 from conformance.diagnosis.input_mistakes import other_inputs
 from conformance.diagnosis.judgement import Agreement, allowed
 from conformance.diagnosis.outputs import OutputTable, resolved
 from conformance.diagnosis.pooling import POOLINGS, declared, in_question
-from conformance.diagnosis.printed_problem import PrintedTrial, numbers
+from conformance.diagnosis.printed_problem import PrintedTrial, free_parameter_count
 from conformance.diagnosis.ranking import ranked_trials
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import golden_of
@@ -106,7 +106,7 @@ def _diagnosis(case: BlackBoxCase) -> Diagnosis:
         passing = [a.pooling_index for a in agreements if allowed(a, case.limits(a.pooling_index))]
         part = case.part()
         looks = {
-            pooling_index: seen(base, part, pooling_index, case.filters, case.limits(pooling_index), case.budget)
+            pooling_index: apply_filters(base, part, pooling_index, case.filters, case.limits(pooling_index), case.budget)
             for pooling_index in passing
         }
         good = [pooling_index for pooling_index in passing if not looks[pooling_index].detected]
@@ -134,7 +134,7 @@ def _diagnosis(case: BlackBoxCase) -> Diagnosis:
         max_limit=limits.max,
         shown=look.shown if good else (),
         unseen=look.unseen if good else (),
-        called=tuple(name for name, _ in look.detected),
+        detected_faults=tuple(name for name, _ in look.detected),
         explanations=tuple(_explanations(case, trials, best)),
         cut_short=case.budget.cut_short,
         unconfirmed=case.network.architecture.unconfirmed,
@@ -171,7 +171,7 @@ def _explanation(case: BlackBoxCase, trial: PrintedTrial, best: Agreement, tied:
         z,
         best.nll - trial.agreement.nll,
         1.0 - float(fit.squares[pooling_index]) / before if before else 0.0,
-        numbers(trial.fit),
+        free_parameter_count(trial.fit),
         tied,
         trial.agreement.nll,
     )

@@ -87,7 +87,7 @@ class FilterResult:
         """Whether the fault, if present, could be distinguished from noise at this step."""
         return self.expected_z >= SEPARABLE_Z
 
-    def as_detected(self, detected: bool, estimate: Estimate | None = None) -> "FilterResult":
+    def concluded(self, *, detected: bool, estimate: Estimate | None = None) -> "FilterResult":
         """Return a copy with the filter's conclusion: whether it detects the fault, and the estimate."""
         return replace(self, detected=detected, estimate=estimate)
 
@@ -99,7 +99,7 @@ class Explanation:
     Attributes:
         faults: the filter result of each fault, evaluated with all the other faults applied.
         free: number of fitted parameters.
-        nll: −ln of the residual's likelihood under these faults, as `Local.nll`.
+        nll: −ln of the residual's likelihood under these faults, as `LocalJudgement.nll`.
         is_usual: whether each fitted parameter equals, within its error, the usual faulty value.
     """
 
@@ -109,7 +109,7 @@ class Explanation:
     is_usual: bool = False
 
     @property
-    def fitting(self) -> float:
+    def cost_of_parameters(self) -> float:
         """The cost of the fitted parameters, in nats.
 
         By Laplace's approximation of the likelihood, each parameter costs ln of the prior's width in standard deviations of the
@@ -120,7 +120,7 @@ class Explanation:
 
 
 @dataclass(frozen=True)
-class Local:
+class LocalJudgement:
     """The local judgement of an activation under one hypothesis.
 
     Attributes:
@@ -235,7 +235,7 @@ class Verdict:
     kind: str
     outcome: Literal["pass", "fail", "not_observed", "xfail"]
     role: str | None = None
-    local: Local | None = None
+    local: LocalJudgement | None = None
     global_error: Error | None = None
     reason: str = ""
     batch: str = ""

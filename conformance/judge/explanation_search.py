@@ -21,7 +21,7 @@ from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import is_detected, project
 from conformance.judge.noise import Noise
 from conformance.judge.search.budget import SearchBudget
-from conformance.judge.search.fault_sets import AT_ONCE, explaining_sets
+from conformance.judge.search.fault_sets import MOST_FAULTS, explaining_sets
 from conformance.judge.search.parameters import estimates, fitted
 from conformance.judge.search.placements import EVERYWHERE, SINGLE, FaultPlacement
 from conformance.judge.search.problem import Fit, Problem, Trial
@@ -132,7 +132,7 @@ def explanations(
         known: names of faults that explained other activations.
         loose: whether a fit with parameters for each token may explain the array.
     """
-    return _searched(problem, directions, known, AT_ONCE) or fitted_explanations(problem, loose=loose)
+    return _searched(problem, directions, known, MOST_FAULTS) or fitted_explanations(problem, loose=loose)
 
 
 def is_of_catalogue(explanation: Explanation) -> bool:
@@ -158,18 +158,18 @@ def fitted_explanations(
 
 
 def _searched(
-    problem: StepProblem, directions: Sequence[Direction], known: Collection[str], at_once: int
+    problem: StepProblem, directions: Sequence[Direction], known: Collection[str], most_faults: int
 ) -> tuple[Explanation, ...]:
     placements = [FaultPlacement(d.fault, (d.step,), SINGLE) for d in directions]
     familiar = [p for p in placements if p.fault.name in known]
-    found = _smallest(problem, familiar, at_once) if familiar else ()
-    return found if found and found[0].is_usual else _smallest(problem, placements, at_once)
+    found = _smallest(problem, familiar, most_faults) if familiar else ()
+    return found if found and found[0].is_usual else _smallest(problem, placements, most_faults)
 
 
-def _smallest(problem: StepProblem, placements: Sequence[FaultPlacement], at_once: int) -> tuple[Explanation, ...]:
+def _smallest(problem: StepProblem, placements: Sequence[FaultPlacement], most_faults: int) -> tuple[Explanation, ...]:
     """Return the explanations with the fewest faults."""
-    at_every_step = list(_at_every_step(placements)) if at_once > 1 else []
-    found = explaining_sets(problem, placements, at_every_step, SearchBudget.unlimited(), at_once)
+    at_every_step = list(_at_every_step(placements)) if most_faults > 1 else []
+    found = explaining_sets(problem, placements, at_every_step, SearchBudget.unlimited(), most_faults)
     return _ordered([_explanation(trial, problem) for trial in found.explaining], problem) if found.explaining else ()
 
 
@@ -222,7 +222,7 @@ def _explanation(trial: StepTrial, problem: StepProblem) -> Explanation:
         found = project(problem.actual - base.value, whole.segment.value - base.value, problem.noise)
         if found is not None:
             own = FilterResult(placement.fault.name, placement.places[0], found.amplitude, found.z, found.expected_z)
-            detected_faults.append(own.as_detected(True, number))
+            detected_faults.append(own.concluded(detected=True, estimate=number))
     numbers = [number for number in trial.numbers if number is not None]
     usual = all(_is_usual(number, problem.storage, problem.threshold) for number in numbers)
     return Explanation(tuple(detected_faults), len(numbers), problem.nll(whole.segment), usual)
@@ -260,5 +260,5 @@ def _by_fitting(problem: StepProblem, loose: bool) -> Iterator[Explanation]:
             if found is not None and is_detected(found, problem.threshold, signed=True):
                 result = FilterResult(fault.name, name, found.amplitude, found.z, found.expected_z)
                 number = Estimate(fit.parameter, 0.0, 0.0, fit.value, fit.deviation) if fit.parameter else None
-                yield Explanation((result.as_detected(True, number),), fit.free, problem.nll(segment))
+                yield Explanation((result.concluded(detected=True, estimate=number),), fit.free, problem.nll(segment))
                 return

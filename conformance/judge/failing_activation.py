@@ -16,7 +16,7 @@ from conformance.judge.block_totals import Effect, GrossEffects
 from conformance.judge.by_hand import mistaken_by_hand, passing_by_hand
 from conformance.judge.depth import Depth
 from conformance.judge.error_distribution import distribution_of
-from conformance.judge.evidence import BY_OPERATIONS, Explanation, FilterResult, Local
+from conformance.judge.evidence import BY_OPERATIONS, Explanation, FilterResult, LocalJudgement
 from conformance.judge.explanation_search import (
     StepProblem,
     explanations,
@@ -39,7 +39,7 @@ from conformance.judge.whole_activation import WholeActivation
 from conformance.numerics.arithmetic import Hypothesis, still_needed
 from conformance.numerics.formats import Format
 
-FAR = 12  # number of faults of other layers that are tried; each costs a pass over the segment
+MOST_OF_OTHER_LAYERS = 12  # number of faults of other layers that are tried; each costs a pass over the segment
 
 
 class Search(Protocol):
@@ -65,7 +65,7 @@ class UnexposedLayers(Protocol):
             detected: the faults whose filters found that the residual is not noise.
         """
 
-    def with_layer_filters(self, observation: Observation, locals_: Sequence[Local]) -> tuple[Local, ...]:
+    def with_layer_filters(self, observation: Observation, locals_: Sequence[LocalJudgement]) -> tuple[LocalJudgement, ...]:
         """Return the judgements; those that pass get a filter for each fault that has none.
 
         The filter is derived from the largest error that the fault would cause.
@@ -80,7 +80,7 @@ def judge_whole(
     unexposed_layers: UnexposedLayers | None = None,
     known: Collection[str] = (),
     known_effects: Mapping[Hypothesis, Mapping[int, Effect]] = {},
-) -> tuple[Local, ...]:
+) -> tuple[LocalJudgement, ...]:
     """Judge a whole activation under each hypothesis that is needed, with explanations if it fails.
 
     Args:
@@ -95,7 +95,7 @@ def judge_whole(
     segment, storage = observation.whole.segment, hypotheses[0].arithmetic.storage
     near, draw_count = [look.on(segment) for look in gross.directions], observation.independent_draw_count(hypotheses)
     whole = WholeActivation(observation, gross, near, draw_count, alpha)
-    found: list[tuple[Local, StepProblem]] = []
+    found: list[tuple[LocalJudgement, StepProblem]] = []
     passed: set[str] = set()
     for hypothesis in still_needed(hypotheses, passed):
         local, problem = whole.judge(hypothesis, observation.whole.actual, known_effects.get(hypothesis))
@@ -122,8 +122,8 @@ def judge_whole(
 
 
 def _with_rows(
-    found: Sequence[tuple[Local, StepProblem]], near: Sequence[Direction], draw_count: int
-) -> list[tuple[Local, StepProblem]]:
+    found: Sequence[tuple[LocalJudgement, StepProblem]], near: Sequence[Direction], draw_count: int
+) -> list[tuple[LocalJudgement, StepProblem]]:
     """Return the judgements with the evidence of rows, if steps are not exposed and only filters fail under a hypothesis.
 
     The mistake is the one whose filter has the largest |z| under the tightest such hypothesis.
@@ -142,8 +142,8 @@ def _with_rows(
 
 
 def _named_where_failing(
-    found: Sequence[tuple[Local, StepProblem]], passed: Collection[str], storage: Format, known: Collection[str]
-) -> Iterator[Local]:
+    found: Sequence[tuple[LocalJudgement, StepProblem]], passed: Collection[str], storage: Format, known: Collection[str]
+) -> Iterator[LocalJudgement]:
     """Yield the judgements of an activation that passes under some arithmetic, with single faults under those where it fails.
 
     An incorrect parameter that no filter has detected is not looked for within a wider arithmetic's noise.
@@ -159,19 +159,19 @@ def _named_where_failing(
 
 
 def _with_explanations(
-    found: Sequence[tuple[Local, StepProblem]],
+    found: Sequence[tuple[LocalJudgement, StepProblem]],
     near: Sequence[Direction],
     storage: Format,
     search: Search,
     known: Collection[str] = (),
-) -> tuple[Local, ...]:
+) -> tuple[LocalJudgement, ...]:
     """Return the judgements with explanations; without any if none is found under the last hypothesis, whose sigma is the widest.
 
     What passes under a narrower sigma passes under a wider one as well. If only a fit explains the result under the widest sigma,
     only fits are tried under the others; faults that explain it under the widest sigma are tried first under the others.
     """
     faults = [*near, *_late_directions(found[0][1], storage)] if near else []
-    named: list[Local] = []
+    named: list[LocalJudgement] = []
     for local, problem in reversed(found):
         is_known = any(is_of_catalogue(explanation) for one in named for explanation in one.explanations)
         if named and not is_known:
@@ -190,12 +190,17 @@ def _late_directions(problem: StepProblem, storage: Format) -> Iterator[Directio
     yield from possible_directions(problem.right, storage, after_failure=True)
     if far := in_other_layers(problem.right):
         on = problem.part(())
-        for placement in ranked(on, on.none, far)[:FAR]:
+        for placement in ranked(on, on.none, far)[:MOST_OF_OTHER_LAYERS]:
             yield direction(placement.fault, placement.places[0], problem.right, storage)
 
 
 def _mistake_by_hand(
-    observation: Observation, hypothesis: Hypothesis, mistakes: Sequence[Direction], draw_count: int, local: Local, passed: set[str]
+    observation: Observation,
+    hypothesis: Hypothesis,
+    mistakes: Sequence[Direction],
+    draw_count: int,
+    local: LocalJudgement,
+    passed: set[str],
 ) -> Explanation | None:
     """Return the likeliest mistake in a step written by hand, if the step with it passes under the tightest arithmetic.
 
@@ -217,10 +222,10 @@ def _mistake_by_hand(
     projection = project(block.residual, mistake.known_effect, block.noise(hypothesis))
     assert projection is not None  # The mistake moves a judged element; otherwise the step would pass without it.
     result = FilterResult(mistake.fault.name, mistake.step, projection.amplitude, projection.z, projection.expected_z)
-    return Explanation((result.as_detected(True),), 0, nll)
+    return Explanation((result.concluded(detected=True),), 0, nll)
 
 
-def judge_exact_steps(observation: Observation, hypothesis: Hypothesis, alpha: float, depth: Depth) -> Local:
+def judge_exact_steps(observation: Observation, hypothesis: Hypothesis, alpha: float, depth: Depth) -> LocalJudgement:
     """Judge an exact activation: any difference fails.
 
     A fault is named if it leaves no difference at all; a fault that computes values that should be looked up, if it leaves only a
@@ -229,7 +234,7 @@ def judge_exact_steps(observation: Observation, hypothesis: Hypothesis, alpha: f
     block, threshold, storage = observation.whole, projection_threshold(alpha), hypothesis.arithmetic.storage
     actual, judged = block.actual, block.judged
     error = ErrorSums.of(np.zeros(0), 0, zeroed(block.residual, judged)).exact
-    local = Local("exact", "exact", error, 0.0, 0.0, 0.0, threshold)
+    local = LocalJudgement("exact", "exact", error, 0.0, 0.0, 0.0, threshold)
     if depth == "screen":
         return local
     noise = of_exact(block.segment.value, storage, judged)

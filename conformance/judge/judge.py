@@ -14,7 +14,7 @@ import numpy as np
 
 from conformance.errors import CandidateError, NotFiniteError
 from conformance.judge.depth import SCREENED, Depth
-from conformance.judge.evidence import UNJUDGED, UNKNOWN, Local, Verdict
+from conformance.judge.evidence import UNJUDGED, UNKNOWN, LocalJudgement, Verdict
 from conformance.judge.exact_requirements import difference_from_exact, violation
 from conformance.judge.failing_activation import UnexposedLayers, judge_exact_steps
 from conformance.judge.global_error import GlobalError
@@ -103,7 +103,7 @@ class Judge:
         """The names of the activations of which a candidate must expose at least one."""
         return tuple(name for name in outputs(self._network.architecture) if name in self.order)
 
-    def judge(self, stream: Iterable[tuple[str, Any]]) -> Iterator[tuple[Verdict, tuple[Local, ...]]]:
+    def judge(self, stream: Iterable[tuple[str, Any]]) -> Iterator[tuple[Verdict, tuple[LocalJudgement, ...]]]:
         """Yield a verdict for each activation, with its local judgement under every hypothesis.
 
         `select_arithmetic` later selects one hypothesis for each kind of step. A violation of the contract fails its activation
@@ -155,7 +155,7 @@ class Judge:
         if self.order[name] <= self._judged_up_to:
             raise CandidateError("arrived after the output of its layer; yield activations in the order of computation")
 
-    def _judge_up_to(self, last: int) -> Iterator[tuple[Verdict, tuple[Local, ...]]]:
+    def _judge_up_to(self, last: int) -> Iterator[tuple[Verdict, tuple[LocalJudgement, ...]]]:
         """Judge everything up to table index `last`, then release the activations that are no longer needed.
 
         A layer's own activations are held until the next layer is judged, since some mistakes use them in place of the next
@@ -199,7 +199,7 @@ class Judge:
         assert at == name
         return sigma
 
-    def _verdict(self, name: str, sigma: Array | None) -> tuple[Verdict, tuple[Local, ...]]:
+    def _verdict(self, name: str, sigma: Array | None) -> tuple[Verdict, tuple[LocalJudgement, ...]]:
         if (kind := self._network.table[name].kind) in GIVEN:
             self._global_errors[name] = np.zeros(self._values[name].shape, np.float32)
             return Verdict(name, kind, "not_observed", reason=_GIVEN), ()
@@ -213,7 +213,7 @@ class Judge:
         storage = self._hypotheses[0].arithmetic.storage
         reason = violation(observation, storage.smallest_normal) or self._reasons.get(name, "")
         broken = bool(reason)
-        judgements: tuple[Local, ...]
+        judgements: tuple[LocalJudgement, ...]
         if all(step.exact for step in observation.steps):
             judgements = (judge_exact_steps(observation, self._hypotheses[0], self._alpha, self._depth),)
             global_error = None if sigma is None else GlobalError.of(observation.whole, sigma)
@@ -237,7 +237,7 @@ class Judge:
             verdict if passes else replace(verdict, residual_description=self._residual_sentences(observation, judgements))
         ), judgements
 
-    def _residual_sentences(self, observation: Observation, judgements: Sequence[Local]) -> tuple[str, ...]:
+    def _residual_sentences(self, observation: Observation, judgements: Sequence[LocalJudgement]) -> tuple[str, ...]:
         """Return sentences that describe a residual without explanation.
 
         Only the first `MOST_DESCRIBED` are described, since one mistake may break all later activations.
