@@ -6,7 +6,7 @@ alarm.
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -17,13 +17,7 @@ from conformance.judge.by_hand import mistaken_by_hand, passing_by_hand
 from conformance.judge.depth import Depth
 from conformance.judge.error_distribution import distribution_of
 from conformance.judge.evidence import BY_OPERATIONS, Explanation, FilterResult, LocalJudgement
-from conformance.judge.explanation_search import (
-    StepProblem,
-    explanations,
-    fitted_explanations,
-    is_of_catalogue,
-    single_explanations,
-)
+from conformance.judge.explanation_search import explanations, fitted_explanations, is_of_catalogue, single_explanations
 from conformance.judge.fault_directions import Direction, direction
 from conformance.judge.faults_of_segment import effective_directions, in_other_layers, possible_directions
 from conformance.judge.filters import matched, project
@@ -33,6 +27,7 @@ from conformance.judge.observation import Observation
 from conformance.judge.row_projections import row_nlls
 from conformance.judge.search.first_order_screen import ranked
 from conformance.judge.segment import Segment
+from conformance.judge.step_problem import StepProblem
 from conformance.judge.sums import ErrorSums, LocalSums
 from conformance.judge.thresholds import projection_threshold
 from conformance.judge.whole_activation import WholeActivation
@@ -42,13 +37,9 @@ from conformance.numerics.formats import Format
 MOST_OF_OTHER_LAYERS = 12  # number of faults of other layers that are tried; each costs a pass over the segment
 
 
-class Search(Protocol):
-    """A search for explanations: one of those of `judge.explanation_search`."""
-
-    def __call__(
-        self, problem: StepProblem, directions: Sequence[Direction], known: Collection[str], *, loose: bool = True
-    ) -> tuple[Explanation, ...]:
-        """Return the explanations, the best first."""
+# A search for explanations: maps a problem, the names of known faults, and whether a fit with parameters for each token may explain
+# the array, to the explanations, the best first.
+Search = Callable[[StepProblem, Collection[str], bool], tuple[Explanation, ...]]
 
 
 class UnexposedLayers(Protocol):
@@ -113,12 +104,16 @@ def judge_whole(
     if mistaken:
         return mistaken
     if not observation.has_unexposed_layers:
-        return _with_explanations(found, near, storage, explanations, known)
+        faults = _with_late_directions(near, found[0][1], storage)
+        return _with_explanations(found, lambda problem, known, loose: explanations(problem, faults, known, loose=loose), known)
     detected = [look for _, problem in found for look in problem.detected]
     if unexposed_layers is not None and (by_layers := unexposed_layers.explanations(observation, known, detected)):
         return tuple(replace(local, explanations=by_layers) for local, _ in found)
-    by_one = _with_explanations(found, near, storage, single_explanations, known)
-    return by_one if any(local.named for local in by_one) else _with_explanations(found, (), storage, fitted_explanations)
+    faults = _with_late_directions(near, found[0][1], storage)
+    by_one = _with_explanations(found, lambda problem, known, _: single_explanations(problem, faults, known), known)
+    if any(local.named for local in by_one):
+        return by_one
+    return _with_explanations(found, lambda problem, _, loose: fitted_explanations(problem, loose=loose))
 
 
 def _with_rows(
@@ -159,25 +154,20 @@ def _named_where_failing(
 
 
 def _with_explanations(
-    found: Sequence[tuple[LocalJudgement, StepProblem]],
-    near: Sequence[Direction],
-    storage: Format,
-    search: Search,
-    known: Collection[str] = (),
+    found: Sequence[tuple[LocalJudgement, StepProblem]], search: Search, known: Collection[str] = ()
 ) -> tuple[LocalJudgement, ...]:
     """Return the judgements with explanations; without any if none is found under the last hypothesis, whose sigma is the widest.
 
     What passes under a narrower sigma passes under a wider one as well. If only a fit explains the result under the widest sigma,
     only fits are tried under the others; faults that explain it under the widest sigma are tried first under the others.
     """
-    faults = [*near, *_late_directions(found[0][1], storage)] if near else []
     named: list[LocalJudgement] = []
     for local, problem in reversed(found):
         is_known = any(is_of_catalogue(explanation) for one in named for explanation in one.explanations)
         if named and not is_known:
             explained_by = fitted_explanations(problem)
         else:
-            explained_by = search(problem, faults, known, loose=not is_known)
+            explained_by = search(problem, known, not is_known)
             known = {*known, *(fault.name for explanation in explained_by for fault in explanation.faults)}
         if not explained_by and not named:
             return tuple(local for local, _ in found)
@@ -185,13 +175,16 @@ def _with_explanations(
     return tuple(reversed(named))
 
 
-def _late_directions(problem: StepProblem, storage: Format) -> Iterator[Direction]:
-    """Yield the faults that are looked for late, and the most promising faults at steps of other layers."""
-    yield from possible_directions(problem.right, storage, after_failure=True)
+def _with_late_directions(near: Sequence[Direction], problem: StepProblem, storage: Format) -> list[Direction]:
+    """Return the faults with those that are looked for late, and with the most promising faults at steps of other layers."""
+    if not near:
+        return []
+    late = list(possible_directions(problem.right, storage, after_failure=True))
     if far := in_other_layers(problem.right):
         on = problem.part(())
-        for placement in ranked(on, on.none, far)[:MOST_OF_OTHER_LAYERS]:
-            yield direction(placement.fault, placement.places[0], problem.right, storage)
+        nearest = ranked(on, on.none, far)[:MOST_OF_OTHER_LAYERS]
+        late += [direction(placement.fault, placement.places[0], problem.right, storage) for placement in nearest]
+    return [*near, *late]
 
 
 def _mistake_by_hand(

@@ -8,7 +8,6 @@ import numpy as np
 from conformance.judge.block_totals import Effect, GrossEffects, filter_result
 from conformance.judge.error_distribution import distribution_of
 from conformance.judge.evidence import FilterResult, LocalJudgement
-from conformance.judge.explanation_search import StepProblem
 from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import GROSS, gross_result, is_gross, matched
 from conformance.judge.judged_elements import Mask
@@ -16,6 +15,7 @@ from conformance.judge.noise import Noise, of_segment
 from conformance.judge.observation import Observation
 from conformance.judge.screen import STATISTICS
 from conformance.judge.segment import Segment
+from conformance.judge.step_problem import StepProblem
 from conformance.judge.sums import LocalSums, in_sigma
 from conformance.judge.thresholds import Limits
 from conformance.numerics.arithmetic import Hypothesis
