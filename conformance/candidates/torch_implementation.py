@@ -129,7 +129,7 @@ class TorchImplementation:
         has_its_own = bool(set(mapped) & (parameter_shapes(architecture).keys() - usual_names))
         lacking = [n for n in mapped if n in usual_names - names]
         if lacking and not has_its_own:  # an alternative component may replace the standard one
-            return f"its tables speak of {lacking[0]}, which this architecture has not"
+            return f"its tables name {lacking[0]}, which this architecture lacks"
         unnamed = next(
             (h for h in architecture.heads if not any(self._names(n, mapped) for n in parameters_of_head(h, architecture))), None
         )

@@ -139,7 +139,7 @@ def other_functions(case: ResidualProblem) -> Iterator[ResidualFinding]:
     points = _points(case)
     if points.x.size <= 2 * len(WIDE):
         return
-    e, sharp, before = _foretold(points, case.limits[1])
+    e, sharp, before = _interpolation_errors(points, case.limits[1])
     kinked = e > case.limits[1]
     sharp = sharp & ~kinked
     count = int(sharp.sum())
@@ -184,7 +184,7 @@ def _points(case: ResidualProblem) -> _Points:
     return _Points(unique, y[first], sigma[first], bound[first], residual[first], float(apart.max(initial=0.0)))
 
 
-def _foretold(points: _Points, limit: float) -> tuple[Array, Mask, Array]:
+def _interpolation_errors(points: _Points, limit: float) -> tuple[Array, Mask, Array]:
     """Return three arrays over the inner points, errors and residuals in units of √(σ² + b²) of the interpolation.
 
     They are the distance from the interpolated value, whether the interpolation is accurate enough, and the residual.
