@@ -43,7 +43,7 @@ with this list.
                         and, with the sigma of `judge.cache.cached_sigma`, global ones. Values and rounding errors are
                         those of the `oracle` equations (`judge.segment.Segment`, `judge.noise.of_segment`).
 16.                     `judge.failing_activation.judge_whole` judges the whole activation if it fails under an arithmetic,
-                        with a filter for every fault that is not gross.
+                        with a filter for every fault that is not gross (`judge.whole_activation.WholeActivation.judge`).
 17.                       `judge.explanation_search.explanations` finds the faults; for segments of several unexposed layers,
                           `diagnosis.unexposed_layers.UnexposedLayersSearch.explanations` does first. Both, and `diagnose`, search
                           by `judge.search.fault_sets.explaining_sets`.

@@ -185,7 +185,8 @@ def _no_module(missing: str, name: str) -> str:
     folders = list(getattr(sys.modules.get(parent), "__path__", ())) if parent else [os.getcwd(), *sys.path]
     there = (f"{parent}.{m.name}" if parent else m.name for m in pkgutil.iter_modules(folders) if not m.name.startswith("_"))
     remedy = "install its package, change to the folder that has it, or give its path: FILE.py:object"
-    return f"no module {missing!r}, here or installed, for the implementation {name!r}; {nearest(missing, dict.fromkeys(there), remedy)}"
+    hint = nearest(missing, dict.fromkeys(there), remedy)
+    return f"no module {missing!r}, here or installed, for the implementation {name!r}; {hint}"
 
 
 def _objects_in(name: str) -> list[str]:

@@ -51,7 +51,7 @@ def rearrangements(case: ResidualProblem) -> Iterator[ResidualFinding]:
         source = _exchanged(case, view, order)
         noise = ElementNoise(case.at(case.sigma, source), case.at(case.bound, source))
         kind = "transpose" if words.startswith("transposed") else "rearranged"
-        yield case.tried(kind, f"the result is the correct value {words}", case.at(case.expected, source), noise)
+        yield case.finding_of(kind, f"the result is the correct value {words}", case.at(case.expected, source), noise)
 
 
 def _exchanges(case: ResidualProblem) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:
@@ -100,7 +100,7 @@ def _along(case: ResidualProblem, axis: _Axis, offset: Array) -> Iterator[Residu
         before = " before the bias is added" if np.any(offset) else ""
         sentence = f"{plural(axis.name)} are {rule or rendered(places, moved)}{before}"
         kind = "permutation" if is_order(found) else "gather"
-        finding = case.tried(kind, sentence, *_taken(case, axis, found, offset), 1 if rule else len(moved))
+        finding = case.finding_of(kind, sentence, *_taken(case, axis, found, offset), 1 if rule else len(moved))
         yield finding
         if finding.explained:
             return

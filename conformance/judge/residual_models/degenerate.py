@@ -56,7 +56,7 @@ def constant(case: ResidualProblem) -> Iterator[ResidualFinding]:
             if values[0] == 0.0
             else ("constant", f"the result is {values[0]:.6g} everywhere")
         )
-        yield case.tried(*what, np.full_like(case.actual_rows, values[0]), exact)
+        yield case.finding_of(*what, np.full_like(case.actual_rows, values[0]), exact)
         return
     for along, axis in enumerate(case.step.site.activation.axes):
         if case.actual.shape[along] > 1:
@@ -73,7 +73,7 @@ def _same_along(case: ResidualProblem, along: int, name: str) -> Iterator[Residu
     model = case.at(case.actual, source)
     noise = case.noise_of(model)
     twice = ElementNoise(sqrt(2.0) * noise.sigma, noise.bound)
-    yield case.tried(
+    yield case.finding_of(
         "same along an axis", f"the result is the same for every {name}", model, twice, case.count // case.actual.shape[along]
     )
 
@@ -93,4 +93,4 @@ def zeroed(case: ResidualProblem) -> Iterator[ResidualFinding]:
         f"{count} elements ({100.0 * count / case.count:.3g} %) are 0, the rest is {number(a, deviation)} times the correct value"
     )
     model = np.where(zero, 0.0, a * case.expected_rows)
-    yield case.tried("zeroed", sentence, model, case.scaled_noise(a), 1 + count, (FittedNumber("the rest", a, deviation),))
+    yield case.finding_of("zeroed", sentence, model, case.scaled_noise(a), 1 + count, (FittedNumber("the rest", a, deviation),))

@@ -19,7 +19,9 @@ def shifts(case: ResidualProblem) -> Iterator[ResidualFinding]:
     shift = (weights * (case.actual_rows - case.expected_rows)).sum(0) / np.maximum(weights.sum(0), np.finfo(np.float64).tiny)
     model = case.expected_rows + shift
     rendered = f"a constant of its own was added to each feature, the same in every row, RMS {_rms(shift[case.kept.any(0)]):.3g}"
-    yield case.tried("shift of features", rendered, model, case.noise_with(np.broadcast_to(shift, model.shape)), _features(case))
+    yield case.finding_of(
+        "shift of features", rendered, model, case.noise_with(np.broadcast_to(shift, model.shape)), _features(case)
+    )
 
 
 def gains(case: ResidualProblem) -> Iterator[ResidualFinding]:
@@ -44,7 +46,11 @@ def _gains(case: ResidualProblem, axis: str, place: Places, bias: Array) -> Resi
     values = enumerated(rendered) if len(slices) <= MOST_REPORTED else f"from {gain[slices].min():.4g} to {gain[slices].max():.4g}"
     sentence = f"each {axis} has a gain of its own, {values} times the correct value{' less its bias' if np.any(bias) else ''}"
     wide = gain[label].reshape(case.kept.shape)
+<<<<<<< HEAD
     return case.tried("gain", sentence, wide * base + bias, case.scaled_noise(wide), len(slices), numbers[:MOST_KEPT])
+=======
+    return case.finding_of("gain", sentence, wide * base + bias, case.scaled_noise(wide), len(slices), numbers[:LISTED])
+>>>>>>> main
 
 
 def gains_and_shifts(case: ResidualProblem) -> Iterator[ResidualFinding]:
@@ -62,7 +68,7 @@ def gains_and_shifts(case: ResidualProblem) -> Iterator[ResidualFinding]:
     rendered = f"each feature has a gain and a constant of its own, gains from {used.min():.4g} to {used.max():.4g}"
     sigma = np.sqrt(case.scaled_noise(gain).sigma ** 2 + case.noise_of(model).sigma ** 2)
     noise = ElementNoise(sigma, case.scaled_noise(gain).bound)
-    yield case.tried("gain of features", f"{rendered}: {_parameters(case)}", model, noise, 2 * _features(case))
+    yield case.finding_of("gain of features", f"{rendered}: {_parameters(case)}", model, noise, 2 * _features(case))
 
 
 def _parameters(case: ResidualProblem) -> str:

@@ -25,7 +25,7 @@ def transposed_weight(case: ResidualProblem) -> Iterator[ResidualFinding]:
     weight = case.step.site.parameters.get("weight", np.zeros(()))
     if isinstance(case.step, Linear) and weight.shape[0] == weight.shape[1]:
         model = (case.rows_of(case.step.inputs) @ weight + case.step.bias)[:, case.columns]
-        yield case.tried("weight transposed", "the weight was used transposed: x W + b", model, case.noise_of(model))
+        yield case.finding_of("weight transposed", "the weight was used transposed: x W + b", model, case.noise_of(model))
 
 
 def linear_maps(case: ResidualProblem) -> Iterator[ResidualFinding]:
@@ -100,7 +100,7 @@ def _other_weights(case: ResidualProblem, inputs: Array, fitted: _Map) -> Residu
     freedom = (weight.shape[1] + 1) * int(used.sum())
     grown = case.scaled_noise(growth)
     noise = ElementNoise(np.hypot(grown.sigma, case.noise_of(model).sigma), grown.bound)
-    return case.tried("other weights", sentence, model, noise, freedom)
+    return case.finding_of("other weights", sentence, model, noise, freedom)
 
 
 def _bias(case: ResidualProblem, fitted: _Map) -> str:
@@ -122,7 +122,7 @@ def _inputs_reordered(case: ResidualProblem, inputs: Array, new: Array) -> Itera
     for rule, guess in rules("feature", places, moved, case.step.site.architecture):
         model = inputs @ weight[:, guess].T + bias
         sentence = f"the weight's input features are {rule or rendered(places, moved)}"
-        finding = case.tried("weight permuted", sentence, model, case.noise_of(model), 1 if rule else len(moved))
+        finding = case.finding_of("weight permuted", sentence, model, case.noise_of(model), 1 if rule else len(moved))
         yield finding
         if finding.explained:
             return

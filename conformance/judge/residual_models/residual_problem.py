@@ -213,7 +213,7 @@ class ResidualProblem:
         """N, the number of elements that fits use."""
         return int(self.kept.sum())
 
-    def tried(
+    def finding_of(
         self, kind: str, sentence: str, model: Array, noise: ElementNoise, freedom: int = 0, numbers: tuple[FittedNumber, ...] = ()
     ) -> ResidualFinding:
         """Return the finding for `model`, (R, F): the remaining error if `model` is the value that the candidate computed.

@@ -47,7 +47,7 @@ def _scaled(case: ResidualProblem, index: int, name: str) -> tuple[ResidualFindi
     known = None if meaning else simple(a, deviation, case.step.site.architecture)
     sentence = f"the result is the same equation with {number(a, deviation)}{f' ({known})' if known else ''} times {name}{meaning}"
     model = made_with(a)
-    return case.tried("scaled input", sentence, model, case.noise_with(model), 1, (FittedNumber(name, a, deviation),)), meaning
+    return case.finding_of("scaled input", sentence, model, case.noise_with(model), 1, (FittedNumber(name, a, deviation),)), meaning
 
 
 def _parents(case: ResidualProblem) -> tuple[Array, ...]:

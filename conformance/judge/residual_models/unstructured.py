@@ -28,7 +28,7 @@ def fewer_bits(case: ResidualProblem) -> Iterator[ResidualFinding]:
     sentence = (
         f"every value has at most {bits} significant bits{f', those of {names}' if names else ''}: the result is rounded to them"
     )
-    yield _unlikely(case, case.tried("fewer bits", sentence, model, rounded))
+    yield _unlikely(case, case.finding_of("fewer bits", sentence, model, rounded))
 
 
 def _unlikely(case: ResidualProblem, finding: ResidualFinding) -> ResidualFinding:
