@@ -46,11 +46,7 @@ def _gains(case: ResidualProblem, axis: str, place: Places, bias: Array) -> Resi
     values = enumerated(rendered) if len(slices) <= MOST_REPORTED else f"from {gain[slices].min():.4g} to {gain[slices].max():.4g}"
     sentence = f"each {axis} has a gain of its own, {values} times the correct value{' less its bias' if np.any(bias) else ''}"
     wide = gain[label].reshape(case.kept.shape)
-<<<<<<< HEAD
-    return case.tried("gain", sentence, wide * base + bias, case.scaled_noise(wide), len(slices), numbers[:MOST_KEPT])
-=======
-    return case.finding_of("gain", sentence, wide * base + bias, case.scaled_noise(wide), len(slices), numbers[:LISTED])
->>>>>>> main
+    return case.finding_of("gain", sentence, wide * base + bias, case.scaled_noise(wide), len(slices), numbers[:MOST_KEPT])
 
 
 def gains_and_shifts(case: ResidualProblem) -> Iterator[ResidualFinding]:
