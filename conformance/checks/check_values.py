@@ -24,7 +24,7 @@ from conformance.judge import cache
 from conformance.judge.backward_of_wrong_steps import with_forward_steps, without_gradients_through_wrong_steps
 from conformance.judge.depth import Depth
 from conformance.judge.disambiguation import disambiguated
-from conformance.judge.evidence import Local, Verdict
+from conformance.judge.evidence import LocalJudgement, Verdict
 from conformance.judge.judge import Judge
 from conformance.judge.select_arithmetic import select_arithmetic
 from conformance.model.batch import Batch
@@ -40,7 +40,7 @@ from conformance.results.case import Case
 from conformance.results.result import Result
 from conformance.results.termination import Termination, run_guarded
 
-_Judgement = tuple[Verdict, tuple[Local, ...]]  # a verdict, and the local judgement under each hypothesis
+_Judgement = tuple[Verdict, tuple[LocalJudgement, ...]]  # a verdict, and the local judgement under each hypothesis
 
 
 def check_values(

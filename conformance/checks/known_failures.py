@@ -126,8 +126,8 @@ def require_existing(entries: Iterable[KnownFailure], cases: Sequence[Case], *, 
     def wrong(what: str, pattern: str) -> str | None:
         return missing(what, pattern, run.get(what, ()))
 
-    speaks_of = [what for what in (*_PATTERNS, "activation", "fault") if named or what != "implementation"]
-    found = [(e, wrong(what, pattern)) for e in entries for what in speaks_of if (pattern := getattr(e, what))]
+    patterns = [what for what in (*_PATTERNS, "activation", "fault") if named or what != "implementation"]
+    found = [(e, wrong(what, pattern)) for e in entries for what in patterns if (pattern := getattr(e, what))]
     rendered = [f"{e.where}: {text}".removeprefix(": ") for e, text in found if text]
     if rendered:
-        raise UsageError("known failures of what does not exist: " + "; ".join(rendered))
+        raise UsageError("entries that name something unknown: " + "; ".join(rendered))

@@ -6,11 +6,12 @@ at most the mean of the elements' standard deviations (reached if all errors hav
 of tests.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from conformance.candidates.stream import Stream
 from conformance.errors import CandidateError, NotApplicable
 from conformance.judge.thresholds import max_threshold, sidak_share
 from conformance.judge.validate import accepted_array
@@ -20,8 +21,6 @@ from conformance.numerics.arithmetic import Hypothesis, hypotheses
 from conformance.numerics.formats import Array
 from conformance.numerics.function_error_bounds import FunctionErrorBounds
 from conformance.oracle import Network, Step
-
-Stream = Iterator[tuple[str, Any]]
 
 
 def watched(

@@ -13,18 +13,18 @@ from conformance.diagnosis.attribution import attribution_of, faults_of_inputs
 from conformance.diagnosis.black_box import EMBEDDING, BlackBox, Output
 from conformance.diagnosis.black_box_case import BlackBoxCase
 from conformance.diagnosis.conclusions import Diagnosis, RankedExplanation
-from conformance.diagnosis.detectability import Detectability, seen
+from conformance.diagnosis.detectability import Detectability, apply_filters
 from conformance.diagnosis.input_mistakes import other_inputs
 from conformance.diagnosis.judgement import Agreement, JudgedForward, allowed
 from conformance.diagnosis.outputs import OutputTable, resolved
 from conformance.diagnosis.pooling import POOLINGS, declared, in_question
-from conformance.diagnosis.printed_problem import PrintedTrial, numbers
+from conformance.diagnosis.printed_problem import PrintedTrial, free_parameter_count
 from conformance.diagnosis.ranking import ranked_trials
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import golden_of
-from conformance.judge.cores import products_on_one_thread
 from conformance.judge.filters import project
 from conformance.judge.search.budget import SearchBudget
+from conformance.judge.threads import products_on_one_thread
 from conformance.model.activation import SENTENCE
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint, LazyWeights
@@ -153,7 +153,7 @@ def _judged_under(case: BlackBoxCase, base: JudgedForward) -> _Judged:
     passing = [a.pooling_index for a in agreements if allowed(a, case.limits(a.pooling_index))]
     part = case.part()
     looks = {
-        pooling_index: seen(base, part, pooling_index, case.filters, case.limits(pooling_index), case.budget)
+        pooling_index: apply_filters(base, part, pooling_index, case.filters, case.limits(pooling_index), case.budget)
         for pooling_index in passing
     }
     good = tuple(pooling_index for pooling_index in passing if not looks[pooling_index].detected)
@@ -184,7 +184,7 @@ def _diagnosis(case: BlackBoxCase) -> Diagnosis:
         max_limit=limits.max,
         shown=look.shown if good else (),
         unseen=look.unseen if good else (),
-        called=tuple(name for name, _ in look.detected),
+        detected_faults=tuple(name for name, _ in look.detected),
         explanations=tuple(_explanations(case, trials, best)),
         cut_short=case.budget.cut_short,
         unconfirmed=case.network.architecture.unconfirmed,
@@ -221,7 +221,7 @@ def _explanation(case: BlackBoxCase, trial: PrintedTrial, best: Agreement, tied:
         z,
         best.nll - trial.agreement.nll,
         1.0 - float(fit.squares[pooling_index]) / before if before else 0.0,
-        numbers(trial.fit),
+        free_parameter_count(trial.fit),
         tied,
         trial.agreement.nll,
     )

@@ -86,7 +86,7 @@ class FilterResult:
         """Whether the fault, if present, could be distinguished from noise at this step."""
         return self.expected_z >= SEPARABLE_Z
 
-    def as_detected(self, detected: bool, estimate: Estimate | None = None) -> "FilterResult":
+    def concluded(self, *, detected: bool, estimate: Estimate | None = None) -> "FilterResult":
         """Return a copy with the filter's conclusion: whether it detects the fault, and the estimate."""
         return replace(self, detected=detected, estimate=estimate)
 
@@ -98,7 +98,7 @@ class Explanation:
     Attributes:
         faults: the filter result of each fault, evaluated with all the other faults applied.
         free: number of fitted parameters.
-        nll: −ln of the residual's likelihood under these faults, as `Local.nll`.
+        nll: −ln of the residual's likelihood under these faults, as `LocalJudgement.nll`.
         is_usual: whether each fitted parameter equals, within its error, the usual faulty value.
     """
 
@@ -108,7 +108,7 @@ class Explanation:
     is_usual: bool = False
 
     @property
-    def fitting(self) -> float:
+    def cost_of_parameters(self) -> float:
         """The cost of the fitted parameters, in nats.
 
         By Laplace's approximation of the likelihood, each parameter costs ln of the prior's width in standard deviations of the
@@ -121,14 +121,14 @@ class Explanation:
     def cost(self) -> float:
         """−ln of the evidence, in nats: `nll`, which counts independent roundings, and the cost of the fitted parameters.
 
-        It has the form of the Bayesian information criterion (Schwarz 1978), whose (ln n) / 2 per parameter is `fitting` for a
+        It has the form of the Bayesian information criterion (Schwarz 1978), whose (ln n) / 2 per parameter is `cost_of_parameters` for a
         deviation that falls as 1/√n. Parameters with usual values are not fitted: these were known before the array was seen.
         """
-        return self.nll + (0.0 if self.is_usual else self.fitting)
+        return self.nll + (0.0 if self.is_usual else self.cost_of_parameters)
 
 
 @dataclass(frozen=True)
-class Local:
+class LocalJudgement:
     """The local judgement of an activation under one hypothesis.
 
     Attributes:
@@ -245,7 +245,7 @@ class Verdict:
     kind: str
     outcome: Literal["pass", "fail", "not_observed", "xfail"]
     role: str | None = None
-    local: Local | None = None
+    local: LocalJudgement | None = None
     global_error: Error | None = None
     reason: str = ""
     batch: str = ""

@@ -388,7 +388,7 @@ def test_inputs_with_uninformative_names_must_be_named(tmp_path: Path) -> None:
     named = Archive(path, inputs=("input_ids", "token_type_ids", "attention_mask"))
     assert check(named, "tiny").conforms
     assert "2 inputs are named" in check(replace(named, inputs=("input_ids", "attention_mask")), "tiny").reason
-    assert "each is to be there once" in check(replace(named, inputs=("input_ids",) * 3), "tiny").reason
+    assert "each at most once" in check(replace(named, inputs=("input_ids",) * 3), "tiny").reason
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".pt2", pytest.param(".onnx", marks=needs_onnx)])

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from conformance.judge.heads import heads_in
 from conformance.judge.judged_elements import Mask
 from conformance.judge.number_words import plural
-from conformance.judge.residual_models.order import is_order, rendered, rules
+from conformance.judge.residual_models.index_rules import is_order, rendered, rules
 from conformance.judge.residual_models.residual_problem import ElementNoise, Places, ResidualFinding, ResidualProblem
 from conformance.numerics.formats import Array
 

@@ -8,7 +8,7 @@ from conformance.judge.number_words import enumerated, number
 from conformance.judge.residual_models.residual_problem import ElementNoise, FittedNumber, Places, ResidualFinding, ResidualProblem
 from conformance.numerics.formats import Array
 
-TOLD, LISTED = 4, 64  # gains that are reported individually, and gains that are kept as numbers
+MOST_REPORTED, MOST_KEPT = 4, 64  # gains that are reported individually, and gains that are kept as numbers
 
 
 def shifts(case: ResidualProblem) -> Iterator[ResidualFinding]:
@@ -42,11 +42,11 @@ def _gains(case: ResidualProblem, axis: str, place: Places, bias: Array) -> Resi
     gain = against / np.where(energy > 0.0, energy, 1.0)
     slices = np.flatnonzero(energy > 0.0)
     numbers = tuple(FittedNumber(f"{axis} {i}", float(gain[i]), float(energy[i] ** -0.5)) for i in slices)
-    rendered = [number(n.value, n.deviation) for n in numbers[:TOLD]]
-    values = enumerated(rendered) if len(slices) <= TOLD else f"from {gain[slices].min():.4g} to {gain[slices].max():.4g}"
+    rendered = [number(n.value, n.deviation) for n in numbers[:MOST_REPORTED]]
+    values = enumerated(rendered) if len(slices) <= MOST_REPORTED else f"from {gain[slices].min():.4g} to {gain[slices].max():.4g}"
     sentence = f"each {axis} has a gain of its own, {values} times the correct value{' less its bias' if np.any(bias) else ''}"
     wide = gain[label].reshape(case.kept.shape)
-    return case.finding_of("gain", sentence, wide * base + bias, case.scaled_noise(wide), len(slices), numbers[:LISTED])
+    return case.finding_of("gain", sentence, wide * base + bias, case.scaled_noise(wide), len(slices), numbers[:MOST_KEPT])
 
 
 def gains_and_shifts(case: ResidualProblem) -> Iterator[ResidualFinding]:

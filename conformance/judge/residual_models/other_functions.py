@@ -9,7 +9,7 @@ from scipy.linalg import solve_triangular
 from scipy.special import chdtr
 
 from conformance.judge.judged_elements import Mask
-from conformance.judge.residual_models.order import is_order, rendered, rules
+from conformance.judge.residual_models.index_rules import is_order, rendered, rules
 from conformance.judge.residual_models.residual_problem import ElementNoise, Places, ResidualFinding, ResidualProblem
 from conformance.judge.thresholds import FALSE_ALARM, projection_threshold
 from conformance.numerics.formats import Array
@@ -139,7 +139,7 @@ def other_functions(case: ResidualProblem) -> Iterator[ResidualFinding]:
     points = _points(case)
     if points.x.size <= 2 * len(WIDE):
         return
-    e, sharp, before = _foretold(points, case.limits.max)
+    e, sharp, before = _interpolation_errors(points, case.limits.max)
     kinked = e > case.limits.max
     sharp = sharp & ~kinked
     count = int(sharp.sum())
@@ -184,7 +184,7 @@ def _points(case: ResidualProblem) -> _Points:
     return _Points(unique, y[first], sigma[first], bound[first], residual[first], float(apart.max(initial=0.0)))
 
 
-def _foretold(points: _Points, limit: float) -> tuple[Array, Mask, Array]:
+def _interpolation_errors(points: _Points, limit: float) -> tuple[Array, Mask, Array]:
     """Return three arrays over the inner points, errors and residuals in units of √(σ² + b²) of the interpolation.
 
     They are the distance from the interpolated value, whether the interpolation is accurate enough, and the residual.

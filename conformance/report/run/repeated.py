@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from conformance.report.coverage_sentences import mistakes, subject
 from conformance.report.findings import Finding, agrees
-from conformance.report.words import mistakes, subject
 from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord
 
 Cases = list[CaseRecords]

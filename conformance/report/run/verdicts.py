@@ -4,12 +4,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from conformance.judge.thresholds import SEPARABLE_Z
+from conformance.report.coverage_sentences import mistakes, weakest, without_effect
 from conformance.report.document import Block, Column, Folded, Heading, Items, Paragraph, Row, TextSpan, tabled
 from conformance.report.finding_sentences import sentence
 from conformance.report.findings import layers_of
 from conformance.report.run.case import first_line
 from conformance.report.run.repeated import same_as_values, values_by_setting
-from conformance.report.words import mistakes, weakest, without_effect
 from conformance.results.outcomes import FAILING, ORDER, OUTCOME_TEXT, Outcome, Tone
 from conformance.results.records import CaseRecords, CheckRecord, Sensitivity
 
