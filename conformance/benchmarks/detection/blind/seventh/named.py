@@ -113,5 +113,15 @@ GENERAL: Mapping[str, tuple[str, ...]] = {
 }
 """The names that say less and lead to the mistake."""
 
-RIGHT: Mapping[str, tuple[str, ...]] = {name: (*names, *GENERAL.get(name, ())) for name, names in EXACT.items()}
-"""All accepted names; of eight mistakes there is none, and the report should give none."""
+ADDED: Mapping[str, str] = {
+    "chunks in one buffer": "tokens-other",
+    "prefix of the first row": "tokens-other",
+    "block of another row": "tokens-other",
+    "lanes beyond the width in the variance": "norm-idle-lanes",
+}
+"""Names that the catalogue was given after the first results, because these mistakes had none, or one that misled."""
+
+RIGHT: Mapping[str, tuple[str, ...]] = {
+    name: (*names, *GENERAL.get(name, ()), *((ADDED[name],) if name in ADDED else ())) for name, names in EXACT.items()
+}
+"""All accepted names; at first there was none for eight mistakes."""
