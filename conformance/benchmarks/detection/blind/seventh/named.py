@@ -118,6 +118,7 @@ ADDED: Mapping[str, str] = {
     "prefix of the first row": "tokens-other",
     "block of another row": "tokens-other",
     "lanes beyond the width in the variance": "norm-idle-lanes",
+    "keys and values in float8": "result-float8",
 }
 """Names that the catalogue was given after the first results, because these mistakes had none, or one that misled."""
 
