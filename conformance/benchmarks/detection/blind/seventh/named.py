@@ -119,6 +119,8 @@ ADDED: Mapping[str, str] = {
     "block of another row": "tokens-other",
     "lanes beyond the width in the variance": "norm-idle-lanes",
     "keys and values in float8": "result-float8",
+    "four greatest probabilities": "softmax-top-k",
+    "online softmax without rescaling": "softmax-not-rescaled",
 }
 """Names that the catalogue was given after the first results, because these mistakes had none, or one that misled."""
 
