@@ -47,6 +47,7 @@ from conformance.faults import (
     norm_forms,
     norms,
     optimizer,
+    pooler,
     pooling,
     precision,
     projections,
@@ -79,6 +80,7 @@ _THEMES = (
         quantized,
         norm_forms,
         layouts,
+        pooler,
     ),
     *(dropout, target_gradients, gradients, optimizer),
 )

@@ -115,6 +115,9 @@ GENERAL: Mapping[str, tuple[str, ...]] = {
 
 ADDED: Mapping[str, str] = {
     "chunks in one buffer": "tokens-other",
+    "pooler reads a weighted mean": "pooler-weighted-mean-with-padding",
+    "pooled output of unit length": "pooler-normalised",
+    "pooled twice": "pooler-twice",
     "prefix of the first row": "tokens-other",
     "block of another row": "tokens-other",
     "lanes beyond the width in the variance": "norm-idle-lanes",
