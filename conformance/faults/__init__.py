@@ -55,6 +55,7 @@ from conformance.faults import (
     score_positions,
     target_gradients,
     target_losses,
+    weights,
 )
 from conformance.faults.fault import Fault, FaultContext, Parameter
 
@@ -81,6 +82,7 @@ _THEMES = (
         norm_forms,
         layouts,
         pooler,
+        weights,
     ),
     *(dropout, target_gradients, gradients, optimizer),
 )

@@ -115,6 +115,10 @@ GENERAL: Mapping[str, tuple[str, ...]] = {
 
 ADDED: Mapping[str, str] = {
     "chunks in one buffer": "tokens-other",
+    "keys and values of pairs of heads averaged": "heads-averaged",
+    "rows and heads mixed": "heads-rows-exchanged",
+    "output kernel's axes in another order": "weight-inputs-by-feature",
+    "decoder's rows of unit length": "decoder-normalised",
     "pooler reads a weighted mean": "pooler-weighted-mean-with-padding",
     "pooled output of unit length": "pooler-normalised",
     "pooled twice": "pooler-twice",
