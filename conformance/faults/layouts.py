@@ -123,8 +123,8 @@ def faults() -> Iterator[Fault]:
                 equation="y_s = f of the s-th unmasked token, 0 after the last",
                 fix="Put each token's result back at its own position: pad_input with the indices of unpad_input.",
                 sentences={"linear": "it reads the unmasked tokens of a row from its beginning on, and zeros after them"})
-    yield Fault("heads-rows-exchanged", CONTEXT, "rows and heads are exchanged: (rows, heads) is read as (heads, rows)", "constructed",
-                _rows_as_heads, "products of (B · h, S, d) that are reshaped to (h, B, S, d)", after_failure=True,
+    yield Fault("heads-rows-exchanged", CONTEXT, "rows and heads are exchanged: (rows, heads) is read as (heads, rows)",
+                "constructed", _rows_as_heads, "products of (B · h, S, d) that are reshaped to (h, B, S, d)", after_failure=True,
                 couples_rows=True,
                 equation="element (i, j) of the shape (h, B) is element i B + j of the shape (B, h) in memory order",
                 fix="Reshape to (B, h, S, d), the order in which rows and heads were joined.")

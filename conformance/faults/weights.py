@@ -50,7 +50,8 @@ def faults() -> Iterator[Fault]:
         (True, "by-feature", "(heads, head size)", "(head size, heads)"),
         (False, "by-head", "(head size, heads)", "(heads, head size)"),
     ):
-        yield Fault(f"weight-inputs-{end}", _LINEAR, f"the inputs of the weight, in the order {stored}, are read in the order {read}",
+        yield Fault(f"weight-inputs-{end}", _LINEAR,
+                    f"the inputs of the weight, in the order {stored}, are read in the order {read}",
                     "constructed, after Flax's DenseGeneral", _inputs_reordered(by_feature=by_feature),
                     "a kernel with axes for heads and features, converted with these exchanged",
                     ("attention.output.dense",), after_failure=True,
