@@ -37,6 +37,8 @@ ALIASES = {
     "does not conform": "conforms",
     "ran": "declared",
     "first origin": "origin",
+    "origin of the error": "origin",
+    "origins, in order": "origin",
     "role": "amplifier",
     "filter": "matched filter",
     "excluded": "separable",
