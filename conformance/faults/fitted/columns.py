@@ -8,7 +8,9 @@ which is linear in the factors. With R = y − b they minimize Σ (R_no − Σ_k
 
     Σ_l (Xᵀ X)_kl (Wᵀ W)_kl f_l = Σ_no x_nk R_no w_ok,
 
-of the size of the number of inputs. A few rows suffice, since each has as many equations as there are outputs.
+of the size of the number of inputs. A few rows suffice, since each has as many equations as there are outputs. The standard deviation
+of f_k is at least σ / √(Σ_n x_nk² Σ_o w_ok²), that for known other factors. No smoothing has a factor of 0, which is an input that is
+not read, as in a sum over one rank.
 """
 
 import numpy as np
@@ -26,9 +28,9 @@ MOST_INPUTS = 4096  # A limit of the time: the equations of so many inputs are s
 
 
 def _scaled_columns(step: Step, data: FitData) -> Fit | None:
-    """Return the layer with a factor for each input; None unless there are three results for each factor.
+    """Return the layer with a factor for each input; None unless there are three results for each factor, and if a factor is 0.
 
-    The factors are fitted to whole rows, whose elements have similar errors. A factor is reported only in words: those of inputs
+    A factor is 0 if it differs from 1, but not from 0, by more than its error. The factors are fitted to whole rows, whose elements have similar errors. A factor is reported only in words: those of inputs
     that are almost 0 are not known.
     """
     assert isinstance(step, Linear)
@@ -39,6 +41,10 @@ def _scaled_columns(step: Step, data: FitData) -> Fit | None:
     normal = (x.T @ x) * (weight.T @ weight)
     right = (x * ((found - step.bias) @ weight)).sum(0)
     factors = np.linalg.lstsq(normal, right, rcond=None)[0]
+    sizes = np.maximum(np.diagonal(normal), np.finfo(np.float64).tiny)
+    error = data.threshold * float(np.median(data.allowed[data.judged])) / np.sqrt(sizes)
+    if ((np.abs(factors) <= error) & (np.abs(factors - 1.0) > error)).any():
+        return None
     scaled = weight * factors
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
