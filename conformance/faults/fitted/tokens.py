@@ -1,7 +1,7 @@
 """Fitted faults of single tokens and heads: the right results, in the place of those of other tokens, of any row of the batch.
 
-A cache of keys and values, a buffer that is written once for several chunks, and a reshape over rows and heads move results of single
-tokens or heads. Each token whose result is wrong is matched with the token of the batch whose correct result is nearest.
+A cache of keys and values, a buffer that is written once for several chunks, and a reshape over rows and heads move results of
+single tokens or heads. Each token whose result is wrong is matched with the token of the batch whose correct result is nearest.
 """
 
 from collections.abc import Callable
@@ -96,30 +96,52 @@ def _by_key(x: Array) -> Array:
 def _values_read(step: Step, data: FitData) -> Ids | None:
     """Return, for each position, the position whose values the context reads there, in all rows and heads; None if it is its own.
 
-    The values that a head multiplies are the least-squares solution V′ of P V′ = c over the judged queries of a row, with the
-    probabilities P and the captured context c. The position nearest to V′_j is that with the least sum of squared differences over
-    all rows and heads. A position without weight keeps its place.
+    The values that a head multiplies are estimated by ridge regression from P V′ = c over the judged queries of a row, with the
+    probabilities P and the captured context c; the penalty is the ratio of the mean squares of the error that c may have and of
+    the values. The position nearest to V′_j has the least sum of squared differences over all rows and heads. V′ is inaccurate in
+    half formats, so positions are then replaced one by one as long as Σ (c − P V)² decreases.
     """
     probs, value = step.parents
-    size, length = step.site.architecture.head_size, value.shape[1]
-    values, context = (split_heads(x, size) for x in (value, data.actual))
-    distances, weighted = np.zeros((length, length)), np.zeros(length, np.bool_)
-    for queries, *of_row in zip(data.judged.any(-1), probs, context, values, strict=True):
-        for p, c, v in zip(*of_row, strict=True):
-            read = p[queries].any(0)
-            if int(read.sum()) > int(queries.sum()) or not np.isfinite(c[queries]).all():
-                return None  # There are more values than equations, or the context overflows.
-            solved = np.linalg.lstsq(p[queries][:, read], c[queries], rcond=None)[0]
-            distances[read] += ((solved[:, None] - v[None]) ** 2).sum(-1)
-            weighted |= read
-    places = np.where(weighted, distances.argmin(1), np.arange(length))
-    return None if (places == np.arange(length)).all() else places
+    size, count = step.site.architecture.head_size, value.shape[1]
+    values, context, allowed = (split_heads(np.broadcast_to(x, y.shape), size) for x, y in (
+        (value, value), (data.actual, data.actual), (data.allowed, data.actual)))  # fmt: skip
+    judged = data.judged.any(-1)[:, None, :, None]
+    context, weights = np.where(judged, context, 0.0), np.where(judged, probs, 0.0)
+    if not np.isfinite(context).all():
+        return None
+    penalty = float((allowed**2).mean() / (values**2).mean())
+    square = weights.swapaxes(-1, -2) @ weights
+    solved = np.linalg.solve(
+        square + penalty * np.eye(count), weights.swapaxes(-1, -2) @ context + penalty * values.mean(2, keepdims=True)
+    )
+    distances = ((solved[..., :, None, :] - values[..., None, :, :]) ** 2).sum((0, 1, 4))
+    weighted = weights.any((0, 1, 2))
+    places = np.where(weighted, distances.argmin(1), np.arange(count))
+    places = _descended(places, np.flatnonzero(weighted), weights, context, values)
+    return None if (places == np.arange(count)).all() else places
+
+
+def _descended(places: Ids, weighted: Ids, weights: Array, context: Array, values: Array) -> Ids:
+    """Return the positions that are read after each was replaced by the best one until none changes."""
+    left = context - weights @ values[:, :, places]
+    for _ in range(len(places)):
+        before = places.copy()
+        for j in weighted:
+            column = weights[..., j]  # (B, h, Q)
+            other = values - values[:, :, places[j], None]  # (B, h, S, d)
+            gain = 2.0 * np.einsum("bhq,bhqd,bhkd->k", column, left, other, optimize=True)
+            cost = np.einsum("bh,bhk->k", (column**2).sum(-1), (other**2).sum(-1))
+            best = int((cost - gain).argmin())
+            if best != places[j]:
+                left -= column[..., None] * other[:, :, best, None]
+                places[j] = best
+        if (places == before).all():
+            break
+    return places
 
 
 def _other_order(step: Step, data: FitData) -> Fit | None:
     """Return the scores with the keys, or the context with the values, of other positions, the same in all rows."""
-    if "state" in step.site.activation.axes:  # The keys are not tokens of the sequence.
-        return None
     is_scores = step.site.activation.kind in SCORES
     places = _places(data, step.value, _by_key) if is_scores else _values_read(step, data)
     if places is None:
@@ -131,7 +153,8 @@ def _other_order(step: Step, data: FitData) -> Fit | None:
 
 TOKENS = (
     Fitted("slots-in-other-order", SCORES | CONTEXT,
-           "the keys, or the values, are in another order, the first that is moved at position {value}", "constructed", _other_order,
+           "the keys, or the values, are in another order, the first that is moved at position {value}",
+           "constructed", _other_order,
            "keys and values that are reordered for context parallelism or by a paged cache, without the mask", loose=True,
            equation="s_ij = q_i k_π(j) / √d, or c_i = Σ_j p_ij v_π(j)",
            fix="Put the keys, the values and the mask in the same order."),

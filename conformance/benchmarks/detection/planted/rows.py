@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from conformance.benchmarks.detection.bert import Bert
@@ -40,6 +41,31 @@ def _packed(model: Bert, layer: int) -> None:
     after(changed.output.LayerNorm, moved)
 
 
+def _values_in_zigzag(model: Bert, layer: int) -> None:
+    """Let the context read the values in the order of the quarters 0, 3, 1 and 2 of the sequence."""
+    context = model.layer(layer).attention.self.context
+    right = context.forward
+
+    def forward(probs: Tensor, value: Tensor) -> Tensor:
+        quarters = torch.arange(value.shape[1]).tensor_split(4)
+        out: Tensor = right(probs, value[:, torch.cat([quarters[i] for i in (0, 3, 1, 2)])])
+        return out
+
+    override(context, "forward", forward)
+
+
+def _heads_before_rows(model: Bert, layer: int) -> None:
+    """Read the context's rows and heads, (B · h, S, d), as (h, B, S, d)."""
+    size = model.architecture.head_size
+
+    def mixed(x: Tensor) -> Tensor:
+        rows, length, width = x.shape
+        joined = x.reshape(rows, length, -1, size).transpose(1, 2).reshape(-1, rows, length, size)
+        return joined.permute(1, 2, 0, 3).reshape(rows, length, width)
+
+    after(model.layer(layer).attention.self.context, mixed)
+
+
 PLANTS = (
     _moved("rows-first", "the values of every row are those of the first row", lambda x: x[:1].expand_as(x).contiguous()),
     _moved("rows-other", "the values' rows in reverse order", lambda x: x.flip(0)),
@@ -47,5 +73,11 @@ PLANTS = (
              _packed, "output.LayerNorm"),
     in_layer("slots-shifted", "each probability is multiplied by the value of the token before, the first by the last",
              _values_late, "attention.self.context"),
+    in_layer("slots-in-other-order", "the context reads the values in the order of the quarters 0, 3, 1 and 2",
+             _values_in_zigzag, "attention.self.context"),
+    in_layer("heads-other", "the context of rows and heads is read as that of heads and rows",
+             _heads_before_rows, "attention.self.context"),
+    _moved("tokens-other", "the first two tokens of each row have the values of those of the first row",
+           lambda x: torch.cat([x[:1, :2].expand(len(x), -1, -1), x[:, 2:]], 1)),
     _moved("tokens-shifted", "each token has the value of the token before it", lambda x: x.roll(1, 1)),
 )  # fmt: skip
