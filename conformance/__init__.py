@@ -43,7 +43,7 @@ with this list.
                         and, with the sigma of `judge.cache.cached_sigma`, global ones. Values and rounding errors are
                         those of the `oracle` equations (`judge.segment.Segment`, `judge.noise.of_segment`).
 16.                     `judge.failing_activation.judge_whole` judges the whole activation if it fails under an arithmetic,
-                        with a filter for every fault that is not gross.
+                        with a filter for every fault that is not gross (`judge.whole_activation.WholeActivation.judge`).
 17.                       `judge.explanation_search.explanations` finds the faults; for segments of several unexposed layers,
                           `diagnosis.unexposed_layers.UnexposedLayersSearch.explanations` does first. Both, and `diagnose`, search
                           by `judge.search.fault_sets.explaining_sets`.
@@ -74,13 +74,13 @@ if TYPE_CHECKING:
     from conformance.candidates.archives import Archive
     from conformance.candidates.capture import Showing, Tap, captured
     from conformance.candidates.capture_gradients import captured_with_gradients
+    from conformance.candidates.capture_step import captured_step
     from conformance.candidates.command import Command
     from conformance.candidates.layouts import Layout, fused, interleaved, per_head, permuted, stacked, tied, transposed
     from conformance.candidates.module_runner import ModuleRunner
     from conformance.candidates.output_map import OutputMap
     from conformance.candidates.recorded import RecordedTrace
     from conformance.candidates.registry import Implementation, load_implementation
-    from conformance.candidates.steps import captured_step
     from conformance.candidates.torch_implementation import TorchImplementation
     from conformance.checks.attached_examples import example
     from conformance.checks.public_check import check
@@ -139,7 +139,7 @@ _PUBLIC = {
     "candidates.module_runner": ("ModuleRunner",),
     "candidates.registry": ("Implementation", "load_implementation"),
     "candidates.recorded": ("RecordedTrace",),
-    "candidates.steps": ("captured_step",),
+    "candidates.capture_step": ("captured_step",),
     "model.pretraining": ("PretrainingConventions", "PretrainingCorpus", "PretrainingData"),
     "model.training": ("Training", "decays"),
     "candidates.output_map": ("OutputMap",),

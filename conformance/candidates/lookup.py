@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from conformance.candidates.candidate_files import module_of
 from conformance.candidates.entry_points import SWITCH, entry_points
+from conformance.candidates.python_files import module_of
 from conformance.errors import CandidateNameError
 from conformance.goldens.manifest import manifest
 from conformance.names import nearest, nearest_names, suggestion
@@ -184,10 +184,9 @@ def _no_module(missing: str, name: str) -> str:
     parent = missing.rpartition(".")[0]
     folders = list(getattr(sys.modules.get(parent), "__path__", ())) if parent else [os.getcwd(), *sys.path]
     there = (f"{parent}.{m.name}" if parent else m.name for m in pkgutil.iter_modules(folders) if not m.name.startswith("_"))
-    mend = "install its package, change to the folder that has it, or give its path: FILE.py:object"
-    return (
-        f"no module {missing!r}, here or installed, for the implementation {name!r}; {nearest(missing, dict.fromkeys(there), mend)}"
-    )
+    remedy = "install its package, change to the folder that has it, or give its path: FILE.py:object"
+    hint = nearest(missing, dict.fromkeys(there), remedy)
+    return f"no module {missing!r}, here or installed, for the implementation {name!r}; {hint}"
 
 
 def _objects_in(name: str) -> list[str]:

@@ -13,28 +13,28 @@ Key = TypeVar("Key")
 
 @contextlib.contextmanager
 def listening(
-    places: Iterable[tuple[Key, nn.Module, Side]], hear: Callable[[Key, int, Any, Mapping[str, Any]], None]
+    places: Iterable[tuple[Key, nn.Module, Side]], callback: Callable[[Key, int, Any, Mapping[str, Any]], None]
 ) -> Iterator[None]:
     """Register a hook at each place, and remove all of them at the end.
 
     Args:
         places: a key, a module, and whether its inputs or its output are passed on; keys are unique.
-        hear: called at every call of the module with the key, the number of the call from 0, the tuple of inputs or the output,
+        callback: called at every call of the module with the key, the number of the call from 0, the tuple of inputs or the output,
             and the keyword arguments, which are empty for an output.
     """
     calls: Counter[Key] = Counter()
 
-    def fired(key: Key, value: Any, named: Mapping[str, Any]) -> None:
-        hear(key, calls[key], value, named)
+    def call_back(key: Key, value: Any, named: Mapping[str, Any]) -> None:
+        callback(key, calls[key], value, named)
         calls[key] += 1
 
     handles = []
     try:
         for key, module, side in places:
             if side == "input":
-                handles.append(module.register_forward_pre_hook(lambda _m, a, k, key=key: fired(key, a, k), with_kwargs=True))
+                handles.append(module.register_forward_pre_hook(lambda _m, a, k, key=key: call_back(key, a, k), with_kwargs=True))
             else:
-                handles.append(module.register_forward_hook(lambda _m, _a, r, key=key: fired(key, r, {})))
+                handles.append(module.register_forward_hook(lambda _m, _a, r, key=key: call_back(key, r, {})))
         yield
     finally:
         for handle in handles:

@@ -5,8 +5,10 @@ from typing import Any
 
 from conformance.errors import CandidateError
 
+Stream = Iterator[tuple[str, Any]]  # pairs of an activation's name and its value, in the order of computation
 
-def pairs(output: Any, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+
+def pairs(output: Any, names: Iterable[str]) -> Stream:
     """Yield the pairs of a mapping in the order of `names`, unknown names last, or the pairs of an iterable in its own order.
 
     Raises:

@@ -32,10 +32,10 @@ from torch import nn
 
 from conformance.candidates.capture import Showing, Tap, captured
 from conformance.candidates.capture_gradients import captured_with_gradients
+from conformance.candidates.capture_step import captured_step
 from conformance.candidates.layouts import LAYER, Layout, expanded, in_layer, is_layered, plain
 from conformance.candidates.module_runner import ModuleRunner
 from conformance.candidates.output_map import OutputMap
-from conformance.candidates.steps import captured_step
 from conformance.errors import CandidateError, RegistrationError
 from conformance.model.activations import outputs, parameter_shapes, parameters_of_head, table
 from conformance.model.architecture import COMPATIBLE_HEADS, Architecture
@@ -129,7 +129,7 @@ class TorchImplementation:
         has_its_own = bool(set(mapped) & (parameter_shapes(architecture).keys() - usual_names))
         lacking = [n for n in mapped if n in usual_names - names]
         if lacking and not has_its_own:  # an alternative component may replace the standard one
-            return f"its tables speak of {lacking[0]}, which this architecture has not"
+            return f"its tables name {lacking[0]}, which this architecture lacks"
         unnamed = next(
             (h for h in architecture.heads if not any(self._names(n, mapped) for n in parameters_of_head(h, architecture))), None
         )

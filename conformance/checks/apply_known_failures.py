@@ -29,9 +29,9 @@ def apply_known_failures(
         load: returns the candidate for a name, and returns an object unchanged.
     """
     try:
-        brought = declared(implementation, load)
-        require_existing(brought, [result.case])
-        return expected(result, [*entries, *brought])
+        own_entries = declared(implementation, load)
+        require_existing(own_entries, [result.case])
+        return expected(result, [*entries, *own_entries])
     except UsageError as error:
         return replace(result, outcome="error", reason=str(error), exit_code=error.exit_code)
 

@@ -73,12 +73,12 @@ def _entry(entry: object, where: str) -> KnownFailure:
         raise UsageError(f"{where} is no table: {entry!r:.40}")
     allowed = ("check", "reason", "issue", "activation", "fault", *_PATTERNS[1:])
     unknown = sorted(set(entry) - set(allowed))
-    missing = [key for key in ("check", "reason") if not entry.get(key)]
-    missing += ["activation, which its fault is found at"] if entry.get("fault") and not entry.get("activation") else []
+    lacking = [key for key in ("check", "reason") if not entry.get(key)]
+    lacking += ["activation, which its fault is found at"] if entry.get("fault") and not entry.get("activation") else []
     wrong = [key for key, value in entry.items() if not isinstance(value, str)]
-    if unknown or missing or wrong:
+    if unknown or lacking or wrong:
         rendered = [
-            f"{what} {', '.join(keys)}" for what, keys in (("unknown", unknown), ("lacks", missing), ("no text:", wrong)) if keys
+            f"{what} {', '.join(keys)}" for what, keys in (("unknown", unknown), ("lacks", lacking), ("no text:", wrong)) if keys
         ]
         raise UsageError(f"{where}: {'; '.join(rendered)}; an entry may have {', '.join(allowed)}")
     fault = str(entry.get("fault", ""))
@@ -126,8 +126,8 @@ def require_existing(entries: Iterable[KnownFailure], cases: Sequence[Case], *, 
     def wrong(what: str, pattern: str) -> str | None:
         return missing(what, pattern, run.get(what, ()))
 
-    speaks_of = [what for what in (*_PATTERNS, "activation", "fault") if named or what != "implementation"]
-    found = [(e, wrong(what, pattern)) for e in entries for what in speaks_of if (pattern := getattr(e, what))]
+    patterns = [what for what in (*_PATTERNS, "activation", "fault") if named or what != "implementation"]
+    found = [(e, wrong(what, pattern)) for e in entries for what in patterns if (pattern := getattr(e, what))]
     rendered = [f"{e.where}: {text}".removeprefix(": ") for e, text in found if text]
     if rendered:
-        raise UsageError("known failures of what does not exist: " + "; ".join(rendered))
+        raise UsageError("entries that name something unknown: " + "; ".join(rendered))

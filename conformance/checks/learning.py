@@ -60,7 +60,7 @@ def learning(request: CheckRequest) -> Result:
         if loss <= bound:
             return ""
         reason = f"after {STEPS} steps the masked-LM loss is {loss:.3f}; frequencies alone give {math.log(tokens):.3f}"
-        return f"{reason}, and what has learnt anything at most {bound:.3f}"
+        return f"{reason}, and a loop that learns reaches at most {bound:.3f}"
 
     return counted(request.case, wrong)
 

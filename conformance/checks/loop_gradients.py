@@ -7,7 +7,7 @@ import numpy as np
 
 from conformance.candidates.arrays import held_in
 from conformance.checks.passes import Pass
-from conformance.checks.training_passes import Stream, values_of
+from conformance.checks.training_passes import HeldStream, values_of
 from conformance.judge.judge import Judge
 from conformance.model.activations import parameter_shapes
 from conformance.model.gradients import grad, is_gradient
@@ -31,7 +31,7 @@ _HEADS = {
 _OTHER = "not the gradient of {loss} at the parameters before the step; `gradients` and `training-mode` judge the network's own"
 
 
-def gradient_passes(label: str, run: TrainingRun, stream: Stream, case: Case) -> Iterator[Pass]:
+def gradient_passes(label: str, run: TrainingRun, stream: HeldStream, case: Case) -> Iterator[Pass]:
     """Yield a pass that judges the gradients of step `STEP` from the parameters before that step.
 
     Yield nothing if no head's bias is trained, or if one of these parameters is missing or not finite, which is a failure of its

@@ -16,7 +16,7 @@ from conformance.checks.check import CheckRequest
 from conformance.checks.counted import Tried, counted
 from conformance.checks.loop_gradients import trained_loss
 from conformance.checks.optimizer_passes import runs_of
-from conformance.checks.training_passes import Stream, values_of
+from conformance.checks.training_passes import HeldStream, values_of
 from conformance.errors import CandidateError, NotApplicable
 from conformance.goldens.manifest import DEFAULT_GOLDENS
 from conformance.judge.cache import expected_losses
@@ -47,7 +47,7 @@ def loss_curve(request: CheckRequest) -> Result:
     return counted(request.case, wrong)
 
 
-def _compared(label: str, run: TrainingRun, stream: Stream, request: CheckRequest) -> str:
+def _compared(label: str, run: TrainingRun, stream: HeldStream, request: CheckRequest) -> str:
     """Compare the losses step by step; return a sentence on the first that exceeds its limit, or an empty text."""
     case, source = request.case, trained_loss(run)
     if not source:
@@ -75,7 +75,7 @@ def _difference(step: int, source: str, found: float, right: Expected, limit: fl
     )
 
 
-def _vectors(stream: Stream, layout: Layout) -> list[Array]:
+def _vectors(stream: HeldStream, layout: Layout) -> list[Array]:
     """Return the parameters before the first step and after each step; raise `CandidateError` if one is missing."""
     arrays, found = dict(stream), []
     for step in range(STEPS + 1):

@@ -21,7 +21,7 @@ from conformance.checks.candidate_stream import yielded
 from conformance.checks.contract import ability
 from conformance.checks.loop_gradients import gradient_passes
 from conformance.checks.passes import Pass, opened
-from conformance.checks.training_passes import RATES, Stream, random_numbers_from, read
+from conformance.checks.training_passes import RATES, HeldStream, random_numbers_from, read
 from conformance.errors import CandidateError, NotApplicable, Unsupported
 from conformance.goldens.golden import Golden, with_config
 from conformance.model.activations import parameter_shapes, table
@@ -54,13 +54,13 @@ def schedule_passes(candidate: Implementation, golden: Golden, case: Case) -> Se
     return found
 
 
-def _pass(label: str, network: TrainingRun, stream: Stream) -> Pass:
+def _pass(label: str, network: TrainingRun, stream: HeldStream) -> Pass:
     return Pass(label, "", network, partial(iter, stream))
 
 
 def runs_of(
     candidate: Implementation, golden: Golden, case: Case, settings: Mapping[str, Training], steps: int
-) -> Iterator[tuple[str, tuple[TrainingRun, Stream]]]:
+) -> Iterator[tuple[str, tuple[TrainingRun, HeldStream]]]:
     """Yield the label and the run of each of the settings that the candidate supports.
 
     Raises:
@@ -97,13 +97,13 @@ def with_each(
         raise NotApplicable("; ".join(dict.fromkeys(refusals)))
 
 
-def _run(golden: Golden, case: Case, steps: int, runner: Runner, training: Training) -> tuple[TrainingRun, Stream]:
+def _run(golden: Golden, case: Case, steps: int, runner: Runner, training: Training) -> tuple[TrainingRun, HeldStream]:
     """Run the steps, all on the first batch; raise `Unsupported` if the candidate does not support the settings."""
     trainer = ability(runner, "trainer")
     architecture, weights = golden.checkpoint.architecture, rounded_weights(golden.checkpoint, case.dtype)
     batch = next(iter(golden.batches.values()))
     gradients: list[Mapping[str, Array]] = []
-    stream: Stream = []
+    stream: HeldStream = []
     with random_numbers_from(0):
         step = call_candidate(lambda: trainer(training), may_refuse=True)
         for t in range(1, steps + 1):
@@ -116,7 +116,7 @@ def _run(golden: Golden, case: Case, steps: int, runner: Runner, training: Train
     return TrainingRun(architecture, weights, batch, training=training, gradients=tuple(gradients)), [*initial, *stream]
 
 
-def _gradients(found: Stream, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
+def _gradients(found: HeldStream, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
     """Return the gradients by parameter name; raise `CandidateError` for an unknown name or a wrong shape."""
     gradients = {}
     for name, value in found:

@@ -48,7 +48,7 @@ RATES: Mapping[str, float] = {
     "classifier_dropout": 0.4,
 }
 
-Stream = list[tuple[Any, Any]]
+HeldStream = list[tuple[Any, Any]]  # the pairs of a stream, all held in memory
 
 
 def training_passes(candidate: Implementation, golden: Golden, case: Case) -> Sequence[Pass]:
@@ -82,7 +82,7 @@ def _shown(candidate: Implementation, golden: Golden, case: Case) -> set[str]:
 
 def _require_dropping(one: Pass, unexposed: Collection[str], case: Case) -> None:
     """Raise `CandidateError` if an activation after an unexposed dropout has its value without dropout."""
-    stream: Stream = list(one.call())
+    stream: HeldStream = list(one.call())
     judge = Judge(one.network, case.dtype, case.device, functions=this_machine(case.device).error_bounds, depth="screen")
     order = judge.order
     for verdict, _ in judge.judge(iter(stream)):
@@ -126,7 +126,7 @@ def _wrong_in(draws: Sequence[Mapping[str, Draw]], number: int, alpha: float) ->
     return wrong_draws(draws, alpha)[number]
 
 
-def _with_masks(one: Pass, stream: Stream, masks: Mapping[str, Draw]) -> Pass:
+def _with_masks(one: Pass, stream: HeldStream, masks: Mapping[str, Draw]) -> Pass:
     """Return a pass that replays a recorded stream and is judged under the masks of its dropouts."""
     kept = {name: draw.kept for name, draw in masks.items()} | zeroed(one.network, dict(stream))
     network = replace(one.network, kept={name: mask.astype(np.float64) for name, mask in kept.items()})
@@ -165,7 +165,7 @@ def random_numbers_from(seed: int) -> Iterator[None]:
         yield
 
 
-def _held(stream: Iterator[tuple[str, Any]], network: Network) -> Stream:
+def _held(stream: Iterator[tuple[str, Any]], network: Network) -> HeldStream:
     """Return the pairs in table order, since a misplaced dropout comes late; values are copied, as memory may be reused."""
     order = {name: i for i, name in enumerate(network.table)}
     return sorted(((name, read(value)) for name, value in stream), key=lambda pair: order.get(pair[0], len(order)))

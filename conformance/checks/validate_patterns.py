@@ -71,7 +71,7 @@ def _can_be_named(implementation: str) -> bool:
         return package == "__main__"
 
 
-def _is_ones_own(golden: str) -> bool:
+def _is_custom_golden(golden: str) -> bool:
     """Return whether a golden's name has the prefix `checkpoint:` or is an existing path."""
     try:
         return golden.startswith("checkpoint:") or Path(golden).exists()
@@ -121,7 +121,7 @@ def _faults() -> Iterable[str]:
 _KINDS: Mapping[str, _Kind] = {
     "check": _Kind(_checks, _checks),
     "implementation": _Kind(_implementations, _implementations, elsewhere=_can_be_named),
-    "golden": _Kind(manifest, manifest, elsewhere=_is_ones_own),
+    "golden": _Kind(manifest, manifest, elsewhere=_is_custom_golden),
     "device": _Kind(lambda: (), lambda: ("cuda", "mps", "xpu"), "torch knows it nowhere", _is_a_device),
     "dtype": _Kind(_dtypes, _dtypes),
     "activation": _Kind(_activations, _parts_of_activations, "`bert-conformance trace golden:tiny` prints those that there are"),

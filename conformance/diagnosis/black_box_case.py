@@ -8,15 +8,15 @@ from functools import cache
 import numpy as np
 
 from conformance.diagnosis.black_box import BlackBox
-from conformance.diagnosis.detectability import Detectability, filters
-from conformance.diagnosis.forward import Forward
+from conformance.diagnosis.black_box_segment import BlackBoxSegment
+from conformance.diagnosis.detectability import Detectability, filtered_placements
 from conformance.diagnosis.input_mistakes import OtherInputs
 from conformance.diagnosis.judgement import Agreement, JudgedForward, allowed
 from conformance.diagnosis.printed_problem import LEAST_RMS, PROMISING, Criteria, PrintedProblem, PrintedTrial
 from conformance.judge.filters import GROSS
 from conformance.judge.search.budget import ELSE, SearchBudget
 from conformance.judge.search.fault_sets import RENOISED, explaining_sets
-from conformance.judge.search.placements import placements
+from conformance.judge.search.placements import FaultPlacement, placements
 from conformance.judge.search.problem import Fit
 from conformance.judge.thresholds import Limits
 from conformance.model.checkpoint import Checkpoint, LazyWeights
@@ -67,9 +67,9 @@ class BlackBoxCase:
         self.budget, self.inputs, self._legal = budget, inputs, legal
         self.checkpoint, self.network, self.dtype = checkpoint, network, dtype
         self.storage = format_named(dtype)
-        self.right = Forward(network, self.storage)
+        self.right = BlackBoxSegment(network, self.storage)
         self.placements = placements(self.right)
-        self.filters = filters(self.placements)
+        self.filters = filtered_placements(self.placements)
         self.pooling_indices = range(network.reading.pooling_count) if asked is None else range(1)
         self.arithmetics = sorted((self._widened(JudgedForward(self.right, h)) for h in self._end_to_end(dtype)), key=self.nll)
         self.use(self.arithmetics[0])
@@ -118,20 +118,21 @@ class BlackBoxCase:
         """Return the name of a pooling; empty if the network has none."""
         return self.network.poolings[pooling_index].name if self.network.poolings else ""
 
-    def explained(self, best: Agreement, look: Detectability) -> list[PrintedTrial]:
+    def trials_to_report(self, best: Agreement, look: Detectability, tried: Sequence[FaultPlacement]) -> list[PrintedTrial]:
         """Return the trials that explain the outputs and are likelier than the correct network, or else the nearest trials.
 
         Args:
             best: the agreement with the correct network.
             look: the results of the filters.
+            tried: the placements of faults to search.
         """
         criteria = Criteria(self.base, self._tests, self.dtype, self.budget, [pattern for _, pattern in look.detected], best.nll)
         self.problem = self._problem(criteria)
         others = [t for t in self._others(self.part()) if t.explains and t.agreement.nll < best.nll]
         if any(not t.loose for t in others):
             return others
-        rounding = [p for p in self.placements if p.fault.after_failure] if self._could_be(COARSEST) else []
-        searched = [p for p in self.placements if p.fault.replaces_layer or not p.fault.after_failure]
+        rounding = [p for p in tried if p.fault.after_failure] if self._could_be(COARSEST) else []
+        searched = [p for p in tried if p.fault.replaces_layer or not p.fault.after_failure]
         found = explaining_sets(self.problem, searched, rounding, self.budget)
         if others or found.explaining:
             return [*others, *found.explaining]
@@ -163,10 +164,10 @@ class BlackBoxCase:
                 return
             weights = LazyWeights(self.checkpoint.weights, _rounded(self.checkpoint, other))
             hypothesis = self._end_to_end(other.name)[0]
-            some = self._widened(JudgedForward(Forward(replace(part.right.network, weights=weights), other), hypothesis))
+            some = self._widened(JudgedForward(BlackBoxSegment(replace(part.right.network, weights=weights), other), hypothesis))
             if all(some.largest[pooling_index] > GROSS * self.limits(pooling_index).max for pooling_index in self.pooling_indices):
                 continue
-            forward = Forward(replace(self.network, weights=weights), other)
+            forward = BlackBoxSegment(replace(self.network, weights=weights), other)
             judged = self._widened(JudgedForward(forward, hypothesis))
             for pooling_index in self.pooling_indices:
                 agreement = judged.agreement(pooling_index, self.base.independent)
@@ -186,17 +187,17 @@ class BlackBoxCase:
         printed = np.unique(self.network.reading.rows)
         if printed[0] >= 0:  # every number belongs to a row
             longest = printed[self.network.batch.mask[printed].sum(1).argmax()]
-            alone = JudgedForward(Forward(network.of_rows([int(longest)]), self.storage), self.base.hypothesis)
+            alone = JudgedForward(BlackBoxSegment(network.of_rows([int(longest)]), self.storage), self.base.hypothesis)
             if all(alone.largest[i] > GROSS * limit.max for i, limit in zip(self.pooling_indices, limits, strict=True)):
                 return
-        forward = Forward(network, self.storage)
+        forward = BlackBoxSegment(network, self.storage)
         judged = self._widened(JudgedForward(forward, self.base.hypothesis))
         for pooling_index, limit in zip(self.pooling_indices, limits, strict=True):
             agreement = judged.agreement(pooling_index, self.base.independent)
             fit, explains = Fit((), self._squares(forward)), allowed(agreement, limit)
             yield PrintedTrial(fit, explains, agreement=agreement, dtype=self.dtype, inputs=inputs)
 
-    def _squares(self, forward: Forward) -> Array:
+    def _squares(self, forward: BlackBoxSegment) -> Array:
         """Return Σ r²/σ² of another network under each pooling, (P,), by the correct network's sigma."""
         with np.errstate(all="ignore"):
             found = np.square((self.network.reading.actual - forward.value) / self.base.sigma).sum(1)

@@ -92,7 +92,7 @@ class Diagnosis:
         shown: if it conforms, the faults that the numbers would have revealed, at an expected z of at least 12, if they acted
             everywhere they can.
         unseen: the faults that the numbers would not have revealed.
-        called: faults whose effect a filter finds in the residual although RMS and maximum may pass.
+        detected_faults: faults whose effect a filter finds in the residual although RMS and maximum may pass.
         explanations: the explanations, best first.
         cut_short: description of what the search left out when its time ran out; else empty.
         unconfirmed: description of the checkpoint's settings that its parameters do not confirm.
@@ -114,7 +114,7 @@ class Diagnosis:
     max_limit: float
     shown: tuple[str, ...]
     unseen: tuple[Unseen, ...]
-    called: tuple[str, ...]
+    detected_faults: tuple[str, ...]
     explanations: tuple[RankedExplanation, ...]
     cut_short: str = ""
     unconfirmed: str = ""

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from conformance.diagnosis.black_box_segment import BlackBoxSegment
 from conformance.diagnosis.conclusions import Unseen
-from conformance.diagnosis.forward import Forward
 from conformance.diagnosis.judgement import JudgedForward
 from conformance.diagnosis.printed_problem import PrintedProblem
 from conformance.judge.filters import expected_z, is_detected, is_gross, largest_element, project
 from conformance.judge.search.budget import RIGHT, SearchBudget
-from conformance.judge.search.parameters import NUDGE, right_value, wrong_value
+from conformance.judge.search.parameters import right_value, wrong_value
 from conformance.judge.search.placements import EVERYWHERE, FaultPlacement, with_faults
 from conformance.judge.thresholds import SEPARABLE_Z, Limits
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import NUDGE, Array
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class Detectability:
     unseen: tuple[Unseen, ...]
 
 
-def filters(placements: Iterable[FaultPlacement]) -> list[FaultPlacement]:
+def filtered_placements(placements: Iterable[FaultPlacement]) -> list[FaultPlacement]:
     """Return one placement for each fault, at all of its places; formats are excluded, because RMS detects them."""
     return [s for s in placements if s.reach == EVERYWHERE and not s.fault.after_failure]
 
 
-def seen(
+def apply_filters(
     judged: JudgedForward,
     part: PrintedProblem,
     pooling_index: int,
@@ -84,7 +84,7 @@ def seen(
     return Detectability(tuple(detected), tuple(shown), tuple(unseen))
 
 
-def effect_of_fault(right: Forward, placement: FaultPlacement, value: float | None, pooling_index: int) -> Array | None:
+def effect_of_fault(right: BlackBoxSegment, placement: FaultPlacement, value: float | None, pooling_index: int) -> Array | None:
     """Return the effect of a fault on the numbers, with the usual faulty value if `value` is None, or None if it has none."""
     faulty = with_faults(right, [placement.of(value)], right.storage)
     if not faulty.is_effective:

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformance.diagnosis.black_box import PRINTED
-from conformance.diagnosis.forward import Forward
-from conformance.judge.cores import on_all_cores
+from conformance.diagnosis.black_box_segment import BlackBoxSegment
 from conformance.judge.noise import Noise
+from conformance.judge.threads import on_all_cores
 from conformance.judge.thresholds import FALSE_ALARM, Limits
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array
@@ -50,7 +50,7 @@ class Agreement:
 class JudgedForward:
     """The numbers of a network with their noise."""
 
-    def __init__(self, forward: Forward, hypothesis: Hypothesis, sigma: Array | None = None) -> None:
+    def __init__(self, forward: BlackBoxSegment, hypothesis: Hypothesis, sigma: Array | None = None) -> None:
         """Bind a network to a hypothesis of how a correct system computes it; `sigma`, if given, is not propagated again."""
         self.forward, self.hypothesis = forward, hypothesis
         self.actual = forward.network.reading.actual

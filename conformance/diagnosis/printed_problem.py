@@ -7,7 +7,7 @@ from typing import cast
 
 import numpy as np
 
-from conformance.diagnosis.forward import Forward
+from conformance.diagnosis.black_box_segment import BlackBoxSegment
 from conformance.diagnosis.input_mistakes import OtherInputs
 from conformance.diagnosis.judgement import Agreement, JudgedForward, allowed
 from conformance.judge.evidence import Estimate
@@ -48,7 +48,7 @@ class PrintedTrial(Trial):
     @property
     def complexity(self) -> int:
         """The number of faults, free parameters and other inputs."""
-        return len(self.fit.placements) + numbers(self.fit) + (self.inputs is not None)
+        return len(self.fit.placements) + free_parameter_count(self.fit) + (self.inputs is not None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,11 +84,11 @@ class PrintedProblem(Problem[PrintedTrial]):
         sigma: its sigma, (P, N).
     """
 
-    right: Forward
+    right: BlackBoxSegment
     beam = 4  # each set costs passes over the network
     is_screened = True
 
-    def __init__(self, right: Forward, sigma: Array, criteria: Criteria) -> None:
+    def __init__(self, right: BlackBoxSegment, sigma: Array, criteria: Criteria) -> None:
         """Bind the correct network to its sigma and to what an explanation must pass."""
         super().__init__(right, right.storage, right.network.reading.actual, 1.0 / sigma)
         self.sigma, self._criteria = sigma, criteria
@@ -99,7 +99,7 @@ class PrintedProblem(Problem[PrintedTrial]):
         if len(rows) == self.right.network.batch.size:
             return self
         kept = np.isin(self.right.network.reading.rows, rows)
-        return PrintedProblem(Forward(self.right.network.of_rows(rows), self.storage), self.sigma[:, kept], self._criteria)
+        return PrintedProblem(BlackBoxSegment(self.right.network.of_rows(rows), self.storage), self.sigma[:, kept], self._criteria)
 
     def rows(self, placements: Sequence[FaultPlacement] = ()) -> list[int]:
         """Return the rows of the batch with the largest residual under these faults, until there are enough numbers and tokens."""
@@ -129,7 +129,7 @@ class PrintedProblem(Problem[PrintedTrial]):
             return fit if own and self._own_could(fit) else None
         fit = fitted(self, fit)
         largest = self._judged_forward(fit, self.sigma).largest.min()
-        if largest <= limits.max * (GROSS if numbers(fit) else 1.0) or (own and self._own_could(fit)):
+        if largest <= limits.max * (GROSS if free_parameter_count(fit) else 1.0) or (own and self._own_could(fit)):
             return fit
         return None
 
@@ -142,7 +142,7 @@ class PrintedProblem(Problem[PrintedTrial]):
 
     def _judged_forward(self, fit: Fit, sigma: Array | None = None) -> JudgedForward:
         """Return the network with a set of faults, and a sigma; its own if it is not given."""
-        return JudgedForward(cast(Forward, self.faulty(fit.placements).segment), self._criteria.base.hypothesis, sigma)
+        return JudgedForward(cast(BlackBoxSegment, self.faulty(fit.placements).segment), self._criteria.base.hypothesis, sigma)
 
     def fit_on_whole(self, fit: Fit) -> Fit:
         """Return a set of faults on the whole batch, with its parameters fitted again unless its distance is large."""
@@ -180,6 +180,6 @@ class PrintedProblem(Problem[PrintedTrial]):
         return TIES * self._criteria.limits(fit.pooling_index).evidence_threshold
 
 
-def numbers(fit: Fit) -> int:
+def free_parameter_count(fit: Fit) -> int:
     """Return the number of free parameters of a fit."""
     return sum(placement.fault.parameter is not None for placement in fit.placements)

@@ -18,15 +18,16 @@ from conformance.diagnosis.detectability import Detectability, effect_of_fault
 from conformance.diagnosis.diagnose_black_box import likeliest_arithmetic
 from conformance.diagnosis.judgement import JudgedForward
 from conformance.diagnosis.printed import Known
-from conformance.diagnosis.printed_problem import numbers
+from conformance.diagnosis.printed_problem import free_parameter_count
 from conformance.diagnosis.ranking import ranked_trials
-from conformance.judge.cores import on_all_cores
-from conformance.judge.evidence import Explanation, FilterResult, Local
+from conformance.judge.evidence import Explanation, FilterResult, LocalJudgement
 from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import is_gross, project
 from conformance.judge.observation import Observation
 from conformance.judge.search.budget import SearchBudget
+from conformance.judge.search.placements import FaultPlacement
 from conformance.judge.search.problem import Fit
+from conformance.judge.threads import on_all_cores
 from conformance.model.checkpoint import Checkpoint
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import Array
@@ -68,21 +69,19 @@ class UnexposedLayersSearch:
             detected: the faults whose filters found that the residual is not noise; under an explanation they must not find it.
         """
         case = self._case(observation)
-        every, known = case.placements, self._found.union(known)
+        known = self._found.union(known)
         (part,) = case.network.reading.parts
         effects = {look.fault.name: look.known_effect.reshape(-1)[part.flat] for look in detected}
         found: tuple[Explanation, ...] = ()
         if known:
-            case.placements = tuple(s for s in every if s.fault.name in known)
-            found = _explanations(case, effects)
+            found = _explanations(case, [s for s in case.placements if s.fault.name in known], effects)
         if not found and self._left:
             self._left -= 1
-            case.placements = every
-            found = _explanations(case, effects)
+            found = _explanations(case, case.placements, effects)
         self._found.update(fault.name for explanation in found for fault in explanation.faults)
         return found
 
-    def with_layer_filters(self, observation: Observation, locals_: Sequence[Local]) -> tuple[Local, ...]:
+    def with_layer_filters(self, observation: Observation, locals_: Sequence[LocalJudgement]) -> tuple[LocalJudgement, ...]:
         """Return the judgements; those that pass get a filter for each fault that has none.
 
         The filter is derived from the fault's largest error if it acted everywhere it can. A fault that is not gross
@@ -95,7 +94,7 @@ class UnexposedLayersSearch:
         widest = np.max(list(bases.values()), axis=0)
         effects_of_absent = on_all_cores(lambda placement: effect_of_fault(part, placement, None, 0), absent)
 
-        def filters(local: Local) -> Iterator[FilterResult]:
+        def filters(local: LocalJudgement) -> Iterator[FilterResult]:
             sigma, limit = bases.get(local.arithmetic, widest), local.max_threshold
             for placement, change in zip(absent, effects_of_absent, strict=True):
                 if change is not None:
@@ -109,27 +108,28 @@ class UnexposedLayersSearch:
         """Return the activation as the output of a black box, whose inputs are the activations captured before it."""
         network, block = observation.network, observation.whole
         output = Output(observation.name, Known(block.actual, np.zeros(block.actual.shape)))
-        closed = BlackBox(
+        black_box = BlackBox(
             network.architecture, network.weights, network.batch, (output,), (), leaves=block.segment.leaves, kept=network.kept
         )
         checkpoint = Checkpoint(network.architecture, network.weights)
-        return BlackBoxCase(checkpoint, closed, self._dtype, None, SearchBudget(None, time.monotonic), legal=self._legal)
+        return BlackBoxCase(checkpoint, black_box, self._dtype, None, SearchBudget(None, time.monotonic), legal=self._legal)
 
 
-def _explanations(case: BlackBoxCase, effects: Mapping[str, Array]) -> tuple[Explanation, ...]:
+def _explanations(case: BlackBoxCase, tried: Sequence[FaultPlacement], effects: Mapping[str, Array]) -> tuple[Explanation, ...]:
     """Return the explanations of a case; of sets with the same faults at different places, the one with the widest reach.
 
     Args:
         case: the case.
+        tried: the placements of faults to search.
         effects: the effect on the judged elements of each fault whose filter found that the residual is not noise.
     """
     best = likeliest_arithmetic(case)
-    trials = case.explained(best, Detectability(tuple(effects.items()), (), ()))
+    trials = case.trials_to_report(best, Detectability(tuple(effects.items()), (), ()), tried)
     found: dict[frozenset[str], Explanation] = {}
     for trial, is_tied in ranked_trials(case, trials, best):
         faults = tuple(_faults(case, trial.fit)) if is_tied else ()
         if faults:
-            free = numbers(trial.fit)
+            free = free_parameter_count(trial.fit)
             found.setdefault(frozenset(f.name for f in faults), Explanation(faults, free, trial.agreement.nll, not free))
     return tuple(found.values())
 
@@ -144,4 +144,4 @@ def _faults(case: BlackBoxCase, fit: Fit) -> Iterator[FilterResult]:
         if found is not None:
             for place in placement.places:
                 own = FilterResult(placement.fault.name, place, found.amplitude, found.z, found.expected_z)
-                yield own.as_detected(True, estimate)
+                yield own.concluded(detected=True, estimate=estimate)

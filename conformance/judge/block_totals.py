@@ -12,16 +12,16 @@ from operator import add
 
 import numpy as np
 
-from conformance.judge.cores import on_all_cores
 from conformance.judge.effective_samples import Hashes, Repeats
 from conformance.judge.evidence import FilterResult
 from conformance.judge.fault_directions import Direction
-from conformance.judge.filters import Sums, gross_result, is_gross, largest_element, projection_result
+from conformance.judge.filters import ProjectionSums, gross_result, is_gross, largest_element, projection_result
 from conformance.judge.global_error import GlobalError
 from conformance.judge.noise import Noise, of_segment
 from conformance.judge.observation import Observation
 from conformance.judge.segment import Segment
 from conformance.judge.sums import LocalSums
+from conformance.judge.threads import on_all_cores
 from conformance.judge.thresholds import Limits
 from conformance.numerics.arithmetic import Hypothesis
 
@@ -35,7 +35,7 @@ class Effect:
         size: its largest element, in sigma.
     """
 
-    sums: Sums
+    sums: ProjectionSums
     size: float
 
     def __add__(self, other: "Effect") -> "Effect":
@@ -102,7 +102,7 @@ class GrossEffects:
             return 0.0 if unfit else largest_element(direction.known_effect, noise)
 
         sizes = on_all_cores(size, self.directions)
-        return {i: Effect(Sums(), size) for i, size in enumerate(sizes) if is_gross(size, self._largest)}
+        return {i: Effect(ProjectionSums(), size) for i, size in enumerate(sizes) if is_gross(size, self._largest)}
 
 
 def block_totals(
@@ -144,7 +144,7 @@ def _totals_of_block(
     totals = []
     for noise, known in zip(noises, gross, strict=True):
         effects = {
-            i: Effect(Sums.of(block.residual, d.effect, noise), 0.0 if d.parameter else largest_element(d.effect, noise))
+            i: Effect(ProjectionSums.of(block.residual, d.effect, noise), 0.0 if d.parameter else largest_element(d.effect, noise))
             for i, d in on_block.items()
             if i not in known and d.effect is not None
         }
@@ -175,7 +175,7 @@ def _effects_on_whole(
         for i in indices:
             effect = directions[i].on(whole.segment).effect
             assert effect is not None
-            yield i, Effect(Sums.of(whole.residual, effect, noise), largest_element(effect, noise))
+            yield i, Effect(ProjectionSums.of(whole.residual, effect, noise), largest_element(effect, noise))
 
 
 def _noise_of_equal_inputs(
@@ -195,4 +195,4 @@ def _noise_of_equal_inputs(
             effect = directions[i].on(segment).effect
             if effect is not None:
                 variance, _ = noise.projected(noise.precision * effect * np.sqrt(n * (n - 1.0)))
-                yield i, Effect(Sums(variance=variance), 0.0)
+                yield i, Effect(ProjectionSums(variance=variance), 0.0)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformance.judge.evidence import BY_OPERATIONS, WIDEST_ARITHMETIC, Local
+from conformance.judge.evidence import BY_OPERATIONS, WIDEST_ARITHMETIC, LocalJudgement
 from conformance.judge.fault_directions import Direction
 from conformance.judge.observation import Observation
 from conformance.numerics.arithmetic import Hypothesis
@@ -14,8 +14,8 @@ from conformance.oracle.operations import by_operations
 
 
 def passing_by_hand(
-    observation: Observation, tightest: Hypothesis, passed: Collection[str], judge: Callable[[Array], Local]
-) -> Local | None:
+    observation: Observation, tightest: Hypothesis, passed: Collection[str], judge: Callable[[Array], LocalJudgement]
+) -> LocalJudgement | None:
     """Return the judgement under the first order of operations with which the activation passes; None if there is none.
 
     Args:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from conformance.judge.cores import cores, on_all_cores
 from conformance.judge.segment import Segment
+from conformance.judge.threads import cores, on_all_cores
 from conformance.judge.thresholds import projection_threshold, sidak_share
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import FORMATS, Array

@@ -15,7 +15,7 @@ from conformance.goldens.golden import Golden
 from conformance.goldens.manifest import DEFAULT_GOLDENS
 from conformance.judge.fault_directions import Direction
 from conformance.judge.faults_of_segment import effective_directions
-from conformance.judge.filters import expected, project
+from conformance.judge.filters import expected_z, project
 from conformance.judge.judged_elements import judged_elements
 from conformance.judge.noise import of_segment
 from conformance.judge.segment import Segment
@@ -72,8 +72,8 @@ def power(golden: Golden, dtype: str, *, only: str = "", filtered: bool = False)
     """
     found: dict[str, dict[str, _Expected]] = defaultdict(dict)
     for label, network in _passes(golden, dtype):
-        for fault, activation, expected_z in _expected(network, dtype, only, filtered=filtered):
-            found[fault][activation + label] = expected_z
+        for fault, activation, expected in _expected(network, dtype, only, filtered=filtered):
+            found[fault][activation + label] = expected
     return [_cell(golden.name, dtype, fault.name, found[fault.name]) for fault in CATALOGUE if found[fault.name]]
 
 
@@ -142,7 +142,7 @@ def _expected(network: Network, dtype: str, only: str, *, filtered: bool) -> Ite
             if noise is None:
                 z = float("inf") if np.where(judged, direction.known_effect, 0.0).any() else 0.0
             else:
-                z = expected(direction, noise, largest)
+                z = expected_z(direction.known_effect, noise, largest)
             found = project(direction.known_effect, direction.known_effect, noise) if filtered and noise is not None else None
             yield direction.fault.name, name, _Expected(found.expected_z if found else z, z >= SEPARABLE_Z)
 

@@ -7,7 +7,7 @@ from conformance.errors import CandidateFailure, NotApplicable
 from conformance.goldens.batches import batch, drawn
 from conformance.goldens.recipe import SEED
 from conformance.judge.discriminating_batch import discriminating
-from conformance.judge.evidence import Explanation, Local, Verdict
+from conformance.judge.evidence import Explanation, LocalJudgement, Verdict
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.oracle import Network
@@ -42,7 +42,7 @@ def _batches(architecture: Architecture) -> Iterator[Batch]:
             yield batch(seed, architecture, drawn([m[:length] for m in masks if "1" in m[:length]]), name="disambiguation/")
 
 
-def _open(local: Local) -> tuple[Explanation, ...]:
+def _open(local: LocalJudgement) -> tuple[Explanation, ...]:
     """Return the best explanation and those that cannot be distinguished from it."""
     return (local.explanations[0], *local.alternatives)
 

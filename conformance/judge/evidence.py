@@ -9,8 +9,7 @@ from conformance.judge.thresholds import SEPARABLE_Z, evidence_threshold
 
 UNKNOWN = "unknown"  # kind of an activation that is not in the table
 BY_OPERATIONS = "operation by operation"  # arithmetic of a step judged as written by hand, whatever that of its kind
-UNJUDGED = "not judged: it is computed from"  # prefix of the reason of an activation that has a non-finite parent
-DIFFERENTIATED = "not judged: it is differentiated through"  # prefix of the reason of a gradient through a wrong forward step
+DIFFERENTIATED = "not judged: it is differentiated through"  # prefix of that reason, by which reports of results files find it
 WIDEST_ARITHMETIC = "native"  # name of the arithmetic with the largest sigma
 
 
@@ -87,7 +86,7 @@ class FilterResult:
         """Whether the fault, if present, could be distinguished from noise at this step."""
         return self.expected_z >= SEPARABLE_Z
 
-    def as_detected(self, detected: bool, estimate: Estimate | None = None) -> "FilterResult":
+    def concluded(self, *, detected: bool, estimate: Estimate | None = None) -> "FilterResult":
         """Return a copy with the filter's conclusion: whether it detects the fault, and the estimate."""
         return replace(self, detected=detected, estimate=estimate)
 
@@ -99,7 +98,7 @@ class Explanation:
     Attributes:
         faults: the filter result of each fault, evaluated with all the other faults applied.
         free: number of fitted parameters.
-        nll: −ln of the residual's likelihood under these faults, as `Local.nll`.
+        nll: −ln of the residual's likelihood under these faults, as `LocalJudgement.nll`.
         is_usual: whether each fitted parameter equals, within its error, the usual faulty value.
     """
 
@@ -109,7 +108,7 @@ class Explanation:
     is_usual: bool = False
 
     @property
-    def fitting(self) -> float:
+    def cost_of_parameters(self) -> float:
         """The cost of the fitted parameters, in nats.
 
         By Laplace's approximation of the likelihood, each parameter costs ln of the prior's width in standard deviations of the
@@ -118,9 +117,18 @@ class Explanation:
         estimates = [fault.estimate for fault in self.faults if fault.estimate]
         return sum(math.log(max(abs(e.value - e.right) / e.deviation, 1.0)) for e in estimates if e.deviation > 0.0)
 
+    @property
+    def cost(self) -> float:
+        """−ln of the evidence, in nats: `nll`, which counts independent roundings, and the cost of the fitted parameters.
+
+        It has the form of the Bayesian information criterion (Schwarz 1978), whose (ln n) / 2 per parameter is `cost_of_parameters` for a
+        deviation that falls as 1/√n. Parameters with usual values are not fitted: these were known before the array was seen.
+        """
+        return self.nll + (0.0 if self.is_usual else self.cost_of_parameters)
+
 
 @dataclass(frozen=True)
-class Local:
+class LocalJudgement:
     """The local judgement of an activation under one hypothesis.
 
     Attributes:
@@ -229,28 +237,31 @@ class Verdict:
         batch: name of the golden's batch, if it has several.
         residual_description: sentences that describe an unexplained residual.
         backward_of: for a gradient of an activation, the forward step whose backward pass yields it; empty for a sum of gradients.
+        why_unjudged: for an exposed activation that is not judged because of another one, whether a parent is not finite or a
+            forward step is wrong; otherwise empty.
     """
 
     activation: str
     kind: str
     outcome: Literal["pass", "fail", "not_observed", "xfail"]
     role: str | None = None
-    local: Local | None = None
+    local: LocalJudgement | None = None
     global_error: Error | None = None
     reason: str = ""
     batch: str = ""
     residual_description: tuple[str, ...] = ()
     backward_of: str = ""
+    why_unjudged: Literal["", "non-finite parent", "wrong forward step"] = ""
 
     @property
     def unjudged(self) -> bool:
         """Whether the candidate exposes the activation, but a non-finite activation before it leaves no element to judge."""
-        return self.outcome == "not_observed" and self.reason.startswith(UNJUDGED)
+        return self.outcome == "not_observed" and self.why_unjudged == "non-finite parent"
 
     @property
     def is_through_wrong_step(self) -> bool:
         """Whether this is a gradient that is not judged because the forward step that it is differentiated through is wrong."""
-        return self.outcome == "not_observed" and self.reason.startswith(DIFFERENTIATED)
+        return self.outcome == "not_observed" and self.why_unjudged == "wrong forward step"
 
     @property
     def is_unexposed(self) -> bool:

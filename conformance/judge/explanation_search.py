@@ -7,9 +7,8 @@ steps on which they can act. A library's or a setting's error, such as rounding 
 effects of rounding do not add up. If no set of faults explains the result, functions and tensors are fitted to it.
 """
 
-import math
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,109 +18,20 @@ from conformance.faults.fitted.fitted_fault import FitData
 from conformance.judge.evidence import Estimate, Explanation, FilterResult
 from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import is_detected, project
-from conformance.judge.noise import Noise
 from conformance.judge.search.budget import SearchBudget
-from conformance.judge.search.fault_sets import AT_ONCE, explaining_sets
-from conformance.judge.search.parameters import estimates, fitted
+from conformance.judge.search.fault_sets import MOST_FAULTS, explaining_sets
 from conformance.judge.search.placements import EVERYWHERE, SINGLE, FaultPlacement
-from conformance.judge.search.problem import Fit, Problem, Trial
-from conformance.judge.segment import Segment
+from conformance.judge.step_problem import StepProblem, StepTrial
 from conformance.judge.thresholds import evidence_threshold
-from conformance.numerics.formats import Array, Format
+from conformance.numerics.formats import Format
 
 _RANK = {fault.name: i for i, fault in enumerate(CATALOGUE)}
-
-
-@dataclass(frozen=True, eq=False)
-class StepTrial(Trial):
-    """A trial of a step's faults.
-
-    Attributes:
-        numbers: the estimate of each fault's parameter; None for a fault without a parameter.
-    """
-
-    numbers: tuple[Estimate | None, ...] = ()
-
-
-class StepProblem(Problem[StepTrial]):
-    """A failing activation under one hypothesis.
-
-    Attributes:
-        noise: the error that a correct candidate may make.
-        threshold: the threshold of |z|.
-        noise_of: returns the noise of a segment, correct or faulty.
-        passes: returns whether a segment accounts for the candidate's array, by RMS and largest error.
-        nll: returns the negative log-likelihood of the candidate's array under a segment, in nats.
-        detected: the directions whose filters detected that the residual is not noise.
-        subtle: the faults without a parameter that may explain the result alone: they move no element by far more than the largest
-            error.
-    """
-
-    is_linear = True  # a set is extended only if its last fault accounts for its share of the distance
-
-    def __init__(
-        self,
-        segment: Segment,
-        storage: Format,
-        actual: Array,
-        noise: Noise,
-        threshold: float,
-        noise_of: Callable[[Segment], Noise],
-        passes: Callable[[Segment], bool],
-        nll: Callable[[Segment], float],
-        detected: Sequence[Direction] = (),
-        subtle: Sequence[Direction] = (),
-        part: Callable[[Segment], "StepProblem | None"] = lambda _: None,
-    ) -> None:
-        """Bind the activation to its noise and its limits.
-
-        `part` returns the same problem on the rows of the batch where a segment leaves the largest residual, or None if a part is
-        not informative enough; a segment that leaves gross errors there is refuted.
-        """
-        super().__init__(segment, storage, actual, np.sqrt(noise.precision).reshape(1, -1))
-        self.noise, self.threshold, self.noise_of, self.passes, self.nll = noise, threshold, noise_of, passes, nll
-        self.detected, self.subtle, self._part = detected, subtle, part
-
-    def part(self, placements: Sequence[FaultPlacement]) -> "StepProblem":
-        """Return the problem on the rows of the batch where these faults leave the largest residual, or this problem."""
-        return self._part(self.faulty(placements).segment) or self
-
-    def fit_unless_refuted(self, fit: Fit, whole: Problem[StepTrial], *, own: bool) -> Fit | None:
-        """Return the set unless it leaves gross errors on this part."""
-        return fit if self.passes(self.faulty(fit.placements).segment) else None
-
-    def fit_on_whole(self, fit: Fit) -> Fit | None:
-        """Return the set on the whole batch, with its parameters fitted there; None if one of its faults changes nothing."""
-        on_whole = self.evaluate(fit.placements)
-        return None if on_whole is None else fitted(self, on_whole)
-
-    def judge(self, fit: Fit, *, own: bool) -> StepTrial:
-        """Return the trial of a set: every parameter must differ from its correct value by more than its error."""
-        segment = self.faulty(fit.placements).segment
-        if not self.passes(segment):
-            return StepTrial(fit, False)
-        noise = self.noise_of(segment)
-        left = (project(self.actual - segment.value, d.effect, noise) for d in self.detected if d.effect is not None)
-        if any(p is not None and abs(p.z) > self.threshold for p in left):
-            return StepTrial(fit, False)
-        shape, weights = segment.value.shape, np.sqrt(noise.precision).reshape(-1)
-        numbers = estimates(self, fit, lambda direction: noise.projected(direction.reshape(shape)), weights)
-        return StepTrial(fit, all(e is None or e.is_wrong(self.threshold) for e in numbers), numbers=numbers)
-
-    def tie(self, fit: Fit) -> float:
-        """Return ∞: all sets that explain the array are reported, and compared by their likelihoods."""
-        return math.inf
-
-    def weights_of(self, fit: Fit) -> Array:
-        """Return the weights for the noise of the segment with these faults, (1, N)."""
-        noise = self.noise_of(self.faulty(fit.placements).segment)
-        return np.sqrt(noise.precision).reshape(1, -1)
 
 
 def explanations(
     problem: StepProblem, directions: Sequence[Direction], known: Collection[str] = (), *, loose: bool = True
 ) -> tuple[Explanation, ...]:
-    """Return every smallest set of faults that explains the candidate's array: fewest free parameters first, then the likeliest.
+    """Return every smallest set of faults that explains the candidate's array, the one with the largest evidence first.
 
     Faults whose names are in `known` are tried alone first; other faults are tried if the known ones do not explain the array, or
     only with an unusual parameter value. If no fault explains the array, fitted functions and tensors are tried.
@@ -132,7 +42,7 @@ def explanations(
         known: names of faults that explained other activations.
         loose: whether a fit with parameters for each token may explain the array.
     """
-    return _searched(problem, directions, known, AT_ONCE) or fitted_explanations(problem, loose=loose)
+    return _searched(problem, directions, known, MOST_FAULTS) or fitted_explanations(problem, loose=loose)
 
 
 def is_of_catalogue(explanation: Explanation) -> bool:
@@ -141,35 +51,41 @@ def is_of_catalogue(explanation: Explanation) -> bool:
 
 
 def single_explanations(
-    problem: StepProblem, directions: Sequence[Direction], known: Collection[str] = (), *, loose: bool = True
+    problem: StepProblem, directions: Sequence[Direction], known: Collection[str] = ()
 ) -> tuple[Explanation, ...]:
     """Return the explanations that consist of a single fault; this costs a small part of what `explanations` does."""
     return _searched(problem, directions, known, 1)
 
 
-def fitted_explanations(
-    problem: StepProblem, directions: Sequence[Direction] = (), known: Collection[str] = (), *, loose: bool = True
-) -> tuple[Explanation, ...]:
+def fitted_explanations(problem: StepProblem, *, loose: bool = True) -> tuple[Explanation, ...]:
     """Return the step with a function or whole tensors fitted to the candidate's array, if such a fit explains the array.
 
-    Fits with parameters for each token are included if `loose`; the other arguments are those of `explanations`, and not used.
+    Fits with parameters for each token are included if `loose`.
     """
     return tuple(_by_fitting(problem, loose))
 
 
+def explanations_by_one_number(problem: StepProblem) -> tuple[Explanation, ...]:
+    """Return the step with a function of one fitted number, if it explains the array.
+
+    Its cost is known (`Explanation.fitting`), so that it may be compared with an arithmetic under which the step passes.
+    """
+    return tuple(_by_fitting(problem, False, one_number=True))
+
+
 def _searched(
-    problem: StepProblem, directions: Sequence[Direction], known: Collection[str], at_once: int
+    problem: StepProblem, directions: Sequence[Direction], known: Collection[str], most_faults: int
 ) -> tuple[Explanation, ...]:
     placements = [FaultPlacement(d.fault, (d.step,), SINGLE) for d in directions]
     familiar = [p for p in placements if p.fault.name in known]
-    found = _smallest(problem, familiar, at_once) if familiar else ()
-    return found if found and found[0].is_usual else _smallest(problem, placements, at_once)
+    found = _smallest(problem, familiar, most_faults) if familiar else ()
+    return found if found and found[0].is_usual else _smallest(problem, placements, most_faults)
 
 
-def _smallest(problem: StepProblem, placements: Sequence[FaultPlacement], at_once: int) -> tuple[Explanation, ...]:
+def _smallest(problem: StepProblem, placements: Sequence[FaultPlacement], most_faults: int) -> tuple[Explanation, ...]:
     """Return the explanations with the fewest faults."""
-    at_every_step = list(_at_every_step(placements)) if at_once > 1 else []
-    found = explaining_sets(problem, placements, at_every_step, SearchBudget.unlimited(), at_once)
+    at_every_step = list(_at_every_step(placements)) if most_faults > 1 else []
+    found = explaining_sets(problem, placements, at_every_step, SearchBudget.unlimited(), most_faults)
     return _ordered([_explanation(trial, problem) for trial in found.explaining], problem) if found.explaining else ()
 
 
@@ -185,17 +101,18 @@ def _at_every_step(placements: Sequence[FaultPlacement]) -> Iterator[FaultPlacem
 
 
 def _ordered(found: Sequence[Explanation], problem: StepProblem) -> tuple[Explanation, ...]:
-    """Return the explanations by number of free parameters, usual values before others, then likelihood.
+    """Return the explanations by their evidence; those that it cannot distinguish, the simplest first.
 
-    Explanations whose likelihoods cannot be distinguished are in the order of the catalogue. Two that are the same function have
+    Of explanations whose costs (`Explanation.cost`) exceed the least by less than the evidence threshold, those with the fewest
+    free parameters are first, usual values before others, then in the order of the catalogue. Two that are the same function have
     usual values if one of them has.
     """
     usual = {_functions(e) for e in found if e.is_usual}
     found = [replace(e, is_usual=_functions(e) in usual) for e in found]
-    ranked = sorted(found, key=lambda e: (e.free, not e.is_usual, e.nll))
+    most = min(e.cost for e in found) + evidence_threshold(problem.threshold)
+    ranked = sorted(found, key=lambda e: (e.cost >= most, (e.free, not e.is_usual) if e.cost < most else (), e.cost))
     best = ranked[0]
-    most = best.nll + evidence_threshold(problem.threshold)
-    alike = [e for e in ranked if (e.free, e.is_usual) == (best.free, best.is_usual) and e.nll < most]
+    alike = [e for e in ranked if (e.free, e.is_usual) == (best.free, best.is_usual) and e.cost < most]
     alike_in_order = sorted(alike, key=lambda e: sorted(_RANK[f.name] for f in e.faults))
     return (*alike_in_order, *(e for e in ranked if e not in alike))
 
@@ -222,7 +139,7 @@ def _explanation(trial: StepTrial, problem: StepProblem) -> Explanation:
         found = project(problem.actual - base.value, whole.segment.value - base.value, problem.noise)
         if found is not None:
             own = FilterResult(placement.fault.name, placement.places[0], found.amplitude, found.z, found.expected_z)
-            detected_faults.append(own.as_detected(True, number))
+            detected_faults.append(own.concluded(detected=True, estimate=number))
     numbers = [number for number in trial.numbers if number is not None]
     usual = all(_is_usual(number, problem.storage, problem.threshold) for number in numbers)
     return Explanation(tuple(detected_faults), len(numbers), problem.nll(whole.segment), usual)
@@ -234,8 +151,8 @@ def _is_usual(estimate: Estimate, storage: Format, threshold: float) -> bool:
     return abs(estimate.value - estimate.wrong) <= room
 
 
-def _by_fitting(problem: StepProblem, loose: bool) -> Iterator[Explanation]:
-    """Yield the first fit of a function or of whole tensors to the candidate's array that explains it.
+def _by_fitting(problem: StepProblem, loose: bool, *, one_number: bool = False) -> Iterator[Explanation]:
+    """Yield the first fit of a function or of whole tensors to the candidate's array that explains it; of one number if asked for.
 
     Fits are tried last, since a fit has many free parameters. As for a fault without a parameter, the z of the residual on the
     fitted effect must exceed its threshold: a fit may also pass because it allows more errors of rounding, which is no evidence.
@@ -251,7 +168,7 @@ def _by_fitting(problem: StepProblem, loose: bool) -> Iterator[Explanation]:
         ):
             continue
         fit = fault.fit(step, seen)
-        if fit is None:
+        if fit is None or (one_number and (fit.free != 1 or not fit.deviation)):
             continue
         segment = problem.right.replacing(name, fit.step)
         if problem.passes(segment):
@@ -260,5 +177,5 @@ def _by_fitting(problem: StepProblem, loose: bool) -> Iterator[Explanation]:
             if found is not None and is_detected(found, problem.threshold, signed=True):
                 result = FilterResult(fault.name, name, found.amplitude, found.z, found.expected_z)
                 number = Estimate(fit.parameter, 0.0, 0.0, fit.value, fit.deviation) if fit.parameter else None
-                yield Explanation((result.as_detected(True, number),), fit.free, problem.nll(segment))
+                yield Explanation((result.concluded(detected=True, estimate=number),), fit.free, problem.nll(segment))
                 return

@@ -6,7 +6,7 @@ alarm.
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -16,10 +16,10 @@ from conformance.judge.block_totals import Effect, GrossEffects
 from conformance.judge.by_hand import mistaken_by_hand, passing_by_hand
 from conformance.judge.depth import Depth
 from conformance.judge.error_distribution import distribution_of
-from conformance.judge.evidence import BY_OPERATIONS, Explanation, FilterResult, Local
+from conformance.judge.evidence import BY_OPERATIONS, Explanation, FilterResult, LocalJudgement
 from conformance.judge.explanation_search import (
-    StepProblem,
     explanations,
+    explanations_by_one_number,
     fitted_explanations,
     is_of_catalogue,
     single_explanations,
@@ -33,22 +33,19 @@ from conformance.judge.observation import Observation
 from conformance.judge.row_projections import row_nlls
 from conformance.judge.search.first_order_screen import ranked
 from conformance.judge.segment import Segment
+from conformance.judge.step_problem import StepProblem
 from conformance.judge.sums import ErrorSums, LocalSums
 from conformance.judge.thresholds import projection_threshold
 from conformance.judge.whole_activation import WholeActivation
 from conformance.numerics.arithmetic import Hypothesis, still_needed
 from conformance.numerics.formats import Format
 
-FAR = 12  # number of faults of other layers that are tried; each costs a pass over the segment
+MOST_OF_OTHER_LAYERS = 12  # number of faults of other layers that are tried; each costs a pass over the segment
 
 
-class Search(Protocol):
-    """A search for explanations: one of those of `judge.explanation_search`."""
-
-    def __call__(
-        self, problem: StepProblem, directions: Sequence[Direction], known: Collection[str], *, loose: bool = True
-    ) -> tuple[Explanation, ...]:
-        """Return the explanations, the best first."""
+# A search for explanations: maps a problem, the names of known faults, and whether a fit with parameters for each token may explain
+# the array, to the explanations, the best first.
+Search = Callable[[StepProblem, Collection[str], bool], tuple[Explanation, ...]]
 
 
 class UnexposedLayers(Protocol):
@@ -65,7 +62,7 @@ class UnexposedLayers(Protocol):
             detected: the faults whose filters found that the residual is not noise.
         """
 
-    def with_layer_filters(self, observation: Observation, locals_: Sequence[Local]) -> tuple[Local, ...]:
+    def with_layer_filters(self, observation: Observation, locals_: Sequence[LocalJudgement]) -> tuple[LocalJudgement, ...]:
         """Return the judgements; those that pass get a filter for each fault that has none.
 
         The filter is derived from the largest error that the fault would cause.
@@ -80,7 +77,7 @@ def judge_whole(
     unexposed_layers: UnexposedLayers | None = None,
     known: Collection[str] = (),
     known_effects: Mapping[Hypothesis, Mapping[int, Effect]] = {},
-) -> tuple[Local, ...]:
+) -> tuple[LocalJudgement, ...]:
     """Judge a whole activation under each hypothesis that is needed, with explanations if it fails.
 
     Args:
@@ -95,7 +92,7 @@ def judge_whole(
     segment, storage = observation.whole.segment, hypotheses[0].arithmetic.storage
     near, draw_count = [look.on(segment) for look in gross.directions], observation.independent_draw_count(hypotheses)
     whole = WholeActivation(observation, gross, near, draw_count, alpha)
-    found: list[tuple[Local, StepProblem]] = []
+    found: list[tuple[LocalJudgement, StepProblem]] = []
     passed: set[str] = set()
     for hypothesis in still_needed(hypotheses, passed):
         local, problem = whole.judge(hypothesis, observation.whole.actual, known_effects.get(hypothesis))
@@ -113,17 +110,30 @@ def judge_whole(
     if mistaken:
         return mistaken
     if not observation.has_unexposed_layers:
-        return _with_explanations(found, near, storage, explanations, known)
+        faults = _with_late_directions(near, found[0][1], storage)
+        return _with_explanations(found, lambda problem, known, loose: explanations(problem, faults, known, loose=loose), known)
     detected = [look for _, problem in found for look in problem.detected]
     if unexposed_layers is not None and (by_layers := unexposed_layers.explanations(observation, known, detected)):
         return tuple(replace(local, explanations=by_layers) for local, _ in found)
-    by_one = _with_explanations(found, near, storage, single_explanations, known)
-    return by_one if any(local.named for local in by_one) else _with_explanations(found, (), storage, fitted_explanations)
+    faults = _with_late_directions(near, found[0][1], storage)
+    by_one = _with_explanations(found, lambda problem, known, _: single_explanations(problem, faults, known), known)
+    if any(local.named for local in by_one):
+        return by_one
+    return _with_explanations(found, lambda problem, _, loose: fitted_explanations(problem, loose=loose))
+
+
+def _single(problem: StepProblem, late: Sequence[Direction], known: Collection[str]) -> tuple[Explanation, ...]:
+    """Return the explanations by one mistake of an activation that passes under another arithmetic.
+
+    An incorrect parameter that no filter has detected is not looked for within a wider arithmetic's noise.
+    """
+    found = single_explanations(problem, [*problem.detected, *problem.subtle, *late], known)
+    return found or (explanations_by_one_number(problem) if problem.detected else ())
 
 
 def _with_rows(
-    found: Sequence[tuple[Local, StepProblem]], near: Sequence[Direction], draw_count: int
-) -> list[tuple[Local, StepProblem]]:
+    found: Sequence[tuple[LocalJudgement, StepProblem]], near: Sequence[Direction], draw_count: int
+) -> list[tuple[LocalJudgement, StepProblem]]:
     """Return the judgements with the evidence of rows, if steps are not exposed and only filters fail under a hypothesis.
 
     The mistake is the one whose filter has the largest |z| under the tightest such hypothesis.
@@ -142,42 +152,33 @@ def _with_rows(
 
 
 def _named_where_failing(
-    found: Sequence[tuple[Local, StepProblem]], passed: Collection[str], storage: Format, known: Collection[str]
-) -> Iterator[Local]:
-    """Yield the judgements of an activation that passes under some arithmetic, with single faults under those where it fails.
-
-    An incorrect parameter that no filter has detected is not looked for within a wider arithmetic's noise.
-    """
+    found: Sequence[tuple[LocalJudgement, StepProblem]], passed: Collection[str], storage: Format, known: Collection[str]
+) -> Iterator[LocalJudgement]:
+    """Yield the judgements of an activation that passes under some arithmetic, with single faults under those where it fails."""
     any_detected = any(problem.detected for _, problem in found)
     late = possible_directions(found[0][1].right, storage, after_failure=True) if any_detected else []
     for local, problem in found:
         if local.arithmetic in passed:
             yield local
         else:
-            directions = [*problem.detected, *problem.subtle, *late]
-            yield replace(local, explanations=single_explanations(problem, directions, known))
+            yield replace(local, explanations=_single(problem, late, known))
 
 
 def _with_explanations(
-    found: Sequence[tuple[Local, StepProblem]],
-    near: Sequence[Direction],
-    storage: Format,
-    search: Search,
-    known: Collection[str] = (),
-) -> tuple[Local, ...]:
+    found: Sequence[tuple[LocalJudgement, StepProblem]], search: Search, known: Collection[str] = ()
+) -> tuple[LocalJudgement, ...]:
     """Return the judgements with explanations; without any if none is found under the last hypothesis, whose sigma is the widest.
 
     What passes under a narrower sigma passes under a wider one as well. If only a fit explains the result under the widest sigma,
     only fits are tried under the others; faults that explain it under the widest sigma are tried first under the others.
     """
-    faults = [*near, *_late_directions(found[0][1], storage)] if near else []
-    named: list[Local] = []
+    named: list[LocalJudgement] = []
     for local, problem in reversed(found):
         is_known = any(is_of_catalogue(explanation) for one in named for explanation in one.explanations)
         if named and not is_known:
             explained_by = fitted_explanations(problem)
         else:
-            explained_by = search(problem, faults, known, loose=not is_known)
+            explained_by = search(problem, known, not is_known)
             known = {*known, *(fault.name for explanation in explained_by for fault in explanation.faults)}
         if not explained_by and not named:
             return tuple(local for local, _ in found)
@@ -185,17 +186,25 @@ def _with_explanations(
     return tuple(reversed(named))
 
 
-def _late_directions(problem: StepProblem, storage: Format) -> Iterator[Direction]:
-    """Yield the faults that are looked for late, and the most promising faults at steps of other layers."""
-    yield from possible_directions(problem.right, storage, after_failure=True)
+def _with_late_directions(near: Sequence[Direction], problem: StepProblem, storage: Format) -> list[Direction]:
+    """Return the faults with those that are looked for late, and with the most promising faults at steps of other layers."""
+    if not near:
+        return []
+    late = list(possible_directions(problem.right, storage, after_failure=True))
     if far := in_other_layers(problem.right):
         on = problem.part(())
-        for placement in ranked(on, on.none, far)[:FAR]:
-            yield direction(placement.fault, placement.places[0], problem.right, storage)
+        nearest = ranked(on, on.none, far)[:MOST_OF_OTHER_LAYERS]
+        late += [direction(placement.fault, placement.places[0], problem.right, storage) for placement in nearest]
+    return [*near, *late]
 
 
 def _mistake_by_hand(
-    observation: Observation, hypothesis: Hypothesis, mistakes: Sequence[Direction], draw_count: int, local: Local, passed: set[str]
+    observation: Observation,
+    hypothesis: Hypothesis,
+    mistakes: Sequence[Direction],
+    draw_count: int,
+    local: LocalJudgement,
+    passed: set[str],
 ) -> Explanation | None:
     """Return the likeliest mistake in a step written by hand, if the step with it passes under the tightest arithmetic.
 
@@ -217,10 +226,10 @@ def _mistake_by_hand(
     projection = project(block.residual, mistake.known_effect, block.noise(hypothesis))
     assert projection is not None  # The mistake moves a judged element; otherwise the step would pass without it.
     result = FilterResult(mistake.fault.name, mistake.step, projection.amplitude, projection.z, projection.expected_z)
-    return Explanation((result.as_detected(True),), 0, nll)
+    return Explanation((result.concluded(detected=True),), 0, nll)
 
 
-def judge_exact_steps(observation: Observation, hypothesis: Hypothesis, alpha: float, depth: Depth) -> Local:
+def judge_exact_steps(observation: Observation, hypothesis: Hypothesis, alpha: float, depth: Depth) -> LocalJudgement:
     """Judge an exact activation: any difference fails.
 
     A fault is named if it leaves no difference at all; a fault that computes values that should be looked up, if it leaves only a
@@ -229,7 +238,7 @@ def judge_exact_steps(observation: Observation, hypothesis: Hypothesis, alpha: f
     block, threshold, storage = observation.whole, projection_threshold(alpha), hypothesis.arithmetic.storage
     actual, judged = block.actual, block.judged
     error = ErrorSums.of(np.zeros(0), 0, zeroed(block.residual, judged)).exact
-    local = Local("exact", "exact", error, 0.0, 0.0, 0.0, threshold)
+    local = LocalJudgement("exact", "exact", error, 0.0, 0.0, 0.0, threshold)
     if depth == "screen":
         return local
     noise = of_exact(block.segment.value, storage, judged)
@@ -240,7 +249,7 @@ def judge_exact_steps(observation: Observation, hypothesis: Hypothesis, alpha: f
         return local
     with np.errstate(over="ignore"):
         ulps = block.residual / storage.ulp(block.segment.value)
-    local = replace(local, distribution=distribution_of(block.activation, ulps, judged, "ulp", observation.heads, fails=True))
+    local = replace(local, distribution=distribution_of(block.activation, ulps, judged, "ulp", block.head_size, fails=True))
 
     def accounts(faulty: Segment) -> bool:
         rounding = faulty.steps[faulty.name].roundings(hypothesis.arithmetic)

@@ -59,7 +59,7 @@ class Projection:
 
 
 @dataclass(frozen=True)
-class Sums:
+class ProjectionSums:
     """The sums over blocks that determine a projection.
 
     Attributes:
@@ -75,7 +75,7 @@ class Sums:
     bound: float = 0.0
 
     @classmethod
-    def of(cls, residual: Array, effect: Array, noise: Noise) -> "Sums":
+    def of(cls, residual: Array, effect: Array, noise: Noise) -> "ProjectionSums":
         """Return the sums for a residual and a direction; all are 0 if the direction moves no judged element."""
         weighted = noise.precision * effect
         energy = float(np.vdot(weighted, effect))
@@ -83,10 +83,10 @@ class Sums:
             return cls()
         return cls(energy, float(np.vdot(weighted, residual)), *noise.projected(weighted))
 
-    def __add__(self, other: "Sums") -> "Sums":
+    def __add__(self, other: "ProjectionSums") -> "ProjectionSums":
         """Return the sums over the elements of both operands."""
         energy, along = self.energy + other.energy, self.along + other.along
-        return Sums(energy, along, self.variance + other.variance, self.bound + other.bound)
+        return ProjectionSums(energy, along, self.variance + other.variance, self.bound + other.bound)
 
     @property
     def projection(self) -> Projection | None:
@@ -101,22 +101,17 @@ class Sums:
 
 def project(residual: Array, effect: Array, noise: Noise) -> Projection | None:
     """Return the projection of a residual on a direction; None if the direction moves no judged element or is not finite."""
-    return Sums.of(residual, effect, noise).projection
-
-
-def expected(direction: Direction, noise: Noise, largest: float) -> float:
-    """Return the z that is expected if the fault is present, or its largest element in sigma if the fault is gross.
-
-    Args:
-        direction: the fault's direction.
-        noise: the noise of the segment.
-        largest: the limit of the largest error, in sigma.
-    """
-    return expected_z(direction.known_effect, noise, largest)
+    return ProjectionSums.of(residual, effect, noise).projection
 
 
 def expected_z(effect: Array, noise: Noise, largest: float) -> float:
-    """Return the z that is expected if a fault changes the result by `effect`; arguments and result as for `expected`."""
+    """Return the z that is expected if the fault is present, or its largest element in sigma if the fault is gross.
+
+    Args:
+        effect: the change of the result by the fault.
+        noise: the noise of the segment.
+        largest: the limit of the largest error, in sigma.
+    """
     size = largest_element(effect, noise)
     if is_gross(size, largest):
         return size
@@ -155,7 +150,7 @@ def matched(direction: Direction, actual: Array, noise: Noise, threshold: float,
 
 
 def gross_result(direction: Direction, size: float) -> FilterResult:
-    """Return the filter result of a gross fault, which is not detected, since the largest error does not show it."""
+    """Return the filter result of a gross fault, whose filter is not evaluated; `expected_z` is its size."""
     return FilterResult(direction.fault.name, direction.step, 0.0, 0.0, size)
 
 
@@ -164,7 +159,7 @@ def projection_result(direction: Direction, found: Projection, threshold: float)
     seen = FilterResult(direction.fault.name, direction.step, found.amplitude, found.z, found.expected_z)
     parameter = direction.parameter
     detected = is_detected(found, threshold, signed=parameter is None)
-    return seen.as_detected(detected, None if parameter is None else _initial_estimate(direction, parameter, found))
+    return seen.concluded(detected=detected, estimate=_initial_estimate(direction, parameter, found) if parameter else None)
 
 
 def is_detected(found: Projection, threshold: float, *, signed: bool) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from conformance.faults import BY_NAME, Fault, FaultContext
-from conformance.judge.evidence import Explanation, Local
+from conformance.judge.evidence import Explanation, LocalJudgement
 from conformance.judge.explanation_search import is_of_catalogue
 from conformance.judge.failing_activation import judge_exact_steps
 from conformance.judge.local_error import judge_locally
@@ -71,7 +71,7 @@ def found_equations(
 
 def _explanation(observation: Observation, legal: Sequence[Hypothesis], alpha: float, known: Collection[str]) -> Explanation | None:
     """Return the best explanation by mistakes of the catalogue, under the tightest arithmetic that has one; None without one."""
-    judgements: Sequence[Local]
+    judgements: Sequence[LocalJudgement]
     if all(step.exact for step in observation.steps):
         judgements = (judge_exact_steps(observation, legal[0], alpha, "full"),)
     else:

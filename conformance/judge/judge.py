@@ -13,20 +13,20 @@ from typing import Any
 import numpy as np
 
 from conformance.errors import CandidateError, NotFiniteError
-from conformance.judge.cores import products_on_one_thread
 from conformance.judge.depth import SCREENED, Depth
-from conformance.judge.evidence import UNJUDGED, UNKNOWN, Local, Verdict
+from conformance.judge.error_role import error_role
+from conformance.judge.evidence import UNKNOWN, LocalJudgement, Verdict
 from conformance.judge.exact_requirements import difference_from_exact, violation
 from conformance.judge.failing_activation import UnexposedLayers, judge_exact_steps
 from conformance.judge.global_error import GlobalError
-from conformance.judge.judged_elements import count_independent_rows, judged_elements, zeroed
 from conformance.judge.local_error import judge_locally
 from conformance.judge.narrower_format import narrower_format
 from conformance.judge.observation import Observation
 from conformance.judge.residual_description import describe_residual, sentences
 from conformance.judge.sampled_sigma import accumulated_sigma
 from conformance.judge.screen import screened_locally
-from conformance.judge.thresholds import rms_threshold, sidak_share
+from conformance.judge.threads import products_on_one_thread
+from conformance.judge.thresholds import ErrorLimits, sidak_share
 from conformance.judge.validate import accepted_array, row_of
 from conformance.model.activations import is_layer_output, outputs
 from conformance.model.layer import STATES_NAME
@@ -83,16 +83,17 @@ class Judge:
         self._alpha = sidak_share(tests_of(network) * runs)
         self._reasons = reasons_by_activation(self._alpha)
         self._unexposed_layers = unexposed_layers
-        self._known: set[str] = set()
+        self._known: set[str] = set()  # names of the faults that explained an activation so far
         self._stored = stored or {}
         self._depth: Depth = depth
         self._sigma = iter(sigma or accumulated_sigma(network, representative_hypothesis(dtype, device, functions).arithmetic))
         self.order: Mapping[str, int] = {name: i for i, name in enumerate(network.table)}
         self._values: dict[str, Captured] = {}
         self._global_errors: dict[str, Single] = {}
-        self._waiting: set[str] = set()
-        self._seen: set[str] = set()
-        self._not_finite: dict[str, str] = {}
+        self._waiting: set[str] = set()  # activations that have arrived and are still to be judged
+        self._seen: set[str] = set()  # activations that have arrived, valid or not
+        self._not_finite: dict[str, str] = {}  # for each activation that has arrived and is not finite, the reason in words
+        # For each activation that is not finite, or has such an ancestor, the first of them.
         self._not_finite_cause: dict[str, str] = {}
         self._judged_up_to = -1
         self._described = 0
@@ -103,7 +104,7 @@ class Judge:
         """The names of the activations of which a candidate must expose at least one."""
         return tuple(name for name in outputs(self._network.architecture) if name in self.order)
 
-    def judge(self, stream: Iterable[tuple[str, Any]]) -> Iterator[tuple[Verdict, tuple[Local, ...]]]:
+    def judge(self, stream: Iterable[tuple[str, Any]]) -> Iterator[tuple[Verdict, tuple[LocalJudgement, ...]]]:
         """Yield a verdict for each activation, with its local judgement under every hypothesis.
 
         `select_arithmetic` later selects one hypothesis for each kind of step. A violation of the contract fails its activation
@@ -130,7 +131,7 @@ class Judge:
             except CandidateError as error:
                 broken += 1
                 if broken > len(self.order):
-                    raise CandidateError(f"gives no end of activations that are wrong, the last: {error}") from error
+                    raise CandidateError(f"yields more invalid activations than the network has, the last: {error}") from error
                 yield self._refused(name, str(error)), ()
                 continue
             else:
@@ -153,9 +154,10 @@ class Judge:
         if name in self._seen:
             raise CandidateError("yielded twice")
         if self.order[name] <= self._judged_up_to:
-            raise CandidateError("arrived after the output of its layer; yield activations in the order of computation")
+            order = "yield activations in the order of computation, and run the layers in the network's order"
+            raise CandidateError(f"arrived after the output of its layer: {order}")
 
-    def _judge_up_to(self, last: int) -> Iterator[tuple[Verdict, tuple[Local, ...]]]:
+    def _judge_up_to(self, last: int) -> Iterator[tuple[Verdict, tuple[LocalJudgement, ...]]]:
         """Judge everything up to table index `last`, then release the activations that are no longer needed.
 
         A layer's own activations are held until the next layer is judged, since some mistakes use them in place of the next
@@ -191,15 +193,17 @@ class Judge:
         self._values.pop(name, None)
         if cause is None:
             return Verdict(name, row.kind, "fail", "origin", reason=self._not_finite[name])
-        reason = f"{UNJUDGED} {cause}, which is not finite" if name in self._seen else ""
-        return Verdict(name, row.kind, "not_observed", reason=reason)
+        if name not in self._seen:
+            return Verdict(name, row.kind, "not_observed")
+        reason = f"not judged: it is computed from {cause}, which is not finite"
+        return Verdict(name, row.kind, "not_observed", reason=reason, why_unjudged="non-finite parent")
 
     def _sigma_at(self, name: str) -> Array:
         at, sigma = next(self._sigma)
         assert at == name
         return sigma
 
-    def _verdict(self, name: str, sigma: Array | None) -> tuple[Verdict, tuple[Local, ...]]:
+    def _verdict(self, name: str, sigma: Array | None) -> tuple[Verdict, tuple[LocalJudgement, ...]]:
         if (kind := self._network.table[name].kind) in GIVEN:
             self._global_errors[name] = np.zeros(self._values[name].shape, np.float32)
             return Verdict(name, kind, "not_observed", reason=_GIVEN), ()
@@ -213,7 +217,7 @@ class Judge:
         storage = self._hypotheses[0].arithmetic.storage
         reason = violation(observation, storage.smallest_normal) or self._reasons.get(name, "")
         broken = bool(reason)
-        judgements: tuple[Local, ...]
+        judgements: tuple[LocalJudgement, ...]
         if all(step.exact for step in observation.steps):
             judgements = (judge_exact_steps(observation, self._hypotheses[0], self._alpha, self._depth),)
             global_error = None if sigma is None else GlobalError.of(observation.whole, sigma)
@@ -230,14 +234,16 @@ class Judge:
         if not passes:
             self._failed = True
             self._known |= {f.name for local in judgements for e in local.explanations for f in e.faults}
-        role = (self._role(observation) if self._failed and global_error else None) if passes else "origin"
+        role = None if passes else "origin"
+        if passes and self._failed and global_error:  # before any step has failed, no error beyond rounding arrives
+            role = error_role(observation, self._global_errors, self._hypotheses[0], self._alpha)
         summary = global_error.summary if global_error else None
         verdict = Verdict(name, kind, "pass" if passes else "fail", role, judgements[0], summary, reason)
         return (
             verdict if passes else replace(verdict, residual_description=self._residual_sentences(observation, judgements))
         ), judgements
 
-    def _residual_sentences(self, observation: Observation, judgements: Sequence[Local]) -> tuple[str, ...]:
+    def _residual_sentences(self, observation: Observation, judgements: Sequence[LocalJudgement]) -> tuple[str, ...]:
         """Return sentences that describe a residual without explanation.
 
         Only the first `MOST_DESCRIBED` are described, since one mistake may break all later activations.
@@ -247,43 +253,12 @@ class Judge:
         if self._described == MOST_DESCRIBED or any(local.named for local in judgements):
             return ()
         self._described += 1
-        hypothesis, limits = self._hypotheses[0], (judgements[0].rms_threshold, judgements[0].max_threshold)
+        hypothesis, limits = self._hypotheses[0], ErrorLimits(judgements[0].rms_threshold, judgements[0].max_threshold)
         block, segment = observation.whole, observation.whole.segment
         sigma = np.sqrt(segment.propagate(segment.leaf_variance(hypothesis), hypothesis))
         found = describe_residual(segment.steps[segment.name], block.actual, sigma, segment.bound(hypothesis), block.judged, limits)
         storage = hypothesis.arithmetic.storage
-        return (*sentences(found), *narrower_format(segment, block.actual, block.judged, storage, limits[1]))
-
-    def _role(self, observation: Observation) -> str | None:
-        """Return whether the step is an amplifier or an attenuator of the arriving global error, or None if it is neither.
-
-        It is one if the global error grew or shrank beyond what propagating the arriving error, taken as random, predicts. The
-        result is None before any step has failed, and if no error beyond rounding arrives. Both tails are tested at the χ²_ν
-        Chernoff bound of `rms_threshold`.
-        """
-        block, hypothesis = observation.whole, self._hypotheses[0]
-        segment, judged = block.segment, block.judged
-        arriving = {n: self._judged_error(n) ** 2 for n in segment.leaves if n in self._global_errors}
-        if not any(e.any() for e in arriving.values()):
-            return None
-        predicted = np.where(judged, segment.propagate(arriving, hypothesis), 0.0).sum()
-        actual = np.square(self._judged_error(observation.name)).sum()
-        local = np.where(judged, segment.propagate({}, hypothesis), 0.0).sum()
-        rows = count_independent_rows(
-            observation.activation, self._network.batch, observation.heads, coupled=segment.couples_positions
-        )
-        limit = rms_threshold(rows, self._alpha) ** 2
-        if max(actual, predicted) <= limit * local or predicted == 0.0:
-            return None  # indistinguishable from this step's own rounding
-        if actual > limit * predicted:
-            return "amplifier"
-        return "attenuator" if actual * limit < predicted else None
-
-    def _judged_error(self, name: str) -> Array:
-        """Return the global error, with 0 at elements that are not judged."""
-        error = self._global_errors[name]
-        judged = judged_elements(self._network.table[name], self._network.batch, error.shape)
-        return zeroed(error, judged).astype(np.float64)
+        return (*sentences(found), *narrower_format(segment, block.actual, block.judged, storage, limits.max))
 
 
 def tests_of(network: Network) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from conformance.judge.block_totals import BlockTotals, GrossEffects, block_totals, filter_result
-from conformance.judge.evidence import Local
+from conformance.judge.evidence import LocalJudgement
 from conformance.judge.failing_activation import UnexposedLayers, judge_whole
 from conformance.judge.fault_directions import Direction
 from conformance.judge.faults_of_segment import possible_directions
@@ -25,7 +25,7 @@ def judge_locally(
     alpha: float,
     unexposed_layers: UnexposedLayers | None = None,
     known: Collection[str] = (),
-) -> tuple[tuple[Local, ...], GlobalError | None]:
+) -> tuple[tuple[LocalJudgement, ...], GlobalError | None]:
     """Return the judgement under each hypothesis that is needed, and the global error.
 
     Only hypotheses with parents as captured are needed if the activation passes under them: unrounded parents give a larger sigma,
@@ -56,7 +56,7 @@ def judge_locally(
 
 def _local(
     observation: Observation, hypothesis: Hypothesis, directions: Sequence[Direction], found: BlockTotals, alpha: float
-) -> Local:
+) -> LocalJudgement:
     rows = observation.independent_row_count(hypothesis, found.hashes)
     limits = Limits.of(rows, observation.count, STATISTICS + len(found.effects), alpha)
     filters = (filter_result(directions[i], found.effects[i], limits) for i in sorted(found.effects))

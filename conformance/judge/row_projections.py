@@ -1,7 +1,7 @@
 """Evidence from the rows of a residual, where steps are not exposed and only a mistake's filter fails.
 
 An error that the elements of a row share, such as that of a LayerNorm's inverse root rounded to a half format, hardly changes the
-RMS, but the filter of a mistake with the same effect sums it over the row. The elementwise likelihood (`Local.nll`) cannot
+RMS, but the filter of a mistake with the same effect sums it over the row. The elementwise likelihood (`LocalJudgement.nll`) cannot
 distinguish such an arithmetic from a mistake under a tighter one; the signs of the rows' projections can: a mistake moves all rows
 in one direction, while rounding moves each row in its own. Hence the pair of the tighter arithmetic and the mistake, whose effect
 is subtracted, is compared with the wider arithmetic and no mistake.

@@ -13,8 +13,8 @@ from functools import partial
 
 import numpy as np
 
-from conformance.judge.cores import on_all_cores
 from conformance.judge.judged_elements import Mask, judged_elements
+from conformance.judge.threads import on_all_cores
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Captured
 from conformance.oracle import Network

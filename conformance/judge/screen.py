@@ -13,7 +13,7 @@ import numpy as np
 from conformance.judge.block_totals import BlockTotals, GrossEffects, block_totals
 from conformance.judge.by_hand import passing_by_hand
 from conformance.judge.error_distribution import ErrorDistribution
-from conformance.judge.evidence import Local
+from conformance.judge.evidence import LocalJudgement
 from conformance.judge.judged_elements import zeroed
 from conformance.judge.noise import of_segment
 from conformance.judge.observation import Observation
@@ -27,7 +27,7 @@ from conformance.oracle import Network
 STATISTICS = 2  # RMS and largest error
 
 
-def screened_locally(observation: Observation, legal: Sequence[Hypothesis], alpha: float) -> tuple[Local, ...]:
+def screened_locally(observation: Observation, legal: Sequence[Hypothesis], alpha: float) -> tuple[LocalJudgement, ...]:
     """Return the judgement under each hypothesis; unrounded parents are tried only where the captured ones fail."""
     passed: set[str] = set()
     found = []
@@ -40,23 +40,23 @@ def screened_locally(observation: Observation, legal: Sequence[Hypothesis], alph
     return (handmade,) if handmade else tuple(found)
 
 
-def _of_array(actual: Array, observation: Observation, hypothesis: Hypothesis, alpha: float) -> Local:
+def _of_array(actual: Array, observation: Observation, hypothesis: Hypothesis, alpha: float) -> LocalJudgement:
     block, storage = observation.whole, hypothesis.arithmetic.storage
     errors = LocalSums.of(actual - block.segment.value, of_segment(block.segment, hypothesis, block.judged), block.counted)
     found = BlockTotals(errors, {}, block.segment.hashes(storage))
-    rows = observation.independent(hypothesis, found.hashes)
+    rows = observation.independent_row_count(hypothesis, found.hashes)
     return local_of(hypothesis, found, rows, Limits.of(rows, observation.count, STATISTICS, alpha))
 
 
-def _screened_under(hypothesis: Hypothesis, observation: Observation, alpha: float) -> Local:
+def _screened_under(hypothesis: Hypothesis, observation: Observation, alpha: float) -> LocalJudgement:
     (found,), _ = block_totals(observation, GrossEffects(observation, [], math.inf), [hypothesis])
-    rows = observation.independent(hypothesis, found.hashes)
+    rows = observation.independent_row_count(hypothesis, found.hashes)
     return local_of(hypothesis, found, rows, Limits.of(rows, observation.count, STATISTICS, alpha))
 
 
-def local_of(hypothesis: Hypothesis, found: BlockTotals, rows: int, limits: Limits) -> Local:
+def local_of(hypothesis: Hypothesis, found: BlockTotals, rows: int, limits: Limits) -> LocalJudgement:
     """Return the judgement that the totals over the blocks imply, without filters."""
-    return Local(
+    return LocalJudgement(
         str(hypothesis),
         hypothesis.arithmetic.name,
         found.errors.errors.error,
@@ -129,7 +129,7 @@ def _screened(observation: Observation, legal: Sequence[Hypothesis], alpha: floa
     return Screened(observation.name, excess, place, float(block.actual[place]), float(block.segment.value[place]))
 
 
-def _until_one_passes(observation: Observation, legal: Sequence[Hypothesis], alpha: float) -> Iterator[Local]:
+def _until_one_passes(observation: Observation, legal: Sequence[Hypothesis], alpha: float) -> Iterator[LocalJudgement]:
     for hypothesis in legal:
         local = _screened_under(hypothesis, observation, alpha)
         yield local

@@ -6,8 +6,8 @@ A candidate is assumed to compute every step of one kind, in one part of the net
 from all activations of that kind together. Otherwise, a faulty step that matches no known fault could pass under an arithmetic with
 a larger sigma, which no other step of its kind needs.
 
-- The cost of an arithmetic for a step is the difference between the step's −ln likelihood (`Local.nll`, in nats) under this
-  arithmetic and that under the likeliest arithmetic under which the step passes. It is at most ln 2/α, the cost of a failure.
+- The cost of an arithmetic for a step is the difference between the step's −ln likelihood (`LocalJudgement.nll`, in nats) under
+  this arithmetic and that under the likeliest arithmetic under which the step passes. It is at most ln 2/α, the cost of a failure.
 - A step that fits a sequence of elementary operations, each rounded (`oracle.operations`), passes whatever arithmetic is selected
   for its kind. Such a step needs no larger sigma, so its cost is added to the widest arithmetic alone.
 - Between arithmetics of equal cost, the one under which most faults are named is selected, then the tightest.
@@ -29,9 +29,9 @@ passes, although other steps of its kind would have revealed it. A known fault i
 
 A step that passes under the selected arithmetic is faulty nevertheless if a mistake under another arithmetic explains it better: if
 the likelihood of that pair is more than r times as large, where ln r is the sum of ln 2/α, ln of the number of hypotheses and the
-cost of fitted numbers (`Explanation.fitting`). If there is no mistake, the likelihood ratio of a given mistake exceeds r with a
-probability of at most 1/r by Markov's inequality, since its mean is 1. (A likelihood that counts fewer independent elements than
-there are is a power below 1 of it, whose mean is at most 1 by Jensen's inequality.) α is the share of one statistic, and each
+cost of fitted numbers (`Explanation.cost_of_parameters`). If there is no mistake, the likelihood ratio of a given mistake exceeds r
+with a probability of at most 1/r by Markov's inequality, since its mean is 1. (A likelihood that counts fewer independent elements
+than there are is a power below 1 of it, whose mean is at most 1 by Jensen's inequality.) α is the share of one statistic, and each
 mistake is one statistic. Hence a mistake in every layer cannot hide under a sigma that is far too large. An explanation is accepted
 if the remaining residual passes as that of a correct step would (`judge.explanation_search`).
 """
@@ -41,11 +41,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
-from conformance.judge.evidence import BY_OPERATIONS, WIDEST_ARITHMETIC, Local, Verdict
+from conformance.judge.evidence import BY_OPERATIONS, WIDEST_ARITHMETIC, LocalJudgement, Verdict
 from conformance.model.gradients import is_gradient
 
 
-def select_arithmetic(judged: Iterable[tuple[Verdict, tuple[Local, ...]]]) -> list[Verdict]:
+def select_arithmetic(judged: Iterable[tuple[Verdict, tuple[LocalJudgement, ...]]]) -> list[Verdict]:
     """Return each verdict under the arithmetic that fits its kind of step best.
 
     Args:
@@ -77,7 +77,7 @@ def _group(verdict: Verdict) -> tuple[str, str]:
     return verdict.kind, f"{part}.{rest[0]}" if part == "cls" else part
 
 
-def _costs(judgements: tuple[Local, ...]) -> dict[str, float]:
+def _costs(judgements: tuple[LocalJudgement, ...]) -> dict[str, float]:
     """Return the cost of each arithmetic, tightest first; an exact step contributes no costs."""
     by_hand = next((local for local in judgements if local.arithmetic == BY_OPERATIONS and local.passes), None)
     if by_hand:
@@ -91,7 +91,7 @@ def _costs(judgements: tuple[Local, ...]) -> dict[str, float]:
     return costs
 
 
-def _best(judgements: tuple[Local, ...], arithmetic: str) -> Local:
+def _best(judgements: tuple[LocalJudgement, ...], arithmetic: str) -> LocalJudgement:
     """Return the judgement under `arithmetic`, or the one in which a mistake explains the step better.
 
     Of the judgements with parents as captured and with parents unrounded, the first that passes is used, else the first that names
@@ -108,17 +108,17 @@ def _best(judgements: tuple[Local, ...], arithmetic: str) -> Local:
     return likeliest if _nll(likeliest, len(judgements)) < best.nll else best
 
 
-def _nll(local: Local, hypotheses: int) -> float:
+def _nll(local: LocalJudgement, hypotheses: int) -> float:
     """Return −ln of the likelihood with the mistake that explains the step best, plus the mistake's cost.
 
     Without explanations, −ln of the likelihood without a mistake is returned.
     """
     if not local.explanations:
         return local.nll
-    return min(e.nll + e.fitting for e in local.explanations) + local.evidence_threshold + math.log(hypotheses)
+    return min(e.nll + e.cost_of_parameters for e in local.explanations) + local.evidence_threshold + math.log(hypotheses)
 
 
-def _with_local(verdict: Verdict, local: Local) -> Verdict:
+def _with_local(verdict: Verdict, local: LocalJudgement) -> Verdict:
     if not local.passes:
         return replace(verdict, local=local, outcome="fail", role="origin")
     if verdict.reason:  # The verdict has a reason that holds under every arithmetic.

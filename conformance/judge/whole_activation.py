@@ -7,8 +7,7 @@ import numpy as np
 
 from conformance.judge.block_totals import Effect, GrossEffects, filter_result
 from conformance.judge.error_distribution import distribution_of
-from conformance.judge.evidence import FilterResult, Local
-from conformance.judge.explanation_search import StepProblem
+from conformance.judge.evidence import FilterResult, LocalJudgement
 from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import GROSS, gross_result, is_gross, matched
 from conformance.judge.judged_elements import Mask
@@ -16,6 +15,7 @@ from conformance.judge.noise import Noise, of_segment
 from conformance.judge.observation import Observation
 from conformance.judge.screen import STATISTICS
 from conformance.judge.segment import Segment
+from conformance.judge.step_problem import StepProblem
 from conformance.judge.sums import LocalSums, in_sigma
 from conformance.judge.thresholds import Limits
 from conformance.numerics.arithmetic import Hypothesis
@@ -44,7 +44,7 @@ class WholeActivation:
 
     def judge(
         self, hypothesis: Hypothesis, actual: Array, effects: Mapping[int, Effect] | None = None
-    ) -> tuple[Local, StepProblem]:
+    ) -> tuple[LocalJudgement, StepProblem]:
         """Return the judgement under one hypothesis, and the data of the search for explanations if it fails.
 
         Args:
@@ -87,10 +87,12 @@ class WholeActivation:
 
         return [(look, found) for index, look in enumerate(self.near) if (found := result(index, look))]
 
-    def _local(self, hypothesis: Hypothesis, actual: Array, limits: Limits, filters: Sequence[_Filter], sums: LocalSums) -> Local:
+    def _local(
+        self, hypothesis: Hypothesis, actual: Array, limits: Limits, filters: Sequence[_Filter], sums: LocalSums
+    ) -> LocalJudgement:
         """Return the judgement, without explanations."""
         block = self.observation.whole
-        local = Local(
+        local = LocalJudgement(
             str(hypothesis),
             hypothesis.arithmetic.name,
             sums.errors.error,
@@ -101,8 +103,8 @@ class WholeActivation:
             tuple(found for _, found in filters),
             has_unexposed_steps=not block.segment.is_single_step,
         )
-        scaled, heads = in_sigma(actual - block.segment.value, block.noise(hypothesis)), self.observation.heads
-        distribution = distribution_of(block.activation, scaled, block.judged, "sigma", heads, fails=not local.passes)
+        scaled, size = in_sigma(actual - block.segment.value, block.noise(hypothesis)), block.head_size
+        distribution = distribution_of(block.activation, scaled, block.judged, "sigma", size, fails=not local.passes)
         return replace(local, distribution=distribution)
 
     def _problem(
@@ -126,7 +128,8 @@ class WholeActivation:
             limits.filter,
             noise_of=lambda faulty: of_segment(faulty, hypothesis, block.elements_to_explain),
             passes=lambda faulty: sums_of(faulty, block.elements_to_explain).errors.within(limits),
-            nll=lambda faulty: sums_of(faulty, block.judged).mean_nll * self.draw_count,  # over the elements of `Local.nll`
+            # over the elements of `LocalJudgement.nll`
+            nll=lambda faulty: sums_of(faulty, block.judged).mean_nll * self.draw_count,
             detected=[look for look, found in filters if found.detected],
             subtle=subtle,
             part=part,

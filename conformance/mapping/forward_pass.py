@@ -131,7 +131,7 @@ def observe(module: nn.Module, forward: Callable[[], Any]) -> ForwardPass:
     taps: list[tuple[Tap, Array, nn.Module]] = []
     parts, sides = dict(module.named_modules()), get_args(Side)
 
-    def hear(place: tuple[str, Side], call: int, value: Any, _: Mapping[str, Any]) -> None:
+    def callback(place: tuple[str, Side], call: int, value: Any, _: Mapping[str, Any]) -> None:
         path, side = place
         for element, tensor in _elements(value):
             with torch._C._DisableTorchDispatch():
@@ -141,7 +141,7 @@ def observe(module: nn.Module, forward: Callable[[], Any]) -> ForwardPass:
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # it computes a whole layer in one operation
     try:
-        with listening(places, hear), _Recording(module) as recording, torch.no_grad():
+        with listening(places, callback), _Recording(module) as recording, torch.no_grad():
             result = forward()
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)

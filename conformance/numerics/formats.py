@@ -28,6 +28,7 @@ _EXPONENT = 0x7FF << 52
 # RMS of (ulp/√12)/|y| in units of 2^-p, for a mantissa m whose logarithm is uniform on [1, 2), as for products (Hamming 1970):
 # √E[1/m²]/√3, with E[1/m²] = 3/8 / ln 2.
 RELATIVE_RMS = math.sqrt(3.0 / 8.0 / math.log(2.0) / 3.0)
+NUDGE = 2.0**-26  # Relative step of a difference quotient: √u of float64, where rounding and linearization errors are alike.
 
 
 @hashed_once

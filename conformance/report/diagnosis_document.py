@@ -66,8 +66,8 @@ def _passing(found: Diagnosis) -> Iterator[Block]:
 
 
 def _failing(found: Diagnosis) -> Iterator[Block]:
-    if found.called:
-        mistakes = ", ".join(_first(list(found.called)))
+    if found.detected_faults:
+        mistakes = ", ".join(_first(list(found.detected_faults)))
         yield Paragraph(f"rms and largest error are within their limits, but the error has the pattern of {mistakes}")
     explaining = [e for e in found.explanations if e.explains]
     same = _same_functions(found.tied)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from conformance.names import printable_lines
+from conformance.report.coverage_sentences import mistakes, origin, rendered, smallest
 from conformance.report.findings import layers_of
-from conformance.report.words import mistakes, origin, rendered, smallest
 from conformance.results.outcomes import OUTCOME_TEXT
 from conformance.results.records import ActivationRecord, CheckRecord, Note, Results
 

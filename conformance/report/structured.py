@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
+from conformance.report.coverage_sentences import mistakes
 from conformance.report.finding_sentences import cause, evidence, sentence
 from conformance.report.findings import Finding, layers_of
-from conformance.report.words import mistakes
 from conformance.results.records import ActivationRecord, CaseRecords, Note, Results
 from conformance.results.to_records import footer
 

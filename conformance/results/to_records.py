@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from conformance.judge.error_distribution import ErrorDistribution
-from conformance.judge.evidence import Error, FilterResult, Local, Verdict
+from conformance.judge.evidence import Error, FilterResult, LocalJudgement, Verdict
 from conformance.judge.number_words import figure
 from conformance.judge.thresholds import SEPARABLE_Z
 from conformance.results.example import Example
@@ -127,7 +127,7 @@ def _activation(result: Result, v: Verdict, kinds: Mapping[str, str], *, places:
     )
 
 
-def _closed_forms(local: Local) -> Iterator[str]:
+def _closed_forms(local: LocalJudgement) -> Iterator[str]:
     """Yield `0.1767767 = 1/√32 = 1/√(the hidden size)` for each number of the best explanation that has a closed form."""
     for fault in local.named:
         if fault.estimate and fault.estimate.closed_form:

@@ -4,18 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.judge.evidence import BY_OPERATIONS, WIDEST_ARITHMETIC, Error, Explanation, FilterResult, Local, Verdict
+from conformance.judge.evidence import BY_OPERATIONS, WIDEST_ARITHMETIC, Error, Explanation, FilterResult, LocalJudgement, Verdict
 from conformance.judge.select_arithmetic import select_arithmetic
 
 THRESHOLD = 6.0  # With this share of the false-alarm probability for the filters, a false alarm costs 18 nats.
 FAULT = FilterResult("gelu-approximated", "intermediate_act_fn", 1.0, 50.0, 50.0, True)
 
 
-def local(arithmetic: str, nll: float, *, rms: float = 1.0) -> Local:
-    return Local(arithmetic, arithmetic, Error(rms, rms, 0.0, ()), nll, 2.0, 2.0, THRESHOLD)
+def local(arithmetic: str, nll: float, *, rms: float = 1.0) -> LocalJudgement:
+    return LocalJudgement(arithmetic, arithmetic, Error(rms, rms, 0.0, ()), nll, 2.0, 2.0, THRESHOLD)
 
 
-def judged(layer: int, *locals_: Local) -> tuple[Verdict, tuple[Local, ...]]:
+def judged(layer: int, *locals_: LocalJudgement) -> tuple[Verdict, tuple[LocalJudgement, ...]]:
     return Verdict(f"encoder.layer.{layer}.intermediate.intermediate_act_fn", "gelu", "pass", local=locals_[0]), locals_
 
 
@@ -45,7 +45,7 @@ def test_the_likeliest_explanation_is_compared_with_no_mistake(nll: float, outco
     assert verdict.outcome == outcome
 
 
-def gradient(layer: int, *locals_: Local) -> tuple[Verdict, tuple[Local, ...]]:
+def gradient(layer: int, *locals_: LocalJudgement) -> tuple[Verdict, tuple[LocalJudgement, ...]]:
     return Verdict(f"encoder.layer.{layer}.intermediate.dense.grad", "gelu_backward", "pass", local=locals_[0]), locals_
 
 

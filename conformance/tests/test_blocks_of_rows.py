@@ -10,7 +10,7 @@ import pytest
 from conformance import load_golden
 from conformance.judge import observation as parts
 from conformance.judge.effective_samples import Repeats, hashed
-from conformance.judge.evidence import Local
+from conformance.judge.evidence import LocalJudgement
 from conformance.judge.faults_of_segment import possible_directions
 from conformance.judge.filters import is_gross, largest_element
 from conformance.judge.global_error import GlobalError
@@ -53,7 +53,7 @@ def observations(network: Network, values: Mapping[str, Captured]) -> Iterator[O
         seen[name] = value
 
 
-def figures(local: Local) -> list[float]:
+def figures(local: LocalJudgement) -> list[float]:
     """Return all numbers of a judgement; of gross faults only that they are gross."""
     numbers = [local.error.rms, local.error.max, local.error.max_abs, local.nll, local.rms_threshold, local.max_threshold]
     numbers += [x for f in local.filters if f.amplitude for x in (f.amplitude, f.z, f.expected_z)]

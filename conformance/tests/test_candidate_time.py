@@ -14,7 +14,7 @@ from conformance.checks.run_check import run_check
 from conformance.checks.search.plan import Plan
 from conformance.cli import main
 from conformance.judge.select_arithmetic import select_arithmetic
-from conformance.report.words import duration
+from conformance.report.coverage_sentences import duration
 from conformance.results.candidate_time import timed, waiting
 from conformance.results.case import Case
 from conformance.results.result import Result

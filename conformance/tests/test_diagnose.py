@@ -138,7 +138,7 @@ def test_a_filter_finds_what_rms_and_largest_error_do_not() -> None:
     assert found.rms < found.rms_limit
     assert found.max < found.max_limit
     assert not found.conforms
-    assert "epsilon" in found.called
+    assert "epsilon" in found.detected_faults
     assert _named(found)[0] == {"epsilon"}
 
 

@@ -12,7 +12,7 @@ from conformance.cli.progress_display import progress
 from conformance.diagnosis import Diagnosis, diagnose
 from conformance.diagnosis.black_box import BlackBox
 from conformance.diagnosis.black_box_case import BlackBoxCase
-from conformance.diagnosis.forward import Forward
+from conformance.diagnosis.black_box_segment import BlackBoxSegment
 from conformance.diagnosis.outputs import OutputTable, resolved
 from conformance.errors import UsageError
 from conformance.judge.search.budget import ELSE, FAULTS, RIGHT, STAGES, SearchBudget
@@ -127,7 +127,7 @@ def test_the_command_accepts_a_limit(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_values_taken_from_a_network_with_some_of_the_faults_are_exact() -> None:
     known = resolved({"last_hidden_state": OutputTable(np.zeros((BATCH.size, BATCH.length, 32)))}, CHECKPOINT.architecture, BATCH)
-    right = Forward(BlackBox(CHECKPOINT.architecture, CHECKPOINT.weights, BATCH, known, ()), format_named("float32"))
+    right = BlackBoxSegment(BlackBox(CHECKPOINT.architecture, CHECKPOINT.weights, BATCH, known, ()), format_named("float32"))
     every = placements(right)
     base = [_first(every, "epsilon", EVERYWHERE), _first(every, "gelu-variant", EVERYWHERE)]
     like = with_faults(right, base, right.storage)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from conformance import load_golden
-from conformance.judge.evidence import Local
+from conformance.judge.evidence import LocalJudgement
 from conformance.judge.observation import Observation
 from conformance.judge.screen import STATISTICS, screened_locally
 from conformance.judge.thresholds import rms_threshold, sidak_share
@@ -25,7 +25,9 @@ def _network(batch: Batch) -> Network:
     return Network(GOLDEN.checkpoint.architecture, GOLDEN.checkpoint.weights, batch, source="cls.loss")
 
 
-def _judged(network: Network, name: str, hidden: tuple[str, ...] = (), scale: float = 1.0, error: float = 0.0) -> tuple[Local, ...]:
+def _judged(
+    network: Network, name: str, hidden: tuple[str, ...] = (), scale: float = 1.0, error: float = 0.0
+) -> tuple[LocalJudgement, ...]:
     """Judge a result in bfloat16, rounded to storage, with errors of `error` sigma added, if its upstream gradient is scaled."""
     storage = FORMATS["bfloat16"]
     values = {n: storage.round(value * (scale if n.endswith(".grad") else 1.0)) for n, value in network.walk()}

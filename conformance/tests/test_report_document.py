@@ -5,6 +5,7 @@ from typing import Any, get_args
 import pytest
 
 from conformance.report.axis import sigma
+from conformance.report.coverage_sentences import exclusion_lists
 from conformance.report.document import (
     Abridged,
     Block,
@@ -37,7 +38,6 @@ from conformance.report.html.page import page
 from conformance.report.markdown import markdown
 from conformance.report.run.network import network
 from conformance.report.terminal import plain
-from conformance.report.words import exclusion_lists
 from conformance.results.case import Case
 from conformance.results.records import Sensitivity
 from conformance.tests.sample_records import activation

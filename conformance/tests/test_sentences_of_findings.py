@@ -14,12 +14,12 @@ from conformance.diagnosis import Diagnosis, diagnose
 from conformance.faults import BY_NAME
 from conformance.judge.number_words import closed_form
 from conformance.numerics.formats import Array
+from conformance.report.coverage_sentences import headline
 from conformance.report.diagnosis_document import document
 from conformance.report.markdown import markdown
 from conformance.report.output_formats import REPORT_FORMATS
 from conformance.report.run.run_document import document as run_document
 from conformance.report.unexposed_steps import not_exposed
-from conformance.report.words import headline
 from conformance.results.case import Case
 from conformance.results.merge import merged
 from conformance.results.records import FaultRecord

@@ -16,7 +16,7 @@ from rich.console import Console
 from syrupy.assertion import SnapshotAssertion
 
 from conformance.faults import BY_NAME
-from conformance.report import words
+from conformance.report import coverage_sentences
 from conformance.report.document import tabled
 from conformance.report.junit import junit
 from conformance.report.output_formats import REPORT_FORMATS
@@ -39,7 +39,7 @@ def few_mistakes() -> Iterator[None]:
     """Use only the faults listed here as those that a pass may exclude, so that a new fault in the catalogue changes no
     snapshot."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(words, "BY_NAME", {name: BY_NAME[name] for name in _LOOKED_FOR})
+        patch.setattr(coverage_sentences, "BY_NAME", {name: BY_NAME[name] for name in _LOOKED_FOR})
         yield
 
 

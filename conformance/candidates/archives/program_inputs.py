@@ -32,7 +32,7 @@ def fields_of(names: Sequence[str], given: Sequence[str] = ()) -> list[str]:
     fields = [field for field in found if field is not None]
     if len(set(fields)) < len(fields) or "input_ids" not in fields:
         raise CandidateError(
-            f"its inputs {', '.join(names)} are taken as {', '.join(fields)}; each is to be there once, the ids always"
+            f"its inputs {', '.join(names)} are taken as {', '.join(fields)}; each at most once, and input_ids is required"
         )
     return fields
 

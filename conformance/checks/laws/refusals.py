@@ -58,8 +58,8 @@ def _refuses_the_id(subject: Subject, example: Example) -> float:
     arrays = {"input_ids": example.batch.input_ids, "token_type_ids": example.batch.types}
     arrays[name] = arrays[name].copy()
     arrays[name][row, position] = wrong
-    spoilt = replace(example.batch, input_ids=arrays["input_ids"], token_type_ids=arrays["token_type_ids"])
-    return _refuses(subject, example.batch, spoilt, f"{name}[{row}, {position}] = {wrong}")
+    invalid = replace(example.batch, input_ids=arrays["input_ids"], token_type_ids=arrays["token_type_ids"])
+    return _refuses(subject, example.batch, invalid, f"{name}[{row}, {position}] = {wrong}")
 
 
 _TYPED = Batches(token_types=True)

@@ -10,9 +10,10 @@ where σ is the accumulated sigma under the widest legal arithmetic, and b is th
 candidate's own values of the first run. Results that involve no rounding, such as a table look-up, must be equal.
 
 The forward pass may be wrong, which is not the subject of such a comparison. A difference beyond the limit is therefore compared
-with the limit for the equation that the candidate has instead (`search.rounding`). If that is unknown, a difference of at most √u
-of the largest result is undecided at that step, and at the steps that are computed from it and right in both runs, to which it is
-handed on. With a larger difference, an equation would lose more than half of its digits to rounding: it would have no result.
+with the limit for the equation that the candidate has instead (`search.rounding_of_runs`). If that is unknown, a difference of at
+most √u of the largest result is undecided at that step, and at the steps that are computed from it and right in both runs, to
+which it is handed on. With a larger difference, an equation would lose more than half of its digits to rounding: it would have no
+result.
 """
 
 import math
@@ -23,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from conformance.checks.search.rounding import rounding, unknown_before, wrong_steps
+from conformance.checks.search.rounding_of_runs import rounding, unknown_before, wrong_steps
 from conformance.checks.search.subject import Subject
 from conformance.errors import Unsupported
 from conformance.judge.judged_elements import Mask, judged_elements

@@ -30,8 +30,8 @@ def _dropped(step: Step, data: FitData) -> Fit | None:
     """Return the step with each element either zero or divided by 1 − p.
 
     None is returned unless the share of zeros is p to within the deviation of n independent draws and the error of p: with the
-    factor f = 1/(1 − p) known to a relative error e, p is known to e (1 − p). Elements that are zero for another reason, such as all
-    but the largest, leave the others as they are or scale them by another factor.
+    factor f = 1/(1 − p) known to a relative error e, p is known to e (1 − p). Where elements are zero for another reason, such as
+    all but the largest, the others are scaled by another factor, or not at all.
     """
     right = step.value
     kept = data.judged & (data.actual != 0.0) & (right != 0.0)

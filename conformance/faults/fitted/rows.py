@@ -5,14 +5,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from conformance.faults.altered import Altered, Rearranged
-from conformance.faults.attention import CONTEXT, SCORES
-from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted, nearest_fit
+from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted
 from conformance.model.batch import Ids
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 
 _ROWS = "Compute every row of the batch from its own inputs, and restore the order of rows that were sorted."
 _BY_ROW = frozenset({"linear", "first_token_linear", "context", "norm", "function"})
+MOST_TOKENS = 2**12  # A limit of the time: each wrong token is compared with all tokens.
 
 
 def _nearest_rows(step: Step, data: FitData) -> Ids | None:
@@ -49,7 +49,7 @@ def _other_rows(step: Step, data: FitData) -> Fit | None:
     return Fit(_of_rows(step, rows), int(moved.sum()), "row", int(moved.argmax()))
 
 
-def _shifts(x: Array, by: int) -> Iterator[Array]:
+def shifts(x: Array, by: int) -> Iterator[Array]:
     """Yield x, (B, S, …), with tokens moved by one position, and at the end the last token in turn, the same token, and zeros."""
     turned = np.roll(x, by, 1)
     yield turned
@@ -68,20 +68,29 @@ def _shifted(step: Step, data: FitData) -> Fit | None:
     def left(value: Array) -> float:
         return float((((data.actual - value) / data.allowed)[data.judged] ** 2).sum())
 
-    options = [(left(value), by, index) for by in (1, -1) for index, value in enumerate(_shifts(step.value, by))]
+    options = [(left(value), by, index) for by in (1, -1) for index, value in enumerate(shifts(step.value, by))]
     least, by, index = min(options)
     if least >= left(step.value):
         return None
-    return Fit(Altered(step, lambda inner: list(_shifts(inner.value, by))[index]), 1, "positions", by)
+    return Fit(Altered(step, lambda inner: list(shifts(inner.value, by))[index]), 1, "positions", by)
 
 
-def _slots_shifted(step: Step, data: FitData) -> Fit | None:
-    """Return the step with keys, or values, moved by one position, as the results of `_shifted` are."""
-    *others, read = step.parents
-    if read.shape[1] < LEAST_ROWS or not np.isfinite(data.actual[data.judged]).all():
+def _of_other_tokens(step: Step, data: FitData) -> Fit | None:
+    """Return the step with, at each token whose result is wrong, that of the nearest token of the batch.
+
+    A token is compared by all its features, so it needs `LEAST_ROWS` of them for one fitted index.
+    """
+    judged, width = data.judged.any(-1), step.value.shape[-1]
+    if step.site.activation.axes[:2] != ("batch", "position") or judged.size > MOST_TOKENS or width < LEAST_ROWS:
         return None
-    moved = [(by, step.replaced(parents=(*others, x))) for by in (1, -1) for x in _shifts(read, by)]
-    return nearest_fit(step, data, moved, "positions")
+    wrong = judged & (np.abs(data.actual - step.value) > data.largest * data.allowed).any(-1, where=data.judged)
+    right, found = step.value.reshape(-1, width), data.actual[wrong]
+    if not wrong.any() or not np.isfinite(found).all():
+        return None
+    source = np.arange(judged.size)
+    source[wrong.reshape(-1)] = ((right**2).sum(-1) - 2.0 * found @ right.T).argmin(-1)
+    first = int(wrong.any(0).argmax())
+    return Fit(Rearranged(step, lambda x: x.reshape(-1, width)[source].reshape(x.shape)), int(wrong.sum()), "position", first)
 
 
 def _zero_tokens(step: Step, data: FitData) -> Fit | None:
@@ -128,8 +137,10 @@ FITTED_ROWS = (
     Fitted("tokens-shifted", _BY_ROW, "the tokens are moved by {value} position", "constructed", _shifted,
            "a cache whose position is off by one", equation="y_s = f(x_(s − k))",
            fix="Write the result of token s at position s."),
-    Fitted("slots-shifted", SCORES | CONTEXT, "the keys, or the values, are moved by {value} position",
-           "constructed", _slots_shifted, "a paged cache whose slots of keys or of values are off by one",
-           equation="s_ij = q_i k_(j − n) / √d, or c_i = Σ_j p_ij v_(j − n)",
-           fix="Write and read the key and the value of token s in the same slot."),
+    Fitted("tokens-other", _BY_ROW,
+           "some tokens have the results of other tokens of the batch, the first of them at position {value}",
+           "constructed", _of_other_tokens,
+           "a cache of keys and values whose blocks belong to another row, or a buffer that a later chunk overwrites",
+           equation="y_bs = f(x_π(b, s))",
+           fix="Write each token's result to a place of its own, and look up blocks of a cache by their row and contents."),
 )  # fmt: skip

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from conformance.judge.heads import heads_in
 from conformance.judge.judged_elements import Mask
 from conformance.judge.number_words import plural
-from conformance.judge.residual_models.order import is_order, rendered, rules
+from conformance.judge.residual_models.index_rules import is_order, rendered, rules
 from conformance.judge.residual_models.residual_problem import ElementNoise, Places, ResidualFinding, ResidualProblem
 from conformance.numerics.formats import Array
 
@@ -51,7 +52,7 @@ def rearrangements(case: ResidualProblem) -> Iterator[ResidualFinding]:
         source = _exchanged(case, view, order)
         noise = ElementNoise(case.at(case.sigma, source), case.at(case.bound, source))
         kind = "transpose" if words.startswith("transposed") else "rearranged"
-        yield case.tried(kind, f"the result is the correct value {words}", case.at(case.expected, source), noise)
+        yield case.finding_of(kind, f"the result is the correct value {words}", case.at(case.expected, source), noise)
 
 
 def _exchanges(case: ResidualProblem) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:
@@ -81,15 +82,15 @@ def _exchanged(case: ResidualProblem, view: tuple[int, ...], order: tuple[int, .
 
 def _axes(case: ResidualProblem) -> Iterator[_Axis]:
     row, shape, size = case.step.site.activation, case.expected.shape, case.step.site.architecture.head_size
-    if row.axes[-1:] == ("feature",) and shape[-1] > size and shape[-1] % size == 0 and "attention.self." in row.name:
-        yield _Axis("head", len(shape) - 1, (*shape[:-1], shape[-1] // size, size))
+    if row.axes and (heads := heads_in(row, shape[-1], size)) > 1:
+        yield _Axis("head", len(shape) - 1, (*shape[:-1], heads, size))
     for along, axis in enumerate(row.axes):
         if 1 < shape[along] <= LONGEST and len(shape) > 1:  # single numbers cannot be recognised elsewhere
             yield _Axis("batch row" if axis == "batch" else axis, along, shape)
 
 
 def _along(case: ResidualProblem, axis: _Axis, offset: Array) -> Iterator[ResidualFinding]:
-    own, wrong = np.arange(axis.length), _slices(axis, case.judged & (case.scaled > case.limits[1]))
+    own, wrong = np.arange(axis.length), _slices(axis, case.judged & (case.scaled > case.limits.max))
     places = np.where(wrong, _nearest(case, axis, offset), own)
     moved = np.flatnonzero(places != own)
     if not len(moved):
@@ -100,7 +101,7 @@ def _along(case: ResidualProblem, axis: _Axis, offset: Array) -> Iterator[Residu
         before = " before the bias is added" if np.any(offset) else ""
         sentence = f"{plural(axis.name)} are {rule or rendered(places, moved)}{before}"
         kind = "permutation" if is_order(found) else "gather"
-        finding = case.tried(kind, sentence, *_taken(case, axis, found, offset), 1 if rule else len(moved))
+        finding = case.finding_of(kind, sentence, *_taken(case, axis, found, offset), 1 if rule else len(moved))
         yield finding
         if finding.explained:
             return

@@ -26,13 +26,13 @@ def few_elements(case: ResidualProblem) -> ResidualFinding | None:
 
     The probability of a chance explanation is not computed, because each of these elements exceeds a threshold of its own.
     """
-    beyond = case.judged & (case.scaled > case.limits[1])
+    beyond = case.judged & (case.scaled > case.limits.max)
     count = int(beyond.sum())
     if not 0 < count <= FEW:
         return None
     outside = case.scaled[case.judged & ~beyond]
     remaining = sqrt(float((outside**2).mean())) if outside.size else inf
-    if outside.size and remaining > case.limits[0]:
+    if outside.size and remaining > case.limits.rms:
         return None
     rendered = "; ".join(_element(case, place) for place in np.argwhere(beyond))
     sentence = f"only {count} element{'s are' if count > 1 else ' is'} wrong: {rendered}" if outside.size else rendered
@@ -56,7 +56,7 @@ def constant(case: ResidualProblem) -> Iterator[ResidualFinding]:
             if values[0] == 0.0
             else ("constant", f"the result is {values[0]:.6g} everywhere")
         )
-        yield case.tried(*what, np.full_like(case.actual_rows, values[0]), exact)
+        yield case.finding_of(*what, np.full_like(case.actual_rows, values[0]), exact)
         return
     for along, axis in enumerate(case.step.site.activation.axes):
         if case.actual.shape[along] > 1:
@@ -73,7 +73,7 @@ def _same_along(case: ResidualProblem, along: int, name: str) -> Iterator[Residu
     model = case.at(case.actual, source)
     noise = case.noise_of(model)
     twice = ElementNoise(sqrt(2.0) * noise.sigma, noise.bound)
-    yield case.tried(
+    yield case.finding_of(
         "same along an axis", f"the result is the same for every {name}", model, twice, case.count // case.actual.shape[along]
     )
 
@@ -81,7 +81,7 @@ def _same_along(case: ResidualProblem, along: int, name: str) -> Iterator[Residu
 def zeroed(case: ResidualProblem) -> Iterator[ResidualFinding]:
     """Yield a finding for some zeros and a · expected elsewhere, which is what dropout leaves, with a = 1/(1 − p)."""
     zero = (
-        case.kept & (case.actual_rows == 0.0) & (np.abs(case.expected_rows) > case.limits[1] * case.noise.sigma + case.noise.bound)
+        case.kept & (case.actual_rows == 0.0) & (np.abs(case.expected_rows) > case.limits.max * case.noise.sigma + case.noise.bound)
     )
     rest, count = case.kept & ~zero, int(zero.sum())
     weights = np.where(rest, case.root_weights**2, 0.0)
@@ -93,4 +93,4 @@ def zeroed(case: ResidualProblem) -> Iterator[ResidualFinding]:
         f"{count} elements ({100.0 * count / case.count:.3g} %) are 0, the rest is {number(a, deviation)} times the correct value"
     )
     model = np.where(zero, 0.0, a * case.expected_rows)
-    yield case.tried("zeroed", sentence, model, case.scaled_noise(a), 1 + count, (FittedNumber("the rest", a, deviation),))
+    yield case.finding_of("zeroed", sentence, model, case.scaled_noise(a), 1 + count, (FittedNumber("the rest", a, deviation),))

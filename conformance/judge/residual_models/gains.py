@@ -8,7 +8,7 @@ from conformance.judge.number_words import enumerated, number
 from conformance.judge.residual_models.residual_problem import ElementNoise, FittedNumber, Places, ResidualFinding, ResidualProblem
 from conformance.numerics.formats import Array
 
-TOLD, LISTED = 4, 64  # gains that are reported individually, and gains that are kept as numbers
+MOST_REPORTED, MOST_KEPT = 4, 64  # gains that are reported individually, and gains that are kept as numbers
 
 
 def shifts(case: ResidualProblem) -> Iterator[ResidualFinding]:
@@ -19,7 +19,9 @@ def shifts(case: ResidualProblem) -> Iterator[ResidualFinding]:
     shift = (weights * (case.actual_rows - case.expected_rows)).sum(0) / np.maximum(weights.sum(0), np.finfo(np.float64).tiny)
     model = case.expected_rows + shift
     rendered = f"a constant of its own was added to each feature, the same in every row, RMS {_rms(shift[case.kept.any(0)]):.3g}"
-    yield case.tried("shift of features", rendered, model, case.noise_with(np.broadcast_to(shift, model.shape)), _features(case))
+    yield case.finding_of(
+        "shift of features", rendered, model, case.noise_with(np.broadcast_to(shift, model.shape)), _features(case)
+    )
 
 
 def gains(case: ResidualProblem) -> Iterator[ResidualFinding]:
@@ -40,11 +42,11 @@ def _gains(case: ResidualProblem, axis: str, place: Places, bias: Array) -> Resi
     gain = against / np.where(energy > 0.0, energy, 1.0)
     slices = np.flatnonzero(energy > 0.0)
     numbers = tuple(FittedNumber(f"{axis} {i}", float(gain[i]), float(energy[i] ** -0.5)) for i in slices)
-    rendered = [number(n.value, n.deviation) for n in numbers[:TOLD]]
-    values = enumerated(rendered) if len(slices) <= TOLD else f"from {gain[slices].min():.4g} to {gain[slices].max():.4g}"
+    rendered = [number(n.value, n.deviation) for n in numbers[:MOST_REPORTED]]
+    values = enumerated(rendered) if len(slices) <= MOST_REPORTED else f"from {gain[slices].min():.4g} to {gain[slices].max():.4g}"
     sentence = f"each {axis} has a gain of its own, {values} times the correct value{' less its bias' if np.any(bias) else ''}"
     wide = gain[label].reshape(case.kept.shape)
-    return case.tried("gain", sentence, wide * base + bias, case.scaled_noise(wide), len(slices), numbers[:LISTED])
+    return case.finding_of("gain", sentence, wide * base + bias, case.scaled_noise(wide), len(slices), numbers[:MOST_KEPT])
 
 
 def gains_and_shifts(case: ResidualProblem) -> Iterator[ResidualFinding]:
@@ -62,7 +64,7 @@ def gains_and_shifts(case: ResidualProblem) -> Iterator[ResidualFinding]:
     rendered = f"each feature has a gain and a constant of its own, gains from {used.min():.4g} to {used.max():.4g}"
     sigma = np.sqrt(case.scaled_noise(gain).sigma ** 2 + case.noise_of(model).sigma ** 2)
     noise = ElementNoise(sigma, case.scaled_noise(gain).bound)
-    yield case.tried("gain of features", f"{rendered}: {_parameters(case)}", model, noise, 2 * _features(case))
+    yield case.finding_of("gain of features", f"{rendered}: {_parameters(case)}", model, noise, 2 * _features(case))
 
 
 def _parameters(case: ResidualProblem) -> str:

@@ -25,12 +25,12 @@ def multiples(case: ResidualProblem) -> Iterator[ResidualFinding]:
             continue
         if term.name != RIGHT and near(a, deviation, 1.0):
             alone = " alone, without what the equation adds to it" if term.is_part else ""
-            yield case.tried("copied", f"the result is {term.name}{alone}", value, noise)
+            yield case.finding_of("copied", f"the result is {term.name}{alone}", value, noise)
         kind = ("sign" if near(a, deviation, -1.0) else "scale") if term.name == RIGHT else "multiple"
         rendered = f"the result is {_times(case, a, deviation)} {term.name}"
         if kind == "sign":
             rendered += ": the sign is wrong"
-        yield case.tried(kind, rendered, a * value, noise, 1, (FittedNumber(term.name, a, deviation),))
+        yield case.finding_of(kind, rendered, a * value, noise, 1, (FittedNumber(term.name, a, deviation),))
 
 
 def terms(case: ResidualProblem) -> Iterator[ResidualFinding]:
@@ -55,7 +55,7 @@ def _sum_of(case: ResidualProblem, chosen: Sequence[StepTerm], values: Sequence[
     numbers = tuple(FittedNumber(t.name, float(a), float(d)) for t, a, d in zip(chosen, coefficients, deviations, strict=True))
     kind = "shift" if all(t.is_constant for t in chosen) else "term"
     sentence = "the residual is " + " + ".join(_term(case, t, n) for t, n in zip(chosen, numbers, strict=True))
-    return case.tried(kind, sentence, case.expected_rows + sum(added), case.noise_with(*added), len(chosen), numbers)
+    return case.finding_of(kind, sentence, case.expected_rows + sum(added), case.noise_with(*added), len(chosen), numbers)
 
 
 def _term(case: ResidualProblem, term: StepTerm, fitted: FittedNumber) -> str:

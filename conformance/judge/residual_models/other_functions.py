@@ -9,7 +9,7 @@ from scipy.linalg import solve_triangular
 from scipy.special import chdtr
 
 from conformance.judge.judged_elements import Mask
-from conformance.judge.residual_models.order import is_order, rendered, rules
+from conformance.judge.residual_models.index_rules import is_order, rendered, rules
 from conformance.judge.residual_models.residual_problem import ElementNoise, Places, ResidualFinding, ResidualProblem
 from conformance.judge.thresholds import FALSE_ALARM, projection_threshold
 from conformance.numerics.formats import Array
@@ -25,7 +25,7 @@ def transposed_weight(case: ResidualProblem) -> Iterator[ResidualFinding]:
     weight = case.step.site.parameters.get("weight", np.zeros(()))
     if isinstance(case.step, Linear) and weight.shape[0] == weight.shape[1]:
         model = (case.rows_of(case.step.inputs) @ weight + case.step.bias)[:, case.columns]
-        yield case.tried("weight transposed", "the weight was used transposed: x W + b", model, case.noise_of(model))
+        yield case.finding_of("weight transposed", "the weight was used transposed: x W + b", model, case.noise_of(model))
 
 
 def linear_maps(case: ResidualProblem) -> Iterator[ResidualFinding]:
@@ -100,7 +100,7 @@ def _other_weights(case: ResidualProblem, inputs: Array, fitted: _Map) -> Residu
     freedom = (weight.shape[1] + 1) * int(used.sum())
     grown = case.scaled_noise(growth)
     noise = ElementNoise(np.hypot(grown.sigma, case.noise_of(model).sigma), grown.bound)
-    return case.tried("other weights", sentence, model, noise, freedom)
+    return case.finding_of("other weights", sentence, model, noise, freedom)
 
 
 def _bias(case: ResidualProblem, fitted: _Map) -> str:
@@ -122,7 +122,7 @@ def _inputs_reordered(case: ResidualProblem, inputs: Array, new: Array) -> Itera
     for rule, guess in rules("feature", places, moved, case.step.site.architecture):
         model = inputs @ weight[:, guess].T + bias
         sentence = f"the weight's input features are {rule or rendered(places, moved)}"
-        finding = case.tried("weight permuted", sentence, model, case.noise_of(model), 1 if rule else len(moved))
+        finding = case.finding_of("weight permuted", sentence, model, case.noise_of(model), 1 if rule else len(moved))
         yield finding
         if finding.explained:
             return
@@ -139,16 +139,16 @@ def other_functions(case: ResidualProblem) -> Iterator[ResidualFinding]:
     points = _points(case)
     if points.x.size <= 2 * len(WIDE):
         return
-    e, sharp, before = _foretold(points, case.limits[1])
-    kinked = e > case.limits[1]
+    e, sharp, before = _interpolation_errors(points, case.limits.max)
+    kinked = e > case.limits.max
     sharp = sharp & ~kinked
     count = int(sharp.sum())
     if 2 * count <= e.size or kinked.sum() > KINKS * len(CLOSE):
         return  # too sparse or too irregular to be interpolated
     remaining = sqrt(float((e[sharp] ** 2).mean()))
     square = float((before[sharp] ** 2).mean())
-    chance = float(chdtr(count, count * case.limits[0] ** 2 / square)) if square > 0.0 else 1.0
-    passes = remaining <= case.limits[0] and points.repeated <= case.limits[1] and chance <= FALSE_ALARM
+    chance = float(chdtr(count, count * case.limits.rms**2 / square)) if square > 0.0 else 1.0
+    passes = remaining <= case.limits.rms and points.repeated <= case.limits.max and chance <= FALSE_ALARM
     share = max(1.0 - remaining**2 / square, 0.0) if square > 0.0 else 0.0
     sentence = f"the result is another function of the same input, {_examples(points)}"
     yield ResidualFinding("other function", sentence, (), passes, remaining, share, 2 * len(WIDE))
@@ -184,7 +184,7 @@ def _points(case: ResidualProblem) -> _Points:
     return _Points(unique, y[first], sigma[first], bound[first], residual[first], float(apart.max(initial=0.0)))
 
 
-def _foretold(points: _Points, limit: float) -> tuple[Array, Mask, Array]:
+def _interpolation_errors(points: _Points, limit: float) -> tuple[Array, Mask, Array]:
     """Return three arrays over the inner points, errors and residuals in units of √(σ² + b²) of the interpolation.
 
     They are the distance from the interpolated value, whether the interpolation is accurate enough, and the residual.

@@ -12,7 +12,7 @@ import numpy as np
 from conformance.judge.number_words import near, number, simple
 from conformance.judge.residual_models.least_squares import fitted
 from conformance.judge.residual_models.residual_problem import FittedNumber, ResidualFinding, ResidualProblem
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import NUDGE, Array
 from conformance.oracle.norm import Norm
 from conformance.oracle.pointwise import Gelu, GeluTanh, Relu, Tanh
 from conformance.oracle.softmax import Probabilities
@@ -20,7 +20,6 @@ from conformance.oracle.softmax import Probabilities
 STEPS = 8  # Gauss–Newton steps; convergence is quadratic near the solution
 STARTS = (-1.0, 0.0, 0.5, 2.0)
 MEANINGS = {0.0: "left out", 2.0: "it counts twice", -1.0: "its sign is wrong"}
-NUDGE = 2.0**-26  # √u of float64, where the rounding and the linearisation error of a difference quotient are about equal
 
 
 def scaled_parents(case: ResidualProblem) -> Iterator[ResidualFinding]:
@@ -48,7 +47,7 @@ def _scaled(case: ResidualProblem, index: int, name: str) -> tuple[ResidualFindi
     known = None if meaning else simple(a, deviation, case.step.site.architecture)
     sentence = f"the result is the same equation with {number(a, deviation)}{f' ({known})' if known else ''} times {name}{meaning}"
     model = made_with(a)
-    return case.tried("scaled input", sentence, model, case.noise_with(model), 1, (FittedNumber(name, a, deviation),)), meaning
+    return case.finding_of("scaled input", sentence, model, case.noise_with(model), 1, (FittedNumber(name, a, deviation),)), meaning
 
 
 def _parents(case: ResidualProblem) -> tuple[Array, ...]:

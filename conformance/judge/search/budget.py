@@ -7,7 +7,7 @@ from threading import RLock
 from typing import TypeVar
 
 from conformance.errors import UsageError
-from conformance.judge.cores import on_all_cores
+from conformance.judge.threads import on_all_cores
 from conformance.progress import report_progress
 
 Item = TypeVar("Item")

@@ -16,15 +16,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic
 
-from conformance.judge.cores import on_all_cores
 from conformance.judge.search.budget import FAULTS, SearchBudget
 from conformance.judge.search.first_order_screen import ranked
 from conformance.judge.search.parameters import GAIN, fitted, started
 from conformance.judge.search.placements import EVERYWHERE, KIND, FaultPlacement
 from conformance.judge.search.problem import AnyTrial, Fit, Problem
+from conformance.judge.threads import on_all_cores
 from conformance.numerics.memo import cached_property
 
-AT_ONCE = 3  # largest number of faults in a set; each further one costs another step of the beam search
+MOST_FAULTS = 3  # largest number of faults in a set; each further one costs another step of the beam search
 KINDS, SINGLES = 30, 50  # how many faults in one kind of place, and in one layer or place, are tried exactly
 FOLLOWED = 25  # number of faults that are tried on top of each set, where the screening says more than the trial itself
 VERIFIED = 16  # number of sets that are judged on the whole batch, for each number of faults
@@ -32,7 +32,7 @@ RENOISED = 2  # number of the nearest sets that are judged by their own sigma, w
 
 
 @dataclass(frozen=True, eq=False)
-class Found(Generic[AnyTrial]):
+class SearchResult(Generic[AnyTrial]):
     """The result of a search.
 
     Attributes:
@@ -49,8 +49,8 @@ def explaining_sets(
     placements: Sequence[FaultPlacement],
     fallback: Sequence[FaultPlacement],
     budget: SearchBudget,
-    at_once: int = AT_ONCE,
-) -> Found[AnyTrial]:
+    most_faults: int = MOST_FAULTS,
+) -> SearchResult[AnyTrial]:
     """Return the sets with the fewest faults that explain the numbers, and the nearest sets.
 
     Args:
@@ -58,9 +58,9 @@ def explaining_sets(
         placements: the faults that are tried alone and combined.
         fallback: the faults that are tried alone if none of `placements` explains the numbers.
         budget: the budget of the search.
-        at_once: largest number of faults in a set.
+        most_faults: largest number of faults in a set.
     """
-    return _Search(problem, placements, fallback, budget, at_once).found()
+    return _Search(problem, placements, fallback, budget, most_faults).found()
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,13 +71,13 @@ class _Search(Generic[AnyTrial]):
     placements: Sequence[FaultPlacement]
     fallback: Sequence[FaultPlacement]
     budget: SearchBudget
-    at_once: int
+    most_faults: int
 
-    def found(self) -> Found[AnyTrial]:
+    def found(self) -> SearchResult[AnyTrial]:
         """Run the search."""
         explaining, nearest = list[AnyTrial](), list[tuple[Fit, ...]]()
         followed = [self.whole.none]
-        for count in range(self.at_once):
+        for count in range(self.most_faults):
             self.budget.begin(FAULTS[count], 0)
             if not followed or self.budget.is_spent():
                 break
@@ -91,7 +91,7 @@ class _Search(Generic[AnyTrial]):
             if any(not trial.loose for trial in explaining) or (explaining and count):
                 break
             followed = _different([fit for fit in fits if fit.distance <= fit.allowed])[: self.whole.beam]
-        return Found(tuple(explaining), tuple(nearest))
+        return SearchResult(tuple(explaining), tuple(nearest))
 
     def _falling_back(self, part: Problem[AnyTrial]) -> tuple[list[Fit], list[AnyTrial]]:
         """Return the faults of the fallback that reduce the distance, nearest first, and those that explain the numbers."""
@@ -182,7 +182,7 @@ class _Search(Generic[AnyTrial]):
 
     def _with_each(self, part: Problem[AnyTrial], base: Fit, added: Sequence[FaultPlacement]) -> list[Fit]:
         """Return the base extended by each fault that reduces the distance; the extension's parameter has a first estimate."""
-        share = 1.0 - 1.0 / (self.at_once - len(base.placements))
+        share = 1.0 - 1.0 / (self.most_faults - len(base.placements))
         allowed = share * base.distance if self.whole.is_linear else math.inf
         extended = self.budget.of_each(lambda placement: _with(part, base, placement), added)
         return [replace(f, allowed=allowed) for f in extended if f is not None and f.distance < base.distance]

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from conformance.faults import Fault, FaultContext
-from conformance.judge.cores import on_all_cores
 from conformance.judge.search.placements import FaultPlacement
 from conformance.judge.search.problem import Fit, Problem
 from conformance.judge.segment import Segment
+from conformance.judge.threads import on_all_cores
 from conformance.numerics.formats import Array, Format
 
 PROBES = 8  # each estimates |J δ|² with a relative deviation of √2; eight estimate |J δ| with one of a quarter

@@ -18,9 +18,8 @@ from conformance.judge.number_words import closed_form
 from conformance.judge.search.placements import FaultPlacement
 from conformance.judge.search.problem import Fit, Problem
 from conformance.judge.segment import Segment
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import NUDGE, Array
 
-NUDGE = 2.0**-26  # relative step of a difference quotient: √u of float64, where rounding and linearization errors are alike
 # Convergence is quadratic near the solution. Far from it, each step triples the value under a root: 20 steps from 1e-9 to 1
 # (3^20), and four to converge.
 STEPS = 24
@@ -29,7 +28,7 @@ FARTHEST = 8.0  # largest factor by which one step may change a parameter's dist
 GAIN = 1 / 64  # while fits are compared, a step that reduces the squares by a smaller share is the last
 # RMS in sigma beyond which a fit ends once a step gains less than `GAIN`. If later steps gain no more, `STEPS` of them divide the
 # RMS by at most (1 − 1/64)^-12 = 1.2, and every limit is below 7.5 (`thresholds.SEPARABLE_Z`). After a limited step they may.
-FAR = 9.0
+FAR_RMS = 9.0
 SETTLED = 1e-3  # in standard deviations; a shorter step changes no digit that is reported
 
 
@@ -131,7 +130,7 @@ def fitted(problem: Problem[Any], start: Fit, least: float = 0.0) -> Fit:
             return fit
         left = _squares(problem, better, weights)
         gain = 1.0 - left / _squares(problem, fit, weights)
-        fit, is_far = better, left > FAR**2 * np.count_nonzero(weights)
+        fit, is_far = better, left > FAR_RMS**2 * np.count_nonzero(weights)
         # A step that was limited is followed by longer ones, each of which may gain more.
         after = np.array([_range(fit.placements[i], problem.right) for i in free])
         is_last = gain < (max(least, GAIN) if is_far else least) and not _has_changed(after, now, FARTHEST / 2.0)

@@ -5,8 +5,8 @@ from typing import Any
 
 from conformance.report.changes.changes import KINDS, ActivationChange, CaseChange, Changes, Kind
 from conformance.report.changes.changes_words import NOTHING, changed_within_noise, limit_of, title
+from conformance.report.coverage_sentences import place, rendered
 from conformance.report.findings import Finding
-from conformance.report.words import place, rendered
 from conformance.results.records import ActivationRecord, CheckRecord
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from conformance.report.axis import sigma
 from conformance.report.changes.changes import KINDS, ActivationChange, CaseChange, Changes, Kind
-from conformance.report.words import place, rendered
+from conformance.report.coverage_sentences import place, rendered
 from conformance.results.records import ActivationRecord, CheckRecord
 
 TONES: dict[Kind, str] = {"worse": "bad", "gone": "bad", "new": "odd", "better": "good", "changed": "odd"}

@@ -7,10 +7,10 @@ from pathlib import Path
 from conformance.checks.trace import Trace
 from conformance.goldens.custom_golden import PREFIX
 from conformance.model.activations import placed, table
+from conformance.report.coverage_sentences import rendered
 from conformance.report.difference.difference import Difference
 from conformance.report.finding_sentences import where
 from conformance.report.findings import findings
-from conformance.report.words import rendered
 from conformance.results.records import ActivationRecord
 
 Records = Sequence[ActivationRecord]

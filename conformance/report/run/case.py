@@ -12,6 +12,18 @@ from conformance.goldens.custom_golden import PREFIX, recorded_as
 from conformance.judge.backward_of_wrong_steps import UNJUDGED_GRADIENTS
 from conformance.judge.evidence import DIFFERENTIATED
 from conformance.report.axis import LARGEST, bounded, sigma
+from conformance.report.coverage_sentences import (
+    duration,
+    exclusion_lists,
+    mistakes,
+    origin,
+    place,
+    rendered,
+    searched,
+    smallest,
+    subject,
+    verdict,
+)
 from conformance.report.document import (
     Abridged,
     Block,
@@ -31,18 +43,6 @@ from conformance.report.findings import is_unnamed, layers_of
 from conformance.report.run.network import network
 from conformance.report.run.places import histogram, placed_error, pooled, scale_of, tokens
 from conformance.report.unexposed_steps import not_exposed, unexposed_before
-from conformance.report.words import (
-    duration,
-    exclusion_lists,
-    mistakes,
-    origin,
-    place,
-    rendered,
-    searched,
-    smallest,
-    subject,
-    verdict,
-)
 from conformance.results.merge import case_of
 from conformance.results.outcomes import FAILING, OUTCOME_TEXT
 from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, Header, PlaceRecord

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from conformance.judge.error_distribution import REACH, STEP
+from conformance.report.coverage_sentences import place
 from conformance.report.document import Block, Column, Figures, Heading, HeatStrip, Histogram, Row, Token, tabled
-from conformance.report.words import place
 from conformance.results.records import ActivationRecord, CounterexampleRecord, StripRecord
 
 LEVELS = 6  # number of heat levels; level 0 is within the limit

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from conformance.glossary.terms import TERMS
 from conformance.report.axis import sigma
+from conformance.report.coverage_sentences import duration, headline, mistakes, rendered, searched, subject
 from conformance.report.document import (
     Abridged,
     Block,
@@ -22,7 +23,6 @@ from conformance.report.run.case import case_blocks
 from conformance.report.run.repeated import by_reason, further, same_as_values, values_by_setting
 from conformance.report.run.run_environment import environment, reading
 from conformance.report.run.verdicts import CandidateChecks, candidate_checks, matrix, power, summary
-from conformance.report.words import duration, headline, mistakes, rendered, searched, subject
 from conformance.results.outcomes import ORDER, OUTCOME_TEXT
 from conformance.results.records import CaseRecords, CheckRecord, Results
 from conformance.results.result import Result

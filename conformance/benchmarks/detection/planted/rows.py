@@ -15,6 +15,11 @@ def _moved(name: str, description: str, change: Callable[[Tensor], Tensor]) -> P
     return in_layer(name, description, lambda model, layer: after(model.layer(layer).attention.self.value, change), VALUE)
 
 
+def _first_of_first_row(x: Tensor) -> Tensor:
+    """Let the first three tokens of every row have the results of the first row."""
+    return torch.cat([x[:1, :3].expand(len(x), -1, -1), x[:, 3:]], 1)
+
+
 def _values_late(model: Bert, layer: int) -> None:
     """Let the context read the values moved by one position."""
     context = model.layer(layer).attention.self.context
@@ -54,30 +59,15 @@ def _values_in_zigzag(model: Bert, layer: int) -> None:
     override(context, "forward", forward)
 
 
-def _heads_before_rows(model: Bert, layer: int) -> None:
-    """Read the context's rows and heads, (B · h, S, d), as (h, B, S, d)."""
-    size = model.architecture.head_size
-
-    def mixed(x: Tensor) -> Tensor:
-        rows, length, width = x.shape
-        joined = x.reshape(rows, length, -1, size).transpose(1, 2).reshape(-1, rows, length, size)
-        return joined.permute(1, 2, 0, 3).reshape(rows, length, width)
-
-    after(model.layer(layer).attention.self.context, mixed)
-
-
 PLANTS = (
     _moved("rows-first", "the values of every row are those of the first row", lambda x: x[:1].expand_as(x).contiguous()),
     _moved("rows-other", "the values' rows in reverse order", lambda x: x.flip(0)),
-    in_layer("tokens-packed-left", "the unmasked tokens' results are written from the left of each row on, the rest is zero",
-             _packed, "output.LayerNorm"),
+    in_layer("tokens-packed-left-norm", "a layer's results of the unmasked tokens are written to the beginning of each row",
+             _packed, "output.LayerNorm", reported_as="tokens-packed-left"),
     in_layer("slots-shifted", "each probability is multiplied by the value of the token before, the first by the last",
              _values_late, "attention.self.context"),
+    _moved("tokens-other", "the first three tokens of every row have the values of the first row's", _first_of_first_row),
     in_layer("slots-in-other-order", "the context reads the values in the order of the quarters 0, 3, 1 and 2",
              _values_in_zigzag, "attention.self.context"),
-    in_layer("heads-other", "the context of rows and heads is read as that of heads and rows",
-             _heads_before_rows, "attention.self.context"),
-    _moved("tokens-other", "the first two tokens of each row have the values of those of the first row",
-           lambda x: torch.cat([x[:1, :2].expand(len(x), -1, -1), x[:, 2:]], 1)),
     _moved("tokens-shifted", "each token has the value of the token before it", lambda x: x.roll(1, 1)),
 )  # fmt: skip

@@ -7,7 +7,7 @@ import numpy as np
 from conformance.judge.residual_models.residual_problem import Places
 from conformance.model.architecture import Architecture
 
-TOLD = 6  # places that are listed individually
+MOST_LISTED = 6  # places that are listed individually
 
 
 def rules(axis: str, places: Places, moved: Places, architecture: Architecture) -> Iterator[tuple[str, Places]]:
@@ -52,5 +52,5 @@ def is_order(places: Places) -> bool:
 def rendered(places: Places, moved: Places) -> str:
     """Return a description of the map that lists the first few moved places."""
     order = "in another order" if is_order(places) else "taken from other places"
-    listing = ", ".join(f"{i} has what belongs to {places[i]}" for i in moved[:TOLD])
-    return f"{order}: {listing}" + (" …" if len(moved) > TOLD else "")
+    listing = ", ".join(f"{i} has what belongs to {places[i]}" for i in moved[:MOST_LISTED])
+    return f"{order}: {listing}" + (" …" if len(moved) > MOST_LISTED else "")

@@ -7,7 +7,7 @@ from conformance.numerics.formats import Format
 from conformance.oracle.linear_maps import Roundings
 
 
-class Forward(Segment):
+class BlackBoxSegment(Segment):
     """The segment from token ids or known activations to the printed numbers.
 
     Attributes:

@@ -1,0 +1,107 @@
+"""The problem of a failing step: the candidate's array under one hypothesis, its noise, and the trial of a set of faults.
+
+A set of faults explains the array if the step passes once the oracle contains these faults: by its RMS, by its largest error, and
+by the filters that detected that the residual is not noise.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance.judge.evidence import Estimate
+from conformance.judge.fault_directions import Direction
+from conformance.judge.filters import project
+from conformance.judge.noise import Noise
+from conformance.judge.search.parameters import estimates, fitted
+from conformance.judge.search.placements import FaultPlacement
+from conformance.judge.search.problem import Fit, Problem, Trial
+from conformance.judge.segment import Segment
+from conformance.numerics.formats import Array, Format
+
+
+@dataclass(frozen=True, eq=False)
+class StepTrial(Trial):
+    """A trial of a step's faults.
+
+    Attributes:
+        numbers: the estimate of each fault's parameter; None for a fault without a parameter.
+    """
+
+    numbers: tuple[Estimate | None, ...] = ()
+
+
+class StepProblem(Problem[StepTrial]):
+    """A failing activation under one hypothesis.
+
+    Attributes:
+        noise: the error that a correct candidate may make.
+        threshold: the threshold of |z|.
+        noise_of: returns the noise of a segment, correct or faulty.
+        passes: returns whether a segment accounts for the candidate's array, by RMS and largest error.
+        nll: returns the negative log-likelihood of the candidate's array under a segment, in nats.
+        detected: the directions whose filters detected that the residual is not noise.
+        subtle: the faults without a parameter that may explain the result alone: they move no element by far more than the largest
+            error.
+    """
+
+    is_linear = True  # a set is extended only if its last fault accounts for its share of the distance
+
+    def __init__(
+        self,
+        segment: Segment,
+        storage: Format,
+        actual: Array,
+        noise: Noise,
+        threshold: float,
+        noise_of: Callable[[Segment], Noise],
+        passes: Callable[[Segment], bool],
+        nll: Callable[[Segment], float],
+        detected: Sequence[Direction] = (),
+        subtle: Sequence[Direction] = (),
+        part: Callable[[Segment], "StepProblem | None"] = lambda _: None,
+    ) -> None:
+        """Bind the activation to its noise and its limits.
+
+        `part` returns the same problem on the rows of the batch where a segment leaves the largest residual, or None if a part is
+        not informative enough; a segment that leaves gross errors there is refuted.
+        """
+        super().__init__(segment, storage, actual, np.sqrt(noise.precision).reshape(1, -1))
+        self.noise, self.threshold, self.noise_of, self.passes, self.nll = noise, threshold, noise_of, passes, nll
+        self.detected, self.subtle, self._part = detected, subtle, part
+
+    def part(self, placements: Sequence[FaultPlacement]) -> "StepProblem":
+        """Return the problem on the rows of the batch where these faults leave the largest residual, or this problem."""
+        return self._part(self.faulty(placements).segment) or self
+
+    def fit_unless_refuted(self, fit: Fit, whole: Problem[StepTrial], *, own: bool) -> Fit | None:
+        """Return the set unless it leaves gross errors on this part."""
+        return fit if self.passes(self.faulty(fit.placements).segment) else None
+
+    def fit_on_whole(self, fit: Fit) -> Fit | None:
+        """Return the set on the whole batch, with its parameters fitted there; None if one of its faults changes nothing."""
+        on_whole = self.evaluate(fit.placements)
+        return None if on_whole is None else fitted(self, on_whole)
+
+    def judge(self, fit: Fit, *, own: bool) -> StepTrial:
+        """Return the trial of a set: every parameter must differ from its correct value by more than its error."""
+        segment = self.faulty(fit.placements).segment
+        if not self.passes(segment):
+            return StepTrial(fit, False)
+        noise = self.noise_of(segment)
+        left = (project(self.actual - segment.value, d.effect, noise) for d in self.detected if d.effect is not None)
+        if any(p is not None and abs(p.z) > self.threshold for p in left):
+            return StepTrial(fit, False)
+        shape, weights = segment.value.shape, np.sqrt(noise.precision).reshape(-1)
+        numbers = estimates(self, fit, lambda direction: noise.projected(direction.reshape(shape)), weights)
+        return StepTrial(fit, all(e is None or e.is_wrong(self.threshold) for e in numbers), numbers=numbers)
+
+    def tie(self, fit: Fit) -> float:
+        """Return ∞: all sets that explain the array are reported, and compared by their likelihoods."""
+        return math.inf
+
+    def weights_of(self, fit: Fit) -> Array:
+        """Return the weights for the noise of the segment with these faults, (1, N)."""
+        noise = self.noise_of(self.faulty(fit.placements).segment)
+        return np.sqrt(noise.precision).reshape(1, -1)
