@@ -26,16 +26,14 @@ def _keys_read(step: Step, data: FitData) -> Ids | None:
     It is the one whose correct scores are nearest. The distance Σ (a − e)²/s² over the judged scores of both keys, with the allowed
     error s, is computed without its constant term Σ a²/s²: by the products of e with a/s² and of e² with 1/s².
     """
-    count = step.value.shape[-1]
-    actual, expected, allowed, judged = (
-        np.moveaxis(np.broadcast_to(x, step.value.shape), -1, 0).reshape(count, -1)
-        for x in (data.actual, step.value, data.allowed, data.judged)
-    )
-    if not np.isfinite(actual[judged]).all():
+    shape = step.value.shape
+    precision = np.where(data.judged, 1.0 / np.broadcast_to(data.allowed, shape) ** 2, 0.0)
+    weighted = np.where(data.judged, data.actual, 0.0) * precision
+    if not np.isfinite(weighted).all():
         return None
-    weight = np.where(judged, 1.0 / allowed**2, 0.0)
-    distances = weight @ (expected**2).T - 2.0 * (np.where(judged, actual, 0.0) * weight) @ expected.T
-    return np.where(judged.any(1), distances.argmin(1), np.arange(count))
+    expected, weighted, precision = (np.moveaxis(x, -1, 0).reshape(shape[-1], -1) for x in (step.value, weighted, precision))
+    distances = precision @ (expected**2).T - 2.0 * weighted @ expected.T
+    return np.asarray(np.where(precision.any(1), distances.argmin(1), np.arange(shape[-1])), np.int64)
 
 
 def _values_read(step: Step, data: FitData) -> Ids | None:
@@ -48,29 +46,28 @@ def _values_read(step: Step, data: FitData) -> Ids | None:
     """
     probs, value = step.parents
     size, count = step.site.architecture.head_size, value.shape[1]
-    values, context, allowed = (split_heads(np.broadcast_to(x, y.shape), size) for x, y in (
-        (value, value), (data.actual, data.actual), (data.allowed, data.actual)))  # fmt: skip
-    judged = data.judged.any(-1)[:, None, :, None]
-    context, weights = (np.asarray(np.where(judged, x, 0.0), np.float64) for x in (context, probs))
+    values, context = split_heads(value, size), split_heads(np.where(data.judged, data.actual, 0.0), size)
+    weights: Array = np.where(np.asarray(data.judged.any(-1))[:, None, :, None], probs, 0.0)
     if not np.isfinite(context).all():
         return None
-    penalty = float((allowed**2).mean() / (values**2).mean())
+    penalty = float((data.allowed**2).mean() / (values**2).mean())
     square = weights.swapaxes(-1, -2) @ weights
     solved = np.linalg.solve(
         square + penalty * np.eye(count), weights.swapaxes(-1, -2) @ context + penalty * values.mean(2, keepdims=True)
     )
     distances = ((solved[..., :, None, :] - values[..., None, :, :]) ** 2).sum((0, 1, 4))
-    weighted = weights.any((0, 1, 2))
-    places = np.where(weighted, distances.argmin(1), np.arange(count))
-    return _descended(places, np.flatnonzero(weighted), weights, context, values)
+    read = np.flatnonzero(weights.any(axis=(0, 1, 2)))
+    places = np.arange(count)
+    places[read] = distances.argmin(1)[read]
+    return _descended(places, read, weights, context, values)
 
 
-def _descended(places: Ids, weighted: Ids, weights: Array, context: Array, values: Array) -> Ids:
+def _descended(places: Ids, read: Ids, weights: Array, context: Array, values: Array) -> Ids:
     """Return the positions that are read after each was replaced by the best one until none changes."""
     left = context - weights @ values[:, :, places]
     for _ in range(len(places)):
         before = places.copy()
-        for j in weighted:
+        for j in read:
             column = weights[..., j]  # (B, h, Q)
             other = values - values[:, :, places[j], None]  # (B, h, S, d)
             gain = 2.0 * np.einsum("bhq,bhqd,bhkd->k", column, left, other, optimize=True)
