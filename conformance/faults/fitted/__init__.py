@@ -20,6 +20,7 @@ from conformance.faults.fitted.products import FITTED_PRODUCTS
 from conformance.faults.fitted.quantized import QUANTIZED_INPUTS, UNSIGNED
 from conformance.faults.fitted.rows import FITTED_ROWS, ROWS_OF_LOOKUPS, ZERO_TOKENS
 from conformance.faults.fitted.scores import FITTED_SCORES
+from conformance.faults.fitted.slots import FITTED_SLOTS
 from conformance.faults.fitted.zero_points import ZERO_POINTS
 
 FITTED: tuple[Fitted, ...] = (
@@ -30,6 +31,7 @@ FITTED: tuple[Fitted, ...] = (
     *FITTED_SCORES,
     *FITTED_PROBS,
     *FITTED_ROWS,
+    *FITTED_SLOTS,
     *FITTED_DROPOUT,
     *FITTED_TYPES_AND_POSITIONS,
     *FITTED_PRODUCTS,

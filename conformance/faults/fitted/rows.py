@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from conformance.faults.altered import Altered, Rearranged
-from conformance.faults.attention import CONTEXT, SCORES
-from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted, nearest_fit
+from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted
 from conformance.model.batch import Ids
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
@@ -50,7 +49,7 @@ def _other_rows(step: Step, data: FitData) -> Fit | None:
     return Fit(_of_rows(step, rows), int(moved.sum()), "row", int(moved.argmax()))
 
 
-def _shifts(x: Array, by: int) -> Iterator[Array]:
+def shifts(x: Array, by: int) -> Iterator[Array]:
     """Yield x, (B, S, …), with tokens moved by one position, and at the end the last token in turn, the same token, and zeros."""
     turned = np.roll(x, by, 1)
     yield turned
@@ -69,11 +68,11 @@ def _shifted(step: Step, data: FitData) -> Fit | None:
     def left(value: Array) -> float:
         return float((((data.actual - value) / data.allowed)[data.judged] ** 2).sum())
 
-    options = [(left(value), by, index) for by in (1, -1) for index, value in enumerate(_shifts(step.value, by))]
+    options = [(left(value), by, index) for by in (1, -1) for index, value in enumerate(shifts(step.value, by))]
     least, by, index = min(options)
     if least >= left(step.value):
         return None
-    return Fit(Altered(step, lambda inner: list(_shifts(inner.value, by))[index]), 1, "positions", by)
+    return Fit(Altered(step, lambda inner: list(shifts(inner.value, by))[index]), 1, "positions", by)
 
 
 def _of_other_tokens(step: Step, data: FitData) -> Fit | None:
@@ -92,15 +91,6 @@ def _of_other_tokens(step: Step, data: FitData) -> Fit | None:
     source[wrong.reshape(-1)] = ((right**2).sum(-1) - 2.0 * found @ right.T).argmin(-1)
     first = int(wrong.any(0).argmax())
     return Fit(Rearranged(step, lambda x: x.reshape(-1, width)[source].reshape(x.shape)), int(wrong.sum()), "position", first)
-
-
-def _slots_shifted(step: Step, data: FitData) -> Fit | None:
-    """Return the step with keys, or values, moved by one position, as the results of `_shifted` are."""
-    *others, read = step.parents
-    if read.shape[1] < LEAST_ROWS or not np.isfinite(data.actual[data.judged]).all():
-        return None
-    moved = [(by, step.replaced(parents=(*others, x))) for by in (1, -1) for x in _shifts(read, by)]
-    return nearest_fit(step, data, moved, "positions")
 
 
 def _zero_tokens(step: Step, data: FitData) -> Fit | None:
@@ -153,8 +143,4 @@ FITTED_ROWS = (
            "a cache of keys and values whose blocks belong to another row, or a buffer that a later chunk overwrites",
            equation="y_bs = f(x_π(b, s))",
            fix="Write each token's result to a place of its own, and look up blocks of a cache by their row and contents."),
-    Fitted("slots-shifted", SCORES | CONTEXT, "the keys, or the values, are moved by {value} position",
-           "constructed", _slots_shifted, "a paged cache whose slots of keys or of values are off by one",
-           equation="s_ij = q_i k_(j − n) / √d, or c_i = Σ_j p_ij v_(j − n)",
-           fix="Write and read the key and the value of token s in the same slot."),
 )  # fmt: skip

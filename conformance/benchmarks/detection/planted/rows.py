@@ -46,6 +46,19 @@ def _packed(model: Bert, layer: int) -> None:
     after(changed.output.LayerNorm, moved)
 
 
+def _values_in_zigzag(model: Bert, layer: int) -> None:
+    """Let the context read the values in the order of the quarters 0, 3, 1 and 2 of the sequence."""
+    context = model.layer(layer).attention.self.context
+    right = context.forward
+
+    def forward(probs: Tensor, value: Tensor) -> Tensor:
+        quarters = torch.arange(value.shape[1]).tensor_split(4)
+        out: Tensor = right(probs, value[:, torch.cat([quarters[i] for i in (0, 3, 1, 2)])])
+        return out
+
+    override(context, "forward", forward)
+
+
 PLANTS = (
     _moved("rows-first", "the values of every row are those of the first row", lambda x: x[:1].expand_as(x).contiguous()),
     _moved("rows-other", "the values' rows in reverse order", lambda x: x.flip(0)),
@@ -54,5 +67,7 @@ PLANTS = (
     in_layer("slots-shifted", "each probability is multiplied by the value of the token before, the first by the last",
              _values_late, "attention.self.context"),
     _moved("tokens-other", "the first three tokens of every row have the values of the first row's", _first_of_first_row),
+    in_layer("slots-in-other-order", "the context reads the values in the order of the quarters 0, 3, 1 and 2",
+             _values_in_zigzag, "attention.self.context"),
     _moved("tokens-shifted", "each token has the value of the token before it", lambda x: x.roll(1, 1)),
 )  # fmt: skip
