@@ -161,7 +161,7 @@ def _passes(checks: Sequence[CheckRecord]) -> Iterator[Block]:
     """Yield the blocks about several passing checks of one candidate."""
     first, searches = checks[0], [c for c in checks if c.tried]
     candidate = f"{first.implementation} on {first.golden}, {first.device}, {first.dtype}"
-    yield Heading(candidate, f"conforms in {len(checks)} more checks", "good")
+    yield Heading(candidate, f"passes {len(checks)} more checks", "good")
     yield Paragraph(", ".join(c.check for c in checks))
     if searches:
         worst = max(searches, key=lambda c: c.worst or 0.0)
