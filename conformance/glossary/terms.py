@@ -80,6 +80,8 @@ ALIASES = {
     "what rounding explains": "times what rounding explains",
     "excess": "times what rounding explains",
     "unidentified": "unidentified error",
+    "error without a name": "unidentified error",
+    "an error without a name": "unidentified error",
     "copies": "only copy",
     "copy": "only copy",
     "bits": "significant bits",

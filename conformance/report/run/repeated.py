@@ -35,7 +35,7 @@ def same_as_values(case: CaseRecords, values: Mapping[tuple[str, ...], CaseRecor
         return ""
     if not all(any(_is_same(f, other, limit) for other in theirs) for f in found):
         return ""
-    names = list(dict.fromkeys(f.fault.name if f.fault else "unidentified error" for f in found))
+    names = list(dict.fromkeys(f.fault.name if f.fault else "an error without a name" for f in found))
     return f"the same mistake{'s' * (len(found) > 1)} as in the check `values`: {', '.join(names)}"
 
 
