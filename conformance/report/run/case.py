@@ -96,7 +96,7 @@ def case_blocks(case: CaseRecords, headers: Sequence[Header] = (), *, close: boo
         yield Abridged((Folded("What is known to fail", tuple(_known(case))),))
     yield Abridged(tuple(_details(case, headers)))
     if check.counterexample:
-        yield from _script(check, check.counterexample.script, saved=bool(headers) and check.outcome in ("fail", "crash"))
+        yield from _script(check, check.counterexample.script, saved=bool(headers) and has_script(check))
     yield Abridged(tuple(_activations(case)))
 
 
@@ -106,14 +106,22 @@ def _unseen(case: CaseRecords) -> str:
 
 
 def _script(check: CheckRecord, script: str, *, saved: bool) -> Iterator[Block]:
-    """Yield the script that reproduces the failure; if it is also a file, Markdown has only the name of the file."""
+    """Yield the script that reproduces the failure; if it is also a file, Markdown has only its name, at the end."""
     what, code = "a script that reproduces the failure", Code(script, "python")
     if not saved:
         yield Folded(what, (code,), long=True)
         return
-    file = f"failures/{case_of(check).file_name}.py"
-    short = Folded(what, (Paragraph(f"{file}, in the folder of the results file"),), long=True)
-    yield Abridged((Folded(f"{what} ({file}, in the folder of the results file)", (code,), long=True),), (short,))
+    yield Abridged((Folded(f"{what} ({script_file(check)}, in the folder of the results file)", (code,), long=True),))
+
+
+def script_file(check: CheckRecord) -> str:
+    """Return the path of the script that reproduces the failure of a check, in the folder of the results file."""
+    return f"failures/{case_of(check).file_name}.py"
+
+
+def has_script(check: CheckRecord) -> bool:
+    """Return whether a run saves a script that reproduces the failure of a check."""
+    return check.counterexample is not None and check.outcome in ("fail", "crash")
 
 
 def first_line(text: str) -> str:
