@@ -35,8 +35,8 @@ BUDGET = 1_400  # maximum number of table rows on a page
 _READING = {
     "local": "The part of the difference that was not there before this step, in σ: what the two compute differently from "
     "their own inputs. Beyond its limit, the green band, it is more than rounding explains, and the step is an origin.",
-    "accumulated": "A − B, in units of the σ that rounding has accumulated in both since the token ids. Every step after the one at "
-    "which it begins passes it on.",
+    "accumulated": "A − B, in units of the σ that rounding has accumulated in both since the token ids. Every step after the "
+    "one at which it begins passes it on.",
     "|A − B|, at": "The largest absolute difference, the element that has it, and the values of A and B there.",
     "exact": "A step that rounds nothing, a look-up or a copy: any difference at all begins there.",
     "only A, only B": "The other does not expose it; it is judged as part of the next step that both expose.",
