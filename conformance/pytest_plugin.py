@@ -60,14 +60,25 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
     config = session.config
     # Under xdist the workers run the checks; the controller only distributes them and records nothing.
-    runs_checks = hasattr(config, "workerinput") or config.getoption("dist", "no") == "no"
+    is_worker = hasattr(config, "workerinput")
+    runs_checks = is_worker or config.getoption("dist", "no") == "no"
     out = config.getoption("--bert-out") if runs_checks else None
     begin(config.getoption("--bert-examples") or EXAMPLES, config.getoption("--bert-depth"))
+    if config.getoption("--bert-out") and not is_worker:
+        _remove_earlier_failures(Path(config.getoption("--bert-out")))
     if out:
         try:
             record_into(_recording(config, Path(out)))
         except (OSError, ConformanceError) as error:
             raise pytest.UsageError(f"--bert-out {out}: {error}") from error
+
+
+def _remove_earlier_failures(out: Path) -> None:
+    """Remove what the failures of an earlier session left in a folder, before a worker of this one writes there."""
+    from conformance.checks.recording import FAILURES
+    from conformance.checks.repro.artifacts import remove_earlier_artifacts
+
+    remove_earlier_artifacts(out / FAILURES)
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

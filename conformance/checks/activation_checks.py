@@ -5,23 +5,21 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from conformance.candidates.registry import supports_of
-from conformance.candidates.stream import Stream, pairs
 from conformance.checks.backward_passes import backward_passes
+from conformance.checks.candidate_device import functions_of
 from conformance.checks.check import CheckRequest
 from conformance.checks.check_values import check_values
-from conformance.checks.contract import named_features
 from conformance.checks.forward_passes import forward_passes
 from conformance.checks.initial_passes import initial_passes
 from conformance.checks.moments import watched
 from conformance.checks.optimizer_passes import optimizer_passes, schedule_passes
 from conformance.checks.passes import Passes
 from conformance.checks.training_passes import training_passes
-from conformance.model.activations import is_layer_output, table
+from conformance.checks.viewed_candidate import StreamView, ViewedCandidate
+from conformance.model.activations import is_layer_output
 from conformance.model.activations import outputs as outputs_of
 from conformance.results.result import Result
 
-StreamView = Callable[[Any, Stream], Stream]
 View = Callable[[CheckRequest], Any]
 
 
@@ -47,33 +45,13 @@ class ActivationCheck:
         return replace(result, require=tuple(require))
 
 
-@dataclass(frozen=True)
-class _Viewed:
-    """A candidate whose stream a function filters or inspects; `view_of(checkpoint, device, dtype)` returns that function."""
-
-    candidate: Any
-    view_of: Callable[[Any, str, str], StreamView]
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        return named_features(self.candidate)
-
-    def supports(self, architecture: Any, device: str, dtype: str) -> str | None:
-        supports = supports_of(self.candidate)
-        return supports(architecture, device, dtype) if supports else None
-
-    def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
-        view, runner = self.view_of(checkpoint, device, dtype), self.candidate.prepare(checkpoint, device, dtype)
-        return lambda batch: view(batch, pairs(runner(batch), table(checkpoint.architecture)))
-
-
 def _showing(wanted: Callable[[str, Any], bool]) -> View:
     """Return a view that contains only the activations for which `wanted(name, architecture)` is true."""
 
     def only(checkpoint: Any, device: str, dtype: str) -> StreamView:
         return lambda batch, stream: ((n, v) for n, v in stream if wanted(n, checkpoint.architecture))
 
-    return lambda request: _Viewed(request.candidate, only)
+    return lambda request: ViewedCandidate(request.candidate, only)
 
 
 def _is_output(name: str, architecture: Any) -> bool:
@@ -92,7 +70,12 @@ def _is_stage(name: str, architecture: Any) -> bool:
 
 def _with_its_moments(request: CheckRequest) -> Any:
     """Return a view of all exposed activations that checks means and variances as the activations pass."""
-    return _Viewed(request.candidate, partial(watched, calls=request.runs * len(request.golden.batches)))
+    calls = request.runs * len(request.golden.batches)
+    return ViewedCandidate(request.candidate, partial(_watching_moments, request.candidate, calls=calls))
+
+
+def _watching_moments(candidate: Any, checkpoint: Any, device: str, dtype: str, *, calls: int) -> StreamView:
+    return watched(checkpoint, device, dtype, functions_of(candidate, device), calls=calls)
 
 
 values = ActivationCheck(lambda request: request.candidate, whole=True)

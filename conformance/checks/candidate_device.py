@@ -5,7 +5,8 @@ error bounds are taken from the table and not from measurements on this machine;
 judged.
 """
 
-from conformance.candidates.recorded import trace_of
+from conformance.candidates.recorded import RecordedTrace, trace_of
+from conformance.checks.viewed_candidate import without_view
 from conformance.numerics.devices import require_device, require_name
 from conformance.numerics.function_error_bounds import FunctionErrorBounds, table_bounds
 from conformance.numerics.machine import this_machine
@@ -17,14 +18,18 @@ def require_place(implementation: object, device: str) -> None:
     Raises:
         UsageError, Unavailable, DeviceLostError: as raised by `require_device`; for a trace, only `UsageError`.
     """
-    (require_name if trace_of(implementation) else require_device)(device)
+    (require_name if _trace_of(implementation) else require_device)(device)
 
 
 def inputs_device(implementation: object, device: str) -> str:
     """Return the device of an implementation's inputs: the CPU for a trace, which only compares them."""
-    return "cpu" if trace_of(implementation) else device
+    return "cpu" if _trace_of(implementation) else device
 
 
 def functions_of(implementation: object, device: str) -> FunctionErrorBounds:
     """Return the error bounds of an implementation's library functions; raise `MachineError` if one is too large."""
-    return table_bounds() if trace_of(implementation) else this_machine(device).error_bounds
+    return table_bounds() if _trace_of(implementation) else this_machine(device).error_bounds
+
+
+def _trace_of(implementation: object) -> RecordedTrace | None:
+    return trace_of(without_view(implementation))

@@ -1,10 +1,13 @@
-"""The pairs that a candidate yields, (name, array): exceptions of its code are raised as its failures."""
+"""The items that a candidate yields, mostly pairs (name, array): exceptions of its code are raised as its failures."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
 
 from conformance.candidates.stream import pairs
 from conformance.results.termination import call_candidate
+
+Item = TypeVar("Item")
 
 
 def yielded(call: Callable[[], Any]) -> Iterator[tuple[Any, Any]]:
@@ -12,8 +15,17 @@ def yielded(call: Callable[[], Any]) -> Iterator[tuple[Any, Any]]:
     return guarded(call_candidate(lambda: pairs(call(), ())))
 
 
-def guarded(stream: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
-    """Yield a candidate's pairs; exceptions of the candidate's code are raised as its crash."""
-    end = object()
-    while (item := call_candidate(lambda: next(stream, end))) is not end:
-        yield item  # type: ignore[misc]  # `item` is a pair, since it is not `end`
+def guarded(stream: Iterator[Item], setting: Callable[[], AbstractContextManager[object]] = nullcontext[object]) -> Iterator[Item]:
+    """Yield a candidate's items one at a time; exceptions of the candidate's code are raised as its crash.
+
+    Args:
+        stream: the iterator, whose `next` runs the candidate's code.
+        setting: context manager for each call of `next`. It does not enclose the yield, where it would apply to the consumer.
+    """
+    end: Any = object()
+    while True:
+        with setting():
+            item = call_candidate(lambda: next(stream, end))
+        if item is end:
+            return
+        yield item

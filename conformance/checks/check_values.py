@@ -15,6 +15,7 @@ from conformance.checks.candidate_stream import guarded
 from conformance.checks.forward_passes import forward_passes
 from conformance.checks.integrity import unaltered
 from conformance.checks.passes import Pass, Passes
+from conformance.checks.search.static_shape import fixed_size
 from conformance.diagnosis.unexposed_layers import UnexposedLayersSearch
 from conformance.errors import CandidateError, UsageError
 from conformance.goldens.custom_golden import open_golden
@@ -206,7 +207,7 @@ def _together(terminations: Mapping[str, Termination], verdicts: Sequence[Verdic
         where = f"batch {batch}: " if len(terminations) > 1 else ""
         others = sum(e.outcome == worst.outcome for e in terminations.values()) - 1
         more = f" (and {others} more batch{'es' * (others > 1)})" if others else ""
-        return replace(worst, reason=f"{where}{_static_shape(terminations, batches)}{worst.reason}{more}")
+        return replace(worst, reason=f"{where}{_only_size_that_runs(terminations, batches)}{worst.reason}{more}")
     failed = [v for v in verdicts if v.outcome == "fail"]
     if failed:
         judged = sum(v.outcome in ("pass", "fail") for v in verdicts)
@@ -216,7 +217,7 @@ def _together(terminations: Mapping[str, Termination], verdicts: Sequence[Verdic
     return Termination("pass")
 
 
-def _static_shape(terminations: Mapping[str, Termination], batches: Mapping[str, Batch]) -> str:
+def _only_size_that_runs(terminations: Mapping[str, Termination], batches: Mapping[str, Batch]) -> str:
     """Return a message if batches of one size run and all batches of other sizes crash; otherwise an empty text."""
     ran = [batches[name] for name, termination in terminations.items() if termination.outcome == "pass" and name in batches]
     others = [batches[name] for name, termination in terminations.items() if termination.outcome == "crash" and name in batches]
@@ -225,7 +226,7 @@ def _static_shape(terminations: Mapping[str, Termination], batches: Mapping[str,
     for what, axis in (("length", 1), ("batch size", 0)):
         sizes = {batch.input_ids.shape[axis] for batch in ran}
         if len(sizes) == 1 and not sizes & {batch.input_ids.shape[axis] for batch in others}:
-            return f"its {what} is baked in: it runs at {sizes.pop()}, and at no other that was tried; "
+            return fixed_size(what, sizes.pop())
     return ""
 
 

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from weakref import WeakValueDictionary
 
 from conformance.candidates.registry import Isolated
+from conformance.checks.viewed_candidate import without_view
 from conformance.errors import CandidateError, FixtureError
 from conformance.goldens.golden import Golden, forget_checkpoints, stored_arrays
 from conformance.model.checkpoint import Checkpoint
@@ -23,7 +24,7 @@ def unaltered(golden: Golden, candidate: object) -> Iterator[None]:
         CandidateError: if a digest changed; no check in this process uses that checkpoint again.
         FixtureError: if another candidate altered the checkpoint before.
     """
-    if isinstance(candidate, Isolated):
+    if isinstance(without_view(candidate), Isolated):
         yield
         return
     checkpoint = golden.checkpoint

@@ -73,12 +73,12 @@ def _entry(entry: object, where: str) -> KnownFailure:
         raise UsageError(f"{where} is no table: {entry!r:.40}")
     allowed = ("check", "reason", "issue", "activation", "fault", *_PATTERNS[1:])
     unknown = sorted(set(entry) - set(allowed))
-    missing = [key for key in ("check", "reason") if not entry.get(key)]
-    missing += ["activation, which its fault is found at"] if entry.get("fault") and not entry.get("activation") else []
+    lacking = [key for key in ("check", "reason") if not entry.get(key)]
+    lacking += ["activation, which its fault is found at"] if entry.get("fault") and not entry.get("activation") else []
     wrong = [key for key, value in entry.items() if not isinstance(value, str)]
-    if unknown or missing or wrong:
+    if unknown or lacking or wrong:
         rendered = [
-            f"{what} {', '.join(keys)}" for what, keys in (("unknown", unknown), ("lacks", missing), ("no text:", wrong)) if keys
+            f"{what} {', '.join(keys)}" for what, keys in (("unknown", unknown), ("lacks", lacking), ("no text:", wrong)) if keys
         ]
         raise UsageError(f"{where}: {'; '.join(rendered)}; an entry may have {', '.join(allowed)}")
     fault = str(entry.get("fault", ""))

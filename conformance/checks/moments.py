@@ -19,20 +19,29 @@ from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint, rounded_weights
 from conformance.numerics.arithmetic import Hypothesis, hypotheses
 from conformance.numerics.formats import Array
-from conformance.numerics.machine import this_machine
+from conformance.numerics.function_error_bounds import FunctionErrorBounds
 from conformance.oracle import Network, Step
 
 
-def watched(checkpoint: Checkpoint, device: str, dtype: str, *, calls: int = 1) -> Callable[[Any, Stream], Stream]:
+def watched(
+    checkpoint: Checkpoint, device: str, dtype: str, functions: FunctionErrorBounds, *, calls: int = 1
+) -> Callable[[Any, Stream], Stream]:
     """Return a function that passes a stream on and checks the means and variances of the norms in it.
 
     The returned function raises `CandidateError` at the first wrong mean or variance, and `NotApplicable` if no norm is exposed.
-    The false-alarm probability of 1e-6 is shared among `calls` calls and the norms of each.
+    The false-alarm probability is shared among `calls` calls and the norms of each.
+
+    Args:
+        checkpoint: the weights.
+        device: the device of the candidate.
+        dtype: the format of the candidate.
+        functions: the error bounds of the candidate's library functions.
+        calls: number of calls of the function.
     """
 
     def view(batch: Any, stream: Stream) -> Stream:
         network = Network(checkpoint.architecture, rounded_weights(checkpoint, dtype), batch.numpy().held_in(dtype))
-        norms, legal = _norms(network), hypotheses(dtype, device, this_machine(device).error_bounds)
+        norms, legal = _norms(network), hypotheses(dtype, device, functions)
         alpha, seen = sidak_share(calls * len(norms)), 0
         for name, value in stream:
             if name in norms:

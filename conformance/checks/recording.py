@@ -18,6 +18,8 @@ from conformance.results.result import Result
 from conformance.results.shards import Run
 from conformance.results.to_records import footer, records_of
 
+FAILURES = "failures"  # folder of the files that reproduce failures, in the folder of the results file
+
 # The fields that a resumed run must share with its first part; the candidate's code is not among them and may have changed.
 _OF_A_RUN = tuple(name for name in Header.__struct_fields__ if name not in ("started", "machine"))
 
@@ -102,11 +104,12 @@ class Recording:
 
     def _leave(self, result: Result, golden: Golden | None, require: Sequence[str], test: Callable[..., Any] | None) -> None:
         """Write the files for `replay` after a failure, or remove them after a pass; report errors without raising them."""
-        folder = self._path.parent / "failures"
+        folder, fails = self._path.parent / FAILURES, result.outcome in ("fail", "crash")
         try:
-            if result.outcome in ("fail", "crash"):
+            if fails:
                 write_repro(result, golden or open_golden(result.case.golden), folder, require, test)
             else:
                 remove_artifacts(result.case, folder)
         except (OSError, ConformanceError, SyntaxError, TypeError, ValueError) as error:
-            print(f"nothing was left behind of {result.case}: {error}", file=sys.stderr)
+            done = "written" if fails else "removed"
+            print(f"the files that reproduce {result.case} could not be {done}: {error}", file=sys.stderr)

@@ -175,8 +175,8 @@ def _add_diagnose(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         required=True,
-        help="a file with the system's outputs: text printed by a library, a server's JSON, npy, npz, safetensors or Parquet; see "
-        "the formats below",
+        help="a file with the system's outputs, or - for standard input: text printed by a library, a server's JSON, npy, npz, "
+        "safetensors or Parquet; see the formats below",
     )
     parser.add_argument(
         "--text",

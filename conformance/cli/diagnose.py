@@ -10,8 +10,9 @@ from typing import Any
 
 from conformance.cli.output import show_document
 from conformance.cli.progress_display import progress
-from conformance.diagnosis import OutputTable, diagnose, read
+from conformance.diagnosis import OutputTable, diagnose
 from conformance.diagnosis.outputs_file import Given
+from conformance.diagnosis.piped_outputs import name_of, read_outputs
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import read_batches
 from conformance.model.batch import Batch
@@ -22,12 +23,12 @@ from conformance.report.diagnosis_document import document
 
 def run(arguments: Namespace) -> int:
     """Run `diagnose`; return 0 if the correct network explains the outputs, else 1."""
-    given = read(arguments.outputs)
+    given, source = read_outputs(arguments.outputs), name_of(arguments.outputs)
     checkpoint = load_directory(arguments.checkpoint)
     batch = _batch(arguments, given)
     tables = _named(given, arguments)
     limit = _seconds(arguments.time_limit)
-    with progress(1) as shown, shown.case(arguments.outputs):
+    with progress(1) as shown, shown.case(source):
         found = diagnose(
             checkpoint,
             batch,
@@ -66,7 +67,7 @@ def _named(given: Given, arguments: Namespace) -> dict[str, OutputTable]:
         return dict(given.tables)
     if len(given.tables) != 1:
         raise UsageError(
-            f"--output names a single table, and {arguments.outputs} has {len(given.tables)}: {', '.join(given.tables)}"
+            f"--output names a single table, and {name_of(arguments.outputs)} has {len(given.tables)}: {', '.join(given.tables)}"
         )
     return {arguments.output: next(iter(given.tables.values()))}
 
@@ -77,8 +78,8 @@ def _no_inputs(arguments: Namespace) -> str:
         ["bert-conformance", "diagnose", "--checkpoint", str(arguments.checkpoint), "--outputs", str(arguments.outputs)]
     )
     return f"""\
-the inputs are missing: {arguments.outputs} has outputs only, and `diagnose` compares them with those of a correct BERT on the
-same inputs. Give the texts that the system was given, one --text for each row of the outputs:
+the inputs are missing: {name_of(arguments.outputs)} has outputs only, and `diagnose` compares them with those of a correct
+BERT on the same inputs. Give the texts that the system was given, one --text for each row of the outputs:
 
     {command} --text "I love cats!" --text "A lamp."
 
@@ -91,8 +92,8 @@ def _batch(arguments: Namespace, given: Given) -> Batch:
     sources = {
         "--text": bool(arguments.text),
         "--batch": bool(arguments.batch),
-        f"text in {arguments.outputs}": bool(given.texts),
-        f"{', '.join(given.inputs)} in {arguments.outputs}": bool(given.inputs),
+        f"text in {name_of(arguments.outputs)}": bool(given.texts),
+        f"{', '.join(given.inputs)} in {name_of(arguments.outputs)}": bool(given.inputs),
     }
     said = [name for name, there in sources.items() if there]
     if not said:

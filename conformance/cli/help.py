@@ -158,6 +158,10 @@ embeddings of two texts, as printed:
 
     bert-conformance diagnose --checkpoint DIR --outputs out.txt --text "I love cats!" --text "A lamp."
 
+or, from a server, through a pipe:
+
+    curl -s URL ... | bert-conformance diagnose --checkpoint DIR --outputs - --text "A lamp."
+
 FILE has one or more outputs: last_hidden_state, pooler_output, embedding, logits, or any activation.
 JSON may also have the inputs (`text` or `input_ids`, ...). An output without a name, or with the name
 of a variable, is identified by its axes or by --output. null and "..." stand for unknown values: of a

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Self
 
 from conformance.checks.known_failures import matched
-from conformance.checks.recording import Recording
+from conformance.checks.recording import FAILURES, Recording
+from conformance.checks.repro.artifacts import remove_earlier_artifacts
 from conformance.checks.run_header import header_of
 from conformance.cli.cases import cases_of, digest
 from conformance.cli.output import show_results
@@ -65,6 +66,8 @@ def _run(options: RunOptions, workers: "_Workers", out: Path, how: str, *, resum
     )
     recording = Recording(path, header, resume=resume)
     page.unlink(missing_ok=True)  # it belongs to an earlier run
+    if not resume:
+        remove_earlier_artifacts(path.parent / FAILURES)
     if recording.recorded:
         cases = [case for case in cases if case not in recording.recorded]
         print(f"resumed: {len(recording.recorded)} checks are already in {path}, {len(cases)} remain", file=sys.stderr)
@@ -93,7 +96,7 @@ def _run(options: RunOptions, workers: "_Workers", out: Path, how: str, *, resum
 
 def _saved(results: Results, out: Path) -> str:
     """Return a line on the folder with the failures of this run; empty if none was saved."""
-    folder = out / "failures"
+    folder = out / FAILURES
     if not folder.is_dir() or not any(check.outcome in ("fail", "crash") for check in results.checks):
         return ""
     return f"\nfailures: {folder}: of each, a batch for `bert-conformance replay`, a script and a patch for a test"

@@ -16,7 +16,7 @@ from conformance.diagnosis.printed_problem import LEAST_RMS, PROMISING, Criteria
 from conformance.judge.filters import GROSS
 from conformance.judge.search.budget import ELSE, SearchBudget
 from conformance.judge.search.fault_sets import RENOISED, explaining_sets
-from conformance.judge.search.placements import placements
+from conformance.judge.search.placements import FaultPlacement, placements
 from conformance.judge.search.problem import Fit
 from conformance.judge.thresholds import Limits
 from conformance.model.checkpoint import Checkpoint, LazyWeights
@@ -118,20 +118,21 @@ class BlackBoxCase:
         """Return the name of a pooling; empty if the network has none."""
         return self.network.poolings[pooling_index].name if self.network.poolings else ""
 
-    def explained(self, best: Agreement, look: Detectability) -> list[PrintedTrial]:
+    def trials_to_report(self, best: Agreement, look: Detectability, tried: Sequence[FaultPlacement]) -> list[PrintedTrial]:
         """Return the trials that explain the outputs and are likelier than the correct network, or else the nearest trials.
 
         Args:
             best: the agreement with the correct network.
             look: the results of the filters.
+            tried: the placements of faults to search.
         """
         criteria = Criteria(self.base, self._tests, self.dtype, self.budget, [pattern for _, pattern in look.detected], best.nll)
         self.problem = self._problem(criteria)
         others = [t for t in self._others(self.part()) if t.explains and t.agreement.nll < best.nll]
         if any(not t.loose for t in others):
             return others
-        rounding = [p for p in self.placements if p.fault.after_failure] if self._could_be(COARSEST) else []
-        searched = [p for p in self.placements if p.fault.replaces_layer or not p.fault.after_failure]
+        rounding = [p for p in tried if p.fault.after_failure] if self._could_be(COARSEST) else []
+        searched = [p for p in tried if p.fault.replaces_layer or not p.fault.after_failure]
         found = explaining_sets(self.problem, searched, rounding, self.budget)
         if others or found.explaining:
             return [*others, *found.explaining]

@@ -3,18 +3,19 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from conformance.diagnosis.attribution import attribution_of, faults_of_inputs
-from conformance.diagnosis.black_box import EMBEDDING, BlackBox
+from conformance.diagnosis.black_box import EMBEDDING, BlackBox, Output
 from conformance.diagnosis.black_box_case import BlackBoxCase
 from conformance.diagnosis.conclusions import Diagnosis, RankedExplanation
 from conformance.diagnosis.detectability import Detectability, apply_filters
 from conformance.diagnosis.input_mistakes import other_inputs
-from conformance.diagnosis.judgement import Agreement, allowed
+from conformance.diagnosis.judgement import Agreement, JudgedForward, allowed
 from conformance.diagnosis.outputs import OutputTable, resolved
 from conformance.diagnosis.pooling import POOLINGS, declared, in_question
 from conformance.diagnosis.printed_problem import PrintedTrial, free_parameter_count
@@ -66,24 +67,44 @@ def diagnose(
     golden_of("outputs", checkpoint, {"outputs": batch})  # raises for inputs that do not fit the architecture
     given = {name: part if isinstance(part, OutputTable) else OutputTable(_plain(part)) for name, part in outputs.items()}
     found = resolved(given, checkpoint.architecture, batch)
+    pooling = _pooling_of(checkpoint, found, pooling)
+    network = _black_box(checkpoint, batch, found, pooling, dtype)
+    of_sentences = all(o.name == EMBEDDING or network.table[o.name].axes == SENTENCE for o in found)
+    inputs = tuple(other_inputs(batch, words)) if of_sentences else ()  # outputs with one row per token do not fit fewer tokens
+    with products_on_one_thread():
+        return _diagnosis(BlackBoxCase(checkpoint, network, dtype, pooling, budget, inputs))
+
+
+def _pooling_of(checkpoint: Checkpoint, found: tuple[Output, ...], asked: str | None) -> str | None:
+    """Return the pooling of an embedding: the one asked for, else the checkpoint's, if it declares one.
+
+    Raises:
+        UsageError: a pooling is asked for that is unknown, or without an embedding.
+    """
     has_embedding = any(o.name == EMBEDDING for o in found)
-    if pooling is not None and not has_embedding:
+    if asked is not None and not has_embedding:
         raise UsageError("a pooling is asked for, and no output is an embedding")
-    if pooling is not None and pooling not in POOLINGS:
-        raise UsageError(f"there is no pooling {pooling!r}; known are {', '.join(POOLINGS)}")
-    pooling = pooling or (declared(checkpoint.architecture) if has_embedding else None)
+    if asked is not None and asked not in POOLINGS:
+        raise UsageError(f"there is no pooling {asked!r}; known are {', '.join(POOLINGS)}")
+    return asked or (declared(checkpoint.architecture) if has_embedding else None)
+
+
+def _black_box(checkpoint: Checkpoint, batch: Batch, found: tuple[Output, ...], pooling: str | None, dtype: str) -> BlackBox:
+    """Return the black box with the given outputs, its weights rounded to the format when they are read.
+
+    Raises:
+        UsageError: the format is unknown, an output needs labels that the batch lacks, or no number can be judged.
+    """
+    has_embedding = any(o.name == EMBEDDING for o in found)
     poolings = in_question(checkpoint.architecture, batch, pooling) if has_embedding else ()
-    known = cache(lambda name: format_named(dtype).round(checkpoint.weights[name]))
-    network = BlackBox(checkpoint.architecture, LazyWeights(checkpoint.weights, known), batch, found, poolings)
+    rounded = cache(lambda name: format_named(dtype).round(checkpoint.weights[name]))
+    network = BlackBox(checkpoint.architecture, LazyWeights(checkpoint.weights, rounded), batch, found, poolings)
     missing = [o.name for o in found if o.name != EMBEDDING and o.name not in network.table]
     if missing:
         raise UsageError(f"{', '.join(missing)} needs labels, which the inputs do not have")
     if not len(network.reading.actual):
         raise UsageError("no number of the outputs can be judged: all belong to padding")
-    of_sentences = all(o.name == EMBEDDING or network.table[o.name].axes == SENTENCE for o in found)
-    inputs = tuple(other_inputs(batch, words)) if of_sentences else ()  # outputs with one row per token do not fit fewer tokens
-    with products_on_one_thread():
-        return _diagnosis(BlackBoxCase(checkpoint, network, dtype, pooling, budget, inputs))
+    return network
 
 
 def _plain(part: Any) -> Any:
@@ -97,25 +118,54 @@ def likeliest_arithmetic(case: BlackBoxCase) -> Agreement:
     return min(agreements, key=lambda a: a.nll)
 
 
+@dataclass(frozen=True)
+class _Judged:
+    """The judgement of the correct network under one arithmetic.
+
+    Attributes:
+        best: the agreement under the likeliest of the good poolings, or of all if none is good.
+        good: indices of the poolings under which the numbers conform.
+        look: the results of the filters under that pooling; without any if the numbers do not pass.
+    """
+
+    best: Agreement
+    good: tuple[int, ...]
+    look: Detectability
+
+
+def _judged(case: BlackBoxCase) -> _Judged:
+    """Select the first arithmetic that the numbers fit, or else the likeliest, and return the judgement under it."""
+    likeliest = _judged_under(case, case.arithmetics[0])
+    if likeliest.good:
+        return likeliest
+    for base in case.arithmetics[1:]:
+        judged = _judged_under(case, base)
+        if judged.good:
+            return judged
+    case.use(case.arithmetics[0])
+    return likeliest
+
+
+def _judged_under(case: BlackBoxCase, base: JudgedForward) -> _Judged:
+    """Take an arithmetic for the system's, and return the judgement of the correct network under it."""
+    case.use(base)
+    agreements = [base.agreement(pooling_index, base.independent) for pooling_index in case.pooling_indices]
+    passing = [a.pooling_index for a in agreements if allowed(a, case.limits(a.pooling_index))]
+    part = case.part()
+    looks = {
+        pooling_index: apply_filters(base, part, pooling_index, case.filters, case.limits(pooling_index), case.budget)
+        for pooling_index in passing
+    }
+    good = tuple(pooling_index for pooling_index in passing if not looks[pooling_index].detected)
+    best = min((a for a in agreements if not good or a.pooling_index in good), key=lambda a: a.nll)
+    return _Judged(best, good, looks.get(best.pooling_index, Detectability((), (), ())))
+
+
 def _diagnosis(case: BlackBoxCase) -> Diagnosis:
     """Return the diagnosis: the judgement of the correct network and, if it fails, the explanations."""
-    for base in [*case.arithmetics, case.arithmetics[0]]:  # it must fit one; if it fits none, the likeliest is reported
-        case.use(base)
-        agreements = [base.agreement(pooling_index, base.independent) for pooling_index in case.pooling_indices]
-        best = min(agreements, key=lambda a: a.nll)
-        passing = [a.pooling_index for a in agreements if allowed(a, case.limits(a.pooling_index))]
-        part = case.part()
-        looks = {
-            pooling_index: apply_filters(base, part, pooling_index, case.filters, case.limits(pooling_index), case.budget)
-            for pooling_index in passing
-        }
-        good = [pooling_index for pooling_index in passing if not looks[pooling_index].detected]
-        if good:
-            break
-    if good:
-        best = min((a for a in agreements if a.pooling_index in good), key=lambda a: a.nll)
-    look = looks.get(best.pooling_index, Detectability((), (), ()))
-    trials = [] if good else case.explained(best, look)
+    judged = _judged(case)
+    best, good, look = judged.best, judged.good, judged.look
+    trials = [] if good else case.trials_to_report(best, look, case.placements)
     limits, reading = case.limits(best.pooling_index), case.network.reading
     printed = reading.units[reading.units > 0.0]
     return Diagnosis(

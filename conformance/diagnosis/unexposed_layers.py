@@ -25,6 +25,7 @@ from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import is_gross, project
 from conformance.judge.observation import Observation
 from conformance.judge.search.budget import SearchBudget
+from conformance.judge.search.placements import FaultPlacement
 from conformance.judge.search.problem import Fit
 from conformance.judge.threads import on_all_cores
 from conformance.model.checkpoint import Checkpoint
@@ -68,17 +69,15 @@ class UnexposedLayersSearch:
             detected: the faults whose filters found that the residual is not noise; under an explanation they must not find it.
         """
         case = self._case(observation)
-        every, known = case.placements, self._found.union(known)
+        known = self._found.union(known)
         (part,) = case.network.reading.parts
         effects = {look.fault.name: look.known_effect.reshape(-1)[part.flat] for look in detected}
         found: tuple[Explanation, ...] = ()
         if known:
-            case.placements = tuple(s for s in every if s.fault.name in known)
-            found = _explanations(case, effects)
+            found = _explanations(case, [s for s in case.placements if s.fault.name in known], effects)
         if not found and self._left:
             self._left -= 1
-            case.placements = every
-            found = _explanations(case, effects)
+            found = _explanations(case, case.placements, effects)
         self._found.update(fault.name for explanation in found for fault in explanation.faults)
         return found
 
@@ -116,15 +115,16 @@ class UnexposedLayersSearch:
         return BlackBoxCase(checkpoint, black_box, self._dtype, None, SearchBudget(None, time.monotonic), legal=self._legal)
 
 
-def _explanations(case: BlackBoxCase, effects: Mapping[str, Array]) -> tuple[Explanation, ...]:
+def _explanations(case: BlackBoxCase, tried: Sequence[FaultPlacement], effects: Mapping[str, Array]) -> tuple[Explanation, ...]:
     """Return the explanations of a case; of sets with the same faults at different places, the one with the widest reach.
 
     Args:
         case: the case.
+        tried: the placements of faults to search.
         effects: the effect on the judged elements of each fault whose filter found that the residual is not noise.
     """
     best = likeliest_arithmetic(case)
-    trials = case.explained(best, Detectability(tuple(effects.items()), (), ()))
+    trials = case.trials_to_report(best, Detectability(tuple(effects.items()), (), ()), tried)
     found: dict[frozenset[str], Explanation] = {}
     for trial, is_tied in ranked_trials(case, trials, best):
         faults = tuple(_faults(case, trial.fit)) if is_tied else ()

@@ -47,6 +47,7 @@ from conformance.faults import (
     norm_forms,
     norms,
     optimizer,
+    pooler,
     pooling,
     precision,
     projections,
@@ -54,6 +55,7 @@ from conformance.faults import (
     score_positions,
     target_gradients,
     target_losses,
+    weights,
 )
 from conformance.faults.fault import Fault, FaultContext, Parameter
 
@@ -79,6 +81,8 @@ _THEMES = (
         quantized,
         norm_forms,
         layouts,
+        pooler,
+        weights,
     ),
     *(dropout, target_gradients, gradients, optimizer),
 )

@@ -10,6 +10,7 @@ from conformance.faults.fault import Change, Fault, FaultContext, with_parameter
 from conformance.model.batch import Ids
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
+from conformance.oracle.bilinear import merge_heads, split_heads
 
 _LINEAR = frozenset({"linear"})
 
@@ -71,6 +72,20 @@ def _packed(step: Step, context: FaultContext) -> Step | None:
     return change(step, context)
 
 
+def _rows_as_heads(step: Step, _: FaultContext) -> Step | None:
+    """Return the context with (B, h, S, d) read in memory order as (h, B, S, d); None for one row or one head."""
+    rows, width = len(step.value), step.site.architecture.head_size
+    heads = step.value.shape[-1] // width
+    if 1 in (rows, heads):
+        return None
+
+    def rearranged(x: Array) -> Array:
+        of_heads = split_heads(x, width)
+        return merge_heads(of_heads.reshape(heads, rows, *of_heads.shape[2:]).swapaxes(0, 1))
+
+    return Rearranged(step, rearranged)
+
+
 def _rotary(order: tuple[int, int]) -> Change:
     """Return the change that reorders the rows of each head from `order`, two of which one is −1, to the transpose."""
 
@@ -108,6 +123,11 @@ def faults() -> Iterator[Fault]:
                 equation="y_s = f of the s-th unmasked token, 0 after the last",
                 fix="Put each token's result back at its own position: pad_input with the indices of unpad_input.",
                 sentences={"linear": "it reads the unmasked tokens of a row from its beginning on, and zeros after them"})
+    yield Fault("heads-rows-exchanged", CONTEXT, "rows and heads are exchanged: (rows, heads) is read as (heads, rows)",
+                "constructed", _rows_as_heads, "products of (B · h, S, d) that are reshaped to (h, B, S, d)", after_failure=True,
+                couples_rows=True,
+                equation="element (i, j) of the shape (h, B) is element i B + j of the shape (B, h) in memory order",
+                fix="Reshape to (B, h, S, d), the order in which rows and heads were joined.")
     for end, order, stored, read, shape, other in (
         ("", (2, -1), "halves", "interleaved pairs", "(2, d/2)", "(d/2, 2)"),
         ("-back", (-1, 2), "interleaved pairs", "halves", "(d/2, 2)", "(2, d/2)"),

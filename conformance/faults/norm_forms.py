@@ -27,6 +27,25 @@ class _SecondMoment(Norm):
         return np.asarray(1.0 / np.sqrt(moment + self.site.architecture.layer_norm_eps))
 
 
+def idle_lanes(width: int) -> int:
+    """Return the number of lanes between the width and the next power of two."""
+    return (1 << (width - 1).bit_length()) - width
+
+
+class _IdleLanes(Norm):
+    """σ² = (Σ (x_h − μ)² + n μ²) / H for n idle lanes, which hold 0 and from which the mean is subtracted as well."""
+
+    @cached_property
+    def inverse(self) -> Array:
+        x = self.summed
+        idle = idle_lanes(x.shape[-1]) / x.shape[-1] * self.mean**2
+        return np.asarray(1.0 / np.sqrt(self.variance_of((x - self.mean) ** 2) + idle + self.site.architecture.layer_norm_eps))
+
+
+def _lanes(step: Step, _: FaultContext) -> Step | None:
+    return step.recast(_IdleLanes) if idle_lanes(step.value.shape[-1]) else None
+
+
 def _by_halves(step: Step, _: FaultContext) -> Step | None:
     """Return the norm of each half of the features; None if their number is odd."""
     width = step.value.shape[-1]
@@ -106,6 +125,11 @@ def faults() -> Iterator[Fault]:
                 "constructed", recast(_SecondMoment), "a one-pass norm, E[x²] without − E[x]²", after_failure=True,
                 equation="y = γ · (x − μ) / √(mean(x²) + ε) + β",
                 fix=_NORM)
+    yield Fault("norm-idle-lanes", NORMS, "the variance includes the squared mean for each idle lane up to the next power of 2",
+                "constructed", _lanes, "a kernel whose block is wider than the row: lanes beyond the row load 0, and the mean is "
+                "subtracted there without a mask", after_failure=True,
+                equation="σ² = (Σ_h (x_h − μ)² + n μ²) / H, n = 2^⌈log₂ H⌉ − H",
+                fix="Mask the difference as well: tl.where(mask, x - mean, 0.0), or sum over the row's features only.")
     yield Fault("norm-by-halves", NORMS, "each half of the features is normalised by itself", "constructed", _by_halves,
                 "a hidden state that is split over two devices, whose moments are not reduced over them", after_failure=True,
                 equation="μ and σ² over the features of each half",

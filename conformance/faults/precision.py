@@ -119,7 +119,7 @@ class _EitherWay(Altered):
         return Roundings((*own.sources, *ties), own.bound)
 
 
-def _largest_error(count: int) -> float:
+def largest_error(count: int) -> float:
     """Return the bound t, in sigma, that `count` errors exceed with probability `_CHANCE`: 2 · count · exp(−t²/2) = `_CHANCE`."""
     return math.sqrt(2.0 * math.log(2.0 * max(count, 1) / _CHANCE))
 
@@ -141,7 +141,7 @@ def _truncated(step: Step, context: FaultContext) -> Step | None:
         before = replace(arithmetic, storage=arithmetic.accumulate) if narrow == arithmetic.storage else arithmetic
         own, unit = altered.inner.roundings(before), narrow.ulp(altered.inner.value)
         quotient = altered.inner.value / unit
-        error = _largest_error(altered.value.size) * np.sqrt(own.variance()) + np.asarray(own.bound)
+        error = largest_error(altered.value.size) * np.sqrt(own.variance()) + np.asarray(own.bound)
         return np.where(np.abs(quotient - np.rint(quotient)) * unit <= error, unit**2, 0.0)
 
     return Altered(step, truncated, slack)

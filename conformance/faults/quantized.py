@@ -22,10 +22,12 @@ from conformance.faults.attention import CONTEXT, SCORES
 from conformance.faults.changes import other_weight
 from conformance.faults.fault import Fault, FaultContext, with_parameters
 from conformance.faults.kinds import LINEARS, PRODUCTS
+from conformance.faults.precision import largest_error
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Single
 from conformance.oracle import Step
 from conformance.oracle.bilinear import merge_heads, split_heads
+from conformance.oracle.linear import Linear
 
 Quantiser = Callable[[Array], Array]
 
@@ -91,11 +93,27 @@ def _float8(weight: Array) -> Array:
     return np.asarray(np.rint(x / unit) * unit * float(step), np.float64)
 
 
+def _unit(x: Array) -> Array:
+    """Return the distance of neighbouring numbers of float8 (E4M3) at x, which is within their range."""
+    return np.asarray(2.0 ** (np.maximum(np.frexp(x)[1] - 1, _SMALLEST_EXPONENT) + 1 - _BITS))
+
+
 def _unscaled_float8(x: Array) -> Array:
     """Return x rounded to float8 (E4M3) without a scale; magnitudes beyond the largest number become it."""
     limited = np.clip(x, -_LARGEST, _LARGEST)
-    unit = 2.0 ** (np.maximum(np.frexp(limited)[1] - 1, _SMALLEST_EXPONENT) + 1 - _BITS)
+    unit = _unit(limited)
     return np.asarray(np.rint(limited / unit) * unit)
+
+
+def _float8_result(step: Step, _: FaultContext) -> Step:
+    """Return the step with its result rounded to float8; one whose error may take it across a tie may be rounded either way."""
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        x, own = np.clip(altered.inner.value, -_LARGEST, _LARGEST), altered.inner.roundings(arithmetic)
+        unit, error = _unit(x), largest_error(x.size) * np.sqrt(own.variance()) + np.asarray(own.bound)
+        return np.where(np.abs(x / unit - np.floor(x / unit) - 0.5) * unit <= error, unit**2, 0.0)
+
+    return Altered(step, lambda inner: _unscaled_float8(inner.value), slack)
 
 
 def _float8_inputs(step: Step, _: FaultContext) -> Step:
@@ -141,15 +159,24 @@ def _cache_of_bytes(step: Step, _: FaultContext) -> Step:
 
 
 def _two_of_four(step: Step, _: FaultContext) -> Step | None:
-    """Return the layer with the two smallest of every four consecutive weights of an output feature set to zero."""
+    """Return the layer with the two smallest of every four consecutive weights of an output feature set to zero.
+
+    Of weights that tie for the second place, any may have been kept.
+    """
+    assert isinstance(step, Linear)
     weight = step.site.parameters["weight"]
     if weight.shape[1] % 4:
         return None
     groups = weight.reshape(len(weight), -1, 4)
-    smaller = np.abs(groups).argsort(-1)[..., :2]
+    sizes = np.abs(groups)
     sparse = groups.copy()
-    np.put_along_axis(sparse, smaller, 0.0, -1)
-    return with_parameters(step, weight=sparse.reshape(weight.shape))
+    np.put_along_axis(sparse, sizes.argsort(-1, kind="stable")[..., :2], 0.0, -1)
+    second, third = np.sort(sizes, -1)[..., 1:2], np.sort(sizes, -1)[..., 2:3]
+    tied = np.where((sizes == second) & (second == third), groups, 0.0).reshape(weight.shape)
+    changed = with_parameters(step, weight=sparse.reshape(weight.shape))
+    if not tied.any():
+        return changed
+    return Altered(changed, lambda inner: inner.value, lambda _, __: np.asarray(step.inputs**2 @ (tied**2).T))
 
 
 # fmt: off
@@ -188,6 +215,9 @@ def faults() -> Iterator[Fault]:
                 fix=UNQUANTIZED)
     yield Fault("precision-float8-inputs", PRODUCTS, "the inputs are rounded to float8 (E4M3): quantisation", "constructed",
                 _float8_inputs, "attention kernels that multiply in float8", after_failure=True, fix=UNQUANTIZED)
+    yield Fault("result-float8", LINEARS, "the result is rounded to float8 (E4M3): quantisation", "constructed", _float8_result,
+                "a key-value cache of float8 without a scale", after_failure=True,
+                equation="y = float8(x Wᵀ + b)", fix=UNQUANTIZED)
     yield Fault("weight-two-of-four", LINEARS, "the two smallest of every four weights of a feature are zero", "constructed",
                 _two_of_four, "2:4 sparsity, as of apex.contrib.sparsity", after_failure=True,
                 fix="Load the checkpoint's weights, not a copy that was pruned to 2:4 sparsity.")

@@ -1,13 +1,17 @@
 """The fork server for workers: it has imported the suite and torch, but no candidate. This module imports nothing heavy itself."""
 
 import multiprocessing
+import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.context import BaseContext
+from typing import Any
 
 from conformance.errors import UsageError
 
+_POLL = 0.01  # seconds between two looks at a process that is waited for
 _PRELOADED = "conformance.isolation.preload"
 
 
@@ -37,6 +41,37 @@ def started_context(*more: str) -> BaseContext:
     with interrupts_blocked():
         forkserver.ensure_running()
     return found
+
+
+def server_id() -> int | None:
+    """Return the process id of the fork server that the next worker is forked from; None if workers are spawned."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return None
+    from multiprocessing import forkserver
+
+    server: Any = forkserver._forkserver  # no public way to it
+    found: int | None = server._forkserver_pid
+    return found
+
+
+def has_ended(server: int | None, within: float = 0.0) -> bool:
+    """Return whether a fork server has ended; its end is left for multiprocessing to collect, which then starts another one.
+
+    Args:
+        server: process id of the fork server; None if there is none.
+        within: number of seconds to wait for its end.
+    """
+    deadline = time.monotonic() + within
+    while server is not None:
+        try:
+            if os.waitid(os.P_PID, server, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                return True
+        except ChildProcessError:  # collected already
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL)
+    return False
 
 
 @contextmanager

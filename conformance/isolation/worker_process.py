@@ -22,7 +22,7 @@ import msgspec
 
 from conformance.errors import CandidateEnded, CandidateFailure, CandidateTimeout, FixtureError
 from conformance.isolation.confinement import bind_to_parent, kill_orphans, leave_helpers, leave_network, limit_memory
-from conformance.isolation.fork_server import interrupts_blocked, started_context
+from conformance.isolation.fork_server import has_ended, interrupts_blocked, server_id, started_context
 from conformance.isolation.forwarded_output import Output, to_standard_error
 from conformance.isolation.link import Link, NoMessageError
 from conformance.isolation.messages import Answer, Answered, Done, Parameter, Progress, decoded, encoded
@@ -34,6 +34,9 @@ from conformance.progress import report_progress, watched
 _PATIENCE = 3600.0  # seconds that one system call may wait at most; then it is repeated
 _GRACE = 5.0  # seconds that a process may take to end after its connection is closed
 
+
+_SERVER_LOST = 255  # exit code that multiprocessing gives to a process whose fork server cannot be asked
+_SERVER_ENDED = "while it ran, the process that starts all workers was ended, and its own process with it"
 
 _WORKERS: set[int] = set()  # process ids of the running workers of this process
 
@@ -78,6 +81,7 @@ class _Running:
     link: Link
     output: Output
     scratch: Path
+    server: int | None  # process id of the fork server that it was forked from
 
 
 class WorkerProcess:
@@ -104,7 +108,12 @@ class WorkerProcess:
 
     @property
     def process(self) -> object:
-        """An object that identifies the current process; None if there is none."""
+        """An object that identifies the current process; None if there is none.
+
+        A process whose fork server has ended is closed: the kernel ends it, whichever candidate ended the fork server.
+        """
+        if self._running is not None and has_ended(self._running.server):
+            self._end(CandidateEnded(_SERVER_ENDED))
         return self._running and self._running.process
 
     def renew(self) -> None:
@@ -124,7 +133,7 @@ class WorkerProcess:
             CandidateEnded: the process ended, or sent an invalid message; the text says how.
             FixtureError: the process could not be started.
         """
-        running = self._running or self._started()
+        running = self._running if self.process is not None and self._running else self._started()
         start = time.monotonic()
         running.link.deadline = start + self._left
         try:
@@ -136,8 +145,11 @@ class WorkerProcess:
             raise self._end(CandidateEnded(f"where its process answers, something else was written: {error}")) from None
         except (EOFError, OSError):
             running.process.join(_GRACE)
-            how = _how(running.process.exitcode)
-            raise self._end(CandidateEnded(f"it ended the process that it ran in{how}")) from None
+            code = running.process.exitcode
+            # The server's end is the reason if it comes with the worker's; a server that is ending closes its files first.
+            within = _GRACE if code == _SERVER_LOST else 0.0
+            ended = _SERVER_ENDED if has_ended(running.server, within) else f"it ended the process that it ran in{_how(code)}"
+            raise self._end(CandidateEnded(ended)) from None
         finally:
             self._left -= time.monotonic() - start
         if answer.device_loss is not None:
@@ -160,7 +172,9 @@ class WorkerProcess:
         with interrupts_blocked():  # a process that receives incomplete start data ends with a traceback
             process.start()
             _WORKERS.add(process.pid or 0)
-            self._running = running = _Running(process, Link(ours), Output(written, self._limits.output, self._show), scratch)
+            self._running = running = _Running(
+                process, Link(ours), Output(written, self._limits.output, self._show), scratch, server_id()
+            )
         theirs.close()
         writing.close()
         try:

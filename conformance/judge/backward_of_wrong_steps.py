@@ -75,7 +75,14 @@ def _unjudged_through(verdict: Verdict, wrong: Mapping[str, bool], network: Netw
         return verdict
     reason = f"{DIFFERENTIATED} {enumerated(list(through))}, which the forward pass computes wrongly"
     return replace(
-        verdict, outcome="not_observed", role=None, local=None, global_error=None, reason=reason, residual_description=()
+        verdict,
+        outcome="not_observed",
+        role=None,
+        local=None,
+        global_error=None,
+        reason=reason,
+        residual_description=(),
+        why_unjudged="wrong forward step",
     )
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from conformance.judge.heads import heads_in
 from conformance.judge.judged_elements import Mask
 from conformance.model.activation import Activation
 from conformance.numerics.formats import Array, Captured
@@ -22,8 +23,6 @@ _LARGEST = 1e150  # its square is finite, and so is a sum of many such squares
 ZERO = round(REACH / STEP) + 1  # index of the bin that holds 0
 
 Histogram = npt.NDArray[np.int64]
-
-BY_HEAD = (".query", ".key", ".value", ".context")  # endings of the names of activations whose features are heads side by side
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class ErrorDistribution:
 
 
 def distribution_of(
-    row: Activation, scaled: Array, judged: Mask, unit: Literal["sigma", "ulp"], heads: int, *, fails: bool
+    row: Activation, scaled: Array, judged: Mask, unit: Literal["sigma", "ulp"], head_size: int, *, fails: bool
 ) -> ErrorDistribution:
     """Return the distribution of a signed residual in units of sigma or ulp.
 
@@ -70,7 +69,7 @@ def distribution_of(
         scaled: the residual in its unit; non-finite elements count as the largest value.
         judged: mask of the judged elements.
         unit: unit of `scaled`.
-        heads: number of attention heads.
+        head_size: number of features of an attention head.
         fails: whether the activation fails; only then are strips and tokens computed.
     """
     scaled = np.nan_to_num(scaled, nan=_LARGEST, posinf=_LARGEST, neginf=-_LARGEST)
@@ -78,7 +77,7 @@ def distribution_of(
     if not fails or not row.axes:
         return ErrorDistribution(unit, rendered)
     squares, places = np.minimum(np.abs(np.where(judged, scaled, 0.0)), _LARGEST) ** 2, judged.astype(np.float64)
-    strips = tuple(_strips(row, squares, places, heads))
+    strips = tuple(_strips(row, squares, places, head_size))
     return ErrorDistribution(unit, rendered, strips, _tokens(row, squares, places))
 
 
@@ -94,14 +93,14 @@ def counts(scaled: Captured) -> Histogram:
     return np.bincount(index.astype(np.uint8), minlength=bins + 2)
 
 
-def _strips(row: Activation, squares: Array, places: Array, heads: int) -> Iterator[Strip]:
-    by_heads = row.name.endswith(BY_HEAD) and ".attention.self." in row.name
+def _strips(row: Activation, squares: Array, places: Array, head_size: int) -> Iterator[Strip]:
+    heads = heads_in(row, squares.shape[-1], head_size)
     for number, axis in enumerate(row.axes):
         others = tuple(i for i in range(squares.ndim) if i != number)
-        within = squares.shape[number] // (heads if by_heads and axis == "feature" else 1)
+        within = head_size if heads and axis == "feature" else squares.shape[number]
         yield _strip("batch row" if axis == "batch" else axis, squares.sum(others), places.sum(others), within)
-    if by_heads:
-        shape = (-1, heads, squares.shape[-1] // heads)
+    if heads:
+        shape = (-1, heads, head_size)
         yield _strip("head", squares.reshape(shape).sum((0, 2)), places.reshape(shape).sum((0, 2)), heads)
 
 

@@ -9,8 +9,7 @@ from conformance.judge.thresholds import SEPARABLE_Z, evidence_threshold
 
 UNKNOWN = "unknown"  # kind of an activation that is not in the table
 BY_OPERATIONS = "operation by operation"  # arithmetic of a step judged as written by hand, whatever that of its kind
-UNJUDGED = "not judged: it is computed from"  # prefix of the reason of an activation that has a non-finite parent
-DIFFERENTIATED = "not judged: it is differentiated through"  # prefix of the reason of a gradient through a wrong forward step
+DIFFERENTIATED = "not judged: it is differentiated through"  # prefix of that reason, by which reports of results files find it
 WIDEST_ARITHMETIC = "native"  # name of the arithmetic with the largest sigma
 
 
@@ -117,6 +116,15 @@ class Explanation:
         """
         estimates = [fault.estimate for fault in self.faults if fault.estimate]
         return sum(math.log(max(abs(e.value - e.right) / e.deviation, 1.0)) for e in estimates if e.deviation > 0.0)
+
+    @property
+    def cost(self) -> float:
+        """−ln of the evidence, in nats: `nll`, which counts independent roundings, and the cost of the fitted parameters.
+
+        It has the form of the Bayesian information criterion (Schwarz 1978), whose (ln n) / 2 per parameter is `cost_of_parameters` for a
+        deviation that falls as 1/√n. Parameters with usual values are not fitted: these were known before the array was seen.
+        """
+        return self.nll + (0.0 if self.is_usual else self.cost_of_parameters)
 
 
 @dataclass(frozen=True)
@@ -229,6 +237,8 @@ class Verdict:
         batch: name of the golden's batch, if it has several.
         residual_description: sentences that describe an unexplained residual.
         backward_of: for a gradient of an activation, the forward step whose backward pass yields it; empty for a sum of gradients.
+        why_unjudged: for an exposed activation that is not judged because of another one, whether a parent is not finite or a
+            forward step is wrong; otherwise empty.
     """
 
     activation: str
@@ -241,16 +251,17 @@ class Verdict:
     batch: str = ""
     residual_description: tuple[str, ...] = ()
     backward_of: str = ""
+    why_unjudged: Literal["", "non-finite parent", "wrong forward step"] = ""
 
     @property
     def unjudged(self) -> bool:
         """Whether the candidate exposes the activation, but a non-finite activation before it leaves no element to judge."""
-        return self.outcome == "not_observed" and self.reason.startswith(UNJUDGED)
+        return self.outcome == "not_observed" and self.why_unjudged == "non-finite parent"
 
     @property
     def is_through_wrong_step(self) -> bool:
         """Whether this is a gradient that is not judged because the forward step that it is differentiated through is wrong."""
-        return self.outcome == "not_observed" and self.reason.startswith(DIFFERENTIATED)
+        return self.outcome == "not_observed" and self.why_unjudged == "wrong forward step"
 
     @property
     def is_unexposed(self) -> bool:

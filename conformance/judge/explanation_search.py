@@ -31,7 +31,7 @@ _RANK = {fault.name: i for i, fault in enumerate(CATALOGUE)}
 def explanations(
     problem: StepProblem, directions: Sequence[Direction], known: Collection[str] = (), *, loose: bool = True
 ) -> tuple[Explanation, ...]:
-    """Return every smallest set of faults that explains the candidate's array: fewest free parameters first, then the likeliest.
+    """Return every smallest set of faults that explains the candidate's array, the one with the largest evidence first.
 
     Faults whose names are in `known` are tried alone first; other faults are tried if the known ones do not explain the array, or
     only with an unusual parameter value. If no fault explains the array, fitted functions and tensors are tried.
@@ -65,6 +65,14 @@ def fitted_explanations(problem: StepProblem, *, loose: bool = True) -> tuple[Ex
     return tuple(_by_fitting(problem, loose))
 
 
+def explanations_by_one_number(problem: StepProblem) -> tuple[Explanation, ...]:
+    """Return the step with a function of one fitted number, if it explains the array.
+
+    Its cost is known (`Explanation.fitting`), so that it may be compared with an arithmetic under which the step passes.
+    """
+    return tuple(_by_fitting(problem, False, one_number=True))
+
+
 def _searched(
     problem: StepProblem, directions: Sequence[Direction], known: Collection[str], most_faults: int
 ) -> tuple[Explanation, ...]:
@@ -93,17 +101,18 @@ def _at_every_step(placements: Sequence[FaultPlacement]) -> Iterator[FaultPlacem
 
 
 def _ordered(found: Sequence[Explanation], problem: StepProblem) -> tuple[Explanation, ...]:
-    """Return the explanations by number of free parameters, usual values before others, then likelihood.
+    """Return the explanations by their evidence; those that it cannot distinguish, the simplest first.
 
-    Explanations whose likelihoods cannot be distinguished are in the order of the catalogue. Two that are the same function have
+    Of explanations whose costs (`Explanation.cost`) exceed the least by less than the evidence threshold, those with the fewest
+    free parameters are first, usual values before others, then in the order of the catalogue. Two that are the same function have
     usual values if one of them has.
     """
     usual = {_functions(e) for e in found if e.is_usual}
     found = [replace(e, is_usual=_functions(e) in usual) for e in found]
-    ranked = sorted(found, key=lambda e: (e.free, not e.is_usual, e.nll))
+    most = min(e.cost for e in found) + evidence_threshold(problem.threshold)
+    ranked = sorted(found, key=lambda e: (e.cost >= most, (e.free, not e.is_usual) if e.cost < most else (), e.cost))
     best = ranked[0]
-    most = best.nll + evidence_threshold(problem.threshold)
-    alike = [e for e in ranked if (e.free, e.is_usual) == (best.free, best.is_usual) and e.nll < most]
+    alike = [e for e in ranked if (e.free, e.is_usual) == (best.free, best.is_usual) and e.cost < most]
     alike_in_order = sorted(alike, key=lambda e: sorted(_RANK[f.name] for f in e.faults))
     return (*alike_in_order, *(e for e in ranked if e not in alike))
 
@@ -142,8 +151,8 @@ def _is_usual(estimate: Estimate, storage: Format, threshold: float) -> bool:
     return abs(estimate.value - estimate.wrong) <= room
 
 
-def _by_fitting(problem: StepProblem, loose: bool) -> Iterator[Explanation]:
-    """Yield the first fit of a function or of whole tensors to the candidate's array that explains it.
+def _by_fitting(problem: StepProblem, loose: bool, *, one_number: bool = False) -> Iterator[Explanation]:
+    """Yield the first fit of a function or of whole tensors to the candidate's array that explains it; of one number if asked for.
 
     Fits are tried last, since a fit has many free parameters. As for a fault without a parameter, the z of the residual on the
     fitted effect must exceed its threshold: a fit may also pass because it allows more errors of rounding, which is no evidence.
@@ -159,7 +168,7 @@ def _by_fitting(problem: StepProblem, loose: bool) -> Iterator[Explanation]:
         ):
             continue
         fit = fault.fit(step, seen)
-        if fit is None:
+        if fit is None or (one_number and (fit.free != 1 or not fit.deviation)):
             continue
         segment = problem.right.replacing(name, fit.step)
         if problem.passes(segment):

@@ -17,7 +17,13 @@ from conformance.judge.by_hand import mistaken_by_hand, passing_by_hand
 from conformance.judge.depth import Depth
 from conformance.judge.error_distribution import distribution_of
 from conformance.judge.evidence import BY_OPERATIONS, Explanation, FilterResult, LocalJudgement
-from conformance.judge.explanation_search import explanations, fitted_explanations, is_of_catalogue, single_explanations
+from conformance.judge.explanation_search import (
+    explanations,
+    explanations_by_one_number,
+    fitted_explanations,
+    is_of_catalogue,
+    single_explanations,
+)
 from conformance.judge.fault_directions import Direction, direction
 from conformance.judge.faults_of_segment import effective_directions, in_other_layers, possible_directions
 from conformance.judge.filters import matched, project
@@ -116,6 +122,15 @@ def judge_whole(
     return _with_explanations(found, lambda problem, _, loose: fitted_explanations(problem, loose=loose))
 
 
+def _single(problem: StepProblem, late: Sequence[Direction], known: Collection[str]) -> tuple[Explanation, ...]:
+    """Return the explanations by one mistake of an activation that passes under another arithmetic.
+
+    An incorrect parameter that no filter has detected is not looked for within a wider arithmetic's noise.
+    """
+    found = single_explanations(problem, [*problem.detected, *problem.subtle, *late], known)
+    return found or (explanations_by_one_number(problem) if problem.detected else ())
+
+
 def _with_rows(
     found: Sequence[tuple[LocalJudgement, StepProblem]], near: Sequence[Direction], draw_count: int
 ) -> list[tuple[LocalJudgement, StepProblem]]:
@@ -139,18 +154,14 @@ def _with_rows(
 def _named_where_failing(
     found: Sequence[tuple[LocalJudgement, StepProblem]], passed: Collection[str], storage: Format, known: Collection[str]
 ) -> Iterator[LocalJudgement]:
-    """Yield the judgements of an activation that passes under some arithmetic, with single faults under those where it fails.
-
-    An incorrect parameter that no filter has detected is not looked for within a wider arithmetic's noise.
-    """
+    """Yield the judgements of an activation that passes under some arithmetic, with single faults under those where it fails."""
     any_detected = any(problem.detected for _, problem in found)
     late = possible_directions(found[0][1].right, storage, after_failure=True) if any_detected else []
     for local, problem in found:
         if local.arithmetic in passed:
             yield local
         else:
-            directions = [*problem.detected, *problem.subtle, *late]
-            yield replace(local, explanations=single_explanations(problem, directions, known))
+            yield replace(local, explanations=_single(problem, late, known))
 
 
 def _with_explanations(
@@ -238,7 +249,7 @@ def judge_exact_steps(observation: Observation, hypothesis: Hypothesis, alpha: f
         return local
     with np.errstate(over="ignore"):
         ulps = block.residual / storage.ulp(block.segment.value)
-    local = replace(local, distribution=distribution_of(block.activation, ulps, judged, "ulp", observation.heads, fails=True))
+    local = replace(local, distribution=distribution_of(block.activation, ulps, judged, "ulp", block.head_size, fails=True))
 
     def accounts(faulty: Segment) -> bool:
         rounding = faulty.steps[faulty.name].roundings(hypothesis.arithmetic)

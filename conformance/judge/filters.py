@@ -150,7 +150,7 @@ def matched(direction: Direction, actual: Array, noise: Noise, threshold: float,
 
 
 def gross_result(direction: Direction, size: float) -> FilterResult:
-    """Return the filter result of a gross fault, which is not detected, since the largest error does not show it."""
+    """Return the filter result of a gross fault, whose filter is not evaluated; `expected_z` is its size."""
     return FilterResult(direction.fault.name, direction.step, 0.0, 0.0, size)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from conformance.errors import CandidateError, NotFiniteError
 from conformance.judge.depth import SCREENED, Depth
 from conformance.judge.error_role import error_role
-from conformance.judge.evidence import UNJUDGED, UNKNOWN, LocalJudgement, Verdict
+from conformance.judge.evidence import UNKNOWN, LocalJudgement, Verdict
 from conformance.judge.exact_requirements import difference_from_exact, violation
 from conformance.judge.failing_activation import UnexposedLayers, judge_exact_steps
 from conformance.judge.global_error import GlobalError
@@ -26,7 +26,7 @@ from conformance.judge.residual_description import describe_residual, sentences
 from conformance.judge.sampled_sigma import accumulated_sigma
 from conformance.judge.screen import screened_locally
 from conformance.judge.threads import products_on_one_thread
-from conformance.judge.thresholds import sidak_share
+from conformance.judge.thresholds import ErrorLimits, sidak_share
 from conformance.judge.validate import accepted_array, row_of
 from conformance.model.activations import is_layer_output, outputs
 from conformance.model.layer import STATES_NAME
@@ -154,7 +154,8 @@ class Judge:
         if name in self._seen:
             raise CandidateError("yielded twice")
         if self.order[name] <= self._judged_up_to:
-            raise CandidateError("arrived after the output of its layer; yield activations in the order of computation")
+            order = "yield activations in the order of computation, and run the layers in the network's order"
+            raise CandidateError(f"arrived after the output of its layer: {order}")
 
     def _judge_up_to(self, last: int) -> Iterator[tuple[Verdict, tuple[LocalJudgement, ...]]]:
         """Judge everything up to table index `last`, then release the activations that are no longer needed.
@@ -192,8 +193,10 @@ class Judge:
         self._values.pop(name, None)
         if cause is None:
             return Verdict(name, row.kind, "fail", "origin", reason=self._not_finite[name])
-        reason = f"{UNJUDGED} {cause}, which is not finite" if name in self._seen else ""
-        return Verdict(name, row.kind, "not_observed", reason=reason)
+        if name not in self._seen:
+            return Verdict(name, row.kind, "not_observed")
+        reason = f"not judged: it is computed from {cause}, which is not finite"
+        return Verdict(name, row.kind, "not_observed", reason=reason, why_unjudged="non-finite parent")
 
     def _sigma_at(self, name: str) -> Array:
         at, sigma = next(self._sigma)
@@ -250,12 +253,12 @@ class Judge:
         if self._described == MOST_DESCRIBED or any(local.named for local in judgements):
             return ()
         self._described += 1
-        hypothesis, limits = self._hypotheses[0], (judgements[0].rms_threshold, judgements[0].max_threshold)
+        hypothesis, limits = self._hypotheses[0], ErrorLimits(judgements[0].rms_threshold, judgements[0].max_threshold)
         block, segment = observation.whole, observation.whole.segment
         sigma = np.sqrt(segment.propagate(segment.leaf_variance(hypothesis), hypothesis))
         found = describe_residual(segment.steps[segment.name], block.actual, sigma, segment.bound(hypothesis), block.judged, limits)
         storage = hypothesis.arithmetic.storage
-        return (*sentences(found), *narrower_format(segment, block.actual, block.judged, storage, limits[1]))
+        return (*sentences(found), *narrower_format(segment, block.actual, block.judged, storage, limits.max))
 
 
 def tests_of(network: Network) -> int:

@@ -78,10 +78,16 @@ def count_independent_rows(row: Activation, batch: Batch, heads: int, *, coupled
 
     A step's own roundings are independent between rows (last axis). Errors of a parent are shared by all elements computed from
     it: if queries attend to the same keys (`coupled`), only whole sequences are independent.
+
+    Args:
+        row: the activation's row of the table.
+        batch: the batch.
+        heads: number of attention heads, unless the activation has its own number.
+        coupled: whether errors of a parent are shared by a whole sequence.
     """
     if "batch" not in row.axes:  # a loss, or the gradient of a parameter
         return 1 if coupled else max(row.height, 1)
     if coupled or not {"position", "query", "state"}.intersection(row.axes):
         return int((batch.mask.any(1) if coupled else _read_sentences(row, batch)).sum())
     tokens = int((batch.states_mask if "state" in row.axes else batch.mask).sum())
-    return tokens * heads if "query" in row.axes else tokens
+    return tokens * (row.heads or heads) if "query" in row.axes else tokens

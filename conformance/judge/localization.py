@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.judge.error_distribution import BY_HEAD
+from conformance.judge.heads import heads_in
 from conformance.judge.judged_elements import Mask
 from conformance.judge.number_words import listed
 from conformance.judge.residual_models.residual_problem import ResidualProblem
@@ -70,7 +70,7 @@ class _View:
 
 def localize(case: ResidualProblem) -> tuple[Localization, Mask]:
     """Return the location of the residual, and the mask of the judged elements in the affected slices."""
-    beyond = case.judged & ~(case.scaled <= case.limits[1])  # non-finite elements count as beyond
+    beyond = case.judged & ~(case.scaled <= case.limits.max)  # non-finite elements count as beyond
     counts = int(beyond.sum()), int(case.judged.sum())
     region, places = case.judged, []
     for view in _views(case.step):
@@ -85,7 +85,7 @@ def localize(case: ResidualProblem) -> tuple[Localization, Mask]:
 
 def _passes(case: ResidualProblem, outside: Mask) -> bool:
     """Return whether the RMS of the remaining slices is within its limit; none of their elements is beyond the maximum."""
-    return bool(np.sqrt(np.mean(case.scaled[outside] ** 2)) <= case.limits[0])
+    return bool(np.sqrt(np.mean(case.scaled[outside] ** 2)) <= case.limits.rms)
 
 
 def _without_repetition(places: tuple[Region, ...]) -> tuple[Region, ...]:
@@ -117,9 +117,9 @@ def _views(step: Step) -> Iterator[_View]:
     row, shape = step.site.activation, step.value.shape
     for number, axis in enumerate(row.axes):
         yield _axis_view("batch row" if axis == "batch" else axis, number, len(shape))
-    if row.axes and row.axes[-1] == "feature" and row.name.endswith(BY_HEAD) and "attention.self." in row.name:
-        size = step.site.architecture.head_size
-        yield from _head_views(shape[-1] // size, size)  # pruned layers have fewer heads
+    size = step.site.architecture.head_size
+    if row.axes and (heads := heads_in(row, shape[-1], size)):
+        yield from _head_views(heads, size)
     if row.axes[-2:] == ("query", "key") and shape[-1] > 1:
         yield _side_view(shape[-1])
 

@@ -73,6 +73,11 @@ class Block:
         """The activation's row of the table."""
         return self.network.table[self.segment.name]
 
+    @property
+    def head_size(self) -> int:
+        """The number of features of an attention head."""
+        return self.network.architecture.head_size
+
     @cached_property
     def judged(self) -> Mask:
         """The mask of the elements that are judged."""
@@ -155,7 +160,7 @@ class Observation:
 
     @property
     def heads(self) -> int:
-        """The number of attention heads of the network."""
+        """The number of attention heads of the network; a layer with pruned heads has fewer."""
         return self.network.architecture.num_attention_heads
 
     @cached_property
@@ -186,8 +191,6 @@ class Observation:
         if rows > 1 and "row" in self.activation.axes:
             rows = int(self.whole.counted.any(-1).sum())
         return max(int(rows * repeats_of(hashes).share(self.judged)), 1)
-
-    independent = independent_row_count  # former name, used in `judge.screen`
 
     def independent_draw_count(self, hypotheses: Sequence[Hypothesis]) -> int:
         """Return the number of independent draws of noise that the likelihood counts, which is the same under each hypothesis.

@@ -14,6 +14,7 @@ from conformance.judge.judged_elements import Mask
 from conformance.judge.localization import Localization, localize, rendered
 from conformance.judge.residual_models import ResidualFinding, ResidualProblem, residual_findings
 from conformance.judge.residual_models.residual_problem import TINY
+from conformance.judge.thresholds import ErrorLimits
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 
@@ -33,7 +34,7 @@ class ResidualDescription:
 
 
 def describe_residual(
-    step: Step, actual: Array, sigma: Array, bound: Array | float, judged: Mask, limits: tuple[float, float]
+    step: Step, actual: Array, sigma: Array, bound: Array | float, judged: Mask, limits: ErrorLimits
 ) -> ResidualDescription:
     """Return the description of the residual that a candidate has when it computes an activation from the parents of `step`.
 

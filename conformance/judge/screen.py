@@ -44,13 +44,13 @@ def _of_array(actual: Array, observation: Observation, hypothesis: Hypothesis, a
     block, storage = observation.whole, hypothesis.arithmetic.storage
     errors = LocalSums.of(actual - block.segment.value, of_segment(block.segment, hypothesis, block.judged), block.counted)
     found = BlockTotals(errors, {}, block.segment.hashes(storage))
-    rows = observation.independent(hypothesis, found.hashes)
+    rows = observation.independent_row_count(hypothesis, found.hashes)
     return local_of(hypothesis, found, rows, Limits.of(rows, observation.count, STATISTICS, alpha))
 
 
 def _screened_under(hypothesis: Hypothesis, observation: Observation, alpha: float) -> LocalJudgement:
     (found,), _ = block_totals(observation, GrossEffects(observation, [], math.inf), [hypothesis])
-    rows = observation.independent(hypothesis, found.hashes)
+    rows = observation.independent_row_count(hypothesis, found.hashes)
     return local_of(hypothesis, found, rows, Limits.of(rows, observation.count, STATISTICS, alpha))
 
 

@@ -18,11 +18,17 @@ SEPARABLE_Z = 12.0  # The method's limit: at this expected z a fault is missed w
 
 
 @dataclass(frozen=True)
-class Limits:
-    """The largest values that RMS, maximum and a filter's |z| may take."""
+class ErrorLimits:
+    """The largest values that RMS and maximum of an error in sigma may take."""
 
     rms: float
     max: float
+
+
+@dataclass(frozen=True)
+class Limits(ErrorLimits):
+    """The largest values that RMS, maximum and a filter's |z| may take."""
+
     filter: float
 
     @property

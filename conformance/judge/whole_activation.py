@@ -103,8 +103,8 @@ class WholeActivation:
             tuple(found for _, found in filters),
             has_unexposed_steps=not block.segment.is_single_step,
         )
-        scaled, heads = in_sigma(actual - block.segment.value, block.noise(hypothesis)), self.observation.heads
-        distribution = distribution_of(block.activation, scaled, block.judged, "sigma", heads, fails=not local.passes)
+        scaled, size = in_sigma(actual - block.segment.value, block.noise(hypothesis)), block.head_size
+        distribution = distribution_of(block.activation, scaled, block.judged, "sigma", size, fails=not local.passes)
         return replace(local, distribution=distribution)
 
     def _problem(

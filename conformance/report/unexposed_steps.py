@@ -49,7 +49,7 @@ class UnexposedSteps:
 def unexposed_steps(name: str, activations: Iterable[ActivationRecord]) -> UnexposedSteps:
     """Return the unexposed steps before an activation of a forward pass; none for other activations.
 
-    Steps that copy, such as dropouts in evaluation mode, are not counted.
+    Steps that copy, such as dropouts in evaluation mode, and exposed ones that arrive too late to be judged are not counted.
 
     Args:
         name: name of the activation.
@@ -57,6 +57,7 @@ def unexposed_steps(name: str, activations: Iterable[ActivationRecord]) -> Unexp
     """
     records = list(activations)
     unexposed = {a.activation for a in records if a.outcome == "not_observed" and not a.reason}
+    refused = {a.activation for a in records if a.outcome != "not_observed" and a.local is None}
     names = tuple(dict.fromkeys(a.activation for a in records))
     rows, found, after, todo = _rows(names), set[str](), set[str](), [name]
     while todo:
@@ -67,7 +68,7 @@ def unexposed_steps(name: str, activations: Iterable[ActivationRecord]) -> Unexp
             is_known = parent in names
             (found if parent in unexposed or not is_known else after).add(parent)
             todo += [parent] if parent in found else []
-    before = [n for n in names if n in found and n in unexposed]
+    before = [n for n in names if n in found and n in unexposed and n not in refused]
     counted = tuple(n for n in before if rows[n].kind != "copy")
     return UnexposedSteps(counted, tuple(n for n in names if n in after), len(before) - len(counted))
 

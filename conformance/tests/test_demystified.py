@@ -123,7 +123,7 @@ def test_another_length_fails_and_its_table_is_not_a_registered_tensor() -> None
 
     failed, why = outcome("called-again")
     assert failed == "fail"
-    assert "its length is baked in: it runs at 12, and at no other" in why
+    assert "its length is fixed: it runs at 12, and at no other" in why
     failed, why = outcome("registered-tensors")
     assert failed == "fail"
     assert "bert.embedding.position.table: neither parameter nor buffer" in why

@@ -11,13 +11,13 @@ from conformance.model.activation import ATTENTION, HIDDEN, SCALAR, Activation
 from conformance.tests.planted_mistakes import Planted, epsilon
 from implementations.hugging_face import HuggingFace
 
-SHAPE, HEADS = (2, 5, 12), 3
+SHAPE, HEADS, HEAD_SIZE = (2, 5, 12), 3, 4
 QUERY = Activation("encoder.layer.0.attention.self.query", "linear", (), HIDDEN, 12, "")
 
 
 def _spread(scaled: np.ndarray, row: Activation = QUERY, judged: np.ndarray | None = None) -> ErrorDistribution:
     judged = np.ones(scaled.shape, bool) if judged is None else judged
-    return distribution_of(row, scaled, judged, "sigma", HEADS, fails=True)
+    return distribution_of(row, scaled, judged, "sigma", HEAD_SIZE, fails=True)
 
 
 def _hot(found: ErrorDistribution) -> dict[str, list[int]]:

@@ -322,8 +322,8 @@ def test_each_export_mistake_is_named(trap: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("trap", "checked", "words"),
     [
-        (export_mistakes.length_baked, "generated-batches", "its length is baked in: it runs at 16, and at no other"),
-        (export_mistakes.batch_baked, "batching", "its batch size is baked in: it runs at 6, and at no other"),
+        (export_mistakes.length_baked, "generated-batches", "its length is fixed: it runs at 16, and at no other"),
+        (export_mistakes.batch_baked, "batching", "its batch size is fixed: it runs at 6, and at no other"),
     ],
     ids=["length", "batch size"],
 )
@@ -342,7 +342,7 @@ def test_sizes_declared_by_an_onnx_model_are_reported(tmp_path: Path) -> None:
 
     result = check(Export("fixed", hf_sdpa, fixed, ".onnx"), "tiny")
     assert result.outcome == "fail"
-    assert "sizes are baked into it: its input input_ids is declared as [3, 7]" in result.reason
+    assert "its sizes are fixed: its input input_ids is declared as [3, 7]" in result.reason
 
 
 def test_the_same_module_exported_correctly_conforms(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from conformance.checks.published import check_published
 from conformance.errors import CandidateError
 from conformance.goldens.custom_golden import golden_of
 from conformance.judge.thresholds import FALSE_ALARM, max_threshold, sidak_share
+from conformance.numerics.function_error_bounds import table_bounds
 from conformance.oracle import Network
 from conformance.results.case import Case
 from conformance.tests.planted_mistakes import MadeOf
@@ -33,7 +34,7 @@ def _shifted(by: float) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _is_caught(by: float, calls: int) -> bool:
-    look = watched(TINY.checkpoint, "cpu", "float32", calls=calls)
+    look = watched(TINY.checkpoint, "cpu", "float32", table_bounds(), calls=calls)
     try:
         list(look(BATCH.on("cpu"), _shifted(by)))
     except CandidateError as error:

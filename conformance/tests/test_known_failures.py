@@ -9,7 +9,7 @@ from conformance.checks.apply_known_failures import apply_known_failures, expect
 from conformance.checks.known_failures import KnownFailure, matched, read
 from conformance.cli import main
 from conformance.errors import UsageError
-from conformance.judge.evidence import UNJUDGED, Verdict
+from conformance.judge.evidence import Verdict
 from conformance.results.case import Case
 from conformance.results.result import Result
 
@@ -139,7 +139,8 @@ def test_a_candidates_own_file_is_checked_in_the_same_way(tmp_path: Path) -> Non
 
 def test_a_known_failure_that_is_not_finite_does_not_excuse_the_activations_not_judged_because_of_it() -> None:
     broken = Verdict("embeddings.LayerNorm", "norm", "fail", "origin", reason="not finite")
-    after = Verdict("encoder.layer.0.attention.self.query", "linear", "not_observed", reason=f"{UNJUDGED} embeddings.LayerNorm")
+    name = "encoder.layer.0.attention.self.query"
+    after = Verdict(name, "linear", "not_observed", reason="embeddings.LayerNorm is not finite", why_unjudged="non-finite parent")
     result = Result(CASE, "fail", "1 of 2 fails", 1, verdicts=(broken, after), by_values=True)
     there = KnownFailure("values", "it overflows", activation="embeddings.LayerNorm")
     alone = expected(result, [there])

@@ -2,11 +2,15 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from conformance import Checkpoint, check, golden_of, load_golden
 from conformance.errors import UnsupportedArchitectureError
+from conformance.judge.observation import Observation
+from conformance.numerics.arithmetic import hypotheses
+from conformance.oracle import Network
 from conformance.tests.optional_paths import broken
 from implementations import inner_workings as walk
 from implementations.inner_workings import BertConfig, inner_workings
@@ -48,3 +52,28 @@ def test_heads_that_do_not_exist_are_refused() -> None:
         attention.prune_heads([0, 2])
     with pytest.raises(UnsupportedArchitectureError, match=r"pruned_heads has \[0, 4\] of layer 0"):
         load_golden("tiny").checkpoint.architecture.with_(pruned_heads=((0, (0, 4)),))
+
+
+@pytest.mark.parametrize(("name", "heads"), [("scores", 2), ("probs", 2), ("context", 1)])
+def test_the_rows_of_a_layer_are_those_of_the_heads_that_it_has(name: str, heads: int) -> None:
+    """Layer 0 of `pruned-heads` has 2 of 4 heads, so that each token has 2 rows of scores."""
+    golden, name = load_golden("pruned-heads"), f"encoder.layer.0.attention.self.{name}"
+    batch = golden.batches["padded"]
+    network, (hypothesis, *_) = Network(golden.checkpoint.architecture, golden.checkpoint.weights, batch), hypotheses("float64")
+    values = dict(network.walk())
+    seen = Observation(network, name, values[name], {parent: values[parent] for parent in network.table[name].parents})
+    hashes = np.arange(batch.mask.size, dtype=np.uint64).reshape(batch.mask.shape)  # no token repeats another
+    assert seen.independent_row_count(hypothesis, hashes) == batch.mask.sum() * heads
+
+
+def test_the_strip_of_heads_has_the_heads_that_the_layer_has() -> None:
+    """The second of the two heads, each of 8 features, is doubled."""
+
+    def doubled(_: Any, __: Any, output: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        return output[0] * torch.arange(16).ge(8).add(1), *output[1:]
+
+    candidate = broken(lambda bert: bert.encoder.layer[0].attention.self.register_forward_hook(doubled))
+    (origin,) = check(candidate, "pruned-heads").origins
+    assert origin.activation == "encoder.layer.0.attention.self.context"
+    (strip,) = [strip for strip in origin.local.distribution.strips if strip.axis == "head"]
+    assert (strip.size, [value > origin.local.rms_threshold for value in strip.values]) == (2, [False, True])

@@ -17,7 +17,10 @@ from safetensors.torch import save_file as save_tensors
 
 from conformance import RecordedTrace, Unavailable, check, load_golden
 from conformance.candidates.recorded import file_format
+from conformance.candidates.recorded.recorded_golden import recorded_on
+from conformance.checks import candidate_device, integrity
 from conformance.checks.trace import record
+from conformance.checks.viewed_candidate import ViewedCandidate
 from conformance.cli import main
 from conformance.goldens.manifest import manifest
 from conformance.numerics.devices import require_device
@@ -193,6 +196,33 @@ def test_a_trace_from_an_absent_device_is_judged_here_under_that_devices_arithme
     }  # fmt: skip
     assert results.footer is not None
     assert results.footer.declared == 1
+
+
+VIEWS = ("outputs", "stages", "moments")
+
+
+def test_the_checks_of_a_part_of_a_trace_know_that_it_is_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No bound of this machine's functions is used for it, and its file's device need not be present."""
+
+    def asked(device: str) -> None:
+        raise AssertionError(f"the functions of {device} on this machine were asked for")
+
+    monkeypatch.setattr(candidate_device, "this_machine", asked)
+    for path, device, dtype in (
+        (recorded_on_cuda(tmp_path), "cuda:0", "bfloat16"),
+        (Foreign().saved(tmp_path / "here.safetensors"), "cpu", "float32"),
+    ):
+        golden = recorded_on(RecordedTrace(path).recorded)
+        results = [check(str(path), golden, device, dtype, check=name) for name in VIEWS]
+        assert [(found.outcome, found.reason) for found in results] == [("pass", "")] * len(VIEWS)
+
+
+def test_a_view_of_a_trace_runs_none_of_its_code_in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Foreign().saved(tmp_path / "trace.safetensors")
+    viewed = ViewedCandidate(RecordedTrace(path), lambda *_: lambda _, stream: stream)
+    monkeypatch.setattr(integrity, "content_digest", lambda _: pytest.fail("a digest was computed"))
+    with integrity.unaltered(TINY, viewed):
+        pass
 
 
 def test_an_altered_activation_of_an_absent_device_fails_at_its_place_and_is_replayed(

@@ -79,3 +79,29 @@ def test_many_gradients_through_a_wrong_step_are_counted_in_text_and_named_on_th
     one = checked(case, "fail", (activation(case, NORM, 70.0, (fault,)), *through))
     assert "6 gradients: not judged, as the forward step is wrong" in _text(one)
     assert "every layer, output.dense.grad: not judged, as the forward step is wrong" in _text(one, form="html")
+
+
+def _late(check: str) -> CaseRecords:
+    """Return a case in which the activations of layer 0 arrived after those of layer 1."""
+    case = Case("bad", "tiny", check=check)
+    names = [f"encoder.layer.0.{part}" for part in ("attention.output.dense", "intermediate.dense", "output.LayerNorm")]
+    reason = "arrived after the output of its layer: yield activations in the order of computation"
+    skipped = FaultRecord("layer-skipped", names[-1], 1.0, 700.0, None, None, None)
+    origin = activation(case, "encoder.layer.1.output.LayerNorm", 9.0, (skipped,))
+    missing = [activation(case, name, outcome="not_observed", local=None) for name in names]
+    late = [activation(case, name, reason=reason, local=None) for name in names]
+    return checked(case, "fail", (*missing, origin, *late))
+
+
+def test_activations_that_arrive_too_late_are_stated_once_and_not_called_unexposed() -> None:
+    rendered = _text(_late("values"), _late("moments"))
+    assert rendered.count("arrived after the output of its layer") == 1
+    assert rendered.count("the same mistake as in the check `values`: layer-skipped") == 1
+    assert "not exposed" not in rendered
+
+
+def test_the_pages_summary_has_a_mistake_once() -> None:
+    page = _text(*_judged(Planted(tanh_gelu(0)), "values", "moments", "stages"), form="html")
+    summary = page.split("What is wrong")[1].split("Verdicts")[0]
+    assert SENTENCE in summary
+    assert "judged activations fail" not in summary

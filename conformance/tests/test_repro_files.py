@@ -11,9 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
+from conformance import check
+from conformance.checks.recording import Recording
 from conformance.checks.repro.artifacts import artifact_path
 from conformance.checks.repro.patch import new_test
 from conformance.checks.repro.snippet import snippet
+from conformance.checks.run_header import header_of
+from conformance.checks.search.plan import Plan
 from conformance.cli import main
 from conformance.model.batch import Batch
 from conformance.results.case import Case
@@ -55,8 +59,8 @@ HERE = "conformance.tests.test_repro_files"
 def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a run in which each of the candidates fails its check."""
     out = tmp_path_factory.mktemp("left")
-    for name, (check, _) in CASES.items():
-        assert main(["run", "-i", f"{HERE}:{name}", "--golden", "tiny", "--check", check, "--out", str(out / name)]) == 1
+    for name, (check_name, _) in CASES.items():
+        assert main(["run", "-i", f"{HERE}:{name}", "--golden", "tiny", "--check", check_name, "--out", str(out / name)]) == 1
     return out
 
 
@@ -297,3 +301,15 @@ def test_files_of_names_that_differ_in_unusual_characters_have_different_paths(t
     assert len(paths) == len(names)
     for path in paths:
         path.write_bytes(b"")
+
+
+@pytest.mark.parametrize(("candidate", "done"), [(halved, "written"), ("hf-eager", "removed")], ids=["fail", "pass"])
+def test_files_that_cannot_be_written_or_removed_are_reported(
+    candidate: Planted | str, done: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = check(candidate, "tiny")
+    artifact_path(result.case, tmp_path / "failures").mkdir(parents=True)  # a folder in the file's place
+    with Recording(tmp_path / "results.jsonl", header_of("cpu", {}, Plan())) as recording:
+        recording.add(result)
+    assert capsys.readouterr().err.startswith(f"the files that reproduce {result.case} could not be {done}: ")
+    assert [found.outcome for found in read_results(tmp_path / "results.jsonl").checks] == [result.outcome]

@@ -13,7 +13,7 @@ from conformance.judge.judged_elements import count_independent_rows, judged_ele
 from conformance.judge.noise import of_segment
 from conformance.judge.residual_description import ResidualDescription, describe_residual, sentences
 from conformance.judge.segment import Segment
-from conformance.judge.thresholds import max_threshold, rms_threshold
+from conformance.judge.thresholds import ErrorLimits, max_threshold, rms_threshold
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle import Network, Step
@@ -51,7 +51,7 @@ def looked_at(name: str, change: Change, dtype: str = "float32") -> ResidualDesc
     judged = judged_elements(row, network.batch, made.shape)
     noise = of_segment(segment, hypotheses(dtype)[0], judged)
     rows = count_independent_rows(row, network.batch, network.architecture.num_attention_heads, coupled=False)
-    limits = rms_threshold(rows, ALPHA), max_threshold(int(judged.sum()), ALPHA)
+    limits = ErrorLimits(rms_threshold(rows, ALPHA), max_threshold(int(judged.sum()), ALPHA))
     return describe_residual(step, made, noise.sigma, noise.bound, judged, limits)
 
 

@@ -96,8 +96,7 @@ def _as_declared(array: torch.Tensor, declared: Any) -> Any:
     """Return an array in the format that the model declares; raise `CandidateError` if the model declares other sizes."""
     if any(isinstance(size, int) and size != found for size, found in zip(declared.shape, array.shape, strict=False)):
         raise CandidateError(
-            f"sizes are baked into it: its input {declared.name} is declared as {declared.shape}, and the batch is "
-            f"{list(array.shape)}"
+            f"its sizes are fixed: its input {declared.name} is declared as {declared.shape}, and the batch is {list(array.shape)}"
         )
     return array.numpy().astype(_FORMATS.get(declared.type, np.int64))
 

@@ -1,8 +1,9 @@
 """Request examples from a candidate and validate them against the contract of `conformance.PretrainingData`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from conformance.checks.candidate_stream import guarded
 from conformance.errors import CandidateError, Unsupported, UsageError
 from conformance.model.batch import Batch
 from conformance.model.pretraining import PretrainingCorpus, PretrainingData
@@ -37,7 +38,7 @@ def epoch_of(data: PretrainingData, corpus: PretrainingCorpus, epoch: int) -> Se
     """
     found: list[Batch] = []
     left = most_rows(corpus)
-    for batch in _yielded(data, corpus, epoch):
+    for batch in guarded(call_candidate(lambda: iter(data.batches(corpus, epoch)))):
         found.append(_accepted(batch, corpus, f"batch {len(found)} of epoch {epoch}").cut(slice(0, left)))
         left -= found[-1].size
         if not left:
@@ -48,12 +49,6 @@ def epoch_of(data: PretrainingData, corpus: PretrainingCorpus, epoch: int) -> Se
     if len({batch.next_sentence_label is None for batch in found}) > 1:
         raise CandidateError(f"some batches of epoch {epoch} have a next_sentence_label and others have none")
     return found
-
-
-def _yielded(data: PretrainingData, corpus: PretrainingCorpus, epoch: int) -> Iterator[Any]:
-    stream, end = call_candidate(lambda: iter(data.batches(corpus, epoch))), object()
-    while (batch := call_candidate(lambda: next(stream, end))) is not end:
-        yield batch
 
 
 def _accepted(given: Any, corpus: PretrainingCorpus, where: str) -> Batch:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from conformance.candidates.torch_state import restored
@@ -25,6 +26,8 @@ from conformance.results.example import Example
 from conformance.results.law_broken import Location, Run
 from conformance.results.result import Counterexample, Result
 
+_SUFFIXES = (".safetensors", ".py", ".patch")
+
 
 def artifact_path(case: Case, folder: Path) -> Path:
     """Return the path of the file of a case's failure; its script and patch have the same path with other suffixes."""
@@ -33,8 +36,24 @@ def artifact_path(case: Case, folder: Path) -> Path:
 
 def remove_artifacts(case: Case, folder: Path) -> None:
     """Remove the files of an earlier failure of a case."""
-    for suffix in (".safetensors", ".py", ".patch"):
+    for suffix in _SUFFIXES:
         artifact_path(case, folder).with_suffix(suffix).unlink(missing_ok=True)
+
+
+def remove_earlier_artifacts(folder: Path) -> None:
+    """Remove the files of the failures of an earlier run; other files in the folder are left."""
+    for file in folder.glob("*.safetensors"):
+        if _is_artifact(file):
+            for suffix in _SUFFIXES:
+                file.with_suffix(suffix).unlink(missing_ok=True)
+
+
+def _is_artifact(file: Path) -> bool:
+    try:
+        with safe_open(file, "np") as reader:
+            return "replay" in (reader.metadata() or {})
+    except (OSError, SafetensorError):  # no such file, or cut short
+        return False
 
 
 def write_repro(
@@ -93,7 +112,7 @@ def with_repro(result: Result, golden: Golden, candidate: Any, implementation: s
         candidate: the loaded candidate.
         implementation: the candidate as requested: the same object, or its name.
     """
-    if result.outcome not in ("fail", "crash", "xfail"):
+    if result.outcome not in ("fail", "crash"):
         return result
     found = result.counterexample or (None if result.searched else _run_again(result, golden, candidate))
     if found is None:

@@ -16,9 +16,13 @@ def static_shape(subject: Subject, batches: Mapping[str, Batch]) -> str:
         # Size 1 is used only if there is no other, since broadcasting would let it run with a wrong result.
         smaller = sorted({2, (size + 1) // 2, size - 1} - {0, 1, size}) or [1] * (size > 1)
         if smaller and not any(_runs(subject, cut(whole, n)) for n in smaller):
-            tried = ", ".join(map(str, smaller))
-            return f"its {what} is baked in: it runs at {size}, and at no other that was tried ({tried}); "
+            return fixed_size(what, size, f" ({', '.join(map(str, smaller))})")
     return ""
+
+
+def fixed_size(what: str, size: int, tried: str = "") -> str:
+    """Return the start of a message on a candidate that runs at one length or batch size (`what`) only."""
+    return f"its {what} is fixed: it runs at {size}, and at no other that was tried{tried}; "
 
 
 def _runs(subject: Subject, batch: Batch) -> bool:

@@ -10,6 +10,7 @@ from conformance.candidates.capture import at_once
 from conformance.candidates.registry import Runner
 from conformance.candidates.stream import pairs
 from conformance.checks.candidate_device import functions_of, inputs_device
+from conformance.checks.candidate_stream import guarded
 from conformance.checks.contract import accepted, prepared
 from conformance.checks.search.identity_key import IdentityKey
 from conformance.checks.search.surroundings import Surroundings, surroundings_here
@@ -134,16 +135,9 @@ class Subject:
 
     def _answer(self, batch: TorchBatch, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
         """Yield the candidate's pairs one at a time, since the candidate may reuse the memory of one for the next."""
-        end: Any = object()
-        # `at_once` must not enclose the yield: its setting would apply to the consumer while the generator is suspended.
         with at_once():
             stream = pairs(call_candidate(lambda: self.runner(batch)), names)
-        while True:
-            with at_once():
-                item = call_candidate(lambda: next(stream, end))
-            if item is end:
-                return
-            yield item
+        yield from guarded(stream, at_once)
 
 
 @lru_cache(maxsize=1)

@@ -8,8 +8,12 @@ which is linear in the factors. With R = y − b they minimize Σ (R_no − Σ_k
 
     Σ_l (Xᵀ X)_kl (Wᵀ W)_kl f_l = Σ_no x_nk R_no w_ok,
 
-of the size of the number of inputs. A few rows suffice, since each has as many equations as there are outputs.
+of the size of the number of inputs. A few rows suffice, since each has as many equations as there are outputs. The standard
+deviation of f_k is at least σ / √(Σ_n x_nk² Σ_o w_ok²), that for known other factors. No smoothing has a factor of 0, which is an
+input that is not read, as in a sum over one rank.
 """
+
+import math
 
 import numpy as np
 
@@ -26,10 +30,10 @@ MOST_INPUTS = 4096  # A limit of the time: the equations of so many inputs are s
 
 
 def _scaled_columns(step: Step, data: FitData) -> Fit | None:
-    """Return the layer with a factor for each input; None unless there are three results for each factor.
+    """Return the layer with a factor for each input; None unless there are three results for each factor, and if a factor is 0.
 
-    The factors are fitted to whole rows, whose elements have similar errors. A factor is reported only in words: those of inputs
-    that are almost 0 are not known.
+    A factor is 0 if it differs from 1, but not from 0, by more than its error. The factors are fitted to whole rows, whose elements
+    have similar errors. A factor is reported only in words: those of inputs that are almost 0 are not known.
     """
     assert isinstance(step, Linear)
     weight, kept = step.site.parameters["weight"], data.judged.any(-1).reshape(-1)
@@ -39,7 +43,13 @@ def _scaled_columns(step: Step, data: FitData) -> Fit | None:
     normal = (x.T @ x) * (weight.T @ weight)
     right = (x * ((found - step.bias) @ weight)).sum(0)
     factors = np.linalg.lstsq(normal, right, rcond=None)[0]
+    sizes = np.maximum(np.diagonal(normal), np.finfo(np.float64).tiny)
+    error = data.threshold * float(np.median(data.allowed[data.judged])) / np.sqrt(sizes)
+    if ((np.abs(factors) <= error) & (np.abs(factors - 1.0) > error)).any():
+        return None
     scaled = weight * factors
+    if not _differ(found - step.bias, x @ weight.T, x @ scaled.T, len(factors)):
+        return None
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         assert isinstance(altered.inner, Linear)
@@ -48,6 +58,18 @@ def _scaled_columns(step: Step, data: FitData) -> Fit | None:
     most = int(np.abs(np.log(np.maximum(np.abs(factors), np.finfo(np.float64).tiny))).argmax())
     fitted = Altered(with_parameters(step, weight=scaled), lambda inner: inner.value, slack)
     return Fit(fitted, len(factors), f"of input {most}", float(factors[most]))
+
+
+def _differ(found: Array, right: Array, scaled: Array, count: int) -> bool:
+    """Return whether the Bayesian information criterion (Schwarz 1978) prefers `count` factors to one of the whole product.
+
+    With n results and the sums of squares left by one factor and by all, n ln(left by one / left by all) > (count − 1) ln n.
+    """
+    common = float(np.vdot(right, found) / max(np.vdot(right, right), np.finfo(np.float64).tiny))
+    by_one, by_all = (float(((found - value) ** 2).sum()) for value in (common * right, scaled))
+    return by_one > 0.0 and found.size * math.log(by_one / max(by_all, np.finfo(np.float64).tiny)) > (count - 1) * math.log(
+        found.size
+    )
 
 
 SCALED_COLUMNS = (

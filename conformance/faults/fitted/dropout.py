@@ -27,7 +27,12 @@ def _fit(step: Step, share: float, count: int) -> Fit:
 
 
 def _dropped(step: Step, data: FitData) -> Fit | None:
-    """Return the step with each element either zero or divided by 1 − p."""
+    """Return the step with each element either zero or divided by 1 − p.
+
+    None is returned unless the share of zeros is p to within the deviation of n independent draws and the error of p: with the
+    factor f = 1/(1 − p) known to a relative error e, p is known to e (1 − p). Where elements are zero for another reason, such as
+    all but the largest, the others are scaled by another factor, or not at all.
+    """
     right = step.value
     kept = data.judged & (data.actual != 0.0) & (right != 0.0)
     dropped = data.judged & (data.actual == 0.0) & (right != 0.0)
@@ -37,6 +42,9 @@ def _dropped(step: Step, data: FitData) -> Fit | None:
     if factor <= 1.0:
         return None
     count, by = int(kept.sum() + dropped.sum()), 1.0 / (1.0 - _share(step, factor))
+    p, error = 1.0 - 1.0 / by, float(np.median(data.allowed[kept] / np.abs(right[kept]))) / factor
+    if abs(dropped.sum() / count - p) > data.threshold * (np.sqrt(p * (1.0 - p) / count) + error):
+        return None
     if step.site.activation.kind != "copy":
         return _fit(Altered(step, lambda inner: np.where(dropped, 0.0, by * inner.value)), 1.0 - 1.0 / by, count)
     close = np.abs(data.actual - factor * right) <= np.abs(factor * right) * _CLOSE

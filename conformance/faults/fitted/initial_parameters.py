@@ -4,10 +4,12 @@ With independent weights of mean 0 and standard deviation s, and X = U S Vᵀ th
 
     z_io = Σ_n u_ni (y_no − b_o) / (S_i s)
 
-are independent and of variance 1, whatever N: no element of the weight has to be known. Trained weights are not isotropic, and have
-another scale. The variance that rounding errors a_no add, (Σ_n u_ni² a_no²) / (S_i s)², is required to be below 1/√O, that is, below
-the sampling error √(2/O) of a variance of O numbers; directions i in which it is not are left out. The model of variance 1 is accepted if the Bayesian information criterion (Schwarz 1978) prefers it to each model with
-more variances: one for all numbers, one for each i, and one for each o; and to a correlation with the right weights.
+are independent and of variance 1, whatever N: no element of the weight has to be known. Trained weights are not isotropic, and
+have another scale. The variance that rounding errors a_no add, (Σ_n u_ni² a_no²) / (S_i s)², is required to be below 1/√O, that is,
+below the sampling error √(2/O) of a variance of O numbers; directions i in which it is not are left out.
+
+The model of variance 1 is accepted if the Bayesian information criterion (Schwarz 1978) prefers it to each model with more
+variances, one for all numbers, one for each i, and one for each o, and to a correlation with the right weights.
 """
 
 import math
@@ -38,7 +40,7 @@ class _Draw:
 
 
 def _draws(step: Linear) -> Iterator[_Draw]:
-    """Yield BERT's initialization and torch's nn.Linear (uniform within ±1/√inputs), with the bias that is drawn or the right one."""
+    """Yield BERT's initialization and that of torch's nn.Linear (uniform within ±1/√inputs), with a drawn or the right bias."""
     architecture, inputs = step.site.architecture, step.site.parameters["weight"].shape[1]
     none, uniform = np.zeros_like(step.bias), 1.0 / math.sqrt(3.0 * inputs)
     for deviation in dict.fromkeys((architecture.initializer_range, _USUAL)):
@@ -96,7 +98,7 @@ def _initial(step: Step, data: FitData) -> Fit | None:
         z, own = (_normalised(draw, x, y, allowed) for y in (found, right))
         enough = len(z) >= _LEAST_DIRECTIONS and z.size > data.threshold**2 / (2.0 * math.log(2.0) ** 2)
         if enough and _is_drawn(z, own) and not _is_drawn(own, np.ones_like(own)):
-            weight = np.linalg.lstsq(x, found - draw.bias, rcond=None)[0].T
+            weight = np.asarray(np.linalg.lstsq(x, found - draw.bias, rcond=None)[0].T, np.float64)
             return Fit(with_parameters(step, weight=weight, bias=draw.bias), weight.size, "deviation", draw.deviation)
     return None
 

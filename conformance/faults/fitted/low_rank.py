@@ -1,12 +1,18 @@
 """The fitted fault of a weight that is off by a matrix of low rank, as with an adapter (LoRA) that is merged or left active.
 
-With the weight W + B A, of rank r, the residual of the N judged rows is R = Y − X Wᵀ − b = X (B A)ᵀ + noise, of rank r besides the noise.
-The projection of R on the columns of X leaves the part that a weight can explain. Its singular values above the noise are those
-above the threshold for an unknown noise level of Gavish and Donoho 2014, *The optimal hard threshold for singular values is 4/√3*,
+With the weight W + B A, of rank r, the residual of the N judged rows is R = Y − X Wᵀ − b = X (B A)ᵀ + noise, of rank r besides the
+noise. The projection of R on the columns of X leaves the part that a weight can explain. Its singular values above the noise are
+those above the threshold for an unknown noise level of Gavish and Donoho 2014, *The optimal hard threshold for singular values is
+4/√3*, equation 5:
 
-    τ = ω(β) · median singular value, ω(β) ≈ 0.56 β³ − 0.95 β² + 1.82 β + 1.43 (their equation 5), β = the smaller size / the larger.
+    τ = ω(β) · median singular value, ω(β) ≈ 0.56 β³ − 0.95 β² + 1.82 β + 1.43, β = the smaller size / the larger.
 
-Results of a few wrong rows, or of a few wrong outputs, have a low rank as well; such residuals are 0 elsewhere.
+They are required to be above the largest singular value of rounding errors as well. With standard deviations a_no it is at most
+max_n (Σ_o a_no²)^½ + max_o (Σ_n a_no²)^½ + t max a, except with the false-alarm probability of the threshold t (Bandeira and van
+Handel 2016, *Sharp nonasymptotic bounds on the norm of random matrices with independent entries*, to leading order).
+
+Results of a few wrong rows, or of a few wrong outputs, have a low rank as well; such residuals are 0 elsewhere. A wrong bias has
+rank 1; without the mean over the rows it leaves nothing.
 """
 
 import numpy as np
@@ -38,10 +44,13 @@ def _low_rank(step: Step, data: FitData) -> Fit | None:
     residual = found - right
     left, values, directions = np.linalg.svd(_explained_by_weight(x, residual), full_matrices=False)
     known = min(len(x), x.shape[1])  # the largest rank of the projection
-    rank = _rank(values[:known], (known, found.shape[1]))
+    noise = _largest_of_noise(allowed, data.threshold)
+    rank = _rank(values[:known], (known, found.shape[1]), noise)
+    varying = np.linalg.svd(residual - residual.mean(0), compute_uv=False)
     moved = np.abs(residual) > data.largest * allowed
     if (
         not rank
+        or varying[0] <= noise
         or LEAST_ROWS * rank * (known + found.shape[1] - rank) > known * found.shape[1]
         or min(int(moved.any(1).sum()), int(moved.any(0).sum())) <= 2 * rank
     ):
@@ -55,28 +64,29 @@ def _low_rank(step: Step, data: FitData) -> Fit | None:
         return np.asarray(altered.inner.inputs**2 @ arithmetic.storage.rounding_variance(weight).T)
 
     fitted = Altered(with_parameters(step, weight=merged), lambda inner: inner.value, slack)
-    return Fit(fitted, rank * (known + found.shape[1] - rank), "rank", float(_reported(values, rank)))
+    return Fit(fitted, rank * (known + found.shape[1] - rank), "rank", float(rank))
 
 
 def _explained_by_weight(x: Array, residual: Array) -> Array:
-    """Return the projection of the residual, (N, O), on the columns of the inputs x, (N, I): all of it for N ≤ I independent rows."""
+    """Return the projection of the residual, (N, O), on the columns of the inputs x, (N, I)."""
     return np.asarray(x @ np.linalg.lstsq(x, residual, rcond=None)[0])
 
 
-def _rank(values: Array, shape: tuple[int, int]) -> int:
-    """Return how many singular values of a matrix of this shape are above τ."""
+def _largest_of_noise(allowed: Array, threshold: float) -> float:
+    """Return the largest singular value that errors of the sizes `allowed`, (N, O), may have."""
+    rows, columns = (float(np.sqrt((allowed**2).sum(axis).max())) for axis in (1, 0))
+    return rows + columns + threshold * float(allowed.max())
+
+
+def _rank(values: Array, shape: tuple[int, int], noise: float) -> int:
+    """Return how many singular values of a matrix of this shape are above τ and above those of noise."""
     beta = min(shape) / max(shape)
     factor = 0.56 * beta**3 - 0.95 * beta**2 + 1.82 * beta + 1.43
-    return int((values > factor * np.median(values)).sum())
-
-
-def _reported(values: Array, rank: int) -> int:
-    """Return the rank after which the singular values decrease most: rounding, unlike white noise, may add some values above τ."""
-    return 1 + int((values[:rank] / np.maximum(values[1 : rank + 1], np.finfo(np.float64).tiny)).argmax())
+    return int((values > max(factor * float(np.median(values)), noise)).sum())
 
 
 LOW_RANK = (
-    Fitted("adapter", LINEARS, "the result is off by a matrix of low rank, about {value}, as by an adapter (LoRA)", "constructed",
+    Fitted("adapter", LINEARS, "the result is off by a matrix of rank {value}, as by an adapter (LoRA)", "constructed",
            _low_rank, "an adapter that is merged into the weight, merged twice, or left active",
            equation="y = x (W + s B A)ᵀ + b, B of r columns and A of r rows",
            fix="Load the weight without the adapter, or merge the adapter once."),

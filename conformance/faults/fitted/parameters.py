@@ -33,16 +33,20 @@ def _linear(step: Step, data: FitData) -> Fit | None:
 def _other_bias(step: Step, data: FitData) -> Fit | None:
     """Return the linear layer with another bias, which is corrected by the mean of the residual over the rows.
 
-    None is returned unless the median of the corrections exceeds the noise of a single element: a weight rounded to fewer digits
-    changes the means, too, but only slightly.
+    Only those corrections are made that exceed the noise of a mean, that of an element / √N for N rows: the bias may be right at
+    some outputs, such as those of the first rank. None is returned unless their median exceeds the noise of a single element: a
+    weight rounded to fewer digits changes the means, too, but only slightly.
     """
     rows = data.judged.any(-1)
     if "bias" not in step.site.parameters or len(np.unique(data.actual[rows], axis=0)) < LEAST_ROWS:
         return None
     moved = (data.actual - step.value)[rows].mean(0)
-    if np.median(np.abs(moved)) <= data.threshold * np.median(data.allowed[rows]):
+    noise = data.threshold * np.median(data.allowed[rows], 0)
+    wrong = np.abs(moved) > noise / np.sqrt(rows.sum())
+    if not wrong.any() or np.median((np.abs(moved) / noise)[wrong]) <= 1.0:
         return None
-    return Fit(with_parameters(step, bias=step.site.parameters["bias"] + moved), moved.size, *wrong_outputs(step, data))
+    bias = step.site.parameters["bias"] + np.where(wrong, moved, 0.0)
+    return Fit(with_parameters(step, bias=bias), int(wrong.sum()), *wrong_outputs(step, data))
 
 
 def _other_order(step: Step, data: FitData) -> Fit | None:

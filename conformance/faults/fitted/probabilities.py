@@ -22,9 +22,9 @@ def _block_softmax(s: Array, keys: Mask, size: int, *, averaged: bool) -> Array:
     return np.concatenate(blocks, -1) / (len(starts) if averaged else 1.0)
 
 
-def _sizes(step: Step) -> list[int]:
-    """Return the usual sizes of blocks of keys: divisors of their number, and powers of two."""
-    length = step.value.shape[-1]
+def _sizes_of(over_keys: Array) -> list[int]:
+    """Return the usual sizes of blocks of keys, the last axis: divisors of their number, and powers of two."""
+    length = over_keys.shape[-1]
     return [n for n in range(2, length) if length % n == 0 or n.bit_count() == 1]
 
 
@@ -35,7 +35,8 @@ def _by_blocks(step: Step, data: FitData) -> Fit | None:
     def of(size: int, *, averaged: bool) -> Step:
         return Altered(step, lambda inner: _block_softmax(inner.parents[0], keys, size, averaged=averaged))
 
-    return nearest_fit(step, data, [(n, of(n, averaged=averaged)) for n in _sizes(step) for averaged in (True, False)], "keys")
+    tried = [(n, of(n, averaged=averaged)) for n in _sizes_of(step.value) for averaged in (True, False)]
+    return nearest_fit(step, data, tried, "keys")
 
 
 def _running_softmax(s: Array, keys: Mask, size: int) -> Array:
@@ -55,31 +56,61 @@ def _not_rescaled(step: Step, data: FitData) -> Fit | None:
     def of(size: int) -> Step:
         return Altered(step, lambda inner: _running_softmax(inner.parents[0], keys, size))
 
-    return nearest_fit(step, data, [(n, of(n)) for n in _sizes(step)], "keys")
+    return nearest_fit(step, data, [(n, of(n)) for n in _sizes_of(step.value)], "keys")
 
 
 def _rounded(step: Step, data: FitData) -> Fit | None:
-    """Return the probabilities rounded to multiples of 1/n, for the first n of `LEVELS` of which all are multiples.
+    """Return the probabilities rounded to multiples of 1/n, for the nearest n of `LEVELS` of which all are multiples.
 
-    A probability that lies within the rounding error of a tie may be rounded either way.
+    n is compared by the median distance: the sum of squares consists of the few ties that were rounded the other way. A probability
+    that lies within the rounding error of a tie may be rounded either way. The largest is 1 or, if 0 is one of n levels, (n − 1)/n.
     """
 
-    def of(levels: int) -> Step:
+    def of(levels: int, largest: int) -> Step:
         def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
             p = altered.inner.value * levels
             sigma = np.sqrt(altered.inner.roundings(arithmetic).variance()) * levels
             return np.where(np.abs(p - np.floor(p) - 0.5) <= data.largest * sigma, levels**-2.0, 0.0)
 
-        return Altered(step, lambda inner: np.rint(inner.value * levels) / levels, slack)
+        return Altered(step, lambda inner: np.minimum(np.rint(inner.value * levels), largest) / levels, slack)
 
-    whole = next((n for n in LEVELS if _is_multiple(data, n)), None)
-    return None if whole is None else Fit(of(whole), 1, "levels", whole)
+    def distance(levels: int) -> float:
+        left = np.abs(data.actual - np.rint(step.value * levels) / levels) / data.allowed
+        return float(np.median(left[data.judged]))
+
+    whole = min((n for n in LEVELS if _is_multiple(data, n)), key=distance, default=0)
+    return nearest_fit(step, data, [(whole, of(whole, n)) for n in (whole, whole - 1)], "levels") if whole else None
 
 
 def _is_multiple(data: FitData, levels: int) -> bool:
     """Return whether all judged probabilities are multiples of 1/levels within rounding errors, and some could have been others."""
     scaled, tolerance = data.actual[data.judged] * levels, data.largest * data.allowed[data.judged] * levels
     return bool((np.abs(scaled - np.rint(scaled)) <= tolerance).all() and (tolerance < 0.5).any())
+
+
+def _greatest(step: Step, data: FitData) -> Fit | None:
+    """Return the probabilities of which only the k greatest of a query are kept, as they are or divided by their sum.
+
+    k is the most frequent number of nonzero probabilities of a query that has zeros at its keys. Those that cannot be distinguished
+    from the k-th may be kept or not.
+    """
+    keys = np.broadcast_to(keys_of(step), step.value.shape) & data.judged
+    kept_keys = ((data.actual != 0.0) & keys).sum(-1)
+    count = int(np.bincount(kept_keys[kept_keys < keys.sum(-1)], minlength=1).argmax())
+    if not count:
+        return None
+    least = np.sort(step.value, -1)[..., -count, None]
+    tied = np.abs(step.value - least) <= data.largest * data.allowed
+    kept, several = step.value >= least, tied.sum(-1, keepdims=True) > 1
+
+    def of(*, rescaled: bool) -> Step:
+        def value(inner: Step) -> Array:
+            p = np.where(kept, inner.value, 0.0)
+            return np.asarray(p / np.maximum(p.sum(-1, keepdims=True), np.finfo(np.float64).tiny) if rescaled else p)
+
+        return Altered(step, value, lambda altered, _: np.where(tied & several, altered.inner.value**2, 0.0))
+
+    return nearest_fit(step, data, [(count, of(rescaled=rescaled)) for rescaled in (False, True)], "keys")
 
 
 def _window_after(step: Step, data: FitData) -> Fit | None:
@@ -107,6 +138,38 @@ def _window_after(step: Step, data: FitData) -> Fit | None:
     return nearest_fit(step, data, [(furthest, of(masked=masked)) for masked in (True, False)], "distance")
 
 
+def _accumulated(step: Step, data: FitData) -> Fit | None:
+    """Return the context whose sum over earlier blocks of keys keeps the maximum of its time, as `_not_rescaled`, for right p.
+
+    With the largest probability up to the end of block b in place of the largest score, exp(m − m_b) is a ratio of probabilities.
+    In blocks before the first unmasked key, masked keys are skipped, or are themselves the largest, exp(m_b − m_b) = 1.
+    """
+    probs, value = step.parents
+    largest = np.maximum.accumulate(probs, -1)
+    last = np.arange(probs.shape[-1])
+
+    def of(size: int, *, skipped: bool) -> Step:
+        so_far = largest[..., np.minimum((last // size + 1) * size - 1, last[-1])]  # up to the end of the block of each key
+        ratio = largest[..., -1:] / np.where(so_far > 0.0, so_far, 1.0)
+        return step.replaced(parents=(np.where((so_far > 0.0) | skipped, probs, 1.0) * ratio, value))
+
+    tried = [(n, of(n, skipped=skipped)) for n in _sizes_of(probs) for skipped in (True, False)]
+    return nearest_fit(step, data, tried, "keys")
+
+
+def _averaged(step: Step, data: FitData) -> Fit | None:
+    """Return the context averaged over blocks of keys, in each of which the probabilities are divided by their sum."""
+    probs, value = step.parents
+
+    def of(size: int) -> Step:
+        starts = np.arange(0, probs.shape[-1], size)
+        totals = np.add.reduceat(probs, starts, -1)
+        total = np.repeat(totals, np.diff([*starts, probs.shape[-1]]), -1)
+        return step.replaced(parents=(probs / np.where(total > 0.0, total, 1.0) / len(starts), value))
+
+    return nearest_fit(step, data, [(n, of(n)) for n in _sizes_of(probs)], "keys")
+
+
 def _unread(step: Step, data: FitData) -> Fit | None:
     """Return the context without the last keys; their number is determined on a few queries of the row with the largest residual.
 
@@ -127,14 +190,21 @@ def _unread(step: Step, data: FitData) -> Fit | None:
 
 
 FITTED_PROBS = (
-    Fitted("softmax-by-blocks", PROBS, "the softmax runs over each block of {value} keys, not over all keys", "constructed",
-           _by_blocks, "a tiled softmax whose blocks do not share the maximum and the sum",
-           equation="p_j = exp(s_j) / Σ exp(s_k) over the keys k of the block of j",
-           fix="Divide by the sum over all unmasked keys."),
-    Fitted("softmax-not-rescaled", PROBS, "sums over earlier blocks of {value} keys are not rescaled when the largest score grows",
-           "constructed", _not_rescaled, "an online softmax without the factor exp(m_old − m_new)",
-           equation="p_j = exp(s_j − m_b) / Σ_k exp(s_k − m_b(k)), m_b the largest score up to the end of block b",
-           fix="Multiply the running sums by exp(m_old − m_new) whenever the running maximum grows."),
+    *(Fitted("softmax-by-blocks", kinds, "the softmax runs over each block of {value} keys, not over all keys", "constructed",
+             fit, "a tiled softmax, or one of several devices, whose blocks do not share the maximum and the sum",
+             equation="p_j = exp(s_j) / Σ exp(s_k) over the keys k of the block of j",
+             fix="Divide by the sum over all unmasked keys.")
+      for kinds, fit in ((PROBS, _by_blocks), (CONTEXT, _averaged))),
+    *(Fitted("softmax-not-rescaled", kinds,
+             "sums over earlier blocks of {value} keys are not rescaled when the largest score grows",
+             "constructed", fit, "an online softmax without the factor exp(m_old − m_new)",
+             equation="p_j = exp(s_j − m_b) / Σ_k exp(s_k − m_b(k)), m_b the largest score up to the end of block b",
+             fix="Multiply the running sums by exp(m_old − m_new) whenever the running maximum grows.")
+      for kinds, fit in ((PROBS, _not_rescaled), (CONTEXT, _accumulated))),
+    Fitted("softmax-top-k", PROBS, "only the {value} greatest probabilities of a query are kept", "constructed",
+           _greatest, "sparse attention to the best keys (top-k), left on",
+           equation="p_j = softmax(s)_j for the k greatest, else 0, divided by their sum or not",
+           fix="Let every token attend to all unmasked keys."),
     Fitted("probabilities-rounded", PROBS, "the probabilities are multiples of 1/{value}", "constructed", _rounded,
            "probabilities quantised to eight bits", equation="p = round(n softmax(s)) / n",
            fix="Run without quantisation, or export without it."),

@@ -13,6 +13,7 @@ from conformance.oracle import Step
 
 _ROWS = "Compute every row of the batch from its own inputs, and restore the order of rows that were sorted."
 _BY_ROW = frozenset({"linear", "first_token_linear", "context", "norm", "function"})
+MOST_TOKENS = 2**12  # A limit of the time: each wrong token is compared with all tokens.
 
 
 def _nearest_rows(step: Step, data: FitData) -> Ids | None:
@@ -75,6 +76,24 @@ def _shifted(step: Step, data: FitData) -> Fit | None:
     return Fit(Altered(step, lambda inner: list(_shifts(inner.value, by))[index]), 1, "positions", by)
 
 
+def _of_other_tokens(step: Step, data: FitData) -> Fit | None:
+    """Return the step with, at each token whose result is wrong, that of the nearest token of the batch.
+
+    A token is compared by all its features, so it needs `LEAST_ROWS` of them for one fitted index.
+    """
+    judged, width = data.judged.any(-1), step.value.shape[-1]
+    if step.site.activation.axes[:2] != ("batch", "position") or judged.size > MOST_TOKENS or width < LEAST_ROWS:
+        return None
+    wrong = judged & (np.abs(data.actual - step.value) > data.largest * data.allowed).any(-1, where=data.judged)
+    right, found = step.value.reshape(-1, width), data.actual[wrong]
+    if not wrong.any() or not np.isfinite(found).all():
+        return None
+    source = np.arange(judged.size)
+    source[wrong.reshape(-1)] = ((right**2).sum(-1) - 2.0 * found @ right.T).argmin(-1)
+    first = int(wrong.any(0).argmax())
+    return Fit(Rearranged(step, lambda x: x.reshape(-1, width)[source].reshape(x.shape)), int(wrong.sum()), "position", first)
+
+
 def _slots_shifted(step: Step, data: FitData) -> Fit | None:
     """Return the step with keys, or values, moved by one position, as the results of `_shifted` are."""
     *others, read = step.parents
@@ -128,6 +147,12 @@ FITTED_ROWS = (
     Fitted("tokens-shifted", _BY_ROW, "the tokens are moved by {value} position", "constructed", _shifted,
            "a cache whose position is off by one", equation="y_s = f(x_(s − k))",
            fix="Write the result of token s at position s."),
+    Fitted("tokens-other", _BY_ROW,
+           "some tokens have the results of other tokens of the batch, the first of them at position {value}",
+           "constructed", _of_other_tokens,
+           "a cache of keys and values whose blocks belong to another row, or a buffer that a later chunk overwrites",
+           equation="y_bs = f(x_π(b, s))",
+           fix="Write each token's result to a place of its own, and look up blocks of a cache by their row and contents."),
     Fitted("slots-shifted", SCORES | CONTEXT, "the keys, or the values, are moved by {value} position",
            "constructed", _slots_shifted, "a paged cache whose slots of keys or of values are off by one",
            equation="s_ij = q_i k_(j − n) / √d, or c_i = Σ_j p_ij v_(j − n)",

@@ -12,6 +12,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.bilinear import merge_heads, split_heads
+from conformance.oracle.linear import Linear
 
 # Starting values, as multiples of the largest score, on which the estimate does not depend; beyond them tanh(s / c) c is nearly s.
 CAPS = 2.0 ** np.arange(0.0, 10.0, 0.25)
@@ -97,7 +98,36 @@ def _shared(step: Step, data: FitData) -> Fit | None:
     return nearest_fit(step, data, tried, "heads")
 
 
+def _pooled(step: Step, data: FitData) -> Fit | None:
+    """Return keys, or values, of which each group of heads has the mean, for the group size that leaves least of the residual.
+
+    The mean may be taken of rounded results, or of the parameters, and then rounded.
+    """
+    width, x = step.site.architecture.head_size, step.value
+    heads = x.shape[-1] // width
+    if x.ndim != 3 or heads * width != x.shape[-1]:
+        return None
+
+    def of(size: int) -> Step:
+        def mean(y: Array) -> Array:
+            groups = y.reshape(*y.shape[:-1], heads // size, size, width)
+            return np.broadcast_to(groups.mean(-2, keepdims=True), groups.shape).reshape(y.shape)
+
+        def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+            assert isinstance(altered.inner, Linear)
+            rounding, weight = arithmetic.storage.rounding_variance, altered.inner.site.parameters["weight"]
+            return np.asarray(mean(rounding(altered.inner.value)) + altered.inner.inputs**2 @ mean(rounding(weight).T))
+
+        return Altered(step, lambda inner: mean(inner.value), slack)
+
+    return nearest_fit(step, data, [(n, of(n)) for n in range(2, heads + 1) if heads % n == 0], "heads")
+
+
 FITTED_SCORES = (
+    Fitted("heads-averaged", frozenset({"linear"}), "keys, or values, are the means over groups of {value} heads", "constructed",
+           _pooled, "a conversion to grouped-query attention without further training (Ainslie et al. 2023, GQA, section 2.1)",
+           equation="k of each head of a group = mean of k over the group", only=(".key", ".value"),
+           fix="Give each head its own keys and values: num_key_value_heads = num_attention_heads."),
     Fitted("heads-share-keys", SCORES | CONTEXT, "the heads share keys, or values, in groups of {value}", "constructed", _shared,
            "grouped-query attention: num_key_value_heads less than num_attention_heads",
            equation="head j reads the keys of one head of its group",

@@ -5,8 +5,8 @@ The weights, or the inputs, are then too large by the constant s z:
     weights    y = Σ_i x_i (w_oi + c) + b_o
     inputs     y = Σ_i (x_i + c) w_oi + b_o
 
-Each is tried with the operand rounded to the 256 levels and with the operand as it is. In the first case s, z and hence c = s z follow
-from the operand's range; in the second c is fitted by least squares.
+Each is tried with the operand rounded to the 256 levels and with the operand as it is. In the first case s, z and hence c = s z
+follow from the operand's range; in the second c is fitted by least squares.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from conformance.oracle import Step
 from conformance.oracle.linear import Linear
 
 _LEVELS = 255.0
-_TIE = 8.0 * 2.0**-24  # A quotient this near to a tie, relative to it, may be rounded either way: up to four roundings on each side.
+_TIE = 8.0 * 2.0**-24  # A quotient this near to a tie, relative to it, may be rounded either way, after up to four roundings.
 _FIX = "Subtract the zero point from the integers before they are multiplied by the scale: s (k − z)."
 
 
@@ -78,7 +78,10 @@ def _with_weight(step: Linear, weight: Array) -> Step:
 
 
 def _of_inputs(step: Step, data: FitData) -> Fit | None:
-    """Return the nearest layer whose inputs are too large by a constant, with its weight as it is or in 255 levels."""
+    """Return the nearest layer whose inputs are too large by a constant.
+
+    The weight has 255 levels or is as it is; the latter alone is tried with a fitted constant, which could hide another rounding.
+    """
     assert isinstance(step, Linear)
     x, weight = step.parents[0], step.site.parameters["weight"]
     if not _is_informative(data) or x.shape != step.inputs.shape:
@@ -86,8 +89,8 @@ def _of_inputs(step: Step, data: FitData) -> Fit | None:
     layers = [step, *(with_parameters(step, weight=symmetric(weight, axis)) for axis in (None, 1))]
     made = [_without_zero_point(x, None, with_zero=with_zero) for with_zero in (False, True)]
     offset = _offset(step, data, np.broadcast_to(weight.sum(1), step.value.shape))
-    operands = [*((float(moved), larger, ties) for larger, ties, moved in made), (offset, x + offset, np.zeros_like(x))]
-    tried = [(moved, _with_input(layer, larger, ties)) for layer in layers for moved, larger, ties in operands if moved]
+    tried = [(float(moved), _with_input(layer, larger, ties)) for layer in layers for larger, ties, moved in made if moved]
+    tried.append((offset, _with_input(step, x + offset, np.zeros_like(x))))
     return nearest_fit(step, data, tried, "offset")
 
 

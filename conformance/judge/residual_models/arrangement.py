@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from conformance.judge.heads import heads_in
 from conformance.judge.judged_elements import Mask
 from conformance.judge.number_words import plural
 from conformance.judge.residual_models.index_rules import is_order, rendered, rules
@@ -81,15 +82,15 @@ def _exchanged(case: ResidualProblem, view: tuple[int, ...], order: tuple[int, .
 
 def _axes(case: ResidualProblem) -> Iterator[_Axis]:
     row, shape, size = case.step.site.activation, case.expected.shape, case.step.site.architecture.head_size
-    if row.axes[-1:] == ("feature",) and shape[-1] > size and shape[-1] % size == 0 and "attention.self." in row.name:
-        yield _Axis("head", len(shape) - 1, (*shape[:-1], shape[-1] // size, size))
+    if row.axes and (heads := heads_in(row, shape[-1], size)) > 1:
+        yield _Axis("head", len(shape) - 1, (*shape[:-1], heads, size))
     for along, axis in enumerate(row.axes):
         if 1 < shape[along] <= LONGEST and len(shape) > 1:  # single numbers cannot be recognised elsewhere
             yield _Axis("batch row" if axis == "batch" else axis, along, shape)
 
 
 def _along(case: ResidualProblem, axis: _Axis, offset: Array) -> Iterator[ResidualFinding]:
-    own, wrong = np.arange(axis.length), _slices(axis, case.judged & (case.scaled > case.limits[1]))
+    own, wrong = np.arange(axis.length), _slices(axis, case.judged & (case.scaled > case.limits.max))
     places = np.where(wrong, _nearest(case, axis, offset), own)
     moved = np.flatnonzero(places != own)
     if not len(moved):

@@ -26,13 +26,13 @@ def few_elements(case: ResidualProblem) -> ResidualFinding | None:
 
     The probability of a chance explanation is not computed, because each of these elements exceeds a threshold of its own.
     """
-    beyond = case.judged & (case.scaled > case.limits[1])
+    beyond = case.judged & (case.scaled > case.limits.max)
     count = int(beyond.sum())
     if not 0 < count <= FEW:
         return None
     outside = case.scaled[case.judged & ~beyond]
     remaining = sqrt(float((outside**2).mean())) if outside.size else inf
-    if outside.size and remaining > case.limits[0]:
+    if outside.size and remaining > case.limits.rms:
         return None
     rendered = "; ".join(_element(case, place) for place in np.argwhere(beyond))
     sentence = f"only {count} element{'s are' if count > 1 else ' is'} wrong: {rendered}" if outside.size else rendered
@@ -81,7 +81,7 @@ def _same_along(case: ResidualProblem, along: int, name: str) -> Iterator[Residu
 def zeroed(case: ResidualProblem) -> Iterator[ResidualFinding]:
     """Yield a finding for some zeros and a · expected elsewhere, which is what dropout leaves, with a = 1/(1 − p)."""
     zero = (
-        case.kept & (case.actual_rows == 0.0) & (np.abs(case.expected_rows) > case.limits[1] * case.noise.sigma + case.noise.bound)
+        case.kept & (case.actual_rows == 0.0) & (np.abs(case.expected_rows) > case.limits.max * case.noise.sigma + case.noise.bound)
     )
     rest, count = case.kept & ~zero, int(zero.sum())
     weights = np.where(rest, case.root_weights**2, 0.0)

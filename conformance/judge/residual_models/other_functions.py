@@ -139,16 +139,16 @@ def other_functions(case: ResidualProblem) -> Iterator[ResidualFinding]:
     points = _points(case)
     if points.x.size <= 2 * len(WIDE):
         return
-    e, sharp, before = _interpolation_errors(points, case.limits[1])
-    kinked = e > case.limits[1]
+    e, sharp, before = _interpolation_errors(points, case.limits.max)
+    kinked = e > case.limits.max
     sharp = sharp & ~kinked
     count = int(sharp.sum())
     if 2 * count <= e.size or kinked.sum() > KINKS * len(CLOSE):
         return  # too sparse or too irregular to be interpolated
     remaining = sqrt(float((e[sharp] ** 2).mean()))
     square = float((before[sharp] ** 2).mean())
-    chance = float(chdtr(count, count * case.limits[0] ** 2 / square)) if square > 0.0 else 1.0
-    passes = remaining <= case.limits[0] and points.repeated <= case.limits[1] and chance <= FALSE_ALARM
+    chance = float(chdtr(count, count * case.limits.rms**2 / square)) if square > 0.0 else 1.0
+    passes = remaining <= case.limits.rms and points.repeated <= case.limits.max and chance <= FALSE_ALARM
     share = max(1.0 - remaining**2 / square, 0.0) if square > 0.0 else 0.0
     sentence = f"the result is another function of the same input, {_examples(points)}"
     yield ResidualFinding("other function", sentence, (), passes, remaining, share, 2 * len(WIDE))

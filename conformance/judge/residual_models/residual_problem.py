@@ -21,7 +21,7 @@ from scipy.special import betaincinv, chdtr
 
 from conformance.judge.judged_elements import Mask
 from conformance.judge.residual_models.step_terms import StepTerm, step_terms
-from conformance.judge.thresholds import FALSE_ALARM
+from conformance.judge.thresholds import FALSE_ALARM, ErrorLimits
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 
@@ -90,7 +90,7 @@ class ResidualProblem:
     sigma: Array
     bound: Array
     judged: Mask
-    limits: tuple[float, float]
+    limits: ErrorLimits
 
     @cached_property
     def expected(self) -> Array:
@@ -228,7 +228,7 @@ class ResidualProblem:
         """
         degrees, left = self.count - freedom, self._left(model, noise)
         remaining = math.sqrt(float((left**2).sum()) / degrees) if degrees > 0 else math.inf
-        passes = remaining <= self.limits[0] and float(left.max(initial=0.0)) <= self.limits[1]
+        passes = remaining <= self.limits.rms and float(left.max(initial=0.0)) <= self.limits.max
         explained = passes and self._chance(self._left(self.expected_rows, noise), freedom) <= FALSE_ALARM
         return ResidualFinding(kind, sentence, numbers, explained, remaining, self._share(model), freedom)
 
@@ -248,12 +248,12 @@ class ResidualProblem:
         """Return the probability that an unrelated model passes, given the error e before the fit."""
         carrying = self._carrying(before)
         degrees, square = carrying - freedom, float((before**2).sum()) / max(carrying, 1.0)
-        return float(chdtr(degrees, degrees * self.limits[0] ** 2 / square)) if degrees > 0.0 and square > 0.0 else 1.0
+        return float(chdtr(degrees, degrees * self.limits.rms**2 / square)) if degrees > 0.0 and square > 0.0 else 1.0
 
     def _carrying(self, e: Array) -> float:
         """Return the number of elements that carry e: those beyond the limit, or 3 (Σe²)²/Σe⁴ (N for normal e) if that is more."""
         e = np.abs(e)
-        beyond, e = float((e > self.limits[1]).sum()), e / max(float(e.max(initial=0.0)), TINY)
+        beyond, e = float((e > self.limits.max).sum()), e / max(float(e.max(initial=0.0)), TINY)
         fourth = float((e**4).sum())
         return min(float(e.size), max(beyond, 3.0 * float((e**2).sum()) ** 2 / fourth if fourth else 0.0))
 

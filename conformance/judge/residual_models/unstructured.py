@@ -33,7 +33,7 @@ def fewer_bits(case: ResidualProblem) -> Iterator[ResidualFinding]:
 
 def _unlikely(case: ResidualProblem, finding: ResidualFinding) -> ResidualFinding:
     """Return the finding judged by its RMS alone: the number of bits is the evidence that `tried` looks for in the residual."""
-    passes = finding.remaining <= case.limits[0]
+    passes = finding.remaining <= case.limits.rms
     return ResidualFinding(finding.kind, finding.sentence, (), passes, finding.remaining, finding.share, 0)
 
 
@@ -77,7 +77,7 @@ def _noise(case: ResidualProblem, residual: Array, scale: ElementNoise, what: st
         f"{100.0 * share:.2g} % of the values' RMS, as large as rounding to {bits:.1f} significant bits would leave"
     )
     numbers = (FittedNumber(what, size, size / sqrt(2.0 * count)),)
-    explained = largest <= case.limits[1] and bits >= 1.0
+    explained = largest <= case.limits.max and bits >= 1.0
     finding = ResidualFinding("noise", sentence, numbers, explained, 1.0, 1.0 if explained else 0.0, 1)
     return finding, largest
 

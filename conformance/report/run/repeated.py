@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from conformance.report.coverage_sentences import mistakes, subject
 from conformance.report.findings import Finding, agrees
-from conformance.results.records import CaseRecords, CheckRecord
+from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord
 
 Cases = list[CaseRecords]
 
@@ -30,10 +30,18 @@ def same_as_values(case: CaseRecords, values: Mapping[tuple[str, ...], CaseRecor
         return "the check `values` finds an error there, too" if there and case.check.check == "moments" else ""
     found, theirs = mistakes(case.activations), mistakes(known.activations)
     limit = max(a.limits.get("filter", 0.0) for a in failed)
-    if any(a.local is None for a in failed) or not all(any(_is_same(f, other, limit) for other in theirs) for f in found):
+    refused = {(a.activation, a.reason) for a in known.activations if _is_refused(a)}
+    if any((a.activation, a.reason) not in refused for a in failed if _is_refused(a)):
+        return ""
+    if not all(any(_is_same(f, other, limit) for other in theirs) for f in found):
         return ""
     names = list(dict.fromkeys(f.fault.name if f.fault else "unidentified error" for f in found))
     return f"the same mistake{'s' * (len(found) > 1)} as in the check `values`: {', '.join(names)}"
+
+
+def _is_refused(a: ActivationRecord) -> bool:
+    """Return whether an activation violates the contract, so that it was not judged."""
+    return a.outcome == "fail" and a.local is None
 
 
 def _is_same(one: Finding, other: Finding, limit: float) -> bool:

@@ -9,6 +9,7 @@ from conformance.report.document import Block, Column, Folded, Heading, Items, P
 from conformance.report.finding_sentences import sentence
 from conformance.report.findings import layers_of
 from conformance.report.run.case import first_line
+from conformance.report.run.repeated import same_as_values, values_by_setting
 from conformance.results.outcomes import FAILING, ORDER, OUTCOME_TEXT, Outcome, Tone
 from conformance.results.records import CaseRecords, CheckRecord, Sensitivity
 
@@ -72,10 +73,16 @@ def candidate_checks(cases: Sequence[CaseRecords]) -> list[CandidateChecks]:
 
 
 def summary(found: Sequence[CandidateChecks], links: Links) -> Iterator[Block]:
-    """Yield the list of candidates that do not conform, worst first, each with its reasons, largest first, linked to sections."""
+    """Yield the list of candidates that do not conform, worst first, each with its reasons, largest first, linked to sections.
+
+    Checks that find the mistakes of the check `values` only are left out.
+    """
+    values = values_by_setting(case for g in found for case in g.cases)
     reasons: dict[str, dict[str, list[tuple[CandidateChecks, CaseRecords]]]] = {}
     for g in found:
         for case in g.cases if g.tone == "bad" else ():
+            if same_as_values(case, values):
+                continue
             for why in dict.fromkeys(_reasons(case)):
                 reasons.setdefault(g.implementation, {}).setdefault(why, []).append((g, case))
     if reasons:

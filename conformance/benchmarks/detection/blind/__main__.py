@@ -4,12 +4,13 @@ import argparse
 
 import torch
 
-from conformance.benchmarks.detection.blind import fifth, first, fourth, second, sixth, third
+from conformance.benchmarks.detection.blind import fifth, first, fourth, second, seventh, sixth, third
 from conformance.benchmarks.detection.blind.fifth import named as fifth_named
 from conformance.benchmarks.detection.blind.first import named as first_named
 from conformance.benchmarks.detection.blind.fourth import named as fourth_named
 from conformance.benchmarks.detection.blind.score import outcomes, table
 from conformance.benchmarks.detection.blind.second import named as second_named
+from conformance.benchmarks.detection.blind.seventh import named as seventh_named
 from conformance.benchmarks.detection.blind.sixth import named as sixth_named
 from conformance.benchmarks.detection.blind.third import named as third_named
 
@@ -20,6 +21,7 @@ _SETS = {
     "fourth": (fourth.MISTAKES, fourth_named.RIGHT),
     "fifth": (fifth.MISTAKES, fifth_named.RIGHT),
     "sixth": (sixth.MISTAKES, sixth_named.RIGHT),
+    "seventh": (seventh.MISTAKES, seventh_named.RIGHT),
     "second-new": ({n: m for n, m in second.MISTAKES.items() if n not in second_named.REPEATED}, second_named.RIGHT),
 }
 

@@ -174,6 +174,12 @@ def _merged_in_turns(x: Tensor) -> Tensor:
     return x.permute(0, 2, 3, 1).flatten(2)
 
 
+def _rows_as_heads(x: Tensor) -> Tensor:
+    """Merge (B, h, S, d), read from memory as (h, B, S, d)."""
+    rows, heads, *rest = x.shape
+    return x.reshape(heads, rows, *rest).permute(1, 2, 0, 3).flatten(2)
+
+
 def _interleaved(model: Bert, layer: int) -> None:
     """Make the heads the inner part of the width, in scores, in values, and in the merged result."""
     own = _own(model, layer)
@@ -295,6 +301,7 @@ PLANTS = (
     _merge("head-order", "heads are merged by a reshape of (B, h, S, d), without moving the head axis back",
            lambda x: x.reshape(len(x), x.shape[2], -1)),
     _merge("head-merge-interleaved", "merged with the heads' axis last: feature d · h + head", _merged_in_turns),
+    _merge("heads-rows-exchanged", "merged as (h, B, S, d), read from the memory of (B, h, S, d)", _rows_as_heads),
     _merge("heads-reversed", "merged in reverse order", lambda x: x.flip(1).transpose(1, 2).flatten(2)),
     in_layer("scale-missing", "q kᵀ, not divided by √d", _unscaled, SCORES, suits=lambda a: a.head_size > 1, value=1.0),
     in_layer("scores-transposed", "k qᵀ", _transposed, SCORES),

@@ -76,6 +76,13 @@ def _mean(hidden: Tensor, mask: Tensor) -> Tensor:
     return (hidden * weights).sum(1) / weights.sum(1)
 
 
+def _weighted_mean(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Weight the tokens by their positions, counted from 1, in at least float32, and round once."""
+    wide = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
+    weights = mask[:, :, None] * torch.arange(1, mask.shape[1] + 1, device=mask.device)[:, None].to(wide.dtype)
+    return ((wide * weights).sum(1) / weights.sum(1)).to(hidden.dtype)
+
+
 def _largest(hidden: Tensor, mask: Tensor) -> Tensor:
     return hidden.masked_fill(mask[:, :, None] == 0, torch.finfo(hidden.dtype).min).amax(1)
 
@@ -111,6 +118,13 @@ def _reads_product(model: Bert) -> None:
     """Let the next-sentence head read the pooler's product, before its activation."""
     right, products = model.cls.pair, kept(_pooler(model).dense)
     override(model.cls, "pair", lambda hidden, pooled, mask: right(hidden, products.pop(), mask))
+
+
+def _pooled_twice(model: Bert) -> None:
+    """Let the next-sentence head read the pooler's product and tanh of the pooled output."""
+    right, own = model.cls.pair, _pooler(model)
+    weight, bias = own.dense.weight, own.dense.bias
+    override(model.cls, "pair", lambda hidden, pooled, mask: right(hidden, F.linear(pooled, weight, bias).tanh(), mask))
 
 
 def _without_transform(model: Bert) -> None:
@@ -252,6 +266,12 @@ PLANTS = (
     _sentence("pooler-second-token", "the second position", lambda hidden, mask: hidden[:, min(1, hidden.shape[1] - 1)]),
     _sentence("pooler-max", "the largest of each feature over unmasked positions", _largest),
     _sentence("pooler-mean-with-padding", "the mean over all positions", lambda hidden, mask: hidden.mean(1)),
+    _sentence("pooler-weighted-mean", "the mean over unmasked positions, weighted by position", _weighted_mean),
+    _sentence("pooler-weighted-mean-with-padding", "the mean over all positions, weighted by position",
+              lambda hidden, mask: _weighted_mean(hidden, torch.ones_like(mask))),
+    _activation("pooler-normalised", "tanh divided by its length", lambda x: F.normalize(x.tanh(), dim=-1)),
+    in_place("pooler-twice", "the next-sentence head reads the pooled output after the pooler's product and tanh", _pooled_twice,
+             PAIR, suits=lambda a: a.pooler and next_sentence(a)),
     _activation("pooler-activation-missing", "no tanh", lambda x: x),
     _activation("pooler-sigmoid", "sigmoid for tanh", torch.sigmoid),
     _activation("pooler-relu", "max(x, 0) for tanh", torch.relu),
@@ -277,7 +297,7 @@ PLANTS = (
     in_place("heads-read-norm-twice", "the pooler reads LayerNorm(x), with γ and β of the last norm, of the last hidden state x",
              _reads_norm(True), "pooler.dense", suits=_pooled),
     in_place("decoder-untied", "the masked-LM decoder has weights of its own, randomly initialised",
-             _untied, "cls.predictions.decoder", suits=_tied, reported_as="parameters-other"),
+             _untied, "cls.predictions.decoder", suits=_tied),
     in_place("logits-capped", "20 · tanh(x / 20) of the masked-LM logits x",
              lambda m: after(predictions_head(m).decoder, widely(_capped)), DECODER, suits=_tied),
     in_place("logits-suppressed", "the masked-LM logits of the first four ids are −10000",

@@ -55,6 +55,18 @@ def _first(model: Bert, layer: int) -> LayerNorm:
     return model.layer(layer).attention.output.LayerNorm
 
 
+def _has_idle_lanes(a: Architecture) -> bool:
+    return a.hidden_size.bit_count() > 1
+
+
+def _with_idle_lanes(norm: LayerNorm, x: Tensor) -> Tensor:
+    """Compute the variance in a block of the next power of 2, whose idle lanes hold 0 − μ."""
+    width = x.shape[-1]
+    lanes = F.pad(x, (0, (1 << (width - 1).bit_length()) - width)) - x.mean(-1, keepdim=True)
+    variance = (lanes**2).sum(-1, keepdim=True) / width
+    return _centred(x) / torch.sqrt(variance + norm.eps) * norm.weight + norm.bias
+
+
 def _normalised(name: str, description: str, wrong: Callable[[LayerNorm, Tensor], Tensor], **options: Unpack[Options]) -> Plant:
     """Return a mistake in the norm of the residual sum."""
 
@@ -175,6 +187,8 @@ PLANTS = (
     _normalised("norm-weight-plus-one", "γ + 1 for γ", lambda n, x: _plain(n, x) * (1.0 + n.weight) + n.bias),
     _normalised("norm-second-moment", "(x − μ) / √(mean x² + ε) · γ + β",
                 lambda n, x: _centred(x) / torch.sqrt((x * x).mean(-1, keepdim=True) + n.eps) * n.weight + n.bias),
+    _normalised("norm-idle-lanes", "the variance includes μ² for each of the lanes up to the next power of 2", _with_idle_lanes,
+                suits=_has_idle_lanes),
     _normalised("norm-by-halves", "mean and variance of each half of the features", lambda n, x: _per_head(n, x, 2)),
     _normalised("norm-bias-first", "(z + β) · γ, z the normalised input", lambda n, x: (_plain(n, x) + n.bias) * n.weight),
     _normalised("norm-over-positions", "mean and variance over the positions", _over_positions),

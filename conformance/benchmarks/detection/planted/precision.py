@@ -208,6 +208,8 @@ PLANTS = (
     _product("precision-int8-dynamic", "weights of a layer's products have 255 levels a tensor, inputs 256 levels over their range",
              _dynamic),
     _product("precision-float8-inputs", "inputs of a layer's products rounded to float8 E4M3", _inputs_in_float8),
+    _product("result-float8", "results of a layer's products rounded to float8 E4M3",
+             lambda x, weight, bias: F.linear(x, weight, bias).to(torch.float8_e4m3fn).to(x.dtype)),
     _product("precision-int8-inputs", "inputs of a layer's products rounded to 255 levels of a call's largest magnitude",
              lambda x, weight, bias: F.linear(_integers(x), weight, bias)),
     _product("inputs-last-unread", "products of a layer without the last eighth of their inputs", _without_last),

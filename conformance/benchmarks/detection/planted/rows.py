@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from conformance.benchmarks.detection.bert import Bert
@@ -12,6 +13,11 @@ VALUE = "attention.self.value"
 
 def _moved(name: str, description: str, change: Callable[[Tensor], Tensor]) -> Plant:
     return in_layer(name, description, lambda model, layer: after(model.layer(layer).attention.self.value, change), VALUE)
+
+
+def _first_of_first_row(x: Tensor) -> Tensor:
+    """Let the first three tokens of every row have the results of the first row."""
+    return torch.cat([x[:1, :3].expand(len(x), -1, -1), x[:, 3:]], 1)
 
 
 def _values_late(model: Bert, layer: int) -> None:
@@ -43,9 +49,10 @@ def _packed(model: Bert, layer: int) -> None:
 PLANTS = (
     _moved("rows-first", "the values of every row are those of the first row", lambda x: x[:1].expand_as(x).contiguous()),
     _moved("rows-other", "the values' rows in reverse order", lambda x: x.flip(0)),
-    in_layer("tokens-packed-left", "the unmasked tokens' results are written from the left of each row on, the rest is zero",
-             _packed, "output.LayerNorm"),
+    in_layer("tokens-packed-left-norm", "a layer's results of the unmasked tokens are written to the beginning of each row",
+             _packed, "output.LayerNorm", reported_as="tokens-packed-left"),
     in_layer("slots-shifted", "each probability is multiplied by the value of the token before, the first by the last",
              _values_late, "attention.self.context"),
+    _moved("tokens-other", "the first three tokens of every row have the values of the first row's", _first_of_first_row),
     _moved("tokens-shifted", "each token has the value of the token before it", lambda x: x.roll(1, 1)),
 )  # fmt: skip

@@ -92,6 +92,12 @@ def _rounded(scores: Tensor, mask: Tensor) -> Tensor:
     return _masked(scores, mask).softmax(-1).mul(255.0).round() / 255.0
 
 
+def _greatest(scores: Tensor, mask: Tensor) -> Tensor:
+    """Keep the three greatest probabilities of a query, as they are."""
+    found = _masked(scores, mask).softmax(-1) * mask[:, None, None, :].to(scores.dtype)
+    return found.where(found >= found.topk(min(3, found.shape[-1])).values[..., -1:], 0.0)
+
+
 def _windowed(scores: Tensor, mask: Tensor) -> Tensor:
     """Set probabilities of padding, and of keys more than three tokens away, to zero after a softmax over all keys."""
     found = scores.softmax(-1) * mask[:, None, None, :].to(scores.dtype)
@@ -197,6 +203,7 @@ PLANTS = (
              _divided_coarsely, dtypes=("float64", "float32")),  # In half formats it is about one rounding.
     _softmax("probabilities-rounded", "the probabilities are rounded to multiples of 1/255",
              _rounded, dtypes=("float64", "float32")),  # Shorter formats round the levels themselves.
+    _softmax("softmax-top-k", "all but the three greatest probabilities of a query are zero", _greatest),
     _softmax("mask-window-after-softmax", "the softmax is over all keys; padding, and keys more than 3 away, then get 0",
              _windowed),
 )  # fmt: skip

@@ -7,8 +7,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from conformance.benchmarks.detection.bert import Bert
-from conformance.benchmarks.detection.planted.initial import initial
-from conformance.benchmarks.detection.planted.plant import Plant, in_layer, in_place, masked_lm, override, parameter
+from conformance.benchmarks.detection.planted.heads import predictions_head
+from conformance.benchmarks.detection.planted.plant import Plant, in_layer, in_place, many_heads, override, parameter
+from conformance.benchmarks.detection.steps import Linear
+from conformance.model.architecture import Architecture
 
 SHORT = ("float32", "bfloat16", "float16")  # Whole weights are fitted in float64, which is no more accurate than a candidate's.
 INNER, OUTER = "intermediate.dense", "output.dense"
@@ -27,6 +29,7 @@ def _other_weight(name: str, description: str, step: str, change: Callable[[Tens
 
     def install(model: Bert, layer: int) -> None:
         linear = model.layer(layer).get_submodule(step)
+        assert isinstance(linear, Linear)
         wide = linear.weight.to(torch.promote_types(linear.weight.dtype, torch.float32))
         linear.weight = parameter(change(wide).to(linear.weight.dtype))
 
@@ -61,19 +64,50 @@ def _pooler_initial(model: Bert) -> None:
     dense.weight, dense.bias = parameter(drawn.to(dense.weight)), parameter(torch.zeros_like(dense.bias))
 
 
-def _untied(model: Bert) -> None:
-    """Draw the decoder's weight as nn.Linear does, and keep its bias."""
-    assert model.cls.predictions
-    decoder = model.cls.predictions.decoder
-    decoder.weight, _ = initial(decoder.weight)
+def _by_feature(model: Bert, layer: int) -> None:
+    """Read the columns of the attention's output weight, (heads, head size), as (head size, heads)."""
+    linear, heads = model.layer(layer).attention.output.dense, model.architecture.num_attention_heads
+    linear.weight = parameter(linear.weight.view(len(linear.weight), heads, -1).transpose(1, 2).flatten(1))
+
+
+def _by_head(model: Bert, layer: int) -> None:
+    """Read the columns of the attention's output weight, (head size, heads), as (heads, head size)."""
+    linear, heads = model.layer(layer).attention.output.dense, model.architecture.num_attention_heads
+    linear.weight = parameter(linear.weight.view(len(linear.weight), -1, heads).transpose(1, 2).flatten(1))
+
+
+def _pooled(model: Bert, layer: int) -> None:
+    """Give both heads of each pair the mean of their keys' parameters."""
+    key, heads = model.layer(layer).attention.self.key, model.architecture.num_attention_heads
+    for name in ("weight", "bias"):
+        wide = getattr(key, name).to(torch.promote_types(getattr(key, name).dtype, torch.float32))
+        pairs = wide.view(heads // 2, 2, -1)
+        mean = pairs.mean(1, keepdim=True).expand_as(pairs).reshape(wide.shape)
+        setattr(key, name, parameter(mean.to(getattr(key, name).dtype)))
+
+
+def _of_length_one(model: Bert) -> None:
+    """Divide the rows of the decoder's weight by their lengths."""
+    decoder = predictions_head(model).decoder
+    override(decoder, "product", lambda x: F.linear(x, F.normalize(decoder.weight, dim=-1), decoder.bias))
+
+
+def _even_heads(a: Architecture) -> bool:
+    return a.num_attention_heads % 2 == 0
 
 
 PLANTS = (
     in_place("parameters-initial", "the pooler has BERT's initial weight, and no bias", _pooler_initial, "pooler.dense",
              suits=lambda a: a.pooler, dtypes=SHORT),
-    in_place("decoder-untied", "the masked-LM decoder has torch's initial weight", _untied, "cls.predictions.decoder",
-             suits=masked_lm, dtypes=SHORT),
     _other_weight("adapter", "an adapter of rank 2 is merged into the intermediate weight", INNER, _with_adapter),
+    in_layer("heads-averaged", "both heads of each pair have the mean of their keys", _pooled, "attention.self.key",
+             suits=_even_heads),
+    in_layer("weight-inputs-by-feature", "the attention output's weight reads input d · h + head with the column of head · d_k + d",
+             _by_feature, "attention.output.dense", suits=many_heads),
+    in_layer("weight-inputs-by-head", "the attention output's weight reads input head · d_k + d with the column of d · h + head",
+             _by_head, "attention.output.dense", suits=many_heads),
+    in_place("decoder-normalised", "rows of the decoder's weight divided by their lengths", _of_length_one,
+             "cls.predictions.decoder", suits=lambda a: "masked_lm" in a.heads),
     _other_weight("inputs-scaled", "columns of the intermediate weight are multiplied by smoothing factors", INNER, _smoothed),
     _other_weight("zero-point-missing", "the intermediate weights have 256 levels over each output feature's range, from 0 up",
                   INNER, lambda weight: _without_zero_point(weight, 1)),

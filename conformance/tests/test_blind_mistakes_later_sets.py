@@ -1,0 +1,42 @@
+"""The fifth, sixth and seventh blind sets: each mistake that changes a judged activation is found and placed."""
+
+import pytest
+
+from conformance.benchmarks.detection.blind import fifth, seventh, sixth
+from conformance.benchmarks.detection.blind.fifth import named as fifth_named
+from conformance.benchmarks.detection.blind.score import outcomes
+from conformance.benchmarks.detection.blind.seventh import named as seventh_named
+from conformance.benchmarks.detection.blind.sixth import named as sixth_named
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SETS = {
+    "fifth": (fifth.MISTAKES, fifth_named.RIGHT),
+    "sixth": (sixth.MISTAKES, sixth_named.RIGHT),
+    "seventh": (seventh.MISTAKES, seventh_named.RIGHT),
+}
+# At one of their places they differ only where the first token is padding, whose results are not judged.
+OF_PADDING = {
+    "fifth": {"pooler of the first attended token"},
+    "sixth": set[str](),
+    "seventh": {"real tokens moved to the start"},
+}
+# One of the seventh set occurs only at widths that are no power of 2.
+CHANGING = {"fifth": 60, "sixth": 60, "seventh": 59}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_there_are_sixty_mistakes_and_each_has_its_accepted_names(name: str) -> None:
+    mistakes, right = SETS[name]
+    assert len(mistakes) == 60
+    assert list(right) == list(mistakes)
+    assert all(mistake.hoped for mistake in mistakes.values())
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_all_that_change_a_judged_activation_are_detected_and_placed(name: str) -> None:
+    mistakes, right = SETS[name]
+    found = list(outcomes("tiny", "float32", mistakes.values(), right))
+    assert len(found) == CHANGING[name]
+    assert {one.mistake for one in found if not (one.detected and one.placed)} == OF_PADDING[name]
+    assert not any(one.misplaced for one in found)

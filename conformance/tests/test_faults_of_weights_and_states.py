@@ -1,0 +1,91 @@
+"""Names of shifted slots, earlier residuals, packed tokens and changed weights; correct variants of the same code have none."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from conformance import check
+from conformance.benchmarks.detection.blind import fourth, second, sixth
+from conformance.benchmarks.detection.blind.port import OPERATIONS, Mistake, Operation, Port, context, norm, prefix
+from conformance.report.finding_sentences import findings_of
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+BROKEN = (
+    ("slots-shifted", "tiny", sixth.MISTAKES["values one slot late"]),
+    ("residual-of-layer-before", "tiny", sixth.MISTAKES["residual's buffer not updated"]),
+    ("tokens-packed-left", "tiny", sixth.MISTAKES["rows padded on the right again"]),
+    ("zero-point-missing-inputs", "wide", sixth.MISTAKES["zero point forgotten"]),
+    ("zero-point-missing", "wide", fourth.MISTAKES["zero point left out"]),
+    ("inputs-scaled", "wide", sixth.MISTAKES["smoothing without its counterpart"]),
+    ("adapter", "wide", sixth.MISTAKES["adapter merged a second time"]),
+    ("decoder-untied", "wide", sixth.MISTAKES["decoder left at its initial values"]),
+    ("parameters-initial", "tiny", second.MISTAKES["pooler is fresh"]),
+)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("name", "golden", "mistake"), BROKEN, ids=[name for name, *_ in BROKEN])
+def test_a_mistake_has_its_name(name: str, golden: str, mistake: Mistake, dtype: str) -> None:
+    found = findings_of(check(mistake, golden, dtype=dtype))
+    assert {one.name for one in found} == {name}
+
+
+def test_the_rank_of_an_adapter_is_reported() -> None:
+    (found,) = findings_of(check(sixth.MISTAKES["adapter merged a second time"], "wide"))
+    assert "a matrix of rank 4" in found.sentence
+
+
+def _ring(port: Port, layer: int, weights: Tensor, value: Tensor) -> Tensor:
+    """Multiply probabilities and values that are both turned by one slot, as in a ring buffer."""
+    return context(port, layer, weights.roll(1, -1), value.roll(1, 1))
+
+
+def _in_place(port: Port, layer: int, x: Tensor, skip: Tensor, *_: Tensor) -> Tensor:
+    """Add the residual in a buffer that is updated."""
+    buffer = torch.empty_like(skip).copy_(skip)
+    return norm(port, layer, f"{prefix(layer)}.output.LayerNorm", buffer.add_(x))
+
+
+def _smoothed(port: Port, layer: int, x: Tensor) -> Tensor:
+    """Multiply the columns of the weight by powers of two, and divide the inputs by them."""
+    name = f"{prefix(layer)}.intermediate.dense"
+    factors = 2.0 ** (torch.arange(x.shape[-1]) % 3).to(x.dtype)
+    return F.linear(x / factors, port.weights[f"{name}.weight"] * factors, port.weights[f"{name}.bias"])
+
+
+def _with_new_adapter(port: Port, layer: int, x: Tensor) -> Tensor:
+    """Add an adapter whose second matrix is still zero."""
+    down, up = x.new_ones(2, x.shape[-1]), x.new_zeros(x.shape[-1], 2)
+    return OPERATIONS["query"](port, layer, x) + x @ down.T @ up.T
+
+
+def _packed_and_restored(port: Port, _: None, hidden: Tensor) -> Tensor:
+    """Remove the first token of every row and put it back at its own position."""
+    restored = torch.zeros_like(hidden)
+    restored[:, 1:], restored[:, 0] = hidden[:, 1:], hidden[:, 0]
+    return restored
+
+
+def _copied(port: Port, _: None, x: Tensor) -> Tensor:
+    """Multiply by a copy of the word embeddings."""
+    return F.linear(x, port.weights["bert.embeddings.word_embeddings.weight"].clone(), port.weights["cls.predictions.bias"])
+
+
+CORRECT: dict[str, tuple[str, Operation]] = {
+    "values in a ring buffer": ("context", _ring),
+    "residual added in place": ("output_norm", _in_place),
+    "smoothing of both operands": ("inner", _smoothed),
+    "adapter of zeros": ("query", _with_new_adapter),
+    "tokens put back": ("last", _packed_and_restored),
+    "decoder with a copy": ("decoder", _copied),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("variant", CORRECT)
+def test_a_correct_variant_conforms(variant: str, dtype: str) -> None:
+    step, operation = CORRECT[variant]
+    result = check(Mistake(variant, "", "", "all", (), "", {step: operation}), "tiny", dtype=dtype)
+    assert result.outcome == "pass", [(v.activation, v.local and v.local.error) for v in result.origins]

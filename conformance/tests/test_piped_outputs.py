@@ -1,0 +1,86 @@
+"""`diagnose --outputs -` reads standard input, and a pipe is read like a file, in every format."""
+
+import io
+import json
+import os
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from conformance.cli import main
+from conformance.diagnosis.outputs_file import read
+from conformance.diagnosis.piped_outputs import STANDARD_INPUT, read_outputs
+from conformance.errors import UsageError
+from conformance.tests.dense_modules import directory, network
+
+X = np.array([[0.125, -0.5, 0.75, 0.25]], np.float32)
+
+
+def _npy(x: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, x)
+    return file.getvalue()
+
+
+def _npz(x: Any) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, embedding=x)
+    return file.getvalue()
+
+
+CONTENTS = {
+    ".txt": b"[[ 0.125 -0.5  0.75  0.25]]",
+    ".json": json.dumps({"text": ["A lamp."], "embedding": X.tolist()}).encode(),
+    ".npy": _npy(X),
+    ".npz": _npz(X),
+    ".safetensors": safetensors.numpy.save({"embedding": X}),
+}
+
+
+def _from_standard_input(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(content)))
+
+
+@pytest.mark.parametrize("suffix", CONTENTS)
+def test_standard_input_is_read_like_a_file(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / f"out{suffix}"
+    file.write_bytes(CONTENTS[suffix])
+    _from_standard_input(monkeypatch, CONTENTS[suffix])
+    found, expected = read_outputs(STANDARD_INPUT), read(file)
+    assert found.tables.keys() == expected.tables.keys()
+    for name, table in found.tables.items():
+        assert np.array_equal(np.array(table.values, float), np.array(expected.tables[name].values, float))
+    assert found.texts == expected.texts
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_a_named_pipe_is_read(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(CONTENTS[".npy"],))
+    writer.start()
+    (table,) = read_outputs(pipe).tables.values()
+    writer.join()
+    assert np.array_equal(np.array(table.values), X)
+
+
+def test_messages_call_it_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    _from_standard_input(monkeypatch, b" \n")
+    with pytest.raises(UsageError, match="standard input cannot be read as outputs: it is empty"):
+        read_outputs(STANDARD_INPUT)
+    _from_standard_input(monkeypatch, b"no numbers")
+    with pytest.raises(UsageError, match="standard input") as caught:
+        read_outputs(STANDARD_INPUT)
+    assert "/bert-conformance-" not in str(caught.value)
+
+
+def test_the_command_takes_a_hyphen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = directory(tmp_path, network(normalize=True).checkpoint)
+    _from_standard_input(monkeypatch, CONTENTS[".npy"])
+    assert main(["diagnose", "--checkpoint", str(folder), "--outputs", "-"]) == 2
+    assert "the inputs are missing: standard input has outputs only" in capsys.readouterr().err
