@@ -1,8 +1,8 @@
 """Diagnosis of a black box: the faults that explain its outputs, from the outputs and the checkpoint alone.
 
 - `diagnose_black_box.diagnose` is the entry point, and `conclusions.Diagnosis` its result.
-- Reading: `outputs_file` reads a file, by `tables`, `transcript` and `server_replies`; `outputs` are the numbers with the
-  activations that they belong to, and `printed` what their digits say.
+- Reading: `outputs_file` reads a file, by `tables`, `transcript` and `server_replies`, and `piped_outputs` a pipe; `outputs` are
+  the numbers with the activations that they belong to, and `printed` what their digits say.
 - The network: `black_box` is its table and its last step, the printed numbers, under each pooling of `pooling`;
   `black_box_segment` evaluates it, correct or with faults.
 - The judgement: `judgement` tests whether a network could have printed the numbers, and `detectability` applies the filters.
