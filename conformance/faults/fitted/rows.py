@@ -10,9 +10,11 @@ from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fit
 from conformance.model.batch import Ids
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
+from conformance.oracle.bilinear import split_heads
 
 _ROWS = "Compute every row of the batch from its own inputs, and restore the order of rows that were sorted."
 _BY_ROW = frozenset({"linear", "first_token_linear", "context", "norm", "function"})
+MOST_KEYS = 32  # A limit of the time: the square of so many numbers is fitted.
 MOST_TOKENS = 2**12  # A limit of the time: each wrong token is compared with all tokens.
 
 
@@ -103,6 +105,43 @@ def _slots_shifted(step: Step, data: FitData) -> Fit | None:
     return nearest_fit(step, data, moved, "positions")
 
 
+def _scores_of_keys(step: Step, data: FitData) -> Fit | None:
+    """Return the scores with, for each key, those of the key whose scores are nearest over the batch, its heads and its queries."""
+    length = step.value.shape[-1]
+    judged, right = (np.broadcast_to(x, step.value.shape).reshape(-1, length) for x in (data.judged, step.value))
+    found = np.where(judged, data.actual.reshape(-1, length), 0.0)
+    if length < LEAST_ROWS or not np.isfinite(found).all():
+        return None
+    squares = np.where(judged, 1.0, 0.0).T @ right**2 - 2.0 * found.T @ right  # (S, S), besides Σ of the candidate's squares
+    order = squares.argmin(-1)
+    moved = order != np.arange(length)
+    return Fit(Rearranged(step, lambda x: x[..., order]), int(moved.sum()), "key", int(moved.argmax())) if moved.any() else None
+
+
+def _values_of_keys(step: Step, data: FitData) -> Fit | None:
+    """Return the context with the values in another order, the same in every row.
+
+    With Π_ji = 1 if key j has the value of key i, the context of each row and head is C = P Π V. The least squares solution Π of
+    Σ Pᵀ P Π V Vᵀ = Σ Pᵀ C Vᵀ, over rows and heads, gives the order as the largest element of each row.
+    """
+    probs, value = step.parents
+    length, width = value.shape[1], step.site.architecture.head_size
+    if not LEAST_ROWS <= length <= MOST_KEYS or not np.isfinite(data.actual[data.judged]).all():
+        return None
+    queries = data.judged.any(-1)[:, None, :, None]
+    p = np.where(queries, probs, 0.0).reshape(-1, *probs.shape[2:])
+    c, v = (split_heads(x, width).reshape(-1, x.shape[1], width) for x in (np.where(data.judged, data.actual, 0.0), value))
+    transposed = p.swapaxes(-1, -2)
+    normal = np.einsum("nij,nkl->ikjl", transposed @ p, v @ v.swapaxes(-1, -2)).reshape(length**2, length**2)
+    right = (transposed @ c @ v.swapaxes(-1, -2)).sum(0).reshape(-1)
+    order = np.linalg.lstsq(normal, right, rcond=None)[0].reshape(length, length).argmax(-1)
+    order = np.where((p > 0.0).any((0, 1)), order, np.arange(length))  # A key that no query attends to stays where it is.
+    moved = order != np.arange(length)
+    if not moved.any():
+        return None
+    return Fit(step.replaced(parents=(probs, value[:, order])), int(moved.sum()), "key", int(moved.argmax()))
+
+
 def _zero_tokens(step: Step, data: FitData) -> Fit | None:
     """Return the step with zeros at the tokens for which the candidate's judged elements are all zero."""
     zero = data.judged.any(-1) & ~(data.judged & (data.actual != 0.0)).any(-1) & (step.value != 0.0).any(-1)
@@ -157,4 +196,9 @@ FITTED_ROWS = (
            "constructed", _slots_shifted, "a paged cache whose slots of keys or of values are off by one",
            equation="s_ij = q_i k_(j − n) / √d, or c_i = Σ_j p_ij v_(j − n)",
            fix="Write and read the key and the value of token s in the same slot."),
+    *(Fitted("keys-reordered", kinds, "the keys, or the values, are in another order, the first of them key {value}",
+             "constructed", fit, "a sequence that is split over devices in an order that balances their load, unlike its mask",
+             equation="s_ij = q_i k_π(j) / √d, or c_i = Σ_j p_ij v_π(j)",
+             fix="Keep keys, values and mask in one order.")
+      for kinds, fit in ((SCORES, _scores_of_keys), (CONTEXT, _values_of_keys))),
 )  # fmt: skip

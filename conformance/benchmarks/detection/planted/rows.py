@@ -46,7 +46,22 @@ def _packed(model: Bert, layer: int) -> None:
     after(changed.output.LayerNorm, moved)
 
 
+def _zigzag(model: Bert, layer: int) -> None:
+    """Let the scores read the keys in the order of quarters 0, 3, 1, 2."""
+    scores = model.layer(layer).attention.self.scores
+    right = scores.forward
+
+    def forward(query: Tensor, key: Tensor) -> Tensor:
+        quarters = key.tensor_split(4, 1)
+        out: Tensor = right(query, torch.cat([quarters[i] for i in (0, 3, 1, 2)], 1))
+        return out
+
+    override(scores, "forward", forward)
+
+
 PLANTS = (
+    in_layer("keys-reordered", "scores of the keys in the order of quarters 0, 3, 1, 2 of the sequence", _zigzag,
+             "attention.self.scores"),
     _moved("rows-first", "the values of every row are those of the first row", lambda x: x[:1].expand_as(x).contiguous()),
     _moved("rows-other", "the values' rows in reverse order", lambda x: x.flip(0)),
     in_layer("tokens-packed-left", "the unmasked tokens' results are written from the left of each row on, the rest is zero",
