@@ -108,11 +108,11 @@ def _slots_shifted(step: Step, data: FitData) -> Fit | None:
 def _scores_of_keys(step: Step, data: FitData) -> Fit | None:
     """Return the scores with, for each key, those of the key whose scores are nearest over the batch, its heads and its queries."""
     length = step.value.shape[-1]
-    judged, right = (np.broadcast_to(x, step.value.shape).reshape(-1, length) for x in (data.judged, step.value))
-    found = np.where(judged, data.actual.reshape(-1, length), 0.0)
+    counted = np.where(data.judged, 1.0, 0.0).reshape(-1, length)
+    found, right = np.where(data.judged, data.actual, 0.0).reshape(-1, length), step.value.reshape(-1, length)
     if length < LEAST_ROWS or not np.isfinite(found).all():
         return None
-    squares = np.where(judged, 1.0, 0.0).T @ right**2 - 2.0 * found.T @ right  # (S, S), besides Σ of the candidate's squares
+    squares = counted.T @ right**2 - 2.0 * found.T @ right  # (S, S), besides Σ of the candidate's squares
     order = squares.argmin(-1)
     moved = order != np.arange(length)
     return Fit(Rearranged(step, lambda x: x[..., order]), int(moved.sum()), "key", int(moved.argmax())) if moved.any() else None
@@ -128,8 +128,7 @@ def _values_of_keys(step: Step, data: FitData) -> Fit | None:
     length, width = value.shape[1], step.site.architecture.head_size
     if not LEAST_ROWS <= length <= MOST_KEYS or not np.isfinite(data.actual[data.judged]).all():
         return None
-    queries = data.judged.any(-1)[:, None, :, None]
-    p = np.where(queries, probs, 0.0).reshape(-1, *probs.shape[2:])
+    p = np.where(np.asarray(data.judged.any(-1))[:, None, :, None], probs, 0.0).reshape(-1, *probs.shape[2:])
     c, v = (split_heads(x, width).reshape(-1, x.shape[1], width) for x in (np.where(data.judged, data.actual, 0.0), value))
     transposed = p.swapaxes(-1, -2)
     normal = np.einsum("nij,nkl->ikjl", transposed @ p, v @ v.swapaxes(-1, -2)).reshape(length**2, length**2)
