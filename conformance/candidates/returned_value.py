@@ -61,14 +61,17 @@ class ReturnedValue:
             CandidateError: the module returns another tensor.
         """
         hooked: dict[str, Any] = {}
+        is_in_order = True  # layers in the wrong order are another mistake, which the judge names
         for name, tensor in _shown(captured, show):
             if name in hooked:
-                self._require_equal(name, hooked[name], tensor)
+                if is_in_order:
+                    self._require_equal(name, hooked[name], tensor)
                 continue
+            is_in_order &= self._last not in hooked or name in self._compared
             if name in self._compared:
                 hooked[name] = tensor
             yield name, tensor
-        if not self._is_named and len(self._results) == 1 and self._last in hooked:
+        if is_in_order and not self._is_named and len(self._results) == 1 and self._last in hooked:
             self._require_output(hooked)
 
     def _require_output(self, hooked: Mapping[str, Any]) -> None:

@@ -179,19 +179,15 @@ def _call(proposal: Proposal) -> Iterator[str]:
     outputs = proposal.returned_outputs
     if not outputs:
         yield from _broken("    ", made, 4, "")
-    elif len(outputs) == 1:
-        yield from _broken("    hidden = ", made, 4, _element(outputs[0], proposal))
+    elif not proposal.is_several:
+        yield from _broken("    hidden = ", made, 4, "")
         yield f"    return {{{_output(outputs[0], proposal)}: {_arranged(outputs[0], 'hidden')}}}"
     else:
         yield from _broken("    outputs = ", made, 4, "")
         yield "    return {"
         for one in outputs:
-            yield f"        {_output(one, proposal)}: {_arranged(one, f'outputs{_element(one, proposal)}')},"
+            yield f"        {_output(one, proposal)}: {_arranged(one, f'outputs[{_quoted(one.tap.element)}]')},"
         yield "    }"
-
-
-def _element(one: Located, proposal: Proposal) -> str:
-    return f"[{_quoted(one.tap.element)}]" if proposal.is_several else ""
 
 
 def _output(one: Located, proposal: Proposal) -> str:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
 from conformance import TorchImplementation, check
 from conformance.mapping.mapped import implementation_of, proposed
@@ -81,23 +80,22 @@ def test_a_module_that_returns_its_last_hidden_state_conforms_and_it_is_judged_o
 
 
 def test_padding_may_be_returned_with_other_values_and_no_other_position() -> None:
-    def zeroed(result: Any, first: Any) -> Any:
-        return result[0] * padding.kept[..., None], result[1]
+    factor = {}
 
-    class padding:
-        kept = torch.ones(1)
+    def zeroed(result: Any, first: Any) -> Any:
+        return result[0] * factor["of positions"][..., None], result[1]
 
     right = _returning(zeroed)
     call = right.call
 
     def calling(model: Any, batch: Any) -> Any:
-        padding.kept = batch.filled().attention_mask.to(next(model.parameters()).dtype)
+        factor["of positions"] = batch.filled().attention_mask.to(next(model.parameters()).dtype)
         return call(model, batch)
 
     assert check(replace(right, call=calling), depth="screen").outcome == "pass"
 
     def calling_wrongly(model: Any, batch: Any) -> Any:
-        padding.kept = 1 - batch.filled().attention_mask.to(next(model.parameters()).dtype)
+        factor["of positions"] = 1 - batch.filled().attention_mask.to(next(model.parameters()).dtype)
         return call(model, batch)
 
     assert check(replace(right, call=calling_wrongly), depth="screen").outcome == "fail"

@@ -25,9 +25,7 @@ from conformance.oracle import Step
 from conformance.oracle.linear import Linear
 
 _LEVELS = 255.0
-_TIE = (
-    8.0 * 2.0**-24
-)  # A quotient this near to a tie, relative to it, may be rounded either way: up to four roundings on each side.
+_TIE = 8.0 * 2.0**-24  # A quotient this near to a tie, relative to it, may be rounded either way: up to four roundings on each side.
 _FIX = "Subtract the zero point from the integers before they are multiplied by the scale: s (k − z)."
 
 
