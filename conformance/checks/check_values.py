@@ -211,11 +211,19 @@ def _together(terminations: Mapping[str, Termination], verdicts: Sequence[Verdic
         return replace(worst, reason=f"{where}{_only_size_that_runs(terminations, batches)}{worst.reason}{more}")
     failed = [v for v in verdicts if v.outcome == "fail"]
     if failed:
-        judged = sum(v.outcome in ("pass", "fail") for v in verdicts)
-        return Termination(
-            "fail", f"{len(failed)} of {judged} judged activations fail, the first at {failed[0].place}", 1, by_values=True
-        )
+        return Termination("fail", _counted(failed, sum(v.outcome in ("pass", "fail") for v in verdicts)), 1, by_values=True)
     return Termination("pass")
+
+
+def _counted(failed: Sequence[Verdict], observed: int) -> str:
+    """Return how many activations fail and where the first is; those that break the contract are not judged."""
+    wrong = [v for v in failed if v.local is not None]
+    refused, judged, first = len(failed) - len(wrong), observed - len(failed) + len(wrong), failed[0].place
+    if observed == 1:
+        return f"the {'judged' if wrong else 'exposed'} activation {'fails' if wrong else 'breaks the contract'}: {first}"
+    breaks = f"{refused} of {observed} exposed activations break{'s' * (refused == 1)} the contract" if refused else ""
+    fails = f"{len(wrong)} of {judged} judged activations fail{'s' * (len(wrong) == 1)}" if wrong else ""
+    return f"{', '.join(filter(None, (fails, breaks)))}{', the first at' if len(failed) > 1 else ':'} {first}"
 
 
 def _only_size_that_runs(terminations: Mapping[str, Termination], batches: Mapping[str, Batch]) -> str:

@@ -212,7 +212,7 @@ def faults() -> Iterator[Fault]:
         parameter=Parameter("temperature", lambda _: 1.0, lambda _: 2.0, _with_temperature, quantity="temperature of the softmax"),
         equation="p = softmax(s / T)",
         fix="Scale the scores once, by 1/√d, and apply the softmax to them.",
-        same_as=SameFunction("scale-missing", "a softmax temperature of {value}"),
+        same_as=SameFunction("scale-missing", "the softmax has a temperature of {value}"),
     )
     yield Fault("softmax-queries", PROBS, "softmax runs over the queries, not over the keys", "constructed",
                 _softmax_over(-2), "a wrong axis",

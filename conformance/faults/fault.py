@@ -66,7 +66,7 @@ class SameFunction:
 
     Attributes:
         name: the name of the other fault, which is reported in its place.
-        phrase: the fault that is not reported, as a noun phrase; `{value}` is replaced by its number.
+        phrase: the fault that is not reported, as a clause; `{value}` is replaced by its number.
     """
 
     name: str

@@ -194,7 +194,7 @@ def faults() -> Iterator[Fault]:
                 lambda step, _: step.recast(_OnQueries) if of_tokens(step) else None, "mask[:, :, None] for mask[:, None, :]",
                 equation="mask[:, None, :, None] in place of mask[:, None, None, :]",
                 fix=_MASK,
-                same_as=SameFunction("mask-ignored", "a mask along the queries, not along the keys"))
+                same_as=SameFunction("mask-ignored", "the mask is applied to the queries instead of the keys"))
     yield Fault(
         "mask-constant", PROBS, "masked keys keep {value} of their weight", "constructed",
         cause="the number added at masked keys is not negative enough",

@@ -223,7 +223,7 @@ def faults() -> Iterator[Fault]:
     yield Fault(
         "epsilon-outside-root", NORMS, "epsilon = {value} is added to the deviation, not to the variance under the root",
         "constructed, after the Annotated Transformer", cause="(x − μ) / (σ + ε) as in the Annotated Transformer",
-        parameter=_epsilon_outside(_EpsilonOutside, 1e-5, "epsilon outside the root of the variance"),
+        parameter=_epsilon_outside(_EpsilonOutside, 1e-5, "epsilon added outside the root"),
         equation="y = γ · (x − μ) / (σ + ε) + β",
         fix=_NORM,
     )

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -44,10 +44,15 @@ def verdict(check: CheckRecord) -> str:
     return f"{said}, {check.judged} of {check.activations} activations judged" if check.activations else said
 
 
+def number(n: int, what: str) -> str:
+    """Return a count with its noun in singular or plural, such as `1 check` or `2 checks`."""
+    return f"{n} {what}{'' if n == 1 else 's'}"
+
+
 def searched(check: CheckRecord) -> str:
     """Return the number of examples of a search without a failure, and the largest error as a share of its limit."""
     worst = f", the largest error {check.worst:.2g} of its limit" if check.worst else ""
-    return f"{check.tried} examples{worst}"
+    return f"{number(check.tried, 'example')}{worst}"
 
 
 def duration(checks: Sequence[CheckRecord]) -> str:
@@ -114,11 +119,6 @@ def exclusion_lists(sensitivities: Sequence[Sensitivity], *, whole: bool) -> lis
         f"{s.fault} ({s.places - s.separable} of {s.places} steps, {weakest(s)})" for s in sensitivities if s.separable < s.places
     ]
     unseen = without_effect({s.fault for s in sensitivities})
-    numbers = [
-        f"{quantity} {s.right:.7g} ({abs(s.smallest - s.right):.2g}, {s.fault})"
-        for s in sensitivities
-        if s.smallest is not None and s.right is not None and s.separable and (quantity := _quantity(s.fault))
-    ]
     detected = _of(everywhere, len(sensitivities))
     first = f"would have detected {detected} that change a judged activation here, at every step that they change"
     found: list[tuple[str, tuple[str, ...]]] = [(first, ())] if sensitivities else []
@@ -132,10 +132,14 @@ def exclusion_lists(sensitivities: Sequence[Sensitivity], *, whole: bool) -> lis
     elif unseen:
         counted = f"would not have detected {len(unseen)} mistakes that change no judged activation of this network on these inputs"
         found.append((f"{counted}; the HTML report lists them", ()))
-    if numbers:
-        checked = "numbers checked, each with the smallest deviation that would have been detected, and the name of the mistake"
-        found.append((checked, tuple(numbers)))
     return found
+
+
+def numbers_checked(sensitivities: Iterable[Sensitivity]) -> Iterator[tuple[str, str, str, str]]:
+    """Yield each number that a pass confirms, its value, the smallest deviation that would have been detected, and the mistake."""
+    for s in sensitivities:
+        if s.smallest is not None and s.right is not None and s.separable and (quantity := _quantity(s.fault)):
+            yield quantity, f"{s.right:.7g}", f"{abs(s.smallest - s.right):.2g}", s.fault
 
 
 def _of(found: int, mistakes: int) -> str:

@@ -90,7 +90,7 @@ def _failing(found: Diagnosis) -> Iterator[Block]:
 def _same_functions(tied: Sequence[RankedExplanation]) -> dict[int, list[str]]:
     """Return the indices of those explanations that are different functions.
 
-    Each has the explanations that are the same function, as noun phrases. Of these the fault that is reported in the others' place
+    Each has the explanations that are the same function, as clauses. Of these the fault that is reported in the others' place
     comes first in `tied`, which is in the order of the catalogue.
     """
     first: dict[tuple[object, ...], int] = {}
@@ -109,7 +109,7 @@ def _layer(place: str) -> str:
 
 
 def _phrase(f: FaultAttribution) -> str:
-    """Return a fault that is the same function as another one as a noun phrase."""
+    """Return a fault that is the same function as another one as a clause."""
     same = BY_NAME[f.name].same_as
     assert same is not None
     return same.phrase.format(value=figure(f.estimate.value, f.estimate.deviation) if f.estimate else "")
@@ -118,7 +118,7 @@ def _phrase(f: FaultAttribution) -> str:
 def _details(e: RankedExplanation, found: Diagnosis, same: Sequence[str]) -> Iterator[str]:
     yield from _pooling(e, found)
     for attribution in e.faults:
-        alike = f" (with these outputs, the same as {' or '.join(same)})" if same and attribution is e.faults[0] else ""
+        alike = f" (or {', or '.join(same)}; these outputs cannot tell which)" if same and attribution is e.faults[0] else ""
         yield f"{attribution.sentence}{alike}: {attribution.where}"
         if attribution.cause and e.explains:
             yield f"usual cause: {attribution.cause}"

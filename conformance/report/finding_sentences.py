@@ -52,7 +52,7 @@ def sentence(finding: Finding, layers: int) -> str:
     numbers = finding.numbers or [""] * len(finding.others)
     named = [(o, n) for o, n in zip(finding.others, numbers, strict=True) if not is_same(o, finding.fault.name)]
     others = ", ".join(f"{o} ({n})" if n else o for o, n in named)
-    same = f" (with the exposed activations, the same as {' or '.join(finding.same)})" if finding.same else ""
+    same = f" (or {', or '.join(finding.same)}; the exposed activations cannot tell which)" if finding.same else ""
     alike = f"; with these inputs and exposed activations it cannot be distinguished from {others}" if others else ""
     if is_reduced(finding.fault.name):
         place = where_reduced(finding.steps, layers)

@@ -41,7 +41,7 @@ class Finding:
         deviating: evidence whose estimates contradict that of `fault`, in the order of computation.
         backward_of: by the name of a step that is a gradient, the forward step whose backward pass is wrong, as far as known.
         numbers: for each of `others` its estimated number in words; empty if it has none.
-        same: the faults of `others` that are the same function (`Fault.same_as`), as noun phrases with their numbers.
+        same: the faults of `others` that are the same function (`Fault.same_as`), as clauses with their numbers.
         closed_forms: closed forms of the estimates, as `0.1767767 = 1/√32 = 1/√(the hidden size)`.
         estimates: for a fitted fault, the numbers that are reported, each with the parameter that it belongs to.
     """
@@ -228,7 +228,7 @@ def is_same(name: str, reported: str) -> bool:
 
 
 def _phrase_of(name: str, group: Sequence[_Evidence]) -> str:
-    """Return a fault that is the same function as that of the group as a noun phrase."""
+    """Return a fault that is the same function as that of the group as a clause."""
     same, found = BY_NAME[name].same_as, _sharpest(name, group)
     assert same is not None
     return same.phrase.format(value="" if found is None else figure(found.estimate or 0.0, _deviation(found)))

@@ -3,6 +3,8 @@
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
 from typing import Any, TypeVar
 
 from conformance.errors import (
@@ -24,6 +26,7 @@ from conformance.results.outcomes import Outcome, severity
 from conformance.results.result import Result
 
 T = TypeVar("T")
+_SUITE = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
@@ -107,13 +110,27 @@ def call_candidate(call: Callable[[], T], *, may_refuse: bool = False) -> T:
 def rendered(error: BaseException) -> str:
     """Return the message and traceback of an exception; its message comes from the candidate's code, which may itself fail."""
     try:
-        lines, only = traceback.format_exception(error), traceback.format_exception_only(error)
+        lines = traceback.format_exception(type(error), error, _from_the_candidate(error.__traceback__))
+        only = traceback.format_exception_only(error)
         message = only[0 if getattr(error, "__notes__", None) else -1]  # a syntax error shows its line first; notes follow
         if lines[-1] == message:
             del lines[-1]  # an exception group has further exceptions after its message
         return "".join([message, *lines, *_missing_programs(error)])
     except BaseException as another:
         return f"{type(error).__name__}, whose text raises {type(another).__name__}"
+
+
+def _from_the_candidate(whole: TracebackType | None) -> TracebackType | None:
+    """Return the traceback from the first frame outside the suite, that of the candidate's call; all of it if there is none."""
+    part = whole
+    while part is not None and _is_of_the_suite(Path(part.tb_frame.f_code.co_filename)):
+        part = part.tb_next
+    return part or whole
+
+
+def _is_of_the_suite(file: Path) -> bool:
+    """Return whether a source file is the suite's own; its tests and benchmarks have candidates."""
+    return file.is_relative_to(_SUITE) and file.relative_to(_SUITE).parts[0] not in ("tests", "benchmarks")
 
 
 def _missing_programs(error: BaseException | None) -> Iterator[str]:

@@ -130,8 +130,8 @@ def test_without_pyarrow_a_parquet_file_says_how_to_install_it(tmp_path: Path, m
 
 REFUSED = {
     "another shape": (_candle(HIDDEN[:, :7]), r"printed with the shape \[1, 7, 32\], expected \[1, 8, 32\]"),
-    "another length": (_numpy(HIDDEN[:, :5], str).replace("...", ""), "read as last_hidden_state: 1 × 5 × 6, expected: 1 rows × 8"),
-    "another width": ("[[0.1, 0.2], [0.1]]", r"read as last_hidden_state: 1 × 2 × \(1 to 2\), expected: 1 rows × 8 positions × 32"),
+    "another length": (_numpy(HIDDEN[:, :5], str).replace("...", ""), "read as last_hidden_state: 1 × 5 × 6, expected: 1 row × 8"),
+    "another width": ("[[0.1, 0.2], [0.1]]", r"read as last_hidden_state: 1 × 2 × \(1 to 2\), expected: 1 row × 8 positions × 32"),
     "a misspelt name": (f"last_hiden_state = {_torch(HIDDEN)}", "did you mean last_hidden_state"),
     "no base64": ('{"data": [{"embedding": "a lamp"}]}', "float32 in base64"),
     "two variables": ("x = [0.5, ...]\ny = [0.5, ...]", "no output 'x' of this checkpoint"),

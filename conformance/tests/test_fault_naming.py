@@ -104,8 +104,8 @@ def test_faults_that_are_the_same_function_are_both_named() -> None:
     (found,) = _found(_planted(("mask-on-queries", 0)))
     assert found.fault
     assert {found.fault.name, *found.others} == {"mask-ignored", "mask-on-queries"}
-    same = "padded keys are attended to (with the exposed activations, the same as a mask along the queries, not along the keys)"
-    assert sentence(found, 2) == f"layer 0, attention.self.probs: {same}"
+    same = "(or the mask is applied to the queries instead of the keys; the exposed activations cannot tell which)"
+    assert sentence(found, 2) == f"layer 0, attention.self.probs: padded keys are attended to {same}"
 
 
 @pytest.mark.parametrize("name", ["precision-bfloat16", "precision-tf32", "precision-int8"])
@@ -220,6 +220,7 @@ def test_a_mistake_that_cannot_be_distinguished_is_given_with_its_own_estimate()
     record = activation(Case("a", "b"), step, 100.0, (scale,), alternatives=[[temperature], [weight]])
     (found,) = findings([record])
     assert found.others == ("mask-constant", "softmax-temperature")
-    same, other = sentence(found, 1).split("; ")
-    assert same.endswith("= 0.3535534 (with the exposed activations, the same as a softmax temperature of 0.3535534)")
+    same, which, other = sentence(found, 1).split("; ")
+    assert same.endswith("= 0.3535534 (or the softmax has a temperature of 0.3535534")
+    assert which == "the exposed activations cannot tell which)"
     assert other.startswith("with these inputs and exposed activations it cannot be distinguished from mask-constant (weight 0.25,")

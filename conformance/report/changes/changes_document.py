@@ -17,12 +17,12 @@ from conformance.report.changes.changes_words import (
     is_better,
     limit_of,
     mistakes,
-    number,
     outcome,
     title,
     tone,
     why,
 )
+from conformance.report.coverage_sentences import number
 from conformance.report.document import (
     Abridged,
     Block,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from conformance.report.axis import sigma
 from conformance.report.changes.changes import KINDS, ActivationChange, CaseChange, Changes, Kind
-from conformance.report.coverage_sentences import place, rendered
+from conformance.report.coverage_sentences import number, place, rendered
 from conformance.results.records import ActivationRecord, CheckRecord
 
 TONES: dict[Kind, str] = {"worse": "bad", "gone": "bad", "new": "odd", "better": "good", "changed": "odd"}
@@ -47,11 +47,6 @@ def tone(changes: Changes) -> str:
     return "bad" if changes.exit_code else "good" if any("better" in case.kinds for case in changes.cases) else ""
 
 
-def number(n: int, what: str) -> str:
-    """Return a count with its noun in singular or plural, such as `1 check` or `2 checks`."""
-    return f"{n} {what}{'' if n == 1 else 's'}"
-
-
 def arrow(before: str, after: str) -> str:
     """Return `before → after`, or the text alone if both are equal."""
     return before if before == after else f"{before} → {after}"
@@ -87,7 +82,7 @@ def coverage(case: CaseChange) -> str:
     if after.activations:
         parts.append(f"{arrow(str(before.judged), str(after.judged))} of {after.activations} activations")
     if after.tried:
-        parts.append(f"{arrow(str(before.tried), str(after.tried))} examples")
+        parts.append(f"{arrow(str(before.tried), str(after.tried))} example{'' if before.tried == after.tried == 1 else 's'}")
     if before.worst or after.worst:
         parts.append(f"the largest error {arrow(_worst(before), _worst(after))} of its limit")
     return ", ".join(parts)

@@ -16,6 +16,7 @@ from conformance.report.coverage_sentences import (
     duration,
     exclusion_lists,
     mistakes,
+    numbers_checked,
     origin,
     place,
     rendered,
@@ -29,6 +30,7 @@ from conformance.report.document import (
     Block,
     Blocks,
     Code,
+    Column,
     Figures,
     Folded,
     Heading,
@@ -47,6 +49,11 @@ from conformance.results.merge import case_of
 from conformance.results.outcomes import FAILING, OUTCOME_TEXT
 from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, Header, PlaceRecord
 
+NUMBERS = ("numbers checked", "value", "smallest deviation seen", Column("mistake", is_text=True))
+_PARTIAL = {
+    "outputs": "this check judges the outputs alone, from the token ids",
+    "stages": "this check judges the embeddings, the layers' outputs and the outputs alone, each from the one before it",
+}  # checks for which activations that the candidate may expose are set aside
 _PLACES = 3  # maximum number of origins with strips, so that a page with many failures stays small
 _WORST = 5  # maximum number of failing activations, and of mistakes, in text output; the results file has all of them
 
@@ -72,23 +79,29 @@ def case_blocks(case: CaseRecords, headers: Sequence[Header] = (), *, close: boo
         yield from _through_wrong_steps(case.activations, layers_of(case.activations))
     elif failed:
         yield from _failures(failed, case.activations)
-        if check.check == "values" and (unseen := not_exposed(case.activations)):
+        if check.check == "values" and (unseen := _unseen(case)):
             yield Paragraph(unseen, "quiet")
     elif check.outcome == "pass" and check.tried:
         yield Paragraph(f"{searched(check)}, {duration([check])}")
     elif check.outcome == "pass" and check.median_rms is not None:
         yield Paragraph(_median(check))
-        if unseen := not_exposed(case.activations):
+        if unseen := _unseen(case):
             yield Paragraph(unseen)
         if check.excludes:
             whole, short = (Lists(tuple(exclusion_lists(check.excludes, whole=whole))) for whole in (True, False))
             yield Abridged((whole,), (short,))
+            yield from tabled(NUMBERS, [("", list(numbers_checked(check.excludes)))], most=None)
     if check.outcome == "xfail" and case.activations:
         yield Abridged((Folded("What is known to fail", tuple(_known(case))),))
     yield Abridged(tuple(_details(case, headers)))
     if check.counterexample:
         yield from _script(check, check.counterexample.script, saved=bool(headers) and check.outcome in ("fail", "crash"))
     yield Abridged(tuple(_activations(case)))
+
+
+def _unseen(case: CaseRecords) -> str:
+    """Return text on the activations that are not judged: the candidate does not expose them, or the check sets them aside."""
+    return _PARTIAL.get(case.check.check) or not_exposed(case.activations)
 
 
 def _script(check: CheckRecord, script: str, *, saved: bool) -> Iterator[Block]:
@@ -280,7 +293,8 @@ def _placed(failed: Sequence[ActivationRecord], check: CheckRecord) -> Iterator[
 
 
 def _network(case: CaseRecords) -> Iterator[Block]:
-    parts: Blocks = network(case.activations)
+    shown = [a for a in case.activations if a.outcome != "not_observed"] if case.check.check in _PARTIAL else case.activations
+    parts: Blocks = network(shown)
     if case.check.outcome in FAILING:
         yield Heading("From input to output", level=4)
         yield from parts

@@ -10,7 +10,7 @@ from conformance.results.outcomes import OUTCOME_TEXT, Outcome, severity
 from conformance.results.records import ActivationRecord
 
 _MARKS: Mapping[Outcome, str] = {"xfail": "known failure"}
-_TONES = {"origin": "bad", "known failure": "odd", "not exposed": "quiet", "not judged": "quiet"}
+_TONES = {"origin": "bad", "breaks the contract": "bad", "known failure": "odd", "not exposed": "quiet", "not judged": "quiet"}
 
 
 def network(activations: Sequence[ActivationRecord]) -> Blocks:
@@ -53,7 +53,7 @@ def _counts(found: Sequence[ActivationRecord]) -> str:
 
 def _row(a: ActivationRecord, batches: Sequence[ActivationRecord], axis: Axis) -> Row:
     """Return the row of one activation, with the numbers of the batch on which it is worst."""
-    mark = _unjudged(a) or _MARKS.get(a.outcome, a.role or "")
+    mark = _unjudged(a) or ("breaks the contract" if _is_refused(a) else _MARKS.get(a.outcome, a.role or ""))
     name = TextSpan(placed(a.activation)[1], note="; ".join(part for part in (mark, *_notes(a, batches)) if part))
     local, global_error = (e.rms if e else None for e in (a.local, a.global_error))
     points = Points((axis.at(global_error), axis.at(local)), axis.at(a.limits.get("rms") if local is not None else None))
@@ -66,6 +66,11 @@ def _unjudged(a: ActivationRecord) -> str:
     return "" if a.outcome != "not_observed" else "not judged" if a.reason else "not exposed"
 
 
+def _is_refused(a: ActivationRecord) -> bool:
+    """Return whether an activation breaks the contract, so that it was not judged."""
+    return a.outcome == "fail" and a.local is None and bool(a.reason)
+
+
 def _local(a: ActivationRecord) -> str:
     if a.local is None or a.local.rms is not None:
         return sigma(a.local.rms if a.local else None, "")
@@ -73,6 +78,6 @@ def _local(a: ActivationRecord) -> str:
 
 
 def _notes(a: ActivationRecord, batches: Sequence[ActivationRecord]) -> Iterable[str]:
-    failing = sum(b.outcome == a.outcome for b in batches)
+    failing, all_batches = {b.batch for b in batches if b.outcome == a.outcome}, {b.batch for b in batches}
     yield a.reason
-    yield f"in {failing} of {len(batches)} batches" if a.outcome in ("fail", "xfail") and len(batches) > 1 else ""
+    yield f"in {len(failing)} of {len(all_batches)} batches" if a.outcome in ("fail", "xfail") and len(all_batches) > 1 else ""

@@ -57,14 +57,14 @@ def _setting(c: CheckRecord) -> tuple[str, ...]:
 
 
 def by_reason(cases: Sequence[CaseRecords]) -> dict[int, Cases]:
-    """Map the id of each skipped case or one with an error to all such cases of its candidate with that reason.
+    """Map the id of each skipped case, or one with an error or a crash, to all such cases of its candidate with that reason.
 
-    Reasons of errors may differ in numbers.
+    Reasons of errors and crashes may differ in numbers; a crash is not among them if it has failing activations besides.
     """
     alike: dict[object, Cases] = {}
     for case in cases:
         c = case.check
-        if c.outcome == "error":
+        if c.outcome == "error" or (c.outcome == "crash" and not any(a.outcome == "fail" for a in case.activations)):
             lines = frozenset(re.sub(r"\d+", "#", line) for line in c.reason.splitlines())
             alike.setdefault((c.outcome, c.implementation, lines), []).append(case)
         elif c.outcome == "skip":
@@ -75,7 +75,7 @@ def by_reason(cases: Sequence[CaseRecords]) -> dict[int, Cases]:
 def further(first: CaseRecords, others: Sequence[CaseRecords]) -> Iterator[str]:
     """Yield a sentence about the further cases with the reason of the first one."""
     if others:
-        what = "error" if first.check.outcome == "error" else "reason"
+        what = "reason" if first.check.outcome == "skip" else "error"
         where = [_beside(first.check, other.check) for other in others]
         yield f"the same {what} in {len(others)} more check{'s' * (len(others) > 1)}: {'; '.join(where)}"
 

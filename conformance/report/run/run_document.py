@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from conformance.glossary.terms import TERMS
 from conformance.report.axis import sigma
-from conformance.report.coverage_sentences import duration, headline, mistakes, rendered, searched, subject
+from conformance.report.coverage_sentences import duration, headline, mistakes, number, rendered, searched, subject
 from conformance.report.document import (
     Abridged,
     Block,
@@ -14,7 +13,6 @@ from conformance.report.document import (
     Folded,
     Heading,
     Headline,
-    Lists,
     Paragraph,
     Section,
     tabled,
@@ -31,10 +29,7 @@ from conformance.results.to_records import activation_records, check_record, foo
 Cases = list[CaseRecords]
 
 LEGEND = ("sigma", "origin", "local rms", "max", "limit", "global rms", "amplitude", "z")
-PADDING = (
-    "results at positions that the attention mask excludes are not judged, since a correct candidate may compute anything there; "
-    "attention to these positions must be zero"
-)
+PADDING = "padding is not judged: a correct candidate may compute anything there; attention to padding must be zero"
 
 
 def document(results: Results) -> Document:
@@ -66,13 +61,13 @@ def case_document(result: Result) -> Document:
 
 
 def _legend(results: Results) -> Iterator[Block]:
-    """Yield the meanings of the terms that are shown of failures, and a remark on padding if a failing batch has any."""
-    yield Heading("how errors are measured (`bert-conformance explain TERM` has more)")
-    masks = (c.counterexample.batch.get("attention_mask") for c in results.checks if c.counterexample)
-    padding = {"padding": PADDING} if any(mask and not all(map(all, mask)) for mask in masks) else {}
-    meanings = {name: TERMS[name].meaning for name in LEGEND} | {"±": "one standard deviation of an estimated number"}
+    """Yield the terms that are shown of failures, which `explain` explains, and a remark on padding if a failing batch has any."""
     shown = _shown(results)
-    yield Lists.of_terms({name: meaning for name, meaning in meanings.items() if name in shown} | padding)
+    terms = ", ".join(name for name in (*LEGEND, "±") if name in shown)
+    yield Heading("how errors are measured", f"`bert-conformance explain TERM`, of {terms}")
+    masks = (c.counterexample.batch.get("attention_mask") for c in results.checks if c.counterexample)
+    if any(mask and not all(map(all, mask)) for mask in masks):
+        yield Paragraph(PADDING)
 
 
 def _shown(results: Results) -> set[str]:
@@ -161,13 +156,14 @@ def _passes(checks: Sequence[CheckRecord]) -> Iterator[Block]:
     """Yield the blocks about several passing checks of one candidate."""
     first, searches = checks[0], [c for c in checks if c.tried]
     candidate = f"{first.implementation} on {first.golden}, {first.device}, {first.dtype}"
-    yield Heading(candidate, f"conforms in {len(checks)} more checks", "good")
+    yield Heading(candidate, f"passes {len(checks)} more checks", "good")
     yield Paragraph(", ".join(c.check for c in checks))
     if searches:
         worst = max(searches, key=lambda c: c.worst or 0.0)
         largest = f", the largest error {worst.worst:.2g} of its limit ({worst.check})" if worst.worst else ""
         tried = sum(c.tried for c in searches)
-        yield Paragraph(f"{tried} examples in {len(searches)} searches{largest}, {duration(checks)}")
+        searched_in = "1 search" if len(searches) == 1 else f"{len(searches)} searches"
+        yield Paragraph(f"{number(tried, 'example')} in {searched_in}{largest}, {duration(checks)}")
 
 
 def _every_check(cases: Sequence[CaseRecords]) -> Iterator[Block]:
@@ -179,5 +175,5 @@ def _every_check(cases: Sequence[CaseRecords]) -> Iterator[Block]:
 
 def _row(c: CheckRecord) -> tuple[str, ...]:
     median = "" if c.median_rms is None else sigma(c.median_rms)
-    tried = searched(c) if c.outcome == "pass" else f"{c.tried} examples"
+    tried = searched(c) if c.outcome == "pass" else number(c.tried, "example")
     return subject(c), c.outcome, f"{c.judged} of {c.activations}" if c.activations else tried if c.tried else "", median

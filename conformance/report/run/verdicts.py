@@ -44,9 +44,10 @@ class CandidateChecks:
 
     @property
     def coverage(self) -> str:
-        """The coverage of the check that judged the most activations; empty if no activations are known."""
-        check = max((c.check for c in self.cases), key=lambda c: c.judged)
-        return f"{check.judged} of {check.activations} activations" if check.activations else ""
+        """The coverage of the check `values`, else of the check that judged the most activations; empty if none are known."""
+        check = max((c.check for c in self.cases), key=lambda c: (c.check == "values", c.judged))
+        which = "" if check.check == "values" else f" in the check {check.check}"
+        return f"{check.judged} of {check.activations} activations{which}" if check.activations else ""
 
     @property
     def ran(self) -> str:
