@@ -131,7 +131,12 @@ def _spread(part: OutputTable, row: Activation, batch: Batch, heads: int, name: 
         _require_shape(part.shape, expected, name)
         known = filled(values, expected, name, part.digits)
     except UsageError as error:
-        axes = " × ".join(f"{size} {AXES[axis].removesuffix('s' if size == 1 else '')}" for size, axis in zip(expected, row.axes, strict=True)) or "one number"
+        axes = (
+            " × ".join(
+                f"{size} {AXES[axis].removesuffix('s' if size == 1 else '')}" for size, axis in zip(expected, row.axes, strict=True)
+            )
+            or "one number"
+        )
         raise UsageError(f"{error}; read as {name}: {described(values)}, expected: {axes}") from error
     whole = Known(np.full(shape, np.nan), np.zeros(shape))
     if not shape:

@@ -14,7 +14,8 @@
   `step_problem`, `row_projections` and `by_hand`. `search` finds the sets of faults that explain an array, here and in `diagnosis`.
 - What remains: `residual_description` describes it, with `residual_models`, `localization`, `error_distribution` and
   `narrower_format`.
-- What follows a wrong step: `backward_of_wrong_steps`, and `found_equations`, the equations that a candidate has instead.
+- What follows a wrong step: `backward_of_wrong_steps`; `layer_order`, one origin for layers in the wrong order; and
+  `found_equations`, the equations that a candidate has instead.
 - Other tests: `dropout_masks`, `initial_draws` from `initial_distributions`, `loss_curve`, `cosines`, `rank_changes`.
 - Properties of the goldens: `detection_power`, `verify_goldens`.
 - Words: `number_words`, `step_phrases`. Parallel execution: `threads`.

@@ -284,7 +284,12 @@ def test_the_examples_of_the_readme_have_the_present_form() -> None:
     if not readme.is_file():
         pytest.skip("an installed package has no README")
     words = " ".join(readme.read_text("utf-8").split())
-    for text in ("how errors are measured: `bert-conformance explain TERM`, of sigma", "mistakes, by how far the error exceeds its limit:", "origins, in order", PADDING):
+    for text in (
+        "how errors are measured: `bert-conformance explain TERM`, of sigma",
+        "mistakes, by how far the error exceeds its limit:",
+        "origins, in order",
+        PADDING,
+    ):
         assert text in words
 
 
