@@ -202,8 +202,8 @@ def _distinct(module: nn.Module, a: Architecture) -> Iterator[tuple[Call, Batch]
             found.append((not _same_where_real(result, again, given), call, given))
     if not found:
         raise CandidateError(
-            f"no way of calling it gives a tensor. Its forward takes\n{Signature.of(module).explained()}\n"
-            f"The first call that was tried, with {next(calls(module)).arguments}:\n{errors[0]}"
+            f"no way of calling it gives a tensor. {Signature.of(module).explained()}\n"
+            f"The first call that was tried, model({next(calls(module)).arguments}):\n{errors[0]}"
             f"Give instead a class that calls it, such as\n\n{wrapper(module)}\n"
         )
     yield from ((call, given) for _, call, given in sorted(found, key=lambda one: one[0]))
