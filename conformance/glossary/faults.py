@@ -46,7 +46,7 @@ def sections(name: str) -> Iterator[Section]:
     faults = known_faults()[name]
     places = [(generic, row) for generic, found in rows().items() for row in found if acts_at(faults, row)]
     kinds = list(dict.fromkeys(row.kind for _, row in places))
-    yield "usual cause", _once(f.cause for f in faults if f.cause) or ("not known; see the repair",)
+    yield "usual cause", _once(f.cause for f in faults if f.cause)
     yield "how to repair it", _once(f.fix for f in faults)
     parameter = next((f.parameter for f in faults if isinstance(f, Fault) and f.parameter), None)
     yield "number", _number(parameter) if parameter else ()

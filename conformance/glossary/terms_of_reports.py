@@ -159,6 +159,14 @@ REPORTS: Mapping[str, Term] = {
             "A release that changes the schema gives it another version, and refuses files of the earlier one.",
         ),
     ),
+    "GELU": Term(
+        "the usual activation function of BERT: gelu(x) = x Φ(x) = x (1 + erf(x/√2)) / 2, Φ the normal distribution function",
+        (
+            "With hidden_act gelu_new or gelu_pytorch_tanh: x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2. The two differ by up "
+            "to 5e-4.",
+            "One of them in place of the other is the mistake gelu-variant: `explain gelu-variant`.",
+        ),
+    ),
     "replay": Term(
         "to run a saved failure again: `bert-conformance replay failures/NAME.safetensors`",
         (

@@ -13,3 +13,4 @@ Depth = Literal["screen", "full"]
 DEPTHS: tuple[Depth, ...] = get_args(Depth)
 
 SCREENED = "which mistake it is was not looked for (depth screen)"
+NO_PATTERN = "no pattern that was looked for accounts for the error"

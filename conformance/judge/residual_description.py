@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from conformance.judge.depth import NO_PATTERN
 from conformance.judge.judged_elements import Mask
 from conformance.judge.localization import Localization, localize, rendered
 from conformance.judge.residual_models import ResidualFinding, ResidualProblem, residual_findings
@@ -64,7 +65,7 @@ def describe_residual(
 def sentences(found: ResidualDescription) -> tuple[str, ...]:
     """Return a sentence that states where the residual is, and one for each model that explains it or a share of it."""
     there = "there " if found.localization.places else ""
-    made_of = [there + _sentence(f) for f in found.residual_findings] or ["no pattern that was looked for accounts for the error"]
+    made_of = [there + _sentence(f) for f in found.residual_findings] or [NO_PATTERN]
     return (rendered(found.localization), *made_of)
 
 

@@ -70,7 +70,8 @@ def accepted_array(row: Activation, value: Any, architecture: Architecture, batc
     shape = row.shape(batch.size, batch.length, architecture.num_attention_heads, batch.states_length)
     if found.shape != shape and not (row.is_same_for_all_rows and found.shape in ((1, *shape[1:]), shape[1:])):
         axes = f" ({', '.join(row.axes)})" if row.axes else ""
-        raise CandidateError(f"shape is {found.shape}, expected {shape}{axes}{_unlike_config(row, found.shape, shape)}")
+        expected = f"{shape[1:]} or {shape}" if row.is_same_for_all_rows else f"{shape}"
+        raise CandidateError(f"shape is {found.shape}, expected {expected}{axes}{_unlike_config(row, found.shape, shape)}")
     array = np.broadcast_to(found.read(), shape)
     copy: Captured = np.array(array, np.float64) if dtype == "float64" else np.array(array, np.float32)
     finite = np.isfinite(copy)

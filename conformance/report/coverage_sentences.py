@@ -9,9 +9,9 @@ from typing import Any
 
 from conformance.faults import BY_NAME, OF_SOME
 from conformance.judge.thresholds import SEPARABLE_Z
-from conformance.report.finding_sentences import cause, evidence, sentence
+from conformance.report.finding_sentences import cause, evidence, sentence, told
 from conformance.report.findings import Finding, findings
-from conformance.report.unexposed_steps import unexposed_before
+from conformance.report.unexposed_steps import possibly_before
 from conformance.results.merge import case_of
 from conformance.results.outcomes import ORDER, OUTCOME_TEXT
 from conformance.results.records import ActivationRecord, CheckRecord, CounterexampleRecord, Footer, Note, Sensitivity
@@ -175,13 +175,14 @@ def mistakes(activations: Iterable[ActivationRecord]) -> list[Finding]:
     steps, names = (
         tuple(dict.fromkeys(chain.from_iterable(of))) for of in ((f.steps for f in bare), (f.activations for f in bare))
     )
-    together = replace(bare[0], steps=steps, activations=names, hidden=unexposed_before(names, activations))
+    together = replace(bare[0], steps=steps, activations=names, hidden=possibly_before(names, activations))
     return [together if f is bare[0] else f for f in found if f is bare[0] or f not in bare]
 
 
 def rendered(finding: Finding, layers: int) -> list[str]:
     """Return the lines about a mistake: its sentence, evidence and usual cause, or the anatomy if it is unidentified."""
-    return [line for line in (sentence(finding, layers), evidence(finding), cause(finding), *finding.anatomy) if line]
+    lines = (sentence(finding, layers), evidence(finding), cause(finding), finding.hidden, *told(finding))
+    return [line for line in lines if line]
 
 
 def origin(a: ActivationRecord) -> str:

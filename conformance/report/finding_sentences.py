@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from conformance.faults import BY_NAME
 from conformance.faults.fault import Fault, ignored
 from conformance.faults.fitted import FITTED, Fitted
-from conformance.judge.depth import SCREENED
+from conformance.judge.depth import NO_PATTERN, SCREENED
 from conformance.judge.number_words import enumerated, figure, hard_coded
 from conformance.judge.step_phrases import backward_place, phrases, ranged
 from conformance.model.training import is_of_a_run, parameter_of, step_of
@@ -17,7 +17,7 @@ from conformance.results.result import NamedFinding, Result
 from conformance.results.to_records import activation_records
 
 MOST_LISTED = 4  # maximum number of parameters of a training run, and of numbers of a fit, that are listed
-UNNAMED = "unidentified error: no mistake of the catalogue explains it"
+UNNAMED = "an error without a name"
 
 
 def findings_of(result: Result) -> tuple[NamedFinding, ...]:
@@ -38,7 +38,7 @@ def in_words(activations: Iterable[ActivationRecord]) -> tuple[NamedFinding, ...
             f.steps,
             f.activations,
             f.others,
-            f.anatomy,
+            tuple(filter(None, (f.hidden, *told(f)))),
         )
         for f in findings(activations)
     )
@@ -47,7 +47,7 @@ def in_words(activations: Iterable[ActivationRecord]) -> tuple[NamedFinding, ...
 def sentence(finding: Finding, layers: int) -> str:
     """Return one sentence about a mistake: its place, its nature, and the faults that cannot be distinguished from it."""
     if finding.fault is None:
-        place = ", ".join(filter(None, (where(finding.steps, layers, finding.backward_of), finding.hidden)))
+        place = where(finding.steps, layers, finding.backward_of)
         return f"{place}: {finding.reason or (SCREENED if finding.screened else rounding(finding.anatomy) or UNNAMED)}"
     numbers = finding.numbers or [""] * len(finding.others)
     named = [(o, n) for o, n in zip(finding.others, numbers, strict=True) if not is_same(o, finding.fault.name)]
@@ -101,6 +101,11 @@ def _contradictions(deviating: Sequence[FaultRecord]) -> str:
 
 def _listed(texts: Sequence[str]) -> Sequence[str]:
     return texts if len(texts) <= MOST_LISTED else (*texts[: MOST_LISTED - 1], f"{len(texts) - MOST_LISTED + 1} more")
+
+
+def told(finding: Finding) -> tuple[str, ...]:
+    """Return the sentences about an unidentified error without the one that only says that it has no name, as its own does."""
+    return tuple(line for line in finding.anatomy if finding.fault or line != NO_PATTERN)
 
 
 def cause(finding: Finding) -> str:

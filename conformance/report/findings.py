@@ -17,7 +17,7 @@ from conformance.judge.number_words import COINCIDENCE, figure
 from conformance.judge.thresholds import max_threshold
 from conformance.model.activations import LAYER
 from conformance.report.reduced_precision import fault_of
-from conformance.report.unexposed_steps import unexposed_before
+from conformance.report.unexposed_steps import possibly_before
 from conformance.results.records import ActivationRecord, FaultRecord
 
 LARGEST = frozenset(fault.name for fault in FITTED if fault.largest)
@@ -37,7 +37,7 @@ class Finding:
         anatomy: sentences that describe the error of an unidentified mistake.
         screened: whether no explanation was searched for.
         reason: for an unidentified mistake, an error that does not depend on the values, such as a wrong shape; may be empty.
-        hidden: for an unidentified mistake, the unexposed steps in which it may be instead, as text; may be empty.
+        hidden: for an unidentified mistake, a sentence on the unexposed steps in which it may be instead; may be empty.
         deviating: evidence whose estimates contradict that of `fault`, in the order of computation.
         backward_of: by the name of a step that is a gradient, the forward step whose backward pass is wrong, as far as known.
         numbers: for each of `others` its estimated number in words; empty if it has none.
@@ -284,7 +284,7 @@ def _unnamed(alike: Sequence[ActivationRecord], activations: Sequence[Activation
     places = tuple(dict.fromkeys(a.activation for a in alike))
     excesses = [a.excess for a in alike]
     said = tuple(line for line in alike[0].anatomy if line != SCREENED)
-    hidden = "" if alike[0].reason else unexposed_before(places, activations)
+    hidden = "" if alike[0].reason else possibly_before(places, activations)
     return Finding(None, places, (), _largest(excesses), places, said, SCREENED in alike[0].anatomy, alike[0].reason, hidden)
 
 

@@ -25,6 +25,7 @@ from conformance.report.document import (
 )
 
 _SPECIAL = re.compile(r"[\\`*_\[\]|~$]")
+_SPAN = re.compile("`([\\w .:/*?=-]+)`")  # code without a character that could end it, a cell or a line
 _FIRST = re.compile(r"^(\d*)([#>+=.)-])")  # at the start of a line these begin a heading, a quotation or a list
 _FIGURES = re.compile(r"[-+\d.,e σ→×\[\]]*")
 
@@ -36,8 +37,14 @@ def markdown(document: Document) -> str:
 
 def cell(text: str) -> str:
     """Return the text on one line, escaped so that it cannot end a table cell or be read as HTML or Markdown."""
-    flat = printable(" ".join(text.split())).replace("&", "&amp;").replace("<", "&lt;")
-    return _FIRST.sub(r"\1\\\2", _SPECIAL.sub(lambda c: "&#96;" if c[0] == "`" else f"\\{c[0]}", flat))
+    flat = printable(" ".join(text.split()))
+    parts = _SPAN.split(flat)  # texts and, between them, the contents of spans of code
+    return _FIRST.sub(r"\1\\\2", "".join(f"`{part}`" if i % 2 else _escaped(part) for i, part in enumerate(parts)))
+
+
+def _escaped(text: str) -> str:
+    escaped = text.replace("&", "&amp;").replace("<", "&lt;")
+    return _SPECIAL.sub(lambda c: "&#96;" if c[0] == "`" else f"\\{c[0]}", escaped)
 
 
 def _lines(blocks: Iterable[Block]) -> Iterator[str]:

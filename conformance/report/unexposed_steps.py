@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from conformance.judge.number_words import enumerated
+from conformance.judge.step_phrases import phrases, ranged
 from conformance.model.activation import Activation
 from conformance.model.activations import LAYER, table
 from conformance.model.architecture import COMPATIBLE_HEADS, Architecture
@@ -31,6 +32,20 @@ class UnexposedSteps:
     after: tuple[str, ...]
     copies: int = 0
 
+    @property
+    def sentence(self) -> str:
+        """Return `It may be in this step or in 14 unexposed ones before it, after …`; an empty text if there are none."""
+        if not self.names:
+            return ""
+        start = "It may be in this step or in"
+        if len(self.names) <= NAMED:
+            return f"{start} the unexposed {'one' if len(self.names) == 1 else 'ones'} before it: {enumerated(self.names)}"
+        layers = max((int(match[1]) + 1 for name in self.after if (match := LAYER.fullmatch(name))), default=0)
+        after = phrases(self.after, layers + 1, _numbered) or ["the token ids"]
+        since = f", after {enumerated(after)}" if len(after) <= NAMED else ""
+        copies = f" ({self.copies} more only copy)" if self.copies else ""
+        return f"{start} {len(self.names)} unexposed ones before it{since}{copies}"
+
     def __str__(self) -> str:
         """Return `or one of the 14 steps between … and it, which are not exposed`; an empty text if there are none."""
         if not self.names:
@@ -44,6 +59,10 @@ class UnexposedSteps:
             start = f"between {enumerated(self.after)} and it" if len(self.after) <= NAMED else "before it"
         copies = f" ({self.copies} more only copy)" if self.copies else ""
         return f"or one of the {len(self.names)} steps {start}, which are not exposed{copies}"
+
+
+def _numbered(layers: Sequence[int]) -> str:
+    return ranged(layers) if len(layers) > 2 else enumerated([str(layer) for layer in layers])
 
 
 def unexposed_steps(name: str, activations: Iterable[ActivationRecord]) -> UnexposedSteps:
@@ -109,6 +128,16 @@ def _parts(names: Sequence[str]) -> str:
     """Return the parts of the network with these activations, and how many each has if several: `cls (8), qa_outputs`."""
     counts = Counter(name.split(".")[0] for name in names)
     return ", ".join(f"{part} ({count})" if count > 1 else part for part, count in counts.items())
+
+
+def possibly_before(names: Sequence[str], activations: Iterable[ActivationRecord]) -> str:
+    """Return a sentence on the unexposed steps in which an error that is seen at these activations may be instead."""
+    records = list(activations)
+    if len(names) == 1:
+        return unexposed_steps(names[0], records).sentence
+    before = {step for name in names for step in unexposed_steps(name, records).names}
+    ones = "the unexposed one" if len(before) == 1 else f"{len(before)} unexposed ones"
+    return f"It may be in these steps or in {ones} before them" if before else ""
 
 
 def unexposed_before(names: Sequence[str], activations: Iterable[ActivationRecord]) -> str:

@@ -136,7 +136,7 @@ def test_the_command_writes_every_format(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_a_narrow_terminal_keeps_the_important_columns_with_each_row_on_one_line() -> None:
-    for width, there, gone in ((160, "A there", ""), (100, "|A − B|", "A there"), (78, "difference", "|A − B|")):
+    for width, there, gone in ((160, "A there", ""), (100, "|A − B|", "A there"), (78, "accumulated", "|A − B|")):
         lines = [line.plain for line in wrapped(document(_view(*USUAL)), width)]
         head = next(line for line in lines if line.startswith("  activation "))
         assert there in head

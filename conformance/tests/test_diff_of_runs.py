@@ -90,7 +90,8 @@ def test_changes_within_noise_are_counted_and_unchanged_activations_are_not() ->
     same, moves, fails = _norm(0.5), _norm(0.5, 1), _norm(0.5, 2)
     found = changes(_results(same, moves, fails), _results(same, _norm(0.6, 1), _norm(9.0, 2)))
     assert (_only(found).within_noise, _only(found).compared) == (1, 3)
-    assert headline(found).endswith("1 of 3 activations changed by no more than noise")
+    assert headline(found) == "worse: 1 check and 1 activation worse, 1 mistake appeared"
+    assert "1 of 3 activations changed by no more than noise, 1 unchanged" in _plain(found)
     assert headline(changes(_results(same), _results(same))) == "no verdict changed"
 
 
@@ -245,7 +246,7 @@ def test_names_are_shown_as_text_in_every_format() -> None:
 
 def test_markdown_starts_with_the_verdict_and_folds_improvements() -> None:
     lines = markdown(document(_hostile())).splitlines()
-    assert lines[0].startswith("**worse: 2 activations worse, 2 mistakes appeared, 1 activation better, 1 mistake vanished")
+    assert lines[0].startswith("**worse: 2 activations worse, 2 mistakes appeared; 1 activation better, 1 mistake vanished")
     fold = lines.index("<details><summary>better: 1 activation better, 1 mistake vanished</summary>")
     turned = {way: [i for i, line in enumerate(lines) if f"→ {way} |" in line] for way in ("fail", "pass")}
     assert max(turned["fail"]) < fold < min(turned["pass"])

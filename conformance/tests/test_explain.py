@@ -212,7 +212,7 @@ def _labels() -> dict[str, str]:
     found |= {quantity: "number checked" for f in BY_NAME.values() if f.parameter and (quantity := f.parameter.quantity)}
     found |= dict.fromkeys(("batch", "row", "position", "head", "query", "key", "feature", "layer 0", "every layer"), "place")
     found |= dict.fromkeys(("ULP", "significant bits", "only copy", "masked keys", "accumulated rounding", "padded"), "sentence")
-    found |= dict.fromkeys(("unidentified", "unidentified error", "1/√d", "replay", "variation", "rows", "differs"), "sentence")
+    found |= dict.fromkeys(("unidentified", "error without a name", "1/√d", "replay", "variation", "rows", "differs"), "sentence")
     found |= dict.fromkeys(("smallest failing batch", "median local error", "what rounding explains", "supported"), "sentence")
     headings = {part.strip() for name in _columns(document(everything())) for part in re.split("[○●]", name)}
     assert {"local rms", "limit", "max"} <= headings

@@ -87,6 +87,12 @@ def test_a_few_hidden_steps_are_named_and_many_are_counted_with_the_exposed_one_
     assert text == f"or one of the 11 steps between {ends[0]} and it, which are not exposed (3 more only copy)"
     assert str(unexposed_steps(LAST, _records(names, [LAST]))).startswith("or one of the 27 steps between the token ids and it")
     assert str(unexposed_steps(LAST, _records(names, names))) == ""
+    said = unexposed_steps(LAST, _records(names, ["embeddings.LayerNorm", "encoder.layer.0.output.dense", LAST])).sentence
+    assert said.startswith("It may be in this step or in 20 ")
+    assert "unexposed ones before it, after embeddings.LayerNorm and layer 0, output.dense (" in said
+    assert unexposed_steps(f"{own}probs", _records(names, but_scores)).sentence == (
+        f"It may be in this step or in the unexposed one before it: {own}scores"
+    )
 
 
 def test_a_pass_says_which_steps_without_exposed_activations_are_judged_and_which_are_not() -> None:
@@ -111,16 +117,15 @@ def _unnamed(*exposed: str) -> MadeOf:
 
 
 def test_a_failure_without_a_name_may_be_in_the_hidden_steps_before_it() -> None:
-    hidden = "or one of the 27 steps between the token ids and it, which are not exposed (7 more only copy)"
     rendered = " ".join(case_text(check(_unnamed(LAST), "tiny")).split())
-    assert f"origin of the error: {LAST}, {hidden}" in rendered
-    assert f"layer 1, output.LayerNorm, {hidden}: unidentified error" in rendered
+    assert f"origin of the error: {LAST} layer 1, output.LayerNorm: an error without a name" in rendered
+    assert "It may be in this step or in 27 unexposed ones before it, after the token ids (7 more only copy)" in rendered
 
 
 def test_nothing_is_hidden_if_every_step_is_exposed() -> None:
     rendered = case_text(check(_unnamed(), "tiny"))
-    assert "layer 1, output.LayerNorm: unidentified error" in rendered
-    assert "which are not exposed" not in rendered
+    assert "layer 1, output.LayerNorm: an error without a name" in rendered
+    assert "It may be" not in rendered
 
 
 def test_mistakes_precede_the_origins_whose_order_is_stated() -> None:
@@ -154,6 +159,19 @@ def test_an_activation_that_breaks_the_contract_is_named_once() -> None:
     assert rendered.count("encoder.layer.0.output.dense") == 1
     assert "first origin" not in rendered
     assert "local rms" not in rendered
+
+
+def test_a_length_that_is_wrong_everywhere_is_said_once() -> None:
+    def without_the_last_token(found: dict[str, Any]) -> dict[str, Any]:
+        return {n: x[..., :-1, :-1] if x.dim() == 4 and x.shape[-2] == x.shape[-1] else x[..., :-1, :] for n, x in found.items()}
+
+    names = ("embeddings.word_embeddings", "embeddings.position_embeddings", "encoder.layer.0.attention.self.probs", LAST)
+    result = check(MadeOf(lambda found: without_the_last_token({n: found[n] for n in names})), "tiny")
+    reasons = {v.activation: v.reason for v in result.verdicts if v.reason}
+    assert reasons["embeddings.position_embeddings"].startswith("shape is (1, 15, 32), expected (16, 32) or (6, 16, 32)")
+    rendered = case_text(result)
+    assert rendered.count("every activation has 15 positions, expected 16") == 1
+    assert "shape is" not in rendered
 
 
 def _with(change: Callable[[Any], None]) -> Planted:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from conformance import check
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.run_check import run_check
 from conformance.report.output_formats import REPORT_FORMATS
@@ -11,7 +12,7 @@ from conformance.results.case import Case
 from conformance.results.merge import merged
 from conformance.results.records import CaseRecords, FaultRecord
 from conformance.results.to_records import records_of
-from conformance.tests.planted_mistakes import Planted, epsilon, tanh_gelu
+from conformance.tests.planted_mistakes import MadeOf, Planted, epsilon, tanh_gelu
 from conformance.tests.sample_records import activation, checked, run
 
 SENTENCE = "GELU is computed with tanh, where the architecture has erf"
@@ -68,6 +69,24 @@ def test_skipped_checks_with_one_reason_are_one_paragraph() -> None:
     rendered = _text(*skips, checked(Case("a", "deep", check="learning"), "skip", reason="no loop", declared=False))
     assert rendered.count("no loop") == 1
     assert "the same reason in 3 more checks: schedule; learning; on deep, cpu, float32, learning" in rendered
+
+
+def test_a_crash_that_several_checks_share_is_printed_once() -> None:
+    crashes = [checked(Case("a", "tiny", check=name), "crash", reason="ValueError: of 8") for name in ("values", "outputs")]
+    rendered = _text(*crashes)
+    assert rendered.count("ValueError") == 1
+    assert "the same error in 1 more check: outputs" in rendered
+
+
+def test_the_traceback_of_a_candidate_has_no_frames_of_the_suite() -> None:
+    def fails(found: dict[str, Any]) -> dict[str, Any]:
+        raise ValueError("of 8")
+
+    result = check(MadeOf(fails), "tiny")
+    assert result.outcome == "crash"
+    first = next(line for line in result.reason.splitlines() if line.lstrip().startswith("File "))
+    assert "tests" in first
+    assert "call_candidate" not in result.reason
 
 
 def test_many_gradients_through_a_wrong_step_are_counted_in_text_and_named_on_the_page() -> None:

@@ -129,7 +129,8 @@ def test_autocast_is_one_finding_in_all_layers() -> None:
 def test_autocast_of_layers_that_expose_only_their_results_is_one_finding() -> None:
     (found,) = check(_with(_under_autocast), "tiny", check="stages").findings
     assert found.name is None
-    assert found.sentence.startswith("every layer, output.LayerNorm, or in the ")
+    assert found.sentence.startswith("every layer, output.LayerNorm: ")
+    assert found.anatomy[0].startswith("It may be in these steps or in ")
     assert "the error has the size and form of computing in bfloat16; its place is not known" in found.sentence
 
 

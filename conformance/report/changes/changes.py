@@ -58,6 +58,8 @@ class CaseChange:
         layers: number of layers of the network.
         compared: number of pairs of activation and batch that both runs observed.
         within_noise: number of passing pairs whose errors differ without a significant change.
+        same: number of pairs with the same outcome and errors.
+        limit: threshold of the matched filters' |z|, for comparing estimated numbers.
     """
 
     kind: Kind | None
@@ -69,6 +71,8 @@ class CaseChange:
     layers: int = 0
     compared: int = 0
     within_noise: int = 0
+    same: int = 0
+    limit: float = 0.0
 
     @property
     def record(self) -> CheckRecord:
@@ -81,6 +85,11 @@ class CaseChange:
     def case(self) -> Case:
         """The case, with the name of the candidate in the later run."""
         return case_of(self.record)
+
+    @property
+    def is_new_failure(self) -> bool:
+        """Whether only the later run has the check, and it fails."""
+        return self.kind == "new" and self.record.outcome in FAILING
 
     @property
     def is_compared(self) -> bool:
@@ -97,7 +106,7 @@ class CaseChange:
         """All kinds of change in the case; a new mistake or a new failing check is `worse`, a vanished mistake is `better`."""
         found: set[Kind] = {c.kind for c in self.activations}
         found |= {self.kind} if self.kind else set()
-        found |= {"worse"} if self.kind == "new" and self.record.outcome in FAILING else set()
+        found |= {"worse"} if self.is_new_failure else set()
         if self.is_compared:
             found |= {"worse"} if self.appeared else set()
             found |= {"better"} if self.vanished else set()
@@ -165,6 +174,11 @@ class Changes:
         """Number of passing pairs of activation and batch whose errors differ without a significant change."""
         return sum(case.within_noise for case in self.cases)
 
+    @property
+    def same(self) -> int:
+        """Number of pairs of activation and batch with the same outcome and errors in both runs."""
+        return sum(case.same for case in self.cases)
+
 
 def changes(before: Results, after: Results, names: tuple[str, str] = ("before", "after")) -> Changes:
     """Compare all cases of two runs.
@@ -218,7 +232,8 @@ def _case(before: CaseRecords | None, after: CaseRecords | None) -> CaseChange:
         assert known is not None
         if after is None:
             return CaseChange("gone", known.check, None)
-        return CaseChange("new", None, known.check, (), _new_mistakes((), known.activations), layers=layers_of(known.activations))
+        appeared, layers = _new_mistakes((), known.activations), layers_of(known.activations)
+        return CaseChange("new", None, known.check, (), appeared, layers=layers, limit=_filter_limit(known.activations))
     old, new = (_observed(c.activations) for c in (before, after))
     both = [(old[key], new[key]) for key in old if key in new]
     found_kinds = [ActivationChange(kind, a, b) for key in {**old, **new} if (kind := _kind(a := old.get(key), b := new.get(key)))]
@@ -232,8 +247,19 @@ def _case(before: CaseRecords | None, after: CaseRecords | None) -> CaseChange:
         _new_mistakes(after.activations, before.activations),
         layers_of((*before.activations, *after.activations)),
         len(both),
-        sum((a.local, a.global_error) != (b.local, b.global_error) for a, b in unchanged if a.outcome == "pass"),
+        sum(not _is_equal(a, b) for a, b in unchanged if a.outcome == "pass"),
+        sum(_is_equal(a, b) for a, b in unchanged),
+        _filter_limit((*before.activations, *after.activations)),
     )
+
+
+def _is_equal(a: ActivationRecord, b: ActivationRecord) -> bool:
+    return (a.local, a.global_error) == (b.local, b.global_error)
+
+
+def _filter_limit(records: Iterable[ActivationRecord]) -> float:
+    """Return the threshold of the matched filters' |z|; 0 if nothing was filtered."""
+    return max((a.limits.get("filter", 0.0) for a in records), default=0.0)
 
 
 def _observed(records: Sequence[ActivationRecord]) -> Mapping[tuple[str, str], ActivationRecord]:
@@ -287,7 +313,7 @@ def _new_mistakes(before: Sequence[ActivationRecord], after: Sequence[Activation
     """
     before, after = ([replace_record(a, outcome="fail") if a.outcome == "xfail" else a for a in of] for of in (before, after))
     known = findings(before)
-    limit = max((a.limits.get("filter", 0.0) for a in (*before, *after)), default=0.0)
+    limit = _filter_limit((*before, *after))
     return tuple(new for finding in findings(after) if (new := _elsewhere(finding, known, limit)))
 
 

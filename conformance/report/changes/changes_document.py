@@ -18,6 +18,7 @@ from conformance.report.changes.changes_words import (
     limit_of,
     mistakes,
     outcome,
+    same_as_new_in_values,
     title,
     tone,
     why,
@@ -61,7 +62,7 @@ def document(changes: Changes) -> Document:
         *_beside(changes),
         *([Abridged((Heading("Changes, worst first", level=2),))] if any(case.kinds for case in changes.cases) else []),
         *(
-            _section(case, [k for k in KINDS if k != "better"], axis)
+            _section(case, [k for k in KINDS if k != "better"], axis, same_as_new_in_values(case, changes.cases))
             for case in changes.cases
             if case.kinds and not is_better(case)
         ),
@@ -80,10 +81,10 @@ def _beside(changes: Changes) -> Iterator[Block]:
     yield from (Paragraph(note, "odd") for note in changes.notes)
 
 
-def _section(case: CaseChange, kinds: Sequence[Kind], axis: Axis) -> Section:
+def _section(case: CaseChange, kinds: Sequence[Kind], axis: Axis, same: str = "") -> Section:
     verdict = ", ".join(part for part in (outcome(case), coverage(case)) if part)
     heading = Heading(title(case), verdict, TONES[case.kind] if case.kind else "")
-    return Section((heading, *_details(case, kinds, axis)), "good" if is_better(case) else TONES[KINDS[case.severity]])
+    return Section((heading, *_details(case, kinds, axis, same)), "good" if is_better(case) else TONES[KINDS[case.severity]])
 
 
 def _better(changes: Changes, axis: Axis) -> Iterator[Block]:
@@ -94,16 +95,19 @@ def _better(changes: Changes, axis: Axis) -> Iterator[Block]:
         yield Folded(f"better: {', '.join(counts(changes, ['better']))}", tuple(sections))
 
 
-def _details(case: CaseChange, kinds: Sequence[Kind], axis: Axis) -> Iterator[Block]:
+def _details(case: CaseChange, kinds: Sequence[Kind], axis: Axis, same: str) -> Iterator[Block]:
+    """Yield what changed in a case; `same` is a sentence that replaces its new mistakes, since another case has them."""
     if reason := why(case):
         yield Paragraph(reason)
-    if found := mistakes(case, kinds):
+    if same:
+        yield Paragraph(same)
+    if found := mistakes(case, [kind for kind in kinds if not same or kind != "worse"]):
         yield Items(tuple(found))
     texts = (Column("batches"), Column("outcome"), Column("local rms"), Column("max", spare=1), Column("limit"))
     columns = (Column("activation"), Column("○ before ● after", ticks=axis.ticks), *texts, Column("what it says", is_text=True))
     yield from tabled(columns, [(kind, [_row(row, axis) for row in by_activation(case, kind)]) for kind in kinds])
     if case.within_noise and "changed" in kinds:
-        yield Paragraph(changed_within_noise(case.within_noise, case.compared))
+        yield Paragraph(changed_within_noise(case))
 
 
 def _row(row: ChangeRow, axis: Axis) -> Row:
@@ -123,12 +127,9 @@ def _unchanged(changes: Changes) -> Iterator[Block]:
     if cases:
         outcomes = Counter(case.record.outcome for case in cases)
         parts = [", ".join(f"{n} {what}" for what, n in outcomes.most_common())]
-        if n_within_noise := sum(case.within_noise for case in cases):
-            parts.append(changed_within_noise(n_within_noise, sum(case.compared for case in cases)))
+        if any(case.within_noise for case in cases):
+            parts.append(changed_within_noise(Changes(changes.names, tuple(cases))))
         yield Heading(f"no change in {number(len(cases), 'check')}", "; ".join(parts), level=2)
         columns = (Column("check"), *(Column(head, is_text=True) for head in ("outcome", "judged", "within noise")))
-        rows = [
-            (title(c), outcome(c), coverage(c), changed_within_noise(c.within_noise, c.compared) if c.within_noise else "")
-            for c in cases
-        ]
+        rows = [(title(c), outcome(c), coverage(c), changed_within_noise(c) if c.within_noise else "") for c in cases]
         yield Abridged((Folded(number(len(cases), "check"), tuple(tabled(columns, [("", rows)]))),))

@@ -17,11 +17,7 @@ def rows(changes: Changes) -> list[dict[str, Any]]:
     errors, and rows of mistakes the sentence; all three identify the case.
     """
     found = sorted((row for case in changes.cases for row in _rows(case)), key=lambda row: KINDS.index(row["change"]))
-    noise = [
-        _row("note", f"{title(case)}: {changed_within_noise(case.within_noise, case.compared)}")
-        for case in changes.cases
-        if case.within_noise
-    ]
+    noise = [_row("note", f"{title(case)}: {changed_within_noise(case)}") for case in changes.cases if case.within_noise]
     environment = [_row("note", d.what, d.before, d.after) for d in changes.environment]
     return [*found, *noise, *environment, *(_row("note", note) for note in changes.notes)]
 

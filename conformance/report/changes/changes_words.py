@@ -1,11 +1,12 @@
 """Texts about changes, shared by all output formats. Pure functions."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from conformance.report.axis import sigma
-from conformance.report.changes.changes import KINDS, ActivationChange, CaseChange, Changes, Kind
+from conformance.report.changes.changes import GRAVE, KINDS, ActivationChange, CaseChange, Changes, Kind
 from conformance.report.coverage_sentences import number, place, rendered
+from conformance.report.run.repeated import is_same_mistake
 from conformance.results.records import ActivationRecord, CheckRecord
 
 TONES: dict[Kind, str] = {"worse": "bad", "gone": "bad", "new": "odd", "better": "good", "changed": "odd"}
@@ -22,8 +23,12 @@ def headline(changes: Changes) -> str:
         first = f"{number(declared, 'failing check')} now declared as known, nothing better or worse"
     else:
         first = "no verdict changed" if changes.is_compared else "nothing was compared"
-    parts = list(counts(changes)) + ([changed_within_noise(changes.within_noise, changes.compared)] if changes.within_noise else [])
-    return f"{first}: {', '.join(parts)}" if parts else first
+    of_verdict = GRAVE if changes.is_worse else {"better"} if first == "better" else set()
+    leading, others = (list(counts(changes, [k for k in KINDS if (k in of_verdict) == leads])) for leads in (True, False))
+    if not leading and not others and changes.within_noise:
+        others = [changed_within_noise(changes)]
+    parts = "; ".join(", ".join(part) for part in (leading, others) if part)
+    return f"{first}: {parts}" if parts else first
 
 
 def counts(changes: Changes, kinds: Sequence[Kind] = KINDS) -> Iterator[str]:
@@ -33,13 +38,17 @@ def counts(changes: Changes, kinds: Sequence[Kind] = KINDS) -> Iterator[str]:
         "worse": (sum(len(case.appeared) for case in compared), "appeared"),
         "better": (sum(len(case.vanished) for case in compared), "vanished"),
     }
+    failing = sum(case.is_new_failure for case in changes.cases)
     for kind in kinds:
-        counted = ((changes.of_checks[kind], "check"), (changes.of_activations[kind], "activation"))
+        n_checks = changes.of_checks[kind] - (failing if kind == "new" else 0)
+        counted = ((n_checks, "check"), (changes.of_activations[kind], "activation"))
         if parts := [number(n, what) for n, what in counted if n]:
             yield f"{' and '.join(parts)} {kind}"
         n, what = mistakes.get(kind, (0, ""))
         if n:
             yield f"{number(n, 'mistake')} {what}"
+        if failing and kind == "worse":
+            yield f"{number(failing, 'new check')} {'fails' if failing == 1 else 'fail'}"
 
 
 def tone(changes: Changes) -> str:
@@ -52,9 +61,10 @@ def arrow(before: str, after: str) -> str:
     return before if before == after else f"{before} → {after}"
 
 
-def changed_within_noise(count: int, compared: int) -> str:
-    """Return a sentence about the number of activations whose values differ by no more than noise."""
-    return f"{count} of {number(compared, 'activation')} changed by no more than noise"
+def changed_within_noise(changed: CaseChange | Changes) -> str:
+    """Return in words how many activations differ by no more than noise, and how many do not differ."""
+    same = f", {changed.same} unchanged" if changed.same else ""
+    return f"{changed.within_noise} of {number(changed.compared, 'activation')} changed by no more than noise{same}"
 
 
 def is_better(case: CaseChange) -> bool:
@@ -113,6 +123,16 @@ def mistakes(case: CaseChange, kinds: Sequence[Kind] = KINDS) -> list[tuple[str,
     appeared = ((f"new mistake: {said}", *about) for said, *about in (rendered(f, case.layers) for f in case.appeared))
     vanished = ((f"mistake gone: {rendered(f, case.layers)[0]}",) for f in case.vanished)
     return [*(appeared if "worse" in kinds else ()), *(vanished if "better" in kinds else ())]
+
+
+def same_as_new_in_values(case: CaseChange, cases: Iterable[CaseChange]) -> str:
+    """Return a sentence if all mistakes that are new in a case are new in the check `values`, too; otherwise an empty text."""
+    values = replace(case.case, check="values")
+    there = [f for other in cases if other is not case and other.case == values for f in other.appeared]
+    if not case.appeared or not all(any(is_same_mistake(f, other, case.limit) for other in there) for f in case.appeared):
+        return ""
+    names = dict.fromkeys(f.fault.name if f.fault else "an error without a name" for f in case.appeared)
+    return f"the same new mistake{'s' * (len(names) > 1)} as in the check `values`: {', '.join(names)}"
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,15 @@ from conformance.report.document import (
 )
 
 NOTHING = "-"
+SHORT = (
+    "local: what the step itself adds to the difference; accumulated: A − B, with all that earlier steps added; both in σ, the "
+    "standard deviation of both roundings. A step is an origin if local exceeds its limit, or if it rounds nothing and differs."
+)
 BUDGET = 1_400  # maximum number of table rows on a page
 _READING = {
-    "begins here": "The part of the difference that was not there before this step, in σ: what the two compute differently from "
-    "their own inputs. Beyond the green band it is more than the rounding of both explains.",
-    "difference": "A − B, in units of the σ that rounding has accumulated in both since the token ids. Every step after the one at "
+    "local": "The part of the difference that was not there before this step, in σ: what the two compute differently from "
+    "their own inputs. Beyond its limit, the green band, it is more than rounding explains, and the step is an origin.",
+    "accumulated": "A − B, in units of the σ that rounding has accumulated in both since the token ids. Every step after the one at "
     "which it begins passes it on.",
     "|A − B|, at": "The largest absolute difference, the element that has it, and the values of A and B there.",
     "exact": "A step that rounds nothing, a look-up or a copy: any difference at all begins there.",
@@ -45,7 +49,7 @@ def document(view: DifferenceView) -> Document:
         Headline(view.sentence, "bad" if view.exit_code else "good"),
         *map(_side, view.sides),
         *_tables(view),
-        Abridged((Heading("How to read this", level=2), Lists.of_terms(_READING))),
+        Abridged((Heading("How to read this", level=2), Lists.of_terms(_READING)), (Paragraph(SHORT, "quiet"),)),
     )
     return Document(f"{' and '.join(view.names)}, activation by activation", blocks)
 
@@ -81,8 +85,9 @@ def _left_out(batches: tuple[str, ...]) -> Iterator[Block]:
 
 def _table(found: Iterable[DifferenceRow], axis: Axis, *, several: bool = False) -> Iterator[Table]:
     there = (Column("at", spare=2), Column("A there", spare=3), Column("B there", spare=3))
-    errors = (Column("begins here"), Column("limit"), Column("difference"), Column("|A − B|", spare=1))
-    columns = ("activation", Column("○ difference ● begins here", ticks=axis.ticks), *errors, *there, Column("", is_text=True))
+    errors = (Column("local (σ)"), Column("limit (σ)"), Column("accumulated (σ)"), Column("|A − B|", spare=1))
+    plot = Column("○ accumulated ● local", ticks=axis.ticks)
+    columns = ("activation", plot, *errors, *there, Column("origin", is_text=True))
     yield from tabled(columns, [(group, [_row(r, axis, several) for r in rows]) for group, rows in groupby(found, _group)], None)
 
 
@@ -96,7 +101,10 @@ def _row(row: DifferenceRow, axis: Axis, several: bool) -> Row:
         return Row((row.name, Points(()), *[NOTHING] * 7, row.mark), "quiet")
     name = f"{row.name} [{d.batch}]" if several else row.name
     points = Points((axis.at(d.accumulated), axis.at(d.local)), axis.at(d.limit))
-    errors = (("differs" if d.begins else "exact") if d.local is None else sigma(d.local), *map(sigma, (d.limit, d.accumulated)))
+    errors = (
+        ("differs" if d.begins else "exact") if d.local is None else sigma(d.local, ""),
+        *(sigma(size, "") for size in (d.limit, d.accumulated)),
+    )
     values = (f"{value:.5g}" for value in d.values or ())
     cells: tuple[Cell, ...] = (name, points, *errors, f"{d.largest:.3g}", str(list(d.index) or NOTHING), *values, row.mark)
     return Row(cells, "bad" if d.begins else "")

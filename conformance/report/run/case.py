@@ -44,6 +44,7 @@ from conformance.report.finding_sentences import where
 from conformance.report.findings import is_unnamed, layers_of
 from conformance.report.run.network import network
 from conformance.report.run.places import histogram, placed_error, pooled, scale_of, tokens
+from conformance.report.run.wrong_shapes import shared_wrong_length
 from conformance.report.unexposed_steps import not_exposed, unexposed_before
 from conformance.results.merge import case_of
 from conformance.results.outcomes import FAILING, OUTCOME_TEXT
@@ -95,7 +96,7 @@ def case_blocks(case: CaseRecords, headers: Sequence[Header] = (), *, close: boo
         yield Abridged((Folded("What is known to fail", tuple(_known(case))),))
     yield Abridged(tuple(_details(case, headers)))
     if check.counterexample:
-        yield from _script(check, check.counterexample.script, saved=bool(headers) and check.outcome in ("fail", "crash"))
+        yield from _script(check, check.counterexample.script, saved=bool(headers) and has_script(check))
     yield Abridged(tuple(_activations(case)))
 
 
@@ -105,14 +106,22 @@ def _unseen(case: CaseRecords) -> str:
 
 
 def _script(check: CheckRecord, script: str, *, saved: bool) -> Iterator[Block]:
-    """Yield the script that reproduces the failure; if it is also a file, Markdown has only the name of the file."""
+    """Yield the script that reproduces the failure; if it is also a file, Markdown has only its name, at the end."""
     what, code = "a script that reproduces the failure", Code(script, "python")
     if not saved:
         yield Folded(what, (code,), long=True)
         return
-    file = f"failures/{case_of(check).file_name}.py"
-    short = Folded(what, (Paragraph(f"{file}, in the folder of the results file"),), long=True)
-    yield Abridged((Folded(f"{what} ({file}, in the folder of the results file)", (code,), long=True),), (short,))
+    yield Abridged((Folded(f"{what} ({script_file(check)}, in the folder of the results file)", (code,), long=True),))
+
+
+def script_file(check: CheckRecord) -> str:
+    """Return the path of the script that reproduces the failure of a check, in the folder of the results file."""
+    return f"failures/{case_of(check).file_name}.py"
+
+
+def has_script(check: CheckRecord) -> bool:
+    """Return whether a run saves a script that reproduces the failure of a check."""
+    return check.counterexample is not None and check.outcome in ("fail", "crash")
 
 
 def first_line(text: str) -> str:
@@ -136,7 +145,9 @@ def _failures(failed: Sequence[ActivationRecord], activations: Sequence[Activati
     """Yield the first origin and the violations of the contract, then the mistakes, then the origins with their errors."""
     layers = layers_of(activations)
     refused, origins = [a for a in failed if a.local is None], [a for a in failed if a.local is not None]
-    violations = _first(_reasons(refused, layers))
+    shared = shared_wrong_length(refused) if len(refused) > 1 else ""
+    every = "every activation has" if len(refused) == len(_exposed(activations)) else f"{len(refused)} activations have"
+    violations = [f"{every} {shared}"] if shared else _first(_reasons(refused, layers))
     if origins:
         is_first = origins[0] is failed[0]
         among = "" if is_first else " among the judged activations"
@@ -158,6 +169,11 @@ def _failures(failed: Sequence[ActivationRecord], activations: Sequence[Activati
     yield from (Paragraph(text) for text in _reasons(_unstated(_worst(origins)), layers))
 
 
+def _exposed(activations: Sequence[ActivationRecord]) -> list[ActivationRecord]:
+    """Return the activations that the candidate exposes."""
+    return [a for a in activations if a.outcome != "not_observed"]
+
+
 def _unstated(origins: Sequence[ActivationRecord]) -> Sequence[ActivationRecord]:
     """Return the origins whose reasons are not stated with the first origin: all but that one and those with the same mistakes."""
     if not origins or not origins[0].reason:
@@ -170,7 +186,7 @@ def _located(a: ActivationRecord, activations: Sequence[ActivationRecord]) -> st
     """Return the name of the first origin, with its reason if no mistake states it, or the unexposed steps before it."""
     reason = "" if is_unnamed(a) else a.reason
     of_batch = [other for other in activations if other.batch == a.batch]
-    before = "" if a.reason else unexposed_before((a.activation,), of_batch)
+    before = "" if a.reason or is_unnamed(a) else unexposed_before((a.activation,), of_batch)
     return f"{origin(a)}{f': {reason}' if reason else ''}{f', {before}' if before else ''}"
 
 
@@ -261,7 +277,7 @@ def _details(case: CaseRecords, headers: Sequence[Header]) -> Iterator[Block]:
 
 def _activations(case: CaseRecords) -> Iterator[Block]:
     """Yield the tables of all activations, which only a page shows, if any was exposed."""
-    if any(a.outcome != "not_observed" for a in case.activations):
+    if _exposed(case.activations):
         yield from _network(case)
 
 
@@ -293,7 +309,7 @@ def _placed(failed: Sequence[ActivationRecord], check: CheckRecord) -> Iterator[
 
 
 def _network(case: CaseRecords) -> Iterator[Block]:
-    shown = [a for a in case.activations if a.outcome != "not_observed"] if case.check.check in _PARTIAL else case.activations
+    shown = _exposed(case.activations) if case.check.check in _PARTIAL else case.activations
     parts: Blocks = network(shown)
     if case.check.outcome in FAILING:
         yield Heading("From input to output", level=4)

@@ -33,9 +33,9 @@ def same_as_values(case: CaseRecords, values: Mapping[tuple[str, ...], CaseRecor
     refused = {(a.activation, a.reason) for a in known.activations if _is_refused(a)}
     if any((a.activation, a.reason) not in refused for a in failed if _is_refused(a)):
         return ""
-    if not all(any(_is_same(f, other, limit) for other in theirs) for f in found):
+    if not all(any(is_same_mistake(f, other, limit) for other in theirs) for f in found):
         return ""
-    names = list(dict.fromkeys(f.fault.name if f.fault else "unidentified error" for f in found))
+    names = list(dict.fromkeys(f.fault.name if f.fault else "an error without a name" for f in found))
     return f"the same mistake{'s' * (len(found) > 1)} as in the check `values`: {', '.join(names)}"
 
 
@@ -44,7 +44,8 @@ def _is_refused(a: ActivationRecord) -> bool:
     return a.outcome == "fail" and a.local is None
 
 
-def _is_same(one: Finding, other: Finding, limit: float) -> bool:
+def is_same_mistake(one: Finding, other: Finding, limit: float) -> bool:
+    """Return whether two findings have the same steps and name and, to within `limit` standard deviations, number."""
     if one.steps != other.steps:
         return False
     if one.fault is None or other.fault is None:

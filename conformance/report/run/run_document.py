@@ -13,11 +13,12 @@ from conformance.report.document import (
     Folded,
     Heading,
     Headline,
+    Lists,
     Paragraph,
     Section,
     tabled,
 )
-from conformance.report.run.case import case_blocks
+from conformance.report.run.case import case_blocks, has_script, script_file
 from conformance.report.run.repeated import by_reason, further, same_as_values, values_by_setting
 from conformance.report.run.run_environment import environment, reading
 from conformance.report.run.verdicts import CandidateChecks, candidate_checks, matrix, power, summary
@@ -49,10 +50,18 @@ def document(results: Results) -> Document:
         *_unconfirmed(results),
         *([Abridged((), tuple(_legend(results)))] if any(a.outcome == "fail" and a.local for a in results.activations) else []),
         *([] if counts.ran else [Headline("Nothing was judged, so nothing conforms.", "bad")]),
+        Abridged((), tuple(_scripts(results))),
         Abridged((*power(results.cases), *environment(results)), notes),
     )
     conforms = not any(g.tone == "bad" for g in found) and any(g.tone == "good" for g in found) and results.sound
     return Document(_title(results, found), blocks, "good" if conforms else "bad" if any(g.tone == "bad" for g in found) else "")
+
+
+def _scripts(results: Results) -> Iterator[Block]:
+    """Yield the names of the saved scripts, which a page has beside their failures."""
+    files = [(subject(c), (script_file(c),)) for c in results.checks if has_script(c)] if results.headers else []
+    if files:
+        yield Folded("scripts that reproduce the failures, in the folder of the results file", (Lists(tuple(files)),), long=True)
 
 
 def case_document(result: Result) -> Document:
