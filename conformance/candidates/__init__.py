@@ -1,1 +1,13 @@
-"""Candidates: finding them, building them from tables, and capturing their activations while they run."""
+"""Candidates: finding them, building them from tables, and capturing their activations while they run.
+
+- The interface: `registry.Implementation`, and `registry.load_implementation`, which loads one by its name. `lookup` says what a
+  name stands for: an entry point of a package (`entry_points`), an object of a module or of a file (`python_files`), an exported
+  program (`archives`), a recorded trace (`recorded`) or a program in any language (`command`).
+- Torch modules: `torch_implementation` builds a candidate from a table of parameters, in `layouts`, and a table of activations, in
+  `output_map`; `table_messages` are on entries that do not fit. `module_runner` is a runner that exposes its module.
+- Capture: `capture` of activations and `capture_gradients` of a backward pass, by `module_hooks`; `capture_step` of a step of a
+  training loop.
+- What a runner yields: `stream` converts it to pairs of a name and an array, and `arrays` reads arrays of any library.
+  `returned_value` compares what a module returns with its captured outputs.
+- `torch_state` restores what a candidate has changed in the process.
+"""

@@ -50,5 +50,5 @@ class ModuleRunner:
             Unsupported: training mode is requested, and the module is for evaluation only.
         """
         if mode and self.evaluation_only:
-            raise Unsupported("it is declared `evaluation_only`: not meant to be trained, or with dropout rates of its own")
+            raise Unsupported("`evaluation_only=True` in the adaptor (`map` writes it if the constructor takes no dropout rates)")
         self.module.train(mode)

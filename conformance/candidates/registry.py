@@ -85,8 +85,8 @@ class _Prepare:
 def as_implementation(found: Any) -> Implementation:
     """Return an object as an implementation.
 
-    An object with `prepare` is returned as it is; a function is used as `prepare`; an `nn.Module` or a subclass of it is mapped
-    automatically.
+    An object with `prepare` is returned as it is; a function is used as `prepare`; an `nn.Module`, a subclass of it, or a function
+    that builds one from sizes with usual names is mapped automatically.
 
     Raises:
         UsageError: the object is none of these, or a function with other arguments.
@@ -101,24 +101,35 @@ def as_implementation(found: Any) -> Implementation:
     if hasattr(found, "prepare"):
         return found  # type: ignore[no-any-return]  # any object with prepare() is an implementation
     if callable(found):
-        _require_arguments(found)
-        return _Prepare(found)
+        return _of_function(found)
     raise UsageError(f"{found!r} is neither an object with prepare() nor a function prepare(checkpoint, device, dtype)")
 
 
-def _require_arguments(function: Callable[..., Any]) -> None:
-    """Raise `UsageError` for a function that cannot be called with the arguments of `prepare`."""
+def _of_function(function: Callable[..., Any]) -> Implementation:
+    """Return a function with the arguments of `prepare` as an implementation; one that takes sizes of a module is mapped.
+
+    Raises:
+        UsageError: it takes other arguments.
+    """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a function that is not written in Python
-        return
+        return _Prepare(function)
     try:
         signature.bind("checkpoint", "device", "dtype")
     except TypeError as error:
+        from conformance.mapping.mapped import MappedModule
+        from conformance.mapping.signature import takes_sizes
+
+        name = getattr(function, "__name__", "")
+        if name.isidentifier() and takes_sizes(function, name):
+            return MappedModule(function, name)
+        home = getattr(function, "__module__", "my_module")
         raise UsageError(
-            f"a function that is a candidate is called with (checkpoint, device, dtype), and this one takes {signature}; of one "
-            "that builds a torch.nn.Module, `bert-conformance map` makes a candidate"
+            f"a function that is a candidate is called with (checkpoint, device, dtype), and this one takes {signature}; if it "
+            f"builds a torch.nn.Module, run: bert-conformance map {home}:{name} -o adaptor.py"
         ) from error
+    return _Prepare(function)
 
 
 def supports_of(candidate: Any) -> Callable[[Any, str, str], Any] | None:

@@ -15,11 +15,9 @@ The table of parameters must be complete in both directions: every tensor of the
 and every parameter of the checkpoint is used exactly once or listed as unused. All mismatches are reported in a single error.
 """
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import product
@@ -36,6 +34,8 @@ from conformance.candidates.capture_step import captured_step
 from conformance.candidates.layouts import LAYER, Layout, expanded, in_layer, is_layered, plain
 from conformance.candidates.module_runner import ModuleRunner
 from conformance.candidates.output_map import OutputMap
+from conformance.candidates.returned_value import ReturnedValue
+from conformance.candidates.table_messages import absent_tensor, folded, hint
 from conformance.errors import CandidateError, RegistrationError
 from conformance.model.activations import outputs, parameter_shapes, parameters_of_head, table
 from conformance.model.architecture import COMPATIBLE_HEADS, Architecture
@@ -56,7 +56,8 @@ class TorchImplementation:
         parameters: maps names in the module's state dict to Hugging Face's names, or to a layout of them; `{layer}` stands for the
             index of each layer (`{2*layer+1}` for the second part, if the module keeps two parts of each layer in one list).
         activations: maps module paths (or `Tap`s) to an activation name, to several names for a fused tensor, or to an `OutputMap`.
-        call: runs the module on a batch; may return further activations by name, if they are computed after the layers.
+        call: runs the module on a batch; returns its outputs by name, and may return further activations that are computed after
+            the layers. An output that is hooked as well must be the same tensor.
         unused: shell patterns of checkpoint parameters that the module does not use.
         ignored: shell patterns of state-dict entries that no parameter of the checkpoint belongs to: buffers, and parameters that
             the checkpoint lacks, such as those of a head that is not run. They keep the values that `build` gave them.
@@ -151,12 +152,14 @@ class TorchImplementation:
         a = checkpoint.architecture
 
         def runner(batch: Any) -> Iterator[tuple[str, Any]]:
-            for key, tensor in captured(module, taps, lambda: self._called(module, batch, a)):
-                yield from show(key, tensor)
+            returned = ReturnedValue(module, a, batch)
+            found = captured(module, taps, lambda: returned.of(lambda: self._called(module, batch, a)))
+            yield from returned.compared(found, show)
 
         def gradients(batch: Any, source: str, gradient: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
             def forward() -> dict[str, Any]:
-                return self._called(module, batch, a)
+                hooked = {name for key in taps for name in key.split()}
+                return {n: value for n, value in self._called(module, batch, a).items() if n not in hooked}
 
             parameters = partial(self._unpacked, module, a)
             return captured_with_gradients(module, taps, forward, source, gradient, show=show, parameters=parameters)
@@ -268,7 +271,7 @@ class TorchImplementation:
                 wrong.append(f"wrong shape: {name} is {own[name]} in the module, {packed.shape} from {', '.join(parameters)}{hint}")
             state[name] = torch.from_numpy(np.array(packed, order="C"))
         if wrong:
-            raise RegistrationError("the table of parameters does not fit:\n  " + "\n  ".join(_folded(wrong)))
+            raise RegistrationError("the table of parameters does not fit:\n  " + "\n  ".join(folded(wrong)))
         return state
 
     def _entries(
@@ -278,16 +281,17 @@ class TorchImplementation:
         entries: list[tuple[str, Layout, list[str]]] = []
         wrong: list[str] = []
         absent: dict[str, list[str]] = {}
-        for pattern, value in self.parameters.items():
-            layout = plain(value)
+        table_of = [(pattern, plain(value)) for pattern, value in self.parameters.items()]
+        used_names = {n for pattern, layout in table_of for n, _ in _expanded(pattern, layout, a.num_hidden_layers)}
+        for pattern, layout in table_of:
             for name, parameters in _expanded(pattern, layout, a.num_hidden_layers):
                 known = [p for p in parameters if p in wanted]
                 if not known and _is_of_another_architecture(parameters, a):
                     absent[name] = parameters
                     continue
-                wrong += [f"unknown parameter: {p}{_hint(p, wanted)}" for p in parameters if p not in wanted]
+                wrong += [f"unknown parameter: {p}{hint(p, wanted)}" for p in parameters if p not in wanted]
                 if name not in own:
-                    wrong.append(f"matches nothing: the module has no {name!r}{_hint(name, own)}")
+                    wrong.append(absent_tensor(name, own, used_names, parameters))
                 elif len(known) == len(parameters):
                     entries.append((name, layout, parameters))
         mapped = Counter(name for name, _, _ in entries)
@@ -329,15 +333,15 @@ class TorchImplementation:
                     _never_drops(names, a) or (tap.path not in modules and _is_of_another_architecture(names, a))
                 ):
                     continue
-                wrong += [f"unknown activation: {n}{_hint(n, rows)}" for n in names if n not in rows]
+                wrong += [f"unknown activation: {n}{hint(n, rows)}" for n in names if n not in rows]
                 if tap.path not in modules:
-                    wrong.append(f"matches nothing: the module has no submodule {tap.path!r}{_hint(tap.path, modules)}")
+                    wrong.append(f"matches nothing: the module has no submodule {tap.path!r}{hint(tap.path, modules)}")
                 shown_at.update(names)
                 taps[" ".join(names)] = tap
                 seen[" ".join(names)] = OutputMap(names, shown.function)
         wrong += [f"shown twice: {n}" for n, times in shown_at.items() if times > 1]
         if wrong:
-            raise RegistrationError("the table of activations does not fit:\n  " + "\n  ".join(_folded(wrong)))
+            raise RegistrationError("the table of activations does not fit:\n  " + "\n  ".join(folded(wrong)))
         return taps, seen
 
 
@@ -376,23 +380,3 @@ def _never_drops(names: Sequence[str], a: Architecture) -> bool:
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _folded(wrong: Sequence[str]) -> Iterator[str]:
-    """Yield the messages; of those that differ only in the numbers in a path (`layer.0.`), the first, a count and the last."""
-    alike: dict[str, list[str]] = {}
-    for sentence in wrong:
-        alike.setdefault(re.sub(r"(?<=\.)\d+(?=\.)", "0", sentence), []).append(sentence)
-    for first, *more in alike.values():
-        yield first
-        yield from [f"… and {len(more) - 1} more like it, to:"] if more[1:] else []
-        yield from more[-1:]
-
-
-def _hint(name: str, known: Mapping[str, Any]) -> str:
-    if "*" in name:
-        return f"; each tensor is mapped by its name, in which {LAYER} stands for each layer, and * is no pattern"
-    if is_layered(name):
-        return f"; {LAYER} in it needs {LAYER} on the other side as well, or stacked()"
-    near = get_close_matches(name, known, 1, 0.8)
-    return f"; did you mean {near[0]!r}?" if near else ""

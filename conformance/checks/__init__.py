@@ -3,10 +3,16 @@
 - `check.Check` describes a check, `catalogue.CHECKS` lists them, and `check.CheckRequest` is a request to run one.
 - `public_check.check` is the public function. It and the command line run a check with `run_check.run_check`.
 - `activation_checks` are the checks that judge activations: `check_values.check_values` judges the passes (`passes.Pass`) that
-  `forward_passes`, `backward_passes`, `training_passes`, `optimizer_passes` or `initial_passes` list.
-- `laws` are the checks that search for a batch on which a property fails: `execute_law.execute` runs them with `search`.
-- `data` are the checks of pre-training data; `learning` and `loss_curve` those of training loops.
+  `forward_passes`, `backward_passes`, `training_passes`, `optimizer_passes`, `initial_passes` or `loop_gradients` list, of the
+  candidate or of a `viewed_candidate` with a part of its activations; `moments` are tested on the way.
+- `laws` are the checks that search for a batch on which a property fails: `execute_law.execute` runs them with `search`, from
+  `attached_examples` first.
+- `data` are the checks of pre-training data; `learning` and `loss_curve` those of training loops. `counted` makes the results of
+  checks that count what they judge. `published` compares outputs that others have published.
 - `contract` asks a candidate what it supports and for its runner, and checks what it returns; `candidate_stream` reads what it
-  yields.
-- `recording` writes a run to its folder, with the header of `run_header`.
+  yields, `candidate_device` says where it computes, and `integrity` detects that it has altered the data by which it is judged.
+- `known_failures` are declared in a file: `validate_patterns` refuses patterns that match nothing, and `apply_known_failures`
+  marks the results.
+- `recording` writes a run to its folder, with the header of `run_header` and files that reproduce failures (`repro`); `replay` runs
+  a failed check again. `trace` stores all activations of a candidate.
 """

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from conformance.candidates.stream import Stream
 from conformance.checks.backward_passes import backward_passes
 from conformance.checks.candidate_device import functions_of
 from conformance.checks.check import CheckRequest
@@ -16,7 +17,7 @@ from conformance.checks.optimizer_passes import optimizer_passes, schedule_passe
 from conformance.checks.passes import Passes
 from conformance.checks.training_passes import training_passes
 from conformance.checks.viewed_candidate import StreamView, ViewedCandidate
-from conformance.model.activations import is_layer_output
+from conformance.model.activations import is_layer_output, last_hidden
 from conformance.model.activations import outputs as outputs_of
 from conformance.results.result import Result
 
@@ -49,9 +50,18 @@ def _showing(wanted: Callable[[str, Any], bool]) -> View:
     """Return a view that contains only the activations for which `wanted(name, architecture)` is true."""
 
     def only(checkpoint: Any, device: str, dtype: str) -> StreamView:
-        return lambda batch, stream: ((n, v) for n, v in stream if wanted(n, checkpoint.architecture))
+        return lambda batch, stream: _shown(stream, wanted, checkpoint.architecture)
 
     return lambda request: ViewedCandidate(request.candidate, only)
+
+
+def _shown(stream: Stream, wanted: Callable[[str, Any], bool], architecture: Any) -> Stream:
+    """Yield the wanted activations, and layer outputs that come after that of the last layer: layers are then out of order."""
+    last, is_after_last = last_hidden(architecture), False
+    for name, value in stream:
+        if wanted(name, architecture) or (is_after_last and isinstance(name, str) and is_layer_output(name)):
+            yield name, value
+        is_after_last |= name == last
 
 
 def _is_output(name: str, architecture: Any) -> bool:

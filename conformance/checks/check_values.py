@@ -26,6 +26,7 @@ from conformance.judge.depth import Depth
 from conformance.judge.disambiguation import disambiguated
 from conformance.judge.evidence import LocalJudgement, Verdict
 from conformance.judge.judge import Judge
+from conformance.judge.layer_order import with_one_origin
 from conformance.judge.select_arithmetic import select_arithmetic
 from conformance.model.batch import Batch
 from conformance.model.gradients import is_gradient
@@ -151,9 +152,9 @@ def _label(one: Pass, requested: Sequence[Pass]) -> str:
 
 
 def _first_mistakes(verdicts: Sequence[Verdict], networks: Mapping[str, Network]) -> Iterator[Verdict]:
-    """Yield the verdicts of each pass, without failures of gradients that are consequences of a wrong forward step."""
+    """Yield the verdicts of each pass, without failures that are consequences of a wrong forward step or of the layers' order."""
     for label, network in networks.items():
-        of_pass = [v for v in verdicts if v.batch == label]
+        of_pass = with_one_origin([v for v in verdicts if v.batch == label], network.architecture.num_hidden_layers)
         if network.source:
             of_pass = list(with_forward_steps(without_gradients_through_wrong_steps(of_pass, network), network))
         yield from of_pass

@@ -38,7 +38,7 @@ def check(
         dtype: the name of a floating-point format, passed to the candidate.
         check: the name of a check, as listed by `bert-conformance list` and in the README.
         require: shell-style patterns of activations that must be observed.
-        runs: number of such calls among which the false-alarm probability of 1e-6 is shared.
+        runs: number of such calls among which the run's false-alarm probability is shared.
         depth: `full`, or `screen` to judge only the RMS and the largest error of each step, without naming mistakes.
         plan: how examples are drawn, for a check that draws them.
 

@@ -103,7 +103,7 @@ def check_published(
         published: the published values of this checkpoint.
         device: a torch device string.
         dtype: the name of a floating-point format.
-        runs: number of such calls among which the false-alarm probability of 1e-6 is shared.
+        runs: number of such calls among which the run's false-alarm probability is shared.
         load: returns the candidate for a name or an object.
     """
     case = Case(name_of(implementation), golden.name, device, dtype, CHECK)

@@ -1,15 +1,14 @@
 """A candidate whose activations a function filters or inspects, for the checks that judge a part of a candidate's activations."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from conformance.candidates.registry import supports_of
-from conformance.candidates.stream import pairs
+from conformance.candidates.stream import Stream, pairs
 from conformance.checks.contract import named_features
 from conformance.model.activations import table
 
-Stream = Iterator[tuple[str, Any]]
 StreamView = Callable[[Any, Stream], Stream]
 
 

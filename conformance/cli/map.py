@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from conformance.mapping.proposal import Proposal
 
 
+_SMALL_GOLDENS = ("tiny", "deep")  # of `deep`, the intermediate size is four times the hidden size, which some modules require
+
+
 def run(arguments: Namespace) -> int:
     """Print the proposal and write the adaptor; return 0 if the adaptor can be run, 1 if an open question prevents it.
 
@@ -77,7 +80,9 @@ def _blocks(found: "Proposal", output: Path | None) -> Iterator[Block]:
     from conformance.mapping.source import variable
 
     computed, of = found.coverage
-    yield Heading(found.name, f"{computed} of {of} activations match the oracle", "good" if computed == of else "odd")
+    layers = found.architecture.num_hidden_layers
+    matching = f"{computed} of {of} activations of a network of {layers} layers match the oracle"
+    yield Heading(found.name, matching, "good" if computed == of else "odd")
     yield Items((("build", found.builder.text), ("call", f"model({found.call.arguments})")))
     for what, rows in groupby(found.rows(), key=lambda row: row[0]):
         yield Heading(what, close=True)
@@ -89,7 +94,19 @@ def _blocks(found: "Proposal", output: Path | None) -> Iterator[Block]:
     if output and not found.parameters:
         yield Paragraph(f"{output} is not written: no parameter of {found.name} was recognised as one of BERT's")
     elif output:
-        yield Paragraph(f"the adaptor is in {output}; next: bert-conformance run -i {shlex.quote(f'{output}:{variable(found)}')}")
+        name = shlex.quote(f"{output}:{variable(found)}")
+        yield Paragraph(f"the adaptor is in {output}; next: bert-conformance run -i {name}{_smallest_golden(found)}")
+
+
+def _smallest_golden(found: "Proposal") -> str:
+    """Return the option of `run` for a golden on which the module can be run; an empty string if it can be run on none of them."""
+    from conformance.goldens.golden import load_golden
+
+    for name in _SMALL_GOLDENS:
+        a = load_golden(name).checkpoint.architecture
+        if not any(eval(each.lacking, {"a": a}) for each in found.requirements):
+            return f" --golden {name}"
+    return ""
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> str:

@@ -88,7 +88,7 @@ class Diagnosis:
         pooling: pooling under which the correct network is most likely; empty if there is no embedding.
         sigma: median sigma of the numbers.
         rms, max: RMS and maximum of the error against the correct network, in sigma.
-        rms_limit, max_limit: their limits at a false-alarm probability of 1e-6.
+        rms_limit, max_limit: their limits, at the false-alarm probability of a run.
         shown: if it conforms, the faults that the numbers would have revealed, at an expected z of at least 12, if they acted
             everywhere they can.
         unseen: the faults that the numbers would not have revealed.

@@ -21,7 +21,7 @@ _PRECISION = "Switch off reduced precision, or declare the format of the computa
 
 Rounding = Callable[[Array], Array]
 
-_CHANCE = 1e-6  # The probability that an error exceeds the bound below: `judge.thresholds.FALSE_ALARM`.
+FALSE_ALARM = 1e-6  # A copy of `judge.thresholds.FALSE_ALARM`, which this package does not import: `judge` imports it.
 TF32_BITS = 11  # Significant bits of TensorFloat-32 (NVIDIA 2020, A100 whitepaper): 10 stored and the leading one.
 
 
@@ -120,8 +120,8 @@ class _EitherWay(Altered):
 
 
 def largest_error(count: int) -> float:
-    """Return the bound t, in sigma, that `count` errors exceed with probability `_CHANCE`: 2 · count · exp(−t²/2) = `_CHANCE`."""
-    return math.sqrt(2.0 * math.log(2.0 * max(count, 1) / _CHANCE))
+    """Return the bound t, in sigma, that `count` errors exceed with probability α = `FALSE_ALARM`: 2 · count · exp(−t²/2) = α."""
+    return math.sqrt(2.0 * math.log(2.0 * max(count, 1) / FALSE_ALARM))
 
 
 def _truncated(step: Step, context: FaultContext) -> Step | None:

@@ -163,7 +163,6 @@ def _two_of_four(step: Step, _: FaultContext) -> Step | None:
 
     Of weights that tie for the second place, any may have been kept.
     """
-    assert isinstance(step, Linear)
     weight = step.site.parameters["weight"]
     if weight.shape[1] % 4:
         return None
@@ -174,9 +173,10 @@ def _two_of_four(step: Step, _: FaultContext) -> Step | None:
     second, third = np.sort(sizes, -1)[..., 1:2], np.sort(sizes, -1)[..., 2:3]
     tied = np.where((sizes == second) & (second == third), groups, 0.0).reshape(weight.shape)
     changed = with_parameters(step, weight=sparse.reshape(weight.shape))
-    if not tied.any():
+    if not tied.any() or not isinstance(step, Linear):
         return changed
-    return Altered(changed, lambda inner: inner.value, lambda _, __: np.asarray(step.inputs**2 @ (tied**2).T))
+    spread = step.inputs**2 @ (tied**2).T
+    return Altered(changed, lambda inner: inner.value, lambda _, __: spread)
 
 
 # fmt: off

@@ -35,12 +35,15 @@ def _rows_of_length_one(step: Step, _: FaultContext) -> Step | None:
     if not (lengths > 0.0).all():
         return None
     unit = weight / lengths
+    changed = with_parameters(step, weight=unit)
+    if not isinstance(step, Linear):
+        return changed
+    squares = step.inputs**2
 
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        assert isinstance(altered.inner, Linear)
-        return np.asarray(altered.inner.inputs**2 @ arithmetic.storage.rounding_variance(unit).T)
+    def slack(_: Altered, arithmetic: Arithmetic) -> Array:
+        return np.asarray(squares @ arithmetic.storage.rounding_variance(unit).T)
 
-    return Altered(with_parameters(step, weight=unit), lambda inner: inner.value, slack)
+    return Altered(changed, lambda inner: inner.value, slack)
 
 
 # fmt: off

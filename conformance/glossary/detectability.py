@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from statistics import median
 
 import numpy as np
@@ -40,6 +41,7 @@ class Detectability:
     confused: Mapping[str, str]
 
 
+@cache
 def detectability(fault: Fault) -> Detectability | None:
     """Return the detectability of a fault of the catalogue; None if it has no effect on any of `GOLDENS`."""
     for name in GOLDENS:

@@ -103,6 +103,14 @@ ALIASES = {
     "results": "results file",
     "results.jsonl": "results file",
     "wrong": "origin",
+    "layers exchanged": "layer order",
+    "exchanged layers": "layer order",
+    "order of layers": "layer order",
+    "wrong order": "layer order",
+    "order of computation": "layer order",
+    "training mode": "evaluation_only",
+    "returned value": "returned tensor",
+    "return value": "returned tensor",
 }
 
 

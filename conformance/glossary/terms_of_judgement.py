@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from conformance.glossary.term import Term
+from conformance.judge.thresholds import FALSE_ALARM_TEXT
 
 JUDGEMENT: Mapping[str, Term] = {
     "sigma": Term(
@@ -40,7 +41,8 @@ JUDGEMENT: Mapping[str, Term] = {
     "limit": Term(
         "the largest value that passes, of the local rms or the max in the column before it",
         (
-            "It is derived from a false-alarm probability of 1e-6 for the whole run and from the number of independent rows.",
+            f"It is derived from a false-alarm probability of {FALSE_ALARM_TEXT} for the whole run and from the number of "
+            "independent rows.",
             "Fewer independent rows raise it, since the RMS of few varies more: about 1.6 σ for 80 rows, 3.5 σ for 6.",
             "The probability is shared by all tests of the run: with more candidates, goldens or checks in a run each limit "
             "is slightly higher. Compare errors with the limit of their own run.",
@@ -224,8 +226,8 @@ JUDGEMENT: Mapping[str, Term] = {
     "false alarm": Term(
         "a failure of a correct candidate",
         (
-            "Its probability is at most 1e-6 for a whole run, under the model of rounding. Each of n tests has the share "
-            "1 - (1 - 1e-6)^(1/n).",
+            f"Its probability is at most {FALSE_ALARM_TEXT} for a whole run, under the model of rounding. Each of n tests has the "
+            f"share 1 - (1 - {FALSE_ALARM_TEXT})^(1/n).",
         ),
     ),
     "arithmetic": Term(

@@ -12,6 +12,41 @@ REPORTS: Mapping[str, Term] = {
             "Heads, rows, positions and features count from 0, too.",
         ),
     ),
+    "layer order": Term(
+        "`layers 0 and 1 are run in the order 1, 0`: the activations of layer 0 arrived after the output of layer 1",
+        (
+            "A candidate yields activations in the order of computation; hooks do. A layer that arrives after the output of a "
+            "later one is run after it, or an adaptor yields it too late.",
+            "Steps of these layers, and those that read the output of the last of them, are not judged until the order is right.",
+            "Usual causes: blocks that were exchanged or reversed in a list, or an order of names such as 0, 1, 10, 11, 2.",
+        ),
+    ),
+    "returned tensor": Term(
+        "what a module returns to its caller, which is compared exactly with the output that a hook captures",
+        (
+            "`the module returns another tensor than its last layer computes`: every layer may be right, and the result is an "
+            "earlier layer's, cut or scaled.",
+            "`call` of an adaptor returns the outputs by name, as `map` writes it. Without that, the module's own result is "
+            "compared with the last hidden state, if it contains a tensor of that width; any other result is not looked at.",
+            "At padding the two may differ.",
+        ),
+    ),
+    "evaluation_only": Term(
+        "an argument of TorchImplementation: the module is not judged in training mode, and `training-mode` is skipped",
+        (
+            "`map` writes `evaluation_only=True` if the constructor takes no dropout rates: a module without dropout, or with "
+            "rates of its own, does not compute what the checkpoint's config says in training mode.",
+            "To have it judged, give the constructor arguments such as `hidden_dropout_prob` and "
+            "`attention_probs_dropout_prob`, and run `map` again.",
+        ),
+    ),
+    "examples": Term(
+        "the batches that a check draws to look for one on which it does not hold",
+        (
+            "`run --examples N` sets their number for each such check; without it, the check's own number is drawn.",
+            "The smallest failing one is the counterexample; `bert-conformance replay` runs it again.",
+        ),
+    ),
     "head": Term(
         "one of the `num_attention_heads` parts of an attention, each with its own queries, keys and values; heads count from 0",
         (

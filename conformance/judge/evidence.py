@@ -121,8 +121,9 @@ class Explanation:
     def cost(self) -> float:
         """−ln of the evidence, in nats: `nll`, which counts independent roundings, and the cost of the fitted parameters.
 
-        It has the form of the Bayesian information criterion (Schwarz 1978), whose (ln n) / 2 per parameter is `cost_of_parameters` for a
-        deviation that falls as 1/√n. Parameters with usual values are not fitted: these were known before the array was seen.
+        It has the form of the Bayesian information criterion (Schwarz 1978), whose (ln n) / 2 per parameter is
+        `cost_of_parameters` for a deviation that falls as 1/√n. Parameters with usual values are not fitted: these were known
+        before the array was seen.
         """
         return self.nll + (0.0 if self.is_usual else self.cost_of_parameters)
 

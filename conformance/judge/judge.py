@@ -19,6 +19,7 @@ from conformance.judge.evidence import UNKNOWN, LocalJudgement, Verdict
 from conformance.judge.exact_requirements import difference_from_exact, violation
 from conformance.judge.failing_activation import UnexposedLayers, judge_exact_steps
 from conformance.judge.global_error import GlobalError
+from conformance.judge.layer_order import require_before
 from conformance.judge.local_error import judge_locally
 from conformance.judge.narrower_format import narrower_format
 from conformance.judge.observation import Observation
@@ -154,8 +155,7 @@ class Judge:
         if name in self._seen:
             raise CandidateError("yielded twice")
         if self.order[name] <= self._judged_up_to:
-            order = "yield activations in the order of computation, and run the layers in the network's order"
-            raise CandidateError(f"arrived after the output of its layer: {order}")
+            require_before(name, list(self.order)[self._judged_up_to])
 
     def _judge_up_to(self, last: int) -> Iterator[tuple[Verdict, tuple[LocalJudgement, ...]]]:
         """Judge everything up to table index `last`, then release the activations that are no longer needed.

@@ -4,6 +4,14 @@ Under the model, an error is a sum of independent roundings, each uniform on an 
 sub-Gaussian: E exp(λe) ≤ exp(λ²σ²/2) with its own variance σ² (Arbel et al. 2020, *On strict sub-Gaussianity*, section 3), and
 so are sums of independent ones, in any linear combination. The bounds below hold for strictly sub-Gaussian errors, not only for
 normal ones, and none of them assumes that the elements of a row are independent.
+
+If the false-alarm probability changes, these change with it, by hand:
+
+- `SEPARABLE_Z` below, and `judge.search.parameters.FAR`: both assume that no threshold is above 7.5;
+- `faults.precision.FALSE_ALARM`, a copy in a package that does not import this one (a test compares them);
+- `checks.learning.EVALUATED`, the number of batches for which ln(1/α)/R is small;
+- the examples of limits in `glossary.terms_of_judgement` and `report.run.run_environment` (about 8 σ), and the README's numbers;
+- the results of the benchmarks, which have to be measured again.
 """
 
 import math
@@ -12,6 +20,7 @@ from dataclasses import dataclass
 from scipy.special import bdtr, bdtrc, lambertw
 
 FALSE_ALARM = 1e-6  # of one run, under the model; every threshold below is derived from it
+FALSE_ALARM_TEXT = f"{FALSE_ALARM:.0e}".replace("e-0", "e-")  # as texts write it
 
 SEPARABLE_Z = 12.0  # The method's limit: at this expected z a fault is missed with a probability below that of a false alarm,
 # because a threshold for 1e-6 over up to 10^7 tests is below 7.5 and 12 − 7.5 = 4.5 standard deviations remain (3e-6).

@@ -29,6 +29,8 @@ _ALLOWED, _AT_PADDING = (*_SHAPES, *(f"{m}.bool()" for m in _SHAPES)), tuple(f"{
 _ADDED = tuple(f"(1 - {m}.to(dtype)) * torch.finfo(dtype).min" for m in _SHAPES)
 DTYPE = "next(model.parameters()).dtype"
 
+_IN_ORDER = "input_ids, attention_mask, token_type_ids"  # the arrays in the order of Hugging Face's forward methods
+
 # A module with a single argument may take all arrays in one dictionary.
 _ALL = "dict(input_ids=batch.input_ids, token_type_ids=batch.token_type_ids, attention_mask=batch.attention_mask)"
 
@@ -76,16 +78,19 @@ class Signature:
     Attributes:
         parameters: all parameters except `*args` and `**kwargs`.
         fields: the array of a batch for each parameter whose name identifies one.
+        starred: `*args` and `**kwargs`, as they are written.
     """
 
     parameters: Sequence[inspect.Parameter]
     fields: Mapping[str, str]
+    starred: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, module: nn.Module) -> "Signature":
         """Return the signature of a module; its first parameter is taken as the token ids if no name identifies them."""
-        kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        parameters = [p for p in inspect.signature(module.forward).parameters.values() if p.kind not in kinds]
+        stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+        every = inspect.signature(module.forward).parameters.values()
+        parameters = [p for p in every if p.kind not in stars]
         fields: dict[str, str] = {}
         for p in sorted(parameters, key=lambda p: p.name not in _PARTS):  # exact names of arrays before similar ones
             array = _array(p.name)
@@ -93,7 +98,7 @@ class Signature:
                 fields[p.name] = array
         if "input_ids" not in fields.values() and parameters:
             fields[parameters[0].name] = "input_ids"
-        return cls(parameters, fields)
+        return cls(parameters, fields, tuple(f"{stars[p.kind]}{p.name}" for p in every if p.kind in stars))
 
     @property
     def unknown(self) -> list[inspect.Parameter]:
@@ -107,8 +112,10 @@ class Signature:
             yield from ({**self.fields, p.name: "attention_mask"} for p in self.unknown)
 
     def explained(self) -> str:
-        """Return a text with one line for each parameter: the array that it is taken for."""
-        return "\n".join(f"  {p}: {self._meaning(p)}" for p in self.parameters)
+        """Return what forward takes: one line for each parameter, with the array that it is taken for."""
+        if not self.parameters:
+            return f"Its forward takes {' and '.join(self.starred) or 'nothing'}, so the names of its inputs are unknown."
+        return "\n".join(["Its forward takes", *(f"  {p}: {self._meaning(p)}" for p in self.parameters)])
 
     def _meaning(self, parameter: inspect.Parameter) -> str:
         if parameter.name in self.fields:
@@ -138,7 +145,7 @@ def wrapper(module: nn.Module) -> str:
     """Return the Python source of the start of a subclass whose forward method takes the arrays of a batch by their own names."""
     signature, name = Signature.of(module), type(module).__name__
     asked_for = [p for p in signature.parameters if p.name in signature.fields or p in signature.unknown]
-    given = ", ".join(f"{p.name}={_made(p, signature.fields.get(p.name, '...'))}" for p in asked_for)
+    given = ", ".join(f"{p.name}={_made(p, signature.fields.get(p.name, '...'))}" for p in asked_for) or _IN_ORDER
     return (
         f"class Mapped{name}({name}):\n"
         "    def forward(self, input_ids, token_type_ids, attention_mask):  # int64 (B, S); the mask is 1 at tokens, 0 at padding\n"

@@ -24,7 +24,7 @@ from conformance.mapping.proposal import Held, Proposal, counted, held, unused_p
 from conformance.mapping.signature import Builder, builder_of
 from conformance.mapping.taps import Places
 from conformance.mapping.tensors import Tensors, grouped, layer_patterns
-from conformance.mapping.writable import require_writable
+from conformance.mapping.writable import is_attribute_path, require_writable
 from conformance.model.activations import last_hidden, table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
@@ -111,9 +111,11 @@ def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Propos
         a,
         counted(known),
         has_dropout=any(isinstance(m, nn.Dropout) for m in module.modules()),
-        unknown_results=tuple(r.shape for r in places.unknown_results()),
+        unknown_results=tuple(array.shape for array, one in places.returned() if one is None),
+        returns=tuple(one for _, one in places.returned() if one),
+        is_several=computed.is_several,
     )
-    return require_writable(_with_output(found, places, computed))
+    return require_writable(replace(found, last=_last_layer(found, containers)))
 
 
 def _second_names(module: nn.Module, parts: Sequence[Held], patterns: Mapping[str, str]) -> Iterator[Held]:
@@ -133,18 +135,11 @@ def _left_over(module: nn.Module, parts: Sequence[Held], patterns: Mapping[str, 
     return tuple(buffers), tuple(dict.fromkeys(pattern for n, pattern in left.items() if n in parameters))
 
 
-def _with_output(found: Proposal, places: Places, computed: ForwardPass) -> Proposal:
-    """Return the proposal with the last hidden state taken from the module's result, if no submodule of the layers returns it."""
-    last = last_hidden(found.architecture)
-    if any(n.endswith("}.output.LayerNorm") for one in found.activations for n in one.names) or last not in places.known.values:
-        return found
+def _last_layer(found: Proposal, containers: Sequence[str]) -> str:
+    """Return a Python expression of the index of the last layer, in terms of `model`; an empty string if nothing counts layers."""
     across = [h.tensor.name for h in found.parameters if h.tensor.across]
-    lists = [c.removesuffix(f".{LAYER}") for c in places.containers if c.endswith(f".{LAYER}")]
-    counted_by = [f"len(model.{n}) - 1" for n in lists or across]
-    taps = [tap for tap, array, _ in computed.taps if tap.path == "" and tap.what == "output" and places.fits(array, last)]
-    if not taps or not counted_by:
-        return found
-    return replace(found, last=counted_by[0], element=taps[0].element if computed.is_several else None)
+    lists = [c.removesuffix(f".{LAYER}") for c in containers if c.endswith(f".{LAYER}")]
+    return next((f"len(model.{n}) - 1" for n in (*lists, *across) if is_attribute_path(n)), "")
 
 
 def _drawn(module: nn.Module) -> dict[str, Array]:
@@ -207,8 +202,8 @@ def _distinct(module: nn.Module, a: Architecture) -> Iterator[tuple[Call, Batch]
             found.append((not _same_where_real(result, again, given), call, given))
     if not found:
         raise CandidateError(
-            f"no way of calling it gives a tensor. Its forward takes\n{Signature.of(module).explained()}\n"
-            f"The first call that was tried, with {next(calls(module)).arguments}:\n{errors[0]}"
+            f"no way of calling it gives a tensor. {Signature.of(module).explained()}\n"
+            f"The first call that was tried, model({next(calls(module)).arguments}):\n{errors[0]}"
             f"Give instead a class that calls it, such as\n\n{wrapper(module)}\n"
         )
     yield from ((call, given) for _, call, given in sorted(found, key=lambda one: one[0]))

@@ -12,7 +12,7 @@ from conformance.mapping.requirements import Requirement, head_requirements, set
 from conformance.mapping.signature import Builder
 from conformance.mapping.taps import Located
 from conformance.mapping.tensors import Tensor, Tensors
-from conformance.model.activations import outputs, parameter_shapes
+from conformance.model.activations import last_hidden, outputs, parameter_shapes, table
 from conformance.model.architecture import Architecture
 
 _EVIDENCE = {
@@ -63,9 +63,9 @@ class Proposal:
         unmapped: patterns of the other parameters that hold none of the checkpoint's.
         architecture: architecture with which the module was examined.
         coverage: number of activations that the module computes, and total number.
-        last: Python expression, in terms of `model`, of the index of the last layer, if the last hidden state is only available as
-            a result of the whole module; else empty.
-        element: key of the last hidden state in the module's result; None if the result is a tensor.
+        last: Python expression, in terms of `model`, of the index of the last layer; empty if nothing in the module counts layers.
+        returns: the activations that the module returns, at the taps of its own result.
+        is_several: whether the module returns several tensors, or one in a container.
         has_dropout: whether the module has dropout.
         computes: activation function that the module computes, if it is not the architecture's and cannot be given; else empty.
         unknown_results: shapes of returned tensors that are not activations of the network.
@@ -84,7 +84,8 @@ class Proposal:
     architecture: Architecture
     coverage: tuple[int, int]
     last: str = ""
-    element: int | str | None = None
+    returns: tuple[Located, ...] = ()
+    is_several: bool = False
     has_dropout: bool = False
     computes: str = ""
     unknown_results: tuple[tuple[int, ...], ...] = ()
@@ -109,6 +110,9 @@ class Proposal:
             f"the module returns a tensor of {shape} that is no activation of the network: it is not judged"
             for shape in self.unknown_results
         ]
+        if self.returns and not self._returns_output:
+            names = ", ".join(name for one in self.returns for name in one.names)
+            found.append(f"the module returns {names}, and neither the last hidden state nor the pooled output nor logits")
         if not self.has_output:
             found.append("no output was found: the last hidden state or logits; `run` needs one of them in `activations`")
         return tuple(found)
@@ -149,10 +153,24 @@ class Proposal:
         return self.has_dropout and not self.fixed_rates
 
     @property
+    def returned_outputs(self) -> tuple[Located, ...]:
+        """The outputs that `call` returns by name: those that the module returns, and that no tap captures at its own result."""
+        a, tapped = self.architecture, {n for one in self.activations if not one.tap.path for n in one.names}
+        wanted = set(outputs(a)) - tapped - (set() if self.last else {last_hidden(a)})
+        return tuple(one for one in self.returns if one.names[0] in wanted)
+
+    @property
+    def _returns_output(self) -> bool:
+        """Whether the module returns the last hidden state, or anything that is computed from it."""
+        a = self.architecture
+        names = list(table(a))
+        return any(names.index(n) >= names.index(last_hidden(a)) for one in self.returns for n in one.names)
+
+    @property
     def has_output(self) -> bool:
         """Whether the last hidden state or the logits of a head are exposed, so that the adaptor can be run unchanged."""
         shown = {n.replace(LAYER, str(self.architecture.num_hidden_layers - 1)) for one in self.activations for n in one.names}
-        return bool(self.last) or not shown.isdisjoint(outputs(self.architecture))
+        return bool(self.returned_outputs) or not shown.isdisjoint(outputs(self.architecture))
 
     @property
     def objects(self) -> Mapping[str, Any]:

@@ -17,20 +17,24 @@ from conformance.model.architecture import Architecture
 # Names of arguments, without underscores, for each expression of the architecture `a`.
 _SYNONYMS: Mapping[str, str] = {
     "a.vocab_size": "vocab vocabsize dvocab vocabulary vocabularysize nvocab numvocab numtokens ntokens ntoken numembeddings "
-    "nwords npieces",
+    "nwords npieces vocablen vocablength sizevocab",
     "a.hidden_size": "hidden hiddensize hiddendim dmodel dim width embed embeddim embdim embsize embedsize embeddingdim nembd "
-    "dhidden modeldim dimmodel hiddenwidth embeddingwidth units",
+    "dhidden modeldim dimmodel hiddenwidth embeddingwidth units emb embeddingsize encoderdim ddim featuresize",
     "a.num_hidden_layers": "layers nlayers numlayers nlayer depth numhiddenlayers nhiddenlayers nblocks numblocks blocks "
-    "numencoderlayers",
-    "a.num_attention_heads": "heads nheads numheads nhead numattentionheads nattentionheads attnheads attentionheads",
-    "a.intermediate_size": "intermediate intermediatesize dff ff dmlp ffdim ffndim mlpdim inner dinner ninner dimfeedforward ffn "
-    "mlp ffnhiddensize feedforwarddim feedforwardsize intermediatewidth mlpwidth",
-    "a.max_position_embeddings": "maxlen maxlength maxseqlen maxseqlength maxpositions maxpositionembeddings positions npositions "
-    "blocksize contextlength nctx longest seqlen maxsequencelength numpositions contextsize",
+    "numencoderlayers numlayer nblock numblock encoderlayers numtransformerlayers",
+    "a.num_attention_heads": "heads nheads numheads nhead numattentionheads nattentionheads attnheads attentionheads nattnheads "
+    "numattnheads numhead",
+    "a.intermediate_size": "intermediate intermediatesize dff ff dmlp ffdim ffndim mlpdim inner dinner ninner dimfeedforward "
+    "ffn mlp ffnhiddensize feedforwarddim feedforwardsize intermediatewidth mlpwidth ffnsize ffsize mlpsize innersize innerdim "
+    "dffn feedforward feedforwardhidden dintermediate intermediatedim ffhidden mlphidden mlphiddendim ffnhidden dimff "
+    "filtersize",
+    "a.max_position_embeddings": "maxlen maxlength maxseqlen maxseqlength maxpositions maxpositionembeddings positions "
+    "npositions blocksize contextlength nctx longest seqlen maxsequencelength numpositions contextsize maxseq maxpos "
+    "maxposition numpos contextlen ctxlen ctx sequencelength seqlength maxtokens",
     "a.type_vocab_size": "segments nsegments numsegments nsegment typevocab typevocabsize numtypes ntypes kinds nkinds "
-    "tokentypes numtokentypes segmentvocab",
+    "tokentypes numtokentypes segmentvocab typesize segmentsize numsegs nsegs nsegmenttypes tokentypevocabsize",
     "a.position_offset": "positionoffset positionsoffset posoffset firstposition",
-    "a.layer_norm_eps": "eps layernormeps normeps lneps epsilon layernormepsilon",
+    "a.layer_norm_eps": "eps layernormeps normeps lneps epsilon layernormepsilon lnepsilon normepsilon epsln",
     "a.head_size": "headsize headdim dimhead dhead dk",
     "a.intermediate_size // a.hidden_size": "ffmult mlpratio mult expansion ffnmult",
     "a.hidden_act": "act actfn activation activationfn activationfunction hiddenact hiddenactivation nonlinearity",
@@ -38,6 +42,8 @@ _SYNONYMS: Mapping[str, str] = {
     "a.attention_probs_dropout_prob": "attndropout attentiondropout attentionprobsdropoutprob attnpdrop",
 }
 _EXPRESSION_OF = {name: expression for expression, names in _SYNONYMS.items() for name in names.split()}
+# Names of the intermediate size in a constructor that has another argument for the hidden size, and of the hidden size in others.
+_EITHER = ("hiddendim", "dhidden", "hidden")
 _EVERY_BERT_HAS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
 _ARCHITECTURES = ("a", "arch", "architecture")  # as in `build` of a `TorchImplementation`
 _CONFIGS = ("config", "cfg", "conf", "args", "hparams", "hp", "options", "params", "c")
@@ -106,12 +112,20 @@ def builder_of(factory: Any, name: str) -> Builder:
         )
     if unknown:
         raise UsageError(
-            f"{name}: what is its argument {', '.join(unknown)}? It has no default, and its name is no usual name of a size; "
-            f"instead of it give a function that sets it, such as def build(vocab, hidden, layers): return {name}(...); names of "
-            f"sizes that it may take: {', '.join(names.split()[0] for names in _SYNONYMS.values())}"
+            f"What is {', '.join(unknown)} of {name}? It has no default, and its name is no usual name of a size. Write in its "
+            f"file `def build(vocab, hidden, layers, heads, intermediate, maxlen, segments, eps): return {name}(...)`, and run "
+            f"`bert-conformance map {getattr(factory, '__module__', 'my_module')}:build`"
         )
     kept = tuple(_defaults_kept(factory, name, arguments))
     return Builder(f"{name}({_joined(arguments)})", {name: factory}, kept, _requirements(arguments))
+
+
+def takes_sizes(function: Callable[..., Any], name: str) -> bool:
+    """Return whether a function needs only arguments with usual names of sizes, and takes at least the hidden size by one."""
+    try:
+        return "hidden_size" in builder_of(function, name).given
+    except UsageError:
+        return False
 
 
 def _configured(factory: Any, name: str, parameter: str) -> Builder:
@@ -146,7 +160,15 @@ def _arguments(factory: Callable[..., Any]) -> tuple[dict[str, str], list[str]]:
             known[parameter.name] = expression
         elif is_required:
             unknown.append(parameter.name)
-    return known, unknown
+    return _told_apart(known), unknown
+
+
+def _told_apart(known: Mapping[str, str]) -> dict[str, str]:
+    """Return the expressions; of two names of the hidden size, `hidden_dim` is that of the intermediate size."""
+    of_hidden = [name for name, expression in known.items() if expression == "a.hidden_size"]
+    either = [name for name in of_hidden if name.lower().replace("_", "") in _EITHER]
+    is_other = len(of_hidden) == 2 and len(either) == 1 and "a.intermediate_size" not in known.values()
+    return {**known, **(dict.fromkeys(either, "a.intermediate_size") if is_other else {})}
 
 
 def _takes_any_keyword(factory: Callable[..., Any]) -> str:

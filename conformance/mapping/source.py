@@ -16,6 +16,7 @@ from conformance.mapping.proposal import Held, Proposal
 from conformance.mapping.requirements import Requirement
 from conformance.mapping.taps import Located
 from conformance.mapping.writable import require_identifiers
+from conformance.model.activations import last_hidden
 from conformance.names import printable
 
 WIDTH = 88
@@ -175,11 +176,29 @@ def _call(proposal: Proposal) -> Iterator[str]:
     yield from [f"    dtype = {DTYPE}"] if proposal.call.takes_dtype else []
     yield from _LENGTHS_ALONE if proposal.call.takes_lengths else []
     made = _Call("model", tuple(map(_argument, _arguments(proposal.call.arguments))))
-    if not proposal.last:
+    outputs = proposal.returned_outputs
+    if not outputs:
         yield from _broken("    ", made, 4, "")
-        return
-    yield from _broken("    hidden = ", made, 4, "" if proposal.element is None else f"[{_quoted(proposal.element)}]")
-    yield f'    return {{f"encoder.layer.{{{proposal.last}}}.output.LayerNorm": hidden}}'
+    elif not proposal.is_several:
+        yield from _broken("    hidden = ", made, 4, "")
+        yield f"    return {{{_output(outputs[0], proposal)}: {_arranged(outputs[0], 'hidden')}}}"
+    else:
+        yield from _broken("    outputs = ", made, 4, "")
+        yield "    return {"
+        for one in outputs:
+            yield f"        {_output(one, proposal)}: {_arranged(one, f'outputs[{_quoted(one.tap.element)}]')},"
+        yield "    }"
+
+
+def _output(one: Located, proposal: Proposal) -> str:
+    """Return the expression of the name of an output, with the number of the last layer counted in the module."""
+    if one.names[0] == last_hidden(proposal.architecture):
+        return f'f"encoder.layer.{{{proposal.last}}}.output.LayerNorm"'
+    return f'"{one.names[0]}"'
+
+
+def _arranged(one: Located, tensor: str) -> str:
+    return tensor + one.arrangement.removeprefix("x")
 
 
 def _argument(text: str) -> _Expression:

@@ -71,10 +71,15 @@ class Places:
                 done.update(best.names)
         return [self._pattern(one) for one in found]
 
-    def unknown_results(self) -> list[Array]:
-        """Return the module's results that are not activations of the network, such as scaled logits."""
-        results = [array for tap, array, _ in self.taps if (tap.path, tap.what) == ("", "output") and array.ndim]
-        return [r for r in results if not any(self._fits(r, (name,), text) for name in self.known.values for text in _ARRANGEMENTS)]
+    def returned(self) -> list[tuple[Array, Located | None]]:
+        """Return the module's results, each with the activation that it is, if any; of equal activations, the last computed."""
+        results = [(tap, array) for tap, array, _ in self.taps if (tap.path, tap.what) == ("", "output") and array.ndim]
+        return [(array, self._returned_at(tap, array)) for tap, array in results]
+
+    def _returned_at(self, tap: Tap, array: Array) -> Located | None:
+        named = ((name, text) for name in reversed(list(self.known.values)) for text in _ARRANGEMENTS)
+        found = next(((name, text) for name, text in named if self._fits(array, (name,), text)), None)
+        return Located(tap, (found[0],), found[1], self.known.values[found[0]].found) if found else None
 
     def _of(self, row: Activation) -> Iterator[Located]:
         """Yield every location of this activation, which must hold in every layer."""

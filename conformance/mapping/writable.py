@@ -27,9 +27,14 @@ def require_writable(proposal: Proposal) -> Proposal:
 
 def require_identifiers(name: str) -> str:
     """Return the name; raise `UsageError` if a part of it is not a Python identifier."""
-    if not all(part.isidentifier() and not iskeyword(part) for part in name.split(".")):
+    if not is_attribute_path(name):
         raise UsageError(_wrong(name, "a name of Python's"))
     return name
+
+
+def is_attribute_path(name: str) -> bool:
+    """Return whether every part of a dotted name is a Python identifier."""
+    return all(part.isidentifier() and not iskeyword(part) for part in name.split("."))
 
 
 def _wrong(name: str, expected: str) -> str:
@@ -40,6 +45,6 @@ def _quoted(proposal: Proposal) -> Iterator[str]:
     """Yield the names that are written in strings and comments."""
     yield from (held.tensor.name for held in proposal.parameters)
     yield from (one.tap.path for one in proposal.activations)
-    elements = (proposal.element, *(one.tap.element for one in proposal.activations))
+    elements = [one.tap.element for one in (*proposal.returns, *proposal.activations)]
     yield from (element for element in elements if isinstance(element, str))
     yield from (*proposal.buffers, *proposal.unmapped)

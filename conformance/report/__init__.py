@@ -1,6 +1,13 @@
 """Reports of results: each kind of report is a document of blocks, rendered for the terminal, as Markdown or as HTML.
 
-The sentences of a report on a run are in `run.run_document` (headings, legend), `run.case` (first origin, median local error),
-`words` (exclusions, confirmed numbers), `findings` (mistake, evidence, cause) and `results.outcomes` (words for outcomes);
-`cli.run` prints the lines `results:` and `report:`.
+- Documents, made of the blocks of `document`: `run`, `trace`, `changes` (two runs), `difference` (two traces),
+  `diagnosis_document` and `similarity_document`.
+- Renderers: `terminal`, `markdown` and `html`, with the `axis` of plots; `structured` (JSON) and `junit` need no document.
+  `output_formats` lists the formats, and `representations` are those of results in Python.
+- Sentences of a report on a run: `run.run_document` (headings, legend), `run.case` (first origin, median local error),
+  `coverage_sentences` (exclusions, confirmed numbers), `finding_sentences` (mistake, evidence, cause), `results.outcomes` (words
+  for outcomes) and, for a residual without explanation, `judge.localization` and `judge.residual_models`. `cli.run` prints the
+  lines `results:` and `report:`.
+- `findings` groups failing activations by mistake: `reduced_precision` finds one cause of many, and `unexposed_steps` the steps
+  between exposed activations.
 """

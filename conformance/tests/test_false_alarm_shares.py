@@ -12,8 +12,9 @@ from conformance.checks.check import CheckRequest
 from conformance.checks.moments import watched
 from conformance.checks.published import check_published
 from conformance.errors import CandidateError
+from conformance.faults import precision
 from conformance.goldens.custom_golden import golden_of
-from conformance.judge.thresholds import FALSE_ALARM, max_threshold, sidak_share
+from conformance.judge.thresholds import FALSE_ALARM, FALSE_ALARM_TEXT, max_threshold, sidak_share
 from conformance.numerics.function_error_bounds import table_bounds
 from conformance.oracle import Network
 from conformance.results.case import Case
@@ -75,3 +76,8 @@ def test_published_values_divide_the_false_alarm_probability_among_runs() -> Non
 
     assert room(RUNS) / room(1) == pytest.approx(max_threshold(1, sidak_share(RUNS)) / max_threshold(1, FALSE_ALARM), rel=0.1)
     assert room(RUNS) / room(1) > sqrt(1.5)
+
+
+def test_the_copy_of_the_false_alarm_probability_is_equal_to_it() -> None:
+    assert precision.FALSE_ALARM == FALSE_ALARM
+    assert float(FALSE_ALARM_TEXT) == FALSE_ALARM

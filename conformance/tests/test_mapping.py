@@ -221,14 +221,14 @@ class Broken(nn.Module):
 
 
 def test_an_argument_of_unknown_meaning_is_named() -> None:
-    with pytest.raises(UsageError, match="what is its argument zeta"):
+    with pytest.raises(UsageError, match="What is zeta of Secretive"):
         proposed(Secretive, "Secretive", __name__)
 
 
 def test_a_class_that_cannot_be_instantiated_is_an_error_of_its_registration() -> None:
     result = check(as_implementation(Secretive))
     assert result.outcome == "error"
-    assert "Secretive: what is its argument zeta" in result.reason
+    assert "What is zeta of Secretive" in result.reason
     assert "Traceback" not in result.reason
 
 
@@ -287,7 +287,8 @@ def test_map_writes_an_adaptor_that_run_accepts(tmp_path: Path, capsys: pytest.C
     assert main(["map", f"{STRANGERS}.packed:PackedBert", "-o", str(file)]) == 0
     shown = capsys.readouterr().out
     assert "trunk.layers.{layer}.self_attn.in_proj_weight" in shown
-    assert f"run -i '{file}:packed_bert'" in " ".join(shown.split())
+    assert f"run -i '{file}:packed_bert' --golden tiny" in " ".join(shown.split())
+    assert "activations of a network of 3 layers match the oracle" in " ".join(shown.split())
     command = ["run", "-i", f"{file}:packed_bert", "--golden", "tiny", "--depth", "screen", "--in-process"]
     assert main([*command, "--out", str(tmp_path / "out")]) == 0
     written = file.read_text()

@@ -59,8 +59,8 @@ HERE = "conformance.tests.test_repro_files"
 def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a run in which each of the candidates fails its check."""
     out = tmp_path_factory.mktemp("left")
-    for name, (check_name, _) in CASES.items():
-        assert main(["run", "-i", f"{HERE}:{name}", "--golden", "tiny", "--check", check_name, "--out", str(out / name)]) == 1
+    for name, (failing, _) in CASES.items():
+        assert main(["run", "-i", f"{HERE}:{name}", "--golden", "tiny", "--check", failing, "--out", str(out / name)]) == 1
     return out
 
 

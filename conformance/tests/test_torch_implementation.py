@@ -12,6 +12,7 @@ from torch import nn
 
 from conformance import CandidateError, check, fused, interleaved, load_golden, per_head, stacked, tied, transposed
 from conformance.candidates.layouts import plain
+from conformance.candidates.table_messages import absent_tensor
 from conformance.model.activations import parameter_shapes
 from implementations.making_bert import making_bert
 
@@ -88,6 +89,10 @@ _MISUSES = {
     ),
     "unknown parameter": ({"embedding.token_embedding.weight": "bert.embeddings.word_embedings.weight"}, ["did you mean"]),
     "matches nothing": ({"embedding.tokens.weight": "bert.pooler.dense.weight"}, ["matches nothing: the module has no"]),
+    "a name in use is not suggested": (
+        {"transformer.{layer}.residual.mlp1.biases": "bert.encoder.layer.{layer}.intermediate.dense.bias"},
+        ["matches nothing: the module has no 'transformer.0.residual.mlp1.biases'\n"],
+    ),
     "used twice": ({"lm_head.unembedding.weight": "bert.embeddings.word_embeddings.weight"}, ["used twice", "tied()"]),
     "wrong shape": ({"lm_head.mlp.bias": "cls.predictions.bias"}, ["wrong shape: lm_head.mlp.bias is (32,)", "used twice"]),
     "a layer on one side": ({"embedding.layer_norm.bias": Q}, ["{layer} in it needs {layer} on the other side as well"]),
@@ -123,6 +128,14 @@ def test_every_misuse_of_the_activations_is_one_error(change: dict[str, str], wo
     result = check(replace(making_bert, activations={**making_bert.activations, **change}))
     assert result.outcome == "error"
     assert words in result.reason
+
+
+def test_a_bias_that_the_module_lacks_is_to_be_added_or_listed_as_unused() -> None:
+    own, used = ("blocks.0.q.weight", "blocks.0.v.bias"), ("blocks.0.q.weight", "blocks.0.q.bias", "blocks.0.v.bias")
+    said = absent_tensor("blocks.0.q.bias", dict.fromkeys(own), used, ["bert.encoder.layer.0.attention.self.query.bias"])
+    assert "if the module has no bias there by mistake, add it" in said
+    assert "list bert.encoder.layer.*.attention.self.query.bias in `unused`" in said
+    assert "did you mean" not in said
 
 
 def test_a_head_missing_from_the_checkpoint_is_one_sentence_for_each_tensor() -> None:

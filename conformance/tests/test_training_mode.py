@@ -135,7 +135,7 @@ def test_training_mode_is_judged_in_a_worker() -> None:
         skipped = judged(RemoteCandidate(worker, f"{__name__}:for_evaluation"))
     assert right.outcome == "pass", right.reason
     assert skipped.outcome == "skip"
-    assert skipped.reason.startswith("it is declared `evaluation_only`")
+    assert skipped.reason.startswith("`evaluation_only=True` in the adaptor")
     here = judged(planted)
     assert [(v.activation, v.outcome, v.reason) for v in wrong.verdicts] == [
         (v.activation, v.outcome, v.reason) for v in here.verdicts

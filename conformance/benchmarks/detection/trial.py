@@ -45,8 +45,8 @@ class Score:
         placed: whether every mistake fails at a step where it begins, and no other activation fails.
         named: whether every mistake is reported first at its place, and no other name is reported.
         alone: whether no alternative to these names is reported.
-        estimates, within: number of estimated parameters, and of those within their error bars at a false-alarm probability of
-            1e-6.
+        estimates, within: number of estimated parameters, and of those within their error bars, at the false-alarm
+            probability of a run.
         judged: number of judged activations.
         rendered: names of the findings, in order.
     """

@@ -113,6 +113,28 @@ def _greatest(step: Step, data: FitData) -> Fit | None:
     return nearest_fit(step, data, [(count, of(rescaled=rescaled)) for rescaled in (False, True)], "keys")
 
 
+def _filled(step: Step, data: FitData) -> Fit | None:
+    """Return the softmax over all keys with the constant c in place of masked scores, c = s_j + log(p_i / p_j) at masked keys i.
+
+    j is the key of the largest probability, and c the median over the masked keys. None is returned if they get no probability.
+    """
+    s, p = step.parents[0], data.actual
+    keys = np.broadcast_to(keys_of(step), p.shape)
+    attended = np.where(keys, p, 0.0)
+    best = attended.argmax(-1)[..., None]
+    size, score = (np.take_along_axis(x, best, -1) for x in (attended, s))
+    some = ~keys & (p > 0.0) & (size > 0.0) & data.judged.any(-1, keepdims=True)
+    if not some.any() or not np.isfinite(p).all():
+        return None
+    found = float(np.median((score + np.log(np.where(some, p, 1.0) / np.where(size > 0.0, size, 1.0)))[some]))
+
+    def value(inner: Step) -> Array:
+        scores = np.where(keys, inner.parents[0], found)
+        return softmax(scores, np.ones_like(keys))
+
+    return Fit(Altered(step, value), 1, "score", found)
+
+
 def _window_after(step: Step, data: FitData) -> Fit | None:
     """Return the softmax with probabilities beyond a window set to zero afterwards; the window is the furthest nonzero one."""
     mask = step.site.batch.mask
@@ -208,6 +230,9 @@ FITTED_PROBS = (
     Fitted("probabilities-rounded", PROBS, "the probabilities are multiples of 1/{value}", "constructed", _rounded,
            "probabilities quantised to eight bits", equation="p = round(n softmax(s)) / n",
            fix="Run without quantisation, or export without it."),
+    Fitted("mask-filled", PROBS, "masked scores are replaced by {value}, which is not low enough", "constructed", _filled,
+           "a mask that is limited to the range of quantised scores, or a number that is too small in magnitude",
+           equation="p_j ∝ exp(c) at masked keys", fix="Replace masked scores by the lowest number of the format, or by −∞."),
     Fitted("mask-window-after-softmax", PROBS,
            "probabilities more than {value} positions away are set to zero after the softmax, and the rest is not rescaled",
            "constructed", _window_after, "probabilities multiplied by a mask of a window",

@@ -98,7 +98,7 @@ FITTED_SLOTS = (
            "constructed", _slots_shifted, "a paged cache whose slots of keys or of values are off by one",
            equation="s_ij = q_i k_(j − n) / √d, or c_i = Σ_j p_ij v_(j − n)",
            fix="Write and read the key and the value of token s in the same slot."),
-    Fitted("slots-in-other-order", SCORES | CONTEXT,
+    Fitted("keys-reordered", SCORES | CONTEXT,
            "the keys, or the values, are in another order, the first that is moved at position {value}",
            "constructed", _in_other_order,
            "keys and values that are reordered for context parallelism or by a paged cache, without the mask", loose=True,

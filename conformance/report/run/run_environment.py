@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from conformance.judge.thresholds import FALSE_ALARM_TEXT
 from conformance.numerics.functions import FUNCTIONS
 from conformance.report.document import Block, Column, Folded, Heading, Lists, tabled
 from conformance.results.records import FunctionRecord, Header, Results
@@ -10,7 +11,7 @@ _READING = {
     "σ (sigma)": "The standard deviation of the rounding error that a correct implementation may make in one number: derived from "
     "the floating-point format and the inputs, step by step and element by element. No tolerance is set by hand.",
     "limit": "The green band: how large the root mean square of an activation's local errors may be, at a false-alarm "
-    "probability of 1e-6 a run. The largest error of a single element (max) has a limit of its own, about 8 σ.",
+    f"probability of {FALSE_ALARM_TEXT} a run. The largest error of a single element (max) has a limit of its own, about 8 σ.",
     "allowed": "Of one wrong element: the largest difference from its expected value that passes, in the tensor's unit, not in σ.",
     "local error": "How far a step's result is from the exact one for the inputs that the candidate itself gave it. Only the step "
     "that is wrong has one beyond the limit, whatever went wrong before it.",

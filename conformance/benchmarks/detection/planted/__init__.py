@@ -1,4 +1,7 @@
-"""Mistakes planted by hand in torch modules; each is a row of the module of its theme, with its description."""
+"""Mistakes planted by hand in torch modules; each is a row of the module of its theme, with its description.
+
+`conformance.faults` says how to add one.
+"""
 
 from collections.abc import Mapping
 

@@ -59,7 +59,22 @@ def _values_in_zigzag(model: Bert, layer: int) -> None:
     override(context, "forward", forward)
 
 
+def _zigzag(model: Bert, layer: int) -> None:
+    """Let the scores read the keys in the order of quarters 0, 3, 1, 2."""
+    scores = model.layer(layer).attention.self.scores
+    right = scores.forward
+
+    def forward(query: Tensor, key: Tensor) -> Tensor:
+        quarters = key.tensor_split(4, 1)
+        out: Tensor = right(query, torch.cat([quarters[i] for i in (0, 3, 1, 2)], 1))
+        return out
+
+    override(scores, "forward", forward)
+
+
 PLANTS = (
+    in_layer("keys-reordered", "scores of the keys in the order of quarters 0, 3, 1, 2 of the sequence", _zigzag,
+             "attention.self.scores"),
     _moved("rows-first", "the values of every row are those of the first row", lambda x: x[:1].expand_as(x).contiguous()),
     _moved("rows-other", "the values' rows in reverse order", lambda x: x.flip(0)),
     in_layer("tokens-packed-left-norm", "a layer's results of the unmasked tokens are written to the beginning of each row",
@@ -67,7 +82,7 @@ PLANTS = (
     in_layer("slots-shifted", "each probability is multiplied by the value of the token before, the first by the last",
              _values_late, "attention.self.context"),
     _moved("tokens-other", "the first three tokens of every row have the values of the first row's", _first_of_first_row),
-    in_layer("slots-in-other-order", "the context reads the values in the order of the quarters 0, 3, 1 and 2",
-             _values_in_zigzag, "attention.self.context"),
+    in_layer("values-reordered", "the context reads the values in the order of the quarters 0, 3, 1 and 2",
+             _values_in_zigzag, "attention.self.context", reported_as="keys-reordered"),
     _moved("tokens-shifted", "each token has the value of the token before it", lambda x: x.roll(1, 1)),
 )  # fmt: skip

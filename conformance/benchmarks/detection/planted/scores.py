@@ -98,6 +98,11 @@ def _greatest(scores: Tensor, mask: Tensor) -> Tensor:
     return found.where(found >= found.topk(min(3, found.shape[-1])).values[..., -1:], 0.0)
 
 
+def _filled(scores: Tensor, mask: Tensor) -> Tensor:
+    """Replace masked scores by −4."""
+    return torch.where(mask[:, None, None, :] == 1, scores, -4.0).softmax(-1)
+
+
 def _windowed(scores: Tensor, mask: Tensor) -> Tensor:
     """Set probabilities of padding, and of keys more than three tokens away, to zero after a softmax over all keys."""
     found = scores.softmax(-1) * mask[:, None, None, :].to(scores.dtype)
@@ -204,6 +209,7 @@ PLANTS = (
     _softmax("probabilities-rounded", "the probabilities are rounded to multiples of 1/255",
              _rounded, dtypes=("float64", "float32")),  # Shorter formats round the levels themselves.
     _softmax("softmax-top-k", "all but the three greatest probabilities of a query are zero", _greatest),
+    _softmax("mask-filled", "masked scores are replaced by −4", _filled, value=-4.0),
     _softmax("mask-window-after-softmax", "the softmax is over all keys; padding, and keys more than 3 away, then get 0",
              _windowed),
 )  # fmt: skip

@@ -15,7 +15,7 @@ RIGHT: Mapping[str, tuple[str, ...]] = {
     "first layer everywhere": ("layers-shared", "layer-neighbour"),
     "first and last layer exchanged": ("layers-reversed", "layer-neighbour"),
     "four-bit blocks": ("precision-int4-block", *_OTHER),
-    "adapter left merged": _OTHER,
+    "adapter left merged": (*_OTHER, "adapter"),  # The second name was added when it became known.
     "pooler is fresh": ("parameters-initial", *_OTHER),
     "dynamic int8": ("precision-int8", "precision-int8-dynamic"),
     "products of ten bits": ("precision-tf32",),

@@ -115,6 +115,8 @@ GENERAL: Mapping[str, tuple[str, ...]] = {
 
 ADDED: Mapping[str, str] = {
     "chunks in one buffer": "tokens-other",
+    "keys in zigzag order": "keys-reordered",
+    "mask saturates": "mask-filled",
     "keys and values of pairs of heads averaged": "heads-averaged",
     "rows and heads mixed": "heads-rows-exchanged",
     "output kernel's axes in another order": "weight-inputs-by-feature",

@@ -123,7 +123,7 @@ RIGHT: Mapping[str, tuple[str, ...]] = {
     "gamma and beta exchanged": ("norm-affine-exchanged",),
     "second shard lost": _OTHER,
     "bias added by both ranks": ("bias-twice",),
-    "adapter left merged": _OTHER,
+    "adapter left merged": (*_OTHER, "adapter"),  # The second name was added when it became known.
     "low rank": _OTHER,
     "two of four zero": ("weight-two-of-four", *_OTHER),
     "query pruned": ("weight-pruned", *_OTHER),
@@ -132,7 +132,7 @@ RIGHT: Mapping[str, tuple[str, ...]] = {
     "float8 outer weight": ("precision-float8",),
     "zero point one off": ("precision-int8", *_OTHER),
     "subnormals flushed": ("weight-pruned", *_OTHER),
-    "smoothed by half": _OTHER,
+    "smoothed by half": (*_OTHER, "inputs-scaled"),
     "decay at the export": ("product-scaled",),
     "soup of layers": _OTHER,
     "square heads transposed": ("weight-transposed",),
