@@ -102,12 +102,17 @@ def _row(row: DifferenceRow, axis: Axis, several: bool) -> Row:
     name = f"{row.name} [{d.batch}]" if several else row.name
     points = Points((axis.at(d.accumulated), axis.at(d.local)), axis.at(d.limit))
     errors = (
-        ("differs" if d.begins else "exact") if d.local is None else sigma(d.local, ""),
-        *(sigma(size, "") for size in (d.limit, d.accumulated)),
+        ("differs" if d.begins else "exact") if d.local is None else _number(d.local),
+        *map(_number, (d.limit, d.accumulated)),
     )
     values = (f"{value:.5g}" for value in d.values or ())
     cells: tuple[Cell, ...] = (name, points, *errors, f"{d.largest:.3g}", str(list(d.index) or NOTHING), *values, row.mark)
     return Row(cells, "bad" if d.begins else "")
+
+
+def _number(size: float | None) -> str:
+    """Return a size in σ without its unit, which the column's head has."""
+    return sigma(size).removesuffix(" σ")
 
 
 def rows(view: DifferenceView) -> list[dict[str, Any]]:
