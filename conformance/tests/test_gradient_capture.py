@@ -63,10 +63,10 @@ ANSWERS: Mapping[str, tuple[Callable[[dict[str, Any]], Any], str, str]] = {
     "no gradient": (
         lambda found: {n: v for n, v in found.items() if not n.endswith(".grad")}, "fail", "no gradient is exposed: a backward pass"
     ),
-    "an unknown name": (lambda found: {**found, "pooler.gradient": found[BIAS]}, "fail", ": pooler.gradient"),
-    "a wrong shape": (lambda found: {**found, BIAS: found[BIAS][:3]}, "fail", f": {BIAS}"),
-    "another dtype": (lambda found: {**found, BIAS: found[BIAS].double()}, "fail", f": {BIAS}"),
-    "not finite": (lambda found: {**found, BIAS: found[BIAS] * float("nan")}, "fail", f": {BIAS}"),
+    "an unknown name": (lambda found: {**found, "pooler.gradient": found[BIAS]}, "fail", "the first at pooler.gradient"),
+    "a wrong shape": (lambda found: {**found, BIAS: found[BIAS][:3]}, "fail", f"the first at {BIAS}"),
+    "another dtype": (lambda found: {**found, BIAS: found[BIAS].double()}, "fail", f"the first at {BIAS}"),
+    "not finite": (lambda found: {**found, BIAS: found[BIAS] * float("nan")}, "fail", f"the first at {BIAS}"),
 }  # fmt: skip
 
 
