@@ -48,7 +48,6 @@ ALIASES = {
     "numbers confirmed": "confirmed",
     "parameters confirmed": "confirmed",
     "numbers checked": "confirmed",
-    "value": "confirmed",
     "smallest deviation seen": "confirmed",
     "breaks the contract": "outcome",
     "would have detected": "separable",
