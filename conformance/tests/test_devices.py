@@ -66,7 +66,7 @@ def test_correct_candidates_conform_on_an_accelerator_before_and_after_it_was_br
 @pytest.mark.parametrize(
     ("name", "outcome", "reason"),
     [
-        ("elsewhere", "fail", "judged activations fail"),
+        ("elsewhere", "fail", "exposed activations break the contract"),
         ("mixed", "crash", "same device"),
         ("beyond", "crash", "device-side assert triggered"),
         ("beyond_as_well", "crash", "device-side assert triggered"),

@@ -154,7 +154,7 @@ def test_diff_of_results_reports_what_is_worse_better_new_and_gone(
     assert "no verdict changed" in capsys.readouterr().out
     assert main(["diff", str(before), str(mended)]) == 1
     rendered = capsys.readouterr().out
-    assert rendered.startswith("worse: 2 activations gone, 1 activation better, 1 mistake vanished\n")
+    assert rendered.startswith("worse: 2 activations gone; 1 activation better, 1 mistake vanished\n")
     assert main(["diff", str(mended), str(before)]) == 1
     assert capsys.readouterr().out.startswith("worse: 1 activation worse, 1 mistake appeared; 2 activations new\n")
 

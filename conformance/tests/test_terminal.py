@@ -164,6 +164,7 @@ def test_no_text_breaks_the_markdown(text: str) -> None:
     rendered = REPORT_FORMATS["markdown"].of_results(told_of(text))
     assert all(c == "\n" or c.isprintable() for c in rendered)
     prose = re.sub(r"^(`{3,})[a-z]+\n.*?^\1$", "", rendered, flags=re.MULTILINE | re.DOTALL)
+    prose = re.sub("`[\\w .:/*?=-]+`", "", prose)  # code in which nothing is markup
     assert not re.search(r"(?<!\\)(?:\\\\)*[\[\]`~$]", prose), "a link, code or mathematics"
     assert "<" not in re.sub("</?(br|details|summary)>", "", prose)
     for is_table, rows in groupby(prose.split("\n"), lambda line: line.startswith("|")):

@@ -35,7 +35,7 @@ def counts(changes: Changes, kinds: Sequence[Kind] = KINDS) -> Iterator[str]:
     """Yield for each kind the number of checks, activations and mistakes, omitting zeros."""
     compared = [case for case in changes.cases if case.is_compared]
     mistakes = {
-        "worse": (sum(len(case.appeared) for case in compared), "appeared"),
+        "worse": (sum(len(case.appeared) for case in compared if not same_as_new_in_values(case, changes.cases)), "appeared"),
         "better": (sum(len(case.vanished) for case in compared), "vanished"),
     }
     failing = sum(case.is_new_failure for case in changes.cases)

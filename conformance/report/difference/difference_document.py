@@ -35,8 +35,8 @@ BUDGET = 1_400  # maximum number of table rows on a page
 _READING = {
     "local": "The part of the difference that was not there before this step, in σ: what the two compute differently from "
     "their own inputs. Beyond its limit, the green band, it is more than rounding explains, and the step is an origin.",
-    "accumulated": "A − B, in units of the σ that rounding has accumulated in both since the token ids. Every step after the one at "
-    "which it begins passes it on.",
+    "accumulated": "A − B, in units of the σ that rounding has accumulated in both since the token ids. Every step after the "
+    "one at which it begins passes it on.",
     "|A − B|, at": "The largest absolute difference, the element that has it, and the values of A and B there.",
     "exact": "A step that rounds nothing, a look-up or a copy: any difference at all begins there.",
     "only A, only B": "The other does not expose it; it is judged as part of the next step that both expose.",
@@ -102,12 +102,17 @@ def _row(row: DifferenceRow, axis: Axis, several: bool) -> Row:
     name = f"{row.name} [{d.batch}]" if several else row.name
     points = Points((axis.at(d.accumulated), axis.at(d.local)), axis.at(d.limit))
     errors = (
-        ("differs" if d.begins else "exact") if d.local is None else sigma(d.local, ""),
-        *(sigma(size, "") for size in (d.limit, d.accumulated)),
+        ("differs" if d.begins else "exact") if d.local is None else _number(d.local),
+        *map(_number, (d.limit, d.accumulated)),
     )
     values = (f"{value:.5g}" for value in d.values or ())
     cells: tuple[Cell, ...] = (name, points, *errors, f"{d.largest:.3g}", str(list(d.index) or NOTHING), *values, row.mark)
     return Row(cells, "bad" if d.begins else "")
+
+
+def _number(size: float | None) -> str:
+    """Return a size in σ without its unit, which the column's head has."""
+    return sigma(size).removesuffix(" σ")
 
 
 def rows(view: DifferenceView) -> list[dict[str, Any]]:
