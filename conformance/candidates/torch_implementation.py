@@ -271,7 +271,7 @@ class TorchImplementation:
                 wrong.append(f"wrong shape: {name} is {own[name]} in the module, {packed.shape} from {', '.join(parameters)}{hint}")
             state[name] = torch.from_numpy(np.array(packed, order="C"))
         if wrong:
-            raise RegistrationError("the table of parameters does not fit:\n  " + "\n  ".join(folded(wrong)))
+            raise RegistrationError("the table of parameters does not fit\n  " + "\n  ".join(folded(wrong)))
         return state
 
     def _entries(
@@ -341,7 +341,7 @@ class TorchImplementation:
                 seen[" ".join(names)] = OutputMap(names, shown.function)
         wrong += [f"shown twice: {n}" for n, times in shown_at.items() if times > 1]
         if wrong:
-            raise RegistrationError("the table of activations does not fit:\n  " + "\n  ".join(folded(wrong)))
+            raise RegistrationError("the table of activations does not fit\n  " + "\n  ".join(folded(wrong)))
         return taps, seen
 
 

@@ -107,7 +107,6 @@ ALIASES = {
     "order of layers": "layer order",
     "wrong order": "layer order",
     "order of computation": "layer order",
-    "training mode": "evaluation_only",
     "returned value": "returned tensor",
     "return value": "returned tensor",
 }

@@ -31,7 +31,7 @@ REPORTS: Mapping[str, Term] = {
             "At padding the two may differ.",
         ),
     ),
-    "evaluation_only": Term(
+    "evaluation only": Term(
         "an argument of TorchImplementation: the module is not judged in training mode, and `training-mode` is skipped",
         (
             "`map` writes `evaluation_only=True` if the constructor takes no dropout rates: a module without dropout, or with "

@@ -181,20 +181,30 @@ def _call(proposal: Proposal) -> Iterator[str]:
         yield from _broken("    ", made, 4, "")
     elif not proposal.is_several:
         yield from _broken("    hidden = ", made, 4, "")
+        yield from _last_layer(proposal)
         yield f"    return {{{_output(outputs[0], proposal)}: {_arranged(outputs[0], 'hidden')}}}"
     else:
         yield from _broken("    outputs = ", made, 4, "")
+        yield from _last_layer(proposal)
         yield "    return {"
         for one in outputs:
             yield f"        {_output(one, proposal)}: {_arranged(one, f'outputs[{_quoted(one.tap.element)}]')},"
         yield "    }"
 
 
+def _last_layer(proposal: Proposal) -> Iterator[str]:
+    """Yield a line that counts the layers in the module, if the last hidden state is among its outputs."""
+    if any(_is_last_hidden(one, proposal) for one in proposal.returned_outputs):
+        yield f"    last = {proposal.last}"
+
+
+def _is_last_hidden(one: Located, proposal: Proposal) -> bool:
+    return one.names[0] == last_hidden(proposal.architecture)
+
+
 def _output(one: Located, proposal: Proposal) -> str:
-    """Return the expression of the name of an output, with the number of the last layer counted in the module."""
-    if one.names[0] == last_hidden(proposal.architecture):
-        return f'f"encoder.layer.{{{proposal.last}}}.output.LayerNorm"'
-    return f'"{one.names[0]}"'
+    """Return the expression of the name of an output, in terms of the number of the last layer."""
+    return 'f"encoder.layer.{last}.output.LayerNorm"' if _is_last_hidden(one, proposal) else f'"{one.names[0]}"'
 
 
 def _arranged(one: Located, tensor: str) -> str:
