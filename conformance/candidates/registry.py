@@ -118,12 +118,11 @@ def _of_function(function: Callable[..., Any]) -> Implementation:
     try:
         signature.bind("checkpoint", "device", "dtype")
     except TypeError as error:
-        from conformance.mapping.mapped import MappedModule
-        from conformance.mapping.signature import takes_sizes
+        from conformance.mapping.mapped import mapped_builder
 
         name = getattr(function, "__name__", "")
-        if name.isidentifier() and takes_sizes(function, name):
-            return MappedModule(function, name)
+        if mapped := mapped_builder(function, name):
+            return mapped
         home = getattr(function, "__module__", "my_module")
         raise UsageError(
             f"a function that is a candidate is called with (checkpoint, device, dtype), and this one takes {signature}; if it "

@@ -21,7 +21,7 @@ from conformance.mapping.forward_pass import ForwardPass, first_tensor, observe
 from conformance.mapping.identify import Identification, Known
 from conformance.mapping.probe import PROBE, batch_for
 from conformance.mapping.proposal import Held, Proposal, counted, held, unused_patterns
-from conformance.mapping.signature import Builder, builder_of
+from conformance.mapping.signature import Builder, builder_of, takes_sizes
 from conformance.mapping.taps import Places
 from conformance.mapping.tensors import Tensors, grouped, layer_patterns
 from conformance.mapping.writable import is_attribute_path, require_writable
@@ -263,3 +263,8 @@ class MappedModule:
     def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
         """Return a runner, as `TorchImplementation.prepare` of the proposed implementation."""
         return self._of(checkpoint.architecture).prepare(checkpoint, device, dtype)
+
+
+def mapped_builder(function: Callable[..., Any], name: str) -> MappedModule | None:
+    """Return the candidate that a function of sizes, which builds a module, is mapped to; None for other functions."""
+    return MappedModule(function, name) if name.isidentifier() and takes_sizes(function, name) else None
