@@ -68,7 +68,7 @@ def fitted_explanations(problem: StepProblem, *, loose: bool = True) -> tuple[Ex
 def explanations_by_one_number(problem: StepProblem) -> tuple[Explanation, ...]:
     """Return the step with a function of one fitted number, if it explains the array.
 
-    Its cost is known (`Explanation.fitting`), so that it may be compared with an arithmetic under which the step passes.
+    Its cost is known (`Explanation.cost_of_parameters`), so that it may be compared with an arithmetic under which the step passes.
     """
     return tuple(_by_fitting(problem, False, one_number=True))
 
