@@ -32,46 +32,46 @@ with this list.
 10.             Worker: `isolation.candidate_work.CandidateWork.call` calls the candidate's runner, and
                 `isolation.candidate_work.CandidateWork.next` returns one activation; a large array follows when it is needed
                 (`isolation.candidate_work.CandidateWork.read`).
-11.               Worker: the runner, for a torch module the `candidates.module_runner.ModuleRunner` that
-                  `candidates.torch_implementation.TorchImplementation.prepare` makes, calls `candidates.capture.captured`. It
-                  yields copies of what the hooks of `candidates.module_hooks.listening` see; with gradients,
-                  `candidates.capture_gradients.captured_with_gradients` does.
-12.             `judge.judge.Judge.judge` takes each activation as it arrives (`isolation.remote.RemoteRunner._pairs`, then
+                The runner, for a torch module the `candidates.module_runner.ModuleRunner` that
+                `candidates.torch_implementation.TorchImplementation.prepare` makes, calls `candidates.capture.captured`. It yields
+                copies of what the hooks of `candidates.module_hooks.listening` see; with gradients,
+                `candidates.capture_gradients.captured_with_gradients` does.
+11.             `judge.judge.Judge.judge` takes each activation as it arrives (`isolation.remote.RemoteRunner._pairs`, then
                 `candidates.stream.pairs`); in `checks.candidate_stream.guarded`, an exception of the candidate becomes its crash.
                 `judge.validate.accepted_array` checks shape, dtype and finiteness.
-13.               `judge.judge.Judge._judge_up_to` judges activations in the table's order once the output of their layer has
+12.               `judge.judge.Judge._judge_up_to` judges activations in the table's order once the output of their layer has
                   arrived, since a later one may be a mistaken step's input, and then releases them.
-14.                 `judge.judge.Judge._verdict` judges one activation with those before it (`judge.observation.Observation`):
+13.                 `judge.judge.Judge._verdict` judges one activation with those before it (`judge.observation.Observation`):
                     first the entries that must be zero (`judge.exact_requirements.violation`). If all its steps are exact,
                     `judge.failing_activation.judge_exact_steps` and `judge.exact_requirements.difference_from_exact` compare every
                     entry; with `--depth screen`, `judge.screen.screened_locally` judges it; else the next step does.
-15.                   `judge.local_error.judge_locally` judges it under each legal arithmetic.
-16.                     `judge.block_totals.block_totals` accumulates errors and effects of faults over the blocks: local errors
+14.                   `judge.local_error.judge_locally` judges it under each legal arithmetic.
+15.                     `judge.block_totals.block_totals` accumulates errors and effects of faults over the blocks: local errors
                         and, in units of the accumulated sigma, global ones. Values and rounding errors are those of the
                         `oracle` equations (`judge.segment.Segment`, `judge.noise.of_segment`).
-17.                     `judge.failing_activation.judge_whole` judges the whole activation if it fails under an arithmetic: under
+16.                     `judge.failing_activation.judge_whole` judges the whole activation if it fails under an arithmetic: under
                         each (`judge.whole_activation.WholeActivation.judge`), with a filter for every fault that is not gross,
                         then as written operation by operation, without a mistake (`judge.by_hand.passing_by_hand`) and with one
                         (`judge.by_hand.mistaken_by_hand`).
-18.                       `judge.explanation_search.explanations` finds the faults; for segments of several unexposed layers,
+17.                       `judge.explanation_search.explanations` finds the faults; for segments of several unexposed layers,
                           `diagnosis.unexposed_layers.UnexposedLayersSearch.explanations` does first. Both, and `diagnose`, search
                           by `judge.search.fault_sets.explaining_sets`.
-19.                     `diagnosis.unexposed_layers.UnexposedLayersSearch.with_layer_filters` adds the filters of unexposed layers
+18.                     `diagnosis.unexposed_layers.UnexposedLayersSearch.with_layer_filters` adds the filters of unexposed layers
                         to judgements that pass.
-20.                   `judge.judge.Judge._residual_sentences` describes a residual that no fault explains
+19.                   `judge.judge.Judge._residual_sentences` describes a residual that no fault explains
                       (`judge.residual_description.describe_residual`). After a failure, `judge.error_role.error_role` tells
                       whether a passing step amplifies the arriving error.
-21.           `judge.select_arithmetic.select_arithmetic` selects the arithmetic of each kind of step, when all passes are judged,
+20.           `judge.select_arithmetic.select_arithmetic` selects the arithmetic of each kind of step, when all passes are judged,
               and returns the verdicts. `checks.check_values._first_mistakes` leaves gradients unjudged that are wrong because a
               forward step is.
-22.           `judge.disambiguation.disambiguated` runs another batch for each set of explanations that remain tied, at most four,
+21.           `judge.disambiguation.disambiguated` runs another batch for each set of explanations that remain tied, at most four,
               if every pass was complete. `checks.check_values._together` makes one outcome of all passes.
-23.         `checks.repro.artifacts.with_repro` runs a failing candidate again and attaches what reproduces the failure.
-24.       `checks.apply_known_failures.apply_known_failures` marks the declared failures.
-25.     `checks.recording.Recording.add` converts the result to records (`results.to_records.records_of`), and
+22.         `checks.repro.artifacts.with_repro` runs a failing candidate again and attaches what reproduces the failure.
+23.       `checks.apply_known_failures.apply_known_failures` marks the declared failures.
+24.     `checks.recording.Recording.add` converts the result to records (`results.to_records.records_of`), and
         `results.file.Writer.write` writes them: those of activations, then the files that reproduce a failure
         (`checks.repro.artifacts.write_repro`), then that of the check.
-26.     `report.output_formats.REPORT_FORMATS` has the formats of a report, each with its function as a string `module:function`;
+25.     `report.output_formats.REPORT_FORMATS` has the formats of a report, each with its function as a string `module:function`;
         step 2 writes the HTML page (`report.html.page.page`). Then `cli.output.show_results` builds a document from the records
         (`report.run.run_document.document`) and prints it (`report.terminal.show`), or prints another of the formats.
 """

@@ -38,7 +38,7 @@ def in_words(activations: Iterable[ActivationRecord]) -> tuple[NamedFinding, ...
             f.steps,
             f.activations,
             f.others,
-            tuple(filter(None, (f.hidden, *told(f)))),
+            tuple(filter(None, (f.hidden, *residual_sentences(f)))),
         )
         for f in findings(activations)
     )
@@ -103,7 +103,7 @@ def _listed(texts: Sequence[str]) -> Sequence[str]:
     return texts if len(texts) <= MOST_LISTED else (*texts[: MOST_LISTED - 1], f"{len(texts) - MOST_LISTED + 1} more")
 
 
-def told(finding: Finding) -> tuple[str, ...]:
+def residual_sentences(finding: Finding) -> tuple[str, ...]:
     """Return the sentences about an unidentified error without the one that only says that it has no name, as its own does."""
     return tuple(line for line in finding.anatomy if finding.fault or line != NO_PATTERN)
 
