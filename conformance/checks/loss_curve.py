@@ -25,7 +25,7 @@ from conformance.judge.thresholds import sidak_share
 from conformance.model.training import FOLLOWED, at
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
-from conformance.oracle.training_loop import Layout
+from conformance.oracle.training_loop import VectorLayout
 from conformance.oracle.training_run import TrainingRun
 from conformance.results.result import Result
 
@@ -52,7 +52,7 @@ def _compared(label: str, run: TrainingRun, stream: HeldStream, request: CheckRe
     case, source = request.case, trained_loss(run)
     if not source:
         raise NotApplicable("no bias of a head is trained, so that it is not known of which loss the gradients are")
-    layout = Layout({name: gradient.shape for name, gradient in run.gradients[0].items()})
+    layout = VectorLayout({name: gradient.shape for name, gradient in run.gradients[0].items()})
     loss = TrainedLoss(Network(run.architecture, run.weights, run.batch, source=source), layout)
     parameters = _vectors(stream, layout)
     limit = threshold(sidak_share(STEPS * request.runs))
@@ -75,7 +75,7 @@ def _difference(step: int, source: str, found: float, right: Expected, limit: fl
     )
 
 
-def _vectors(stream: HeldStream, layout: Layout) -> list[Array]:
+def _vectors(stream: HeldStream, layout: VectorLayout) -> list[Array]:
     """Return the parameters before the first step and after each step; raise `CandidateError` if one is missing."""
     arrays, found = dict(stream), []
     for step in range(STEPS + 1):

@@ -15,7 +15,7 @@ from conformance.results.file import Writer, resumable
 from conformance.results.merge import case_of, merged
 from conformance.results.records import CaseRecords, Header, Results
 from conformance.results.result import Result
-from conformance.results.shards import Run
+from conformance.results.shards import RunRecords
 from conformance.results.to_records import footer, records_of
 
 FAILURES = "failures"  # folder of the files that reproduce failures, in the folder of the results file
@@ -83,7 +83,7 @@ class Recording:
     @property
     def unfinished(self) -> Results:
         """The results written so far, with a note that checks are missing, as `read_results` returns them without a footer."""
-        return merged([Run(self._header, tuple(self._records), None, str(self._path))])
+        return merged([RunRecords(self._header, tuple(self._records), None, str(self._path))])
 
     def add(
         self, result: Result, golden: Golden | None = None, require: Sequence[str] = (), test: Callable[..., Any] | None = None

@@ -161,7 +161,7 @@ def require_same_inputs(a: Trace, b: Trace) -> None:
 
 def save(trace: Trace, path: Path) -> None:
     """Write a trace to a file in the format defined in `candidates.recorded.file_format`."""
-    source = file_format.Source(trace.name, trace.golden, trace.checkpoint, trace.dtype, trace.device, trace.library)
+    source = file_format.TraceOrigin(trace.name, trace.golden, trace.checkpoint, trace.dtype, trace.device, trace.library)
     file_format.write(source, trace.batches, trace.activations, path)
 
 

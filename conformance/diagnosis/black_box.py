@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from conformance.diagnosis.pooling import Pooling, step_of
-from conformance.diagnosis.printed import Known
+from conformance.diagnosis.printed import KnownNumbers
 from conformance.judge.judged_elements import Mask, judged_elements
 from conformance.model.activation import SENTENCE, Activation
 from conformance.model.activations import last_hidden
@@ -36,7 +36,7 @@ class Output:
     """
 
     name: str
-    known: Known
+    known: KnownNumbers
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,8 @@ class BlackBox(Network):
         index = np.asarray(rows)
         batch = self.batch.cut(index)
         outputs = tuple(
-            Output(o.name, Known(o.known.values[index], o.known.units[index])) if o.known.values.ndim else o for o in self.outputs
+            Output(o.name, KnownNumbers(o.known.values[index], o.known.units[index])) if o.known.values.ndim else o
+            for o in self.outputs
         )
         leaves = {n: leaf[index] if self.table[n].axes[:1] == ("batch",) else leaf for n, leaf in self.leaves.items()}
         return replace(self, batch=batch, outputs=outputs, leaves=leaves)

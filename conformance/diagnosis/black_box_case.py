@@ -9,7 +9,7 @@ import numpy as np
 
 from conformance.diagnosis.black_box import BlackBox
 from conformance.diagnosis.black_box_segment import BlackBoxSegment
-from conformance.diagnosis.detectability import Detectability, filtered_placements
+from conformance.diagnosis.detectability import PoolingDetectability, filtered_placements
 from conformance.diagnosis.input_mistakes import OtherInputs
 from conformance.diagnosis.judgement import Agreement, JudgedForward, allowed
 from conformance.diagnosis.printed_problem import LEAST_RMS, PROMISING, Criteria, PrintedProblem, PrintedTrial
@@ -17,7 +17,7 @@ from conformance.judge.filters import GROSS
 from conformance.judge.search.budget import ELSE, SearchBudget
 from conformance.judge.search.fault_sets import RENOISED, explaining_sets
 from conformance.judge.search.placements import FaultPlacement, placements
-from conformance.judge.search.problem import Fit
+from conformance.judge.search.problem import FittedFaults
 from conformance.judge.thresholds import Limits
 from conformance.model.checkpoint import Checkpoint, LazyWeights
 from conformance.numerics.arithmetic import Hypothesis, as_captured, hypotheses
@@ -118,7 +118,7 @@ class BlackBoxCase:
         """Return the name of a pooling; empty if the network has none."""
         return self.network.poolings[pooling_index].name if self.network.poolings else ""
 
-    def trials_to_report(self, best: Agreement, look: Detectability, tried: Sequence[FaultPlacement]) -> list[PrintedTrial]:
+    def trials_to_report(self, best: Agreement, look: PoolingDetectability, tried: Sequence[FaultPlacement]) -> list[PrintedTrial]:
         """Return the trials that explain the outputs and are likelier than the correct network, or else the nearest trials.
 
         Args:
@@ -139,7 +139,7 @@ class BlackBoxCase:
         nearest = [t for fits in found.nearest for t in self._nearest(fits)]
         return [t for t in nearest if t.explains] or nearest
 
-    def _nearest(self, fits: Sequence[Fit]) -> list[PrintedTrial]:
+    def _nearest(self, fits: Sequence[FittedFaults]) -> list[PrintedTrial]:
         """Return the sets that leave the smallest residual on the whole batch, to be reported if nothing explains the outputs."""
         if self.budget.is_spent():
             return [self.problem.judge(self.problem.fit_on_whole(fit), own=False) for fit in fits[:1]]
@@ -158,7 +158,7 @@ class BlackBoxCase:
             only = np.full(self.network.reading.pooling_count, np.inf)
             only[pooling_index] = self.problem.none.squares[pooling_index]
             explains = allowed(agreement, self.limits(pooling_index))
-            yield PrintedTrial(Fit((), only), explains, agreement=agreement, dtype=self.dtype)
+            yield PrintedTrial(FittedFaults((), only), explains, agreement=agreement, dtype=self.dtype)
         for other in narrower:
             if not self.budget.take_one():
                 return
@@ -172,7 +172,7 @@ class BlackBoxCase:
             for pooling_index in self.pooling_indices:
                 agreement = judged.agreement(pooling_index, self.base.independent)
                 explains = allowed(agreement, self.limits(pooling_index)) and agreement.rms >= LEAST_RMS
-                fit = Fit((), self._squares(forward))
+                fit = FittedFaults((), self._squares(forward))
                 yield PrintedTrial(fit, explains, loose=True, agreement=agreement, dtype=other.name)
 
         for inputs in self.inputs:
@@ -194,7 +194,7 @@ class BlackBoxCase:
         judged = self._widened(JudgedForward(forward, self.base.hypothesis))
         for pooling_index, limit in zip(self.pooling_indices, limits, strict=True):
             agreement = judged.agreement(pooling_index, self.base.independent)
-            fit, explains = Fit((), self._squares(forward)), allowed(agreement, limit)
+            fit, explains = FittedFaults((), self._squares(forward)), allowed(agreement, limit)
             yield PrintedTrial(fit, explains, agreement=agreement, dtype=self.dtype, inputs=inputs)
 
     def _squares(self, forward: BlackBoxSegment) -> Array:

@@ -18,7 +18,7 @@ from conformance.numerics.formats import NUDGE, Array
 
 
 @dataclass(frozen=True)
-class Detectability:
+class PoolingDetectability:
     """The results of the filters under one pooling.
 
     Attributes:
@@ -43,7 +43,7 @@ def apply_filters(
     placements: Sequence[FaultPlacement],
     limits: Limits,
     budget: SearchBudget,
-) -> Detectability:
+) -> PoolingDetectability:
     """Apply every filter under one pooling; a gross fault needs none, because the largest error reveals it.
 
     Args:
@@ -81,7 +81,7 @@ def apply_filters(
         found = None if pattern is None else project(residual, pattern, noise)
         if pattern is not None and found and is_detected(found, limits.filter, signed=placement.fault.parameter is None):
             detected.append((placement.fault.name, pattern))
-    return Detectability(tuple(detected), tuple(shown), tuple(unseen))
+    return PoolingDetectability(tuple(detected), tuple(shown), tuple(unseen))
 
 
 def effect_of_fault(right: BlackBoxSegment, placement: FaultPlacement, value: float | None, pooling_index: int) -> Array | None:

@@ -13,7 +13,7 @@ from conformance.diagnosis.attribution import attribution_of, faults_of_inputs
 from conformance.diagnosis.black_box import EMBEDDING, BlackBox, Output
 from conformance.diagnosis.black_box_case import BlackBoxCase
 from conformance.diagnosis.conclusions import Diagnosis, RankedExplanation
-from conformance.diagnosis.detectability import Detectability, apply_filters
+from conformance.diagnosis.detectability import PoolingDetectability, apply_filters
 from conformance.diagnosis.input_mistakes import other_inputs
 from conformance.diagnosis.judgement import Agreement, JudgedForward, allowed
 from conformance.diagnosis.outputs import OutputTable, resolved
@@ -130,7 +130,7 @@ class _Judged:
 
     best: Agreement
     good: tuple[int, ...]
-    look: Detectability
+    look: PoolingDetectability
 
 
 def _judged(case: BlackBoxCase) -> _Judged:
@@ -158,7 +158,7 @@ def _judged_under(case: BlackBoxCase, base: JudgedForward) -> _Judged:
     }
     good = tuple(pooling_index for pooling_index in passing if not looks[pooling_index].detected)
     best = min((a for a in agreements if not good or a.pooling_index in good), key=lambda a: a.nll)
-    return _Judged(best, good, looks.get(best.pooling_index, Detectability((), (), ())))
+    return _Judged(best, good, looks.get(best.pooling_index, PoolingDetectability((), (), ())))
 
 
 def _diagnosis(case: BlackBoxCase) -> Diagnosis:

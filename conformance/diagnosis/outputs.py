@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from conformance.diagnosis.black_box import EMBEDDING, Output
-from conformance.diagnosis.printed import Known, depth, described, filled
+from conformance.diagnosis.printed import KnownNumbers, depth, described, filled
 from conformance.errors import UsageError
 from conformance.model.activation import Activation
 from conformance.model.activations import last_hidden, table
@@ -117,7 +117,7 @@ def _target(name: str, rows: Mapping[str, Activation], architecture: Architectur
     return plain
 
 
-def _spread(part: OutputTable, row: Activation, batch: Batch, heads: int, name: str) -> Known:
+def _spread(part: OutputTable, row: Activation, batch: Batch, heads: int, name: str) -> KnownNumbers:
     shape = row.shape(batch.size, batch.length, heads, batch.states_length)
     values = part.values
     if len(shape) > 1 and shape[0] == 1 and not part.parts and depth(values) == len(shape) - 1:
@@ -138,7 +138,7 @@ def _spread(part: OutputTable, row: Activation, batch: Batch, heads: int, name: 
             or "one number"
         )
         raise UsageError(f"{error}; read as {name}: {described(values)}, expected: {axes}") from error
-    whole = Known(np.full(shape, np.nan), np.zeros(shape))
+    whole = KnownNumbers(np.full(shape, np.nan), np.zeros(shape))
     if not shape:
         return known
     whole.values[np.ix_(*index)], whole.units[np.ix_(*index)] = known.values, known.units

@@ -28,7 +28,7 @@ class PrintedNumber(str):
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownNumbers:
     """The known numbers of a table.
 
     Attributes:
@@ -56,7 +56,7 @@ def unit(text: str) -> float:
     return float(10.0**exponent)
 
 
-def filled(tree: Any, shape: tuple[int, ...], name: str, digits: int | None = None) -> Known:
+def filled(tree: Any, shape: tuple[int, ...], name: str, digits: int | None = None) -> KnownNumbers:
     """Return the numbers of a tree of lists, numbers as text, nulls and ellipses, placed in an array of shape `shape`.
 
     Args:
@@ -77,13 +77,13 @@ def filled(tree: Any, shape: tuple[int, ...], name: str, digits: int | None = No
                 f"{name}{[int(i) for i in bad[0]]} is {tree[tuple(bad[0])]}: not a finite number, and no mistake explains it"
             )
         known = 0.0 if digits is None else 10.0**-digits
-        return Known(np.asarray(tree, np.float64), np.full(shape, known))
+        return KnownNumbers(np.asarray(tree, np.float64), np.full(shape, known))
     values, units = np.full(shape, math.nan), np.zeros(shape)
     for index, text in _leaves(tree, shape, name, ()):
         values[index], units[index] = _read(text, name, index)
     if digits is not None:
         units = np.full(shape, 10.0**-digits)
-    return Known(values, units)
+    return KnownNumbers(values, units)
 
 
 def depth(tree: Any) -> int:

@@ -15,7 +15,7 @@ from conformance.judge.filters import GROSS, project
 from conformance.judge.search.budget import SearchBudget
 from conformance.judge.search.parameters import estimates, fitted
 from conformance.judge.search.placements import FaultPlacement
-from conformance.judge.search.problem import Fit, Problem, Trial
+from conformance.judge.search.problem import FittedFaults, Problem, Trial
 from conformance.judge.thresholds import Limits
 from conformance.numerics.formats import Array
 
@@ -118,7 +118,7 @@ class PrintedProblem(Problem[PrintedTrial]):
                 chosen.append(int(row))
         return sorted(chosen)
 
-    def fit_unless_refuted(self, fit: Fit, whole: Problem[PrintedTrial], *, own: bool) -> Fit | None:
+    def fit_unless_refuted(self, fit: FittedFaults, whole: Problem[PrintedTrial], *, own: bool) -> FittedFaults | None:
         """Return the set with its parameters fitted again on a part of the batch; None if the part refutes it for the whole batch.
 
         Σ r²/σ² and the largest error of the whole batch are at least those of a part. Parameters fitted to the whole batch, and the
@@ -133,24 +133,24 @@ class PrintedProblem(Problem[PrintedTrial]):
             return fit
         return None
 
-    def _own_could(self, fit: Fit) -> bool:
+    def _own_could(self, fit: FittedFaults) -> bool:
         """Return whether the errors on a part of the batch are not gross by the set's own sigma."""
         judged, most = self._judged_forward(fit), GROSS * self._criteria.limits(fit.pooling_index).max
         if judged.largest[fit.pooling_index] > most * math.sqrt(self.right.network.batch.length):  # sigma is widened by at most √S
             return False
         return bool(judged.correlated([fit.pooling_index]).largest[fit.pooling_index] <= most)
 
-    def _judged_forward(self, fit: Fit, sigma: Array | None = None) -> JudgedForward:
+    def _judged_forward(self, fit: FittedFaults, sigma: Array | None = None) -> JudgedForward:
         """Return the network with a set of faults, and a sigma; its own if it is not given."""
         return JudgedForward(cast(BlackBoxSegment, self.faulty(fit.placements).segment), self._criteria.base.hypothesis, sigma)
 
-    def fit_on_whole(self, fit: Fit) -> Fit:
+    def fit_on_whole(self, fit: FittedFaults) -> FittedFaults:
         """Return a set of faults on the whole batch, with its parameters fitted again unless its distance is large."""
-        fit = self.evaluate(fit.placements) or Fit(fit.placements, self.none.squares)
+        fit = self.evaluate(fit.placements) or FittedFaults(fit.placements, self.none.squares)
         far = math.sqrt(fit.distance / self.weights.shape[1]) > PROMISING * self._criteria.limits(fit.pooling_index).rms
         return fit if far or self._criteria.budget.is_spent() else fitted(self, fit)
 
-    def judge(self, fit: Fit, *, own: bool) -> PrintedTrial:
+    def judge(self, fit: FittedFaults, *, own: bool) -> PrintedTrial:
         """Return the trial of a set on the whole batch.
 
         The set is judged by the correct network's sigma or, if that fails and `own` is set, by its own sigma.
@@ -169,17 +169,17 @@ class PrintedProblem(Problem[PrintedTrial]):
             explains = all(p is None or abs(p.z) <= limits.filter for p in left)
         return PrintedTrial(fit, explains, wider, agreement=agreement, dtype=criteria.dtype)
 
-    def estimates(self, fit: Fit) -> tuple[Estimate | None, ...]:
+    def estimates(self, fit: FittedFaults) -> tuple[Estimate | None, ...]:
         """Return the estimate of each fault's parameter, with its deviation by the random part of the correct network's noise."""
         index = fit.pooling_index
         noise = self._criteria.base.noise(index)
         return estimates(self, fit, lambda direction: (noise.projected(direction)[0], 0.0), self.weights[index])
 
-    def tie(self, fit: Fit) -> float:
+    def tie(self, fit: FittedFaults) -> float:
         """Return by how much the distances of two sets on a part of the batch may differ that cannot be distinguished."""
         return TIES * self._criteria.limits(fit.pooling_index).evidence_threshold
 
 
-def free_parameter_count(fit: Fit) -> int:
+def free_parameter_count(fit: FittedFaults) -> int:
     """Return the number of free parameters of a fit."""
     return sum(placement.fault.parameter is not None for placement in fit.placements)

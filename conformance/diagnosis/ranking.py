@@ -6,7 +6,7 @@ from conformance.diagnosis.black_box_case import BlackBoxCase
 from conformance.diagnosis.judgement import Agreement
 from conformance.diagnosis.printed_problem import PrintedTrial
 from conformance.faults import CATALOGUE
-from conformance.judge.search.problem import Fit
+from conformance.judge.search.problem import FittedFaults
 
 _ORDER = {fault.name: i for i, fault in enumerate(CATALOGUE)}
 
@@ -41,5 +41,5 @@ def ranked_trials(case: BlackBoxCase, trials: Sequence[PrintedTrial], best: Agre
     return [*((t, True) for t in tied), *((t, False) for t in ordered if t not in tied)]
 
 
-def _catalogued(fit: Fit) -> list[int]:
+def _catalogued(fit: FittedFaults) -> list[int]:
     return [_ORDER[s.fault.name] for s in fit.placements]

@@ -36,7 +36,7 @@ _TYPE = re.compile(r"(?:dtype[=:]?)?(?:torch\.|np\.)?(?:b?float(?:16|32|64)|b?f(
 EXPECTED = "a table as print() shows it, such as tensor([[0.1, ..., 0.2]]), or lines of numbers"
 
 
-class Table(NamedTuple):
+class PrintedTable(NamedTuple):
     """A printed table.
 
     Attributes:
@@ -50,7 +50,7 @@ class Table(NamedTuple):
     shape: tuple[int, ...] | None = None
 
 
-def tables(text: str, file: str) -> list[Table]:
+def tables(text: str, file: str) -> list[PrintedTable]:
     """Return every table in a text, as NumPy, PyTorch, candle, Rust and JavaScript print them, or as lines of numbers.
 
     Raises:
@@ -59,7 +59,7 @@ def tables(text: str, file: str) -> list[Table]:
     """
     require_printed(max(text.count(","), text.count("["), text.count("\n")))
     text = printed_text(text)
-    found: list[Table] = []
+    found: list[PrintedTable] = []
     at = 0
     while (start := text.find("[", at)) >= 0:
         if not _is_table(text, start):
@@ -69,7 +69,7 @@ def tables(text: str, file: str) -> list[Table]:
         tree, at = _bracket(text, start, file)
         stated = _SHAPE.match(text, at)
         at = stated.end() if stated else at
-        found.append(Table(name, tree, _sizes(stated["sizes"]) if stated else None))
+        found.append(PrintedTable(name, tree, _sizes(stated["sizes"]) if stated else None))
         if len(found) > _TABLES:
             raise UsageError(f"{file} has more than {_TABLES} tables; expected one for each output")
     if found:
@@ -77,7 +77,7 @@ def tables(text: str, file: str) -> list[Table]:
     lines = _lines(text, file)
     if not lines:
         raise UsageError(f"{file} holds no table; expected {EXPECTED}")
-    return [Table("", lines[0] if len(lines) == 1 else lines)]
+    return [PrintedTable("", lines[0] if len(lines) == 1 else lines)]
 
 
 def _is_table(text: str, start: int) -> bool:
@@ -90,7 +90,7 @@ def _sizes(text: str) -> tuple[int, ...]:
     return tuple(int(size) for size in text.replace(",", " ").split())
 
 
-def _with_shape(found: list[Table]) -> list[Table]:
+def _with_shape(found: list[PrintedTable]) -> list[PrintedTable]:
     """Return the tables; of two lists, one of which is named as a shape, return the other one with that shape."""
     shapes = [table for table in found if table.name in _SHAPES]
     others = [table for table in found if table.name not in _SHAPES]
@@ -99,7 +99,7 @@ def _with_shape(found: list[Table]) -> list[Table]:
     return [others[0]._replace(shape=tuple(int(size) for size in shapes[0].tree))]
 
 
-def _nested(table: Table) -> Table:
+def _nested(table: PrintedTable) -> PrintedTable:
     """Return a flat list, as JavaScript prints arrays of several axes, nested by its shape; omitted elements become null."""
     tree, shape = table.tree, table.shape
     if shape is None or len(shape) < 2 or any(isinstance(part, list) for part in tree):

@@ -14,10 +14,10 @@ import numpy as np
 
 from conformance.diagnosis.black_box import BlackBox, Output
 from conformance.diagnosis.black_box_case import BlackBoxCase
-from conformance.diagnosis.detectability import Detectability, effect_of_fault
+from conformance.diagnosis.detectability import PoolingDetectability, effect_of_fault
 from conformance.diagnosis.diagnose_black_box import likeliest_arithmetic
 from conformance.diagnosis.judgement import JudgedForward
-from conformance.diagnosis.printed import Known
+from conformance.diagnosis.printed import KnownNumbers
 from conformance.diagnosis.printed_problem import free_parameter_count
 from conformance.diagnosis.ranking import ranked_trials
 from conformance.judge.evidence import Explanation, FilterResult, LocalJudgement
@@ -26,7 +26,7 @@ from conformance.judge.filters import is_gross, project
 from conformance.judge.observation import Observation
 from conformance.judge.search.budget import SearchBudget
 from conformance.judge.search.placements import FaultPlacement
-from conformance.judge.search.problem import Fit
+from conformance.judge.search.problem import FittedFaults
 from conformance.judge.threads import on_all_cores
 from conformance.model.checkpoint import Checkpoint
 from conformance.numerics.arithmetic import hypotheses
@@ -107,7 +107,7 @@ class UnexposedLayersSearch:
     def _case(self, observation: Observation) -> BlackBoxCase:
         """Return the activation as the output of a black box, whose inputs are the activations captured before it."""
         network, block = observation.network, observation.whole
-        output = Output(observation.name, Known(block.actual, np.zeros(block.actual.shape)))
+        output = Output(observation.name, KnownNumbers(block.actual, np.zeros(block.actual.shape)))
         black_box = BlackBox(
             network.architecture, network.weights, network.batch, (output,), (), leaves=block.segment.leaves, kept=network.kept
         )
@@ -124,7 +124,7 @@ def _explanations(case: BlackBoxCase, tried: Sequence[FaultPlacement], effects: 
         effects: the effect on the judged elements of each fault whose filter found that the residual is not noise.
     """
     best = likeliest_arithmetic(case)
-    trials = case.trials_to_report(best, Detectability(tuple(effects.items()), (), ()), tried)
+    trials = case.trials_to_report(best, PoolingDetectability(tuple(effects.items()), (), ()), tried)
     found: dict[frozenset[str], Explanation] = {}
     for trial, is_tied in ranked_trials(case, trials, best):
         faults = tuple(_faults(case, trial.fit)) if is_tied else ()
@@ -134,7 +134,7 @@ def _explanations(case: BlackBoxCase, tried: Sequence[FaultPlacement], effects: 
     return tuple(found.values())
 
 
-def _faults(case: BlackBoxCase, fit: Fit) -> Iterator[FilterResult]:
+def _faults(case: BlackBoxCase, fit: FittedFaults) -> Iterator[FilterResult]:
     """Yield each fault at each of its places, with the evidence of all its places together while the other faults are in place."""
     values = case.problem.estimates(fit)
     with_all = case.problem.value(fit.placements)[0]

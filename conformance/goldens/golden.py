@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.errors import FixtureError, UsageError
-from conformance.goldens.manifest import GRADIENTS, Entry, fixtures_directory, located, manifest
+from conformance.goldens.manifest import GRADIENTS, ManifestEntry, fixtures_directory, located, manifest
 from conformance.goldens.recipe import Recipe
 from conformance.goldens.saved_golden import SavedGolden
 from conformance.goldens.shipped_goldens import RECIPES
@@ -144,7 +144,7 @@ def load_golden(name: str | Path, folder: Path | None = None) -> Golden:
         raise FixtureError(f"golden {called}: its manifest does not describe it ({error!r:.300}); it was altered") from error
 
 
-def _stored(name: str, entry: Entry, called: str, digest: str, home: Path) -> dict[str, npt.NDArray[Any]]:
+def _stored(name: str, entry: ManifestEntry, called: str, digest: str, home: Path) -> dict[str, npt.NDArray[Any]]:
     """Return the tensors of one of a golden's files after checking their digest."""
     file = home / called
     restore = "make it again" if entry.checkpoint else "reinstall"
@@ -158,7 +158,7 @@ def _stored(name: str, entry: Entry, called: str, digest: str, home: Path) -> di
     return stored
 
 
-def _described(name: str, entry: Entry, stored: Mapping[str, npt.NDArray[Any]], home: Path | None) -> Golden:
+def _described(name: str, entry: ManifestEntry, stored: Mapping[str, npt.NDArray[Any]], home: Path | None) -> Golden:
     """Return the golden described by a manifest entry; its network comes from a recipe, or from the checkpoint it was made from."""
     recipe: Recipe = SavedGolden.described(name, home, entry) if home and entry.checkpoint else RECIPES[name]
     kept = isinstance(recipe, SavedGolden)
@@ -183,7 +183,7 @@ def _described(name: str, entry: Entry, stored: Mapping[str, npt.NDArray[Any]], 
     )
 
 
-def _gradients(name: str, entry: Entry, home: Path) -> Gradients:
+def _gradients(name: str, entry: ManifestEntry, home: Path) -> Gradients:
     """Return the gradients stored in a separate file next to the golden's own."""
     stored = _stored(name, entry, f"{name}{GRADIENTS}", entry.gradients_digest, home)
     found: dict[str, dict[str, dict[str, Array]]] = {}

@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from conformance.errors import UsageError
 from conformance.goldens.golden import Golden, load_golden, stored_arrays, stored_gradients
-from conformance.goldens.manifest import DEFAULT_GOLDENS, GRADIENTS, MANIFEST, SCHEMA, Entry, manifest, of_entry
+from conformance.goldens.manifest import DEFAULT_GOLDENS, GRADIENTS, MANIFEST, SCHEMA, ManifestEntry, manifest, of_entry
 from conformance.goldens.recipe import Recipe, keeps_gradient
 from conformance.goldens.saved_golden import SavedGolden
 from conformance.goldens.shipped_goldens import RECIPES
@@ -39,7 +39,7 @@ def make_one(folder: Path, recipe: Recipe) -> None:
     _write_manifest(folder, {name: entries[name] for name in dict.fromkeys((*RECIPES, *entries)) if name in entries})
 
 
-def _stored(folder: Path, recipe: Recipe) -> Entry:
+def _stored(folder: Path, recipe: Recipe) -> ManifestEntry:
     """Write the files of one golden and return its manifest entry."""
     batches, checkpoint = recipe.batches(), recipe.checkpoint()
     arrays = stored_arrays(batches, {b: _kept(recipe, checkpoint, batch) for b, batch in batches.items()})
@@ -52,7 +52,7 @@ def _stored(folder: Path, recipe: Recipe) -> Entry:
     return _entry(recipe, batches, content_digest(arrays), gradients_digest)
 
 
-def _write_manifest(folder: Path, entries: Mapping[str, Entry]) -> None:
+def _write_manifest(folder: Path, entries: Mapping[str, ManifestEntry]) -> None:
     text = json.dumps(msgspec.to_builtins({"schema": SCHEMA, "goldens": dict(entries)}), indent=2)
     (folder / MANIFEST).write_text(f"{text}\n", "utf-8")
 
@@ -86,9 +86,9 @@ def _kept_gradients(checkpoint: Checkpoint, batch: Batch) -> dict[str, dict[str,
     return {str(n.source): {key: np.array(value, order="C") for key, value in n.walk() if keeps_gradient(key)} for n in networks}
 
 
-def _entry(recipe: Recipe, batches: Mapping[str, Batch], stored_digest: str, gradients_digest: str) -> Entry:
+def _entry(recipe: Recipe, batches: Mapping[str, Batch], stored_digest: str, gradients_digest: str) -> ManifestEntry:
     architecture, weights_digest = recipe.checkpoint().architecture.as_dict(), recipe.weights_digest()
-    return Entry(
+    return ManifestEntry(
         recipe.version,
         recipe.source,
         architecture,

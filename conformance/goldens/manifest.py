@@ -31,7 +31,7 @@ def fixtures_directory() -> Path:
     raise FixtureError(f"no fixtures: neither {package.parent / 'fixtures'} nor {package / '_fixtures'} has a {MANIFEST}")
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ManifestEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The manifest entry of a golden.
 
     Attributes:
@@ -79,10 +79,10 @@ class _Schema(msgspec.Struct, frozen=True):
 
 
 class _Manifest(msgspec.Struct, frozen=True):
-    goldens: dict[str, Entry]
+    goldens: dict[str, ManifestEntry]
 
 
-def manifest(folder: Path | None = None) -> dict[str, Entry]:
+def manifest(folder: Path | None = None) -> dict[str, ManifestEntry]:
     """Return the manifest entries by golden name; raises `FixtureError` if the manifest cannot be read."""
     file = (folder or fixtures_directory()) / MANIFEST
     with reading(file, "a manifest", FixtureError):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from conformance.errors import FixtureError, UsageError
-from conformance.goldens.manifest import MANIFEST, Entry
+from conformance.goldens.manifest import MANIFEST, ManifestEntry
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint
 from conformance.model.digest import content_digest
@@ -47,7 +47,7 @@ class SavedGolden:
         return cls(home.name, home, str(checkpoint), os.path.relpath(checkpoint, home), given=batches)
 
     @classmethod
-    def described(cls, name: str, home: Path, entry: Entry) -> Self:
+    def described(cls, name: str, home: Path, entry: ManifestEntry) -> Self:
         """Return the recipe described by the manifest in `home`."""
         found = cls(name, home, entry.source, entry.checkpoint, entry.version)
         return cls(name, home, found.source, found.beside, found.version, _stamp(found.folder))

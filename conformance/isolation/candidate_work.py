@@ -30,13 +30,13 @@ from conformance.isolation.messages import (
     Conventions,
     Done,
     Epoch,
-    Failure,
     Found,
     Head,
     Heads,
+    ProjectError,
     Question,
-    Reading,
     Reason,
+    TokenizerReading,
     Traits,
 )
 from conformance.isolation.worker_process import Reply
@@ -80,14 +80,14 @@ class CandidateWork:
         return loss_of(self._device)
 
     def answer(self, question: Question) -> Reply:
-        """Return the answer to a question, or a `Failure` if it raises a `ConformanceError` or an interrupt."""
+        """Return the answer to a question, or a `ProjectError` if it raises a `ConformanceError` or an interrupt."""
         try:
             reply: Reply = question.method(self, *question.arguments)
             return reply
         except ConformanceError as error:
-            return Failure.of(error)
+            return ProjectError.of(error)
         except KeyboardInterrupt as error:  # of the candidate's own, since SIGINT is blocked in a worker
-            return Failure.of(CandidateCrash(rendered(error)))
+            return ProjectError.of(CandidateCrash(rendered(error)))
 
     def load(self, name: str) -> Reply:
         """Import the candidate of that name; return its `Traits`."""
@@ -193,7 +193,7 @@ class CandidateWork:
         return Done(), (self._last.read(),)
 
     def tokenize(self, vocabulary: tuple[str, ...], lower_case: bool, strip_accents: bool | None, text: str) -> Reply:
-        """Tokenize a text with the candidate's tokenizer; return a `Reading`."""
+        """Tokenize a text with the candidate's tokenizer; return a `TokenizerReading`."""
         return call_candidate(lambda: self._reading((vocabulary, lower_case, strip_accents), text)), ()
 
     def conventions(self) -> Reply:
@@ -269,14 +269,14 @@ class CandidateWork:
         values = _small(last)
         return Head(self._number, name, last.dtype, tuple(map(int, last.shape)), last.device, is_sent=bool(values)), values
 
-    def _reading(self, key: tuple[tuple[str, ...], bool, bool | None], text: str) -> Reading:
+    def _reading(self, key: tuple[tuple[str, ...], bool, bool | None], text: str) -> TokenizerReading:
         from conformance.checks.laws.tokenization import plain_reading
 
         if key not in self._tokenizers:
             made = self._candidate.tokenizer(list(key[0]), lower_case=key[1], strip_accents=key[2])
             self._tokenizers[key] = made
         ids, offsets = plain_reading(self._tokenizers[key](text))
-        return Reading(tuple(ids), None if offsets is None else tuple(offsets))
+        return TokenizerReading(tuple(ids), None if offsets is None else tuple(offsets))
 
 
 def _called(*, at_once: bool) -> AbstractContextManager[None]:

@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 _CHUNK = 65536  # bytes, the size of a pipe
 
 
-class Output:
+class ForwardedOutput:
     """The reading end of the pipe to which a worker writes; the first `limit` bytes are passed to `show` as text."""
 
     def __init__(self, end: Connection, limit: int, show: Callable[[str], object]) -> None:

@@ -94,7 +94,7 @@ class Heads(Message, frozen=True):
     heads: tuple[Head, ...]
 
 
-class Reading(Message, frozen=True):
+class TokenizerReading(Message, frozen=True):
     """The token ids from a tokenizer, and the start and end of each in the text; None if the tokenizer returns no offsets."""
 
     ids: tuple[int, ...]
@@ -119,7 +119,7 @@ class Found(Message, frozen=True):
     value: Any
 
 
-class Failure(Message, frozen=True):
+class ProjectError(Message, frozen=True):
     """An error of the project's own classes, sent instead of an answer and raised again in the parent process.
 
     Attributes:
@@ -133,7 +133,7 @@ class Failure(Message, frozen=True):
     batch: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, error: ConformanceError) -> "tuple[Failure, list[Any]]":
+    def of(cls, error: ConformanceError) -> "tuple[ProjectError, list[Any]]":
         """Return an error as a message, and the arrays of its batch.
 
         A subclass defined by a candidate exists only in the worker and is replaced by its nearest base class in this project.
@@ -158,7 +158,7 @@ class Failure(Message, frozen=True):
         return error
 
 
-class Parameter(Message, frozen=True):
+class ParameterRequest(Message, frozen=True):
     """A worker's request for the parameter of that name; the reply is an array."""
 
     name: str
@@ -171,7 +171,7 @@ class Progress(Message, frozen=True):
     done: float
 
 
-Answered = Done | Traits | Reason | Heads | Reading | Conventions | Epoch | Found | Failure
+Answered = Done | Traits | Reason | Heads | TokenizerReading | Conventions | Epoch | Found | ProjectError
 
 
 class Answer(Message, frozen=True):
@@ -181,7 +181,7 @@ class Answer(Message, frozen=True):
     device_loss: str | None
 
 
-_DECODER = msgspec.msgpack.Decoder(Answer | Parameter | Progress)
+_DECODER = msgspec.msgpack.Decoder(Answer | ParameterRequest | Progress)
 
 
 def encoded(message: Message) -> bytes:
@@ -193,9 +193,9 @@ def encoded(message: Message) -> bytes:
         return msgspec.msgpack.encode(_escaped(plain))
 
 
-def decoded(message: bytes) -> Answer | Parameter | Progress:
+def decoded(message: bytes) -> Answer | ParameterRequest | Progress:
     """Decode a message; raise `msgspec.MsgspecError` if it is not valid."""
-    found: Answer | Parameter | Progress = _DECODER.decode(message)
+    found: Answer | ParameterRequest | Progress = _DECODER.decode(message)
     return found
 
 

@@ -26,14 +26,14 @@ from conformance.isolation.messages import (
     Conventions,
     Done,
     Epoch,
-    Failure,
     Found,
     Head,
     Heads,
     Message,
+    ProjectError,
     Question,
-    Reading,
     Reason,
+    TokenizerReading,
     Traits,
 )
 from conformance.isolation.worker_process import Reply, WorkerProcess
@@ -97,7 +97,9 @@ class RemoteCandidate(Isolated):
     def _tokenizer(self, vocabulary: Sequence[str], *, lower_case: bool, strip_accents: bool | None) -> Callable[[str], Any]:
         def read(text: str) -> tuple[Sequence[int], Sequence[tuple[int, int]] | None]:
             self._require_loaded()
-            reading, _ = ask(self._worker, Reading, CandidateWork.tokenize, tuple(vocabulary), lower_case, strip_accents, text)
+            reading, _ = ask(
+                self._worker, TokenizerReading, CandidateWork.tokenize, tuple(vocabulary), lower_case, strip_accents, text
+            )
             return reading.ids, reading.offsets
 
         return read
@@ -312,14 +314,14 @@ def ask(
         CandidateEnded: the answer is of another type.
     """
     found, arrays = worker.ask(Question(method, arguments), checkpoint.weights if checkpoint else None, most)
-    if isinstance(found, Failure):
+    if isinstance(found, ProjectError):
         raise _error(found, arrays)
     if not isinstance(found, kind):
         raise CandidateEnded(f"its process answers {method.__name__} by {type(found).__name__}")
     return found, arrays
 
 
-def _error(found: Failure, arrays: Sequence[Any]) -> Exception:
+def _error(found: ProjectError, arrays: Sequence[Any]) -> Exception:
     """Return the exception to raise for a failure in the worker; a `CandidateEnded` if the failure is not valid."""
     try:
         return found.error(list(arrays))

@@ -23,9 +23,9 @@ import msgspec
 from conformance.errors import CandidateEnded, CandidateFailure, CandidateTimeout, FixtureError
 from conformance.isolation.confinement import bind_to_parent, kill_orphans, leave_helpers, leave_network, limit_memory
 from conformance.isolation.fork_server import has_ended, interrupts_blocked, server_id, started_context
-from conformance.isolation.forwarded_output import Output, to_standard_error
+from conformance.isolation.forwarded_output import ForwardedOutput, to_standard_error
 from conformance.isolation.link import Link, NoMessageError
-from conformance.isolation.messages import Answer, Answered, Done, Parameter, Progress, decoded, encoded
+from conformance.isolation.messages import Answer, Answered, Done, ParameterRequest, Progress, decoded, encoded
 from conformance.model.files import QUOTED_CHARACTERS, SCRATCH, scratch_folder
 from conformance.names import printable
 from conformance.numerics.formats import Array
@@ -41,7 +41,7 @@ _SERVER_ENDED = "while it ran, the process that starts all workers was ended, an
 _WORKERS: set[int] = set()  # process ids of the running workers of this process
 
 
-class Work(Protocol):
+class Answerer(Protocol):
     """The protocol of the work that a worker does."""
 
     def answer(self, question: Any) -> "Reply":
@@ -79,7 +79,7 @@ class _Running:
 
     process: BaseProcess
     link: Link
-    output: Output
+    output: ForwardedOutput
     scratch: Path
     server: int | None  # process id of the fork server that it was forked from
 
@@ -95,7 +95,7 @@ class WorkerProcess:
 
     def __init__(
         self,
-        prepare: Callable[[Ask], Work],
+        prepare: Callable[[Ask], Answerer],
         limits: ResourceLimits = ResourceLimits(),
         show: Callable[[str], object] = to_standard_error,
     ) -> None:
@@ -173,7 +173,7 @@ class WorkerProcess:
             process.start()
             _WORKERS.add(process.pid or 0)
             self._running = running = _Running(
-                process, Link(ours), Output(written, self._limits.output, self._show), scratch, server_id()
+                process, Link(ours), ForwardedOutput(written, self._limits.output, self._show), scratch, server_id()
             )
         theirs.close()
         writing.close()
@@ -206,7 +206,7 @@ class WorkerProcess:
                 match message:
                     case Answer():
                         return message, arrays
-                    case Parameter(name) if name in parameters:
+                    case ParameterRequest(name) if name in parameters:
                         link.send(b"", [parameters[name]])
                     case Progress(what, done):
                         report_progress(printable(what[:QUOTED_CHARACTERS]), done)
@@ -244,7 +244,7 @@ def _kill(running: _Running) -> None:
     shutil.rmtree(running.scratch, ignore_errors=True)
 
 
-def _received(link: Link, most: float) -> tuple[Answer | Parameter | Progress, Sequence[Any]]:
+def _received(link: Link, most: float) -> tuple[Answer | ParameterRequest | Progress, Sequence[Any]]:
     """Return the next message from a worker and its arrays; raise `NoMessageError` if the message is invalid."""
     message, arrays = link.receive(most)
     try:
@@ -264,7 +264,7 @@ def _how(code: int | None) -> str:
 class _Start:
     """The start data of a worker; the fork server may have another current folder and other environment variables."""
 
-    prepare: Callable[[Ask], Work]
+    prepare: Callable[[Ask], Answerer]
     limits: ResourceLimits
     folder: str
     variables: Mapping[str, str]
@@ -289,7 +289,7 @@ def _serve(start: _Start, end: socket.socket, writing: Connection) -> None:
 
     def parameter(name: str) -> Array:
         with turn:  # a candidate may have several threads
-            link.send(encoded(Parameter(name)))
+            link.send(encoded(ParameterRequest(name)))
             array: Array = link.receive(math.inf)[1][0]
             return array
 

@@ -33,7 +33,7 @@ from conformance.numerics.function_error_bounds import FunctionErrorBounds
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Network
 from conformance.oracle.optimizer import CLIP_EPSILON
-from conformance.oracle.training_loop import Constants, Layout, Roundings, State, stepped
+from conformance.oracle.training_loop import Constants, State, StepRoundings, VectorLayout, stepped
 
 # At α = 1e-8 the threshold is 43 spreads with 6 replicas; with 4, in three quarters of the time, 157; with 12, in twice the time,
 # 14. A rate that is 1 % off gives 147,000 spreads in float32 after two steps of `tiny` (the reason of `rate 1 % off` in
@@ -70,7 +70,7 @@ class TrainedLoss:
     """
 
     network: Network
-    layout: Layout
+    layout: VectorLayout
 
     def at(self, parameters: Array) -> Network:
         """Return the network with these parameters, given as a vector."""
@@ -178,7 +178,7 @@ class Replica:
         held: dict[str, Any] = {role: _off(getattr(training, role), optimizer, rng) for role in roles}
         return cls(start, replace(training, **held), CLIP_EPSILON * (number // 2 % 2), modular, optimizer, rng)
 
-    def step(self, network: Network, layout: Layout, widths: Mapping[str, Single], decayed: Array) -> None:
+    def step(self, network: Network, layout: VectorLayout, widths: Mapping[str, Single], decayed: Array) -> None:
         """Perform one training step."""
         gradient = layout.gradient(self._walk(network, widths))
         rate = replace(self.training, learning_rate=_off(self.training.learning_rate, self.optimizer_arithmetic, self.rng))
@@ -197,10 +197,10 @@ class Replica:
             held[name] = value
         return held
 
-    def _roundings(self) -> Roundings:
+    def _roundings(self) -> StepRoundings:
         model = self.optimizer_arithmetic
         call = model.accumulate.round if model.rounding == "fused" else model.storage.round
-        return Roundings(model.elementwise_format.round, call, model.storage.round)
+        return StepRoundings(model.elementwise_format.round, call, model.storage.round)
 
 
 def _off(value: float, arithmetic: Arithmetic, rng: np.random.Generator) -> float:

@@ -16,7 +16,7 @@ from conformance.judge.filters import project
 from conformance.judge.noise import Noise
 from conformance.judge.search.parameters import estimates, fitted
 from conformance.judge.search.placements import FaultPlacement
-from conformance.judge.search.problem import Fit, Problem, Trial
+from conformance.judge.search.problem import FittedFaults, Problem, Trial
 from conformance.judge.segment import Segment
 from conformance.numerics.formats import Array, Format
 
@@ -75,16 +75,16 @@ class StepProblem(Problem[StepTrial]):
         """Return the problem on the rows of the batch where these faults leave the largest residual, or this problem."""
         return self._part(self.faulty(placements).segment) or self
 
-    def fit_unless_refuted(self, fit: Fit, whole: Problem[StepTrial], *, own: bool) -> Fit | None:
+    def fit_unless_refuted(self, fit: FittedFaults, whole: Problem[StepTrial], *, own: bool) -> FittedFaults | None:
         """Return the set unless it leaves gross errors on this part."""
         return fit if self.passes(self.faulty(fit.placements).segment) else None
 
-    def fit_on_whole(self, fit: Fit) -> Fit | None:
+    def fit_on_whole(self, fit: FittedFaults) -> FittedFaults | None:
         """Return the set on the whole batch, with its parameters fitted there; None if one of its faults changes nothing."""
         on_whole = self.evaluate(fit.placements)
         return None if on_whole is None else fitted(self, on_whole)
 
-    def judge(self, fit: Fit, *, own: bool) -> StepTrial:
+    def judge(self, fit: FittedFaults, *, own: bool) -> StepTrial:
         """Return the trial of a set: every parameter must differ from its correct value by more than its error."""
         segment = self.faulty(fit.placements).segment
         if not self.passes(segment):
@@ -97,11 +97,11 @@ class StepProblem(Problem[StepTrial]):
         numbers = estimates(self, fit, lambda direction: noise.projected(direction.reshape(shape)), weights)
         return StepTrial(fit, all(e is None or e.is_wrong(self.threshold) for e in numbers), numbers=numbers)
 
-    def tie(self, fit: Fit) -> float:
+    def tie(self, fit: FittedFaults) -> float:
         """Return ∞: all sets that explain the array are reported, and compared by their likelihoods."""
         return math.inf
 
-    def weights_of(self, fit: Fit) -> Array:
+    def weights_of(self, fit: FittedFaults) -> Array:
         """Return the weights for the noise of the segment with these faults, (1, N)."""
         noise = self.noise_of(self.faulty(fit.placements).segment)
         return np.sqrt(noise.precision).reshape(1, -1)

@@ -17,7 +17,7 @@ import numpy as np
 from conformance.judge.thresholds import max_threshold, sidak_share
 from conformance.mapping.forward_pass import Operations
 from conformance.mapping.name_scores import score
-from conformance.mapping.tensors import Source, Tensors
+from conformance.mapping.tensors import ParameterSource, Tensors
 from conformance.model.activation import SCALAR, Activation
 from conformance.model.activations import parameter_shapes, table
 from conformance.model.architecture import Architecture
@@ -30,7 +30,7 @@ from conformance.oracle.propagation import errors_after
 from conformance.oracle.step import Site
 
 Evidence = Literal["value", "shape", "name", "tie", "absent"]
-Choice = Mapping[str, Source]  # sources by Hugging Face's names of the parameters in layer 0
+Choice = Mapping[str, ParameterSource]  # sources by Hugging Face's names of the parameters in layer 0
 WORDS = "bert.embeddings.word_embeddings.weight"
 DECODER = "cls.predictions.decoder.weight"  # Hugging Face's name of the second use of the word embeddings
 
@@ -66,7 +66,7 @@ class Known:
         values: value of each activation computed so far.
     """
 
-    sources: Mapping[str, Source] = field(default_factory=dict)
+    sources: Mapping[str, ParameterSource] = field(default_factory=dict)
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
     values: Mapping[str, Value] = field(default_factory=dict)
 
@@ -221,7 +221,7 @@ class Identification:
         laid = self.operations.nearest(known.values[row.name].value)
         return replace(known, values={**known.values, row.name: Value(laid, np.zeros(()), np.zeros(()), False)})
 
-    def _sources(self, name: str, row: Activation) -> list[Source]:
+    def _sources(self, name: str, row: Activation) -> list[ParameterSource]:
         """Return all possible sources of a parameter of the row; for a head, only those in modules that are run."""
         found = self.tensors.sources(self._shapes[name], layered=row.layer is not None)
         return [s for s in found if s.tensor.owner in self.reading] if _is_head(row) else found
@@ -256,7 +256,7 @@ class Identification:
             yield {open_["weight"]: w, open_["bias"]: b}
         yield from ({open_["weight"]: w} for w in sources["weight"] if row.kind != "norm")
 
-    def _score(self, by_role: Mapping[str, Source], row: Activation) -> int:
+    def _score(self, by_role: Mapping[str, ParameterSource], row: Activation) -> int:
         return sum(score(source.tensor.name, row, role) for role, source in by_role.items())
 
     def _is_named(self, choice: Choice, row: Activation) -> bool:
@@ -299,10 +299,10 @@ class Identification:
             if row.kind != "copy"
         )
 
-    def _products(self, known: Known, row: Activation) -> list[Mapping[str, Source]]:
+    def _products(self, known: Known, row: Activation) -> list[Mapping[str, ParameterSource]]:
         """Return the parameters, by role, of each product that the module computes from the row's parent."""
         fitting = [o for o in self._options(known, row) if self._value(known.taking(o, "value"), row).found]
-        found: dict[tuple[str, int], Mapping[str, Source]] = {}
+        found: dict[tuple[str, int], Mapping[str, ParameterSource]] = {}
         for option in fitting:  # choices with a bias come first: the product before the bias is added is recorded, too
             choice = {role: option[name] for role, name in self._named(row).items() if name in option}
             found.setdefault(choice["weight"].key, choice)
@@ -313,5 +313,5 @@ def _is_head(row: Activation) -> bool:
     return row.layer is None and not row.name.startswith("embeddings.")
 
 
-def _go_together(weight: Source, bias: Source) -> bool:
+def _go_together(weight: ParameterSource, bias: ParameterSource) -> bool:
     return weight.key != bias.key and (weight.form.parts, weight.piece) == (bias.form.parts, bias.piece)

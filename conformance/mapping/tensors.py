@@ -40,7 +40,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class ParameterSource:
     """A possible source of a parameter: a piece of a tensor in a form.
 
     Attributes:
@@ -73,10 +73,10 @@ class Tensors:
     architecture: Architecture
 
     @cached_property
-    def _sources(self) -> dict[tuple[Shape, bool], list[Source]]:
+    def _sources(self) -> dict[tuple[Shape, bool], list[ParameterSource]]:
         return {}
 
-    def sources(self, shape: Shape, *, layered: bool) -> list[Source]:
+    def sources(self, shape: Shape, *, layered: bool) -> list[ParameterSource]:
         """Return all possible sources of a parameter of a shape, inside or outside the layers."""
         key = (shape, layered)
         if key not in self._sources:
@@ -84,12 +84,14 @@ class Tensors:
         return self._sources[key]
 
 
-def _sources(tensor: Tensor, shape: Shape, a: Architecture) -> Iterator[Source]:
+def _sources(tensor: Tensor, shape: Shape, a: Architecture) -> Iterator[ParameterSource]:
     for form in FORMS if tensor.layered else ALONE:  # only query, key and value are fused, which are inside the layers
         cut = [form.pieces(value, shape, a) for value in tensor.values]
         if cut[0] is not None:
             for piece in range(form.parts):
-                yield Source(tensor, form.across() if tensor.across else form, piece, [c[piece] for c in cut if c is not None])
+                yield ParameterSource(
+                    tensor, form.across() if tensor.across else form, piece, [c[piece] for c in cut if c is not None]
+                )
 
 
 def layer_patterns(shapes: Mapping[str, Shape], layers: int) -> dict[str, str]:

@@ -53,7 +53,7 @@ from conformance.oracle.losses import (
     TotalLoss,
 )
 from conformance.oracle.norm import Norm
-from conformance.oracle.optimizer import Adam, Given, GradientNorm, Initial
+from conformance.oracle.optimizer import Adam, GivenGradient, GradientNorm, Initial
 from conformance.oracle.pointwise import Gelu, GeluTanh, Relu, Tanh
 from conformance.oracle.pooling import Maximum, Unit, Weighted
 from conformance.oracle.softmax import LogSoftmax, Probabilities
@@ -155,7 +155,7 @@ EQUATIONS: Mapping[str, type[Step]] = {
     "initial_constant": InitialConstant,
     "initial_draw": InitialDraw,
     "initial": Initial,
-    "given_gradient": Given,
+    "given_gradient": GivenGradient,
     "gradient_norm": GradientNorm,
     "adam": Adam,
 }

@@ -22,7 +22,7 @@ class Initial(Exact):
         return self.site.parameters["weight"]
 
 
-class Given(Initial):
+class GivenGradient(Initial):
     """A gradient computed by the candidate's backward pass; the optimizer step is judged from it even if it is not correct."""
 
 

@@ -21,7 +21,7 @@ def _exact(x: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Roundings:
+class StepRoundings:
     """The roundings of a step.
 
     Attributes:
@@ -36,7 +36,7 @@ class Roundings:
 
 
 @dataclass(frozen=True)
-class Layout:
+class VectorLayout:
     """The layout of named parameters in a single vector."""
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -98,7 +98,7 @@ class Constants:
     clip_epsilon: float = 0.0
 
 
-def stepped(state: State, gradient: Array, decayed: Array, constants: Constants, rounded: Roundings = Roundings()) -> State:
+def stepped(state: State, gradient: Array, decayed: Array, constants: Constants, rounded: StepRoundings = StepRoundings()) -> State:
     """Return the state after one more step; operations are in torch's order.
 
     The gradient is clipped, θ is decayed, m and v are updated, √v̂ + ε is computed, and θ is updated.

@@ -17,7 +17,7 @@ from conformance.errors import UsageError
 from conformance.model.files import read_bytes, reading
 from conformance.results.merge import merged
 from conformance.results.records import SCHEMA_VERSION, ActivationRecord, CaseRecords, CheckRecord, Footer, Header, Record, Results
-from conformance.results.shards import Run
+from conformance.results.shards import RunRecords
 
 _RECORD: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 # Limits of a file: bytes (several times those of a run of every candidate on every golden in four formats), values, lists.
@@ -98,7 +98,7 @@ def _locked(path: Path) -> BinaryIO:
     return file
 
 
-def resumable(path: Path) -> tuple[Run, int]:
+def resumable(path: Path) -> tuple[RunRecords, int]:
     """Return the run in a file up to its last complete check, and the size of that part in bytes.
 
     Raises:
@@ -130,7 +130,7 @@ def read_results(*paths: Path | str) -> Results:
     return merged([run for path in paths for run in runs(Path(path))])
 
 
-def runs(path: Path) -> list[Run]:
+def runs(path: Path) -> list[RunRecords]:
     """Return the runs in a file, at least one; there are several if results files were concatenated.
 
     A run that was interrupted is incomplete.
@@ -183,7 +183,7 @@ def _parts(records: Iterable[Record]) -> list[list[Record]]:
     return parts
 
 
-def _run(records: Iterable[Record], source: str) -> Run:
+def _run(records: Iterable[Record], source: str) -> RunRecords:
     """Return the run with the given records; activations precede the check that they belong to."""
     header, footer = None, None
     cases: list[CaseRecords] = []
@@ -199,4 +199,4 @@ def _run(records: Iterable[Record], source: str) -> Run:
                 waiting = []
             case Footer():
                 footer = record
-    return Run(header, tuple(cases), footer, source)
+    return RunRecords(header, tuple(cases), footer, source)

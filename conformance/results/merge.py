@@ -11,10 +11,10 @@ from itertools import chain
 from conformance.results.case import Case
 from conformance.results.outcomes import ORDER
 from conformance.results.records import CaseRecords, CheckRecord, Note, Results
-from conformance.results.shards import Run, by_source, differing, incomplete, require_one_version, sources
+from conformance.results.shards import RunRecords, by_source, differing, incomplete, require_one_version, sources
 
 
-def merged(runs: Sequence[Run]) -> Results:
+def merged(runs: Sequence[RunRecords]) -> Results:
     """Return the runs merged into one.
 
     Raises:
@@ -54,7 +54,7 @@ class _Report:
 _OfCase = Sequence[_Report]
 
 
-def _by_case(runs: Iterable[Run]) -> Mapping[Case, _OfCase]:
+def _by_case(runs: Iterable[RunRecords]) -> Mapping[Case, _OfCase]:
     found: dict[Case, list[_Report]] = {}
     for run in runs:
         for records in run.cases:

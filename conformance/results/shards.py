@@ -16,7 +16,7 @@ _ALIKE = ("suite", "torch", "transformers", "numpy", "onnxruntime", "seed", "exa
 
 
 @dataclass(frozen=True)
-class Run:
+class RunRecords:
     """The records of a run, from its header to its footer.
 
     Attributes:
@@ -52,9 +52,9 @@ class Run:
         return said | candidates
 
 
-def require_one_version(runs: Iterable[Run]) -> None:
+def require_one_version(runs: Iterable[RunRecords]) -> None:
     """Raise `UsageError` if two runs used different versions of a golden, since their verdicts are not comparable."""
-    seen: dict[str, tuple[GoldenRecord, Run]] = {}
+    seen: dict[str, tuple[GoldenRecord, RunRecords]] = {}
     for run in runs:
         for name, golden in (run.header.goldens if run.header else {}).items():
             first, other = seen.setdefault(name, (golden, run))
@@ -66,7 +66,7 @@ def require_one_version(runs: Iterable[Run]) -> None:
                 raise UsageError(f"{rendered}; report them apart, or run them again on one")
 
 
-def incomplete(runs: Sequence[Run]) -> Iterator[Note]:
+def incomplete(runs: Sequence[RunRecords]) -> Iterator[Note]:
     """Yield notes on missing shards and missing ends of runs."""
     for shards in _shards(runs):
         there = {run.shard[0]: run for run in reversed(shards)}
@@ -79,7 +79,7 @@ def incomplete(runs: Sequence[Run]) -> Iterator[Note]:
         yield from _unlike_ends(run)
 
 
-def _unlike_ends(run: Run) -> Iterator[Note]:
+def _unlike_ends(run: RunRecords) -> Iterator[Note]:
     """Yield notes where the header or footer of a run disagrees with its checks."""
     planned = run.header.cases if run.header else 0
     if run.footer is None:
@@ -102,7 +102,7 @@ def _listed(found: object) -> str:
     return ", ".join(f"{n} {outcome}" for outcome, n in sorted(found.items())) if isinstance(found, dict) else str(found)
 
 
-def differing(runs: Iterable[Run]) -> Iterator[Note]:
+def differing(runs: Iterable[RunRecords]) -> Iterator[Note]:
     """Yield notes on shards of one run that used different versions or settings."""
     for shards in _shards(runs):
         for field in dict.fromkeys(field for run in shards for field in run.conditions):
@@ -124,13 +124,13 @@ def sources(said: Mapping[str, Sequence[str]]) -> str:
     return ", ".join(what + (f" in {' and '.join(dict.fromkeys(by))}" if all(by) else "") for what, by in said.items())
 
 
-def _shards(runs: Iterable[Run]) -> Iterator[list[Run]]:
+def _shards(runs: Iterable[RunRecords]) -> Iterator[list[RunRecords]]:
     """Yield the shards of each run.
 
     Runs with the same identifier and number of shards form one run if no shard occurs twice, even if their conditions differ.
     Otherwise the run was made several times, and its shards are grouped by their conditions and by whether there was a GPU.
     """
-    claimed: dict[tuple[object, ...], list[Run]] = {}
+    claimed: dict[tuple[object, ...], list[RunRecords]] = {}
     for run in runs:
         if run.header and run.shard[1] > 1:
             claimed.setdefault((run.header.run, run.shard[1]), []).append(run)
@@ -138,7 +138,7 @@ def _shards(runs: Iterable[Run]) -> Iterator[list[Run]]:
         if len({run.shard for run in claim}) == len(claim):
             yield claim
             continue
-        made: dict[tuple[object, ...], list[Run]] = {}
+        made: dict[tuple[object, ...], list[RunRecords]] = {}
         for run in claim:
             made.setdefault((*run.conditions.values(), run.header and run.header.gpu is None), []).append(run)
         yield from made.values()

@@ -17,7 +17,7 @@ from conformance.results.records import (
     Results,
     Sensitivity,
 )
-from conformance.results.shards import Run
+from conformance.results.shards import RunRecords
 from conformance.results.to_records import footer
 
 LAYERS = 6
@@ -77,8 +77,8 @@ def activation(case: Case, name: str, rms: float = 0.5, faults: tuple[FaultRecor
     return ActivationRecord(case.implementation, case.golden, case.device, case.dtype, activation=name, **{**usual, **fields})
 
 
-def run(*cases: CaseRecords, source: str = "", finished: bool = True, **fields: Any) -> Run:
-    return Run(header(**fields), cases, footer(case.check for case in cases) if finished else None, source)
+def run(*cases: CaseRecords, source: str = "", finished: bool = True, **fields: Any) -> RunRecords:
+    return RunRecords(header(**fields), cases, footer(case.check for case in cases) if finished else None, source)
 
 
 def everything() -> Results:

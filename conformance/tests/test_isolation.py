@@ -28,12 +28,12 @@ from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.messages import (
     Answer,
     Done,
-    Failure,
     Found,
     Head,
     Heads,
-    Parameter,
+    ParameterRequest,
     Progress,
+    ProjectError,
     Question,
     Reason,
     encoded,
@@ -137,7 +137,7 @@ FORGERIES: dict[str, Callable[[socket.socket], object]] = {
     "a shorter file": _shorter,
     "a pipe for a file": lambda end: _file(end, os.pipe()[0]),
     "no file": lambda end: end.sendall(_framed(encoded(Answer(Done(), None)), ((100_000,), "<f8", True)) + b"\0"),
-    "a parameter that there is not": lambda end: end.sendall(_framed(encoded(Parameter("y")))),
+    "a parameter that there is not": lambda end: end.sendall(_framed(encoded(ParameterRequest("y")))),
     "endless progress": _endless,
     "half of a message": _stalled,
 }
@@ -267,9 +267,9 @@ class Lying(CandidateWork):
 
 
 LIES: dict[str, Reply] = {
-    "an error that is none": (Failure("SystemExit", "0"), ()),
-    "a class that is no error": (Failure("Any", "0"), ()),
-    "a batch that is none": (Failure("CandidateCrash", "", ("input_ids",)), ()),
+    "an error that is none": (ProjectError("SystemExit", "0"), ()),
+    "a class that is no error": (ProjectError("Any", "0"), ()),
+    "a batch that is none": (ProjectError("CandidateCrash", "", ("input_ids",)), ()),
     "an answer to another question": (Reason(None), ()),
     "no arrays": (Heads((Head(1, "pooler", "float32", (2, 3), is_sent=True),)), ()),
 }

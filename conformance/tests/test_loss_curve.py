@@ -19,7 +19,7 @@ from conformance.model.gradients import grad
 from conformance.model.training import FOLLOWED
 from conformance.numerics.function_error_bounds import table_bounds
 from conformance.oracle import Network
-from conformance.oracle.training_loop import Layout, State
+from conformance.oracle.training_loop import State, VectorLayout
 from implementations.demystified import demystified
 from implementations.demystified_as_written import demystified_as_written
 from implementations.hugging_face import hf_eager
@@ -162,7 +162,7 @@ def test_independent_replicas_lie_within_the_threshold() -> None:
     golden, steps = load_golden("tiny"), 8
     architecture, weights = golden.checkpoint.architecture, rounded_weights(golden.checkpoint, "float32")
     network = Network(architecture, weights, golden.batches["padded"], source="cls.predictions.loss")
-    layout = Layout({name: shape for name, shape in parameter_shapes(architecture).items() if grad(name) in network.table})
+    layout = VectorLayout({name: shape for name, shape in parameter_shapes(architecture).items() if grad(name) in network.table})
     loss, training = TrainedLoss(network, layout), replace(FOLLOWED["linear"], warmup_steps=2, max_steps=steps)
     own = list(expected(loss, layout.vector(weights), training, "float32", "cpu", table_bounds()))
     start = State.initial(layout.vector(weights))

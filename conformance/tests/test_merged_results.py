@@ -13,7 +13,7 @@ from conformance.results.case import Case
 from conformance.results.file import Writer
 from conformance.results.merge import merged
 from conformance.results.records import GoldenRecord, Results
-from conformance.results.shards import Run
+from conformance.results.shards import RunRecords
 from conformance.tests.sample_records import activation, checked, header, run
 
 CASE = Case("bert", "tiny")
@@ -23,7 +23,7 @@ def _notes(results: Results) -> list[str]:
     return [str(note) for note in results.notes]
 
 
-def _of(outcome: Any, source: str = "", **fields: Any) -> Run:
+def _of(outcome: Any, source: str = "", **fields: Any) -> RunRecords:
     return run(checked(CASE, outcome), source=source, **fields)
 
 
@@ -109,7 +109,7 @@ def test_a_run_without_an_end_or_with_wrong_counts_is_not_complete() -> None:
     cut = run(checked(CASE), source="a.jsonl", finished=False)
     assert _notes(merged([cut])) == ["missing: the end of a.jsonl: it was cut short, and has no footer"]
     whole = _of("pass", "a.jsonl")
-    robbed = Run(whole.header, (), whole.footer, whole.source)
+    robbed = RunRecords(whole.header, (), whole.footer, whole.source)
     assert _notes(merged([robbed])) == ["missing: a.jsonl has 0 checks, and its footer counts 1"]
 
 
@@ -117,13 +117,13 @@ def test_the_footer_is_recomputed_and_its_exit_code_is_ignored(tmp_path: Path, c
     failed = _of("fail", "a.jsonl")
     assert failed.footer
     for code in (0, 256, -1):
-        lying = Run(failed.header, failed.cases, msgspec.structs.replace(failed.footer, exit_code=code), failed.source)
+        lying = RunRecords(failed.header, failed.cases, msgspec.structs.replace(failed.footer, exit_code=code), failed.source)
         assert _notes(merged([lying])) == [f"contradiction: a.jsonl: the footer says exit_code {code}, the checks 1"]
         assert main(["report", _written(lying, tmp_path / f"{code}.jsonl")]) == 1
     passed = _of("pass", "a.jsonl")
-    lying = Run(failed.header, failed.cases, passed.footer, failed.source)
+    lying = RunRecords(failed.header, failed.cases, passed.footer, failed.source)
     assert "contradiction: a.jsonl: the footer says outcomes 1 pass, the checks 1 fail" in _notes(merged([lying]))
-    short = Run(msgspec.structs.replace(passed.header or header(), cases=3), passed.cases, passed.footer, passed.source)
+    short = RunRecords(msgspec.structs.replace(passed.header or header(), cases=3), passed.cases, passed.footer, passed.source)
     assert _notes(merged([short])) == ["missing: 2 of the 3 checks of a.jsonl"]
 
 
@@ -136,7 +136,7 @@ def test_different_versions_of_a_golden_are_refused_with_the_files_that_have_the
         merged([_of("pass"), _of("pass", goldens=digests)])
 
 
-def _written(made: Run, path: Path) -> str:
+def _written(made: RunRecords, path: Path) -> str:
     with Writer(path) as writer:
         writer.write(made.header or header())
         for case in made.cases:

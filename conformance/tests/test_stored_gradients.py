@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from conformance import load_golden
 from conformance.errors import FixtureError
-from conformance.goldens.manifest import DEFAULT_GOLDENS, GRADIENTS, MANIFEST, Entry, fixtures_directory, of_entry
+from conformance.goldens.manifest import DEFAULT_GOLDENS, GRADIENTS, MANIFEST, ManifestEntry, fixtures_directory, of_entry
 from conformance.judge.verify_goldens import verify
 from conformance.model.activations import parameter_shapes
 from conformance.model.digest import content_digest
@@ -40,7 +40,7 @@ def _rewritten(home: Path, change: Callable[[dict[str, Any]], None]) -> None:
     save_file(arrays, file)
     said = json.loads(manifest.read_text("utf-8"))
     entry = said["goldens"]["tiny"] | {"gradients_digest": content_digest(arrays)}
-    of = Entry(**entry)
+    of = ManifestEntry(**entry)
     entry["digest"] = of_entry(of.version, of.architecture, of.batches, of.weights_digest, of.stored_digest, of.gradients_digest)
     said["goldens"]["tiny"] = entry
     manifest.write_text(json.dumps(said), "utf-8")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conformance.benchmarks.readers.good_files import Reader
-from conformance.candidates.recorded.file_format import Source
+from conformance.candidates.recorded.file_format import TraceOrigin
 from conformance.errors import ConformanceError
 from conformance.model.files import ARRAYS, DOTS, JSON, OUTPUTS, PRINTED, SETTINGS, TEXT
 from conformance.results.file import LARGEST
@@ -132,7 +132,7 @@ def _header(name: str, dtype: str, size: int) -> bytes:
 _ABOUT = {"implementation": "hf-eager", "golden": "tiny", "device": "cpu", "dtype": "float32"}
 _METADATA = {
     "replay": json.dumps({**_ABOUT, "check": "values", "variation": {}, "require": []}),
-    **{name: _ABOUT.get(name, "0") for name in Source.__struct_fields__},
+    **{name: _ABOUT.get(name, "0") for name in TraceOrigin.__struct_fields__},
 }
 
 

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from tokenizers import BertWordPieceTokenizer
 
 from conformance.candidates.command.command import written
-from conformance.candidates.command.program_process import Program
+from conformance.candidates.command.program_process import ProgramProcess
 from conformance.candidates.recorded import file_format as recorded_form
 from conformance.checks import known_failures, replay, trace
 from conformance.checks.check_values import check_values
@@ -197,7 +197,7 @@ def _of_form(folder: Path, form: OutputFormat) -> Reader:
 
 
 def _read_reply(file: Path) -> object:
-    return Program(["cat", str(file)]).hello
+    return ProgramProcess(["cat", str(file)]).hello
 
 
 def _read_activations(file: Path) -> object:

@@ -13,7 +13,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from conformance.candidates.arrays import Described, described
-from conformance.candidates.command.program_process import Program
+from conformance.candidates.command.program_process import ProgramProcess
 from conformance.errors import CandidateError, UsageError
 from conformance.model.batch import TorchBatch
 from conformance.model.checkpoint import Checkpoint
@@ -59,8 +59,8 @@ class Command:
         return _Runner(self._program, checkpoint, device, dtype)
 
     @cached_property
-    def _program(self) -> Program:
-        return Program(arguments_of(self.name))
+    def _program(self) -> ProgramProcess:
+        return ProgramProcess(arguments_of(self.name))
 
 
 def arguments_of(name: str) -> list[str]:
@@ -86,7 +86,7 @@ def arguments_of(name: str) -> list[str]:
 class _Runner:
     """A runner of batches; it prepares the program again if the process has ended or another runner has prepared it since."""
 
-    def __init__(self, program: Program, checkpoint: Checkpoint, device: str, dtype: str) -> None:
+    def __init__(self, program: ProgramProcess, checkpoint: Checkpoint, device: str, dtype: str) -> None:
         self._program, self._folder = program, scratch_folder()
         finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._weights = self._path("weights")

@@ -1,4 +1,4 @@
-"""The process of a program: started with the first request, sent requests as lines of JSON, and ended with its `Program` object."""
+"""The process of a program: started with the first request, sent lines of JSON, and ended with its `ProgramProcess` object."""
 
 import json
 import subprocess
@@ -28,7 +28,7 @@ class Reply(msgspec.Struct, frozen=True):
     gradients: bool = False
 
 
-class Program:
+class ProgramProcess:
     """A program, and its process while it runs.
 
     Attributes:

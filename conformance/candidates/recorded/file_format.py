@@ -58,7 +58,7 @@ _BATCH = "batch/"  # prefix of the metadata keys of the batches' digests
 _EXPLAINED = "`bert-conformance explain trace` shows how such a file is written"
 
 
-class Source(msgspec.Struct, frozen=True):
+class TraceOrigin(msgspec.Struct, frozen=True):
     """The origin of a trace, from its metadata.
 
     Attributes:
@@ -82,7 +82,7 @@ class Source(msgspec.Struct, frozen=True):
 class Recorded:
     """The content of a trace: `activations` by batch and name, in float64, or in float32 if that represents the format exactly."""
 
-    source: Source
+    source: TraceOrigin
     batches: Mapping[str, Batch] = field(repr=False)
     activations: Mapping[str, Mapping[str, Captured]] = field(repr=False)
 
@@ -97,7 +97,7 @@ def digests_of(batches: Mapping[str, Batch]) -> dict[str, str]:
     return {name: digest_of(batch) for name, batch in batches.items()}
 
 
-def write(source: Source, batches: Mapping[str, Batch], activations: Mapping[str, Mapping[str, Array]], path: Path) -> None:
+def write(source: TraceOrigin, batches: Mapping[str, Batch], activations: Mapping[str, Mapping[str, Array]], path: Path) -> None:
     """Write the file of a trace, with activations stored in the format `source.dtype`."""
     stored = format_named(source.dtype).stored
     values = {batch: {name: stored(value) for name, value in found.items()} for batch, found in activations.items()}
@@ -136,11 +136,11 @@ def read(path: Path) -> Recorded:
         return Recorded(source, batches, activations)
 
 
-def _source(path: Path, metadata: Mapping[str, str]) -> Source:
-    lacking = [name for name in Source.__struct_fields__ if not metadata.get(name)]
+def _source(path: Path, metadata: Mapping[str, str]) -> TraceOrigin:
+    lacking = [name for name in TraceOrigin.__struct_fields__ if not metadata.get(name)]
     if lacking:
         raise UsageError(f"{path} is no recorded trace: its metadata lack {', '.join(lacking)}; {_EXPLAINED}")
-    return msgspec.convert(metadata, Source)
+    return msgspec.convert(metadata, TraceOrigin)
 
 
 def _require_digests(path: Path, batches: Mapping[str, Batch], metadata: Mapping[str, str]) -> None:

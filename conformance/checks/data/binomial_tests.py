@@ -11,7 +11,7 @@ from conformance.judge.thresholds import BinomialCount, sidak_share
 
 
 @dataclass(frozen=True)
-class Count(BinomialCount):
+class DescribedCount(BinomialCount):
     """A count with its description.
 
     Attributes:
@@ -23,7 +23,7 @@ class Count(BinomialCount):
     what: str
 
     @classmethod
-    def of(cls, trials: str, what: str, came_out: Any, probability: float) -> "Count":
+    def of(cls, trials: str, what: str, came_out: Any, probability: float) -> "DescribedCount":
         """Return the count of an array of trials, true where a trial is a success."""
         return cls(int(np.count_nonzero(came_out)), np.size(came_out), probability, trials, what)
 
@@ -34,7 +34,7 @@ class Count(BinomialCount):
         return f"{self.found} of {self.total} {self.trials} {self.what}, where {bounds}"
 
 
-def beyond_chance(rates: Sequence[Count], agreements: Sequence[Count], total: float) -> Iterator[str]:
+def beyond_chance(rates: Sequence[DescribedCount], agreements: Sequence[DescribedCount], total: float) -> Iterator[str]:
     """Return an iterator over sentences for the counts that chance does not explain.
 
     The probability that two draws agree is known only if the rates are right, so agreements are reported only if no rate is wrong.

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from conformance.checks.data.binomial_tests import Count, beyond_chance
+from conformance.checks.data.binomial_tests import DescribedCount, beyond_chance
 from conformance.checks.data.data_check import DataCheck
 from conformance.checks.data.epochs import Epochs
 from conformance.checks.data.examples import Examples, Flags
@@ -24,12 +24,12 @@ _AGREE = CHOSEN**2 + (1.0 - CHOSEN) ** 2
 
 def _violations(epochs: Epochs, alpha: float) -> Iterator[str]:
     e = epochs.first
-    chosen = Count.of("tokens of the corpus", "are chosen", e.chosen[e.first_seen], CHOSEN)
+    chosen = DescribedCount.of("tokens of the corpus", "are chosen", e.chosen[e.first_seen], CHOSEN)
     again = [] if epochs.second is None else [_again(e, epochs.second)]
     return beyond_chance([chosen], [*_agreements(e), *again], alpha)
 
 
-def _agreements(e: Examples) -> Iterator[Count]:
+def _agreements(e: Examples) -> Iterator[DescribedCount]:
     seen, chosen, words = e.first_seen, e.chosen, _words(e)
     yield _agreement("words of several pieces", "have their first two pieces chosen alike", chosen, seen, words)
     yield _agreement("pairs of neighbouring tokens of two words", "are chosen alike", chosen, seen, _side_by_side(e))
@@ -40,10 +40,10 @@ def _agreements(e: Examples) -> Iterator[Count]:
 Pairs = tuple[tuple[Ids, Ids], tuple[Ids, Ids]]  # (rows, columns) of the first tokens and of the second tokens
 
 
-def _agreement(trials: str, what: str, chosen: Flags, seen: Flags, pairs: Pairs) -> Count:
+def _agreement(trials: str, what: str, chosen: Flags, seen: Flags, pairs: Pairs) -> DescribedCount:
     one, other = pairs
     counted = seen[one] & seen[other]
-    return Count.of(trials, what, (chosen[one] == chosen[other])[counted], _AGREE)
+    return DescribedCount.of(trials, what, (chosen[one] == chosen[other])[counted], _AGREE)
 
 
 def _words(e: Examples) -> Pairs:
@@ -77,12 +77,12 @@ def _batch_by_batch(e: Examples) -> Pairs:
     return (rows[ones], columns), (after[rows][ones], columns)
 
 
-def _again(first: Examples, other: Examples) -> Count:
+def _again(first: Examples, other: Examples) -> DescribedCount:
     """Return how many of the tokens chosen in one epoch are chosen in the other too, among those that occur in both."""
     before, after = (e.places[e.first_seen & e.chosen] for e in (first, other))
     both_show = np.isin(before, other.places[other.first_seen])
     again = np.isin(before[both_show], after)
-    return Count.of("tokens that an epoch chooses", "are chosen again in the next one", again, CHOSEN)
+    return DescribedCount.of("tokens that an epoch chooses", "are chosen again in the next one", again, CHOSEN)
 
 
 choice = DataCheck(_violations)

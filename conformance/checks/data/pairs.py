@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from conformance.checks.data.binomial_tests import Count, beyond_chance, wrong_rows
+from conformance.checks.data.binomial_tests import DescribedCount, beyond_chance, wrong_rows
 from conformance.checks.data.data_check import DataCheck
 from conformance.checks.data.epochs import Epochs
 from conformance.checks.data.examples import Examples, Flags
@@ -24,7 +24,7 @@ def _violations(epochs: Epochs, alpha: float) -> Iterator[str]:
         raise NotApplicable("its rows are no pairs: its batches have no next_sentence_label")
     yield from wrong_rows(e, ~np.isin(e.next_labels, (0, 1)), "next_sentence_label is neither 0 nor 1")
     labelled = _labelled_next(e)
-    yield from beyond_chance([Count.of("pairs", "are labelled as next", labelled, NEXT)], [], alpha)
+    yield from beyond_chance([DescribedCount.of("pairs", "are labelled as next", labelled, NEXT)], [], alpha)
     follows, together = _follows(e)
     yield from wrong_rows(e, labelled & follows & ~together, "a pair labelled as next is across the border of two conversations")
     yield from wrong_rows(e, labelled & _found(e) & ~follows, "a pair labelled as next is not two consecutive utterances")

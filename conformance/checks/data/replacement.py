@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.checks.data.binomial_tests import Count, beyond_chance
+from conformance.checks.data.binomial_tests import DescribedCount, beyond_chance
 from conformance.checks.data.corpus import IndexedCorpus
 from conformance.checks.data.data_check import DataCheck
 from conformance.checks.data.epochs import Epochs
@@ -66,33 +66,35 @@ def _violations(epochs: Epochs, alpha: float) -> Iterator[str]:
     yield from beyond_chance([*_shares(draws, special), *_uniform(draws), *_specials(draws, special)], [_fates(draws)], alpha)
 
 
-def _shares(draws: _Draws, special: bool) -> Iterator[Count]:
+def _shares(draws: _Draws, special: bool) -> Iterator[DescribedCount]:
     """Yield the counts of the three replacements; one of the W tokens drawn from is the original, and one may be [MASK]."""
     ordinary = draws.corpus.ordinary
     each = RANDOM / (ordinary.size if special else int(ordinary.sum()))
     p_masked, p_kept = MASKED + each * special, 1.0 - MASKED - RANDOM + each
-    yield Count.of("chosen tokens", "are shown as [MASK]", draws.masked, p_masked)
-    yield Count.of("chosen tokens", "are shown as another token", draws.is_random, 1.0 - p_masked - p_kept)
-    yield Count.of("chosen tokens", "are shown as they are, so that the input has the label", draws.kept, p_kept)
+    yield DescribedCount.of("chosen tokens", "are shown as [MASK]", draws.masked, p_masked)
+    yield DescribedCount.of("chosen tokens", "are shown as another token", draws.is_random, 1.0 - p_masked - p_kept)
+    yield DescribedCount.of("chosen tokens", "are shown as they are, so that the input has the label", draws.kept, p_kept)
 
 
-def _fates(draws: _Draws) -> Count:
+def _fates(draws: _Draws) -> DescribedCount:
     """Return the agreements of the pairs (0, 1), (2, 3), … of chosen tokens that are in the same row."""
     end = len(draws.rows) // 2 * 2
     (one, other), (row, next_row) = ((x[0:end:2], x[1:end:2]) for x in (draws.masked, draws.rows))
     alike = (one == other)[row == next_row]
-    return Count.of("pairs of chosen tokens of a row", "are both [MASK] or both not", alike, MASKED**2 + (1.0 - MASKED) ** 2)
+    return DescribedCount.of(
+        "pairs of chosen tokens of a row", "are both [MASK] or both not", alike, MASKED**2 + (1.0 - MASKED) ** 2
+    )
 
 
-def _specials(draws: _Draws, special: bool) -> Iterator[Count]:
+def _specials(draws: _Draws, special: bool) -> Iterator[DescribedCount]:
     """Yield the count of special random tokens, if allowed; of the V tokens, [MASK] and the original do not count as random."""
     if special:
         ordinary = draws.corpus.ordinary
         probability = (int((~ordinary).sum()) - 1) / (ordinary.size - 2)
-        yield Count.of("random tokens", "are special ones", draws.is_special[draws.is_random], probability)
+        yield DescribedCount.of("random tokens", "are special ones", draws.is_special[draws.is_random], probability)
 
 
-def _uniform(draws: _Draws) -> Iterator[Count]:
+def _uniform(draws: _Draws) -> Iterator[DescribedCount]:
     """Yield counts of the random tokens that are not special, each of which is one of W − 1 with equal probability."""
     corpus, counted = draws.corpus, draws.is_random & ~draws.is_special
     ordinary, rank = np.flatnonzero(corpus.ordinary), np.cumsum(corpus.ordinary) - 1
@@ -102,13 +104,15 @@ def _uniform(draws: _Draws) -> Iterator[Count]:
         for inside in (True, False):  # the original is excluded, so its group has one token less
             hits = group[shown][group[originals] == inside]
             where = "replacing such a token" if inside else "replacing another token"
-            yield Count.of(f"random tokens {where}", f"are {name}", hits, (group.sum() - inside) / (size - 1))
+            yield DescribedCount.of(f"random tokens {where}", f"are {name}", hits, (group.sum() - inside) / (size - 1))
     distances = (shown - originals) % size
     for i in range(1, size):
-        yield Count.of("random tokens", f"stand {i} after the original in the vocabulary", distances == i, 1.0 / (size - 1))
+        yield DescribedCount.of(
+            "random tokens", f"stand {i} after the original in the vocabulary", distances == i, 1.0 / (size - 1)
+        )
     for i, token in enumerate(ordinary):
         hits = (shown == i)[originals != i]
-        yield Count.of("random tokens", f"are {corpus.given.vocabulary[token]}", hits, 1.0 / (size - 1))
+        yield DescribedCount.of("random tokens", f"are {corpus.given.vocabulary[token]}", hits, 1.0 / (size - 1))
 
 
 replacement = DataCheck(_violations)

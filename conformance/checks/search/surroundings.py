@@ -36,7 +36,7 @@ SETTINGS = {
 }
 
 
-class Held(msgspec.Struct, frozen=True):
+class ModuleTensor(msgspec.Struct, frozen=True):
     """A parameter or buffer of a module.
 
     Attributes:
@@ -61,7 +61,7 @@ class ModuleState(msgspec.Struct, frozen=True):
         training: whether each submodule is in training mode, by its path.
     """
 
-    tensors: dict[str, Held]
+    tensors: dict[str, ModuleTensor]
     attributes: dict[str, tuple[int, ...]]
     training: dict[str, bool]
 
@@ -186,7 +186,7 @@ def _state(module: Any) -> ModuleState | None:
     if module is None:
         return None
     held = {
-        name: Held(_storage(t), tuple(t.shape), isinstance(t, nn.Parameter), t.grad is not None)
+        name: ModuleTensor(_storage(t), tuple(t.shape), isinstance(t, nn.Parameter), t.grad is not None)
         for name, t in _tensors(module).items()
     }
     attributes = {

@@ -20,7 +20,7 @@ from conformance.judge.search.budget import FAULTS, SearchBudget
 from conformance.judge.search.first_order_screen import ranked
 from conformance.judge.search.parameters import GAIN, fitted, started
 from conformance.judge.search.placements import EVERYWHERE, KIND, FaultPlacement
-from conformance.judge.search.problem import AnyTrial, Fit, Problem
+from conformance.judge.search.problem import AnyTrial, FittedFaults, Problem
 from conformance.judge.threads import on_all_cores
 from conformance.numerics.memo import cached_property
 
@@ -41,7 +41,7 @@ class SearchResult(Generic[AnyTrial]):
     """
 
     explaining: tuple[AnyTrial, ...]
-    nearest: tuple[tuple[Fit, ...], ...]
+    nearest: tuple[tuple[FittedFaults, ...], ...]
 
 
 def explaining_sets(
@@ -75,7 +75,7 @@ class _Search(Generic[AnyTrial]):
 
     def found(self) -> SearchResult[AnyTrial]:
         """Run the search."""
-        explaining, nearest = list[AnyTrial](), list[tuple[Fit, ...]]()
+        explaining, nearest = list[AnyTrial](), list[tuple[FittedFaults, ...]]()
         followed = [self.whole.none]
         for count in range(self.most_faults):
             self.budget.begin(FAULTS[count], 0)
@@ -93,13 +93,13 @@ class _Search(Generic[AnyTrial]):
             followed = _different([fit for fit in fits if fit.distance <= fit.allowed])[: self.whole.beam]
         return SearchResult(tuple(explaining), tuple(nearest))
 
-    def _falling_back(self, part: Problem[AnyTrial]) -> tuple[list[Fit], list[AnyTrial]]:
+    def _falling_back(self, part: Problem[AnyTrial]) -> tuple[list[FittedFaults], list[AnyTrial]]:
         """Return the faults of the fallback that reduce the distance, nearest first, and those that explain the numbers."""
         self.budget.begin(FAULTS[0], len(self.fallback))
         fits = self._improved(part, part.none, self.fallback)
         return fits, self._verified(fits[: RENOISED if part.is_screened else None], part, 0)
 
-    def _part(self, nearest: Fit) -> Problem[AnyTrial]:
+    def _part(self, nearest: FittedFaults) -> Problem[AnyTrial]:
         """Return the problem on which sets are compared: the whole if the effect of a fault depends on other rows of the batch."""
         part = self.whole.part(nearest.placements)
         if part is not self.whole and self._couples_rows:
@@ -112,12 +112,12 @@ class _Search(Generic[AnyTrial]):
         coupling = [p for p in widest if p.fault.couples_rows]
         return any(fit.distance < self.whole.none.distance for p in coupling if (fit := _with(self.whole, self.whole.none, p)))
 
-    def _single(self, part: Problem[AnyTrial]) -> tuple[list[Fit], list[AnyTrial]]:
+    def _single(self, part: Problem[AnyTrial]) -> tuple[list[FittedFaults], list[AnyTrial]]:
         """Return the single faults that reduce the distance, nearest first, and those that explain the numbers.
 
         If a fault without a parameter explains the numbers, a fault with one is tried only if it comes near with its usual value.
         """
-        fits, explained = list[Fit](), list[AnyTrial]()
+        fits, explained = list[FittedFaults](), list[AnyTrial]()
         for numbered in (False, True):
             added = [p for p in self.placements if (p.fault.parameter is not None) == numbered]
             if explained:
@@ -138,7 +138,9 @@ class _Search(Generic[AnyTrial]):
             others = [p for p in others if p.reach == KIND][:KINDS] + [p for p in others if p.reach != KIND][:SINGLES]
         return wide + others
 
-    def _extended(self, followed: Sequence[Fit], part: Problem[AnyTrial], count: int) -> tuple[list[Fit], list[AnyTrial]]:
+    def _extended(
+        self, followed: Sequence[FittedFaults], part: Problem[AnyTrial], count: int
+    ) -> tuple[list[FittedFaults], list[AnyTrial]]:
         """Return the sets with one more fault, nearest first, and those that explain the numbers.
 
         First the nearest set of the beam is extended, then the others. If an extension of the nearest set explains the numbers,
@@ -146,7 +148,7 @@ class _Search(Generic[AnyTrial]):
         each other, where T is the evidence that distinguishes sets, in squares of sigma, so without the last fault the other set is
         farther than the nearest by at most √T.
         """
-        fits, explained, (first, *others) = list[Fit](), list[AnyTrial](), followed
+        fits, explained, (first, *others) = list[FittedFaults](), list[AnyTrial](), followed
         for members in ([first], others):
             if explained:
                 most = math.sqrt(first.distance) + math.sqrt(self.whole.tie(first))
@@ -157,16 +159,16 @@ class _Search(Generic[AnyTrial]):
                 fits += added
         return sorted(fits, key=lambda f: f.distance), explained
 
-    def _with_one_more(self, part: Problem[AnyTrial], members: Sequence[Fit]) -> list[Fit]:
+    def _with_one_more(self, part: Problem[AnyTrial], members: Sequence[FittedFaults]) -> list[FittedFaults]:
         """Return the sets extended by one more fault, nearest first; they may have been compared on another part of the batch."""
-        found, seen = list[Fit](), set[frozenset[object]]()
+        found, seen = list[FittedFaults](), set[frozenset[object]]()
         self.budget.begin(FAULTS[len(members[0].placements)], len(members) * FOLLOWED)
         beside = [p for p in self.placements if p.fault.combined_after_failure or not p.fault.after_failure]
         for member in members:
             if self.budget.is_spent():
                 break
             # Faults without effect on this part leave the residual there to another fault.
-            known = part.evaluate(member.placements) or Fit(member.placements, part.none.squares)
+            known = part.evaluate(member.placements) or FittedFaults(member.placements, part.none.squares)
             further = [p for p in beside if not _overlaps(p, known.placements)]
             if part.is_screened and len(further) > FOLLOWED:
                 further = ranked(part, known, further)
@@ -176,18 +178,18 @@ class _Search(Generic[AnyTrial]):
             found += self._with_each(part, known, chosen)
         return self._fitted(part, found)
 
-    def _improved(self, part: Problem[AnyTrial], base: Fit, added: Sequence[FaultPlacement]) -> list[Fit]:
+    def _improved(self, part: Problem[AnyTrial], base: FittedFaults, added: Sequence[FaultPlacement]) -> list[FittedFaults]:
         """Return the base extended by each fault that reduces the distance, parameters fitted (`_fitted`), nearest first."""
         return self._fitted(part, self._with_each(part, base, added))
 
-    def _with_each(self, part: Problem[AnyTrial], base: Fit, added: Sequence[FaultPlacement]) -> list[Fit]:
+    def _with_each(self, part: Problem[AnyTrial], base: FittedFaults, added: Sequence[FaultPlacement]) -> list[FittedFaults]:
         """Return the base extended by each fault that reduces the distance; the extension's parameter has a first estimate."""
         share = 1.0 - 1.0 / (self.most_faults - len(base.placements))
         allowed = share * base.distance if self.whole.is_linear else math.inf
         extended = self.budget.of_each(lambda placement: _with(part, base, placement), added)
         return [replace(f, allowed=allowed) for f in extended if f is not None and f.distance < base.distance]
 
-    def _fitted(self, part: Problem[AnyTrial], fits: Sequence[Fit]) -> list[Fit]:
+    def _fitted(self, part: Problem[AnyTrial], fits: Sequence[FittedFaults]) -> list[FittedFaults]:
         """Return the sets, nearest first; of those with parameters only the nearest, with their parameters fitted."""
         ordered = sorted(fits, key=lambda f: f.distance)
         plain = [f for f in ordered if not any(p.fault.parameter for p in f.placements)]
@@ -201,14 +203,14 @@ class _Search(Generic[AnyTrial]):
         """Return whether sets are compared on the whole batch, and parameters fitted there until they converge."""
         return part is self.whole and not part.is_screened
 
-    def _verified(self, fits: Sequence[Fit], part: Problem[AnyTrial], count: int) -> list[AnyTrial]:
+    def _verified(self, fits: Sequence[FittedFaults], part: Problem[AnyTrial], count: int) -> list[AnyTrial]:
         """Return the nearest sets that explain the numbers of the whole batch.
 
         Once a set explains the numbers, only sets that may be tied with it are still judged.
         """
         return list(self._explaining(fits[:VERIFIED], part, count))
 
-    def _explaining(self, fits: Sequence[Fit], part: Problem[AnyTrial], count: int) -> Iterator[AnyTrial]:
+    def _explaining(self, fits: Sequence[FittedFaults], part: Problem[AnyTrial], count: int) -> Iterator[AnyTrial]:
         nearest = math.inf
         self.budget.begin(f"verifying {FAULTS[count]}", len(fits))
         for number, fit in enumerate(fits):
@@ -224,9 +226,9 @@ class _Search(Generic[AnyTrial]):
                 yield trial
 
 
-def _different(fits: Sequence[Fit]) -> list[Fit]:
+def _different(fits: Sequence[FittedFaults]) -> list[FittedFaults]:
     """Return one set for each set of fault names: the nearest represents all places of the same faults."""
-    best: dict[tuple[str, ...], Fit] = {}
+    best: dict[tuple[str, ...], FittedFaults] = {}
     for fit in fits:
         best.setdefault(tuple(sorted(p.fault.name for p in fit.placements)), fit)
     return list(best.values())
@@ -236,7 +238,7 @@ def _overlaps(placement: FaultPlacement, others: Sequence[FaultPlacement]) -> bo
     return any(o.fault.name == placement.fault.name and set(o.places) & set(placement.places) for o in others)
 
 
-def _with(problem: Problem[AnyTrial], base: Fit, placement: FaultPlacement) -> Fit | None:
+def _with(problem: Problem[AnyTrial], base: FittedFaults, placement: FaultPlacement) -> FittedFaults | None:
     problem.faulty(base.placements)  # computed and kept, so that steps before the placement are reused
     if placement.fault.parameter is not None:
         return started(problem, placement, base.placements)

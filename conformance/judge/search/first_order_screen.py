@@ -13,7 +13,7 @@ import numpy as np
 
 from conformance.faults import Fault, FaultContext
 from conformance.judge.search.placements import FaultPlacement
-from conformance.judge.search.problem import Fit, Problem
+from conformance.judge.search.problem import FittedFaults, Problem
 from conformance.judge.segment import Segment
 from conformance.judge.threads import on_all_cores
 from conformance.numerics.formats import Array, Format
@@ -21,7 +21,7 @@ from conformance.numerics.formats import Array, Format
 PROBES = 8  # each estimates |J δ|² with a relative deviation of √2; eight estimate |J δ| with one of a quarter
 
 
-def ranked(problem: Problem[Any], fit: Fit, placements: Sequence[FaultPlacement]) -> list[FaultPlacement]:
+def ranked(problem: Problem[Any], fit: FittedFaults, placements: Sequence[FaultPlacement]) -> list[FaultPlacement]:
     """Return the placements to add to a fit, by descending cosine with the residual; those with a negative score are left out."""
     segment, index = problem.faulty(fit.placements).segment, fit.pooling_index
     weights = problem.weights[index]

@@ -16,7 +16,7 @@ from conformance.faults import Parameter
 from conformance.judge.evidence import Estimate
 from conformance.judge.number_words import closed_form
 from conformance.judge.search.placements import FaultPlacement
-from conformance.judge.search.problem import Fit, Problem
+from conformance.judge.search.problem import FittedFaults, Problem
 from conformance.judge.segment import Segment
 from conformance.numerics.formats import NUDGE, Array
 
@@ -44,7 +44,7 @@ def wrong_value(placement: FaultPlacement, right: Segment) -> float:
     return placement.fault.parameter.wrong(right.steps[placement.places[0]])
 
 
-def started(problem: Problem[Any], placement: FaultPlacement, others: Sequence[FaultPlacement] = ()) -> Fit | None:
+def started(problem: Problem[Any], placement: FaultPlacement, others: Sequence[FaultPlacement] = ()) -> FittedFaults | None:
     """Return a fault with a first estimate of its parameter: the usual value, or one Gauss–Newton step from the correct one.
 
     The value with the smaller distance is chosen; if both increase the distance, the step is halved until it does not. Return None
@@ -56,7 +56,7 @@ def started(problem: Problem[Any], placement: FaultPlacement, others: Sequence[F
         others: the faults that are already in place.
     """
     right, wrong = right_value(placement, problem.right), wrong_value(placement, problem.right)
-    fits: list[Fit | None] = [problem.evaluate([*others, placement.of(wrong)])]
+    fits: list[FittedFaults | None] = [problem.evaluate([*others, placement.of(wrong)])]
     moved = problem.evaluate([*others, placement.of(right + NUDGE * abs(wrong - right))])
     if moved is not None:
         base, nudged = problem.value(others), problem.value(moved.placements)
@@ -78,7 +78,7 @@ def started(problem: Problem[Any], placement: FaultPlacement, others: Sequence[F
 
 def _farther(
     problem: Problem[Any], placement: FaultPlacement, others: Sequence[FaultPlacement], value: float, end: float
-) -> Iterator[Fit]:
+) -> Iterator[FittedFaults]:
     """Yield the fit at a value; if the value is limited by `_farthest`, go on in ever longer steps while the distance decreases."""
     parameter, nearest = placement.fault.parameter, math.inf
     assert parameter is not None
@@ -106,7 +106,7 @@ def _farthest(parameter: Parameter | None, value: float, scale: float) -> float:
     return parameter.least + max(value - parameter.least, scale) * FARTHEST
 
 
-def fitted(problem: Problem[Any], start: Fit, least: float = 0.0) -> Fit:
+def fitted(problem: Problem[Any], start: FittedFaults, least: float = 0.0) -> FittedFaults:
     """Improve all parameters of a set together until they converge.
 
     A step that reduces the squares by a share below `least`, or below `GAIN` if they remain far above every limit, is the last.
@@ -139,7 +139,7 @@ def fitted(problem: Problem[Any], start: Fit, least: float = 0.0) -> Fit:
     return fit
 
 
-def _gauss_newton(problem: Problem[Any], fit: Fit, slopes: Array, weights: Array) -> Array | None:
+def _gauss_newton(problem: Problem[Any], fit: FittedFaults, slopes: Array, weights: Array) -> Array | None:
     """Return the change of each parameter that least squares give; None if a slope is not finite."""
     matrix = slopes * weights
     if not np.isfinite(matrix).all():
@@ -159,14 +159,14 @@ def _has_changed(now: Array, before: Array, factor: float = 2.0) -> bool:
     return bool(((now > factor * before) | (now < before / factor)).any())
 
 
-def _squares(problem: Problem[Any], fit: Fit, weights: Array) -> float:
+def _squares(problem: Problem[Any], fit: FittedFaults, weights: Array) -> float:
     """Return Σ r² w² under the set's pooling; infinite if the segment yields a non-finite number."""
     with np.errstate(all="ignore"):
         found = float(np.square(problem.residual(fit.placements)[fit.pooling_index] * weights).sum())
     return found if math.isfinite(found) else math.inf
 
 
-def _stepped(problem: Problem[Any], fit: Fit, free: Sequence[int], step: Array, weights: Array) -> Fit | None:
+def _stepped(problem: Problem[Any], fit: FittedFaults, free: Sequence[int], step: Array, weights: Array) -> FittedFaults | None:
     """Return the fit one step on; the step is halved while it increases the distance. Return None if it does at every length."""
     before = _squares(problem, fit, weights)
     for halving in range(HALVINGS + 1):
@@ -185,7 +185,7 @@ def _value(placement: FaultPlacement, right: Segment) -> float:
     return wrong_value(placement, right) if placement.value is None else placement.value
 
 
-def _slopes(problem: Problem[Any], fit: Fit) -> tuple[Array, list[int]]:
+def _slopes(problem: Problem[Any], fit: FittedFaults) -> tuple[Array, list[int]]:
     """Return the derivatives of the printed numbers by the K free parameters, (K, N), and the indices of their placements."""
     found, free = [], []
     for index, placement in enumerate(fit.placements):
@@ -202,7 +202,7 @@ def _slopes(problem: Problem[Any], fit: Fit) -> tuple[Array, list[int]]:
 
 
 def estimates(
-    problem: Problem[Any], fit: Fit, projected: Callable[[Array], tuple[float, float]], weights: Array
+    problem: Problem[Any], fit: FittedFaults, projected: Callable[[Array], tuple[float, float]], weights: Array
 ) -> tuple[Estimate | None, ...]:
     """Return the estimate of each fault's parameter; None for a fault without a parameter.
 

@@ -20,7 +20,7 @@ KEPT = 3  # number of faulty segments that each thread holds
 
 
 @dataclass(frozen=True, eq=False)
-class Fit:
+class FittedFaults:
     """Faults with their parameters, and the distance of the segment that has them.
 
     Attributes:
@@ -59,7 +59,7 @@ class Trial:
         loose: whether they pass only because of a much larger sigma.
     """
 
-    fit: Fit
+    fit: FittedFaults
     explains: bool
     loose: bool = False
 
@@ -92,7 +92,7 @@ class Problem(ABC, Generic[AnyTrial]):
         """Return the problem on the part of the batch where these faults leave the largest residual, or this problem."""
 
     @abstractmethod
-    def fit_unless_refuted(self, fit: Fit, whole: "Problem[AnyTrial]", *, own: bool) -> Fit | None:
+    def fit_unless_refuted(self, fit: FittedFaults, whole: "Problem[AnyTrial]", *, own: bool) -> FittedFaults | None:
         """Return a set with its parameters as fitted on this part of the batch; None if the part refutes it for the whole.
 
         Args:
@@ -102,18 +102,18 @@ class Problem(ABC, Generic[AnyTrial]):
         """
 
     @abstractmethod
-    def fit_on_whole(self, fit: Fit) -> Fit | None:
+    def fit_on_whole(self, fit: FittedFaults) -> FittedFaults | None:
         """Return a set on the whole batch, with its parameters fitted there; None if it has no effect there."""
 
     @abstractmethod
-    def judge(self, fit: Fit, *, own: bool) -> AnyTrial:
+    def judge(self, fit: FittedFaults, *, own: bool) -> AnyTrial:
         """Return the trial of a set on the whole batch; arguments as for `fit_unless_refuted`."""
 
     @abstractmethod
-    def tie(self, fit: Fit) -> float:
+    def tie(self, fit: FittedFaults) -> float:
         """Return by how much the distances of two sets may differ that cannot be distinguished."""
 
-    def weights_of(self, fit: Fit) -> Array:
+    def weights_of(self, fit: FittedFaults) -> Array:
         """Return the weights for the noise of the segment with these faults, (P, N)."""
         return self.weights
 
@@ -145,9 +145,9 @@ class Problem(ABC, Generic[AnyTrial]):
         return np.asarray(value.reshape(len(self.weights), -1))
 
     @property
-    def none(self) -> Fit:
+    def none(self) -> FittedFaults:
         """The set without faults."""
-        return Fit((), self.squares(()))
+        return FittedFaults((), self.squares(()))
 
     def squares(self, placements: Sequence[FaultPlacement]) -> Array:
         """Return Σ r²/(σ² + b²) under each pooling, (P,); infinite if the segment yields a non-finite number."""
@@ -161,6 +161,6 @@ class Problem(ABC, Generic[AnyTrial]):
         left = np.square(self.residual(())).sum(1).min()
         return bool(left <= LINEAR**2 * np.square(self.actual).sum())
 
-    def evaluate(self, placements: Sequence[FaultPlacement]) -> Fit | None:
+    def evaluate(self, placements: Sequence[FaultPlacement]) -> FittedFaults | None:
         """Return the fit of the segment with these faults; None if one of them changes nothing."""
-        return Fit(tuple(placements), self.squares(placements)) if self.faulty(placements).is_effective else None
+        return FittedFaults(tuple(placements), self.squares(placements)) if self.faulty(placements).is_effective else None
