@@ -436,7 +436,7 @@ def test_a_missing_option_is_reported_with_what_it_is(capsys: pytest.CaptureFixt
     said = capsys.readouterr().err
     assert "required: --checkpoint, --outputs\n" in said
     assert "\n  --checkpoint DIR: the folder of the Hugging Face BERT" in said
-    assert "\n  --outputs FILE: a file with the system's outputs: " in said
+    assert "\n  --outputs FILE: a file with the system's outputs, or - for standard input: " in said
 
 
 def test_a_run_that_saves_failures_names_their_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

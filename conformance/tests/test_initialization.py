@@ -70,7 +70,7 @@ def test_layers_that_are_copies_are_distinguished_from_the_copied_layer() -> Non
 def test_a_candidate_without_an_initialization_is_skipped_with_the_reason() -> None:
     result = judged(replace(making_bert, untrained=None))
     assert (result.outcome, "has no parameters that training starts from" in result.reason) == ("skip", True)
-    assert "no `untrained=` of a TorchImplementation, or attribute `" in result.reason
+    assert "a TorchImplementation has `untrained=` for it" in result.reason
 
 
 def test_an_initialization_in_a_worker_is_judged_as_in_this_process() -> None:
