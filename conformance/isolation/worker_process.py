@@ -33,8 +33,7 @@ from conformance.progress import report_progress, watched
 
 _PATIENCE = 3600.0  # seconds that one system call may wait at most; then it is repeated
 _GRACE = 5.0  # seconds that a process may take to end after its connection is closed
-
-
+_DELAY = 1.0  # seconds by which a worker's end may be noticed before that of its fork server
 _SERVER_LOST = 255  # exit code that multiprocessing gives to a process whose fork server cannot be asked
 _SERVER_ENDED = "while it ran, the process that starts all workers was ended, and its own process with it"
 
@@ -147,7 +146,7 @@ class WorkerProcess:
             running.process.join(_GRACE)
             code = running.process.exitcode
             # The server's end is the reason if it comes with the worker's; a server that is ending closes its files first.
-            within = _GRACE if code == _SERVER_LOST else 0.0
+            within = _GRACE if code == _SERVER_LOST else _DELAY
             ended = _SERVER_ENDED if has_ended(running.server, within) else f"it ended the process that it ran in{_how(code)}"
             raise self._end(CandidateEnded(ended)) from None
         finally:
