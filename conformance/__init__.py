@@ -59,7 +59,7 @@ with this list.
 18.                     `diagnosis.unexposed_layers.UnexposedLayersSearch.with_layer_filters` adds the filters of unexposed layers
                         to judgements that pass.
 19.                   `judge.judge.Judge._residual_sentences` describes a residual that no fault explains
-                      (`judge.residual_description.describe_residual`). After a failure, `judge.error_role.error_role` tells
+                      (`judge.residual_description.describe_residual`). After a failure, `judge.error_role.error_role` states
                       whether a passing step amplifies the arriving error.
 20.           `judge.select_arithmetic.select_arithmetic` selects the arithmetic of each kind of step, when all passes are judged,
               and returns the verdicts. `checks.check_values._first_mistakes` leaves gradients unjudged that are wrong because a

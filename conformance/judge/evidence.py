@@ -240,6 +240,7 @@ class Verdict:
         backward_of: for a gradient of an activation, the forward step whose backward pass yields it; empty for a sum of gradients.
         why_unjudged: for an exposed activation that is not judged because of another one, whether a parent is not finite or a
             forward step is wrong; otherwise empty.
+        computed_after: for an activation that arrives after the output of a later layer, the index of that layer.
     """
 
     activation: str
@@ -253,6 +254,7 @@ class Verdict:
     residual_description: tuple[str, ...] = ()
     backward_of: str = ""
     why_unjudged: Literal["", "non-finite parent", "wrong forward step"] = ""
+    computed_after: int | None = None
 
     @property
     def unjudged(self) -> bool:

@@ -19,7 +19,7 @@ from conformance.judge.evidence import UNKNOWN, LocalJudgement, Verdict
 from conformance.judge.exact_requirements import difference_from_exact, violation
 from conformance.judge.failing_activation import UnexposedLayers, judge_exact_steps
 from conformance.judge.global_error import GlobalError
-from conformance.judge.layer_order import require_before
+from conformance.judge.layer_order import ComputedAfterError, require_before
 from conformance.judge.local_error import judge_locally
 from conformance.judge.narrower_format import narrower_format
 from conformance.judge.observation import Observation
@@ -133,7 +133,8 @@ class Judge:
                 broken += 1
                 if broken > len(self.order):
                     raise CandidateError(f"yields more invalid activations than the network has, the last: {error}") from error
-                yield self._refused(name, str(error)), ()
+                after = error.layer if isinstance(error, ComputedAfterError) else None
+                yield replace(self._refused(name, str(error)), computed_after=after), ()
                 continue
             else:
                 self._seen.add(name)

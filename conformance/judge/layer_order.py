@@ -5,7 +5,6 @@ order of computation. The steps of the layers in between were judged as if that 
 they are reported as not judged, since the order has to be corrected before anything can be said about them.
 """
 
-import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -13,16 +12,28 @@ from conformance.errors import CandidateError
 from conformance.judge.evidence import Verdict
 from conformance.model.activations import LAYER, is_layer_output
 
-_AFTER = re.compile(r"computed after layer (\d+)'s output")
 _IF_IN_ORDER = "if the adaptor yields activations in the order of computation, the layers are run in the wrong order"
 _CONSEQUENCE = "not judged: the layers are run in the wrong order"
+
+
+class ComputedAfterError(CandidateError):
+    """An activation of a layer arrives after the output of a later layer.
+
+    Attributes:
+        layer: index of the later layer.
+    """
+
+    def __init__(self, layer: int) -> None:
+        """Initialize the error with the index of the later layer."""
+        super().__init__(f"computed after layer {layer}'s output; {_IF_IN_ORDER}")
+        self.layer = layer
 
 
 def require_before(name: str, last: str) -> None:
     """Raise `CandidateError` for an activation that arrives after the output `last`, up to which everything is judged."""
     place, ahead = LAYER.fullmatch(name), LAYER.fullmatch(last)
     if place and ahead and int(place[1]) < int(ahead[1]):
-        raise CandidateError(f"computed after layer {ahead[1]}'s output; {_IF_IN_ORDER}")
+        raise ComputedAfterError(int(ahead[1]))
     raise CandidateError("arrived after the output of its layer; yield activations in the order of computation")
 
 
@@ -38,12 +49,12 @@ def with_one_origin(verdicts: Sequence[Verdict], layers: int) -> list[Verdict]:
         return list(verdicts)
     origin = next((name for name in after if is_layer_output(name)), next(iter(after)))
     behind = {layer: last for name, (layer, last) in after.items() if is_layer_output(name)}
-    reason = _order(behind, layers) if behind else f"computed after layer {after[origin][1]}'s output; {_IF_IN_ORDER}"
+    reason = _order(behind, layers) if behind else str(ComputedAfterError(after[origin][1]))
     # The steps that read the output of the last of these layers fail as well.
     disordered = range(min(layer for layer, _ in after.values()), max(last for _, last in after.values()) + 2)
     made: list[Verdict] = []
     for verdict in verdicts:
-        if verdict.activation == origin and _AFTER.match(verdict.reason):
+        if verdict.activation == origin and verdict.computed_after is not None:
             made.append(replace(verdict, reason=reason))
         else:
             made.append(_as_consequence(verdict) if _is_consequence(verdict, after, disordered, layers) else verdict)
@@ -53,9 +64,9 @@ def with_one_origin(verdicts: Sequence[Verdict], layers: int) -> list[Verdict]:
 def _late(verdicts: Sequence[Verdict]) -> Iterator[tuple[str, tuple[int, int]]]:
     """Yield each activation that arrived after the output of a later layer, with its layer and that one."""
     for verdict in verdicts:
-        place, found = LAYER.fullmatch(verdict.activation), _AFTER.match(verdict.reason)
-        if place and found:
-            yield verdict.activation, (int(place[1]), int(found[1]))
+        place = LAYER.fullmatch(verdict.activation)
+        if place and verdict.computed_after is not None:
+            yield verdict.activation, (int(place[1]), verdict.computed_after)
 
 
 def _is_consequence(verdict: Verdict, late: Container[str], disordered: Container[int], layers: int) -> bool:

@@ -19,14 +19,12 @@ import numpy as np
 
 from conformance.faults.altered import Altered
 from conformance.faults.fault import with_parameters
-from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted
+from conformance.faults.fitted.fitted_fault import LEAST_ROWS, MOST_OPERATIONS, Fit, FitData, Fitted
 from conformance.faults.kinds import LINEARS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
-
-MOST_INPUTS = 4096  # A limit of the time: the equations of so many inputs are solved in a few seconds.
 
 
 def _scaled_columns(step: Step, data: FitData) -> Fit | None:
@@ -38,7 +36,8 @@ def _scaled_columns(step: Step, data: FitData) -> Fit | None:
     assert isinstance(step, Linear)
     weight, kept = step.site.parameters["weight"], data.judged.any(-1).reshape(-1)
     x, found = (a.reshape(-1, a.shape[-1])[kept] for a in (step.inputs, data.actual))
-    if weight.shape[1] > MOST_INPUTS or LEAST_ROWS * weight.shape[1] > found.size or not np.isfinite(found).all():
+    inputs = weight.shape[1]
+    if inputs**3 > MOST_OPERATIONS or LEAST_ROWS * inputs > found.size or not np.isfinite(found).all():
         return None
     normal = (x.T @ x) * (weight.T @ weight)
     right = (x * ((found - step.bias) @ weight)).sum(0)

@@ -14,6 +14,7 @@ from conformance.oracle import Network, Step
 Mask = npt.NDArray[np.bool_]
 
 LEAST_ROWS = 3  # The least number of different rows from which one number per feature can be estimated.
+MOST_OPERATIONS = 2**32  # A limit of the time: m n · min(m, n) of an m × n matrix whose singular values take seconds on one core.
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,11 @@ class Fitted:
     def is_possible_at(self, kind: str, name: str) -> bool:
         """Return whether the fault can be fitted at an activation of this kind and name."""
         return kind in self.kinds and name.endswith(self.only)
+
+
+def takes_seconds(matrix: Array) -> bool:
+    """Return whether the singular value decomposition of a matrix, (m, n), takes seconds at most, by `MOST_OPERATIONS`."""
+    return bool(matrix.size * min(matrix.shape) <= MOST_OPERATIONS)
 
 
 def nearest_fit(step: Step, data: FitData, tried: Sequence[tuple[float, Step]], parameter: str) -> Fit | None:

@@ -19,13 +19,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformance.faults.fault import with_parameters
-from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
+from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted, takes_seconds
 from conformance.faults.kinds import LINEARS
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
 
-_CUT = 0.87962566  # Standard deviation of N(0, 1) truncated at ± 2, TensorFlow's initializer: √(1 − 4 φ(2) / (2 Φ(2) − 1)).
+# Standard deviation of N(0, 1) truncated at ± 2, TensorFlow's initializer: √(1 − 4 φ(2) / (2 Φ(2) − 1)).
+_CUT = math.sqrt(1.0 - 4.0 * math.exp(-2.0) / math.sqrt(2.0 * math.pi) / math.erf(math.sqrt(2.0)))
 _LEAST_DIRECTIONS = 2  # The least number for which a weight that is not isotropic can be refuted.
 _USUAL = 0.02  # The default of BertConfig.initializer_range.
 
@@ -50,10 +51,16 @@ def _draws(step: Linear) -> Iterator[_Draw]:
     yield _Draw(uniform, 0.0, step.bias)
 
 
-def _normalised(draw: _Draw, x: Array, y: Array, allowed: Array) -> Array:
-    """Return the numbers z, (directions, O), of the results y, (N, O)."""
-    read = np.concatenate([x, np.full((len(x), 1), draw.of_bias)], 1) if draw.of_bias else x
+def _directions(x: Array, of_bias: float) -> tuple[Array, Array]:
+    """Return U, (N, directions), and S of the inputs, with a further input `of_bias` for a bias that is drawn as well."""
+    read = np.concatenate([x, np.full((len(x), 1), of_bias)], 1) if of_bias else x
     left, sizes, _ = np.linalg.svd(read, full_matrices=False)
+    return left, sizes
+
+
+def _normalised(draw: _Draw, directions: tuple[Array, Array], y: Array, allowed: Array) -> Array:
+    """Return the numbers z, (directions, O), of the results y, (N, O)."""
+    left, sizes = directions
     kept = (left**2).T @ (allowed**2).mean(1) * math.sqrt(y.shape[1]) < (sizes * draw.deviation) ** 2
     return np.asarray(left[:, kept].T @ (y - draw.bias) / (sizes[kept] * draw.deviation)[:, None])
 
@@ -90,12 +97,14 @@ def _initial(step: Step, data: FitData) -> Fit | None:
     kept = data.judged.any(-1).reshape(-1)
     arrays = (step.inputs, data.actual, step.value, data.allowed)
     x, found, right, allowed = (a.reshape(-1, a.shape[-1])[kept] for a in arrays)
-    if len(np.unique(x, axis=0)) < _LEAST_DIRECTIONS or not np.isfinite(found).all():
+    if not takes_seconds(x) or len(np.unique(x, axis=0)) < _LEAST_DIRECTIONS or not np.isfinite(found).all():
         return None
     # Rounding errors are proportional to results, which may be much smaller than the right ones.
     allowed = allowed * min(1.0, math.sqrt(float((found**2).mean() / max((right**2).mean(), np.finfo(np.float64).tiny))))
-    for draw in _draws(step):
-        z, own = (_normalised(draw, x, y, allowed) for y in (found, right))
+    draws = list(_draws(step))
+    directions = {of_bias: _directions(x, of_bias) for of_bias in {draw.of_bias for draw in draws}}
+    for draw in draws:
+        z, own = (_normalised(draw, directions[draw.of_bias], y, allowed) for y in (found, right))
         enough = len(z) >= _LEAST_DIRECTIONS and z.size > data.threshold**2 / (2.0 * math.log(2.0) ** 2)
         if enough and _is_drawn(z, own) and not _is_drawn(own, np.ones_like(own)):
             weight = np.asarray(np.linalg.lstsq(x, found - draw.bias, rcond=None)[0].T, np.float64)

@@ -19,14 +19,12 @@ import numpy as np
 
 from conformance.faults.altered import Altered
 from conformance.faults.fault import with_parameters
-from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted
+from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted, takes_seconds
 from conformance.faults.kinds import LINEARS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
-
-MOST_ELEMENTS = 2**26  # A limit of the time: that of the factorization of the residual.
 
 
 def _low_rank(step: Step, data: FitData) -> Fit | None:
@@ -39,7 +37,7 @@ def _low_rank(step: Step, data: FitData) -> Fit | None:
     kept = data.judged.any(-1).reshape(-1)
     arrays = (step.inputs, data.actual, step.value, data.allowed)
     x, found, right, allowed = (a.reshape(-1, a.shape[-1])[kept] for a in arrays)
-    if found.size > MOST_ELEMENTS or not np.isfinite(found).all():
+    if not (takes_seconds(found) and takes_seconds(x)) or not np.isfinite(found).all():
         return None
     residual = found - right
     left, values, directions = np.linalg.svd(_explained_by_weight(x, residual), full_matrices=False)

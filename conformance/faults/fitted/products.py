@@ -18,7 +18,7 @@ Variant = tuple[Array, Array | float, float]  # A result, the variance of its ti
 MOST_ROWS, MOST_WEIGHTS = 64, 2**20  # Limits of searches, which then take at most seconds.
 _LEVELS = 127.0  # the largest magnitude of a symmetric signed byte
 _UNIT = FORMATS["float32"].unit_roundoff
-_TIE = 8.0 * _UNIT  # A quotient this near to a tie, relative to it, may be rounded either way: up to four roundings on each side.
+TIE = 8.0 * _UNIT  # A quotient this near to a tie, relative to it, may be rounded either way: up to four roundings on each side.
 _PARTS = (2, 4, 8, 16)  # The usual numbers of splits of a sum.
 _LEAST = 3  # The least number of rows for which a constant, or a fit of one number to a product, can be refuted by another row.
 _SHARES, _BESIDE = 100, 4  # Shares are whole percents; the magnitudes next to the nearest one are tried as well.
@@ -70,7 +70,7 @@ def _integer_inputs(step: Step, data: FitData) -> Fit | None:
             elif step.parents[0].ndim > step.inputs.ndim:
                 quotient, unit = quotient[:, 0], unit[:, 0]
             unit = unit.reshape(-1) if axis is None else unit
-            near = np.abs(quotient - np.floor(quotient) - 0.5) <= _TIE * np.maximum(np.abs(quotient), 1.0)
+            near = np.abs(quotient - np.floor(quotient) - 0.5) <= TIE * np.maximum(np.abs(quotient), 1.0)
             yield (np.rint(quotient) * unit) @ weight.T + step.bias, (near * unit**2) @ (weight.T**2), _LEVELS
 
     found = _nearest(variants(), step, data)

@@ -17,6 +17,7 @@ import numpy as np
 from conformance.faults.altered import Altered
 from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted, nearest_fit
+from conformance.faults.fitted.products import TIE
 from conformance.faults.kinds import LINEARS
 from conformance.faults.quantized import quotients, symmetric
 from conformance.numerics.arithmetic import Arithmetic
@@ -24,8 +25,7 @@ from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
 
-_LEVELS = 255.0
-_TIE = 8.0 * 2.0**-24  # A quotient this near to a tie, relative to it, may be rounded either way, after up to four roundings.
+_LEVELS = 255.0  # the largest of the integers of an unsigned byte
 _FIX = "Subtract the zero point from the integers before they are multiplied by the scale: s (k − z)."
 
 
@@ -45,7 +45,7 @@ def _without_zero_point(x: Array, axis: int | None, *, with_zero: bool) -> tuple
     zero = np.rint(quotients(-low, step))
     quotient = quotients(w, step)
     levels = np.clip(np.rint(quotient) + zero, 0.0, _LEVELS)
-    near = np.abs(quotient - np.floor(quotient) - 0.5) <= _TIE * np.maximum(np.abs(quotient), 1.0)
+    near = np.abs(quotient - np.floor(quotient) - 0.5) <= TIE * np.maximum(np.abs(quotient), 1.0)
     return np.asarray(levels * step, np.float64), np.asarray(near * step**2, np.float64), np.asarray(step * zero, np.float64)
 
 
