@@ -22,6 +22,7 @@ from conformance.errors import (
 from conformance.names import capped
 from conformance.results.candidate_time import waiting
 from conformance.results.case import Case
+from conformance.results.compiled_code import always_compiled
 from conformance.results.outcomes import Outcome, severity
 from conformance.results.result import Result
 
@@ -95,7 +96,7 @@ def call_candidate(call: Callable[[], T], *, may_refuse: bool = False) -> T:
         CandidateCrash: the candidate's code raised an exception, including `SystemExit`.
     """
     try:
-        with waiting():
+        with waiting(), always_compiled():
             return call()
     except (CandidateFailure, NotApplicable, KeyboardInterrupt):
         raise
