@@ -24,6 +24,7 @@ from conformance.judge.sums import LocalSums
 from conformance.judge.threads import on_all_cores
 from conformance.judge.thresholds import Limits
 from conformance.numerics.arithmetic import Hypothesis
+from conformance.numerics.formats import Array
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,18 @@ class Effect:
 
     Attributes:
         sums: the sums of its projection; empty if the fault is gross.
-        size: its largest element, in sigma.
+        size: its largest element, in sigma; 0 for a fault with a parameter, which is never gross.
     """
 
     sums: ProjectionSums
     size: float
+
+    @classmethod
+    def of(cls, direction: Direction, residual: Array, noise: Noise, largest: float) -> "Effect":
+        """Return the effect of a fault that is known to change the block; `largest` as for `GrossEffects`."""
+        effect = direction.known_effect
+        size = 0.0 if direction.parameter else largest_element(effect, noise)
+        return cls(ProjectionSums() if is_gross(size, largest) else ProjectionSums.of(residual, effect, noise), size)
 
     def __add__(self, other: "Effect") -> "Effect":
         """Return the effect on the elements of both operands."""
@@ -84,7 +92,7 @@ class GrossEffects:
 
     def __init__(self, observation: Observation, directions: Sequence[Direction], largest: float) -> None:
         """Bind the activation, the faults and the limit."""
-        self._observation, self._largest = observation, largest
+        self._observation, self.largest = observation, largest
         self.directions = directions
         self._known: dict[Hypothesis, Mapping[int, Effect]] = {}
 
@@ -102,7 +110,7 @@ class GrossEffects:
             return 0.0 if unfit else largest_element(direction.known_effect, noise)
 
         sizes = on_all_cores(size, self.directions)
-        return {i: Effect(ProjectionSums(), size) for i, size in enumerate(sizes) if is_gross(size, self._largest)}
+        return {i: Effect(ProjectionSums(), size) for i, size in enumerate(sizes) if is_gross(size, self.largest)}
 
 
 def block_totals(
@@ -115,11 +123,11 @@ def block_totals(
         gross_effects: the faults that are looked for, and the effects of gross ones.
         hypotheses: the hypotheses; if any faults are looked for, all of them with parents as captured.
     """
-    directions, gross = gross_effects.directions, [gross_effects.under(hypothesis) for hypothesis in hypotheses]
-    parts = on_all_cores(partial(_totals_of_block, observation, directions, hypotheses, gross), observation.rows)
+    gross = [gross_effects.under(hypothesis) for hypothesis in hypotheses]
+    parts = on_all_cores(partial(_totals_of_block, observation, gross_effects, hypotheses, gross), observation.rows)
     totals = [reduce(add, of_hypothesis) for of_hypothesis in zip(*(of_block for of_block, _ in parts), strict=True)]
     if len(observation.rows) > 1:
-        totals = [_with_repeats(observation, directions, h, total) for h, total in zip(hypotheses, totals, strict=True)]
+        totals = [_with_repeats(observation, gross_effects, h, total) for h, total in zip(hypotheses, totals, strict=True)]
     totals = [replace(total, effects={**total.effects, **known}) for total, known in zip(totals, gross, strict=True)]
     global_errors = [global_error for _, global_error in parts if global_error]
     return totals, None if observation.sigma is None else reduce(add, global_errors)
@@ -127,7 +135,7 @@ def block_totals(
 
 def _totals_of_block(
     observation: Observation,
-    directions: Sequence[Direction],
+    gross_effects: GrossEffects,
     hypotheses: Sequence[Hypothesis],
     gross: Sequence[Mapping[int, Effect]],
     rows: slice,
@@ -137,45 +145,47 @@ def _totals_of_block(
     noises = [block.noise(h) if is_whole else of_segment(block.segment, h, block.judged, apart=True) for h in hypotheses]
     on_block = {
         i: direction.on(block.segment)
-        for i, direction in enumerate(directions)
+        for i, direction in enumerate(gross_effects.directions)
         if not all(i in known for known in gross) and (is_whole or not direction.fault.couples_rows)
     }
     hashes = block.segment.hashes(hypotheses[0].arithmetic.storage)
     totals = []
     for noise, known in zip(noises, gross, strict=True):
         effects = {
-            i: Effect(ProjectionSums.of(block.residual, d.effect, noise), 0.0 if d.parameter else largest_element(d.effect, noise))
-            for i, d in on_block.items()
-            if i not in known and d.effect is not None
+            i: Effect.of(direction, block.residual, noise, gross_effects.largest)
+            for i, direction in on_block.items()
+            if i not in known and direction.effect is not None
         }
         totals.append(BlockTotals(LocalSums.of(block.residual, noise, block.counted, block.first), effects, hashes))
     return totals, None if observation.sigma is None else GlobalError.of(block, observation.sigma)
 
 
-def _with_repeats(
-    observation: Observation, directions: Sequence[Direction], hypothesis: Hypothesis, total: BlockTotals
-) -> BlockTotals:
+def _with_repeats(observation: Observation, gross_effects: GrossEffects, hypothesis: Hypothesis, total: BlockTotals) -> BlockTotals:
     """Return the results with the noise that is shared between blocks, and with the faults that act across blocks."""
+    directions, largest = gross_effects.directions, gross_effects.largest
     effects, is_function = dict(total.effects), observation.probe.segment.is_function
     with_parameter = {i for i in effects if directions[i].parameter} if is_function else set()
     shared = _noise_of_equal_inputs(observation, directions, hypothesis, with_parameter)
     effects.update({i: effects[i] + added for i, added in shared})
-    repeating = effects.keys() - with_parameter if is_function or Repeats.of(total.hashes).any else set()
+    repeating = (
+        {i for i in effects.keys() - with_parameter if not is_gross(effects[i].size, largest)}
+        if is_function or Repeats.of(total.hashes).any
+        else set()
+    )
     coupling = {i for i, direction in enumerate(directions) if direction.fault.couples_rows and direction.effect is not None}
-    effects.update(_effects_on_whole(observation, directions, hypothesis, repeating | coupling))
+    effects.update(_effects_on_whole(observation, gross_effects, hypothesis, repeating | coupling))
     return replace(total, effects=effects)
 
 
 def _effects_on_whole(
-    observation: Observation, directions: Sequence[Direction], hypothesis: Hypothesis, indices: Collection[int]
+    observation: Observation, gross_effects: GrossEffects, hypothesis: Hypothesis, indices: Collection[int]
 ) -> Iterator[tuple[int, Effect]]:
     if indices:
         whole = observation.whole
         noise = of_segment(whole.segment, hypothesis, whole.judged)
         for i in indices:
-            effect = directions[i].on(whole.segment).effect
-            assert effect is not None
-            yield i, Effect(ProjectionSums.of(whole.residual, effect, noise), largest_element(effect, noise))
+            direction = gross_effects.directions[i].on(whole.segment)
+            yield i, Effect.of(direction, whole.residual, noise, gross_effects.largest)
 
 
 def _noise_of_equal_inputs(
