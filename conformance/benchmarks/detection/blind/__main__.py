@@ -4,7 +4,7 @@ import argparse
 
 import torch
 
-from conformance.benchmarks.detection.blind import eighth, fifth, first, fourth, second, seventh, sixth, third
+from conformance.benchmarks.detection.blind import eighth, fifth, first, fourth, ninth, second, seventh, sixth, third
 from conformance.benchmarks.detection.blind.eighth import named as eighth_named
 from conformance.benchmarks.detection.blind.fifth import named as fifth_named
 from conformance.benchmarks.detection.blind.first import named as first_named
@@ -24,6 +24,7 @@ _SETS = {
     "sixth": (sixth.MISTAKES, sixth_named.RIGHT),
     "seventh": (seventh.MISTAKES, seventh_named.RIGHT),
     "eighth": (eighth.MISTAKES, eighth_named.RIGHT),
+    "ninth": (ninth.MISTAKES, {}),
     "second-new": ({n: m for n, m in second.MISTAKES.items() if n not in second_named.REPEATED}, second_named.RIGHT),
 }
 
