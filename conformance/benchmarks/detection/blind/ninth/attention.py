@@ -47,9 +47,12 @@ def _not_projected(port: Port, layer: int, x: Tensor) -> Tensor:
 
 
 def _in_half_the_heads(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-    heads = query.shape[1] // 2
-    wide = (x.transpose(1, 2).flatten(2).unflatten(-1, (heads, -1)).transpose(1, 2) for x in (query, key, value))
-    return F.scaled_dot_product_attention(*wide, attn_mask=mask[:, None, None] != 0)
+    rows, heads, length, _ = query.shape
+
+    def halved(x: Tensor) -> Tensor:
+        return x.transpose(1, 2).reshape(rows, length, heads // 2, -1).transpose(1, 2)
+
+    return F.scaled_dot_product_attention(halved(query), halved(key), halved(value), attn_mask=mask[:, None, None] != 0)
 
 
 def _scale_of_one(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:

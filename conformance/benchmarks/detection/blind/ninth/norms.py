@@ -96,7 +96,7 @@ MISTAKES = (
     Mistake(
         "residual added twice",
         "The residual around the attention is added twice.",
-        "a fused SkipLayerNormalization, the like of onnxruntime issue 17689, before which the Add is left in the graph",
+        "a fusion of residual and norm, as onnxruntime's SkipLayerNormalization, before which the Add is left in the graph",
         "first",
         (_ATTENDED,),
         "says that the residual is added twice, or doubled",

@@ -66,8 +66,11 @@ def _in_bfloat16(name: str) -> Operation:
 
 def _over_the_batch(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
     """The keys and values of all rows in one row, which every query attends to."""
-    packed = (x.transpose(0, 1).flatten(1, 2).expand(len(query), -1, -1, -1) for x in (key, value))
-    return F.scaled_dot_product_attention(query, *packed, attn_mask=mask.flatten()[None, None, None] != 0)
+
+    def packed(x: Tensor) -> Tensor:
+        return x.transpose(0, 1).flatten(1, 2).expand(len(query), -1, -1, -1)
+
+    return F.scaled_dot_product_attention(query, packed(key), packed(value), attn_mask=mask.flatten()[None, None, None] != 0)
 
 
 MISTAKES = (

@@ -31,7 +31,9 @@ def _of_head_by_head(part: int) -> Operation:
     def replaced(port: Port, layer: int, x: Tensor) -> Tensor:
         def cut(kind: str) -> Tensor:
             of_kind = [port.weights[f"{prefix(layer)}.attention.self.{name}.{kind}"] for name in _PROJECTIONS]
-            return torch.cat(of_kind).unflatten(0, (port.architecture.num_attention_heads, 3, -1))[:, part].flatten(0, 1)
+            joined = torch.cat(of_kind)
+            by_head = joined.view(port.architecture.num_attention_heads, 3, -1, *joined.shape[1:])
+            return by_head[:, part].flatten(0, 1)
 
         return F.linear(x, cut("weight"), cut("bias"))
 
@@ -111,7 +113,7 @@ MISTAKES = (
     Mistake(
         "adapter left in",
         "Query and value have an update of low rank added to their weights.",
-        "LoRA merged into the base model and saved over it; peft and mlx-examples issues 1904 and 622 are the like",
+        "LoRA merged into the base model, as merge_and_unload does, and saved over it",
         "all",
         (_QUERY, _VALUE),
         "says that the weights of query and value are not the checkpoint's, or differ by a low rank",
