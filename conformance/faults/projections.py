@@ -332,6 +332,12 @@ def faults() -> Iterator[Fault]:
     yield Fault("pooler-second-token", pooled, "the second token is read, not the first", "constructed",
                 _pooled(lambda hidden, _: hidden[:, 1] if hidden.shape[1] > 1 else None),
                 fix=_POOLER)
+    yield Fault("projection-missing", linear, "the layer is left out: its input is returned unchanged", "constructed",
+                lambda step, _: Altered(step, lambda inner: inner.parents[0]) if step.value.shape == step.parents[0].shape else None,
+                "heads that are concatenated and not projected; a head's transform that is not built",
+                (*SELF, ".attention.output.dense", "transform.dense"), after_failure=True,
+                equation="y = x",
+                fix="Apply the layer: x Wᵀ + b, with the checkpoint's parameters.")
     yield Fault("pooler-missing", pooled, "the first token is returned unchanged", "codertimo/BERT-pytorch#95, candle#2601",
                 _handed_on, "a BERT without pooler", ("pooler.dense",),
                 equation="y = x₀",
