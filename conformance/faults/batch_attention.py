@@ -1,9 +1,9 @@
 """Faults in which tokens attend to the tokens of other rows of the batch: along the batch, or to all of its tokens.
 
-With Q_b, K_b and V_b of row b, and q_(b,s) of its token s, the usual context is softmax(Q_b K_bᵀ / √d) V_b. Here keys and values are
-those of the tokens at one position, K_s = (k_(1,s), …, k_(B,s)), or those of all rows, K = (K_1; …; K_B). Scores and probabilities
-then have other shapes than in BERT, so a candidate does not expose them, or exposes others than it uses: the fault is one of the
-context, computed from query, key and value.
+With query, key and value Q_b, K_b and V_b of row b, the usual context is softmax(Q_b K_bᵀ / √d) V_b. Here keys and values are
+those of the tokens at one position s, K_s = (k_(1,s), …, k_(B,s)), or those of all rows, K = (K_1; …; K_B). Scores and
+probabilities then have other shapes than in BERT, so a candidate does not expose them, or exposes others than it uses: the fault is
+one of the context, computed from query, key and value.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -107,9 +107,7 @@ def _attending(step: Step, context: FaultContext, grouping: _Grouping, *, masked
     read = (grouping.keys(key), grouping.keys(value), grouping.keys(mask))
     parts = [_Attention(context, names, part, *read) for part in grouping.queries(query)]
     result = grouping.restored([part.result for part in parts])
-    return Altered(
-        step, lambda _: result, lambda _, arithmetic: grouping.restored([part.variance(arithmetic) for part in parts])
-    )
+    return Altered(step, lambda _: result, lambda _, arithmetic: grouping.restored([part.variance(arithmetic) for part in parts]))
 
 
 def _names(step: Step, context: FaultContext) -> list[str] | None:
@@ -124,11 +122,11 @@ def _names(step: Step, context: FaultContext) -> list[str] | None:
 def faults() -> Iterator[Fault]:
     """Yield the faults of attention to other rows of the batch."""
     for name, grouping, sentence, cause, equation, fix in (
-        ("attention-along-batch", _ALONG_BATCH, "a token attends to the tokens at its position in all rows, not to those of its row",
+        ("attention-along-batch", _ALONG_BATCH, "a token attends to the tokens at its position in all rows, not to its own row",
          "nn.MultiheadAttention without batch_first, or another layout (S, B, H) read as (B, S, H)",
          "c_(b,s) = Σ_r softmax_r(q_(b,s) · k_(r,s) / √d) v_(r,s), r over the rows of the batch",
          "give nn.MultiheadAttention and nn.TransformerEncoderLayer batch_first=True."),
-        ("attention-over-rows", _OVER_ALL, "a token attends to the tokens of all rows of the batch, not only to those of its row",
+        ("attention-over-rows", _OVER_ALL, "a token attends to the tokens of all rows of the batch, not only to its own row",
          "rows packed into one sequence without their limits (cu_seqlens, or a mask of blocks)",
          "c_(b,s) = Σ_(r,t) softmax_(r,t)(q_(b,s) · k_(r,t) / √d) v_(r,t), r over the rows and t over their tokens",
          "give the kernel of packed rows their limits, or a mask of blocks."),

@@ -231,7 +231,7 @@ def faults() -> Iterator[Fault]:
                 fix="Add the token type embedding before the norm.")
     yield Fault("embeddings-again", frozenset({"norm"}),
                 "the embeddings' result is embedded again: with positions, token types and the norm for a second time",
-                "p-lambda/swords#2", _embedded_again, "hidden_states[0] given as inputs_embeds, which are the word embeddings alone",
+                "p-lambda/swords#2", _embedded_again, "hidden_states[0] given as inputs_embeds, which are word embeddings",
                 ("embeddings.LayerNorm",), after_failure=True,
                 equation="y = LayerNorm(LayerNorm(word + token type + position) + token type + position)",
                 fix="Give the rows of the word table as inputs_embeds, before positions, token types and the norm.")

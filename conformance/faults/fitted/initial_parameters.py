@@ -86,10 +86,8 @@ def _is_of_variance_one(z: Array, axis: int | None, threshold: float) -> bool:
 def _is_drawn(z: Array, right: Array, threshold: float) -> bool:
     """Return whether the BIC prefers independent numbers of variance 1, which do not correlate with the right ones."""
     correlation = float((z * right).sum() / math.sqrt((z**2).sum() * (right**2).sum()))
-    return (
-        all(_is_of_variance_one(z, axis, threshold) for axis in (None, 1, 0))
-        and -z.size * math.log(max(1.0 - correlation**2, np.finfo(np.float64).tiny)) <= math.log(z.size)
-    )
+    gain = -z.size * math.log(max(1.0 - correlation**2, np.finfo(np.float64).tiny))
+    return gain <= math.log(z.size) and all(_is_of_variance_one(z, axis, threshold) for axis in (None, 1, 0))
 
 
 def _initial(step: Step, data: FitData) -> Fit | None:

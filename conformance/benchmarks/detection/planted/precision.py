@@ -224,10 +224,10 @@ PLANTS = (
              _of_four_parts(torch.bfloat16)),
     _product("precision-int8", "weights of a layer's linear products rounded to 255 levels a tensor",
              lambda x, weight, bias: F.linear(x, _integers(weight), bias)),
-    _product("precision-int8-held", "weights of a layer's linear products rounded to 255 levels a tensor, in a half-precision format",
+    _product("precision-int8-held", "weights of a layer's linear products rounded to 255 levels a tensor, in half precision",
              lambda x, weight, bias: F.linear(x, _integers(weight), bias), HALVES),
     _product("precision-int8-channel-held",
-             "weights of a layer's linear products rounded to 255 levels an output feature, in a half-precision format",
+             "weights of a layer's linear products rounded to 255 levels an output feature, in half precision",
              lambda x, weight, bias: F.linear(x, _integers_by_row(weight), bias), HALVES),
     in_layer("dropout-active", "attention output dropout of 0.1 in evaluation", _active_dropout, "attention.output.dropout"),
 )  # fmt: skip

@@ -1,5 +1,6 @@
-"""The names that are right for each mistake of the eighth set, by the rule in its `hoped`; decided before the results were seen
-but for `ADDED`.
+"""The names that are right for each mistake of the eighth set, by the rule in its `hoped`.
+
+All but those in `ADDED` were decided before the results were seen.
 
 `EXACT` are the names that say what the mistake is, or an equivalent of it on every input. `GENERAL` are those whose sentence, with
 the numbers that are printed with it, says what `hoped` admits besides. This is stricter than in the earlier sets, whose `GENERAL`
