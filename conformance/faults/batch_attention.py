@@ -19,11 +19,11 @@ from conformance.faults.fault import Change, Fault, FaultContext
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
-from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
 from conformance.oracle.propagation import propagated
 
 _SELF = ".attention.self.context"
+_MOST_SCORES = 2**26  # A limit of the time: with so many scores, the fault takes two seconds on one core, its variance ten more.
 _ROWS = "Let a token attend to the tokens of its own row: "
 
 
@@ -66,9 +66,8 @@ class _Attention:
     value: Array
     mask: Mask
 
-    @cached_property
-    def steps(self) -> dict[str, Step]:
-        """The steps, by name, in the order of computation."""
+    def _steps(self) -> dict[str, Step]:
+        """Return the steps, by name, in the order of computation; they are not kept, since their scores are large."""
         batch, values, steps = Batch(self.mask.astype(np.int64), attention_mask=self.mask.astype(np.int64)), self.query, {}
         for name in self.names:
             kind = self.context.network.table[name].kind
@@ -81,12 +80,12 @@ class _Attention:
     @property
     def result(self) -> Array:
         """The context, (B', Q, H)."""
-        return self.steps[self.names[-1]].value
+        return self._steps()[self.names[-1]].value
 
     def variance(self, arithmetic: Arithmetic) -> Array:
         """Return the elementwise variance of the rounding errors of the steps."""
-        table = self.context.network.table
-        return propagated(table, self.steps, {}, lambda name: self.steps[name].roundings(arithmetic))
+        steps = self._steps()
+        return propagated(self.context.network.table, steps, {}, lambda name: steps[name].roundings(arithmetic))
 
 
 def _among(grouping: _Grouping, *, masked: bool) -> Change:
@@ -95,9 +94,9 @@ def _among(grouping: _Grouping, *, masked: bool) -> Change:
 
 
 def _attending(step: Step, context: FaultContext, grouping: _Grouping, *, masked: bool) -> Step | None:
-    """Return the context of `_among`; None if the batch has one row, or if there is no padding and that is to be included."""
+    """Return the context of `_among`; None for a batch of one row, and without padding where that is to be included."""
     names, batch = _names(step, context), step.site.batch
-    if names is None or batch.size == 1 or step.site.activation.causal or (not masked and batch.mask.all()):
+    if names is None or batch.size == 1 or (not masked and batch.mask.all()):
         return None
     query, key = (context.values.get(name) for name in context.network.table[names[0]].parents)
     value = step.parents[1]
@@ -105,17 +104,20 @@ def _attending(step: Step, context: FaultContext, grouping: _Grouping, *, masked
         return None
     mask = batch.mask if masked else np.ones_like(batch.mask)
     read = (grouping.keys(key), grouping.keys(value), grouping.keys(mask))
+    if mask.size * read[2].shape[1] * (value.shape[-1] // step.site.architecture.head_size) > _MOST_SCORES:
+        return None
     parts = [_Attention(context, names, part, *read) for part in grouping.queries(query)]
     result = grouping.restored([part.result for part in parts])
     return Altered(step, lambda _: result, lambda _, arithmetic: grouping.restored([part.variance(arithmetic) for part in parts]))
 
 
 def _names(step: Step, context: FaultContext) -> list[str] | None:
-    """Return the names of the steps from the scores to the context; None if the scores are a sum of several products."""
+    """Return the names of the steps from the scores to the context; None for a decoder's, and for scores that are a sum."""
     table, names = context.network.table, [step.site.activation.name]
     while table[names[0]].kind in CONTEXT | {"copy", "probs"}:
         names.insert(0, table[names[0]].parents[0])
-    return names if table[names[0]].kind == "scores" else None
+    scores = table[names[0]]
+    return names if scores.kind == "scores" and not scores.causal else None
 
 
 # fmt: off
