@@ -54,7 +54,7 @@ def _low_rank(step: Step, data: FitData) -> Fit | None:
     if (
         not rank
         or varying[0] <= noise
-        or not _ends(values, np.linalg.svd(x, compute_uv=False), rank, noise)
+        or not _ends(values, np.asarray(np.linalg.svd(x, compute_uv=False), np.float64), rank, noise)
         or LEAST_ROWS * rank * (known + found.shape[1] - rank) > known * found.shape[1]
         or min(int(moved.any(1).sum()), int(moved.any(0).sum())) <= 2 * rank
     ):
