@@ -31,6 +31,7 @@ from collections.abc import Mapping
 
 from conformance.faults import (
     attention,
+    batch_attention,
     dense,
     distances,
     dropout,
@@ -67,6 +68,7 @@ _THEMES = (
         masks,
         score_positions,
         distances,
+        batch_attention,
         heads,
         projections,
         masked_lm_transform,

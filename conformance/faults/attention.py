@@ -166,6 +166,12 @@ def _softmax_over(axis: int) -> Callable[[Step, FaultContext], Step | None]:
     return change
 
 
+def _unmoved(step: Step, context: FaultContext) -> Step:
+    """Return the step with heads split, and for values also merged, by reshapes alone."""
+    split = _split(_split_unmoved)(step, context)
+    return split if step.site.activation.kind == "scores" else Rearranged(split, lambda x: _unmoved_merge(x, _heads(step)))
+
+
 def _interleaved(step: Step, context: FaultContext) -> Step:
     """Return the step with heads split, and for values also merged, in interleaved order: `(d h)` for `(h d)` throughout."""
     split = _split(_split_interleaved)(step, context)
@@ -262,5 +268,10 @@ def faults() -> Iterator[Fault]:
                 fix=_HEADS)
     yield Fault("heads-interleaved", SCORES | CONTEXT, "heads are split and merged with their features interleaved", "constructed",
                 _interleaved, "einops' (d h) for (h d) on both sides", after_failure=True,
+                fix=_HEADS)
+    yield Fault("heads-unmoved", SCORES | CONTEXT, "heads are split and merged by reshapes, without moving the axis",
+                "reczoo/FuxiCTR#30", _unmoved, "view(B, h, S, d) and view(B, S, H), without a transpose on either side",
+                after_failure=True,
+                equation="element (s, i) of a row is element s H + i of the heads (h, S, d) in memory order",
                 fix=_HEADS)
 # fmt: on

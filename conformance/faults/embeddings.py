@@ -7,7 +7,9 @@ import numpy as np
 from conformance.faults.altered import Altered
 from conformance.faults.changes import recast, rewritten
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter
+from conformance.faults.norms import variance_of
 from conformance.model.batch import Ids
+from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.embeddings import Sinusoids, positions
@@ -91,6 +93,23 @@ def _after_norm(table: str) -> Change:
         return Altered(step.replaced(parents=others), lambda inner: inner.value + embedding)
 
     return change
+
+
+def _embedded_again(step: Step, _: FaultContext) -> Step | None:
+    """Return the norm of its own result plus the embeddings of positions and token types, the result in place of the words.
+
+    The first result may be rounded to storage.
+    """
+    parents = step.site.activation.parents
+    at = next((i for i, name in enumerate(parents) if "word_embeddings" in name), None)
+    if at is None or len(parents) == 1:
+        return None
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        return altered.inner.jacobians()[at].variance(variance_of(step, arithmetic))
+
+    again = step.replaced(parents=tuple(step.value if i == at else p for i, p in enumerate(step.parents)))
+    return Altered(again, lambda inner: inner.value, slack)
 
 
 def _sinusoids(f: Callable[[Ids, int], Array]) -> Change:
@@ -210,6 +229,12 @@ def faults() -> Iterator[Fault]:
                 after_failure=True,
                 equation="y = LayerNorm(word + position) + token type",
                 fix="Add the token type embedding before the norm.")
+    yield Fault("embeddings-again", frozenset({"norm"}),
+                "the embeddings' result is embedded again: with positions, token types and the norm for a second time",
+                "p-lambda/swords#2", _embedded_again, "hidden_states[0] given as inputs_embeds, which are word embeddings",
+                ("embeddings.LayerNorm",), after_failure=True,
+                equation="y = LayerNorm(LayerNorm(word + token type + position) + token type + position)",
+                fix="Give the rows of the word table as inputs_embeds, before positions, token types and the norm.")
     yield Fault("positions-from-token-types", POSITIONS, "token types are used as positions", "MGCA#13",
                 _positions(lambda s: s.site.batch.types), "arguments passed by position in another order",
                 fix="Pass token_type_ids and position_ids by keyword.")

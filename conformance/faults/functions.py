@@ -7,7 +7,7 @@ from scipy.special import erf, expit
 
 from conformance.faults.altered import Altered
 from conformance.faults.changes import first_parent, function, recast, rewritten
-from conformance.faults.fault import Fault, FaultContext, Parameter, ignored
+from conformance.faults.fault import Fault, FaultContext, Parameter, SameFunction, ignored
 from conformance.faults.kinds import ERF_FORM, FUNCTIONS, GELUS, RELU, TANH_FORMS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
@@ -37,6 +37,22 @@ def _twice(step: Step, _: FaultContext) -> Step:
         return altered.inner.jacobians()[0].variance(first.variance() + np.asarray(first.bound) ** 2 / 3.0)
 
     return Altered(step.replaced(parents=(once,)), lambda inner: inner.value, slack)
+
+
+def _again(step: Step, context: FaultContext) -> Step | None:
+    """Return a step that reads f(y) in place of y = f(x), the result of an activation function; f(y) may be rounded to storage."""
+    table, name = context.network.table, step.site.activation.parents[0]
+    while name in table and table[name].kind == "copy":  # the dropout after the function
+        (name,) = table[name].parents
+    if name not in table or table[name].kind not in GELUS | {"tanh"}:
+        return None
+    again = context.network.step(name, step.parents[0])
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        own = again.roundings(arithmetic)
+        return altered.inner.jacobians()[0].variance(own.variance() + np.asarray(own.bound) ** 2 / 3.0)
+
+    return Altered(step.replaced(parents=(again.value, *step.parents[1:])), lambda inner: inner.value, slack)
 
 
 def _of_magnitude(step: Step, _: FaultContext) -> Step:
@@ -181,6 +197,12 @@ def faults() -> Iterator[Fault]:
                 "the epilogue of a fused product applies it, and the layer applies it again", after_failure=True,
                 equation="y = f(f(x))",
                 fix="Apply the function once: in the product's epilogue or after the product.")
+    yield Fault("activation-again", frozenset({"linear", "norm"}), "the activation function is applied to its result again",
+                "constructed", _again, "a fused operation that has the function in it, with the function left in the graph as well",
+                (".output.dense", "transform.LayerNorm", "seq_relationship", "classifier"), after_failure=True,
+                equation="it reads f(f(x)), and f(x) is exposed",
+                fix="Apply the function once: in the product's epilogue or after the product.",
+                same_as=SameFunction("activation-twice", "the activation function is applied to its result again"))
     yield Fault("activation-squared-relu", FUNCTIONS, "the activation is ReLU squared", "constructed, after So et al. 2021",
                 function(lambda x: np.maximum(x, 0.0) ** 2), "the function of later models", after_failure=True,
                 equation="y = max(x, 0)²",

@@ -220,6 +220,11 @@ def _of_function(altered: Altered, arithmetic: Arithmetic) -> Array:
     return np.asarray(4.0 * arithmetic.storage.rounding_variance(larger))
 
 
+def _left_out(step: Step, _: FaultContext) -> Step | None:
+    same = step.value.shape == step.parents[0].shape
+    return Altered(step, lambda inner: inner.parents[0]) if same else None
+
+
 def _handed_on(step: Step, _: FaultContext) -> Step | None:
     same = step.site.activation.width == step.parents[0].shape[-1]
     return Altered(step, lambda inner: inner.parents[0][:, 0]) if same else None
@@ -332,6 +337,11 @@ def faults() -> Iterator[Fault]:
     yield Fault("pooler-second-token", pooled, "the second token is read, not the first", "constructed",
                 _pooled(lambda hidden, _: hidden[:, 1] if hidden.shape[1] > 1 else None),
                 fix=_POOLER)
+    yield Fault("projection-missing", linear, "the layer is left out: its input is returned unchanged", "constructed",
+                _left_out, "heads that are concatenated and not projected; a head's transform that is not built",
+                (*SELF, ".attention.output.dense", "transform.dense"), after_failure=True,
+                equation="y = x",
+                fix="Apply the layer: x Wᵀ + b, with the checkpoint's parameters.")
     yield Fault("pooler-missing", pooled, "the first token is returned unchanged", "codertimo/BERT-pytorch#95, candle#2601",
                 _handed_on, "a BERT without pooler", ("pooler.dense",),
                 equation="y = x₀",

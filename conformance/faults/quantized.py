@@ -20,11 +20,11 @@ import numpy as np
 from conformance.faults.altered import Altered
 from conformance.faults.attention import CONTEXT, SCORES
 from conformance.faults.changes import other_weight
-from conformance.faults.fault import Fault, FaultContext, with_parameters
+from conformance.faults.fault import Change, Fault, FaultContext, with_parameters
 from conformance.faults.kinds import LINEARS, PRODUCTS
 from conformance.faults.precision import largest_error
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.formats import Array, Single
+from conformance.numerics.formats import FORMATS, Array, Single
 from conformance.oracle import Step
 from conformance.oracle.bilinear import merge_heads, split_heads
 from conformance.oracle.linear import Linear
@@ -50,6 +50,24 @@ def symmetric(weight: Array, axis: int | None, largest: float = 127.0) -> Array:
     w = weight.astype(np.float32)
     step = np.abs(w).max(axis, keepdims=axis is not None) / np.float32(largest)
     return np.asarray(np.rint(quotients(w, step)) * step, np.float64)
+
+
+def _held_symmetric(axis: int | None) -> Change:
+    """Return the change to a weight as `symmetric` makes it in the storage format: step, quotient and product are rounded to it.
+
+    None is returned in float32 and wider formats, in which it is `symmetric` up to a rounding of float32.
+    """
+
+    def change(step: Step, context: FaultContext) -> Step | None:
+        rounded = context.storage.round
+        if context.storage.unit_roundoff <= FORMATS["float32"].unit_roundoff:
+            return None
+        weight = step.site.parameters["weight"]
+        unit = rounded(np.abs(weight).max(axis, keepdims=True) / 127.0)
+        levels = np.rint(rounded(weight / np.where(unit > 0.0, unit, 1.0)))
+        return with_parameters(step, weight=rounded(levels * unit))
+
+    return change
 
 
 def _in_blocks(size: int, quantised: Callable[[Single], Single]) -> Quantiser:
@@ -187,6 +205,10 @@ def faults() -> Iterator[Fault]:
                     "constructed", other_weight(partial(symmetric, axis=axis)), "a quantised export", after_failure=True,
                     combined_after_failure=True,
                     fix=UNQUANTIZED)
+        yield Fault(f"precision-int8{end}-held", LINEARS,
+                    f"the weights are rounded to 255 levels per {a}, in their own format: int8 quantisation", "constructed",
+                    _held_symmetric(axis), "a quantiser that computes in the half-precision format of the weights",
+                    after_failure=True, fix=UNQUANTIZED)
         yield Fault(f"precision-int4{end}", LINEARS, f"the weights are rounded to 15 levels per {a}: int4 quantisation",
                     "constructed", other_weight(partial(symmetric, axis=axis, largest=7.0)),
                     "a quantiser to four bits without groups", after_failure=True, fix=UNQUANTIZED)

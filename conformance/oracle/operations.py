@@ -78,7 +78,7 @@ def _silu(step: Silu, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
 def _gelu_tanh(x: Array, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
     """Yield x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³))), also with x factored out; constants are in float32 or in the format."""
     r = arithmetic.storage.round
-    for in_format, cube in product((False, True), (r(r(x * x) * x), r(x**3))):
+    for in_format, cube in product((False, True), (r(r(x * x) * x), r(x * x * x))):
         c, k = (_constant(n, r) if in_format else n for n in (TANH_OUTER, TANH_CUBIC))
         inner = r(k * r(x * x)), r(r(k * x) * x)
         for argument in (r(c * r(x + r(k * cube))), r(c * r(x + r(inner[1] * x))), *(r(r(c * x) * r(1.0 + i)) for i in inner)):

@@ -82,7 +82,7 @@ def wrong_steps(plant: Plant, layer: int, given: Golden) -> frozenset[str]:
     found = set()
     for name, value in shown.items():
         judged = judged_elements(rows[name], batch, tuple(value.shape)) if value.shape[:1] != (1,) else np.ones(value.shape, bool)
-        difference = (value - right[name]).abs().numpy()[judged]
+        difference = (value - right[name]).abs().double().numpy()[judged]
         assert np.isfinite(difference).all(), name
         if difference.max() > room * float(right[name].abs().max()):
             found.add(name)

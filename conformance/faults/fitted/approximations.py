@@ -70,7 +70,7 @@ class _Errors:
     def merged(self) -> "_Errors":
         """Return the errors with elements of equal argument replaced by their weighted mean, in ascending order of the argument."""
         t, first, which = np.unique(self.argument, return_index=True, return_inverse=True)
-        weight = self.scale**-2.0
+        weight = 1.0 / np.square(self.scale)
         total = np.bincount(which, weight)
         mean = np.bincount(which, weight * self.error) / total
         others, simple = self.others[:, first], self.simple[first]

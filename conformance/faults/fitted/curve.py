@@ -184,7 +184,7 @@ def fit_chance(e: Array, left: Array, numbers: int) -> float:
 def carrying(e: Array) -> float:
     """Return the effective number of samples that carry the energy of e: 3 (Σ e²)²/Σ e⁴, at most the size of e."""
     e = e / max(float(np.abs(e).max()), np.finfo(np.float64).tiny)
-    fourth = float((e**4).sum())
+    fourth = float(np.square(e**2).sum())
     return min(float(e.size), 3.0 * float((e**2).sum()) ** 2 / fourth) if fourth else float(e.size)
 
 

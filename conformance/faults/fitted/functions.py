@@ -63,7 +63,7 @@ def _row_factors(step: Step, data: FitData) -> Fit | None:
     counts = used.sum(-1)
     if not (counts > 2).any() or np.median(counts[counts > 0]) <= 2.0:
         return None
-    weight = np.where(used, data.allowed**-2.0, 0.0)
+    weight = np.where(used, 1.0 / np.square(data.allowed), 0.0)
     energy = (weight * right**2).sum(-1, keepdims=True)
     known = energy > 0.0
     energy = np.where(known, energy, 1.0)

@@ -9,7 +9,10 @@ have another scale. The variance that rounding errors a_no add, (Σ_n u_ni² a_n
 below the sampling error √(2/O) of a variance of O numbers; directions i in which it is not are left out.
 
 The model of variance 1 is accepted if the Bayesian information criterion (Schwarz 1978) prefers it to each model with more
-variances, one for all numbers, one for each i, and one for each o, and to a correlation with the right weights.
+variances, one for all numbers, one for each i, and one for each o, and to a correlation with the right weights. A variance of few
+numbers n gains more by chance than the ln n that it costs by this criterion, which is one of large n. With E = T/2, which has a Γ
+distribution of shape k = n/2, its gain 2 (E − k − k ln(E / k)) has the mean 2 k (ln k − ψ(k)) and the variance 4 (k² ψ′(k) − k),
+since E and ln E have the covariance 1. A gain that is not above the mean of G such groups by t √(G · variance) is by chance.
 """
 
 import math
@@ -17,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import polygamma, psi
 
 from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted, takes_seconds
@@ -65,26 +69,25 @@ def _normalised(draw: _Draw, directions: tuple[Array, Array], y: Array, allowed:
     return np.asarray(left[:, kept].T @ (y - draw.bias) / (sizes[kept] * draw.deviation)[:, None])
 
 
-def _gain(z: Array, axis: int | None) -> float:
-    """Return the increase of twice the log likelihood by a variance for all numbers, or for each index other than `axis`.
+def _is_of_variance_one(z: Array, axis: int | None, threshold: float) -> bool:
+    """Return whether a variance for all numbers, or for each index other than `axis`, gains no more than it costs or by chance.
 
-    It is Σ (T − n − n ln(T / n)) over the groups of n numbers with the sum of squares T.
+    The gain is the increase of twice the log likelihood, Σ (T − n − n ln(T / n)) over the groups of n numbers with the sum of
+    squares T. A further parameter of n numbers costs ln n.
     """
     total = np.asarray((z**2).sum(axis))
-    n = z.size / total.size
-    return float((total - n - n * np.log(np.maximum(total / n, np.finfo(np.float64).tiny))).sum())
+    n, groups = z.size / total.size, total.size
+    gain = float((total - n - n * np.log(np.maximum(total / n, np.finfo(np.float64).tiny))).sum())
+    k = n / 2.0
+    mean, variance = 2.0 * k * (math.log(k) - float(psi(k))), 4.0 * (k**2 * float(polygamma(1, k)) - k)
+    return gain <= max(groups * math.log(n), groups * mean + threshold * math.sqrt(groups * variance))
 
 
-def _is_drawn(z: Array, right: Array) -> bool:
-    """Return whether the BIC prefers independent numbers of variance 1: a further parameter of n numbers costs ln n."""
-    directions, outputs = z.shape
+def _is_drawn(z: Array, right: Array, threshold: float) -> bool:
+    """Return whether the BIC prefers independent numbers of variance 1, which do not correlate with the right ones."""
     correlation = float((z * right).sum() / math.sqrt((z**2).sum() * (right**2).sum()))
-    return (
-        _gain(z, None) <= math.log(z.size)
-        and _gain(z, 1) <= directions * math.log(outputs)
-        and _gain(z, 0) <= outputs * math.log(directions)
-        and -z.size * math.log(max(1.0 - correlation**2, np.finfo(np.float64).tiny)) <= math.log(z.size)
-    )
+    gain = -z.size * math.log(max(1.0 - correlation**2, np.finfo(np.float64).tiny))
+    return gain <= math.log(z.size) and all(_is_of_variance_one(z, axis, threshold) for axis in (None, 1, 0))
 
 
 def _initial(step: Step, data: FitData) -> Fit | None:
@@ -106,7 +109,7 @@ def _initial(step: Step, data: FitData) -> Fit | None:
     for draw in draws:
         z, own = (_normalised(draw, directions[draw.of_bias], y, allowed) for y in (found, right))
         enough = len(z) >= _LEAST_DIRECTIONS and z.size > data.threshold**2 / (2.0 * math.log(2.0) ** 2)
-        if enough and _is_drawn(z, own) and not _is_drawn(own, np.ones_like(own)):
+        if enough and _is_drawn(z, own, data.threshold) and not _is_drawn(own, np.ones_like(own), data.threshold):
             weight = np.asarray(np.linalg.lstsq(x, found - draw.bias, rcond=None)[0].T, np.float64)
             return Fit(with_parameters(step, weight=weight, bias=draw.bias), weight.size, "deviation", draw.deviation)
     return None

@@ -11,6 +11,11 @@ They are required to be above the largest singular value of rounding errors as w
 max_n (Σ_o a_no²)^½ + max_o (Σ_n a_no²)^½ + t max a, except with the false-alarm probability of the threshold t (Bandeira and van
 Handel 2016, *Sharp nonasymptotic bounds on the norm of random matrices with independent entries*, to leading order).
 
+A change of full rank leaves such a residual too if the inputs lie near a few directions: with independent elements of one size ω,
+X Δᵀ has about the singular values ω √O s_i(X), which fall as those of X do. ω √O is estimated by the r that are found. The rank is
+low only if the next one is below what such a change would have there, ω √O s_(r+1)(X); by Weyl's inequality, the noise of the
+largest singular value τ_n may have moved it by as much as τ_n.
+
 Results of a few wrong rows, or of a few wrong outputs, have a low rank as well; such residuals are 0 elsewhere. A wrong bias has
 rank 1; without the mean over the rows it leaves nothing.
 """
@@ -49,6 +54,7 @@ def _low_rank(step: Step, data: FitData) -> Fit | None:
     if (
         not rank
         or varying[0] <= noise
+        or not _ends(values, np.asarray(np.linalg.svd(x, compute_uv=False), np.float64), rank, noise)
         or LEAST_ROWS * rank * (known + found.shape[1] - rank) > known * found.shape[1]
         or min(int(moved.any(1).sum()), int(moved.any(0).sum())) <= 2 * rank
     ):
@@ -81,6 +87,14 @@ def _rank(values: Array, shape: tuple[int, int], noise: float) -> int:
     beta = min(shape) / max(shape)
     factor = 0.56 * beta**3 - 0.95 * beta**2 + 1.82 * beta + 1.43
     return int((values > max(factor * float(np.median(values)), noise)).sum())
+
+
+def _ends(values: Array, of_inputs: Array, rank: int, noise: float) -> bool:
+    """Return whether the singular values after the first `rank` are below those of a change of full rank of the same size."""
+    if rank >= min(len(values), len(of_inputs)):
+        return False
+    size = float(np.sqrt((values[:rank] ** 2).sum() / np.maximum((of_inputs[:rank] ** 2).sum(), np.finfo(np.float64).tiny)))
+    return bool(values[rank] + noise < size * of_inputs[rank])
 
 
 LOW_RANK = (

@@ -174,6 +174,10 @@ class TanhBackward(Step):
         """
         (w, y), u2 = self.parents, arithmetic.elementwise_format.unit_roundoff**2 / 3.0
         left = 1.0 - y**2
-        random = u2 * (y**4 + 2.0 * left**2) + arithmetic.inner_rounding_variance(y**2) + arithmetic.inner_rounding_variance(left)
+        random = (
+            u2 * (np.square(y**2) + 2.0 * left**2)
+            + arithmetic.inner_rounding_variance(y**2)
+            + arithmetic.inner_rounding_variance(left)
+        )
         variance = w**2 * random + arithmetic.storage_rounding_variance(self.value)
         return elementwise_roundings(np.maximum(variance, arithmetic.storage.floor_variance))

@@ -188,6 +188,14 @@ def _interleaved(model: Bert, layer: int) -> None:
     override(own.context, "merge", _merged_in_turns)
 
 
+def _unmoved(model: Bert, layer: int) -> None:
+    """Split query, key and value into heads, and merge the result, by reshapes alone."""
+    own = _own(model, layer)
+    for step in (own.scores, own.context):
+        override(step, "split", lambda x, heads=step.heads: x.reshape(len(x), heads, x.shape[1], -1))
+    override(own.context, "merge", lambda x: x.reshape(len(x), x.shape[2], -1))
+
+
 def _turned(x: Tensor, *, neighbours: bool) -> Tensor:
     """Rotate (B, h, S, d) by the angles s / 10000^(2i/d), computed in float32 and rounded once."""
     width = x.shape[-1]
@@ -313,6 +321,8 @@ PLANTS = (
     in_layer("scale-without-bias", "the query's weight is divided by √d, its bias is not",
              _bias_unscaled, SCORES, suits=lambda a: a.head_size > 1),
     in_layer("heads-share-first", "every head weighs the first head's values", _first_values, CONTEXT, suits=many_heads),
+    in_layer("heads-unmoved", "query, key and value are split, and the context merged, by reshapes without moving the axis",
+             _unmoved, SCORES, CONTEXT, suits=many_heads),
     in_layer("heads-interleaved", "query, key and values are split, and the context merged, with the features in turns",
              _interleaved, SCORES, CONTEXT, suits=many_heads),
     _rotary("scores-rotary", "query and key turned by their positions' angles, features half a head apart in pairs",

@@ -159,6 +159,16 @@ def _type_after_norm(model: Bert) -> None:
     override(norm, "forward", lambda word, kind, position: norm.normalise(word + position) + kind)
 
 
+def _embedded_again(model: Bert) -> None:
+    """Add token type and position to the norm's result, and norm the sum once more."""
+    norm = model.embeddings.LayerNorm
+
+    def forward(word: Tensor, kind: Tensor, position: Tensor) -> Tensor:
+        return norm.normalise(norm.add(norm.normalise(norm.add(word, kind, position)), kind, position))
+
+    override(norm, "forward", forward)
+
+
 def _interpolated(model: Bert) -> None:
     """Read the table at half of the position, between two rows where that is no whole number."""
     lookup: PositionLookup = model.embeddings.position_embeddings
@@ -211,6 +221,8 @@ PLANTS = (
           lambda model, _: _after_norm(model), False, _of_sum, lambda a: a.embedding_norm),
     Plant("token-types-after-norm", "LayerNorm(word + position) + token type",
           lambda model, _: _type_after_norm(model), False, _of_sum, lambda a: a.embedding_norm),
+    in_place("embeddings-again", "LayerNorm(LayerNorm(word + token type + position) + token type + position)",
+             _embedded_again, "embeddings.LayerNorm", suits=lambda a: a.embedding_norm),
     _positions("positions-shifted", "position s reads row s + 2", lambda i: _order(i) + 2),
     _positions("positions-from-one", "position s reads row s + 1", lambda i: _order(i) + 1),
     _positions("positions-repeated", "every position reads row 0", lambda i: torch.zeros_like(_order(i))),

@@ -86,6 +86,13 @@ def _bias_moved(model: Bert, layer: int) -> None:
     override(own.intermediate_act_fn, "forward", lambda _: right(F.linear(inputs.pop(), own.dense.weight)) + own.dense.bias)
 
 
+def _again(model: Bert, layer: int) -> None:
+    """Apply the activation function to its result once more, inside of the product after it."""
+    changed = model.layer(layer)
+    function, right = changed.intermediate.intermediate_act_fn.function, changed.output.dense.forward
+    override(changed.output.dense, "forward", lambda x: right(widely(function)(x)))
+
+
 PLANTS = (
     _function("gelu-variant", "GELU by tanh where the architecture has erf, or the other way round", _other_form, suits=gelu),
     _function("activation-quick-gelu", "x · sigmoid(1.702 x)", lambda _: lambda x: x * torch.sigmoid(1.702 * x)),
@@ -112,6 +119,7 @@ PLANTS = (
     _function("result-unsigned-bytes", "f(x) rounded to 256 multiples of max f / 255 from 0 up",
               lambda right: lambda x: _unsigned_bytes(right(x))),
     _function("gelu-half-missing", "x · (1 + erf(x/√2))", lambda right: lambda x: 2.0 * right(x), suits=gelu),
+    in_layer("activation-again", "GELU(GELU(x)) W + b, with GELU(x) exposed", _again, "output.dense", suits=gelu),
     in_layer("bias-again-before-activation", "f(W x + b + b), the product shown as W x + b",
              _bias_again, "intermediate.intermediate_act_fn"),
     in_layer("bias-moved-after-activation", "f(W x) + b, the product shown as W x + b",

@@ -14,6 +14,7 @@ PROJECTIONS = (
     *(f"attention.self.{n}" for n in ("query", "key", "value")), "attention.output.dense", "intermediate.dense", "output.dense",
 )  # fmt: skip
 DROPOUT = 0.1
+HALVES = ("bfloat16", "float16")
 NF4 = (
     -1.0, -0.6961928, -0.52507305, -0.3949175, -0.28444138, -0.18477343, -0.091050036, 0.0,
     0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0,
@@ -141,7 +142,7 @@ def _linears(model: Bert, layer: int) -> tuple[Linear, ...]:
     return (own.query, own.key, own.value, changed.attention.output.dense, changed.intermediate.dense, changed.output.dense)
 
 
-def _product(name: str, description: str, product: Product) -> Plant:
+def _product(name: str, description: str, product: Product, dtypes: tuple[str, ...] = ("float32",)) -> Plant:
     def rounded(linear: Linear) -> Callable[[Tensor], Tensor]:
         return lambda x: product(x, linear.weight, linear.bias)
 
@@ -149,7 +150,7 @@ def _product(name: str, description: str, product: Product) -> Plant:
         for linear in _linears(model, layer):
             override(linear, "product", rounded(linear))
 
-    return in_layer(name, description, install, *PROJECTIONS, dtypes=("float32",))
+    return in_layer(name, description, install, *PROJECTIONS, dtypes=dtypes)
 
 
 def _active_dropout(model: Bert, layer: int) -> None:
@@ -223,5 +224,10 @@ PLANTS = (
              _of_four_parts(torch.bfloat16)),
     _product("precision-int8", "weights of a layer's linear products rounded to 255 levels a tensor",
              lambda x, weight, bias: F.linear(x, _integers(weight), bias)),
+    _product("precision-int8-held", "weights of a layer's linear products rounded to 255 levels a tensor, in half precision",
+             lambda x, weight, bias: F.linear(x, _integers(weight), bias), HALVES),
+    _product("precision-int8-channel-held",
+             "weights of a layer's linear products rounded to 255 levels an output feature, in half precision",
+             lambda x, weight, bias: F.linear(x, _integers_by_row(weight), bias), HALVES),
     in_layer("dropout-active", "attention output dropout of 0.1 in evaluation", _active_dropout, "attention.output.dropout"),
 )  # fmt: skip

@@ -1,0 +1,139 @@
+"""Faults in which tokens attend to the tokens of other rows of the batch: along the batch, or to all of its tokens.
+
+With query, key and value Q_b, K_b and V_b of row b, the usual context is softmax(Q_b K_bᵀ / √d) V_b. Here keys and values are
+those of the tokens at one position s, K_s = (k_(1,s), …, k_(B,s)), or those of all rows, K = (K_1; …; K_B). Scores and
+probabilities then have other shapes than in BERT, so a candidate does not expose them, or exposes others than it uses: the fault is
+one of the context, computed from query, key and value.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from conformance.faults.altered import Altered
+from conformance.faults.attention import CONTEXT, Mask
+from conformance.faults.fault import Change, Fault, FaultContext
+from conformance.model.batch import Batch
+from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.formats import Array
+from conformance.oracle import Step
+from conformance.oracle.propagation import propagated
+
+_SELF = ".attention.self.context"
+_MOST_SCORES = 2**26  # A limit of the time: with so many scores, the fault takes two seconds on one core, its variance ten more.
+_ROWS = "Let a token attend to the tokens of its own row: "
+
+
+@dataclass(frozen=True)
+class _Grouping:
+    """Which tokens attend to which.
+
+    Attributes:
+        queries: function from an array (B, S, …) to its parts, (B', Q, …) each, that are computed one after the other.
+        keys: function from an array (B, S, …) to the keys of each part, (B', K, …).
+        restored: function from the parts of a result to an array (B, S, …).
+    """
+
+    queries: Callable[[Array], Iterable[Array]]
+    keys: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
+    restored: Callable[[Sequence[Array]], Array]
+
+
+_ALONG_BATCH = _Grouping(lambda x: (x.swapaxes(0, 1),), lambda x: x.swapaxes(0, 1), lambda parts: parts[0].swapaxes(0, 1))
+# A row at a time, so that as many scores are held as there are scores of all rows in the usual attention.
+_OVER_ALL = _Grouping(lambda x: (row[None] for row in x), lambda x: x.reshape(1, -1, *x.shape[2:]), np.concatenate)
+
+
+@dataclass(frozen=True, eq=False)
+class _Attention:
+    """The attention of one part of the queries to its keys.
+
+    Attributes:
+        context: the data of the fault.
+        names: names of scores, probabilities and context in the table, and of copies between them.
+        query: (B', Q, H).
+        key, value: (B', K, H).
+        mask: which keys are attended to, (B', K).
+    """
+
+    context: FaultContext
+    names: Sequence[str]
+    query: Array
+    key: Array
+    value: Array
+    mask: Mask
+
+    def _steps(self) -> dict[str, Step]:
+        """Return the steps, by name, in the order of computation; they are not kept, since their scores are large."""
+        batch, values, steps = Batch(self.mask.astype(np.int64), attention_mask=self.mask.astype(np.int64)), self.query, {}
+        for name in self.names:
+            kind = self.context.network.table[name].kind
+            beside = {"scores": (self.key,), "context": (self.value,)}.get(kind, ())
+            step = self.context.network.step(name, values, *beside)
+            steps[name] = step.replaced(site=replace(step.site, batch=batch))
+            values = steps[name].value
+        return steps
+
+    @property
+    def result(self) -> Array:
+        """The context, (B', Q, H)."""
+        return self._steps()[self.names[-1]].value
+
+    def variance(self, arithmetic: Arithmetic) -> Array:
+        """Return the elementwise variance of the rounding errors of the steps."""
+        steps = self._steps()
+        return propagated(self.context.network.table, steps, {}, lambda name: steps[name].roundings(arithmetic))
+
+
+def _among(grouping: _Grouping, *, masked: bool) -> Change:
+    """Return the change to the context of tokens that attend to those of the grouping, without padding if `masked`."""
+    return lambda step, context: _attending(step, context, grouping, masked=masked)
+
+
+def _attending(step: Step, context: FaultContext, grouping: _Grouping, *, masked: bool) -> Step | None:
+    """Return the context of `_among`; None for a batch of one row, and without padding where that is to be included."""
+    names, batch = _names(step, context), step.site.batch
+    if names is None or batch.size == 1 or (not masked and batch.mask.all()):
+        return None
+    query, key = (context.values.get(name) for name in context.network.table[names[0]].parents)
+    value = step.parents[1]
+    if query is None or key is None or not query.shape == key.shape == value.shape == (*batch.mask.shape, value.shape[-1]):
+        return None
+    mask = batch.mask if masked else np.ones_like(batch.mask)
+    read = (grouping.keys(key), grouping.keys(value), grouping.keys(mask))
+    if mask.size * read[2].shape[1] * (value.shape[-1] // step.site.architecture.head_size) > _MOST_SCORES:
+        return None
+    parts = [_Attention(context, names, part, *read) for part in grouping.queries(query)]
+    result = grouping.restored([part.result for part in parts])
+    return Altered(step, lambda _: result, lambda _, arithmetic: grouping.restored([part.variance(arithmetic) for part in parts]))
+
+
+def _names(step: Step, context: FaultContext) -> list[str] | None:
+    """Return the names of the steps from the scores to the context; None for a decoder's, and for scores that are a sum."""
+    table, names = context.network.table, [step.site.activation.name]
+    while table[names[0]].kind in CONTEXT | {"copy", "probs"}:
+        names.insert(0, table[names[0]].parents[0])
+    scores = table[names[0]]
+    return names if scores.kind == "scores" and not scores.causal else None
+
+
+# fmt: off
+def faults() -> Iterator[Fault]:
+    """Yield the faults of attention to other rows of the batch."""
+    for name, grouping, sentence, cause, equation, fix in (
+        ("attention-along-batch", _ALONG_BATCH, "a token attends to the tokens at its position in all rows, not to its own row",
+         "nn.MultiheadAttention without batch_first, or another layout (S, B, H) read as (B, S, H)",
+         "c_(b,s) = Σ_r softmax_r(q_(b,s) · k_(r,s) / √d) v_(r,s), r over the rows of the batch",
+         "give nn.MultiheadAttention and nn.TransformerEncoderLayer batch_first=True."),
+        ("attention-over-rows", _OVER_ALL, "a token attends to the tokens of all rows of the batch, not only to its own row",
+         "rows packed into one sequence without their limits (cu_seqlens, or a mask of blocks)",
+         "c_(b,s) = Σ_(r,t) softmax_(r,t)(q_(b,s) · k_(r,t) / √d) v_(r,t), r over the rows and t over their tokens",
+         "give the kernel of packed rows their limits, or a mask of blocks."),
+    ):
+        for end, masked, clause in (("", True, ""), ("-unmasked", False, ", padding included")):
+            yield Fault(f"{name}{end}", CONTEXT, sentence + clause, "constructed", _among(grouping, masked=masked),
+                        cause, (_SELF,), after_failure=True, couples_rows=True, equation=equation, fix=_ROWS + fix)
+# fmt: on
