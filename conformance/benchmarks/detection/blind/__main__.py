@@ -9,6 +9,7 @@ from conformance.benchmarks.detection.blind.eighth import named as eighth_named
 from conformance.benchmarks.detection.blind.fifth import named as fifth_named
 from conformance.benchmarks.detection.blind.first import named as first_named
 from conformance.benchmarks.detection.blind.fourth import named as fourth_named
+from conformance.benchmarks.detection.blind.ninth import named as ninth_named
 from conformance.benchmarks.detection.blind.score import outcomes, table
 from conformance.benchmarks.detection.blind.second import named as second_named
 from conformance.benchmarks.detection.blind.seventh import named as seventh_named
@@ -24,7 +25,7 @@ _SETS = {
     "sixth": (sixth.MISTAKES, sixth_named.RIGHT),
     "seventh": (seventh.MISTAKES, seventh_named.RIGHT),
     "eighth": (eighth.MISTAKES, eighth_named.RIGHT),
-    "ninth": (ninth.MISTAKES, {}),
+    "ninth": (ninth.MISTAKES, ninth_named.RIGHT),
     "second-new": ({n: m for n, m in second.MISTAKES.items() if n not in second_named.REPEATED}, second_named.RIGHT),
 }
 
