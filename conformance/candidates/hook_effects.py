@@ -133,11 +133,11 @@ def is_so(question: Callable[[], bool]) -> bool:
         return False
 
 
-def require_named(outputs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the outputs that `call` returns by name; raise `CandidateError` if there are none."""
-    if not outputs:
+def require_named(returned: Any) -> Any:
+    """Return what `call` returns; raise `CandidateError` if that contains no outputs by name."""
+    if not isinstance(returned, Mapping) or not returned:
         raise CandidateError(
             "without hooks, no output is exposed: `call` returns none by name. Hooks change how the module is run, as under "
             "torch.compile, so that it is also judged without them; return its outputs by name in `call`"
         )
-    return outputs
+    return returned

@@ -144,7 +144,7 @@ class TorchImplementation:
 
     def without_hooks(self) -> "TorchImplementation":
         """Return the candidate without hooks, with only the outputs that `call` returns by name."""
-        return replace(self, activations={}, supported=self.supports)
+        return replace(self, activations={}, supported=self.supports, call=lambda *given: require_named(self.call(*given)))
 
     def _changed_by_hooks(self) -> bool:
         module = _moved(self.build(SMALL), "cpu", torch.float32).eval()
@@ -169,7 +169,7 @@ class TorchImplementation:
 
         def runner(batch: Any) -> Iterator[tuple[str, Any]]:
             if not taps:  # no hooks at all: the module is run as its users run it
-                return (yield from captured(module, taps, lambda: require_named(self._called(module, batch, a))))
+                return (yield from captured(module, taps, lambda: self._called(module, batch, a)))
             returned = ReturnedValue(module, a, batch)
             found = captured(module, taps, lambda: returned.of(lambda: self._called(module, batch, a)))
             yield from returned.compared(found, show)

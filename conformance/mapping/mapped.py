@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 import conformance
 from conformance.candidates.hook_effects import compiled_around, eager_if, is_so
@@ -87,6 +88,7 @@ def _is_sinusoidal(factory: Any, name: str) -> bool:
 
 def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Proposal:
     module = _guarded(lambda: builder.build(a), "its constructor").float().eval()
+    _require_unparametrized(module)
     state = _drawn(module)
     tensors = grouped(state, a)
     with eager_if(True):  # a compiled graph hides its operations
@@ -118,6 +120,23 @@ def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Propos
         is_several=computed.is_several,
     )
     return require_writable(replace(found, last=_last_layer(found, containers)))
+
+
+def _require_unparametrized(module: nn.Module) -> None:
+    """Raise `UsageError` if a parameter is computed from others: a checkpoint holds the result, which does not fit those."""
+    computed = [
+        f"{path}.{name}".removeprefix(".")
+        for path, part in module.named_modules()
+        if is_parametrized(part)
+        for name in part.parametrizations
+    ]
+    if computed:
+        path, _, name = computed[0].rpartition(".")
+        raise UsageError(
+            f"{computed[0]} ({len(computed)} such parameters in all) is computed from others by torch.nn.utils.parametrize, "
+            "and a checkpoint holds the result. Map a class or function that builds the module as it is run after training, with "
+            f"remove_parametrizations(model.get_submodule({path!r}), {name!r}) for each"
+        )
 
 
 def _second_names(module: nn.Module, parts: Sequence[Held], patterns: Mapping[str, str]) -> Iterator[Held]:

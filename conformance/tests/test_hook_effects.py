@@ -1,16 +1,20 @@
 """A candidate that hooks change is also judged without them, as its users run it."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
 
-from conformance import TorchImplementation, check
-from conformance.candidates.hook_effects import compiled_around
+from conformance import Architecture, Tap, TorchImplementation, captured, check
+from conformance.candidates.hook_effects import SMALL, compiled_around
 from conformance.candidates.registry import load_implementation
-from conformance.mapping.mapped import MappedModule
+from conformance.errors import UsageError
+from conformance.mapping.call import Signature
+from conformance.mapping.mapped import MappedModule, proposed
 from implementations.making_bert import making_bert
 from implementations.torch_encoder import BertOfTorch, call, torch_encoder, torch_encoder_fast
 
@@ -139,8 +143,6 @@ class Compiled(BertOfTorch):
 
     def __init__(self, vocab_size: int, hidden_size: int, num_hidden_layers: int, num_attention_heads: int) -> None:
         """Build torch's encoder with the sizes of an architecture."""
-        from conformance import Architecture
-
         super().__init__(
             Architecture(vocab_size, hidden_size, num_hidden_layers, num_attention_heads, 4 * hidden_size, 64), nested=False
         )
@@ -155,3 +157,39 @@ def test_a_mapped_class_is_judged_without_hooks_as_well() -> None:
     mapped: Any = load_implementation(MappedModule(Compiled, "Compiled"))
     assert mapped.unobserved is not mapped
     assert mapped.unobserved.unobserved is mapped.unobserved
+
+
+def _replaced(module: nn.Module) -> nn.Module:
+    """Return a copy with another first part, which has the hooks of the part that it replaces, as `quantize_dynamic` makes it."""
+    made = copy.deepcopy(module)
+    part, made[0] = made[0], nn.Linear(2, 2)  # type: ignore[index, operator]  # nn.Sequential
+    for hook in part._forward_pre_hooks.values():
+        made[0].register_forward_pre_hook(hook)  # type: ignore[index]
+    return made
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, _replaced])
+def test_a_copy_of_the_module_that_is_made_in_a_call_can_be_called_again(copied: Callable[[nn.Module], nn.Module]) -> None:
+    module, given, copies = nn.Sequential(nn.Linear(2, 2), nn.Identity()), torch.ones(1, 2), list[nn.Module]()
+
+    def forward() -> dict[str, Tensor]:
+        copies.append(copies[0] if copies else copied(module))
+        return {"result": copies[0](given)}
+
+    first, second = (dict(captured(module, {"sum": Tap("0", "input"), "same": Tap("1")}, forward)) for _ in range(2))
+    assert {"result"} == second.keys() <= first.keys()
+    assert torch.equal(first["result"], second["result"])
+
+
+def test_a_module_that_torch_compile_wraps_is_called_by_the_names_of_its_own_inputs() -> None:
+    module = torch.compile(BertOfTorch(SMALL), backend="eager")
+    assert list(Signature.of(module).fields) == ["ids", "types", "mask"]  # type: ignore[arg-type]  # torch.compile's result is a module
+
+
+def test_a_module_with_computed_parameters_is_refused_with_the_remedy() -> None:
+    def build(vocab_size: int, hidden_size: int, num_hidden_layers: int, num_attention_heads: int) -> nn.Module:
+        module = BertOfTorch(Architecture(vocab_size, hidden_size, num_hidden_layers, num_attention_heads, 96, 17))
+        return weight_norm(module.embeddings.word) and module
+
+    with pytest.raises(UsageError, match=r"embeddings\.word\.weight .*remove_parametrizations"):
+        proposed(build, "build", "")
