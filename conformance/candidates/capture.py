@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from conformance.candidates.hook_effects import compiled_around, eager_if
 from conformance.candidates.module_hooks import Side, listening
 from conformance.errors import CandidateError, RegistrationError, UsageError
 from conformance.model.batch import TorchBatch
@@ -204,10 +205,11 @@ class Showing(nn.Module):
         return {**found, **(returned or {})}
 
 
-def hooked(
-    modules: Mapping[str, nn.Module], taps: Mapping[str, Tap], put: Callable[[str, torch.Tensor], None]
-) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def hooked(modules: Mapping[str, nn.Module], taps: Mapping[str, Tap], put: Callable[[str, torch.Tensor], None]) -> Iterator[None]:
     """Return a context in which one hook per tapped module and side passes on the tensors at the taps.
+
+    Code under `torch.compile` that contains such a hook is run eagerly: the hook would end the compiled graph there in any case.
 
     Args:
         modules: every submodule by its paths.
@@ -226,7 +228,11 @@ def hooked(
                 if tensor is not None:
                     put(name, tensor)
 
-    return listening(((key, modules[wanted[0][1].path], key[1]) for key, wanted in at.items()), emit)
+    with (
+        eager_if(compiled_around(modules, [tap.path for tap in taps.values()])),
+        listening(((key, modules[wanted[0][1].path], key[1]) for key, wanted in at.items()), emit),
+    ):
+        yield
 
 
 def _parts(result: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:

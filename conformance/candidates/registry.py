@@ -137,6 +137,13 @@ def supports_of(candidate: Any) -> Callable[[Any, str, str], Any] | None:
     return found
 
 
+def is_instrumented(candidate: Any) -> bool:
+    """Return whether observing a candidate's activations may change how it is run: its attribute `unobserved` is another one."""
+    with suppress(Exception):  # the candidate's own attributes may raise anything
+        return getattr(candidate, "unobserved", candidate) is not candidate
+    return False
+
+
 def name_of(implementation: Any) -> str:
     """Return the name used in results: the requested name, else the object's `name`, its `__name__`, or the name of its class."""
     if isinstance(implementation, str):

@@ -17,9 +17,9 @@ and every parameter of the checkpoint is used exactly once or listed as unused. 
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from functools import partial
+from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from conformance.candidates.capture import Showing, Tap, captured
+from conformance.candidates.capture import Showing, Tap, captured, hooked, require_modules
 from conformance.candidates.capture_gradients import captured_with_gradients
 from conformance.candidates.capture_step import captured_step
+from conformance.candidates.hook_effects import SMALL, changes_outputs, is_so, require_named, small_batch
 from conformance.candidates.layouts import LAYER, Layout, expanded, in_layer, is_layered, plain
 from conformance.candidates.module_runner import ModuleRunner
 from conformance.candidates.output_map import OutputMap
@@ -136,6 +137,21 @@ class TorchImplementation:
         )
         return f"its tables name no parameter of the head {unnamed}" if unnamed else None
 
+    @cached_property
+    def unobserved(self) -> "TorchImplementation":
+        """The candidate without hooks, with only the outputs that `call` returns, if hooks change how it is run; else itself."""
+        return self.without_hooks() if self.activations and is_so(self._changed_by_hooks) else self
+
+    def without_hooks(self) -> "TorchImplementation":
+        """Return the candidate without hooks, with only the outputs that `call` returns by name."""
+        return replace(self, activations={}, supported=self.supports, call=lambda *given: require_named(self.call(*given)))
+
+    def _changed_by_hooks(self) -> bool:
+        module = _moved(self.build(SMALL), "cpu", torch.float32).eval()
+        taps, _ = self.taps(module, SMALL)
+        modules, called = require_modules(module, taps), partial(self._called, module, small_batch().on("cpu"), SMALL)
+        return changes_outputs(modules, [t.path for t in taps.values()], called, hooked(modules, taps, lambda name, tensor: None))
+
     def _names(self, parameter: str, mapped: Sequence[str]) -> bool:
         """Return whether the tables name a parameter, as used or as unused."""
         return parameter in mapped or _matches(parameter, self.unused)
@@ -152,14 +168,16 @@ class TorchImplementation:
         a = checkpoint.architecture
 
         def runner(batch: Any) -> Iterator[tuple[str, Any]]:
+            if not taps:  # no hooks at all: the module is run as its users run it
+                return (yield from captured(module, taps, lambda: self._called(module, batch, a)))
             returned = ReturnedValue(module, a, batch)
             found = captured(module, taps, lambda: returned.of(lambda: self._called(module, batch, a)))
             yield from returned.compared(found, show)
 
         def gradients(batch: Any, source: str, gradient: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
             def forward() -> dict[str, Any]:
-                hooked = {name for key in taps for name in key.split()}
-                return {n: value for n, value in self._called(module, batch, a).items() if n not in hooked}
+                tapped = {name for key in taps for name in key.split()}
+                return {n: value for n, value in self._called(module, batch, a).items() if n not in tapped}
 
             parameters = partial(self._unpacked, module, a)
             return captured_with_gradients(module, taps, forward, source, gradient, show=show, parameters=parameters)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from conformance.candidates.registry import is_instrumented, load_implementation
 from conformance.checks.catalogue import named
 from conformance.checks.check_values import check_values
 from conformance.checks.run_check import run_check
@@ -29,7 +30,9 @@ def check(
 ) -> Result:
     """Run one check of one implementation on one golden and return the result, a frozen value.
 
-    Nothing is printed. Failures of the implementation are not raised; the result reports them.
+    Nothing is printed. Failures of the implementation are not raised; the result reports them. If the values conform and observing
+    them changes how the implementation is run (compiled modules, fast paths, exported programs), the check `outputs` is run too,
+    and its result is returned if the outputs do not conform.
 
     Args:
         implementation: a registered name, `module:object`, an object with `prepare`, or a function that serves as `prepare`.
@@ -52,7 +55,15 @@ def check(
         >>> check("hf-eager", "tiny", check="padding-length").outcome
         'pass'
     """
-    if check == "values":
-        return timed(lambda: check_values(implementation, golden, device, dtype, require=require, runs=runs, depth=depth))
     opened = os.fspath(golden) if isinstance(golden, os.PathLike) else golden
-    return run_check(named(check), implementation, opened, device, dtype, runs, replace(plan, depth=depth), require=require)
+
+    def run(name: str) -> Result:
+        return run_check(named(name), implementation, opened, device, dtype, runs, replace(plan, depth=depth), require=require)
+
+    if check != "values":
+        return run(check)
+    found = timed(lambda: check_values(implementation, golden, device, dtype, require=require, runs=runs, depth=depth))
+    if not found.conforms or not is_instrumented(load_implementation(implementation)):
+        return found
+    outputs = run("outputs")
+    return found if outputs.conforms else outputs

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import cache
 
+from conformance.candidates import registry
 from conformance.candidates.recorded import trace_of
 from conformance.candidates.registry import Implementation, load_implementation
 from conformance.checks.apply_known_failures import apply_known_failures
@@ -92,7 +93,7 @@ def is_instrumented(worker: WorkerProcess | None, name: str) -> bool:
     """
     try:
         candidate = loading_in(worker)(name) if worker else load_implementation(name)
-        return candidate.is_instrumented if isinstance(candidate, RemoteCandidate) else hasattr(candidate, "unobserved")
+        return candidate.is_instrumented if isinstance(candidate, RemoteCandidate) else registry.is_instrumented(candidate)
     except CandidateNameError:
         raise
     except ConformanceError:  # reported when it is run

@@ -89,7 +89,8 @@ class Signature:
     def of(cls, module: nn.Module) -> "Signature":
         """Return the signature of a module; its first parameter is taken as the token ids if no name identifies them."""
         stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
-        every = inspect.signature(module.forward).parameters.values()
+        wrapped = getattr(module, "_orig_mod", module)  # what torch.compile(module) wraps in a module that takes any arguments
+        every = inspect.signature(wrapped.forward).parameters.values()
         parameters = [p for p in every if p.kind not in stars]
         fields: dict[str, str] = {}
         for p in sorted(parameters, key=lambda p: p.name not in _PARTS):  # exact names of arrays before similar ones

@@ -9,8 +9,10 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 import conformance
+from conformance.candidates.hook_effects import compiled_around, eager_if, is_so
 from conformance.candidates.layouts import LAYER, in_layer, is_layered
 from conformance.candidates.torch_implementation import TorchImplementation
 from conformance.candidates.torch_state import restored
@@ -86,9 +88,11 @@ def _is_sinusoidal(factory: Any, name: str) -> bool:
 
 def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Proposal:
     module = _guarded(lambda: builder.build(a), "its constructor").float().eval()
+    _require_unparametrized(module)
     state = _drawn(module)
     tensors = grouped(state, a)
-    call, computed, known, alpha = _called(module, tensors, a)
+    with eager_if(True):  # a compiled graph hides its operations
+        call, computed, known, alpha = _called(module, tensors, a)
     containers = sorted({t.name[: t.name.index("}") + 1] for t in tensors.all if is_layered(t.name)})
     places = Places(computed.taps, containers, a.num_hidden_layers, table(a), known, alpha)
     parts = tuple(held(known, tensors))
@@ -116,6 +120,23 @@ def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Propos
         is_several=computed.is_several,
     )
     return require_writable(replace(found, last=_last_layer(found, containers)))
+
+
+def _require_unparametrized(module: nn.Module) -> None:
+    """Raise `UsageError` if a parameter is computed from others: a checkpoint holds the result, which does not fit those."""
+    computed = [
+        f"{path}.{name}".removeprefix(".")
+        for path, part in module.named_modules()
+        if is_parametrized(part)
+        for name in part.parametrizations
+    ]
+    if computed:
+        path, _, name = computed[0].rpartition(".")
+        raise UsageError(
+            f"{computed[0]} ({len(computed)} such parameters in all) is computed from others by torch.nn.utils.parametrize, "
+            "and a checkpoint holds the result. Map a class or function that builds the module as it is run after training, with "
+            f"remove_parametrizations(model.get_submodule({path!r}), {name!r}) for each"
+        )
 
 
 def _second_names(module: nn.Module, parts: Sequence[Held], patterns: Mapping[str, str]) -> Iterator[Held]:
@@ -243,6 +264,18 @@ class MappedModule:
 
     factory: Any
     name: str
+    is_observed: bool = True
+
+    @cached_property
+    def unobserved(self) -> "MappedModule":
+        """The candidate without hooks, if they change how it is run (`TorchImplementation.unobserved`); else itself."""
+        return replace(self, is_observed=False) if self.is_observed and is_so(self._changed_by_hooks) else self
+
+    def _changed_by_hooks(self) -> bool:
+        if isinstance(self.factory, nn.Module):  # built for one checkpoint, which is not known here
+            modules = dict(self.factory.named_modules())
+            return compiled_around(modules, modules)
+        return self._implementation.unobserved is not self._implementation
 
     @cached_property
     def _implementation(self) -> TorchImplementation:
@@ -253,8 +286,10 @@ class MappedModule:
 
     def _of(self, a: Architecture) -> TorchImplementation:
         if isinstance(self.factory, nn.Module):
-            return implementation_of(proposed(self.factory, self.name, type(self.factory).__module__, a))
-        return self._implementation
+            found = implementation_of(proposed(self.factory, self.name, type(self.factory).__module__, a))
+        else:
+            found = self._implementation
+        return found if self.is_observed else found.without_hooks()
 
     def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
         """Return the reason of the proposed implementation for not supporting a case, or None."""

@@ -1,0 +1,143 @@
+"""Whether hooks change how a module is run, so that a pass in which activations are captured is not the one that users run.
+
+A hook inside code under `torch.compile` ends the compiled graph there, and most of the module is then run eagerly; with
+`fullgraph=True` it is an error. The fast path of `nn.TransformerEncoder` is taken only without hooks. In both cases the activations
+that hooks show are correct or wrong by themselves, and the outputs are judged again in passes without hooks.
+"""
+
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from conformance.candidates.torch_state import restored
+from conformance.errors import CandidateError
+from conformance.model.architecture import Architecture
+from conformance.model.batch import Batch
+
+SMALL = Architecture(
+    vocab_size=53,
+    hidden_size=24,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=96,
+    max_position_embeddings=17,
+    num_labels=7,
+    heads=("masked_lm", "next_sentence", "classification"),
+)
+"""An architecture with every usual component, for a pass that shows whether hooks change a module's outputs."""
+
+
+def small_batch() -> Batch:
+    """Return a batch for `SMALL` whose second row is padded at the right: fast paths remove such padding."""
+    mask = np.ones((2, 11), np.int64)
+    mask[1, 7:] = 0
+    return Batch(np.arange(22, dtype=np.int64).reshape(2, 11), np.zeros_like(mask), mask)
+
+
+def compiled_around(modules: Mapping[str, nn.Module], paths: Iterable[str]) -> bool:
+    """Return whether a hook at one of the paths is inside code under `torch.compile`.
+
+    Args:
+        modules: every submodule by its paths.
+        paths: paths of the hooked modules.
+    """
+    hooked = set(paths)
+    return any(
+        (path in hooked and _compiles_its_hooks(module)) or (_is_compiled(module) and _is_around(path, hooked))
+        for path, module in modules.items()
+    )
+
+
+def fused_around(modules: Mapping[str, nn.Module], paths: Iterable[str]) -> bool:
+    """Return whether a hook at one of the paths is inside a layer of `nn.TransformerEncoder`, whose fast path hooks disable.
+
+    Whether that changes the outputs depends on the device: on CUDA, the fast path computes another GELU (pytorch#104061).
+    """
+    hooked = set(paths)
+    return any(isinstance(module, nn.TransformerEncoderLayer) and _is_around(path, hooked) for path, module in modules.items())
+
+
+def _is_around(path: str, hooked: Set[str]) -> bool:
+    """Return whether a hooked module is inside the module at a path; the path of the whole is empty."""
+    return any(not path or p.startswith(f"{path}.") for p in hooked - {path})
+
+
+def _compiles_its_hooks(module: nn.Module) -> bool:
+    """Return whether `module.compile()` was called, which compiles `__call__` together with the module's own hooks."""
+    return getattr(module, "_compiled_call_impl", None) is not None
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    """Return whether the module or its `forward` is under `torch.compile`; `_torchdynamo_orig_callable` marks what is."""
+    forward = vars(module).get("forward", getattr(type(module), "forward", None))
+    return _compiles_its_hooks(module) or hasattr(forward, "_torchdynamo_orig_callable")
+
+
+@contextmanager
+def eager_if(condition: bool) -> Iterator[None]:
+    """Run code under `torch.compile` eagerly inside this context if the condition holds."""
+    if not condition or "torch._dynamo" not in sys.modules:
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+def changes_outputs(
+    modules: Mapping[str, nn.Module],
+    paths: Sequence[str],
+    called: Callable[[], Mapping[str, Any]],
+    hooks: AbstractContextManager[None],
+) -> bool:
+    """Return whether hooks at some paths may change the outputs of a module.
+
+    They may if they are inside compiled code. Otherwise they may if a forward pass returns outputs by name that are not bitwise
+    equal to those of a pass with hooks, or that depend on a fast path.
+
+    Args:
+        modules: every submodule by its paths.
+        paths: paths of the hooked modules.
+        called: runs a forward pass and returns outputs by name.
+        hooks: the hooks.
+    """
+    if compiled_around(modules, paths):
+        return True
+    plain = called()
+    with hooks:
+        with_hooks = called()
+    differ = any(not _equal(plain[name], with_hooks[name]) for name in plain.keys() & with_hooks.keys())
+    return differ or (bool(plain) and fused_around(modules, paths))
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return one.shape == other.shape and torch.equal(one.nan_to_num(), other.nan_to_num())
+
+
+def is_so(question: Callable[[], bool]) -> bool:
+    """Return the answer to a question for which a candidate's code is run; False if that raises an exception.
+
+    No gradients are recorded. Settings and the state of the random number generator are restored. An exception is reported later,
+    when the candidate is prepared and called for its checkpoint.
+    """
+    try:
+        with restored(), torch.random.fork_rng(devices=[]), torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return question()
+    except Exception:
+        return False
+
+
+def require_named(returned: Any) -> Any:
+    """Return what `call` returns; raise `CandidateError` if that contains no outputs by name."""
+    if not isinstance(returned, Mapping) or not returned:
+        raise CandidateError(
+            "without hooks, no output is exposed: `call` returns none by name. Hooks change how the module is run, as under "
+            "torch.compile, so that it is also judged without them; return its outputs by name in `call`"
+        )
+    return returned

@@ -1,0 +1,195 @@
+"""A candidate that hooks change is also judged without them, as its users run it."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
+
+from conformance import Architecture, Tap, TorchImplementation, captured, check
+from conformance.candidates.hook_effects import SMALL, compiled_around
+from conformance.candidates.registry import load_implementation
+from conformance.errors import UsageError
+from conformance.mapping.call import Signature
+from conformance.mapping.mapped import MappedModule, proposed
+from implementations.making_bert import making_bert
+from implementations.torch_encoder import BertOfTorch, call, torch_encoder, torch_encoder_fast
+
+LAST = "encoder.layer.1.output.LayerNorm"
+WRONG = 1.001  # factor of outputs on the path that no hook sees
+
+
+class Wrapped(nn.Module):
+    """A module whose outputs are multiplied by a number that depends on how it is run."""
+
+    def __init__(self, module: nn.Module, factor: Callable[[nn.Module], float]) -> None:
+        """Store the module and the function that returns the factor."""
+        super().__init__()
+        self.module, self.factor = module, factor
+
+    def forward(self, *given: Tensor) -> Tensor:
+        """Return the module's result, multiplied."""
+        return self.module(*given) * self.factor(self)  # type: ignore[no-any-return]  # a module's call
+
+
+def _under_compile(module: nn.Module) -> float:
+    return WRONG if torch.compiler.is_compiling() else 1.0
+
+
+def _without_hooks(module: nn.Module) -> float:
+    return 1.0 if any(part._forward_hooks for part in module.modules()) else WRONG
+
+
+def _right(module: nn.Module) -> float:
+    return 1.0
+
+
+def _candidate(factor: Callable[[nn.Module], float], finish: Callable[[nn.Module], Any]) -> TorchImplementation:
+    """Return torch's encoder, with taps on its norms and on its embeddings."""
+
+    def build(a: Any) -> nn.Module:
+        module = Wrapped(BertOfTorch(a, nested=False), factor)
+        return finish(module) or module
+
+    def run(module: Any, batch: Any) -> dict[str, Tensor]:
+        b = batch.filled()
+        return {LAST: module(b.input_ids, b.token_type_ids, b.attention_mask)}
+
+    inner = {f"module.{ours}": theirs for ours, theirs in torch_encoder.parameters.items()}
+    taps = {
+        "module.embeddings.norm": "embeddings.LayerNorm",
+        "module.encoder.layers.{layer}.norm1": "encoder.layer.{layer}.attention.output.LayerNorm",
+    }
+    return TorchImplementation(build, inner, taps, run, torch_encoder.unused)
+
+
+def _compiled(module: nn.Module) -> None:
+    torch.compiler.reset()
+    module.compile(backend="eager", fullgraph=True)
+
+
+def _forward_compiled(module: nn.Module) -> None:
+    torch.compiler.reset()
+    module.forward = torch.compile(module.forward, backend="eager", fullgraph=True)
+
+
+PLAIN: Callable[[nn.Module], Any] = lambda module: None  # noqa: E731
+
+
+@pytest.mark.parametrize("finish", [_compiled, _forward_compiled])
+def test_a_mistake_in_compiled_code_alone_is_found(finish: Callable[[nn.Module], Any]) -> None:
+    wrong = _candidate(_under_compile, finish)
+    assert wrong.unobserved is not wrong
+    result = check(wrong, "tiny")
+    assert (result.outcome, result.case.check, [v.activation for v in result.origins]) == ("fail", "outputs", [LAST])
+
+
+@pytest.mark.parametrize("finish", [_compiled, _forward_compiled])
+def test_a_correct_module_compiled_as_one_graph_conforms_with_its_interior_judged(finish: Callable[[nn.Module], Any]) -> None:
+    right = _candidate(_right, finish)
+    result = check(right, "tiny")
+    assert result.conforms, result.reason
+    assert "encoder.layer.0.attention.output.LayerNorm" in {v.activation for v in result.verdicts if v.outcome == "pass"}
+    assert check(right, "tiny", check="outputs").conforms
+
+
+def test_a_mistake_on_a_path_that_is_taken_only_without_hooks_is_found() -> None:
+    assert check(_candidate(_without_hooks, PLAIN), "tiny").case.check == "outputs"
+
+
+def test_only_a_module_that_hooks_may_change_is_judged_twice() -> None:
+    assert making_bert.unobserved is making_bert
+    assert torch_encoder.unobserved is torch_encoder  # it returns no output by name: its users are those of the regular path
+    assert torch_encoder_fast.unobserved is torch_encoder_fast  # no hook is inside its layers
+    tapped = TorchImplementation(
+        torch_encoder_fast.build, torch_encoder.parameters, torch_encoder.activations, call, torch_encoder.unused
+    )
+    assert tapped.unobserved is not tapped  # its fast path computes another GELU on CUDA
+
+
+def test_outputs_that_are_not_returned_by_name_are_asked_for() -> None:
+    unnamed = TorchImplementation(
+        lambda a: _done(BertOfTorch(a, nested=False)),
+        torch_encoder.parameters,
+        {"embeddings.norm": "embeddings.LayerNorm", "encoder.layers.{layer}.norm2": "encoder.layer.{layer}.output.LayerNorm"},
+        torch_encoder.call,
+        torch_encoder.unused,
+    )
+    result = check(unnamed, "tiny")
+    assert result.outcome == "fail"
+    assert "return its outputs by name in `call`" in result.reason
+
+
+def _done(module: nn.Module) -> nn.Module:
+    _compiled(module)
+    return module
+
+
+def test_hooks_beside_compiled_code_leave_it_compiled() -> None:
+    module = nn.Sequential(nn.Identity(), nn.Sequential(nn.Identity()))
+    module[1] = torch.compile(module[1], backend="eager")
+    paths = dict(module.named_modules(remove_duplicate=False))
+    assert not compiled_around(paths, ["0", "1"])  # a hook on the wrapper runs after the compiled code
+    assert compiled_around(paths, ["1._orig_mod.0"])
+    module[0].compile(backend="eager")
+    assert compiled_around(paths, ["0"])  # it compiles its hooks
+
+
+class Compiled(BertOfTorch):
+    """A class to be mapped, whose instances are compiled as one graph and wrong under torch.compile."""
+
+    def __init__(self, vocab_size: int, hidden_size: int, num_hidden_layers: int, num_attention_heads: int) -> None:
+        """Build torch's encoder with the sizes of an architecture."""
+        super().__init__(
+            Architecture(vocab_size, hidden_size, num_hidden_layers, num_attention_heads, 4 * hidden_size, 64), nested=False
+        )
+        _compiled(self)
+
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Run the module with its arguments under usual names."""
+        return super().forward(input_ids, token_type_ids, attention_mask) * _under_compile(self)
+
+
+def test_a_mapped_class_is_judged_without_hooks_as_well() -> None:
+    mapped: Any = load_implementation(MappedModule(Compiled, "Compiled"))
+    assert mapped.unobserved is not mapped
+    assert mapped.unobserved.unobserved is mapped.unobserved
+
+
+def _replaced(module: nn.Module) -> nn.Module:
+    """Return a copy with another first part, which has the hooks of the part that it replaces, as `quantize_dynamic` makes it."""
+    made = copy.deepcopy(module)
+    part, made[0] = made[0], nn.Linear(2, 2)  # type: ignore[index, operator]  # nn.Sequential
+    for hook in part._forward_pre_hooks.values():
+        made[0].register_forward_pre_hook(hook)  # type: ignore[index]
+    return made
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, _replaced])
+def test_a_copy_of_the_module_that_is_made_in_a_call_can_be_called_again(copied: Callable[[nn.Module], nn.Module]) -> None:
+    module, given, copies = nn.Sequential(nn.Linear(2, 2), nn.Identity()), torch.ones(1, 2), list[nn.Module]()
+
+    def forward() -> dict[str, Tensor]:
+        copies.append(copies[0] if copies else copied(module))
+        return {"result": copies[0](given)}
+
+    first, second = (dict(captured(module, {"sum": Tap("0", "input"), "same": Tap("1")}, forward)) for _ in range(2))
+    assert {"result"} == second.keys() <= first.keys()
+    assert torch.equal(first["result"], second["result"])
+
+
+def test_a_module_that_torch_compile_wraps_is_called_by_the_names_of_its_own_inputs() -> None:
+    module = torch.compile(BertOfTorch(SMALL), backend="eager")
+    assert list(Signature.of(module).fields) == ["ids", "types", "mask"]  # type: ignore[arg-type]  # torch.compile's result is a module
+
+
+def test_a_module_with_computed_parameters_is_refused_with_the_remedy() -> None:
+    def build(vocab_size: int, hidden_size: int, num_hidden_layers: int, num_attention_heads: int) -> nn.Module:
+        module = BertOfTorch(Architecture(vocab_size, hidden_size, num_hidden_layers, num_attention_heads, 96, 17))
+        return weight_norm(module.embeddings.word) and module
+
+    with pytest.raises(UsageError, match=r"embeddings\.word\.weight .*remove_parametrizations"):
+        proposed(build, "build", "")
