@@ -67,8 +67,8 @@ CHECKS: Mapping[str, Check] = {
         Check(
             "outputs",
             "the outputs agree with a correct BERT's, judged from the token ids alone: the same output after copying the weights",
-            "a mistake in a step that is not exposed; an export or a compiled module that is correct only while its activations are "
-            "exposed",
+            "a mistake in a step that is not exposed; an export or a compiled module that is correct only while its activations "
+            "are exposed",
             "checks.activation_checks:outputs",
             every_golden=True,
             remedy="Run the check `values` with more activations exposed; it names the step.",
