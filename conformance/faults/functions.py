@@ -55,6 +55,24 @@ def _again(step: Step, context: FaultContext) -> Step | None:
     return Altered(step.replaced(parents=(again.value, *step.parents[1:])), lambda inner: inner.value, slack)
 
 
+def _late(step: Step, context: FaultContext) -> Step | None:
+    """Return f(y) for a linear layer's result y, with the function f that is applied to its input; y may be rounded to storage."""
+    name = step.site.activation.parents[0]
+    if context.network.table[name].kind not in FUNCTIONS:
+        return None
+
+    def applied(inner: Step) -> Step:
+        return context.network.step(name, inner.value)
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        function = applied(altered.inner)
+        own = function.roundings(arithmetic)
+        stored = function.jacobians()[0].variance(arithmetic.storage.rounding_variance(altered.inner.value))
+        return own.variance() + np.asarray(own.bound) ** 2 / 3.0 + stored
+
+    return Altered(step, lambda inner: applied(inner).value, slack)
+
+
 def _of_magnitude(step: Step, _: FaultContext) -> Step:
     """Return x Φ(|x|), which is x − x Φ(x) for a negative x."""
     return Altered(step, lambda inner: np.where(inner.parents[0] < 0.0, inner.parents[0] - inner.value, inner.value))
@@ -203,6 +221,11 @@ def faults() -> Iterator[Fault]:
                 equation="it reads f(f(x)), and f(x) is exposed",
                 fix="Apply the function once: in the product's epilogue or after the product.",
                 same_as=SameFunction("activation-twice", "the activation function is applied to its result again"))
+    yield Fault("activation-late", frozenset({"linear"}), "the activation function is applied to its result as well",
+                "constructed", _late, "one helper, linear layer and function, for both linear layers of a feed-forward block",
+                (".output.dense",), after_failure=True,
+                equation="y = f(f(x W₁ᵀ + b₁) W₂ᵀ + b₂)",
+                fix="Apply the function between the two linear layers alone.")
     yield Fault("activation-squared-relu", FUNCTIONS, "the activation is ReLU squared", "constructed, after So et al. 2021",
                 function(lambda x: np.maximum(x, 0.0) ** 2), "the function of later models", after_failure=True,
                 equation="y = max(x, 0)²",

@@ -22,6 +22,7 @@ from conformance.faults.fitted.rows import FITTED_ROWS, ROWS_OF_LOOKUPS, ZERO_TO
 from conformance.faults.fitted.scores import FITTED_SCORES
 from conformance.faults.fitted.slots import FITTED_SLOTS
 from conformance.faults.fitted.zero_points import ZERO_POINTS
+from conformance.faults.fitted.zeroed_weights import ZEROED_WEIGHTS
 
 FITTED: tuple[Fitted, ...] = (
     *ROWS_OF_LOOKUPS,
@@ -38,6 +39,7 @@ FITTED: tuple[Fitted, ...] = (
     *FITTED_LAYOUTS,
     *ZERO_POINTS,
     *FITTED_BIASES_AND_ORDERS,
+    *ZEROED_WEIGHTS,
     *SCALED_COLUMNS,
     *LOW_RANK,
     *INITIAL,

@@ -27,11 +27,10 @@ from conformance.oracle import Step
 from conformance.oracle.linear import Linear
 
 
-def _scaled_columns(step: Step, data: FitData) -> Fit | None:
-    """Return the layer with a factor for each input; None unless there are three results for each factor, and if a factor is 0.
+def factors_of(step: Step, data: FitData) -> tuple[Array, Array] | None:
+    """Return the factor of each input of a linear layer and the largest error of each; None unless each has three results.
 
-    A factor is 0 if it differs from 1, but not from 0, by more than its error. The factors are fitted to whole rows, whose elements
-    have similar errors. A factor is reported only in words: those of inputs that are almost 0 are not known.
+    The factors are fitted to whole rows, whose elements have similar errors. The error is that for known other factors.
     """
     assert isinstance(step, Linear)
     weight, kept = step.site.parameters["weight"], data.judged.any(-1).reshape(-1)
@@ -41,11 +40,26 @@ def _scaled_columns(step: Step, data: FitData) -> Fit | None:
         return None
     normal = (x.T @ x) * (weight.T @ weight)
     right = (x * ((found - step.bias) @ weight)).sum(0)
-    factors = np.linalg.lstsq(normal, right, rcond=None)[0]
     sizes = np.maximum(np.diagonal(normal), np.finfo(np.float64).tiny)
     error = data.threshold * float(np.median(data.allowed[data.judged])) / np.sqrt(sizes)
+    return np.asarray(np.linalg.lstsq(normal, right, rcond=None)[0], np.float64), error
+
+
+def _scaled_columns(step: Step, data: FitData) -> Fit | None:
+    """Return the layer with a factor for each input; None if there are too few results, and if a factor is 0.
+
+    A factor is 0 if it differs from 1, but not from 0, by more than its error. A factor is reported only in words: those of inputs
+    that are almost 0 are not known.
+    """
+    fit = factors_of(step, data)
+    if fit is None:
+        return None
+    factors, error = fit
     if ((np.abs(factors) <= error) & (np.abs(factors - 1.0) > error)).any():
         return None
+    assert isinstance(step, Linear)
+    weight, kept = step.site.parameters["weight"], data.judged.any(-1).reshape(-1)
+    x, found = (a.reshape(-1, a.shape[-1])[kept] for a in (step.inputs, data.actual))
     scaled = weight * factors
     if not _differ(found - step.bias, x @ weight.T, x @ scaled.T, len(factors)):
         return None

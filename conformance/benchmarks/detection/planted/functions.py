@@ -71,6 +71,13 @@ def _bias_after(model: Bert, layer: int) -> None:
     after(own.intermediate_act_fn, lambda y: y + own.dense.bias)
 
 
+def _late(model: Bert, layer: int) -> None:
+    """Apply the activation function to the result of the second linear layer as well."""
+    changed = model.layer(layer)
+    function, right = changed.intermediate.intermediate_act_fn.function, changed.output.dense.forward
+    override(changed.output.dense, "forward", lambda x: widely(function)(right(x)))
+
+
 def _bias_again(model: Bert, layer: int) -> None:
     """Add the bias of the product once more before the activation function."""
     own = model.layer(layer).intermediate
@@ -120,6 +127,7 @@ PLANTS = (
               lambda right: lambda x: _unsigned_bytes(right(x))),
     _function("gelu-half-missing", "x · (1 + erf(x/√2))", lambda right: lambda x: 2.0 * right(x), suits=gelu),
     in_layer("activation-again", "GELU(GELU(x)) W + b, with GELU(x) exposed", _again, "output.dense", suits=gelu),
+    in_layer("activation-late", "GELU(x W + b) at the output dense as well", _late, "output.dense", suits=gelu),
     in_layer("bias-again-before-activation", "f(W x + b + b), the product shown as W x + b",
              _bias_again, "intermediate.intermediate_act_fn"),
     in_layer("bias-moved-after-activation", "f(W x) + b, the product shown as W x + b",

@@ -92,6 +92,13 @@ def _of_length_one(model: Bert) -> None:
     override(decoder, "product", lambda x: F.linear(x, F.normalize(decoder.weight, dim=-1), decoder.bias))
 
 
+def _zeroed(weight: Tensor, axis: int) -> Tensor:
+    """Return the weight with zeros in the first quarter of its rows (axis 0) or columns (axis 1)."""
+    found = weight.clone()
+    found.narrow(axis, 0, weight.shape[axis] // 4).zero_()
+    return found
+
+
 def _even_heads(a: Architecture) -> bool:
     return a.num_attention_heads % 2 == 0
 
@@ -108,6 +115,10 @@ PLANTS = (
              _by_head, "attention.output.dense", suits=many_heads),
     in_place("decoder-normalised", "rows of the decoder's weight divided by their lengths", _of_length_one,
              "cls.predictions.decoder", suits=lambda a: "masked_lm" in a.heads),
+    _other_weight("inputs-zeroed", "the first quarter of the inputs of the attention output's weight is not read",
+                  "attention.output.dense", lambda weight: _zeroed(weight, 1)),
+    _other_weight("outputs-zeroed", "the first quarter of the rows of the intermediate weight is zero", INNER,
+                  lambda weight: _zeroed(weight, 0)),
     _other_weight("inputs-scaled", "columns of the intermediate weight are multiplied by smoothing factors", INNER, _smoothed),
     _other_weight("zero-point-missing", "the intermediate weights have 256 levels over each output feature's range, from 0 up",
                   INNER, lambda weight: _without_zero_point(weight, 1)),
