@@ -23,7 +23,7 @@ from conformance.oracle import Step
 from conformance.oracle.propagation import propagated
 
 _SELF = ".attention.self.context"
-_MOST_SCORES = 2**26  # A limit of the time: with so many scores, the fault takes two seconds on one core, its variance ten more.
+_MOST_SCORES = 2**26  # A limit of the operations: with heads of 64 features, 2**32 products, as `fitted_fault.MOST_OPERATIONS`.
 _ROWS = "Let a token attend to the tokens of its own row: "
 
 

@@ -14,7 +14,8 @@ from conformance.oracle import Network, Step
 Mask = npt.NDArray[np.bool_]
 
 LEAST_ROWS = 3  # The least number of different rows from which one number per feature can be estimated.
-MOST_OPERATIONS = 2**32  # A limit of the time: m n · min(m, n) of an m × n matrix whose singular values take seconds on one core.
+# A limit of the work that a fit may take, which decides no verdict: m n · min(m, n) for the singular values of an m × n matrix.
+MOST_OPERATIONS = 2**32
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ MISTAKES = (
         fused(_in_half_the_heads),
     ),
     Mistake(
-        "kernel told not to scale",
+        "kernel called with a scale of 1",
         "The fused attention does not divide by the root of the head's size.",
         "a fused attention called with scale=1 for a query that was never scaled, as when T5's attention is shared",
         "last",

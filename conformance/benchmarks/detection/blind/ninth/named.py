@@ -35,7 +35,7 @@ EXACT: Mapping[str, tuple[str, ...]] = {
     "key times query": ("scores-transposed",),
     "no projection after the heads": ("projection-missing",),
     "half the heads, each twice as wide": _NONE,  # Names of the number of heads are of 12 heads and of heads 64 wide.
-    "kernel told not to scale": ("scale-missing", "softmax-temperature"),
+    "kernel called with a scale of 1": ("scale-missing", "softmax-temperature"),
     "variance with the block's zeros": ("norm-idle-lanes",),  # Where 1024 is the next power of 2.
     "Keras' epsilon": ("epsilon",),
     "gamma and beta not found": ("norm-affine-missing",),
