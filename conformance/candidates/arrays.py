@@ -24,12 +24,14 @@ class Described:
         shape: length of each axis.
         device: torch device string; None if the array's library has no devices.
         read: returns the values as a NumPy array, half-precision values in float32; raises `CandidateError` if they cannot be read.
+        tensor: the tensor that is described; None if the values are in memory or still to be received.
     """
 
     dtype: str
     shape: tuple[int, ...]
     device: str | None
     read: Callable[[], Any]
+    tensor: Any = None
 
     def __getitem__(self, index: Any) -> Any:
         """Return the elements at a NumPy index."""
@@ -69,7 +71,16 @@ def _described(value: Any) -> Described:
             raise CandidateError(f"a {type(value).__name__} is no array; NumPy's, torch's and any with __dlpack__ are")
         value = torch.utils.dlpack.from_dlpack(value)
     dtype = str(value.dtype).removeprefix("torch.")
-    return Described(dtype, tuple(value.shape), str(value.device), lambda: _guarded(partial(_to_numpy, value), value))
+    return Described(
+        dtype, tuple(value.shape), str(value.device), lambda: _guarded(partial(_to_numpy, value), value), _plain(value)
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Return a tensor that holds its numbers one after another, as they are; None for any other."""
+    import torch
+
+    return value if type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided else None
 
 
 def _to_numpy(value: Any) -> Any:

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
@@ -47,7 +48,7 @@ class Altered(Step):
     @cached_property
     def value(self) -> Array:
         """The changed result, in float64."""
-        return np.asarray(self.after(self.inner), np.float64)
+        return as_array(self.after(self.inner), np.float64)
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return the Jacobians of the inner step."""
@@ -79,7 +80,7 @@ class Rearranged(Altered):
         """Return, for each element of the inner step, the sum of w over the places to which it was moved."""
         shape = self.inner.value.shape
         came_from = self._rearrange(np.arange(w.size, dtype=np.float64).reshape(shape)).astype(np.int64)
-        return np.asarray(np.bincount(came_from.ravel(), w.ravel(), w.size).reshape(shape), np.float64)
+        return as_array(np.bincount(came_from.ravel(), w.ravel(), w.size).reshape(shape), np.float64)
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return the Jacobians of the inner step, each followed by the rearrangement."""
@@ -94,5 +95,5 @@ class Rearranged(Altered):
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the rounding errors of the inner step, rearranged with the elements."""
         own, shape = self.inner.roundings(arithmetic), self.inner.value.shape
-        variance, bound = (self._rearrange(np.broadcast_to(x, shape)) for x in (own.variance(), np.asarray(own.bound)))
+        variance, bound = (self._rearrange(np.broadcast_to(x, shape)) for x in (own.variance(), as_array(own.bound)))
         return Roundings((Source(variance, identity()),), bound)

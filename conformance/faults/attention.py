@@ -9,6 +9,7 @@ from conformance.faults.altered import Altered, Rearranged
 from conformance.faults.changes import rewritten, with_parent
 from conformance.faults.fault import Fault, FaultContext, Parameter, SameFunction
 from conformance.model.attention import attended_keys
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.bilinear import merge_heads, split_heads
@@ -44,7 +45,7 @@ def softmax(s: Array, keys: Mask, axis: int = -1, more: float = 0.0) -> Array:
     top = np.where(np.isfinite(top), top, 0.0)
     weights = np.exp(masked - top)
     total = weights.sum(axis, keepdims=True) + (more * np.exp(-top) if more else 0.0)
-    return np.asarray(weights / np.where(total > 0, total, 1.0))
+    return as_array(weights / np.where(total > 0, total, 1.0))
 
 
 def probabilities(f: Callable[[Array, Mask], Array]) -> Callable[[Step, FaultContext], Step]:

@@ -10,6 +10,7 @@ from conformance.faults.fault import Change, Fault, FaultContext, Parameter
 from conformance.model.activation import Activation
 from conformance.model.dropout import rate_of
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.embeddings import sum_variance
@@ -88,7 +89,7 @@ def _after_norm(step: Step, context: FaultContext) -> Step | None:
     found = context.network.step(norm.name, step.parents[0], skip)
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        return np.asarray(_factor(altered) ** 2 * found.roundings(arithmetic).variance())
+        return as_array(_factor(altered) ** 2 * found.roundings(arithmetic).variance())
 
     return Altered(step, lambda inner: _factor(inner) * found.value, slack)
 

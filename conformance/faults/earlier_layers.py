@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 
-import numpy as np
-
 from conformance.faults.altered import Altered, Slack
 from conformance.faults.attention import PROBS, SCORES
 from conformance.faults.changes import with_parent
 from conformance.faults.fault import Change, Fault, FaultContext
 from conformance.faults.norms import layer_input
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.propagation import propagated
@@ -73,7 +72,7 @@ def _added(step: Step, context: FaultContext) -> Step | None:
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         own = arithmetic.storage.rounding_variance(altered.inner.value) + arithmetic.storage.rounding_variance(other)
-        return np.asarray(own + (0.0 if computed is None else computed(altered, arithmetic)))
+        return as_array(own + (0.0 if computed is None else computed(altered, arithmetic)))
 
     return Altered(step, lambda inner: inner.value + other, slack)
 

@@ -10,6 +10,7 @@ from conformance.faults.fault import Change, Fault, FaultContext, Parameter
 from conformance.faults.norms import variance_of
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.embeddings import Sinusoids, positions
@@ -65,20 +66,20 @@ def _counted(step: Step) -> Ids:
 def _continued(step: Step) -> Ids:
     """Return positions counted over the whole batch, (B, S)."""
     batch = step.site.batch
-    return np.asarray(np.arange(batch.size)[:, None] * batch.length + _counted(step), np.int64)
+    return as_array(np.arange(batch.size)[:, None] * batch.length + _counted(step), np.int64)
 
 
 def _left_padded(step: Step) -> Ids:
     """Return positions counted as if all padding were at the left, (B, S): less the number of masked tokens, at least 0."""
     mask = step.site.batch.mask
-    return np.asarray(np.maximum(_counted(step) - (~mask).sum(1, keepdims=True), 0))
+    return as_array(np.maximum(_counted(step) - (~mask).sum(1, keepdims=True), 0))
 
 
 def _restarted(step: Step) -> Ids:
     """Return positions counted from the last change of the token type, (B, S)."""
     types, counted = step.site.batch.types, _counted(step)
     begins = np.diff(types, axis=1, prepend=types[:, :1]) != 0
-    return np.asarray(counted - np.maximum.accumulate(counted * begins, 1))
+    return as_array(counted - np.maximum.accumulate(counted * begins, 1))
 
 
 def _after_norm(table: str) -> Change:

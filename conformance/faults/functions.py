@@ -10,6 +10,7 @@ from conformance.faults.changes import first_parent, function, recast, rewritten
 from conformance.faults.fault import Fault, FaultContext, Parameter, SameFunction, ignored
 from conformance.faults.kinds import ERF_FORM, FUNCTIONS, GELUS, RELU, TANH_FORMS
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.functions import TANH_CUBIC, TANH_OUTER
 from conformance.oracle import Step
@@ -34,7 +35,7 @@ def _twice(step: Step, _: FaultContext) -> Step:
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         first = step.roundings(arithmetic)
-        return altered.inner.jacobians()[0].variance(first.variance() + np.asarray(first.bound) ** 2 / 3.0)
+        return altered.inner.jacobians()[0].variance(first.variance() + as_array(first.bound) ** 2 / 3.0)
 
     return Altered(step.replaced(parents=(once,)), lambda inner: inner.value, slack)
 
@@ -50,7 +51,7 @@ def _again(step: Step, context: FaultContext) -> Step | None:
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         own = again.roundings(arithmetic)
-        return altered.inner.jacobians()[0].variance(own.variance() + np.asarray(own.bound) ** 2 / 3.0)
+        return altered.inner.jacobians()[0].variance(own.variance() + as_array(own.bound) ** 2 / 3.0)
 
     return Altered(step.replaced(parents=(again.value, *step.parents[1:])), lambda inner: inner.value, slack)
 
@@ -68,7 +69,7 @@ def _late(step: Step, context: FaultContext) -> Step | None:
         function = applied(altered.inner)
         own = function.roundings(arithmetic)
         stored = function.jacobians()[0].variance(arithmetic.storage.rounding_variance(altered.inner.value))
-        return own.variance() + np.asarray(own.bound) ** 2 / 3.0 + stored
+        return own.variance() + as_array(own.bound) ** 2 / 3.0 + stored
 
     return Altered(step, lambda inner: applied(inner).value, slack)
 
@@ -136,7 +137,7 @@ def _bias_moved(step: Step, context: FaultContext) -> Step | None:
         (x,) = altered.inner.parents
         own = arithmetic.storage.rounding_variance(x) + arithmetic.storage.rounding_variance(x + bias)
         of_product = 0.0 if product is None else 2.0 * product.roundings(arithmetic).variance()
-        return altered.inner.jacobians()[0].variance(np.asarray(own + of_product))
+        return altered.inner.jacobians()[0].variance(as_array(own + of_product))
 
     return Altered(step.replaced(parents=(step.parents[0] - bias,)), lambda inner: inner.value + bias, slack)
 

@@ -8,6 +8,7 @@ from conformance.faults.altered import Altered
 from conformance.faults.changes import first_parent, other_weight, recast, rewritten, rewritten_equation
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter
 from conformance.model.batch import IGNORED_LABEL
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.gradients.losses import CrossEntropyBackward
@@ -59,7 +60,7 @@ def _without(which: str) -> Change:
         left = [i for i, name in enumerate(names) if not name.endswith(which)]
         if len(left) in (0, len(names)):
             return None
-        return Altered(step, lambda inner: np.asarray(sum(inner.parents[i] for i in left)))
+        return Altered(step, lambda inner: as_array(sum(inner.parents[i] for i in left)))
 
     return change
 
@@ -72,23 +73,23 @@ def _doubled(which: str) -> Change:
         twice = [i for i, name in enumerate(names) if name.endswith(which)]
         if len(twice) in (0, len(names)):
             return None
-        return Altered(step, lambda inner: np.asarray(inner.value + sum(inner.parents[i] for i in twice)))
+        return Altered(step, lambda inner: as_array(inner.value + sum(inner.parents[i] for i in twice)))
 
     return change
 
 
 def _detached_mean(step: NormBackward) -> Array:
     g, _, b = step.parts
-    return np.asarray(step.norm.inverse * (g - step.norm.normal * b))
+    return as_array(step.norm.inverse * (g - step.norm.normal * b))
 
 
 def _detached_variance(step: NormBackward) -> Array:
     g, a, _ = step.parts
-    return np.asarray(step.norm.inverse * (g - a))
+    return as_array(step.norm.inverse * (g - a))
 
 
 def _detached_statistics(step: NormBackward) -> Array:
-    return np.asarray(step.norm.inverse * step.parts[0])
+    return as_array(step.norm.inverse * step.parts[0])
 
 
 def _diagonal(step: ProbabilitiesBackward) -> Array:

@@ -8,6 +8,7 @@ from conformance.faults.altered import Altered, Rearranged
 from conformance.faults.attention import CONTEXT, SCORES, Mask, with_reshaped_heads
 from conformance.faults.fault import Change, Fault, FaultContext, with_parameters
 from conformance.model.batch import Ids
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.bilinear import merge_heads, split_heads
@@ -43,7 +44,7 @@ def _packed_order(mask: Mask) -> Ids | None:
 
 def _first_of(mask: Mask) -> Mask:
     """Return which of the first positions hold a row's unmasked tokens once they are moved there, (B, S)."""
-    return np.asarray(np.arange(mask.shape[1]) < mask.sum(1, keepdims=True))
+    return as_array(np.arange(mask.shape[1]) < mask.sum(1, keepdims=True))
 
 
 def _result_to_the_left(step: Step, _: FaultContext) -> Step | None:

@@ -7,6 +7,7 @@ import numpy as np
 from conformance.faults.changes import rewritten, rewritten_equation
 from conformance.faults.fault import Fault, FaultContext, with_batch
 from conformance.model.batch import IGNORED_LABEL
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.losses import LABELS, ChoiceCrossEntropy, labels_of
@@ -54,7 +55,7 @@ def _of_single_choices(step: ChoiceCrossEntropy) -> Array:
     """Return the loss log(1 + exp(x)) − y x, averaged over the choices of the labelled questions; y = 1 at the right choice."""
     logits, labels = step.rows
     right = np.arange(logits.shape[-1]) == labels[:, None]
-    return np.asarray((np.logaddexp(0.0, logits) - right * logits).mean())
+    return as_array((np.logaddexp(0.0, logits) - right * logits).mean())
 
 
 # fmt: off

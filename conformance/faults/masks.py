@@ -10,6 +10,7 @@ from conformance.faults.changes import recast
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, SameFunction, with_batch
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
@@ -54,7 +55,7 @@ def _weighing(step: Step, weight: float) -> Step:
         @cached_property
         def value(self) -> Array:
             weights = np.exp(self._shifted) * np.where(keys_of(self), 1.0, weight)  # not `step`: the class would keep its arrays
-            return np.asarray(weights / weights.sum(-1, keepdims=True))
+            return as_array(weights / weights.sum(-1, keepdims=True))
 
     return step.recast(Weighed)
 
@@ -122,7 +123,7 @@ def _shifted(step: Step, _: FaultContext) -> Step:
 def _to_the_last(step: Step, _: FaultContext) -> Step | None:
     """Return the softmax over the keys up to the last unmasked one; None if none of them is masked."""
     mask = step.site.batch.mask
-    keys = np.asarray(mask[:, ::-1].cumsum(1)[:, ::-1] > 0)
+    keys = as_array(mask[:, ::-1].cumsum(1)[:, ::-1] > 0)
     return None if not of_tokens(step) or (keys == mask).all() else with_batch(step, attention_mask=keys.astype(np.int64))
 
 

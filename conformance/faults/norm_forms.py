@@ -12,6 +12,7 @@ from conformance.faults.kinds import LINEARS
 from conformance.faults.norms import LAYER_OUTPUT, NORMS, variance_of
 from conformance.model.activation import Activation
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
@@ -24,7 +25,7 @@ class _SecondMoment(Norm):
     @cached_property
     def inverse(self) -> Array:
         moment = np.mean(self.summed**2, -1, keepdims=True)
-        return np.asarray(1.0 / np.sqrt(moment + self.site.architecture.layer_norm_eps))
+        return as_array(1.0 / np.sqrt(moment + self.site.architecture.layer_norm_eps))
 
 
 def idle_lanes(width: int) -> int:
@@ -39,7 +40,7 @@ class _IdleLanes(Norm):
     def inverse(self) -> Array:
         x = self.summed
         idle = idle_lanes(x.shape[-1]) / x.shape[-1] * self.mean**2
-        return np.asarray(1.0 / np.sqrt(self.variance_of((x - self.mean) ** 2) + idle + self.site.architecture.layer_norm_eps))
+        return as_array(1.0 / np.sqrt(self.variance_of((x - self.mean) ** 2) + idle + self.site.architecture.layer_norm_eps))
 
 
 def _lanes(step: Step, _: FaultContext) -> Step | None:
@@ -69,7 +70,7 @@ def _bias_first(step: Step, _: FaultContext) -> Step:
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         total = altered.value / np.where(gamma == 0.0, 1.0, gamma)
         rounding = arithmetic.storage.rounding_variance
-        return np.asarray(gamma**2 * (rounding(total) + rounding(total - beta)))
+        return as_array(gamma**2 * (rounding(total) + rounding(total - beta)))
 
     return Altered(with_parameters(step, bias=gamma * beta), lambda inner: inner.value, slack)
 
@@ -84,7 +85,7 @@ def _before_norm(step: Step, context: FaultContext) -> Step | None:
     known = [x for x in found if x is not None and x.shape == skip.shape]
     if not known or len(known) < len(parents):
         return None
-    total = np.asarray(sum(known[1:], start=known[0]))
+    total = as_array(sum(known[1:], start=known[0]))
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         return altered.inner.jacobians()[1].variance(arithmetic.storage.rounding_variance(total))
@@ -113,7 +114,7 @@ def _affine_again(step: Step, context: FaultContext) -> Step | None:
         rounding, inputs = arithmetic.storage.rounding_variance, x[:, 0] if x.ndim > altered.value.ndim else x
         of_sum = len(beta) * arithmetic.accumulate.rounding_variance(np.abs(weight) @ np.abs(beta))  # each partial sum is no larger
         of_bias = of_sum + rounding(folded) + rounding(folded + step.site.parameters.get("bias", 0.0))
-        return np.asarray(inputs**2 @ rounding(weight * gamma).T + of_bias)
+        return as_array(inputs**2 @ rounding(weight * gamma).T + of_bias)
 
     return Altered(step.replaced(parents=(gamma * x + beta,)), lambda inner: inner.value, slack)
 

@@ -13,6 +13,7 @@ from conformance.faults.fault import Change, Fault, FaultContext, Parameter, par
 from conformance.model.activations import layer_input as layer_input  # other themes import it from here
 from conformance.model.architecture import Architecture
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
@@ -33,7 +34,7 @@ class _EpsilonOutside(Norm):
     @cached_property
     def inverse(self) -> Array:
         deviation = np.sqrt(self.variance_of((self.summed - self.mean) ** 2))
-        return np.asarray(1.0 / (deviation + self.site.architecture.layer_norm_eps))
+        return as_array(1.0 / (deviation + self.site.architecture.layer_norm_eps))
 
 
 class _UnbiasedDeviation(_EpsilonOutside):
@@ -46,7 +47,7 @@ class _WithoutMean(Norm):
 
 def _common(gain: Array, axes: int | tuple[int, ...]) -> LinearMap:
     """Return the map J e = gain · e, where one error e is shared by all elements along the axes."""
-    return LinearMap(lambda v: np.asarray(gain**2 * v), lambda w: np.asarray((gain * w).sum(axes, keepdims=True)))
+    return LinearMap(lambda v: as_array(gain**2 * v), lambda w: as_array((gain * w).sum(axes, keepdims=True)))
 
 
 class _OverPositions(Norm):
@@ -54,18 +55,18 @@ class _OverPositions(Norm):
 
     @cached_property
     def mean(self) -> Array:
-        return np.asarray(self.summed.mean(self.over, keepdims=True))
+        return as_array(self.summed.mean(self.over, keepdims=True))
 
     @cached_property
     def inverse(self) -> Array:
-        return np.asarray(1.0 / np.sqrt(self.summed.var(self.over, keepdims=True) + self.site.architecture.layer_norm_eps))
+        return as_array(1.0 / np.sqrt(self.summed.var(self.over, keepdims=True) + self.site.architecture.layer_norm_eps))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the rounding errors of the correct norm, with those of mean and inverse root shared along the axes `over`."""
         mean, inverse, *others = super().roundings(arithmetic).sources
         z, gamma = self.normal, self.site.parameters["weight"]
         shared = (
-            Source(np.asarray(np.mean(s.variance, self.over, keepdims=True)), _common(-gamma * by, self.over))
+            Source(as_array(np.mean(s.variance, self.over, keepdims=True)), _common(-gamma * by, self.over))
             for s, by in ((mean, np.broadcast_to(self.inverse, z.shape)), (inverse, z))
         )
         return Roundings((*shared, *others))
@@ -109,7 +110,7 @@ def _epsilon_outside(norm: type[Norm], usual: float, quantity: str = "") -> Para
 
 
 def _sum(step: Step) -> Array:
-    return np.asarray(sum(step.parents[1:], start=step.parents[0]))
+    return as_array(sum(step.parents[1:], start=step.parents[0]))
 
 
 def _plus_one(step: Step, context: FaultContext) -> Step:
@@ -206,7 +207,7 @@ def _again(step: Step, context: FaultContext) -> Step | None:
 def variance_of(step: Step, arithmetic: Arithmetic) -> Array:
     """Return the elementwise variance of a step's own rounding errors, deterministic ones taken as uniform within their bound."""
     own = step.roundings(arithmetic)
-    return np.asarray(own.variance() + np.asarray(own.bound) ** 2 / 3.0)
+    return as_array(own.variance() + as_array(own.bound) ** 2 / 3.0)
 
 
 # fmt: off

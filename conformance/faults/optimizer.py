@@ -8,6 +8,7 @@ import numpy as np
 from conformance.faults.changes import first_parent, other_parameters, recast
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, with_parameters
 from conformance.model.training import ADAM, Training, at, decays, parameter_of, step_of
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
@@ -23,13 +24,13 @@ _SCHEDULE = "Call scheduler.step() once after each optimizer.step(), in steps an
 class _EpsilonInRoot(Adam):
     @cached_property
     def denominator(self) -> Array:
-        return np.asarray(np.sqrt(self.moments[1] / self.corrections[1] + self.number("epsilon")))
+        return as_array(np.sqrt(self.moments[1] / self.corrections[1] + self.number("epsilon")))
 
 
 class _EpsilonBeforeCorrection(Adam):
     @cached_property
     def denominator(self) -> Array:
-        return np.asarray((np.sqrt(self.moments[1]) + self.number("epsilon")) / np.sqrt(self.corrections[1]))
+        return as_array((np.sqrt(self.moments[1]) + self.number("epsilon")) / np.sqrt(self.corrections[1]))
 
 
 class _ClippedByParameter(Adam):
@@ -72,7 +73,7 @@ def _decayed(step: Step, context: FaultContext) -> Step | None:
     """Return the step with weight decay for a parameter that is not to be decayed; None for other parameters."""
     if decays(parameter_of(step.site.activation.name)):
         return None
-    return with_parameters(step, decay=np.asarray(_training(context).weight_decay))
+    return with_parameters(step, decay=as_array(_training(context).weight_decay))
 
 
 def _not_decayed(step: Step, _: FaultContext) -> Step | None:
@@ -89,9 +90,7 @@ def _coupled(step: Step, context: FaultContext) -> Step | None:
     class Coupled(Adam):
         @cached_property
         def clipped(self) -> tuple[Array, ...]:
-            return tuple(
-                k * g + decay * np.asarray(p) for k, g, p in zip(self.coefficients, self.parents[1:], before, strict=False)
-            )
+            return tuple(k * g + decay * as_array(p) for k, g, p in zip(self.coefficients, self.parents[1:], before, strict=False))
 
     return with_parameters(step.recast(Coupled), decay=np.zeros(()))
 
@@ -102,7 +101,7 @@ def _at_rate_of(offset: int) -> Change:
     def change(step: Step, context: FaultContext) -> Step | None:
         training, t = _training(context), step_of(step.site.activation.name)
         rate = training.rate(t + offset) if t + offset > 0 else 0.0
-        return None if rate == training.rate(t) else with_parameters(step, rate=np.asarray(rate))
+        return None if rate == training.rate(t) else with_parameters(step, rate=as_array(rate))
 
     return change
 
@@ -119,11 +118,11 @@ def _without_warmup(step: Step, context: FaultContext) -> Step | None:
         rate = training.learning_rate
     else:
         return None
-    return with_parameters(step, rate=np.asarray(rate))
+    return with_parameters(step, rate=as_array(rate))
 
 
 def _constant(step: Step, context: FaultContext) -> Step:
-    return with_parameters(step, rate=np.asarray(_training(context).learning_rate))
+    return with_parameters(step, rate=as_array(_training(context).learning_rate))
 
 
 def _parameter(
@@ -149,7 +148,7 @@ def _parameter(
         name,
         lambda step: _number(step, role),
         wrong,
-        lambda step, value: with_parameters(step, **{role: np.asarray(min(value, most))}),
+        lambda step, value: with_parameters(step, **{role: as_array(min(value, most))}),
         setting=setting,
         defaults=defaults,
         quantity=quantity,
@@ -182,7 +181,7 @@ def faults() -> Iterator[Fault]:
                 recast(_DecayNotScaled), "λ in place of η λ", equation="θ − η m̂ / (√v̂ + ε) − λ θ",
                 fix="Multiply λ by η.")
     yield Fault("clip-missing", _STEPS, "the gradient is not clipped", made,
-                other_parameters(lambda _: {"clip": np.asarray(np.inf)}),
+                other_parameters(lambda _: {"clip": as_array(np.inf)}),
                 "clip_grad_norm_ left out, or after the optimizer's step", equation="g in place of g min(1, c / ‖g‖)", fix=_CLIP)
     yield Fault("clip-by-parameter", _STEPS, "each gradient is clipped by its own norm, not by the norm of all gradients", made,
                 recast(_ClippedByParameter), "clip_grad_norm_ in a loop over the parameters",

@@ -7,6 +7,7 @@ import numpy as np
 from conformance.faults.altered import Altered
 from conformance.faults.fault import Change, Fault, FaultContext
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 
@@ -40,7 +41,7 @@ def _of_length_one(step: Step, _: FaultContext) -> Step:
     """Return the pooler's tanh divided by its length; the quotient is rounded once more."""
 
     def value(inner: Step) -> Array:
-        return np.asarray(inner.value / np.linalg.norm(inner.value, axis=-1, keepdims=True))
+        return as_array(inner.value / np.linalg.norm(inner.value, axis=-1, keepdims=True))
 
     return Altered(step, value, lambda altered, arithmetic: arithmetic.storage.rounding_variance(altered.value))
 

@@ -11,6 +11,7 @@ from conformance.faults.changes import other_weight
 from conformance.faults.fault import Change, Fault, FaultContext, with_parameters
 from conformance.faults.kinds import COMPUTED, LINEARS, PRODUCTS
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle import Step
 from conformance.oracle.linear_maps import Roundings, Source
@@ -29,7 +30,7 @@ def _tf32(x: Array, *, truncated: bool = False) -> Array:
     """Return x rounded to 11 significant bits: to nearest, or towards zero if `truncated`."""
     mantissa, exponent = np.frexp(x)
     scaled = mantissa * 2.0**TF32_BITS
-    return np.asarray(np.ldexp(np.trunc(scaled) if truncated else np.rint(scaled), exponent - TF32_BITS), np.float64)
+    return as_array(np.ldexp(np.trunc(scaled) if truncated else np.rint(scaled), exponent - TF32_BITS), np.float64)
 
 
 def _narrow(name: str) -> tuple[Rounding, Callable[[Array], Array]]:
@@ -135,13 +136,13 @@ def _truncated(step: Step, context: FaultContext) -> Step | None:
 
     def truncated(inner: Step) -> Array:
         unit = narrow.ulp(inner.value)
-        return np.asarray(np.trunc(inner.value / unit) * unit)
+        return as_array(np.trunc(inner.value / unit) * unit)
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         before = replace(arithmetic, storage=arithmetic.accumulate) if narrow == arithmetic.storage else arithmetic
         own, unit = altered.inner.roundings(before), narrow.ulp(altered.inner.value)
         quotient = altered.inner.value / unit
-        error = largest_error(altered.value.size) * np.sqrt(own.variance()) + np.asarray(own.bound)
+        error = largest_error(altered.value.size) * np.sqrt(own.variance()) + as_array(own.bound)
         return np.where(np.abs(quotient - np.rint(quotient)) * unit <= error, unit**2, 0.0)
 
     return Altered(step, truncated, slack)
@@ -150,7 +151,7 @@ def _truncated(step: Step, context: FaultContext) -> Step | None:
 def _bits_as_half(weight: Array) -> Array:
     """Return the numbers of float16 that have the bits of the weight in bfloat16."""
     bits = FORMATS["bfloat16"].round(weight).astype(np.float32).view(np.uint32) >> 16
-    return np.asarray(bits.astype(np.uint16).view(np.float16), np.float64)
+    return as_array(bits.astype(np.uint16).view(np.float16), np.float64)
 
 
 def _held_in(name: str) -> Change:

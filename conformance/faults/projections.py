@@ -13,6 +13,7 @@ from conformance.faults.fault import Change, Fault, FaultContext, Parameter, par
 from conformance.faults.kinds import LINEARS
 from conformance.faults.norms import layer_input, variance_of
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.norm import Norm
@@ -146,16 +147,16 @@ def _pooled(token: Callable[[Array, Mask], Array | None]) -> Change:
 
 def _last_unmasked(hidden: Array, mask: Mask) -> Array:
     last = mask.shape[1] - 1 - mask[:, ::-1].argmax(1)
-    return np.asarray(hidden[np.arange(len(last)), last])
+    return as_array(hidden[np.arange(len(last)), last])
 
 
 def _by_length(hidden: Array, mask: Mask) -> Array:
-    return np.asarray(hidden[np.arange(len(mask)), np.maximum(mask.sum(1) - 1, 0)])
+    return as_array(hidden[np.arange(len(mask)), np.maximum(mask.sum(1) - 1, 0)])
 
 
 def _mean(hidden: Array, mask: Mask) -> Array:
     counted = mask[:, :, None]
-    return np.asarray((hidden * counted).sum(1) / np.maximum(counted.sum(1), 1))
+    return as_array((hidden * counted).sum(1) / np.maximum(counted.sum(1), 1))
 
 
 def _reading(source: str, *, first: bool = False) -> Change:
@@ -211,13 +212,13 @@ def _capped(step: Step, k: float) -> Step:
 
 
 def _log_softmax(step: Step, _: FaultContext) -> Step | None:
-    return Altered(step, lambda inner: np.asarray(log_softmax(inner.value, -1)), _of_function) if step.value.shape[-1] > 1 else None
+    return Altered(step, lambda inner: as_array(log_softmax(inner.value, -1)), _of_function) if step.value.shape[-1] > 1 else None
 
 
 def _of_function(altered: Altered, arithmetic: Arithmetic) -> Array:
     """Return the variance of a few more roundings, of numbers no larger than the larger of both results."""
     larger = np.maximum(np.abs(altered.value), np.abs(altered.inner.value))
-    return np.asarray(4.0 * arithmetic.storage.rounding_variance(larger))
+    return as_array(4.0 * arithmetic.storage.rounding_variance(larger))
 
 
 def _left_out(step: Step, _: FaultContext) -> Step | None:

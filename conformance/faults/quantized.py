@@ -24,6 +24,7 @@ from conformance.faults.fault import Change, Fault, FaultContext, with_parameter
 from conformance.faults.kinds import LINEARS, PRODUCTS
 from conformance.faults.precision import largest_error
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import FORMATS, Array, Single
 from conformance.oracle import Step
 from conformance.oracle.bilinear import merge_heads, split_heads
@@ -42,14 +43,14 @@ _LARGEST, _SMALLEST_EXPONENT, _BITS = 448.0, -6, 4  # Those of E4M3.
 
 def quotients(weight: Single, step: Single) -> Single:
     """Return the weight divided by the step, in float32; where the step is 0, the weight."""
-    return np.asarray(weight / np.where(step != 0.0, step, np.float32(1.0)), np.float32)
+    return as_array(weight / np.where(step != 0.0, step, np.float32(1.0)), np.float32)
 
 
 def symmetric(weight: Array, axis: int | None, largest: float = 127.0) -> Array:
     """Return the weight as integers −`largest` … `largest` times a step, one per tensor (`axis` None) or output feature (1)."""
     w = weight.astype(np.float32)
     step = np.abs(w).max(axis, keepdims=axis is not None) / np.float32(largest)
-    return np.asarray(np.rint(quotients(w, step)) * step, np.float64)
+    return as_array(np.rint(quotients(w, step)) * step, np.float64)
 
 
 def _held_symmetric(axis: int | None) -> Change:
@@ -77,7 +78,7 @@ def _in_blocks(size: int, quantised: Callable[[Single], Single]) -> Quantiser:
         if weight.size % size:
             return weight
         blocks = weight.astype(np.float32).reshape(-1, size)
-        return np.asarray(quantised(blocks).reshape(weight.shape), np.float64)
+        return as_array(quantised(blocks).reshape(weight.shape), np.float64)
 
     return quantiser
 
@@ -88,19 +89,19 @@ def _held(step: Single) -> Single:
 
 def _int8_block(w: Single) -> Single:
     step = np.abs(w).max(-1, keepdims=True) / np.float32(127.0)
-    return np.asarray(np.rint(quotients(w, step)) * _held(step))
+    return as_array(np.rint(quotients(w, step)) * _held(step))
 
 
 def _int4_block(w: Single) -> Single:
     largest = np.take_along_axis(w, np.abs(w).argmax(-1)[..., None], -1)
-    step = np.asarray(largest / np.float32(-8.0))
-    return np.asarray((np.clip(np.floor(quotients(w, step) + np.float32(8.5)), 0, 15) - 8) * _held(step), np.float32)
+    step = as_array(largest / np.float32(-8.0))
+    return as_array((np.clip(np.floor(quotients(w, step) + np.float32(8.5)), 0, 15) - 8) * _held(step), np.float32)
 
 
 def _nf4_block(w: Single) -> Single:
     step = np.abs(w).max(-1, keepdims=True)
     between = (_LEVELS[1:] + _LEVELS[:-1]) / 2
-    return np.asarray(_LEVELS[np.searchsorted(between, quotients(w, step))] * step, np.float32)
+    return as_array(_LEVELS[np.searchsorted(between, quotients(w, step))] * step, np.float32)
 
 
 def _float8(weight: Array) -> Array:
@@ -108,19 +109,19 @@ def _float8(weight: Array) -> Array:
     step = np.abs(w).max() / np.float32(_LARGEST)
     x = quotients(w, step).astype(np.float64)
     unit = 2.0 ** (np.maximum(np.frexp(x)[1] - 1, _SMALLEST_EXPONENT) + 1 - _BITS)
-    return np.asarray(np.rint(x / unit) * unit * float(step), np.float64)
+    return as_array(np.rint(x / unit) * unit * float(step), np.float64)
 
 
 def _unit(x: Array) -> Array:
     """Return the distance of neighbouring numbers of float8 (E4M3) at x, which is within their range."""
-    return np.asarray(2.0 ** (np.maximum(np.frexp(x)[1] - 1, _SMALLEST_EXPONENT) + 1 - _BITS))
+    return as_array(2.0 ** (np.maximum(np.frexp(x)[1] - 1, _SMALLEST_EXPONENT) + 1 - _BITS))
 
 
 def _unscaled_float8(x: Array) -> Array:
     """Return x rounded to float8 (E4M3) without a scale; magnitudes beyond the largest number become it."""
     limited = np.clip(x, -_LARGEST, _LARGEST)
     unit = _unit(limited)
-    return np.asarray(np.rint(limited / unit) * unit)
+    return as_array(np.rint(limited / unit) * unit)
 
 
 def _float8_result(step: Step, _: FaultContext) -> Step:
@@ -128,7 +129,7 @@ def _float8_result(step: Step, _: FaultContext) -> Step:
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         x, own = np.clip(altered.inner.value, -_LARGEST, _LARGEST), altered.inner.roundings(arithmetic)
-        unit, error = _unit(x), largest_error(x.size) * np.sqrt(own.variance()) + np.asarray(own.bound)
+        unit, error = _unit(x), largest_error(x.size) * np.sqrt(own.variance()) + as_array(own.bound)
         return np.where(np.abs(x / unit - np.floor(x / unit) - 0.5) * unit <= error, unit**2, 0.0)
 
     return Altered(step, lambda inner: _unscaled_float8(inner.value), slack)
@@ -143,7 +144,7 @@ def _wrapped(weight: Array) -> Array:
     w = weight.astype(np.float32)
     step = np.abs(w).max(1, keepdims=True) / np.float32(128.0)
     levels = np.rint(quotients(w, step))
-    return np.asarray(np.where(levels == 128.0, -levels, levels) * step, np.float64)
+    return as_array(np.where(levels == 128.0, -levels, levels) * step, np.float64)
 
 
 def _scales_of_columns(step: Step, _: FaultContext) -> Step | None:
@@ -153,7 +154,7 @@ def _scales_of_columns(step: Step, _: FaultContext) -> Step | None:
         return None
     w = weight.astype(np.float32)
     scale = np.abs(w).max(1) / np.float32(127.0)
-    return with_parameters(step, weight=np.asarray(np.rint(quotients(w, scale[:, None])) * scale, np.float64))
+    return with_parameters(step, weight=as_array(np.rint(quotients(w, scale[:, None])) * scale, np.float64))
 
 
 def _cache_of_bytes(step: Step, _: FaultContext) -> Step:
@@ -167,8 +168,8 @@ def _cache_of_bytes(step: Step, _: FaultContext) -> Step:
     quotient = quotients(heads, scale)
     levels = np.rint(quotient)
     near = np.abs(quotient - np.floor(quotient) - 0.5) <= _TIE * np.abs(quotient)
-    ties = merge_heads(np.asarray(near * scale**2, np.float64))
-    held = merge_heads(np.asarray(levels, np.float64) * scale)
+    ties = merge_heads(as_array(near * scale**2, np.float64))
+    held = merge_heads(as_array(levels, np.float64) * scale)
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         return altered.inner.jacobians()[1].variance(ties + arithmetic.storage.rounding_variance(held))

@@ -8,6 +8,7 @@ from conformance.faults.altered import Altered
 from conformance.faults.attention import SCORES
 from conformance.faults.fault import Change, Fault, FaultContext
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.bilinear import merge_heads, split_heads
@@ -24,7 +25,7 @@ def _pairs(x: Array, *, neighbours: bool) -> tuple[Array, Array]:
 
 def _angles(length: int, width: int) -> Array:
     """Return the angles s / 10000^(2i/d), (S, d/2), for the head size d = `width`."""
-    return np.asarray(np.arange(length)[:, None] / _BASE ** (2.0 * np.arange(width // 2) / width))
+    return as_array(np.arange(length)[:, None] / _BASE ** (2.0 * np.arange(width // 2) / width))
 
 
 def _joined(a: Array, b: Array, *, neighbours: bool) -> Array:
@@ -63,7 +64,7 @@ def _rotary(*, neighbours: bool) -> Change:
 
         def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
             turning = (_rotation_variance(x, width, arithmetic, neighbours=neighbours) for x in given)
-            return np.asarray(sum(j.variance(v) for j, v in zip(altered.inner.jacobians(), turning, strict=True)))
+            return as_array(sum(j.variance(v) for j, v in zip(altered.inner.jacobians(), turning, strict=True)))
 
         return Altered(step.replaced(parents=turned), lambda inner: inner.value, slack)
 
@@ -90,7 +91,7 @@ def _falling(step: Step, _: FaultContext) -> Step | None:
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         stored = arithmetic.storage.rounding_variance
-        return np.asarray(stored(altered.inner.value) + stored(np.broadcast_to(bias, altered.value.shape)))
+        return as_array(stored(altered.inner.value) + stored(np.broadcast_to(bias, altered.value.shape)))
 
     return Altered(step, lambda inner: inner.value - bias, slack)
 

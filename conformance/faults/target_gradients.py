@@ -7,6 +7,7 @@ import numpy as np
 from conformance.faults.altered import Altered
 from conformance.faults.changes import with_result
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.gradients.target_losses import TargetLossBackward
@@ -39,7 +40,7 @@ def _times(factor: Callable[[int, int], float]) -> Change:
 def _as_classes(x: Array, t: Array) -> Array:
     """Return the gradient of the softmax cross entropy, averaged over rows, times C, since `_slope` divides by B C."""
     e = np.exp(x - x.max(-1, keepdims=True))
-    return np.asarray(x.shape[-1] * (t.sum(-1, keepdims=True) * e / e.sum(-1, keepdims=True) - t))
+    return as_array(x.shape[-1] * (t.sum(-1, keepdims=True) * e / e.sum(-1, keepdims=True) - t))
 
 
 def _sigmoid_twice(x: Array, t: Array) -> Array:

@@ -6,6 +6,7 @@ import numpy as np
 
 from conformance.faults.changes import rewritten, rewritten_equation
 from conformance.faults.fault import Change, Fault
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle.target_losses import TargetLoss, sigmoid
 
@@ -14,16 +15,16 @@ REGRESSION, MULTI_LABEL = frozenset({"regression_loss"}), frozenset({"multi_labe
 
 def _loss(value: Callable[[Array, Array], Array | float]) -> Change:
     """Return the change that replaces the loss by a function of logits and targets, (B, C) each."""
-    return rewritten_equation(TargetLoss, lambda step: np.asarray(value(step.logits, step.targets)))
+    return rewritten_equation(TargetLoss, lambda step: as_array(value(step.logits, step.targets)))
 
 
 def _softmax_cross_entropy(x: Array, t: Array) -> Array:
-    return np.asarray((t * (np.logaddexp.reduce(x, -1, keepdims=True) - x)).sum(-1).mean())
+    return as_array((t * (np.logaddexp.reduce(x, -1, keepdims=True) - x)).sum(-1).mean())
 
 
 def _broadcast(x: Array, t: Array) -> Array:
     """Return the squared error with logits (B, 1) and targets (B,) broadcast to (B, B); the plain one for several labels."""
-    return np.asarray(np.square(x - t[:, 0]).mean()) if x.shape[-1] == 1 else np.asarray(np.square(x - t).mean())
+    return as_array(np.square(x - t[:, 0]).mean()) if x.shape[-1] == 1 else as_array(np.square(x - t).mean())
 
 
 # fmt: off

@@ -7,6 +7,7 @@ import numpy as np
 from conformance.faults.altered import Altered
 from conformance.faults.fault import Change, Fault, FaultContext, with_parameters
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
@@ -41,7 +42,7 @@ def _rows_of_length_one(step: Step, _: FaultContext) -> Step | None:
     squares = step.inputs**2
 
     def slack(_: Altered, arithmetic: Arithmetic) -> Array:
-        return np.asarray(squares @ arithmetic.storage.rounding_variance(unit).T)
+        return as_array(squares @ arithmetic.storage.rounding_variance(unit).T)
 
     return Altered(changed, lambda inner: inner.value, slack)
 

@@ -24,6 +24,7 @@ from conformance.judge.sums import LocalSums
 from conformance.judge.threads import on_all_cores
 from conformance.judge.thresholds import Limits
 from conformance.numerics.arithmetic import Hypothesis
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 
 
@@ -198,7 +199,7 @@ def _noise_of_equal_inputs(
     if indices:
         (parent,) = observation.activation.parents
         distinct, counts = np.unique(observation.captured[parent][observation.judged], return_counts=True)
-        inputs, n = (np.asarray(x[counts > 1], np.float64).reshape(1, -1, 1) for x in (distinct, counts))
+        inputs, n = (as_array(x[counts > 1], np.float64).reshape(1, -1, 1) for x in (distinct, counts))
         segment = Segment(observation.network, observation.name, {parent: inputs})
         noise = of_segment(segment, hypothesis, np.ones(inputs.shape, np.bool_), apart=True)
         for i in indices:

@@ -28,6 +28,7 @@ from conformance.model.checkpoint import Checkpoint
 from conformance.model.digest import content_digest
 from conformance.model.training import Training, at
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.function_error_bounds import FunctionErrorBounds
 from conformance.oracle import Network
@@ -142,7 +143,7 @@ def _read(path: Path, names: Sequence[str]) -> Mapping[str, Array] | None:
     """Return an entry's arrays in the order of `names`, or None, with a warning, if the file is damaged."""
     try:
         with safe_open(path, "np") as stored:
-            found = {name: np.asarray(stored.get_tensor(name)) for name in stored.keys()}  # noqa: SIM118  # no mapping
+            found = {name: as_array(stored.get_tensor(name)) for name in stored.keys()}  # noqa: SIM118  # no mapping
             digest = (stored.metadata() or {}).get("digest")
         if set(found) != set(names) or digest != content_digest(found):
             raise ValueError("its content is not what was written")

@@ -18,6 +18,7 @@ from conformance.judge.segment import Segment
 from conformance.judge.threads import cores, on_all_cores
 from conformance.judge.thresholds import projection_threshold, sidak_share
 from conformance.numerics.arithmetic import Hypothesis
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle import Network
 from conformance.progress import report_progress
@@ -106,17 +107,17 @@ class RoundedCosines:
         at x = 20.
         """
         x = math.log(1.0 / alpha)
-        return np.asarray(np.sqrt(self.trace + 2.0 * self.norm * (math.sqrt(x) + x)))
+        return as_array(np.sqrt(self.trace + 2.0 * self.norm * (math.sqrt(x) + x)))
 
 
 def cosines(embeddings: Array) -> Array:
     """Return the cosine similarities u·v / (|u| |v|) of all pairs of rows; (N, H) -> (N, N)."""
     units = _units(embeddings)
-    return np.asarray(units @ units.T)
+    return as_array(units @ units.T)
 
 
 def _units(x: Array) -> Array:
-    return np.asarray(x / np.linalg.norm(x, axis=-1, keepdims=True))
+    return as_array(x / np.linalg.norm(x, axis=-1, keepdims=True))
 
 
 def _gradients(embeddings: Array, row: int) -> Array:
@@ -127,4 +128,4 @@ def _gradients(embeddings: Array, row: int) -> Array:
 def _perpendicular(u: Array, directions: Array) -> Array:
     """Return the part of each direction that is perpendicular to u, divided by |u|; (K, H)."""
     unit = _units(u)
-    return np.asarray((directions - np.outer(directions @ unit, unit)) / np.linalg.norm(u))
+    return as_array((directions - np.outer(directions @ unit, unit)) / np.linalg.norm(u))

@@ -14,7 +14,7 @@ from conformance.judge.judged_elements import Mask
 from conformance.numerics.formats import Array, Captured
 from conformance.numerics.memo import once_an_array
 
-Hashes = npt.NDArray[np.uint64]
+Hashes = npt.NDArray[np.int64]
 
 
 def hashed(values: Captured, depth: int) -> Hashes:
@@ -28,17 +28,18 @@ def hashed(values: Captured, depth: int) -> Hashes:
     rows = values.reshape(*values.shape[:depth], -1)
     if rows.dtype == np.float32 and rows.shape[-1] % 2:
         rows = np.concatenate([rows, np.zeros_like(rows[..., :1])], -1)
-    bits = np.ascontiguousarray(rows).view(np.uint64)
-    mixed = bits >> np.uint64(31)
+    bits = np.ascontiguousarray(rows, like=rows).view(np.int64)
+    mixed = bits >> 31
+    mixed &= 2**33 - 1  # a signed shift fills in copies of the sign
     mixed ^= bits
     mixed *= _factors(bits.shape[-1])
-    return np.asarray(mixed.sum(-1, dtype=np.uint64))
+    return np.asarray(mixed.sum(-1))
 
 
 @lru_cache(maxsize=64)
 def _factors(count: int) -> Hashes:
     """Return odd random numbers, the same in every process: raw integers of a Philox generator."""
-    return np.random.Philox(0).random_raw(count) | np.uint64(1)
+    return (np.random.Philox(0).random_raw(count) | np.uint64(1)).view(np.int64)
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Repeats:
         if not self.any or weights.shape[:depth] != self.number.shape:
             return float(np.vdot(variance * weights, weights))
         wide = np.broadcast_to(variance, weights.shape).reshape(self.number.size, -1)
-        sums, kept = (np.zeros((self.draws, wide.shape[1])) for _ in range(2))
+        sums, kept = (np.zeros((self.draws, wide.shape[1]), like=weights) for _ in range(2))
         np.add.at(sums, self.number.ravel(), weights.reshape(self.number.size, -1))
         kept[self.number.ravel()] = wide
         return float(np.vdot(kept * sums, sums))

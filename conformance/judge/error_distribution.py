@@ -90,7 +90,7 @@ def counts(scaled: Captured) -> Histogram:
         index *= np.float32(1.0 / STEP)
     np.fmin(index, np.float32(bins + 1), out=index)
     np.maximum(index, np.float32(0.0), out=index)
-    return np.bincount(index.astype(np.uint8), minlength=bins + 2)
+    return np.asarray(np.bincount(index.astype(np.uint8), minlength=bins + 2))
 
 
 def _strips(row: Activation, squares: Array, places: Array, head_size: int) -> Iterator[Strip]:

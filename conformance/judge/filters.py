@@ -29,6 +29,7 @@ from conformance.judge.evidence import Estimate, FilterResult
 from conformance.judge.fault_directions import Direction
 from conformance.judge.noise import Noise
 from conformance.judge.thresholds import SEPARABLE_Z
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 
 GROSS = 2.0  # multiple of the limit of the largest error beyond which a fault needs no filter to be detected
@@ -121,7 +122,7 @@ def expected_z(effect: Array, noise: Noise, largest: float) -> float:
 
 def largest_element(effect: Array, noise: Noise) -> float:
     """Return the largest element of a direction, in sigma, after subtracting the deterministic bound."""
-    size = np.asarray(np.abs(effect))
+    size = as_array(np.abs(effect))
     if noise.is_bounded:
         size -= noise.bound
     size /= noise.sigma

@@ -16,6 +16,7 @@ from conformance.judge.evidence import Error
 from conformance.judge.judged_elements import zeroed
 from conformance.judge.observation import Block
 from conformance.judge.sums import ErrorSums
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Single
 
 
@@ -39,7 +40,7 @@ class GlobalError:
         error = block.error.astype(np.float32)
         judged = zeroed(error, block.judged)
         precision = np.divide(1.0, sigma, out=np.zeros(sigma.shape), where=sigma > 0)
-        scaled = np.asarray(judged * precision, np.float64)
+        scaled = as_array(judged * precision, np.float64)
         return cls(error, ErrorSums.of(scaled, int(block.judged.sum()), judged, block.first), bool(np.any(sigma)))
 
     def __add__(self, other: "GlobalError") -> "GlobalError":

@@ -33,10 +33,12 @@ from conformance.model.activations import is_layer_output, outputs
 from conformance.model.layer import STATES_NAME
 from conformance.model.training import GIVEN
 from conformance.numerics.arithmetic import hypotheses, representative_hypothesis
+from conformance.numerics.devices import judging_device
 from conformance.numerics.formats import Array, Captured, Single
 from conformance.numerics.function_error_bounds import FunctionErrorBounds
 from conformance.oracle import Network
 
+IN_MEMORY = "memory"
 MOST_DESCRIBED = 8  # how many unexplained residuals are described; each costs some hundred passes over the activation
 # Four arrays (B, S, H) in float64, whatever the number of layers.
 _HELD = frozenset({"embeddings.dropout", *(f"encoder.layer.0.attention.self.{n}" for n in ("query", "key", "value"))})
@@ -61,6 +63,7 @@ class Judge:
             activation whatever its values are.
         unexposed_layers: search for mistakes in the layers that a candidate does not expose; without it, only the activation's
             own layer is searched.
+        on: torch device on which the judgement is computed, `IN_MEMORY` for NumPy; by default `devices.judging_device`.
     """
 
     def __init__(
@@ -77,9 +80,12 @@ class Judge:
         sigma: Iterable[tuple[str, Array]] | None = None,
         reasons_by_activation: Callable[[float], Mapping[str, str]] = lambda alpha: {},
         unexposed_layers: UnexposedLayers | None = None,
+        on: str | None = None,
     ) -> None:
         """Share the run's false-alarm probability among all activations, and start the accumulation of sigma."""
-        self._network, self._dtype, self._device = network, dtype, "cpu" if recorded else device
+        self._dtype, self._device = dtype, "cpu" if recorded else device
+        self._on = judging_device(self._device) if on is None else None if on == IN_MEMORY else on
+        self._network = network if self._on is None else network.on(self._on)
         self._hypotheses = hypotheses(dtype, device, functions)
         self._alpha = sidak_share(tests_of(network) * runs)
         self._reasons = reasons_by_activation(self._alpha)
@@ -124,7 +130,7 @@ class Judge:
                 row = row_of(name, self._network.table, self._network.architecture)
                 self._refuse_repeated(name)
                 self._values[name] = accepted_array(
-                    row, value, self._network.architecture, self._network.batch, self._dtype, self._device
+                    row, value, self._network.architecture, self._network.batch, self._dtype, self._device, self._on
                 )
             except NotFiniteError as error:
                 self._seen.add(name)

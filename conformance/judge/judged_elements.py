@@ -9,6 +9,7 @@ from conformance.model.activation import Activation
 from conformance.model.attention import attended_keys
 from conformance.model.batch import Batch
 from conformance.model.training import GIVEN
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Single
 
 Mask = npt.NDArray[np.bool_]
@@ -60,7 +61,7 @@ def zeroed(x: Numbers, judged: Mask) -> Numbers:
 
 def _read_sentences(row: Activation, batch: Batch) -> Mask:
     """Return a mask of shape (B,): whether a token from which the sentence is computed is unmasked."""
-    return np.asarray(batch.mask.any(1) if row.reads_all_tokens else batch.mask[:, 0])
+    return as_array(batch.mask.any(1) if row.reads_all_tokens else batch.mask[:, 0])
 
 
 def elements_to_explain(row: Activation, batch: Batch, shape: tuple[int, ...]) -> Mask:

@@ -9,6 +9,7 @@ from conformance.judge.heads import heads_in
 from conformance.judge.judged_elements import Mask
 from conformance.judge.number_words import listed
 from conformance.judge.residual_models.residual_problem import ResidualProblem
+from conformance.numerics.arrays import as_array
 from conformance.oracle import Step
 
 FEW = 3  # up to this number, elements are counted; more are reported as a percentage
@@ -130,22 +131,22 @@ def _axis_view(name: str, number: int, dimensions: int) -> _View:
     def spread(slices: Mask) -> Mask:
         return slices.reshape([-1 if i == number else 1 for i in range(dimensions)])
 
-    return _View(name, lambda m: np.asarray(m.any(others)), spread)
+    return _View(name, lambda m: as_array(m.any(others)), spread)
 
 
 def _head_views(heads: int, size: int) -> Iterator[_View]:
     def by_head(mask: Mask) -> Mask:
-        return np.asarray(mask.reshape(-1, heads, size).any(0))
+        return as_array(mask.reshape(-1, heads, size).any(0))
 
-    yield _View("head", lambda m: np.asarray(by_head(m).any(1)), lambda s: np.repeat(s, size))
-    yield _View("feature of a head", lambda m: np.asarray(by_head(m).any(0)), lambda s: np.tile(s, heads))
+    yield _View("head", lambda m: as_array(by_head(m).any(1)), lambda s: np.repeat(s, size))
+    yield _View("feature of a head", lambda m: as_array(by_head(m).any(0)), lambda s: np.tile(s, heads))
 
 
 def _side_view(length: int) -> _View:
     side = np.sign(np.arange(length) - np.arange(length)[:, None]) + 1
 
     def collapse(mask: Mask) -> Mask:
-        pairs: Mask = np.asarray(mask.reshape(-1, length, length).any(0))
+        pairs: Mask = as_array(mask.reshape(-1, length, length).any(0))
         return np.array([pairs[side == s].any() for s in range(len(_SIDES))])
 
     return _View("side", collapse, lambda s: s[side])

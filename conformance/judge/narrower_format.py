@@ -21,6 +21,7 @@ from conformance.faults.kinds import PRODUCTS
 from conformance.judge.judged_elements import Mask
 from conformance.judge.segment import Segment
 from conformance.numerics.arithmetic import representative_hypothesis
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import FORMATS, Array, Format
 
 USUAL = (0.3, 2.0)  # RMS in sigma of correct runs, measured over the goldens and the benchmarks' pages
@@ -96,7 +97,7 @@ def _drawn(segment: Segment, narrow: Format, rng: np.random.Generator) -> Array:
     """Return the result of a segment in which every operand of a product has a random rounding error."""
 
     def rounded(x: Array) -> Array:
-        return np.asarray(x + np.sqrt(narrow.rounding_variance(x)) * rng.standard_normal(x.shape))
+        return as_array(x + np.sqrt(narrow.rounding_variance(x)) * rng.standard_normal(x.shape))
 
     values: dict[str, Array] = {}
     operands: dict[str, Array] = {}  # An activation that several products read is rounded once.

@@ -8,6 +8,7 @@ import numpy as np
 from conformance.judge.judged_elements import Mask, zeroed
 from conformance.judge.segment import Segment
 from conformance.numerics.arithmetic import Hypothesis
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Format
 from conformance.numerics.memo import cached_property
 
@@ -42,7 +43,7 @@ class Noise:
     @cached_property
     def precision(self) -> Array:
         """The weight of each element: 1/(σ² + b²), and 0 where it is not judged."""
-        precision = np.asarray(np.square(self.sigma))
+        precision = as_array(np.square(self.sigma))
         if self.is_bounded:
             precision += np.square(self.bound)
         np.divide(1.0, precision, out=precision)

@@ -16,6 +16,7 @@ from conformance.judge.noise import Noise, of_segment
 from conformance.judge.segment import Segment, between, couples_positions
 from conformance.model.activation import Activation
 from conformance.numerics.arithmetic import Hypothesis
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Captured, Single
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Network
@@ -35,7 +36,7 @@ class _Cut(Mapping[str, Array]):
 
     def __getitem__(self, name: str) -> Array:
         if name not in self._known:
-            self._known[name] = np.asarray(self._cut(name, self._captured[name]), np.float64)
+            self._known[name] = as_array(self._cut(name, self._captured[name]), np.float64)
         return self._known[name]
 
     def __contains__(self, name: object) -> bool:
@@ -92,7 +93,7 @@ class Block:
         """
         if self.actual.all():
             return self.judged
-        return np.asarray(self.judged & ((self.actual != 0.0) | (self.segment.value != 0.0)))
+        return as_array(self.judged & ((self.actual != 0.0) | (self.segment.value != 0.0)))
 
     @cached_property
     def elements_to_explain(self) -> Mask:
@@ -126,7 +127,7 @@ class Block:
         for name, step in self.segment.steps.items():
             parents = self.network.table[name].parents
             propagated = step.effect_of(*(arriving[p] for p in parents)) if parents else np.zeros_like(step.value)
-            arriving[name] = np.asarray(propagated)
+            arriving[name] = as_array(propagated)
         return self.residual + arriving[self.segment.name]
 
 
@@ -275,6 +276,6 @@ class Observation:
 
     def _block(self, network: Network, first: int, cut: Callable[[str, Captured], Captured]) -> Block:
         segment = Segment(network, self.name, _Cut(self.captured, cut))
-        truth = None if self.truth is None else np.asarray(cut(self.name, self.truth), np.float64)
-        actual = np.asarray(cut(self.name, self.actual), np.float64)
+        truth = None if self.truth is None else as_array(cut(self.name, self.truth), np.float64)
+        actual = as_array(cut(self.name, self.actual), np.float64)
         return Block(network, segment, actual, first, _Cut(self.errors, cut), truth)

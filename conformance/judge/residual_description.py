@@ -16,6 +16,7 @@ from conformance.judge.localization import Localization, localize, rendered
 from conformance.judge.residual_models import ResidualFinding, ResidualProblem, residual_findings
 from conformance.judge.residual_models.residual_problem import TINY
 from conformance.judge.thresholds import ErrorLimits
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 
@@ -52,7 +53,7 @@ def describe_residual(
         step,
         np.where(judged, actual, step.value),
         np.maximum(sigma, np.abs(step.value) * np.finfo(np.float64).eps + TINY),  # An exact step is held to float64 precision.
-        np.broadcast_to(np.asarray(bound, np.float64), shape),
+        np.broadcast_to(as_array(bound, np.float64), shape),
         np.broadcast_to(judged, shape),
         limits,
     )

@@ -16,6 +16,7 @@ import numpy as np
 from conformance.judge.judged_elements import Mask, judged_elements
 from conformance.judge.threads import on_all_cores
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Captured
 from conformance.oracle import Network
 
@@ -97,4 +98,4 @@ def _pooled(taken: Sequence[tuple[list[Captured], Mask]], axes: tuple[str, ...])
         over = None
     count = sum(np.sum(judged, axis=over, keepdims=True) * len(errors) for errors, judged in taken)
     squares = sum(np.sum(np.square(e * judged), axis=over, keepdims=True) for errors, judged in taken for e in errors)
-    return np.asarray(np.sqrt(squares / np.maximum(count, 1)), np.float64)
+    return as_array(np.sqrt(squares / np.maximum(count, 1)), np.float64)

@@ -244,5 +244,5 @@ class Segment:
         row = self.network.table[self.name]
         by_token = "position" in row.axes or "state" in row.axes
         if "batch" not in row.axes:
-            return np.arange(self.network.batch.size, dtype=np.uint64)
+            return np.arange(self.network.batch.size, dtype=np.int64)
         return hashed(storage.stored(self.value), 2 if by_token and not self.couples_positions else 1)

@@ -9,6 +9,7 @@ from conformance.judge.evidence import Error
 from conformance.judge.judged_elements import Mask, zeroed
 from conformance.judge.noise import Noise
 from conformance.judge.thresholds import Limits
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Captured
 from conformance.numerics.memo import cached_property
 
@@ -81,7 +82,7 @@ def _index_of_largest(difference: Captured) -> tuple[int, ...]:
 
 def in_sigma(residual: Array, noise: Noise) -> Array:
     """Return the signed residual in sigma, after subtracting the deterministic bound from its magnitude."""
-    scaled = np.asarray(np.abs(residual))  # an array for a scalar residual too
+    scaled = as_array(np.abs(residual))  # an array for a scalar residual too
     if noise.is_bounded:
         scaled -= noise.bound
         np.maximum(scaled, 0.0, out=scaled)

@@ -12,6 +12,7 @@ from conformance.model.activation import Activation
 from conformance.model.activations import missing_part
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
+from conformance.numerics.arrays import placed
 from conformance.numerics.formats import Captured
 
 
@@ -52,10 +53,13 @@ def _unlike_config(row: Activation, found: tuple[int, ...], expected: tuple[int,
     return "".join(f"; the config's {name} is {b}, and here it is {a}" for name, (a, b) in sizes.items() if name)
 
 
-def accepted_array(row: Activation, value: Any, architecture: Architecture, batch: Batch, dtype: str, device: str) -> Captured:
+def accepted_array(
+    row: Activation, value: Any, architecture: Architecture, batch: Batch, dtype: str, device: str, on: str | None = None
+) -> Captured:
     """Return `value` as a copy in float32, or in float64 for that dtype, after checking dtype, device, shape and finiteness.
 
     The batch axis may have length 1 or be missing where rows cannot differ (position embeddings). NumPy arrays have no device.
+    The copy is a NumPy array in memory, or, if `on` is a device, an array there.
     Values at padded rows may be anything; non-finite ones are replaced by 0.
 
     Raises:
@@ -72,8 +76,10 @@ def accepted_array(row: Activation, value: Any, architecture: Architecture, batc
         axes = f" ({', '.join(row.axes)})" if row.axes else ""
         expected = f"{shape[1:]} or {shape}" if row.is_same_for_all_rows else f"{shape}"
         raise CandidateError(f"shape is {found.shape}, expected {expected}{axes}{_unlike_config(row, found.shape, shape)}")
-    array = np.broadcast_to(found.read(), shape)
-    copy: Captured = np.array(array, np.float64) if dtype == "float64" else np.array(array, np.float32)
+    values = found.tensor if on is not None and found.tensor is not None else found.read()
+    copy: Captured = np.broadcast_to(placed(values, on, np.float64 if dtype == "float64" else np.float32), shape)
+    if copy.shape != found.shape:
+        copy = copy.copy()  # rows may be written to below
     finite = np.isfinite(copy)
     if finite.all():
         return copy

@@ -129,8 +129,13 @@ def rounded_weights(checkpoint: Checkpoint, dtype: str) -> Mapping[str, Array]:
 
     The parameters used last are cached, as many as `LAYERS_AT_ONCE` layers have, so that memory does not grow with depth.
     """
-    target, size = format_named(dtype), LAYERS_AT_ONCE * LAYER_PARAMETERS
-    return LazyWeights(checkpoint.weights, lru_cache(maxsize=size)(lambda name: target.round(checkpoint.weights[name])))
+    target = format_named(dtype)
+    return LazyWeights(checkpoint.weights, cached_parameters(lambda name: target.round(checkpoint.weights[name])))
+
+
+def cached_parameters(load: Callable[[str], Array]) -> Callable[[str], Array]:
+    """Wrap a function from a name to a parameter so that it keeps as many parameters as `LAYERS_AT_ONCE` layers have."""
+    return lru_cache(maxsize=LAYERS_AT_ONCE * LAYER_PARAMETERS)(load)
 
 
 def check_parameters(expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]) -> None:

@@ -61,6 +61,16 @@ def loss_of(device: str) -> str | None:
     return _error(device) if device in _HAD else None
 
 
+def judging_device(device: str) -> str | None:
+    """Return the device on which the output of a candidate on `device` is judged; None if that is in memory, by NumPy.
+
+    The judge computes in float64, which not every accelerator has; it has been tried on CUDA alone.
+    """
+    import torch
+
+    return device if device.partition(":")[0] == "cuda" and torch.cuda.is_available() else None
+
+
 def description(device: str) -> str | None:
     """Return the vendor's name of an accelerator; None for the CPU, or if the name is unknown or the device does not work."""
     import torch

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.errors import UsageError
+from conformance.numerics.arrays import as_array
 from conformance.numerics.memo import hashed_once
 
 Array = npt.NDArray[np.float64]
@@ -70,7 +71,7 @@ class Format:
 
     def ulp(self, x: Array) -> Array:
         """Return the spacing of the format at |x|, elementwise; it is never zero."""
-        power = np.asarray(np.asarray(x, np.float64).view(np.int64) & _EXPONENT).view(np.float64)
+        power = as_array(as_array(x, np.float64).view(np.int64) & _EXPONENT).view(np.float64)
         np.clip(power, self.smallest_normal, 2.0**1023, out=power)
         power *= 2.0 ** (1 - self.precision)
         return power
@@ -86,18 +87,18 @@ class Format:
         """Return x rounded to nearest, in the smaller of float32 and float64 that holds every number of the format."""
         if self.name == "float32":
             with np.errstate(over="ignore"):
-                return np.asarray(x.astype(np.float32))
+                return as_array(x.astype(np.float32))
         return self.round(x) if self.name == "float64" else self.round(x).astype(np.float32)
 
     def round(self, x: Array) -> Array:
         """Return x rounded to nearest, ties to even; values beyond the largest finite number overflow to infinity."""
         if self.name in ("float16", "float32", "float64"):
             with np.errstate(over="ignore"):
-                return np.asarray(x.astype(self.name), np.float64)
+                return as_array(x.astype(self.name), np.float64)
         spacing = self.ulp(x)
         rounded = np.rint(x / spacing) * spacing
         overflown = np.abs(rounded) > self.largest
-        return np.where(overflown, np.copysign(np.inf, x), rounded) if overflown.any() else np.asarray(rounded)
+        return np.where(overflown, np.copysign(np.inf, x), rounded) if overflown.any() else as_array(rounded)
 
 
 FORMATS = {

@@ -51,6 +51,7 @@ from typing import Any
 
 import numpy as np
 
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import FORMATS, Array, Format
 
 MEASURED = "measured_error_bounds.json"
@@ -101,7 +102,7 @@ class FunctionErrorBounds:
         spacing = evaluated.ulp(y)
         bounds = _upper(self._of(function, evaluated), float(spacing.max(initial=0.0)))
         first, *others = (b.absolute + b.ulp * spacing for b in bounds)
-        return np.asarray(reduce(np.maximum, others, first))
+        return as_array(reduce(np.maximum, others, first))
 
     def gelu(self, form: str, gate: Array, half: Array, argument: Array, evaluated: Format) -> Array:
         """Return the elementwise largest error of GELU, y = x/2 · (1 + g), in one of `GELU_FORMS`.

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Format
 from conformance.numerics.function_error_bounds import Bound
 from conformance.numerics.functions import Function
@@ -109,10 +110,10 @@ def measured(function: Function, x: Real, computed: Real, storage: Format, block
         block: number of neighbouring arguments summarized together, by their largest error and smallest ULP; requires ordered x
             if larger than 1.
     """
-    wide = np.asarray(x, np.float64)
+    wide = as_array(x, np.float64)
     with np.errstate(all="ignore"):
         y = function.true(wide)
-        error = np.abs(np.asarray(computed, np.float64) - y)
+        error = np.abs(as_array(computed, np.float64) - y)
     return summarized(function, wide, y, error, storage, block)
 
 

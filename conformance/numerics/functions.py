@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import erf, erfc, expit
 
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 
 
@@ -38,12 +39,12 @@ SIGMOID_FACTOR = 1.702
 
 def gelu_argument(x: Array, outer: float = TANH_OUTER, cubic: float = TANH_CUBIC) -> Array:
     """Return t = √(2/π) (x + 0.044715 x³), the argument of tanh in the tanh form of GELU, or t with other constants."""
-    return np.asarray(outer * (x + cubic * (x * x * x)))  # NumPy's x**3 takes a hundred times as long
+    return as_array(outer * (x + cubic * (x * x * x)))  # NumPy's x**3 takes a hundred times as long
 
 
 def gelu_argument_slope(x: Array) -> Array:
     """Return the derivative of `gelu_argument`, √(2/π) (1 + 3 · 0.044715 x²)."""
-    return np.asarray(TANH_OUTER * (1.0 + 3.0 * TANH_CUBIC * x**2))
+    return as_array(TANH_OUTER * (1.0 + 3.0 * TANH_CUBIC * x**2))
 
 
 @dataclass(frozen=True)
@@ -72,13 +73,13 @@ class Function:
 FUNCTIONS: Mapping[str, Function] = {
     f.name: f
     for f in (
-        Function("erf", lambda x: np.asarray(erf(x)), -5.0, 5.0),
-        Function("gelu", lambda x: np.asarray(x / 2.0 * erfc(-x * math.sqrt(0.5))), -14.0, 14.0, _half, ulp=1.5),
-        Function("gelu_tanh", lambda x: np.asarray(x * expit(2.0 * gelu_argument(x))), -14.0, 14.0, _half, ulp=1.5),
+        Function("erf", lambda x: as_array(erf(x)), -5.0, 5.0),
+        Function("gelu", lambda x: as_array(x / 2.0 * erfc(-x * math.sqrt(0.5))), -14.0, 14.0, _half, ulp=1.5),
+        Function("gelu_tanh", lambda x: as_array(x * expit(2.0 * gelu_argument(x))), -14.0, 14.0, _half, ulp=1.5),
         Function("exp", np.exp, -87.0, 88.5, has_zero=False),
         Function("tanh", np.tanh, -10.0, 10.0),
         Function("log", np.log, 0.0, math.inf),
-        Function("rsqrt", lambda x: np.asarray(1.0 / np.sqrt(x)), 0.0, math.inf, has_zero=False),
-        Function("sigmoid", lambda x: np.asarray(expit(x)), -87.0, 30.0),
+        Function("rsqrt", lambda x: as_array(1.0 / np.sqrt(x)), 0.0, math.inf, has_zero=False),
+        Function("sigmoid", lambda x: as_array(expit(x)), -87.0, 30.0),
     )
 }

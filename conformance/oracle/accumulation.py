@@ -40,6 +40,7 @@ from typing import NamedTuple
 import numpy as np
 
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Single
 from conformance.numerics.memo import cached_property, once_an_array
 from conformance.oracle.linear_maps import Matrix
@@ -100,7 +101,7 @@ class Accumulation:
     def product(self) -> Array:
         """The product left @ right without the bias, (..., M, N)."""
         rows = self._as_matrices(self._left)
-        y = np.zeros((*rows.shape[:-1], self._right.shape[-1]))
+        y = np.zeros((*rows.shape[:-1], self._right.shape[-1]), like=rows)
         for block in _by_blocks(rows, self._right):
             y += block
         return y.reshape(self._shape)
@@ -111,9 +112,9 @@ class Accumulation:
         left, right = operand(self._left), self._right_operand()
         scale, terms = left.scale * right.scale, self._as_matrices(left.squares) @ right.squares
         sums = _summed(self._as_matrices(self._left) * scale, self._right)
-        found = _bridged(sums, terms, self._left.shape[-1], np.float32(self._bias * scale))
+        found = _bridged(sums, terms, self._left.shape[-1], as_array(self._bias * scale, np.float32))
         self.__dict__.setdefault("product", (sums.product / scale).reshape(self._shape))
-        return np.asarray(found * np.float64(scale**-2.0)).reshape(self._shape)
+        return as_array(found * np.float64(scale**-2.0)).reshape(self._shape)
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -150,7 +151,7 @@ def _by_blocks(left: Array, right: Array) -> Iterable[Array]:
     terms, shape = left.shape[-1], (*left.shape[:-1], right.shape[-1])
     blocks = min(BLOCKS, terms)
     if not terms or terms % blocks or math.prod(shape) > AT_ONCE or left.ndim != right.ndim:
-        return _one_by_one(left, right, np.empty(shape))
+        return _one_by_one(left, right, np.empty(shape, like=left))
     lefts = left.reshape(*left.shape[:-1], blocks, -1)
     rights = right.reshape(*right.shape[:-2], blocks, -1, right.shape[-1])
     outer = range(left.ndim - 2)  # `numpy.moveaxis` would take longer than a small product
@@ -175,8 +176,8 @@ def _edges(terms: int) -> tuple[int, ...]:
 def _summed(left: Array, right: Array) -> _Sums:
     """Return the partial sums at the block ends; the squared product must not overflow."""
     shape = (*left.shape[:-1], right.shape[-1])
-    y, single = np.zeros(shape), np.empty(shape, np.float32)
-    squares, sums, increments = (np.zeros(shape, np.float32) for _ in range(3))
+    y, single = np.zeros(shape, like=left), np.empty(shape, np.float32, like=left)
+    squares, sums, increments = (np.zeros(shape, np.float32, like=left) for _ in range(3))
     blocks = 0
     for block in _by_blocks(left, right):
         single[...] = y
@@ -190,7 +191,7 @@ def _summed(left: Array, right: Array) -> _Sums:
     return _Sums(y, single, squares, sums, increments, blocks)
 
 
-def _bridged(found: _Sums, terms: Single, length: int, bias: Single | np.float32) -> Single:
+def _bridged(found: _Sums, terms: Single, length: int, bias: Single) -> Single:
     """Return Σ_k s_k² from the sums at the ends of blocks of m terms and from the sum of the squared terms.
 
     Since s_{i-1}² + s_{i-1} s_i + s_i² = 3/2 · (s_{i-1}² + s_i²) − d_i²/2, the sum over all bridges is
@@ -216,7 +217,7 @@ def _bridged(found: _Sums, terms: Single, length: int, bias: Single | np.float32
     return np.maximum(squares, any_order, out=squares)
 
 
-def _in_any_order(y: Single, terms: Single, length: np.float32, bias: Single | np.float32) -> Single:
+def _in_any_order(y: Single, terms: Single, length: np.float32, bias: Single) -> Single:
     """Return the expected Σ_k s_k² if the terms are added in a random order, with the bias last or first: whichever is larger."""
     found = np.square(y)
     found *= np.float32(2.0)
@@ -229,7 +230,7 @@ def _in_any_order(y: Single, terms: Single, length: np.float32, bias: Single | n
     return found
 
 
-def _orders(y: Single, sums: Single, terms: np.float32, bias: Single | np.float32) -> Single:
+def _orders(y: Single, sums: Single, terms: np.float32, bias: Single) -> Single:
     """Return the largest increase of Σ s_k² if terms are added from the last to the first, or a bias b before the terms.
 
     In reverse order s_k becomes y − s_k; with a bias it becomes s_k + b.

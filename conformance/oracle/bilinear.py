@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Single
 from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import Accumulation, accumulation_variance
@@ -21,7 +22,7 @@ def split_heads(x: Matrix, size: int) -> Matrix:
     The result is a copy, since products of views are many times slower.
     """
     batch, length, width = x.shape
-    return np.ascontiguousarray(x.reshape(batch, length, width // size, size).transpose(0, 2, 1, 3))
+    return np.ascontiguousarray(x.reshape(batch, length, width // size, size).transpose(0, 2, 1, 3), like=x)
 
 
 def merge_heads(x: Matrix) -> Matrix:
@@ -97,7 +98,7 @@ class Product(Step):
         if factor.layout in _RESTORED:
             return _RESTORED[factor.layout](x)
         if factor.layout == "first tokens" and len(shape) == 3:
-            whole = np.zeros(shape)
+            whole = np.zeros(shape, like=x)
             whole[:, 0] = x
             return whole
         return x.reshape(shape)
@@ -123,7 +124,7 @@ class Product(Step):
         """Return c (e_L R + (L − e_L) e_R), in float32: errors are small, so float32 is accurate enough."""
         left, right = (x.astype(np.float32) for x in self._factors)
         e_left, e_right = (self._factor(errors[f.parent].astype(np.float32), f) for f in (self.left, self.right))
-        return self._as_result(np.asarray((e_left @ right + (left - e_left) @ e_right) * np.float32(self.scale)))
+        return self._as_result(as_array((e_left @ right + (left - e_left) @ e_right) * np.float32(self.scale)))
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return the maps e -> c e R of the left factor and e -> c L e of the right factor, in the order of the parents."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 
@@ -45,7 +46,7 @@ class Mixture:
     def summed(self, factors: Array) -> Array:
         """Return the variance of Σ e_i x_iᵀ over all positions of all sequences, (H, N), for the factors x, (B, S, N)."""
         heads, width = self.weights.shape[1], factors.shape[-1]
-        total = np.zeros((heads, self.variance.shape[-1] // heads, width))
+        total = np.zeros((heads, self.variance.shape[-1] // heads, width), like=factors)
         for weights, variance, x in zip(self.weights, self.variance, factors, strict=True):  # One sequence at a time saves memory.
             reached = weights.swapaxes(-1, -2) @ x
             total += variance.T.reshape(heads, -1, len(variance)) @ np.square(reached, out=reached)
@@ -76,7 +77,7 @@ class CorrelatedErrors:
     def variance(self) -> Array:
         """The elementwise variance of the sum of all errors."""
         each = (*map(np.square, self.shared), *(mixture.of_positions for mixture in self.mixtures))
-        return sum(each, start=np.asarray(self.independent))
+        return sum(each, start=as_array(self.independent))
 
     def __add__(self, other: "CorrelatedErrors") -> "CorrelatedErrors":
         """Return the sum of both errors, which are treated as uncorrelated."""

@@ -9,6 +9,7 @@ with better relative position embeddings*. Each term is a step.
 import numpy as np
 
 from conformance.model.batch import Ids
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.bilinear import Factor, ScaledProduct
@@ -22,7 +23,7 @@ class DistanceLookup(Lookup):
     def distances(self) -> Ids:
         """The distances i − j, (S, S)."""
         positions = np.arange(self.site.batch.length)
-        return np.asarray(positions[:, None] - positions[None, :])
+        return as_array(positions[:, None] - positions[None, :])
 
     @property
     def ids(self) -> Ids:

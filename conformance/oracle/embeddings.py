@@ -1,12 +1,14 @@
 """Table look-ups, copies and sums: the steps without matrix products."""
 
 from abc import abstractmethod
+from functools import reduce
 from itertools import combinations
 
 import numpy as np
 
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.linear_maps import Roundings
@@ -132,7 +134,7 @@ class Sum(Step):
     @cached_property
     def value(self) -> Array:
         """The elementwise sum."""
-        return np.asarray(sum(self.parents[1:], start=self.parents[0]))
+        return as_array(sum(self.parents[1:], start=self.parents[0]))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the errors of the additions (`sum_variance`) and of the rounding to storage."""
@@ -148,6 +150,6 @@ def sum_variance(parents: tuple[Array, ...], arithmetic: Arithmetic) -> Array:
     """
     u, variance = arithmetic.elementwise_format.unit_roundoff, np.zeros_like(parents[0])
     for count in range(2, len(parents) + 1):
-        partial = np.max([np.abs(sum(some[1:], start=some[0])) for some in combinations(parents, count)], axis=0)
+        partial = reduce(np.maximum, (np.abs(sum(some[1:], start=some[0])) for some in combinations(parents, count)))
         variance = variance + u**2 / 3.0 * partial**2 + arithmetic.call_rounding_variance(partial)
     return variance

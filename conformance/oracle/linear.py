@@ -21,7 +21,7 @@ class Linear(Step):
     @property
     def bias(self) -> Array:
         """The bias b, (O,); zeros if the layer has none."""
-        return self.site.parameters.get("bias", np.zeros(len(self.site.parameters["weight"])))
+        return self.site.parameters.get("bias", np.zeros(len(self.site.parameters["weight"]), like=self.site.parameters["weight"]))
 
     @cached_property
     def _accumulation(self) -> Accumulation:
@@ -73,7 +73,7 @@ class FirstTokenLinear(Linear):
         inner, shape = matrix(self.site.parameters["weight"]), self.parents[0].shape
 
         def adjoint(w: Array) -> Array:
-            out = np.zeros(shape)
+            out = np.zeros(shape, like=w)
             out[:, 0] = inner.adjoint(w)
             return out
 

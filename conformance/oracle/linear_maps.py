@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Single
 from conformance.numerics.memo import cached_property, once_an_array
 
@@ -50,12 +51,12 @@ def diagonal(slope: Array) -> LinearMap:
 
 def summed(direction: Array) -> LinearMap:
     """Return J e = Σ direction · e, whose result is a scalar."""
-    return LinearMap(lambda v: np.asarray((direction**2 * v).sum()), lambda w: direction * w)
+    return LinearMap(lambda v: as_array((direction**2 * v).sum()), lambda w: direction * w)
 
 
 def of_scalar(direction: Array) -> LinearMap:
     """Return J e = direction · e for a scalar e."""
-    return LinearMap(lambda v: direction**2 * v, lambda w: np.asarray((direction * w).sum()))
+    return LinearMap(lambda v: direction**2 * v, lambda w: as_array((direction * w).sum()))
 
 
 def shared_by_row(direction: Array) -> LinearMap:

@@ -5,6 +5,7 @@ import numpy as np
 from conformance.errors import UsageError
 from conformance.model.batch import IGNORED_LABEL, Ids
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.embeddings import Sum, sum_variance
@@ -46,7 +47,7 @@ def mean_variance(mean: Array, count: int, arithmetic: Arithmetic) -> Array:
     The sum has at most as many partial sums as terms, each at most `count` times the mean, and the division rounds once.
     """
     u2 = arithmetic.elementwise_format.unit_roundoff**2 / 3.0
-    return np.asarray(u2 * (count + 1) * mean**2 + arithmetic.storage.rounding_variance(mean))
+    return as_array(u2 * (count + 1) * mean**2 + arithmetic.storage.rounding_variance(mean))
 
 
 class Labelled(Step):
@@ -101,7 +102,7 @@ class CrossEntropy(Labelled):
     def value(self) -> Array:
         """The loss L, a 0-d array."""
         _, labels = self.rows
-        return np.asarray(-np.take_along_axis(self.log_softmax.value, labels[:, None], -1).mean())
+        return as_array(-np.take_along_axis(self.log_softmax.value, labels[:, None], -1).mean())
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return ∂L/∂x = (softmax(x) − onehot(label)) / N at the N labelled rows, 0 elsewhere."""
@@ -125,7 +126,7 @@ class CrossEntropy(Labelled):
         row = u2 * (top**2 + (log_probs + lse) ** 2 + log_probs**2 + logits.shape[-1]) + own
         row = row + arithmetic.call_rounding_variance(log_probs)
         count = max(len(labels), 1)
-        return elementwise_roundings(np.asarray(row.sum() / count**2 + mean_variance(self.value, count, arithmetic)))
+        return elementwise_roundings(as_array(row.sum() / count**2 + mean_variance(self.value, count, arithmetic)))
 
 
 class Span(Labelled):
@@ -163,7 +164,7 @@ class NegativeLogLikelihood(Labelled):
     @cached_property
     def value(self) -> Array:
         """The loss L, a 0-d array."""
-        return np.asarray(-self._chosen.mean())
+        return as_array(-self._chosen.mean())
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return ∂L/∂l = −onehot(label) / N at the N labelled rows, 0 elsewhere."""
@@ -184,11 +185,11 @@ class MeanLoss(Sum):
     @cached_property
     def value(self) -> Array:
         """The mean L, a 0-d array."""
-        return np.asarray(np.mean(self.parents, axis=0))
+        return as_array(np.mean(self.parents, axis=0))
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return ∂L/∂L_i = 1/n for each loss."""
-        return tuple(diagonal(np.asarray(1.0 / len(self.parents))) for _ in self.parents)
+        return tuple(diagonal(as_array(1.0 / len(self.parents))) for _ in self.parents)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the errors of the sum (`sum_variance`), divided by n², and of the rounding to storage; halving is exact."""

@@ -14,8 +14,10 @@ from conformance.model.activation import SCALAR, Activation
 from conformance.model.activations import parameter_shapes, table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import IGNORED_LABEL, Batch, Ids
+from conformance.model.checkpoint import LazyWeights, cached_parameters
 from conformance.model.dropout import in_training
 from conformance.model.gradients import ends, sources, with_gradients
+from conformance.numerics.arrays import as_array, placed
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.equations import EQUATIONS
@@ -33,8 +35,8 @@ def _defines_loss(kind: str, labels: Ids | Array | None, batch: Batch) -> bool:
     if labels.dtype == np.float64:  # Regression and multi-label targets exist for every row.
         return bool(batch.mask[:, 0].all())
     labelled = labels != IGNORED_LABEL
-    read = np.asarray(batch.mask.all(1)) if kind.startswith("span_") else batch.mask[:, 0]
-    of_rows = np.asarray(read.reshape(len(labels), -1).all(1))  # A multiple-choice question reads all its rows.
+    read = as_array(batch.mask.all(1)) if kind.startswith("span_") else batch.mask[:, 0]
+    of_rows = as_array(read.reshape(len(labels), -1).all(1))  # A multiple-choice question reads all its rows.
     attended = batch.mask if labels.ndim == 2 else of_rows
     return bool(labelled.any() and attended[labelled].all())
 
@@ -107,6 +109,16 @@ class Network:
         part = replace(self, batch=self.batch.cut(rows, length), kept=kept)
         part.__dict__["table"] = self.table
         return part
+
+    def on(self, device: str) -> "Network":
+        """Return this network with its parameters and dropout masks on a device of torch, where its steps are then computed."""
+        moved = replace(
+            self,
+            weights=LazyWeights(self.weights, cached_parameters(lambda name: placed(self.weights[name], device))),
+            kept={name: placed(mask, device) for name, mask in self.kept.items()},
+        )
+        moved.__dict__["table"] = self.table
+        return moved
 
     def site(self, name: str) -> Site:
         """Return the site of the activation `name`: its table row, parameters and batch."""

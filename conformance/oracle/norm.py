@@ -5,6 +5,7 @@ from typing import ClassVar
 import numpy as np
 
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.embeddings import sum_variance
@@ -14,7 +15,7 @@ from conformance.oracle.step import Step
 
 def row_mean(x: Array) -> Array:
     """Return the mean over the last axis, (..., 1), with the bits of `numpy.mean` and without the time it spends before the sum."""
-    return np.asarray(np.add.reduce(x, -1, keepdims=True) / x.shape[-1])
+    return as_array(np.add.reduce(x, -1, keepdims=True) / x.shape[-1])
 
 
 class Norm(Step):
@@ -33,7 +34,7 @@ class Norm(Step):
     @cached_property
     def summed(self) -> Array:
         """The sum x of the parents, (..., H)."""
-        return np.asarray(sum(self.parents[1:], start=self.parents[0]))
+        return as_array(sum(self.parents[1:], start=self.parents[0]))
 
     @cached_property
     def mean(self) -> Array:
@@ -44,18 +45,18 @@ class Norm(Step):
     def mean_of(cls, x: Array) -> Array:
         """Return the mean of a sum x, (..., 1); 0 if the norm is not centred."""
         mean = row_mean(x)
-        return np.asarray(mean if cls.centred else np.zeros_like(mean))
+        return as_array(mean if cls.centred else np.zeros_like(mean))
 
     @classmethod
     def variance_of(cls, squares: Array) -> Array:
         """Return the variance, (..., 1), from the squares of the centred values."""
-        return np.asarray(squares.sum(-1, keepdims=True) / (squares.shape[-1] - cls.degrees_lost))
+        return as_array(squares.sum(-1, keepdims=True) / (squares.shape[-1] - cls.degrees_lost))
 
     @cached_property
     def inverse(self) -> Array:
         """The inverse standard deviation r = 1/√(σ² + ε), (..., 1)."""
         variance = self.variance_of((self.summed - self.mean) ** 2)
-        return np.asarray(1.0 / np.sqrt(variance + self.site.architecture.layer_norm_eps))
+        return as_array(1.0 / np.sqrt(variance + self.site.architecture.layer_norm_eps))
 
     @cached_property
     def normal(self) -> Array:
@@ -80,10 +81,10 @@ class Norm(Step):
         def variance(v: Array) -> Array:
             total, first, second = (np.sum(m, -1, keepdims=True) for m in (v, z * v, z**2 * v))
             spread = v * (1.0 - 2.0 * (1.0 + z**2) / n) + (total + 2.0 * z * first + z**2 * second) / n**2
-            return np.asarray(r**2 * np.maximum(spread, 0.0))
+            return as_array(r**2 * np.maximum(spread, 0.0))
 
         def adjoint(w: Array) -> Array:
-            return np.asarray(r * (w - row_mean(w) - z * row_mean(z * w)))
+            return as_array(r * (w - row_mean(w) - z * row_mean(z * w)))
 
         return LinearMap(variance, adjoint)
 

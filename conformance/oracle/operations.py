@@ -13,6 +13,7 @@ import numpy as np
 from scipy.special import erf, erfc, expit
 
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import FORMATS, Array
 from conformance.numerics.functions import TANH_CUBIC, TANH_OUTER
 from conformance.oracle.norm import Norm
@@ -56,7 +57,7 @@ def _gelu(x: Array, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
     """
     r = arithmetic.storage.round
     for argument in (r(x / np.sqrt(2.0)), r(x * _constant(np.sqrt(0.5), r)), r(x / _constant(np.sqrt(2.0), r))):
-        value = np.asarray(erf(argument))
+        value = as_array(erf(argument))
         sides = _sides(value, arithmetic.functions.error("erf", value, SINGLE), r)
         yield _nearest(actual, [r(x / 2.0 * r(1.0 + e)) for e in sides])
         yield _nearest(actual, [r(x / 2.0 + r(x / 2.0 * e)) for e in sides])
@@ -70,8 +71,8 @@ def _silu(step: Silu, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
     σ may be off by one float32 ULP, so a value next to a tie may be rounded either way.
     """
     x, r = step.parents[0], arithmetic.storage.round
-    for factor in (np.asarray(step.factor), _constant(step.factor, r)):
-        value = np.asarray(expit(r(factor * x)))
+    for factor in (as_array(step.factor), _constant(step.factor, r)):
+        value = as_array(expit(r(factor * x)))
         yield _nearest(actual, [r(x * σ) for σ in _sides(value, SINGLE.ulp(value), r)])
 
 
@@ -88,7 +89,7 @@ def _gelu_tanh(x: Array, arithmetic: Arithmetic, actual: Array) -> Iterator[Arra
 
 
 def _constant(number: float, r: Rounding) -> Array:
-    return r(np.asarray(number))
+    return r(as_array(number))
 
 
 def _norm(step: Norm, r: Rounding, actual: Array) -> Iterator[Array]:
@@ -153,7 +154,7 @@ def _in_one_pass(step: Norm, x: Array, mean: Array, r: Rounding) -> Iterator[Arr
 def _of_mean(terms: Array) -> Array:
     """Return the largest error of a float32 mean: FAR deviations √(u²/3 Σ s_k²)/n with partial sums s_k (`oracle.accumulation`)."""
     squares = np.square(np.cumsum(terms, -1)).sum(-1, keepdims=True)
-    return np.asarray(FAR * SINGLE.unit_roundoff * np.sqrt(squares / 3.0) / terms.shape[-1])
+    return as_array(FAR * SINGLE.unit_roundoff * np.sqrt(squares / 3.0) / terms.shape[-1])
 
 
 def _normalised(step: Norm, x: Array, mean: Array, shifted: Array, r: Rounding) -> Iterator[list[Array]]:

@@ -3,6 +3,7 @@
 import numpy as np
 
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.correlated_errors import CorrelatedErrors
@@ -32,7 +33,7 @@ class GradientNorm(Step):
     @cached_property
     def value(self) -> Array:
         """The global norm n, a 0-d array."""
-        return np.asarray(np.sqrt(sum(float(np.square(g).sum()) for g in self.parents)))
+        return as_array(np.sqrt(sum(float(np.square(g).sum()) for g in self.parents)))
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return ∂n/∂g = g / n for each gradient."""
@@ -46,7 +47,7 @@ class GradientNorm(Step):
         """
         u2, terms = arithmetic.elementwise_format.unit_roundoff**2 / 3.0, sum(g.size for g in self.parents)
         variance = u2 * (terms / 12.0 + 2.0) * self.value**2 + 2.0 * arithmetic.call_rounding_variance(self.value)
-        return Roundings((Source(np.asarray(variance), identity()),))
+        return Roundings((Source(as_array(variance), identity()),))
 
 
 class Adam(Step):
@@ -80,7 +81,7 @@ class Adam(Step):
 
     def _average(self, role: str, terms: tuple[Array, ...]) -> Array:
         beta = self.number(role)
-        return np.asarray(sum((1.0 - beta) * beta ** (self.step - s) * term for s, term in enumerate(terms, 1)))
+        return as_array(sum((1.0 - beta) * beta ** (self.step - s) * term for s, term in enumerate(terms, 1)))
 
     @cached_property
     def corrections(self) -> tuple[float, float]:
@@ -184,7 +185,7 @@ class Adam(Step):
             elif is_stored:
                 variance = variance + arithmetic.storage.rounding_variance(result)
         variance = np.maximum(variance, arithmetic.storage.floor_variance)
-        return Roundings((Source(np.asarray(variance), identity()),), np.asarray(bound))
+        return Roundings((Source(as_array(variance), identity()),), as_array(bound))
 
     def _moment_variance(self, role: str, terms: tuple[Array, ...], u2: float, arithmetic: Arithmetic) -> Array:
         """Return the error variance of a moving average updated in each step: its terms, their sum and its rounding to storage.

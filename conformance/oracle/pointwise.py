@@ -6,6 +6,7 @@ import numpy as np
 from scipy.special import erf, expit
 
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Captured
 from conformance.numerics.functions import SIGMOID_FACTOR, TANH_CUBIC, TANH_OUTER, gelu_argument, gelu_argument_slope
 from conformance.numerics.memo import cached_property
@@ -36,7 +37,7 @@ class Pointwise(Step):
 
 def gated(x: Array, gate: Array) -> Array:
     """Return x/2 · (1 + g), the form of both GELUs; g is an erf or a tanh."""
-    return np.asarray(x / 2.0 * (1.0 + gate))
+    return as_array(x / 2.0 * (1.0 + gate))
 
 
 def gelu(x: Array) -> Array:
@@ -51,7 +52,7 @@ def gelu_tanh(x: Array, outer: float = TANH_OUTER, cubic: float = TANH_CUBIC) ->
 
 def silu(x: Array, factor: float = 1.0) -> Array:
     """Return x σ(k x)."""
-    return np.asarray(x * expit(factor * x))
+    return as_array(x * expit(factor * x))
 
 
 class Gelu(Pointwise):
@@ -59,7 +60,7 @@ class Gelu(Pointwise):
 
     @cached_property
     def _erf(self) -> Array:
-        return np.asarray(erf(self.parents[0] / np.sqrt(2.0)))
+        return as_array(erf(self.parents[0] / np.sqrt(2.0)))
 
     @cached_property
     def value(self) -> Array:
@@ -72,12 +73,12 @@ class Gelu(Pointwise):
         term = np.exp(x**2 * -0.5)
         term *= x
         term /= np.sqrt(2.0 * np.pi)
-        return np.asarray(term)
+        return as_array(term)
 
     @cached_property
     def slope(self) -> Array:
         """The derivative f′(x)."""
-        return np.asarray((1.0 + self._erf) / 2.0 + self._density_term)
+        return as_array((1.0 + self._erf) / 2.0 + self._density_term)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the rounding errors of GELU.
@@ -120,7 +121,7 @@ class GeluTanh(Pointwise):
     @cached_property
     def _tanh(self) -> Array:
         x = self.parents[0]
-        return np.asarray(np.tanh(gelu_argument(x)))
+        return as_array(np.tanh(gelu_argument(x)))
 
     @cached_property
     def value(self) -> Array:
@@ -131,7 +132,7 @@ class GeluTanh(Pointwise):
     def slope(self) -> Array:
         """The derivative f′(x)."""
         x = self.parents[0]
-        return np.asarray((1.0 + self._tanh) / 2.0 + x / 2.0 * (1.0 - self._tanh**2) * gelu_argument_slope(x))
+        return as_array((1.0 + self._tanh) / 2.0 + x / 2.0 * (1.0 - self._tanh**2) * gelu_argument_slope(x))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the rounding errors of GELU's tanh form, derived like those of `Gelu`.
@@ -159,7 +160,7 @@ class Relu(Pointwise):
     @cached_property
     def slope(self) -> Array:
         """The derivative f′(x): 1 where x > 0, else 0."""
-        return np.asarray(self.parents[0] > 0.0, np.float64)
+        return as_array(self.parents[0] > 0.0, np.float64)
 
     def effect_of(self, *errors: Captured) -> Captured:
         """Return the exact difference, since the slope at x does not account for the kink at 0."""

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from conformance.model.heads import POOLING
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import accumulation_variance
@@ -17,20 +18,20 @@ Mask = npt.NDArray[np.bool_]
 
 
 def _one(index: npt.NDArray[np.int64], length: int) -> Array:
-    return np.asarray(np.arange(length) == index[:, None], np.float64)
+    return as_array(np.arange(length) == index[:, None], np.float64)
 
 
 def _last(mask: Mask) -> npt.NDArray[np.int64]:
-    return np.asarray(mask.shape[1] - 1 - mask[:, ::-1].argmax(1))
+    return as_array(mask.shape[1] - 1 - mask[:, ::-1].argmax(1))
 
 
 def _places(mask: Mask) -> Array:
     """Return the position of each token in its row, counted from 1; 0 for padding."""
-    return np.asarray(mask * np.arange(1.0, mask.shape[1] + 1.0))
+    return as_array(mask * np.arange(1.0, mask.shape[1] + 1.0))
 
 
 def _mean(mask: Mask) -> Array:
-    return np.asarray(mask / np.maximum(mask.sum(1, keepdims=True), 1))
+    return as_array(mask / np.maximum(mask.sum(1, keepdims=True), 1))
 
 
 def _inner(mask: Mask) -> Array:
@@ -43,7 +44,7 @@ def _inner(mask: Mask) -> Array:
 WEIGHTS: Mapping[str, Callable[[Mask], Array]] = {
     "cls": lambda mask: _one(np.zeros(len(mask), np.int64), mask.shape[1]),
     "mean": _mean,
-    "mean-sqrt-length": lambda mask: np.asarray(mask / np.sqrt(np.maximum(mask.sum(1, keepdims=True), 1))),
+    "mean-sqrt-length": lambda mask: as_array(mask / np.sqrt(np.maximum(mask.sum(1, keepdims=True), 1))),
     "weighted-mean": lambda mask: _places(mask) / np.maximum(_places(mask).sum(1, keepdims=True), 1),
     "mean-with-padding": lambda mask: np.full(mask.shape, 1.0 / mask.shape[1]),
     "mean-without-special": _inner,
@@ -72,12 +73,12 @@ class Weighted(Step):
     def places(self) -> Array:
         """The factor of each token before the sum is divided, (B, S): its position, or 1; 0 for padding."""
         mask = self.site.batch.mask
-        return _places(mask) if self.is_by_place else np.asarray(mask, np.float64)
+        return _places(mask) if self.is_by_place else as_array(mask, np.float64)
 
     @cached_property
     def value(self) -> Array:
         """The embeddings e, (B, H)."""
-        return np.asarray(np.einsum("bs,bsh->bh", self.weights, self.parents[0]))
+        return as_array(np.einsum("bs,bsh->bh", self.weights, self.parents[0]))
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return ∂e/∂x_s = a_s."""
@@ -92,7 +93,7 @@ class Weighted(Step):
         variance floor of the format remains.
         """
         if (self.weights.astype(bool).sum(1) <= 1).all():
-            return elementwise_roundings(np.full(self.value.shape, arithmetic.storage.floor_variance))
+            return elementwise_roundings(np.full(self.value.shape, arithmetic.storage.floor_variance, like=self.value))
         partial = np.cumsum(self.weights[:, :, None] * self.parents[0], 1)
         roots = "sqrt" in self.site.activation.kind
         squares = (partial**2).sum(1) + (1 + roots) * self.value**2
@@ -116,12 +117,12 @@ class Maximum(Step):
     def chosen(self) -> Array:
         """The selection (B, S, H): 1 at the largest element (the first one if several are equal), 0 elsewhere."""
         masked = np.where(self.site.batch.mask[:, :, None], self.parents[-1], -np.inf)
-        return np.asarray(np.arange(masked.shape[1])[:, None] == masked.argmax(1)[:, None, :], np.float64)
+        return as_array(np.arange(masked.shape[1])[:, None] == masked.argmax(1)[:, None, :], np.float64)
 
     @cached_property
     def value(self) -> Array:
         """The embeddings e, (B, H)."""
-        return np.asarray((self.chosen * self.parents[0]).sum(1))
+        return as_array((self.chosen * self.parents[0]).sum(1))
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return the map that is 1 at the largest element and 0 elsewhere."""
@@ -130,7 +131,7 @@ class Maximum(Step):
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the variance floor of the format: the maximum is a copy."""
-        return elementwise_roundings(np.full(self.value.shape, arithmetic.storage.floor_variance))
+        return elementwise_roundings(np.full(self.value.shape, arithmetic.storage.floor_variance, like=self.value))
 
 
 class Unit(Step):
@@ -139,12 +140,12 @@ class Unit(Step):
     @cached_property
     def length(self) -> Array:
         """The Euclidean norm |x|, (B, 1)."""
-        return np.asarray(np.maximum(np.sqrt((self.parents[0] ** 2).sum(-1, keepdims=True)), np.finfo(np.float64).tiny))
+        return as_array(np.maximum(np.sqrt((self.parents[0] ** 2).sum(-1, keepdims=True)), np.finfo(np.float64).tiny))
 
     @cached_property
     def value(self) -> Array:
         """The result y."""
-        return np.asarray(self.parents[0] / self.length)
+        return as_array(self.parents[0] / self.length)
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return ∂y_i/∂x_j = (δ_ij − y_i y_j)/|x|, with the variance [(1 − 2 y_i²) v_i + y_i² Σ y_j² v_j] / |x|²."""
@@ -152,7 +153,7 @@ class Unit(Step):
 
         def variance(v: Array) -> Array:
             shared = (y**2 * v).sum(-1, keepdims=True)
-            return np.asarray(np.maximum((1.0 - 2.0 * y**2) * v + y**2 * shared, 0.0) / length**2)
+            return as_array(np.maximum((1.0 - 2.0 * y**2) * v + y**2 * shared, 0.0) / length**2)
 
         return (LinearMap(variance, lambda w: (w - y * (y * w).sum(-1, keepdims=True)) / length),)
 
@@ -165,7 +166,7 @@ class Unit(Step):
         partial = np.cumsum(self.parents[0] ** 2, -1)
         root = arithmetic.functions.relative("rsqrt", arithmetic.accumulate) ** 2 / 3.0
         stored = arithmetic.call_rounding_variance(self.length) / self.length**2
-        return np.asarray(u2 * (partial**2).sum(-1, keepdims=True) / (4.0 * self.length**4) + root + stored)
+        return as_array(u2 * (partial**2).sum(-1, keepdims=True) / (4.0 * self.length**4) + root + stored)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the error of |x|, one per row, and the elementwise errors of the division and of the rounding to storage."""

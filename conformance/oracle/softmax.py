@@ -5,6 +5,7 @@ import numpy.typing as npt
 
 from conformance.model.attention import attended_keys
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity, shared_by_row
@@ -32,7 +33,7 @@ class Probabilities(Step):
         """The probabilities p; all zeros in a row whose keys are all masked."""
         weights = np.exp(self._shifted)
         total = weights.sum(-1, keepdims=True)
-        return np.asarray(weights / np.where(total > 0, total, 1.0))
+        return as_array(weights / np.where(total > 0, total, 1.0))
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return ∂p_i/∂s_j = p_i (δ_ij − p_j), with the variance p_i² [(1 − 2 p_i) v_i + Σ_j p_j² v_j]."""
@@ -40,7 +41,7 @@ class Probabilities(Step):
 
         def variance(v: Array) -> Array:
             shared = (p**2 * v).sum(-1, keepdims=True)
-            return np.asarray(p**2 * np.maximum((1.0 - 2.0 * p) * v + shared, 0.0))
+            return as_array(p**2 * np.maximum((1.0 - 2.0 * p) * v + shared, 0.0))
 
         return (LinearMap(variance, lambda w: p * (w - (p * w).sum(-1, keepdims=True))),)
 
@@ -78,14 +79,14 @@ class LogSoftmax(Step):
     def value(self) -> Array:
         """The log-probabilities l."""
         top, log_sum = self._parts
-        return np.asarray(self.parents[0] - top - log_sum)
+        return as_array(self.parents[0] - top - log_sum)
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return ∂l_i/∂x_j = δ_ij − p_j, with the variance (1 − 2 p_i) v_i + Σ_j p_j² v_j."""
         p = np.exp(self.value)
 
         def variance(v: Array) -> Array:
-            return np.asarray(np.maximum((1.0 - 2.0 * p) * v + (p**2 * v).sum(-1, keepdims=True), 0.0))
+            return as_array(np.maximum((1.0 - 2.0 * p) * v + (p**2 * v).sum(-1, keepdims=True), 0.0))
 
         return (LinearMap(variance, lambda w: w - p * w.sum(-1, keepdims=True)),)
 

@@ -9,6 +9,7 @@ from scipy.special import expit
 
 from conformance.errors import UsageError
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.linear_maps import LinearMap, Roundings, summed
@@ -80,7 +81,7 @@ class TargetLoss(Targeted):
     @cached_property
     def value(self) -> Array:
         """The loss L, a 0-d array."""
-        return np.asarray(self.terms.mean())
+        return as_array(self.terms.mean())
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return ∂L/∂x = ∂l/∂x / N."""
@@ -89,7 +90,7 @@ class TargetLoss(Targeted):
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the errors of l, divided by N², and of the mean (`mean_variance`)."""
         count, terms = self.logits.size, self.terms_variance(arithmetic) + arithmetic.call_rounding_variance(self.terms)
-        return elementwise_roundings(np.asarray(terms.sum() / count**2 + mean_variance(self.value, count, arithmetic)))
+        return elementwise_roundings(as_array(terms.sum() / count**2 + mean_variance(self.value, count, arithmetic)))
 
 
 class SquaredError(Squared, TargetLoss):
@@ -102,7 +103,7 @@ class SquaredError(Squared, TargetLoss):
 
     def terms_variance(self, arithmetic: Arithmetic) -> Array:
         """Return u²/3 · 5 d⁴ for d = x − t: the rounding of d, relative u, changes d² by 2u d², and d² is rounded."""
-        return np.asarray(5.0 * arithmetic.elementwise_format.unit_roundoff**2 / 3.0 * np.square(self.terms))
+        return as_array(5.0 * arithmetic.elementwise_format.unit_roundoff**2 / 3.0 * np.square(self.terms))
 
 
 class BinaryCrossEntropy(BinaryEntropy, TargetLoss):
@@ -115,7 +116,7 @@ class BinaryCrossEntropy(BinaryEntropy, TargetLoss):
     @cached_property
     def terms(self) -> Array:
         """The terms max(x, 0) − t x + log(1 + exp(−|x|)), (B, C)."""
-        return np.asarray(np.maximum(self.logits, 0.0) - self.targets * self.logits + self._logarithm)
+        return as_array(np.maximum(self.logits, 0.0) - self.targets * self.logits + self._logarithm)
 
     def terms_variance(self, arithmetic: Arithmetic) -> Array:
         """Return the error variance of max(x, 0) − t x + λ, with λ = log(1 + z) and z = exp(−|x|).
@@ -131,9 +132,9 @@ class BinaryCrossEntropy(BinaryEntropy, TargetLoss):
         calls = arithmetic.call_rounding_variance(size) + arithmetic.call_rounding_variance(
             np.maximum(-self.logits, 0.0) + self._logarithm
         )
-        return np.asarray(u2 * (2.0 * size**2 + self._logarithm**2 + self.terms**2 + 1.0) + own / 3.0 + calls)
+        return as_array(u2 * (2.0 * size**2 + self._logarithm**2 + self.terms**2 + 1.0) + own / 3.0 + calls)
 
 
 def sigmoid(x: Array) -> Array:
     """Return σ(x) = 1/(1 + exp(−x)), without overflow."""
-    return np.asarray(expit(x))
+    return as_array(expit(x))

@@ -11,6 +11,7 @@ import numpy as np
 
 from conformance.model.gradients import grad
 from conformance.model.training import Training, decays
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 
 Rounded = Callable[[Array], Array]
@@ -43,7 +44,7 @@ class VectorLayout:
 
     def vector(self, parameters: Mapping[str, Array]) -> Array:
         """Return the parameters, concatenated."""
-        return np.concatenate([np.asarray(parameters[name], np.float64).ravel() for name in self.shapes])
+        return np.concatenate([as_array(parameters[name], np.float64).ravel() for name in self.shapes])
 
     def parameters(self, vector: Array) -> dict[str, Array]:
         """Return the parameters in a vector, as views of it."""

@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from conformance.model.activation import Activation
 from conformance.model.activations import parameter_shapes
 from conformance.model.initialization import initial_table
 from conformance.model.training import ADAM, GRADIENT, INITIAL, Training, decays, parameter_of, run_table, step_of
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.network import Network
@@ -54,7 +53,7 @@ class TrainingRun(Network):
         if row.kind == GRADIENT:
             parameters["weight"] = self.gradients[step - 1][row.parameters["weight"]]
         elif row.kind == ADAM:
-            parameters = {role: np.asarray(value) for role, value in self._settings(step, of).items()}
+            parameters = {role: as_array(value) for role, value in self._settings(step, of).items()}
         return Site(replace(row, parameters={}), self.architecture, parameters, self.batch)
 
     def _settings(self, step: int, parameter: str) -> dict[str, float]:

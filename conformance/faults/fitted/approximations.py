@@ -29,6 +29,7 @@ from conformance.faults.altered import Altered
 from conformance.faults.fitted.curve import Curve, carrying, curve
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.faults.kinds import ERF_FORM, GELUS, TANH_FORMS
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import FORMATS, Array
 from conformance.numerics.functions import SIGMOID_FACTOR
 from conformance.oracle import Step
@@ -141,7 +142,7 @@ def _pointwise(gain: Function, others: Sequence[Function]) -> Reading:
         slope = step.jacobians()[0].adjoint(np.ones_like(right))
 
         def of(change: Array) -> Array:
-            return np.asarray(change[used] / by[used])
+            return as_array(change[used] / by[used])
 
         def made_with(error: Curve) -> Array:
             value = right.copy()
@@ -184,7 +185,7 @@ def _exponential(step: Step, data: FitData) -> _Errors | None:
     over_top = data.actual / np.where(made_top > 0.0, made_top, 1.0)
 
     def over(a: Array, b: Array) -> Array:
-        return np.asarray(a[used] / np.broadcast_to(b, a.shape)[used])
+        return as_array(a[used] / np.broadcast_to(b, a.shape)[used])
 
     masked = np.broadcast_to(rows & ~step.keys & (made_top > 0.0), right.shape)
     least = float(np.median(over_top[masked])) if masked.any() else 0.0

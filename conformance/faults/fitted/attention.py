@@ -9,6 +9,7 @@ from conformance.faults.attention import PROBS, SCORES, softmax
 from conformance.faults.fault import with_batch
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted, Mask
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 
@@ -22,7 +23,7 @@ def _attended(step: Step, data: FitData) -> Mask | None:
     mask = step.site.batch.mask
     if data.actual.shape[-1] != mask.shape[-1] or "key" not in step.site.activation.axes:
         return None
-    return np.asarray((data.actual >= np.finfo(np.float32).tiny) & mask[:, None, :, None])
+    return as_array((data.actual >= np.finfo(np.float32).tiny) & mask[:, None, :, None])
 
 
 def _other_mask(step: Step, data: FitData) -> Fit | None:
@@ -54,7 +55,7 @@ def _mask_of(axis: int) -> Fitting:
         attended = _attended(step, data)
         if attended is None:
             return None
-        keys = np.asarray(attended.any(axis, keepdims=True))
+        keys = as_array(attended.any(axis, keepdims=True))
         return _with_keys(step, keys, int((keys != step.site.batch.mask[:, None, None, :]).sum()))
 
     return fit
@@ -112,7 +113,7 @@ def _by_distance(step: Step, data: FitData) -> Fit | None:
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         stored = arithmetic.storage.rounding_variance
-        return np.asarray(stored(altered.inner.value) + stored(bias))
+        return as_array(stored(altered.inner.value) + stored(bias))
 
     return Fit(Altered(step, lambda inner: inner.value + bias, slack), free)
 

@@ -22,6 +22,7 @@ from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, MOST_OPERATIONS, Fit, FitData, Fitted
 from conformance.faults.kinds import LINEARS
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
@@ -42,7 +43,7 @@ def factors_of(step: Step, data: FitData) -> tuple[Array, Array] | None:
     right = (x * ((found - step.bias) @ weight)).sum(0)
     sizes = np.maximum(np.diagonal(normal), np.finfo(np.float64).tiny)
     error = data.threshold * float(np.median(data.allowed[data.judged])) / np.sqrt(sizes)
-    return np.asarray(np.linalg.lstsq(normal, right, rcond=None)[0], np.float64), error
+    return as_array(np.linalg.lstsq(normal, right, rcond=None)[0], np.float64), error
 
 
 def _scaled_columns(step: Step, data: FitData) -> Fit | None:
@@ -66,7 +67,7 @@ def _scaled_columns(step: Step, data: FitData) -> Fit | None:
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         assert isinstance(altered.inner, Linear)
-        return np.asarray(altered.inner.inputs**2 @ arithmetic.storage.rounding_variance(scaled).T)
+        return as_array(altered.inner.inputs**2 @ arithmetic.storage.rounding_variance(scaled).T)
 
     most = int(np.abs(np.log(np.maximum(np.abs(factors), np.finfo(np.float64).tiny))).argmax())
     fitted = Altered(with_parameters(step, weight=scaled), lambda inner: inner.value, slack)

@@ -27,6 +27,7 @@ from numpy.polynomial import legendre
 from scipy.linalg.lapack import dpotrf, dpotrs
 from scipy.special import betaln, fdtri, gammaincc, gammaln
 
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 
 DEGREES = (3, 7)  # The cells of a table need few coefficients each, a smooth function few pieces.
@@ -320,7 +321,7 @@ def _residual(t: Array, y: Array, scale: Array, terms: int) -> Array:
             left -= second @ basis
             return left
     piece = _piece(t, y, scale, terms)
-    return np.asarray((y - piece.basis(t) @ piece.coefficients) / scale)
+    return as_array((y - piece.basis(t) @ piece.coefficients) / scale)
 
 
 def _piece(t: Array, y: Array, scale: Array, terms: int) -> _Piece:
@@ -334,4 +335,4 @@ def _piece(t: Array, y: Array, scale: Array, terms: int) -> _Piece:
 
 def _basis(t: Array, first: float, last: float, terms: int) -> Array:
     width = last - first
-    return np.asarray(legendre.legvander(2.0 * (t - first) / width - 1.0 if width > 0.0 else np.zeros_like(t), terms - 1))
+    return as_array(legendre.legvander(2.0 * (t - first) / width - 1.0 if width > 0.0 else np.zeros_like(t), terms - 1))

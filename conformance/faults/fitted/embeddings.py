@@ -9,6 +9,7 @@ from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fit
 from conformance.faults.fitted.lookup_words import read_instead
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.embeddings import positions
@@ -20,12 +21,12 @@ def _other_words(step: Step, data: FitData) -> Fit | None:
     """Return the look-up of other ids: those whose rows of the table equal the candidate's rows bit for bit."""
     table, ids = step.site.parameters["weight"], step.site.batch.input_ids
     known = {row.tobytes(): index for index, row in reversed(list(enumerate(table)))}
-    other = np.array([known.get(row.tobytes(), -1) for row in np.asarray(data.actual, table.dtype).reshape(-1, table.shape[1])])
+    other = np.array([known.get(row.tobytes(), -1) for row in as_array(data.actual, table.dtype).reshape(-1, table.shape[1])])
     other = np.where(data.judged.any(-1), other.reshape(ids.shape), ids)
     if (other < 0).any():
         return None
     faulty = Altered(step, lambda inner: inner.site.parameters["weight"][other])
-    return Fit(faulty, int((other != ids).sum()), *read_instead(other, ids, np.asarray(data.judged.any(-1))))
+    return Fit(faulty, int((other != ids).sum()), *read_instead(other, ids, as_array(data.judged.any(-1))))
 
 
 def _added_words(step: Step, data: FitData) -> Fit | None:
@@ -78,7 +79,7 @@ def _other_positions(step: Step, data: FitData) -> Fit | None:
     """Return the look-up with, as the position of each token, the row of the table nearest to the token's embedding."""
     right = np.broadcast_to(positions(step), data.actual.shape[:-1])
     other = _nearest(step, data, right)
-    return Fit(_at(step, other), int((other != right).sum()), *read_instead(other, right, np.asarray(data.judged.any(-1))))
+    return Fit(_at(step, other), int((other != right).sum()), *read_instead(other, right, as_array(data.judged.any(-1))))
 
 
 def _places(table: Array, found: Array) -> Array:
@@ -90,7 +91,7 @@ def _places(table: Array, found: Array) -> Array:
     distance = (low_rows**2).sum(-1) - 2.0 * found @ low_rows.T - part * (2.0 * projected - part * squared)  # minus |found|²
     low = distance.argmin(1)
     exact = ((found - table[low]) * along[low]).sum(-1) / squared[low]  # without the cancellation of `projected`
-    return np.asarray(low + np.clip(exact, 0.0, 1.0))
+    return as_array(low + np.clip(exact, 0.0, 1.0))
 
 
 def _scaled_positions(step: Step, data: FitData) -> Fit | None:
@@ -114,7 +115,7 @@ def _scaled_positions(step: Step, data: FitData) -> Fit | None:
     value = table[low] + part * (table[low + 1] - table[low])
 
     def slack(_: Altered, arithmetic: Arithmetic) -> Array:
-        return np.asarray(4.0 * arithmetic.storage.rounding_variance(np.maximum(np.abs(table[low]), np.abs(table[low + 1]))))
+        return as_array(4.0 * arithmetic.storage.rounding_variance(np.maximum(np.abs(table[low]), np.abs(table[low + 1]))))
 
     return Fit(Altered(step, lambda _: value, slack), 2, "factor", float(factor))
 
@@ -128,7 +129,7 @@ def _other_types(step: Step, data: FitData) -> Fit | None:
     types = step.site.batch.types
     other = _nearest(step, data, types)
     faulty = with_batch(step, token_type_ids=other.astype(np.int64))
-    return Fit(faulty, int((other != types).sum()), *read_instead(other, types, np.asarray(data.judged.any(-1))))
+    return Fit(faulty, int((other != types).sum()), *read_instead(other, types, as_array(data.judged.any(-1))))
 
 
 FITTED_WORDS = (

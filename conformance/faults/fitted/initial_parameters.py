@@ -25,6 +25,7 @@ from scipy.special import polygamma, psi
 from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted, takes_seconds
 from conformance.faults.kinds import LINEARS
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
@@ -66,7 +67,7 @@ def _normalised(draw: _Draw, directions: tuple[Array, Array], y: Array, allowed:
     """Return the numbers z, (directions, O), of the results y, (N, O)."""
     left, sizes = directions
     kept = (left**2).T @ (allowed**2).mean(1) * math.sqrt(y.shape[1]) < (sizes * draw.deviation) ** 2
-    return np.asarray(left[:, kept].T @ (y - draw.bias) / (sizes[kept] * draw.deviation)[:, None])
+    return as_array(left[:, kept].T @ (y - draw.bias) / (sizes[kept] * draw.deviation)[:, None])
 
 
 def _is_of_variance_one(z: Array, axis: int | None, threshold: float) -> bool:
@@ -75,7 +76,7 @@ def _is_of_variance_one(z: Array, axis: int | None, threshold: float) -> bool:
     The gain is the increase of twice the log likelihood, Σ (T − n − n ln(T / n)) over the groups of n numbers with the sum of
     squares T. A further parameter of n numbers costs ln n.
     """
-    total = np.asarray((z**2).sum(axis))
+    total = as_array((z**2).sum(axis))
     n, groups = z.size / total.size, total.size
     gain = float((total - n - n * np.log(np.maximum(total / n, np.finfo(np.float64).tiny))).sum())
     k = n / 2.0
@@ -110,7 +111,7 @@ def _initial(step: Step, data: FitData) -> Fit | None:
         z, own = (_normalised(draw, directions[draw.of_bias], y, allowed) for y in (found, right))
         enough = len(z) >= _LEAST_DIRECTIONS and z.size > data.threshold**2 / (2.0 * math.log(2.0) ** 2)
         if enough and _is_drawn(z, own, data.threshold) and not _is_drawn(own, np.ones_like(own), data.threshold):
-            weight = np.asarray(np.linalg.lstsq(x, found - draw.bias, rcond=None)[0].T, np.float64)
+            weight = as_array(np.linalg.lstsq(x, found - draw.bias, rcond=None)[0].T, np.float64)
             return Fit(with_parameters(step, weight=weight, bias=draw.bias), weight.size, "deviation", draw.deviation)
     return None
 

@@ -11,6 +11,7 @@ from conformance.faults.altered import Altered
 from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.faults.kinds import LINEARS
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
@@ -76,7 +77,7 @@ def _offset(step: Step, data: FitData) -> Fit | None:
     if best is None:
         return None
     unknown = np.arange(weight.size) < abs(best)
-    outside = np.asarray((unknown if best > 0 else unknown[::-1]).reshape(weight.shape).any(1))
+    outside = as_array((unknown if best > 0 else unknown[::-1]).reshape(weight.shape).any(1))
     if 2 * outside.sum() > len(outside):
         return None
     fitted = with_parameters(step, weight=read(best))

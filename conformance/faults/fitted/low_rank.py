@@ -27,6 +27,7 @@ from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted, takes_seconds
 from conformance.faults.kinds import LINEARS
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
@@ -54,7 +55,7 @@ def _low_rank(step: Step, data: FitData) -> Fit | None:
     if (
         not rank
         or varying[0] <= noise
-        or not _ends(values, np.asarray(np.linalg.svd(x, compute_uv=False), np.float64), rank, noise)
+        or not _ends(values, as_array(np.linalg.svd(x, compute_uv=False), np.float64), rank, noise)
         or LEAST_ROWS * rank * (known + found.shape[1] - rank) > known * found.shape[1]
         or min(int(moved.any(1).sum()), int(moved.any(0).sum())) <= 2 * rank
     ):
@@ -65,7 +66,7 @@ def _low_rank(step: Step, data: FitData) -> Fit | None:
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         assert isinstance(altered.inner, Linear)
-        return np.asarray(altered.inner.inputs**2 @ arithmetic.storage.rounding_variance(weight).T)
+        return as_array(altered.inner.inputs**2 @ arithmetic.storage.rounding_variance(weight).T)
 
     fitted = Altered(with_parameters(step, weight=merged), lambda inner: inner.value, slack)
     return Fit(fitted, rank * (known + found.shape[1] - rank), "rank", float(rank))
@@ -73,7 +74,7 @@ def _low_rank(step: Step, data: FitData) -> Fit | None:
 
 def _explained_by_weight(x: Array, residual: Array) -> Array:
     """Return the projection of the residual, (N, O), on the columns of the inputs x, (N, I)."""
-    return np.asarray(x @ np.linalg.lstsq(x, residual, rcond=None)[0])
+    return as_array(x @ np.linalg.lstsq(x, residual, rcond=None)[0])
 
 
 def _largest_of_noise(allowed: Array, threshold: float) -> float:

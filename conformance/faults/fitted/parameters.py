@@ -10,6 +10,7 @@ from conformance.faults.fitted.wrong_rows import Elements, wrong_outputs, wrong_
 from conformance.faults.kinds import LINEARS
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.embeddings import positions
@@ -93,7 +94,7 @@ def _statistics(step: Step, data: FitData) -> Fit | None:
     noise = float(data.threshold * np.median((data.allowed / np.abs(gamma))[data.judged]) / gamma.size**0.5)
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        return np.asarray(np.maximum(slope**2 - 1.0, 0.0) * altered.inner.roundings(arithmetic).variance())
+        return as_array(np.maximum(slope**2 - 1.0, 0.0) * altered.inner.roundings(arithmetic).variance())
 
     faulty = Altered(step, lambda _: np.where(data.judged, value, step.value), slack)
     return Fit(faulty, 2 * int(off.size), "error", float(off.max()), noise)

@@ -9,6 +9,7 @@ from conformance.faults.altered import Altered
 from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.faults.kinds import LINEARS
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import FORMATS, Array, Format
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
@@ -52,7 +53,7 @@ def _quotients(x: Array, axis: int | None) -> tuple[Array, Array]:
     wide = x.astype(np.float32)
     unit = np.abs(wide).max(axis, keepdims=True) / np.float32(_LEVELS)
     unit = np.where(unit > 0.0, unit, np.float32(1.0))
-    return np.asarray(wide / unit, np.float64), np.asarray(unit, np.float64)
+    return as_array(wide / unit, np.float64), as_array(unit, np.float64)
 
 
 def _integer_inputs(step: Step, data: FitData) -> Fit | None:

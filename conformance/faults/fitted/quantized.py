@@ -10,6 +10,7 @@ from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.faults.kinds import FUNCTIONS, LINEARS
 from conformance.faults.quantized import UNQUANTIZED, quotients
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Single
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
@@ -25,7 +26,7 @@ def _operands(x: Array, levels: int) -> tuple[Array, Array]:
     """
     step, zero = _scale(x, levels)
     quotient = x.astype(np.float32) / step
-    made = np.asarray((np.clip(np.rint(quotient) + zero, 0, levels) - zero) * step, np.float64)
+    made = as_array((np.clip(np.rint(quotient) + zero, 0, levels) - zero) * step, np.float64)
     near = np.abs(quotient - np.floor(quotient) - np.float32(0.5)) < _NEAR_TIE
     return made, np.where(near, float(step) ** 2, 0.0)
 
@@ -57,7 +58,7 @@ def _dynamic(step: Step, data: FitData) -> Fit | None:
     squares = rounded.site.parameters["weight"].T ** 2
 
     def slack(_: Altered, __: Arithmetic) -> Array:
-        return np.asarray(tied @ squares)
+        return as_array(tied @ squares)
 
     return Fit(Altered(rounded, lambda _: value, slack), 0)
 
@@ -65,7 +66,7 @@ def _dynamic(step: Step, data: FitData) -> Fit | None:
 def _symmetric(weight: Array, axis: int | None, steps: float) -> Array:
     w = weight.astype(np.float32)
     step = np.abs(w).max(axis, keepdims=axis is not None) / np.float32(steps)
-    return np.asarray(np.clip(np.rint(quotients(w, step)), -128, 127) * step, np.float64)
+    return as_array(np.clip(np.rint(quotients(w, step)), -128, 127) * step, np.float64)
 
 
 def _saturated(step: Step, data: FitData) -> Fit | None:
@@ -86,13 +87,13 @@ def _saturated(step: Step, data: FitData) -> Fit | None:
         value = ((sums - zero * levels.sum(1)) * unit * scale[:, 0]).reshape(step.value.shape) + step.bias
         left = float((np.where(data.judged, data.actual - value, 0.0) ** 2).sum())
         if saturates and (best is None or left < best[0]):
-            best = (left, np.asarray(value, np.float64), np.asarray(levels * scale, np.float64))
+            best = (left, as_array(value, np.float64), as_array(levels * scale, np.float64))
     if best is None:
         return None
     _, value, rounded = best
 
     def slack(_: Altered, __: Arithmetic) -> Array:
-        return np.asarray(tied @ rounded.T**2)
+        return as_array(tied @ rounded.T**2)
 
     return Fit(Altered(with_parameters(step, weight=rounded), lambda _: value, slack), 0)
 
@@ -119,7 +120,7 @@ def _unsigned(step: Step, data: FitData) -> Fit | None:
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         own, quotient = altered.inner.roundings(arithmetic), altered.inner.value / unit
-        error = data.largest * np.sqrt(own.variance()) / unit + np.asarray(own.bound) / unit
+        error = data.largest * np.sqrt(own.variance()) / unit + as_array(own.bound) / unit
         return np.where(np.abs(quotient - np.floor(quotient) - 0.5) <= error, unit**2, 0.0)
 
     return Fit(Altered(step, lambda inner: np.clip(np.rint(inner.value / unit), 0.0, 255.0) * unit, slack), 1, "step", unit)

@@ -9,6 +9,7 @@ from conformance.faults.attention import CONTEXT, SCORES
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted, nearest_fit
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.bilinear import merge_heads, split_heads
@@ -21,7 +22,7 @@ ROUNDS = 20  # A limit of the time only: a fit that has not converged leaves a r
 
 
 def _tanh(s: Array, cap: float) -> Array:
-    return np.asarray(cap * np.tanh(s / cap))
+    return as_array(cap * np.tanh(s / cap))
 
 
 def _capped(step: Step, data: FitData) -> Fit | None:
@@ -45,7 +46,7 @@ def _capped(step: Step, data: FitData) -> Fit | None:
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         inner = arithmetic.storage.rounding_variance
-        return np.asarray(inner(altered.inner.value) + 2.0 * inner(altered.value))
+        return as_array(inner(altered.inner.value) + 2.0 * inner(altered.value))
 
     return Fit(Altered(step, lambda inner: _tanh(inner.value, cap), slack), 1, "cap", cap, float(deviation))
 
@@ -70,7 +71,7 @@ def _cosines(step: Step, data: FitData) -> Fit | None:
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         stored = (4.0 * arithmetic.storage.rounding_variance(x) for x in altered.inner.parents)
         own = sum(j.variance(v) for j, v in zip(altered.inner.jacobians(), stored, strict=True))
-        return np.asarray(own + arithmetic.storage.rounding_variance(altered.value))
+        return as_array(own + arithmetic.storage.rounding_variance(altered.value))
 
     faulty = Altered(step.replaced(parents=(by * query, key)), lambda inner: inner.value, slack)
     root = float(width**0.5)
@@ -116,7 +117,7 @@ def _pooled(step: Step, data: FitData) -> Fit | None:
         def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
             assert isinstance(altered.inner, Linear)
             rounding, weight = arithmetic.storage.rounding_variance, altered.inner.site.parameters["weight"]
-            return np.asarray(mean(rounding(altered.inner.value)) + altered.inner.inputs**2 @ mean(rounding(weight).T))
+            return as_array(mean(rounding(altered.inner.value)) + altered.inner.inputs**2 @ mean(rounding(weight).T))
 
         return Altered(step, lambda inner: mean(inner.value), slack)
 

@@ -6,6 +6,7 @@ from conformance.faults.attention import CONTEXT, SCORES
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted, nearest_fit
 from conformance.faults.fitted.rows import shifts
 from conformance.model.batch import Ids
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.bilinear import split_heads
@@ -33,7 +34,7 @@ def _keys_read(step: Step, data: FitData) -> Ids | None:
         return None
     expected, weighted, precision = (np.moveaxis(x, -1, 0).reshape(shape[-1], -1) for x in (step.value, weighted, precision))
     distances = precision @ (expected**2).T - 2.0 * weighted @ expected.T
-    return np.asarray(np.where(precision.any(1), distances.argmin(1), np.arange(shape[-1])), np.int64)
+    return as_array(np.where(precision.any(1), distances.argmin(1), np.arange(shape[-1])), np.int64)
 
 
 def _values_read(step: Step, data: FitData) -> Ids | None:
@@ -47,7 +48,7 @@ def _values_read(step: Step, data: FitData) -> Ids | None:
     probs, value = step.parents
     size, count = step.site.architecture.head_size, value.shape[1]
     values, context = split_heads(value, size), split_heads(np.where(data.judged, data.actual, 0.0), size)
-    weights: Array = np.where(np.asarray(data.judged.any(-1))[:, None, :, None], probs, 0.0)
+    weights: Array = np.where(as_array(data.judged.any(-1))[:, None, :, None], probs, 0.0)
     if not np.isfinite(context).all():
         return None
     penalty = float((data.allowed**2).mean() / (values**2).mean())

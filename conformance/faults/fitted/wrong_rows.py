@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from conformance.faults.fitted.fitted_fault import FitData
 from conformance.faults.fitted.lookup_words import DIGITS, element_that_differs
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 
@@ -70,7 +71,7 @@ def wrong_outputs(step: Step, data: FitData, weight: Elements | None = None) -> 
 
 
 def _rms(x: Array, data: FitData, axes: tuple[int, ...]) -> Array:
-    return np.asarray(np.sqrt(np.where(data.judged, x**2, 0.0).mean(axes)))
+    return as_array(np.sqrt(np.where(data.judged, x**2, 0.0).mean(axes)))
 
 
 def wrong_table_rows(step: Step, data: FitData, read: Rows) -> tuple[str, float]:

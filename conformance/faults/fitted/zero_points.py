@@ -21,6 +21,7 @@ from conformance.faults.fitted.products import TIE
 from conformance.faults.kinds import LINEARS
 from conformance.faults.quantized import quotients, symmetric
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
@@ -41,12 +42,12 @@ def _without_zero_point(x: Array, axis: int | None, *, with_zero: bool) -> tuple
     low, high = w.min(axis, keepdims=axis is not None), w.max(axis, keepdims=axis is not None)
     if with_zero:
         low, high = np.minimum(low, start), np.maximum(high, start)
-    step = np.asarray((high - low) / np.float32(_LEVELS))
+    step = as_array((high - low) / np.float32(_LEVELS))
     zero = np.rint(quotients(-low, step))
     quotient = quotients(w, step)
     levels = np.clip(np.rint(quotient) + zero, 0.0, _LEVELS)
     near = np.abs(quotient - np.floor(quotient) - 0.5) <= TIE * np.maximum(np.abs(quotient), 1.0)
-    return np.asarray(levels * step, np.float64), np.asarray(near * step**2, np.float64), np.asarray(step * zero, np.float64)
+    return as_array(levels * step, np.float64), as_array(near * step**2, np.float64), as_array(step * zero, np.float64)
 
 
 def _of_weights(step: Step, data: FitData) -> Fit | None:
@@ -72,7 +73,7 @@ def _with_weight(step: Linear, weight: Array) -> Step:
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         assert isinstance(altered.inner, Linear)
-        return np.asarray(altered.inner.inputs**2 @ arithmetic.storage.rounding_variance(weight).T)
+        return as_array(altered.inner.inputs**2 @ arithmetic.storage.rounding_variance(weight).T)
 
     return Altered(with_parameters(step, weight=weight), lambda inner: inner.value, slack)
 
@@ -99,7 +100,7 @@ def _with_input(step: Step, x: Array, ties: Array) -> Step:
     squares = step.site.parameters["weight"].T ** 2
 
     def slack(_: Altered, arithmetic: Arithmetic) -> Array:
-        return np.asarray((ties + arithmetic.storage.rounding_variance(x)) @ squares)
+        return as_array((ties + arithmetic.storage.rounding_variance(x)) @ squares)
 
     return Altered(step.replaced(parents=(x,)), lambda inner: inner.value, slack)
 

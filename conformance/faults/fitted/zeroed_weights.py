@@ -12,6 +12,7 @@ from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.columns import factors_of
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.faults.kinds import LINEARS
+from conformance.numerics.arrays import as_array
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
 
@@ -33,7 +34,7 @@ def _outputs_zeroed(step: Step, data: FitData) -> Fit | None:
     axes, room = tuple(range(data.actual.ndim - 1)), data.largest * data.allowed
     equal = (np.abs(data.actual - step.bias) <= room) | ~data.judged
     differs = (np.abs(data.actual - step.value) > room) & data.judged
-    return _with_zeros(step, np.asarray(equal.all(axes) & differs.any(axes)), "output")
+    return _with_zeros(step, as_array(equal.all(axes) & differs.any(axes)), "output")
 
 
 def _with_zeros(step: Step, chosen: Chosen, what: str) -> Fit | None:

@@ -16,6 +16,7 @@ from conformance.judge.judged_elements import Mask
 from conformance.judge.number_words import plural
 from conformance.judge.residual_models.index_rules import is_order, rendered, rules
 from conformance.judge.residual_models.residual_problem import ElementNoise, Places, ResidualFinding, ResidualProblem
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 
 LONGEST = 4096  # longest axis of which all pairs of slices are compared: n² float64 distances take 128 MB
@@ -109,7 +110,7 @@ def _along(case: ResidualProblem, axis: _Axis, offset: Array) -> Iterator[Residu
 
 def _slices(axis: _Axis, mask: Mask) -> Mask:
     """Return a mask of the slices that contain any element of `mask`."""
-    return np.asarray(np.moveaxis(mask.reshape(axis.view), axis.along, 0).any(tuple(range(1, len(axis.view)))))
+    return as_array(np.moveaxis(mask.reshape(axis.view), axis.along, 0).any(tuple(range(1, len(axis.view)))))
 
 
 def _taken(case: ResidualProblem, axis: _Axis, places: Places, offset: Array) -> tuple[Array, ElementNoise]:
@@ -138,9 +139,9 @@ def _nearest(case: ResidualProblem, axis: _Axis, offset: Array) -> Places:
 
     def cut(array: npt.NDArray[Any]) -> Array:
         wide = np.broadcast_to(array, case.actual.shape).reshape(axis.view)
-        return np.asarray(np.moveaxis(wide, axis.along, 0)[(slice(None), *chosen)], np.float64)
+        return as_array(np.moveaxis(wide, axis.along, 0)[(slice(None), *chosen)], np.float64)
 
     j, shift, unit = cut(case.judged), cut(offset), np.median(cut(case.sigma), 0)
     a, b = np.where(j > 0.0, (cut(case.actual) - shift) / unit, 0.0), np.nan_to_num((cut(case.expected) - shift) / unit)
     distances = (a**2).sum(1)[:, None] - 2.0 * a @ b.T + j @ (b**2).T
-    return np.asarray(distances.argmin(1), np.int64)
+    return as_array(distances.argmin(1), np.int64)

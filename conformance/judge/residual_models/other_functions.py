@@ -12,6 +12,7 @@ from conformance.judge.judged_elements import Mask
 from conformance.judge.residual_models.index_rules import is_order, rendered, rules
 from conformance.judge.residual_models.residual_problem import ElementNoise, Places, ResidualFinding, ResidualProblem
 from conformance.judge.thresholds import FALSE_ALARM, projection_threshold
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle.linear import Linear
 from conformance.oracle.pointwise import Gelu, GeluTanh, Relu, Tanh
@@ -115,7 +116,7 @@ def _inputs_reordered(case: ResidualProblem, inputs: Array, new: Array) -> Itera
     """Yield a finding if W' is W with its columns permuted: input features are read in another order."""
     weight, bias = _own(case)
     distances = (new**2).sum(0)[:, None] - 2.0 * new.T @ weight + (weight**2).sum(0)
-    places = np.asarray(distances.argmin(1), np.int64)
+    places = as_array(distances.argmin(1), np.int64)
     moved = np.flatnonzero(places != np.arange(len(places)))
     if not len(moved) or not is_order(places):
         return

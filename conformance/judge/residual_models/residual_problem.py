@@ -22,6 +22,7 @@ from scipy.special import betaincinv, chdtr
 from conformance.judge.judged_elements import Mask
 from conformance.judge.residual_models.step_terms import StepTerm, step_terms
 from conformance.judge.thresholds import FALSE_ALARM, ErrorLimits
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 
@@ -95,7 +96,7 @@ class ResidualProblem:
     @cached_property
     def expected(self) -> Array:
         """The value that the oracle's step computes."""
-        return np.asarray(self.step.value)
+        return as_array(self.step.value)
 
     @cached_property
     def residual(self) -> Array:
@@ -135,7 +136,7 @@ class ResidualProblem:
 
     def at(self, array: npt.NDArray[Any], coordinates: tuple[Places, ...]) -> Array:
         """Return the elements at the given coordinates of an array that broadcasts to the result's shape."""
-        found = np.asarray(np.broadcast_to(array, self.actual.shape)[coordinates])
+        found = as_array(np.broadcast_to(array, self.actual.shape)[coordinates])
         return found if found.ndim else found.reshape(1, 1)
 
     def rows_of(self, inputs: Array) -> Array:
@@ -155,7 +156,7 @@ class ResidualProblem:
     @cached_property
     def kept(self) -> Mask:
         """Mask of the judged elements among those that fits use, (R, F)."""
-        return np.asarray(self.rows(self.judged), np.bool_)
+        return as_array(self.rows(self.judged), np.bool_)
 
     @cached_property
     def actual_rows(self) -> Array:
@@ -242,7 +243,7 @@ class ResidualProblem:
         """Return the remaining error e of each judged element, in sigma."""
         with np.errstate(invalid="ignore", over="ignore"):
             left = np.maximum(np.abs(self.actual_rows - model) - noise.bound, 0.0) / noise.sigma
-        return np.asarray(np.where(np.isnan(left), np.inf, left)[self.kept])
+        return as_array(np.where(np.isnan(left), np.inf, left)[self.kept])
 
     def _chance(self, before: Array, freedom: int) -> float:
         """Return the probability that an unrelated model passes, given the error e before the fit."""

@@ -12,6 +12,7 @@ import numpy as np
 from conformance.judge.number_words import near, number, simple
 from conformance.judge.residual_models.least_squares import fitted
 from conformance.judge.residual_models.residual_problem import FittedNumber, ResidualFinding, ResidualProblem
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import NUDGE, Array
 from conformance.oracle.norm import Norm
 from conformance.oracle.pointwise import Gelu, GeluTanh, Relu, Tanh
@@ -61,7 +62,7 @@ def _again(case: ResidualProblem, parents: tuple[Array, ...]) -> Array:
     """Return the value of the step's equation on other parents, (R, F)."""
     value = type(case.step)(case.step.site, *parents).value
     if isinstance(case.step, Norm):
-        return np.asarray(value[:, case.columns])
+        return as_array(value[:, case.columns])
     return case.rows(value) if isinstance(case.step, Probabilities) else value
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.bilinear import Context, Scores, merge_heads, split_heads
@@ -68,7 +69,7 @@ def _of_norm(step: Step) -> Iterator[StepTerm]:
     yield StepTerm("γ times the normalised value", gamma * normal, is_part=True)
     yield StepTerm("the normalised value", normal)
     if len(step.parents) > 1:
-        yield StepTerm("the sum before normalisation", np.asarray(sum(step.parents[1:], start=step.parents[0])))
+        yield StepTerm("the sum before normalisation", as_array(sum(step.parents[1:], start=step.parents[0])))
         for name, parent in zip(step.site.activation.parents, step.parents, strict=True):
             yield StepTerm(f"the norm of {name} alone", Norm(step.site, parent).value)
     yield StepTerm("γ", gamma, is_constant=True)
@@ -80,7 +81,7 @@ def _of_scores(step: Step) -> Iterator[StepTerm]:
     if q.shape != k.shape:
         return
     for name, left, expected in (("k qᵀ", k, q), ("q qᵀ", q, q), ("k kᵀ", k, k)):
-        yield StepTerm(f"{name} / √d", np.asarray(left @ expected.swapaxes(-1, -2) * step.scale))
+        yield StepTerm(f"{name} / √d", as_array(left @ expected.swapaxes(-1, -2) * step.scale))
 
 
 def _of_probabilities(step: Step) -> Iterator[StepTerm]:
@@ -104,7 +105,7 @@ def _of_context(step: Step) -> Iterator[StepTerm]:
 
 
 def _of_log_softmax(step: Step) -> Iterator[StepTerm]:
-    yield StepTerm("log Σ exp, taken off", np.asarray(step.parents[0] - step.value))
+    yield StepTerm("log Σ exp, taken off", as_array(step.parents[0] - step.value))
 
 
 _OF_KIND: tuple[tuple[type[Step], Callable[[Step], Iterator[StepTerm]]], ...] = (

@@ -18,6 +18,7 @@ from conformance.judge.number_words import closed_form
 from conformance.judge.search.placements import FaultPlacement
 from conformance.judge.search.problem import FittedFaults, Problem
 from conformance.judge.segment import Segment
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import NUDGE, Array
 
 # Convergence is quadratic near the solution. Far from it, each step triples the value under a root: 20 steps from 1e-9 to 1
@@ -145,7 +146,7 @@ def _gauss_newton(problem: Problem[Any], fit: FittedFaults, slopes: Array, weigh
     if not np.isfinite(matrix).all():
         return None
     residual = problem.residual(fit.placements)[fit.pooling_index] * weights
-    return np.asarray(np.linalg.lstsq(matrix.T, residual, rcond=None)[0])
+    return as_array(np.linalg.lstsq(matrix.T, residual, rcond=None)[0])
 
 
 def _range(placement: FaultPlacement, right: Segment) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 
 from conformance.judge.search.placements import FaultPlacement, FaultySegment, with_faults
 from conformance.judge.segment import Segment
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Format
 
 # Effects up to this share of the numbers' size are taken as linear: their second order is a quarter of them, which is also the
@@ -142,7 +143,7 @@ class Problem(ABC, Generic[AnyTrial]):
         return self._flat(self.actual - self.faulty(placements).segment.value)
 
     def _flat(self, value: Array) -> Array:
-        return np.asarray(value.reshape(len(self.weights), -1))
+        return as_array(value.reshape(len(self.weights), -1))
 
     @property
     def none(self) -> FittedFaults:

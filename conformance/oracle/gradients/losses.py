@@ -3,6 +3,7 @@
 import numpy as np
 
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.linear_maps import LinearMap, Roundings, diagonal, of_scalar
@@ -29,10 +30,10 @@ class CrossEntropyBackward(Labelled):
         unit = self.value / float(self.parents[0]) if float(self.parents[0]) else np.zeros_like(self.value)
 
         def variance(v: Array) -> Array:
-            return np.asarray((scale * p) ** 2 * np.maximum((1.0 - 2.0 * p) * v + self.over_classes(p**2 * v), 0.0))
+            return as_array((scale * p) ** 2 * np.maximum((1.0 - 2.0 * p) * v + self.over_classes(p**2 * v), 0.0))
 
         def adjoint(u: Array) -> Array:
-            return np.asarray(scale * p * (u - self.over_classes(p * u)))
+            return as_array(scale * p * (u - self.over_classes(p * u)))
 
         return of_scalar(unit), LinearMap(variance, adjoint)
 
@@ -68,11 +69,11 @@ class MeanLossBackward(Step):
     @property
     def value(self) -> Array:
         """The gradient w / 2, a 0-d array."""
-        return np.asarray(self.parents[0] / 2.0)
+        return as_array(self.parents[0] / 2.0)
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return 1/2."""
-        return (diagonal(np.asarray(0.5)),)
+        return (diagonal(as_array(0.5)),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the variance floor for underflow; halving is exact otherwise."""

@@ -3,6 +3,7 @@
 import numpy as np
 
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.embeddings import sum_variance
@@ -48,7 +49,7 @@ class NormBackward(_GradientOfNorm):
     def value(self) -> Array:
         """The gradient ∂L/∂x, (..., H)."""
         g, a, b = self.parts
-        return np.asarray(self.norm.inverse * (g - a - self.norm.normal * b))
+        return as_array(self.norm.inverse * (g - a - self.norm.normal * b))
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return ∂/∂w, which is the transposed forward Jacobian, and ∂/∂x for each term."""
@@ -67,17 +68,17 @@ class NormBackward(_GradientOfNorm):
         n = z.shape[-1]
 
         def row_sum(x: Array) -> Array:
-            return np.asarray(x.sum(-1, keepdims=True))
+            return as_array(x.sum(-1, keepdims=True))
 
         def variance(v: Array) -> Array:
             diagonal = b**2 - 2.0 * b * (of_ones + of_z * z + of_g * g) / n
             squares = of_ones**2 * row_sum(v) + of_z**2 * row_sum(z**2 * v) + of_g**2 * row_sum(g**2 * v)
             mixed = of_ones * of_z * row_sum(z * v) + of_ones * of_g * row_sum(g * v) + of_z * of_g * row_sum(z * g * v)
-            return np.asarray(r**4 * np.maximum(diagonal * v + (squares + 2.0 * mixed) / n**2, 0.0))
+            return as_array(r**4 * np.maximum(diagonal * v + (squares + 2.0 * mixed) / n**2, 0.0))
 
         def adjoint(u: Array) -> Array:
             shared = row_sum(u * of_ones) + z * row_sum(u * of_z) + g * row_sum(u * of_g)
-            return np.asarray(r**2 * (shared / n - b * u))
+            return as_array(r**2 * (shared / n - b * u))
 
         return LinearMap(variance, adjoint)
 
@@ -129,7 +130,7 @@ class NormGradient(_GradientOfNorm):
     def value(self) -> Array:
         """The gradient ∂L/∂γ, (H,)."""
         z = self.norm.normal
-        return np.asarray((z * self.parents[0]).reshape(-1, z.shape[-1]).sum(0))
+        return as_array((z * self.parents[0]).reshape(-1, z.shape[-1]).sum(0))
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return ∂/∂w, a sum over tokens weighted by z, and ∂/∂x for each term, the sum of ∂z/∂x weighted by w."""

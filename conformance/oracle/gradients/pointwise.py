@@ -5,6 +5,7 @@ from typing import ClassVar
 import numpy as np
 
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.functions import TANH_CUBIC, TANH_OUTER, gelu_argument, gelu_argument_slope
 from conformance.numerics.memo import cached_property
@@ -48,13 +49,13 @@ class GeluBackward(_OfFunction):
     def density(self) -> Array:
         """The term x φ(x)."""
         x = self.parents[1]
-        return np.asarray(x * np.exp(-(x**2) / 2.0) / np.sqrt(2.0 * np.pi))
+        return as_array(x * np.exp(-(x**2) / 2.0) / np.sqrt(2.0 * np.pi))
 
     @property
     def _curvature(self) -> Array:
         """The second derivative φ(x) (2 − x²)."""
         x = self.parents[1]
-        return np.asarray(np.exp(-(x**2) / 2.0) / np.sqrt(2.0 * np.pi) * (2.0 - x**2))
+        return as_array(np.exp(-(x**2) / 2.0) / np.sqrt(2.0 * np.pi) * (2.0 - x**2))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the rounding errors of w f′(x).
@@ -97,7 +98,7 @@ class GeluTanhBackward(_OfFunction):
         """The second derivative (1 − t²) (h′ + x/2 · (h″ − 2 t h′²))."""
         x, (_, t, slope) = self.parents[1], self._parts
         second = TANH_OUTER * 6.0 * TANH_CUBIC * x
-        return np.asarray((1.0 - t**2) * (slope + x / 2.0 * (second - 2.0 * t * slope**2)))
+        return as_array((1.0 - t**2) * (slope + x / 2.0 * (second - 2.0 * t * slope**2)))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the rounding errors of w f′(x).

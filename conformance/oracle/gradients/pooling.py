@@ -6,6 +6,7 @@ import numpy as np
 
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity, shared_by_row
@@ -21,7 +22,7 @@ class WeightedBackward(Weighted):
     @cached_property
     def value(self) -> Array:
         """The gradient ∂L/∂x, (B, S, H)."""
-        return np.asarray(self.weights[:, :, None] * self.parents[0][:, None, :])
+        return as_array(self.weights[:, :, None] * self.parents[0][:, None, :])
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return a_s."""
@@ -54,12 +55,12 @@ class MaximumBackward(Maximum):
     def _largest(self) -> Array:
         """Where x is as large as the largest, (B, S, H): 1 or 0."""
         x = self.parents[1]
-        return np.asarray(self.site.batch.mask[:, :, None] * (x == (self.chosen * x).sum(1, keepdims=True)), np.float64)
+        return as_array(self.site.batch.mask[:, :, None] * (x == (self.chosen * x).sum(1, keepdims=True)), np.float64)
 
     @cached_property
     def value(self) -> Array:
         """The gradient ∂L/∂x, (B, S, H)."""
-        return np.asarray(self._largest / np.maximum(self._largest.sum(1, keepdims=True), 1.0) * self.parents[0][:, None, :])
+        return as_array(self._largest / np.maximum(self._largest.sum(1, keepdims=True), 1.0) * self.parents[0][:, None, :])
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return 1/n at the largest elements by w; by x, a map that majorizes the change of the gradient.
@@ -121,12 +122,12 @@ class UnitBackward(Step):
     @cached_property
     def along(self) -> Array:
         """The quotient c = (y · w) / |x|, (B, 1)."""
-        return np.asarray((self.unit.value * self.parents[0]).sum(-1, keepdims=True) / self.unit.length)
+        return as_array((self.unit.value * self.parents[0]).sum(-1, keepdims=True) / self.unit.length)
 
     @cached_property
     def value(self) -> Array:
         """The gradient ∂L/∂x, (B, H)."""
-        return np.asarray(self.parents[0] / self.unit.length - self.unit.value * self.along)
+        return as_array(self.parents[0] / self.unit.length - self.unit.value * self.along)
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return the Jacobians by w and by x.
@@ -138,16 +139,16 @@ class UnitBackward(Step):
         q = self.along * length
 
         def total(x: Array) -> Array:
-            return np.asarray(x.sum(-1, keepdims=True))
+            return as_array(x.sum(-1, keepdims=True))
 
         def variance(v: Array) -> Array:
             yy, ww, wy = total(y**2 * v), total(w**2 * v), total(w * y * v)
             mixed = (w - 3.0 * q * y) ** 2 * yy + y**2 * ww + 2.0 * y * (w - 3.0 * q * y) * wy
             own = (q**2 - 2.0 * q * (3.0 * q * y**2 - 2.0 * w * y)) * v
-            return np.asarray(np.maximum(mixed + own, 0.0) / length**4)
+            return as_array(np.maximum(mixed + own, 0.0) / length**4)
 
         def adjoint(u: Array) -> Array:
-            return np.asarray((3.0 * q * y * total(y * u) - y * total(w * u) - w * total(y * u) - q * u) / length**2)
+            return as_array((3.0 * q * y * total(y * u) - y * total(w * u) - w * total(y * u) - q * u) / length**2)
 
         return (*self.unit.jacobians(), LinearMap(variance, adjoint))
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import Accumulation, accumulation_variance, weight_operand
@@ -84,7 +85,7 @@ class _SumOverTokens(Product):
             return found
         left, right = (np.square(factor) for factor in self._factors)
         u2, floor = arithmetic.storage.unit_roundoff**2 / 3.0, arithmetic.storage.floor_variance
-        return np.asarray(found + u2 * self._as_result(left @ right) + left.shape[-1] * floor)
+        return as_array(found + u2 * self._as_result(left @ right) + left.shape[-1] * floor)
 
 
 class LinearGradient(_SumOverTokens):

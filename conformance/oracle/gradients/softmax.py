@@ -3,6 +3,7 @@
 import numpy as np
 
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.bilinear import Context, split_heads
@@ -31,7 +32,7 @@ class ProbabilitiesBackward(Step):
     def _mean(self) -> Array:
         """The sum d over the keys, (B, h, S, 1)."""
         w, p = self._read
-        return np.asarray((p * w).sum(-1, keepdims=True))
+        return as_array((p * w).sum(-1, keepdims=True))
 
     @cached_property
     def value(self) -> Array:
@@ -44,11 +45,11 @@ class ProbabilitiesBackward(Step):
         (w, p), centred = self._read, self._read[0] - self._mean
 
         def of_upstream(v: Array) -> Array:
-            return np.asarray(p**2 * np.maximum((1.0 - 2.0 * p) * v + (p**2 * v).sum(-1, keepdims=True), 0.0))
+            return as_array(p**2 * np.maximum((1.0 - 2.0 * p) * v + (p**2 * v).sum(-1, keepdims=True), 0.0))
 
         def of_probs(v: Array) -> Array:
             own = centred * (centred - 2.0 * p * w) * v
-            return np.asarray(np.maximum(own + p**2 * (w**2 * v).sum(-1, keepdims=True), 0.0))
+            return as_array(np.maximum(own + p**2 * (w**2 * v).sum(-1, keepdims=True), 0.0))
 
         nothing = LinearMap(lambda _: np.zeros_like(p), lambda _: np.zeros_like(self.parents[2]))
         return (
@@ -104,7 +105,7 @@ def _at_largest(p: Array, elementwise: Array, shared: Array) -> tuple[Source, So
         elementwise: variance of the independent errors of the elements of a row.
         shared: variance of the row's shared error e, which changes Σ y by −e.
     """
-    largest = np.asarray(p == p.max(-1, keepdims=True), np.float64)
+    largest = as_array(p == p.max(-1, keepdims=True), np.float64)
     summed = LinearMap(
         lambda v: largest * v.sum(-1, keepdims=True), lambda u: np.broadcast_to((largest * u).sum(-1, keepdims=True), p.shape)
     )
@@ -113,7 +114,7 @@ def _at_largest(p: Array, elementwise: Array, shared: Array) -> tuple[Source, So
 
 def _partial(terms: Array) -> Array:
     """Return Σ s_k² + Σ t² for each row, where s_k are the partial sums of the terms t."""
-    return np.asarray((np.cumsum(terms, -1) ** 2 + terms**2).sum(-1, keepdims=True))
+    return as_array((np.cumsum(terms, -1) ** 2 + terms**2).sum(-1, keepdims=True))
 
 
 class LogSoftmaxBackward(Step):
@@ -125,19 +126,19 @@ class LogSoftmaxBackward(Step):
 
     @cached_property
     def _total(self) -> Array:
-        return np.asarray(self.parents[0].sum(-1, keepdims=True))
+        return as_array(self.parents[0].sum(-1, keepdims=True))
 
     @cached_property
     def value(self) -> Array:
         """The gradient."""
-        return np.asarray(self.parents[0] - self._probs * self._total)
+        return as_array(self.parents[0] - self._probs * self._total)
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return ∂y_i/∂w_j = δ_ij − p_i and ∂y_i/∂l_i = −p_i t."""
         p = self._probs
 
         def variance(v: Array) -> Array:
-            return np.asarray(np.maximum((1.0 - 2.0 * p) * v + p**2 * v.sum(-1, keepdims=True), 0.0))
+            return as_array(np.maximum((1.0 - 2.0 * p) * v + p**2 * v.sum(-1, keepdims=True), 0.0))
 
         of_upstream = LinearMap(variance, lambda u: u - (p * u).sum(-1, keepdims=True))
         return (of_upstream, diagonal(-p * self._total))

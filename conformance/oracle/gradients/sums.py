@@ -11,6 +11,7 @@ import numpy as np
 from conformance.model.activation import SCALAR
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import Accumulation, accumulation_variance
@@ -31,7 +32,7 @@ def coefficients(shape: tuple[int, ...]) -> Array:
     """
     index = np.arange(np.prod(shape, dtype=np.uint64), dtype=np.uint64)
     top = ((index * np.uint64(_GOLDEN_RATIO)) % np.uint64(2**32)) >> np.uint64(24)
-    return np.asarray((top.astype(np.float64) - 128.0) / 128.0).reshape(shape)
+    return as_array((top.astype(np.float64) - 128.0) / 128.0).reshape(shape)
 
 
 class Seed(Exact):
@@ -60,7 +61,7 @@ class BiasGradient(Step):
     @cached_property
     def value(self) -> Array:
         """The gradient."""
-        return np.asarray(self._rows.sum(0))
+        return as_array(self._rows.sum(0))
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return the sum over tokens."""
@@ -80,7 +81,7 @@ class BiasGradient(Step):
 def over_tokens(shape: tuple[int, ...]) -> LinearMap:
     """Return J e = Σ e over all axes but the last, for errors e of this shape."""
     return LinearMap(
-        lambda v: np.broadcast_to(v, shape).reshape(-1, shape[-1]).sum(0), lambda u: np.asarray(np.broadcast_to(u, shape))
+        lambda v: np.broadcast_to(v, shape).reshape(-1, shape[-1]).sum(0), lambda u: as_array(np.broadcast_to(u, shape))
     )
 
 
@@ -115,7 +116,7 @@ def _at_random(n: Array | np.float64, y: Array, squares: Array) -> Array:
         squares: sum Σ t² of their squares.
     """
     some = np.maximum(n, 1.0)
-    return np.asarray((n + 1.0) / 6.0 * ((2.0 * n + 1.0) * y**2 / some + np.maximum(squares - y**2 / some, 0.0)))
+    return as_array((n + 1.0) / 6.0 * ((2.0 * n + 1.0) * y**2 / some + np.maximum(squares - y**2 / some, 0.0)))
 
 
 class LookupGradient(Step):

@@ -3,6 +3,7 @@
 import numpy as np
 
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.linear_maps import LinearMap, Roundings, diagonal, of_scalar
@@ -62,7 +63,7 @@ class SquaredErrorBackward(Squared, TargetLossBackward):
         If each call stores its result, the difference is stored.
         """
         u2 = arithmetic.elementwise_format.unit_roundoff**2 / 3.0
-        return np.asarray(2.0 * u2 * self.slope**2 + 4.0 * arithmetic.call_rounding_variance(self.slope / 2.0))
+        return as_array(2.0 * u2 * self.slope**2 + 4.0 * arithmetic.call_rounding_variance(self.slope / 2.0))
 
 
 class BinaryCrossEntropyBackward(BinaryEntropy, TargetLossBackward):
@@ -81,4 +82,4 @@ class BinaryCrossEntropyBackward(BinaryEntropy, TargetLossBackward):
         """
         inner, s = arithmetic.elementwise_format, self.sigmoid
         own = inner.unit_roundoff**2 * (s**2 + self.slope**2) + arithmetic.functions.error("sigmoid", s, inner) ** 2
-        return np.asarray(own / 3.0 + arithmetic.call_rounding_variance(s) + arithmetic.call_rounding_variance(self.slope))
+        return as_array(own / 3.0 + arithmetic.call_rounding_variance(s) + arithmetic.call_rounding_variance(self.slope))

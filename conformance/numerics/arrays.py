@@ -1,0 +1,38 @@
+"""Conversion of numbers to arrays, in memory or on a device of torch."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+def as_array(value: Any, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
+    """Return `value` as `numpy.asarray` does, but an array of another library, which NumPy would copy to memory, as it is.
+
+    Args:
+        value: an array, a number or nested sequences of numbers.
+        dtype: data type of the result; that of `value` by default.
+    """
+    if isinstance(value, np.ndarray) or not hasattr(value, "__array_function__"):
+        return np.asarray(value, dtype)
+    found: npt.NDArray[Any] = value if dtype is None else value.astype(dtype, copy=False)
+    return found
+
+
+def placed(value: Any, device: str | None, dtype: npt.DTypeLike = np.float64) -> npt.NDArray[Any]:
+    """Return a copy of an array or a tensor as a NumPy array in memory, or as a `TorchArray` on a device.
+
+    Args:
+        value: an array or a tensor.
+        device: torch device string; None for an array in memory.
+        dtype: data type of the result.
+    """
+    if device is None:
+        return np.array(value, dtype)
+    import torch
+
+    from conformance.numerics.torch_array import TorchArray, moved
+
+    tensor = value.detach() if isinstance(value, torch.Tensor) else moved(value, torch.device(device))
+    found = TorchArray(tensor.to(device)).astype(dtype)
+    return found  # type: ignore[return-value]  # It has the interface of NumPy's arrays as far as the equations use it.

@@ -1,0 +1,306 @@
+"""NumPy's functions on torch tensors: one set of equations for arrays in memory and for arrays on an accelerator.
+
+The equations of the oracle and the judge are written in NumPy. A `TorchArray` wraps a tensor and implements NumPy's protocols for
+arrays of other libraries, `__array_ufunc__` (NEP 13) and `__array_function__` (NEP 18), so that `np.sqrt(x)`, `x @ y` and
+`scipy.special.erf(x)` are computed where the tensor is. Data types are promoted by NumPy's rules (NEP 50). NumPy arrays among the
+operands are moved to the tensor's device; an axis along which one is broadcast is moved once. A function that `torch_functions`
+does not define is computed by NumPy on copies in memory, and its results are moved back.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from conformance.numerics.torch_functions import (
+    AT,
+    BOOLEAN,
+    CREATORS,
+    DTYPES,
+    FUNCTIONS,
+    METHODS,
+    NAMES,
+    OF_REALS,
+    REDUCTIONS,
+    UFUNCS,
+)
+
+_IN_MEMORY = frozenset({"argsort", "cumprod", "prod", "repeat", "round", "searchsorted", "squeeze", "std", "take"})
+
+
+class TorchArray(np.lib.mixins.NDArrayOperatorsMixin):
+    """A torch tensor with the interface of a NumPy array, as far as the oracle and the judge use it.
+
+    Attributes:
+        tensor: the tensor; its dtype is one that NumPy has.
+
+    Example:
+        >>> x = TorchArray(torch.tensor([1.0, 4.0], dtype=torch.float64))
+        >>> np.sqrt(x) + np.arange(2.0)
+        TorchArray([1., 3.], device='cpu')
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        """Wrap a tensor, which is not copied."""
+        self.tensor = tensor
+
+    def __repr__(self) -> str:
+        """Return the elements and the device."""
+        return f"TorchArray({np.array2string(in_memory(self), separator=', ')}, device='{self.tensor.device}')"
+
+    @property
+    def dtype(self) -> Any:
+        """NumPy's data type."""
+        return NAMES[self.tensor.dtype]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The length of each axis."""
+        return tuple(self.tensor.shape)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """The distance between neighbours along each axis, in bytes; 0 along an axis that is broadcast."""
+        return tuple(stride * self.tensor.element_size() for stride in self.tensor.stride())
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return self.tensor.ndim
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self.tensor.numel()
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes of the elements."""
+        return self.size * self.tensor.element_size()
+
+    @property
+    def T(self) -> "TorchArray":  # noqa: N802  # NumPy's name.
+        """The array with its axes in reverse order."""
+        return self.transpose()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """Return the elements as a NumPy array, always as a copy."""
+        return np.array(self.tensor.cpu().numpy(), dtype)
+
+    def __len__(self) -> int:
+        """Return the length of the first axis."""
+        return len(self.tensor)
+
+    def __iter__(self) -> Iterator["TorchArray"]:
+        """Iterate over the first axis."""
+        return map(TorchArray, self.tensor)
+
+    def __bool__(self) -> bool:
+        """Return the truth value of a single element."""
+        return bool(self.tensor)
+
+    def __float__(self) -> float:
+        """Return a single element as a number."""
+        return float(self.tensor)
+
+    def __int__(self) -> int:
+        """Return a single element as an integer."""
+        return int(self.tensor)
+
+    __index__ = __int__
+
+    def __getitem__(self, index: Any) -> "TorchArray":
+        """Return the elements at a NumPy index."""
+        return TorchArray(self.tensor[self._index(index)])
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Set the elements at a NumPy index."""
+        self.tensor[self._index(index)] = value if isinstance(value, float | int) else self._moved(value).to(self.tensor.dtype)
+
+    def astype(self, dtype: Any, copy: bool = True) -> "TorchArray":
+        """Return the elements in another data type."""
+        return TorchArray(self.tensor.to(DTYPES[np.dtype(dtype)], copy=copy))
+
+    def view(self, dtype: Any) -> "TorchArray":
+        """Return the same bits as another data type."""
+        return TorchArray(self.tensor.view(DTYPES[np.dtype(dtype)]))
+
+    def copy(self) -> "TorchArray":
+        """Return a contiguous copy."""
+        return TorchArray(self.tensor.clone(memory_format=torch.contiguous_format))
+
+    def reshape(self, *shape: Any) -> "TorchArray":
+        """Return the elements in another shape."""
+        return TorchArray(self.tensor.reshape(_one_or_several(shape)))
+
+    def ravel(self) -> "TorchArray":
+        """Return the elements along one axis."""
+        return TorchArray(self.tensor.reshape(-1))
+
+    def transpose(self, *axes: Any) -> "TorchArray":
+        """Return the array with its axes in another order, by default reversed."""
+        return TorchArray(self.tensor.permute(_one_or_several(axes) or tuple(reversed(range(self.ndim)))))
+
+    def swapaxes(self, one: int, other: int) -> "TorchArray":
+        """Return the array with two axes exchanged."""
+        return TorchArray(self.tensor.transpose(one, other))
+
+    def tolist(self) -> Any:
+        """Return the elements as nested lists."""
+        return self.tensor.tolist()
+
+    def item(self, *index: int) -> Any:
+        """Return an element as a Python number."""
+        return (self.tensor[index] if index else self.tensor).item()
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a method that NumPy also has as a function, such as `sum` or `argmax`."""
+        if name not in METHODS and name not in _IN_MEMORY:
+            raise AttributeError(f"a TorchArray has no attribute {name!r}")
+        function = getattr(np, name)
+        return lambda *arguments, **keywords: self.__array_function__(function, (), (self, *arguments), keywords)
+
+    def __pow__(self, exponent: Any) -> Any:
+        """Return a power; torch computes small constant powers by products."""
+        if isinstance(exponent, np.generic) or not isinstance(exponent, int | float) or self.dtype.kind != "f":
+            return np.power(self, exponent)
+        return TorchArray(self.tensor**exponent)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
+        """Compute a universal function on the device (NEP 13)."""
+        (out,), where = keywords.pop("out", (None,)), keywords.pop("where", True)
+        if method == "at" and isinstance(inputs[0], TorchArray):
+            return AT[ufunc](*(self._moved(x) for x in inputs))
+        known = {"__call__": UFUNCS.get(ufunc), "reduce": REDUCTIONS.get(ufunc)}.get(method)
+        if known is None or (keywords and method == "__call__"):
+            return self._stored(_computed_in_memory(getattr(ufunc, method), inputs, keywords, self.tensor.device), out, where)
+        if method == "reduce":
+            tensors = [self._moved(x) if hasattr(x, "dtype") else x for x in inputs]
+            return TorchArray(known(*tensors, **keywords, **({} if where is True else {"where": self._moved(where)})))
+        operands = self._promoted(ufunc, inputs)
+        if isinstance(out, TorchArray) and where is True and _fits(out.tensor, operands, ufunc):
+            known(*operands, out=out.tensor)
+            return out
+        return self._stored(TorchArray(known(*operands)), out, where)
+
+    def __array_function__(self, function: Any, types: Any, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+        """Compute another function of NumPy on the device (NEP 18)."""
+        if function in CREATORS:  # called with `like` (NEP 35)
+            return TorchArray(CREATORS[function](*inputs, **keywords, device=self.tensor.device))
+        known, given = FUNCTIONS.get(function), dict(keywords)
+        out = given.pop("out", None)
+        if known is not None and not (function is np.copyto and not isinstance(inputs[0], TorchArray)):
+            arguments = map(self._tensors, _promoted_choices(function, inputs))
+            found = known(*arguments, **{name: self._tensors(x) for name, x in given.items()})
+            if found is not NotImplemented:
+                return self._stored(TorchArray(found) if isinstance(found, torch.Tensor) else found, out, True)
+        return self._stored(_computed_in_memory(function, inputs, given, self.tensor.device), out, True)
+
+    def _index(self, index: Any) -> Any:
+        """Return a NumPy index as torch's: arrays on the device, and an array of indices for a slice with a negative step."""
+        found: list[Any] = []
+        parts = index if isinstance(index, tuple) else (index,)
+        for number, part in enumerate(parts):
+            if isinstance(part, slice) and part.step is not None and part.step < 0:
+                axis = sum(p is not None for p in parts[:number]) if Ellipsis not in parts[:number] else number - len(parts)
+                part = torch.arange(self.shape[axis], device=self.tensor.device).flip(0)[:: -part.step]
+                if parts[number].start is not None or parts[number].stop is not None:
+                    raise IndexError(f"a slice with a negative step and bounds: {parts[number]}")
+            elif isinstance(part, np.ndarray | TorchArray | list):
+                part = self._moved(np.asarray(part) if isinstance(part, list) else part)
+            elif isinstance(part, np.integer):
+                part = int(part)
+            found.append(part)
+        return tuple(found)
+
+    def _moved(self, value: Any) -> torch.Tensor:
+        return moved(value, self.tensor.device)
+
+    def _tensors(self, value: Any) -> Any:
+        """Return a value with every array in it as a tensor on this array's device."""
+        if isinstance(value, TorchArray | np.ndarray | np.generic):
+            return self._moved(value)
+        return type(value)(map(self._tensors, value)) if type(value) in (list, tuple) else value
+
+    def _promoted(self, ufunc: Any, inputs: Sequence[Any]) -> list[torch.Tensor]:
+        """Return the operands on this array's device in the data type in which NumPy would compute."""
+        common = np.result_type(*(x.dtype if hasattr(x, "dtype") else x for x in inputs))
+        if ufunc in OF_REALS and common.kind not in "f":
+            common = np.dtype(np.float64)
+        kind, device = DTYPES[common], self.tensor.device
+        return [self._moved(x).to(kind) if hasattr(x, "dtype") else _scalar(x, kind, device) for x in inputs]
+
+    def _stored(self, found: Any, out: Any, where: Any) -> Any:
+        """Return a result, or `out` after the result is stored in it at the elements that `where` selects."""
+        if out is None:
+            return found
+        if where is True:
+            out[...] = found if isinstance(out, TorchArray) else in_memory(found)
+        else:
+            np.copyto(out, found, where=where)
+        return out
+
+
+def in_memory(value: Any) -> Any:
+    """Return a value with every `TorchArray` in it, also within lists and tuples, as a NumPy array in memory."""
+    if isinstance(value, TorchArray):
+        return np.asarray(value)
+    return type(value)(map(in_memory, value)) if type(value) in (list, tuple) else value
+
+
+def moved(value: Any, device: torch.device) -> torch.Tensor:
+    """Return an array as a tensor on a device; the axes along which a NumPy array is broadcast are expanded there."""
+    if isinstance(value, TorchArray):
+        return value.tensor.to(device)
+    array = np.asarray(value)
+    once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in array.strides)
+    return torch.from_numpy(np.array(array[once])).to(device).expand(array.shape)
+
+
+def _computed_in_memory(function: Any, inputs: Sequence[Any], keywords: Mapping[str, Any], device: torch.device) -> Any:
+    found = function(*map(in_memory, inputs), **{name: in_memory(value) for name, value in keywords.items()})
+    return _placed(found, device)
+
+
+def _placed(found: Any, device: torch.device) -> Any:
+    if isinstance(found, tuple | list):
+        return type(found)(_placed(x, device) for x in found)
+    known = isinstance(found, np.ndarray) and found.dtype in DTYPES
+    return TorchArray(moved(found, device)) if known and found.ndim else found
+
+
+def _one_or_several(lengths: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return lengths or axes that are given as separate arguments or as one tuple."""
+    found = lengths[0] if len(lengths) == 1 and isinstance(lengths[0], tuple | list) else lengths
+    return tuple(map(int, found))
+
+
+def _promoted_choices(function: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    """Return the arguments of `where`, `concatenate` or `stack` with all arrays of which elements are taken in one data type."""
+    if function is np.where and len(inputs) == 3:
+        return inputs[0], *_of_one_dtype(inputs[1:])
+    return (_of_one_dtype(inputs[0]), *inputs[1:]) if function in (np.concatenate, np.stack) else inputs
+
+
+def _of_one_dtype(arrays: Sequence[Any]) -> list[Any]:
+    common = np.result_type(*(x.dtype if hasattr(x, "dtype") else x for x in arrays))
+    return [x.astype(common, copy=False) if hasattr(x, "dtype") else np.full((), x, common) for x in arrays]
+
+
+def _fits(out: torch.Tensor, operands: Sequence[torch.Tensor], ufunc: Any) -> bool:
+    """Return whether torch can write the result to `out` without a conversion or a change of its shape."""
+    if ufunc in BOOLEAN or out.dtype != operands[0].dtype:
+        return False
+    return ufunc is np.matmul or np.broadcast_shapes(*(x.shape for x in operands)) == out.shape
+
+
+def _scalar(value: Any, kind: torch.dtype, device: torch.device) -> torch.Tensor:
+    return _scalar_of(value, str(value), kind, device)  # The text tells -0.0 from 0.0.
+
+
+@lru_cache(maxsize=4096)
+def _scalar_of(value: Any, text: str, kind: torch.dtype, device: torch.device) -> torch.Tensor:
+    del text
+    return torch.full((), value, dtype=kind, device=device)
