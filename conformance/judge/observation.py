@@ -25,6 +25,7 @@ PROBED = 8  # number of tokens of a probe
 SMALL = 2**14  # number of elements up to which an activation is always used whole
 PART = 32  # number of tokens of a part on which mistakes are compared; the cost of a pass is proportional to it
 BLOCK = 2**18  # largest number of elements of a block's activation, 2 MiB in float64; it bounds memory and does not affect time
+BLOCK_ON_DEVICE = 2**24  # the same on a device, 128 MiB, since small blocks would leave most of an accelerator idle
 
 
 class _Cut(Mapping[str, Array]):
@@ -218,7 +219,7 @@ class Observation:
         if not self._is_by_row:
             return (slice(0, batch.size),)
         largest = max(int(np.prod(step.shape(1, batch.length, self.heads, batch.states_length))) for step in self.steps)
-        each = max(BLOCK // largest, 1)
+        each = max((BLOCK if isinstance(self.actual, np.ndarray) else BLOCK_ON_DEVICE) // largest, 1)
         return tuple(slice(start, start + each) for start in range(0, batch.size, each))
 
     @cached_property

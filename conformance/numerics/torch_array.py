@@ -188,7 +188,8 @@ class TorchArray(np.lib.mixins.NDArrayOperatorsMixin):
     def __array_function__(self, function: Any, types: Any, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
         """Compute another function of NumPy on the device (NEP 18)."""
         if function in CREATORS:  # called with `like` (NEP 35)
-            return TorchArray(CREATORS[function](*inputs, **keywords, device=self.tensor.device))
+            dtype = {name: value for name, value in keywords.items() if name == "dtype"}
+            return TorchArray(CREATORS[function](*inputs, **dtype, device=self.tensor.device))
         known, given = FUNCTIONS.get(function), dict(keywords)
         out = given.pop("out", None)
         if known is not None and not (function is np.copyto and not isinstance(inputs[0], TorchArray)):

@@ -159,7 +159,11 @@ def _cumsum(x: torch.Tensor, axis: int | None = None, dtype: Any = None) -> Any:
 
 def _argument(reduce: Function) -> Function:
     # Of equal elements NumPy returns the first, as torch does on the CPU; on an accelerator it may be any of them.
-    return lambda x, axis=None: reduce(x.reshape(-1), 0) if axis is None else reduce(x, axis)
+    def found(x: torch.Tensor, axis: int | None = None) -> Any:
+        numbers = x.byte() if x.dtype == torch.bool else x
+        return reduce(numbers.reshape(-1), 0) if axis is None else reduce(numbers, axis)
+
+    return found
 
 
 def _where(condition: torch.Tensor, *choices: torch.Tensor) -> Any:
@@ -270,6 +274,8 @@ FUNCTIONS: Mapping[Any, Function] = {
     np.full_like: _full_like,
     np.ascontiguousarray: torch.Tensor.contiguous,
     np.array_equal: lambda x, y: x.shape == y.shape and bool(torch.eq(x, y).all()),
+    np.nan_to_num: lambda x, nan=0.0, posinf=None, neginf=None: torch.nan_to_num(x, nan, posinf, neginf),
+    np.roll: lambda x, shift, axis=None: torch.roll(x, shift, axis),
     np.ndim: lambda x: x.ndim,
     np.dot: lambda x, y: torch.dot(x, y) if x.ndim == y.ndim == 1 else NotImplemented,
     np.vdot: _vdot,

@@ -77,7 +77,7 @@ class MeanLossBackward(Step):
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the variance floor for underflow; halving is exact otherwise."""
-        return elementwise_roundings(np.full(self.value.shape, arithmetic.storage.floor_variance))
+        return elementwise_roundings(np.full(self.value.shape, arithmetic.storage.floor_variance, like=self.value))
 
 
 class NegativeLogLikelihoodBackward(Labelled):

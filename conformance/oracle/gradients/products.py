@@ -52,7 +52,7 @@ class FirstTokenLinearBackward(LinearBackward):
     couples_positions = True
 
     def _placed(self, first: Array) -> Array:
-        whole = np.zeros((len(first), self.site.batch.length, first.shape[-1]))
+        whole = np.zeros((len(first), self.site.batch.length, first.shape[-1]), like=first)
         whole[:, 0] = first
         return whole
 

@@ -69,7 +69,7 @@ class BiasGradient(Step):
 
     def through(self, parent: int, errors: CorrelatedErrors) -> CorrelatedErrors:
         """Return the errors of the result; mixtures are summed over the tokens."""
-        ones = np.ones((*self.parents[0].shape[:-1], 1))
+        ones = np.ones((*self.parents[0].shape[:-1], 1), like=self.parents[0])
         summed = sum((mixture.summed(ones)[:, 0] for mixture in errors.mixtures), start=np.zeros(()))
         return super().through(parent, replace(errors, mixtures=())) + CorrelatedErrors(summed)
 
@@ -99,7 +99,7 @@ def summation_variance(rows: Array, arithmetic: Arithmetic) -> Array:
 
     The sum is treated as a product with ones (`oracle.accumulation`), or as a sum in random order if that has larger errors.
     """
-    in_order = Accumulation(np.ones((1, len(rows))), rows).squares[0]
+    in_order = Accumulation(np.ones((1, len(rows)), like=rows), rows).squares[0]
     squares = np.maximum(in_order, _at_random(np.float64(len(rows)), rows.sum(0), (rows**2).sum(0)))
     return accumulation_variance(squares, rows.sum(0), len(rows), over_calls(arithmetic))
 
@@ -154,7 +154,7 @@ class LookupGradient(Step):
         """
         (ids, rows), table = self._places, self.site.parameters["weight"]
         read, place, counts = np.unique(ids, return_inverse=True, return_counts=True)  # Most rows are not looked up.
-        partial, in_order, terms = (np.zeros((len(read), rows.shape[-1])) for _ in range(3))
+        partial, in_order, terms = (np.zeros((len(read), rows.shape[-1]), like=rows) for _ in range(3))
         np.add.at(terms, place, rows**2)
         for r, row in zip(place, rows, strict=True):
             partial[r] += row
@@ -164,7 +164,7 @@ class LookupGradient(Step):
         variance = coarse.unit_roundoff**2 / 3.0 * np.maximum(
             in_order, _at_random(n, y, terms)
         ) + arithmetic.storage_rounding_variance(y)
-        full = np.full(table.shape, arithmetic.storage.floor_variance)
+        full = np.full(table.shape, arithmetic.storage.floor_variance, like=table)
         full[read] = np.maximum(np.where(n > 1, variance, 0.0), full[read])
         return elementwise_roundings(full)
 

@@ -55,7 +55,7 @@ class SquaredErrorBackward(Squared, TargetLossBackward):
     @property
     def curvature(self) -> Array:
         """The second derivative, 2 everywhere, (B, C)."""
-        return np.full(self.logits.shape, 2.0)
+        return np.full(self.logits.shape, 2.0, like=self.logits)
 
     def slope_variance(self, arithmetic: Arithmetic) -> Array:
         """Return the errors of the difference and of one product, as in autograd of d², relative u each.
