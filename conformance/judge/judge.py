@@ -6,6 +6,7 @@ forward pass from the token ids. Memory does not grow with depth: once a layer's
 and released, unless there is a backward pass, which reads the activations of the forward pass again.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,13 +23,14 @@ from conformance.judge.global_error import GlobalError
 from conformance.judge.layer_order import ComputedAfterError, require_before
 from conformance.judge.local_error import judge_locally
 from conformance.judge.narrower_format import narrower_format
-from conformance.judge.observation import Observation
+from conformance.judge.observation import SMALL, Observation
 from conformance.judge.residual_description import describe_residual, sentences
 from conformance.judge.sampled_sigma import accumulated_sigma
 from conformance.judge.screen import screened_locally
 from conformance.judge.threads import products_on_one_thread
 from conformance.judge.thresholds import ErrorLimits, sidak_share
 from conformance.judge.validate import accepted_array, row_of
+from conformance.model.activation import Activation
 from conformance.model.activations import is_layer_output, outputs
 from conformance.model.layer import STATES_NAME
 from conformance.model.training import GIVEN
@@ -85,7 +87,7 @@ class Judge:
         """Share the run's false-alarm probability among all activations, and start the accumulation of sigma."""
         self._dtype, self._device = dtype, "cpu" if recorded else device
         self._on = judging_device(self._device) if on is None else None if on == IN_MEMORY else on
-        self._network = network if self._on is None else network.on(self._on)
+        self._network, self._on_device = network, None if self._on is None else network.on(self._on)
         self._hypotheses = hypotheses(dtype, device, functions)
         self._alpha = sidak_share(tests_of(network) * runs)
         self._reasons = reasons_by_activation(self._alpha)
@@ -129,9 +131,7 @@ class Judge:
             try:
                 row = row_of(name, self._network.table, self._network.architecture)
                 self._refuse_repeated(name)
-                self._values[name] = accepted_array(
-                    row, value, self._network.architecture, self._network.batch, self._dtype, self._device, self._on
-                )
+                self._values[name] = self._accepted(row, value)
             except NotFiniteError as error:
                 self._seen.add(name)
                 self._not_finite[name] = str(error)
@@ -148,6 +148,12 @@ class Judge:
             if is_layer_output(row.name):  # all later activations depend on earlier ones through it alone
                 yield from self._judge_up_to(self.order[name])
         yield from self._judge_up_to(len(self.order) - 1)
+
+    def _accepted(self, row: Activation, value: Any) -> Captured:
+        """Return a copy of an activation, on the judging device unless it is small."""
+        a, batch = self._network.architecture, self._network.batch
+        size = math.prod(row.shape(batch.size, batch.length, a.num_attention_heads, batch.states_length))
+        return accepted_array(row, value, a, batch, self._dtype, self._device, self._on if size > SMALL else None)
 
     def _refused(self, name: Any, reason: str) -> Verdict:
         """Return the verdict on a violation of the contract, under a name that can be printed."""
@@ -217,7 +223,9 @@ class Judge:
         # The activation itself must not be among its own ancestors.
         captured = {n: v for n, v in self._values.items() if self.order[n] < self.order[name]}
         truth = self._stored.get(name)
-        observation = Observation(self._network, name, self._values[name], captured, self._global_errors, truth, sigma)
+        actual = self._values[name]
+        on_device = None if isinstance(actual, np.ndarray) else self._on_device
+        observation = Observation(self._network, name, actual, captured, self._global_errors, truth, sigma, on_device)
         if not observation.count:
             self._global_errors[name] = np.zeros(observation.actual.shape, np.float32)
             return Verdict(name, kind, "not_observed", reason=_NONE_JUDGED), ()

@@ -7,6 +7,7 @@ cores share the work. Where positions do not interact either, a few tokens are a
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from conformance.judge.noise import Noise, of_segment
 from conformance.judge.segment import Segment, between, couples_positions
 from conformance.model.activation import Activation
 from conformance.numerics.arithmetic import Hypothesis
-from conformance.numerics.arrays import as_array
+from conformance.numerics.arrays import as_array, placed_like
 from conformance.numerics.formats import Array, Captured, Single
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Network
@@ -28,16 +29,19 @@ BLOCK = 2**18  # largest number of elements of a block's activation, 2 MiB in fl
 BLOCK_ON_DEVICE = 2**24  # the same on a device, 128 MiB, since small blocks would leave most of an accelerator idle
 
 
+_Converted = Callable[[Any, Any], Array]
+
+
 class _Cut(Mapping[str, Array]):
     """The captured activations, each cut and converted to float64 on first access."""
 
-    def __init__(self, captured: Mapping[str, Captured], cut: Callable[[str, Captured], Captured]) -> None:
-        self._captured, self._cut = captured, cut
+    def __init__(self, captured: Mapping[str, Captured], cut: Callable[[str, Captured], Captured], converted: _Converted) -> None:
+        self._captured, self._cut, self._converted = captured, cut, converted
         self._known: dict[str, Array] = {}
 
     def __getitem__(self, name: str) -> Array:
         if name not in self._known:
-            self._known[name] = as_array(self._cut(name, self._captured[name]), np.float64)
+            self._known[name] = self._converted(self._cut(name, self._captured[name]), np.float64)
         return self._known[name]
 
     def __contains__(self, name: object) -> bool:
@@ -83,7 +87,7 @@ class Block:
     @cached_property
     def judged(self) -> Mask:
         """The mask of the elements that are judged."""
-        return judged_elements(self.activation, self.network.batch, self.actual.shape)
+        return placed_like(judged_elements(self.activation, self.network.batch, self.actual.shape), self.actual)
 
     @cached_property
     def counted(self) -> Mask:
@@ -99,7 +103,7 @@ class Block:
     @cached_property
     def elements_to_explain(self) -> Mask:
         """The mask of the elements for which a fault has to account."""
-        return elements_to_explain(self.activation, self.network.batch, self.actual.shape)
+        return placed_like(elements_to_explain(self.activation, self.network.batch, self.actual.shape), self.actual)
 
     def noise(self, hypothesis: Hypothesis) -> Noise:
         """Return the noise of the judged elements under a hypothesis."""
@@ -145,6 +149,8 @@ class Observation:
         truth: the activation in the oracle's own forward pass, if it is stored.
         sigma: the rounding error accumulated since the token ids; broadcasts to the activation. None if the global error is not
             required.
+        on_device: the network on the device where the activation is; None if it is in memory. Small parts of an activation are
+            judged in memory in any case.
     """
 
     network: Network
@@ -154,6 +160,7 @@ class Observation:
     errors: Mapping[str, Single] = field(default_factory=dict)
     truth: Array | None = None
     sigma: Array | None = None
+    on_device: Network | None = None
 
     @property
     def activation(self) -> Activation:
@@ -210,7 +217,7 @@ class Observation:
     @cached_property
     def whole(self) -> Block:
         """The whole activation as one block."""
-        return self._block(self.network, 0, lambda _, array: array)
+        return self._block(self.on_device, 0, lambda _, array: array)
 
     @cached_property
     def rows(self) -> tuple[slice, ...]:
@@ -219,7 +226,7 @@ class Observation:
         if not self._is_by_row:
             return (slice(0, batch.size),)
         largest = max(int(np.prod(step.shape(1, batch.length, self.heads, batch.states_length))) for step in self.steps)
-        each = max((BLOCK if isinstance(self.actual, np.ndarray) else BLOCK_ON_DEVICE) // largest, 1)
+        each = max((BLOCK_ON_DEVICE if self.on_device else BLOCK) // largest, 1)
         return tuple(slice(start, start + each) for start in range(0, batch.size, each))
 
     @cached_property
@@ -233,7 +240,7 @@ class Observation:
         """Return the block of the given rows of the batch."""
         if len(self.rows) == 1:
             return self.whole
-        return self._of_rows(rows)
+        return self._of_rows(rows, self.on_device)
 
     def worst_rows(self, left: Array) -> Block | None:
         """Return the adjacent rows, of about `PART` tokens, with the largest sum of `left`; None if a part would not save work.
@@ -248,8 +255,8 @@ class Observation:
         first = int(np.convolve(left.reshape(batch.size, -1).sum(1), np.ones(count), "valid").argmax())
         return self._of_rows(slice(first, first + count))
 
-    def _of_rows(self, rows: slice) -> Block:
-        return self._block(self.network.cut(rows), rows.start, lambda _, array: array[rows])
+    def _of_rows(self, rows: slice, on_device: Network | None = None) -> Block:
+        return self._block(on_device and on_device.cut(rows), rows.start, lambda _, array: array[rows], rows)
 
     @cached_property
     def probe(self) -> Block:
@@ -273,10 +280,20 @@ class Observation:
         def cut(name: str, array: Captured) -> Captured:  # without `self`, which would keep its arrays until a cycle is collected
             return array[table[name].cut(rows, length)]
 
-        return self._block(self.network.cut(rows, length), row, cut)
+        return self._block(None, row, cut, rows, length)
 
-    def _block(self, network: Network, first: int, cut: Callable[[str, Captured], Captured]) -> Block:
-        segment = Segment(network, self.name, _Cut(self.captured, cut))
-        truth = None if self.truth is None else as_array(cut(self.name, self.truth), np.float64)
-        actual = as_array(cut(self.name, self.actual), np.float64)
-        return Block(network, segment, actual, first, _Cut(self.errors, cut), truth)
+    def _block(
+        self,
+        on_device: Network | None,
+        first: int,
+        cut: Callable[[str, Captured], Captured],
+        rows: slice | None = None,
+        length: int | None = None,
+    ) -> Block:
+        """Return a block in float64: on the device of the network `on_device`, which is cut already, else in memory."""
+        network = on_device or (self.network if rows is None else self.network.cut(rows, length))
+        converted: _Converted = as_array if on_device else np.asarray
+        segment = Segment(network, self.name, _Cut(self.captured, cut, converted))
+        truth = None if self.truth is None else converted(cut(self.name, self.truth), np.float64)
+        actual = converted(cut(self.name, self.actual), np.float64)
+        return Block(network, segment, actual, first, _Cut(self.errors, cut, converted), truth)

@@ -1,9 +1,11 @@
 """Conversion of numbers to arrays, in memory or on a device of torch."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+Kind = TypeVar("Kind", bound=np.generic)
 
 
 def as_array(value: Any, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
@@ -31,8 +33,14 @@ def placed(value: Any, device: str | None, dtype: npt.DTypeLike = np.float64) ->
         return np.array(value, dtype)
     import torch
 
-    from conformance.numerics.torch_array import TorchArray, moved
+    from conformance.numerics.torch_array import TorchArray
+    from conformance.numerics.torch_functions import moved
 
-    tensor = value.detach() if isinstance(value, torch.Tensor) else moved(value, torch.device(device))
-    found = TorchArray(tensor.to(device)).astype(dtype)
-    return found  # type: ignore[return-value]  # It has the interface of NumPy's arrays as far as the equations use it.
+    tensor = moved(value.detach() if isinstance(value, torch.Tensor) else value, torch.device(device))
+    found: npt.NDArray[Any] = TorchArray(tensor).astype(dtype)
+    return found
+
+
+def placed_like(value: npt.NDArray[Kind], other: npt.NDArray[Any]) -> npt.NDArray[Kind]:
+    """Return an array where `other` is; an axis along which `value` is broadcast stays broadcast."""
+    return np.asarray(value, like=other)

@@ -25,6 +25,7 @@ from conformance.numerics.torch_functions import (
     OF_REALS,
     REDUCTIONS,
     UFUNCS,
+    moved,
 )
 
 _IN_MEMORY = frozenset({"argsort", "cumprod", "prod", "repeat", "round", "searchsorted", "squeeze", "std", "take"})
@@ -119,12 +120,16 @@ class TorchArray(np.lib.mixins.NDArrayOperatorsMixin):
         """Set the elements at a NumPy index."""
         self.tensor[self._index(index)] = value if isinstance(value, float | int) else self._moved(value).to(self.tensor.dtype)
 
-    def astype(self, dtype: Any, copy: bool = True) -> "TorchArray":
-        """Return the elements in another data type."""
+    def astype(self, dtype: Any, copy: bool = True) -> Any:
+        """Return the elements in another data type; in memory if torch does not have it."""
+        if np.dtype(dtype) not in DTYPES:
+            return np.asarray(self).astype(dtype)
         return TorchArray(self.tensor.to(DTYPES[np.dtype(dtype)], copy=copy))
 
-    def view(self, dtype: Any) -> "TorchArray":
-        """Return the same bits as another data type."""
+    def view(self, dtype: Any) -> Any:
+        """Return the same bits as another data type; a copy in memory if torch does not have it."""
+        if np.dtype(dtype) not in DTYPES:
+            return np.asarray(self).view(dtype)
         return TorchArray(self.tensor.view(DTYPES[np.dtype(dtype)]))
 
     def copy(self) -> "TorchArray":
@@ -196,7 +201,7 @@ class TorchArray(np.lib.mixins.NDArrayOperatorsMixin):
             arguments = map(self._tensors, _promoted_choices(function, inputs))
             found = known(*arguments, **{name: self._tensors(x) for name, x in given.items()})
             if found is not NotImplemented:
-                return self._stored(TorchArray(found) if isinstance(found, torch.Tensor) else found, out, True)
+                return self._stored(_wrapped(found), out, True)
         return self._stored(_computed_in_memory(function, inputs, given, self.tensor.device), out, True)
 
     def _index(self, index: Any) -> Any:
@@ -217,7 +222,8 @@ class TorchArray(np.lib.mixins.NDArrayOperatorsMixin):
         return tuple(found)
 
     def _moved(self, value: Any) -> torch.Tensor:
-        return moved(value, self.tensor.device)
+        found: torch.Tensor = moved(value.tensor if isinstance(value, TorchArray) else value, self.tensor.device)
+        return found
 
     def _tensors(self, value: Any) -> Any:
         """Return a value with every array in it as a tensor on this array's device."""
@@ -227,6 +233,11 @@ class TorchArray(np.lib.mixins.NDArrayOperatorsMixin):
 
     def _promoted(self, ufunc: Any, inputs: Sequence[Any]) -> list[torch.Tensor]:
         """Return the operands on this array's device in the data type in which NumPy would compute."""
+        kinds = {x.tensor.dtype if isinstance(x, TorchArray) else type(x) for x in inputs}
+        reals = [kind for kind in kinds if isinstance(kind, torch.dtype) and kind.is_floating_point]
+        if len(reals) == 1 and kinds <= {*reals, float, int}:  # the usual case, as below
+            (kind,), device = reals, self.tensor.device
+            return [x.tensor if isinstance(x, TorchArray) else _scalar(x, kind, device) for x in inputs]
         common = np.result_type(*(x.dtype if hasattr(x, "dtype") else x for x in inputs))
         if ufunc in OF_REALS and common.kind not in "f":
             common = np.dtype(np.float64)
@@ -251,18 +262,15 @@ def in_memory(value: Any) -> Any:
     return type(value)(map(in_memory, value)) if type(value) in (list, tuple) else value
 
 
-def moved(value: Any, device: torch.device) -> torch.Tensor:
-    """Return an array as a tensor on a device; the axes along which a NumPy array is broadcast are expanded there."""
-    if isinstance(value, TorchArray):
-        return value.tensor.to(device)
-    array = np.asarray(value)
-    once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in array.strides)
-    return torch.from_numpy(np.array(array[once])).to(device).expand(array.shape)
-
-
 def _computed_in_memory(function: Any, inputs: Sequence[Any], keywords: Mapping[str, Any], device: torch.device) -> Any:
     found = function(*map(in_memory, inputs), **{name: in_memory(value) for name, value in keywords.items()})
     return _placed(found, device)
+
+
+def _wrapped(found: Any) -> Any:
+    if isinstance(found, tuple):
+        return tuple(map(_wrapped, found))
+    return TorchArray(found) if isinstance(found, torch.Tensor) else found
 
 
 def _placed(found: Any, device: torch.device) -> Any:

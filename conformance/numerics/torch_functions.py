@@ -101,6 +101,22 @@ def _product(x: torch.Tensor, y: torch.Tensor, **keywords: Any) -> torch.Tensor:
     return torch.matmul(x, y, **keywords)
 
 
+def moved(value: Any, device: torch.device) -> torch.Tensor:
+    """Return a tensor or an array as a tensor on a device; the axes along which an array is broadcast are expanded there."""
+    if isinstance(value, torch.Tensor):
+        return value if value.device == device else value.to(device)
+    array = np.asarray(value)
+    once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in array.strides)
+    return torch.from_numpy(np.array(array[once])).to(device).expand(array.shape)
+
+
+def _unique(x: torch.Tensor, **keywords: Any) -> Any:
+    """Return the distinct elements in order, and the inverse and the counts if they are asked for."""
+    if keywords.keys() - {"return_inverse", "return_counts"}:
+        return NotImplemented
+    return torch.unique(x, sorted=True, **keywords)
+
+
 def _axes(x: torch.Tensor, axis: Axes) -> tuple[int, ...]:
     return tuple(range(x.ndim)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
 
@@ -112,6 +128,8 @@ def _selected(x: torch.Tensor, where: Any, otherwise: float) -> torch.Tensor:
 def _sum(
     x: torch.Tensor, axis: Axes = None, dtype: Any = None, keepdims: bool = False, initial: float = 0.0, where: Any = True
 ) -> torch.Tensor:
+    if axis == ():
+        return _selected(x, where, 0)
     found = torch.sum(
         _selected(x, where, 0), _axes(x, axis), keepdim=keepdims, dtype=None if dtype is None else DTYPES[np.dtype(dtype)]
     )
@@ -276,6 +294,7 @@ FUNCTIONS: Mapping[Any, Function] = {
     np.array_equal: lambda x, y: x.shape == y.shape and bool(torch.eq(x, y).all()),
     np.nan_to_num: lambda x, nan=0.0, posinf=None, neginf=None: torch.nan_to_num(x, nan, posinf, neginf),
     np.roll: lambda x, shift, axis=None: torch.roll(x, shift, axis),
+    np.unique: _unique,
     np.ndim: lambda x: x.ndim,
     np.dot: lambda x, y: torch.dot(x, y) if x.ndim == y.ndim == 1 else NotImplemented,
     np.vdot: _vdot,
@@ -301,5 +320,11 @@ def _empty(shape: Any, dtype: Any = np.float64, *, device: torch.device) -> torc
     return torch.empty((shape,) if isinstance(shape, int) else tuple(shape), dtype=DTYPES[np.dtype(dtype)], device=device)
 
 
-CREATORS: Mapping[Any, Function] = {np.zeros: _created(0.0), np.ones: _created(1.0), np.full: _full, np.empty: _empty}
+CREATORS: Mapping[Any, Function] = {
+    np.asarray: lambda value, dtype=None, *, device: moved(value, device),
+    np.zeros: _created(0.0),
+    np.ones: _created(1.0),
+    np.full: _full,
+    np.empty: _empty,
+}
 """Functions that create an array on the device of their argument `like`."""
