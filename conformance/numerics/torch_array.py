@@ -28,7 +28,7 @@ from conformance.numerics.torch_functions import (
     moved,
 )
 
-_IN_MEMORY = frozenset({"argsort", "cumprod", "prod", "repeat", "round", "searchsorted", "squeeze", "std", "take"})
+_IN_MEMORY = frozenset({"argsort", "cumprod", "prod", "repeat", "round", "searchsorted", "squeeze", "take"})
 
 
 class TorchArray(np.lib.mixins.NDArrayOperatorsMixin):
@@ -242,7 +242,7 @@ class TorchArray(np.lib.mixins.NDArrayOperatorsMixin):
         if ufunc in OF_REALS and common.kind not in "f":
             common = np.dtype(np.float64)
         kind, device = DTYPES[common], self.tensor.device
-        return [self._moved(x).to(kind) if hasattr(x, "dtype") else _scalar(x, kind, device) for x in inputs]
+        return [self._moved(x).to(kind) if not _is_number(x) else _scalar(_number(x), kind, device) for x in inputs]
 
     def _stored(self, found: Any, out: Any, where: Any) -> Any:
         """Return a result, or `out` after the result is stored in it at the elements that `where` selects."""
@@ -303,6 +303,15 @@ def _fits(out: torch.Tensor, operands: Sequence[torch.Tensor], ufunc: Any) -> bo
     if ufunc in BOOLEAN or out.dtype != operands[0].dtype:
         return False
     return ufunc is np.matmul or np.broadcast_shapes(*(x.shape for x in operands)) == out.shape
+
+
+def _is_number(x: Any) -> bool:
+    """Return whether an operand is a number in memory, which is not moved to the device but created there."""
+    return not isinstance(x, TorchArray) and not getattr(x, "ndim", 0)
+
+
+def _number(x: Any) -> Any:
+    return x.item() if hasattr(x, "item") else x
 
 
 def _scalar(value: Any, kind: torch.dtype, device: torch.device) -> torch.Tensor:

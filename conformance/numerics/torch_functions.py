@@ -248,6 +248,7 @@ METHODS: Mapping[str, Function] = {
     "mean": _mean,
     "max": _extreme(largest=True),
     "min": _extreme(largest=False),
+    "std": lambda x, axis=None, keepdims=False: torch.std(x, _axes(x, axis), correction=0, keepdim=keepdims),
     "var": lambda x, axis=None, keepdims=False: torch.var(x, _axes(x, axis), correction=0, keepdim=keepdims),
     "any": _any,
     "all": _all,
