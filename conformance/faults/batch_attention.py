@@ -68,7 +68,8 @@ class _Attention:
 
     def _steps(self) -> dict[str, Step]:
         """Return the steps, by name, in the order of computation; they are not kept, since their scores are large."""
-        batch, values, steps = Batch(self.mask.astype(np.int64), attention_mask=self.mask.astype(np.int64)), self.query, {}
+        mask = np.asarray(self.mask, np.int64)
+        batch, values, steps = Batch(mask, attention_mask=mask), self.query, {}
         for name in self.names:
             kind = self.context.network.table[name].kind
             beside = {"scores": (self.key,), "context": (self.value,)}.get(kind, ())
