@@ -110,6 +110,8 @@ rounding them; they multiply half-precision formats, and float32 if a kernel spl
 parts. A step that matches this arithmetic is reported as `float32 in matrix units`. One pass in TF32
 is not float32, and is reported as the mistake `precision-tf32`. A look-up with an index outside of its
 table makes an accelerator unusable for the worker; the rest of the run continues in a new worker.
+On CUDA the judge computes on the device as well, in float64; small activations, and all of them if the
+device's memory is full, are judged in memory.
 
 Known failures (--known-failures FILE, or an attribute `known_failures` of the implementation), in
 TOML:

@@ -181,7 +181,7 @@ class Judge:
             with products_on_one_thread():
                 sigma = self._sigma_at(name) if self._depth == "full" else None
                 unjudged = self._not_finite_verdict(name)
-                judged = self._verdict(name, sigma) if name in self._waiting and not unjudged else None
+                judged = self._judged(name, sigma) if name in self._waiting and not unjudged else None
             if judged:
                 yield judged
             elif unjudged:
@@ -215,6 +215,22 @@ class Judge:
         at, sigma = next(self._sigma)
         assert at == name
         return sigma
+
+    def _judged(self, name: str, sigma: Array | None) -> tuple[Verdict, tuple[LocalJudgement, ...]]:
+        """Judge an activation on the device; in memory, like all later ones, if the device has too little memory left."""
+        if self._on_device is None:
+            return self._verdict(name, sigma)
+        import torch
+
+        from conformance.numerics.torch_array import in_memory
+
+        try:
+            return self._verdict(name, sigma)
+        except torch.OutOfMemoryError:
+            self._on = self._on_device = None
+            for arrays in (self._values, self._global_errors):
+                arrays.update({n: in_memory(array) for n, array in arrays.items()})
+            return self._verdict(name, sigma)
 
     def _verdict(self, name: str, sigma: Array | None) -> tuple[Verdict, tuple[LocalJudgement, ...]]:
         if (kind := self._network.table[name].kind) in GIVEN:

@@ -51,6 +51,10 @@ class TorchArray(np.lib.mixins.NDArrayOperatorsMixin):
         """Return the elements and the device."""
         return f"TorchArray({np.array2string(in_memory(self), separator=', ')}, device='{self.tensor.device}')"
 
+    def __format__(self, form: str) -> str:
+        """Return a single element in a format for numbers."""
+        return format(self.item(), form) if form else repr(self)
+
     @property
     def dtype(self) -> Any:
         """NumPy's data type."""
@@ -80,6 +84,11 @@ class TorchArray(np.lib.mixins.NDArrayOperatorsMixin):
     def nbytes(self) -> int:
         """The number of bytes of the elements."""
         return self.size * self.tensor.element_size()
+
+    @property
+    def flat(self) -> "TorchArray":
+        """The elements along one axis, to be read."""
+        return self.ravel()
 
     @property
     def T(self) -> "TorchArray":  # noqa: N802  # NumPy's name.
@@ -182,6 +191,8 @@ class TorchArray(np.lib.mixins.NDArrayOperatorsMixin):
         if known is None or (keywords and method == "__call__"):
             return self._stored(_computed_in_memory(getattr(ufunc, method), inputs, keywords, self.tensor.device), out, where)
         if method == "reduce":
+            if keywords.get("dtype", self) is None:
+                del keywords["dtype"]
             tensors = [self._moved(x) if hasattr(x, "dtype") else x for x in inputs]
             return TorchArray(known(*tensors, **keywords, **({} if where is True else {"where": self._moved(where)})))
         operands = self._promoted(ufunc, inputs)

@@ -1,0 +1,211 @@
+"""NumPy's functions have NumPy's results and data types on tensors, and a judgement of tensors is that of NumPy's arrays."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import special
+
+from conformance import check, load_golden
+from conformance.judge import judge as judging
+from conformance.judge.error_distribution import REACH, STEP
+from conformance.judge.evidence import Verdict
+from conformance.judge.judge import Judge
+from conformance.judge.observation import Block, Observation
+from conformance.judge.select_arithmetic import select_arithmetic
+from conformance.model.batch import Batch
+from conformance.model.checkpoint import rounded_weights
+from conformance.numerics.torch_array import TorchArray, in_memory
+from conformance.oracle import Network
+from conformance.results.result import Result
+from implementations.hugging_face import HuggingFace, run
+
+HISTOGRAM = round(2.0 * REACH / STEP) + 2  # number of bins
+HISTOGRAM = round(2.0 * REACH / STEP) + 2  # number of bins
+RNG = np.random.default_rng(0)
+DOUBLE, SINGLE = RNG.standard_normal((3, 4, 5)), RNG.standard_normal((3, 5, 4)).astype(np.float32)
+
+
+def _filled_where_positive(a: Any, b: Any) -> Any:
+    np.copyto(a, 0.5, where=a > 0)
+    a[0] = 1.0
+    a[a < 0] = np.float32(3.0)
+    a += b.swapaxes(-1, -2)
+    return a
+
+
+def _product_in_place(a: Any, b: Any) -> Any:
+    out = np.empty((3, 4, 4), like=a)
+    np.matmul(a, b.astype(np.float64), out=out)
+    return out
+
+
+def _summed_at(a: Any, b: Any) -> Any:
+    del b
+    found = np.zeros((2, 5), like=a)
+    np.add.at(found, np.array([0, 1, 1, 0]), a[0])
+    return found
+
+
+def _fraction_bits(a: Any, b: Any) -> Any:
+    del b
+    return (a.view(np.int64) & (2**52 - 1)) >> 3
+
+
+EXPRESSIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "a product of two formats": lambda a, b: a @ b,
+    "a Python number is weak": lambda a, b: b * 2.0,
+    "a NumPy number is not": lambda a, b: b * np.float64(2.0),
+    "integers and a Python number": lambda a, b: np.arange(5, like=None) * 0.5 + (a > 0),
+    "a root": lambda a, b: np.sqrt(np.abs(a)),
+    "a power": lambda a, b: a**2 + np.abs(a) ** 3,
+    "the error function": lambda a, b: special.erf(a),
+    "the result in an operand": lambda a, b: np.maximum(a, 0.0, out=a),
+    "a quotient where it is defined": lambda a, b: np.divide(1.0, a, out=np.zeros_like(a), where=a > 0),
+    "a sum along an axis": lambda a, b: a.sum(-1, keepdims=True),
+    "a sum along no axis": lambda a, b: a.sum(()),
+    "a sum of selected elements": lambda a, b: np.sum(np.log(np.abs(a)), where=a > 0),
+    "a maximum with a start": lambda a, b: a.max(initial=0.0),
+    "a maximum of selected elements": lambda a, b: np.abs(a).max(initial=0.0, where=a < 0),
+    "the reduction of a sum": lambda a, b: np.add.reduce(a, 0),
+    "a choice": lambda a, b: np.where(a > 0, a, 0.0),
+    "a choice of two numbers": lambda a, b: np.where(a > 0, 1.0, 0.0),
+    "a concatenation of two formats": lambda a, b: np.concatenate([b, b.astype(np.float64)], -1),
+    "a cumulative sum": lambda a, b: np.cumsum(a, -1),
+    "a reversed axis": lambda a, b: a[:, ::-1] + a[..., ::-1],
+    "selected elements": lambda a, b: a[a > 0],
+    "elements set": _filled_where_positive,
+    "elements added at repeated indices": _summed_at,
+    "a product stored in an array": _product_in_place,
+    "bits": _fraction_bits,
+    "a clipped array": lambda a, b: np.clip(a, -1.0, 1.0, out=a),
+    "a sum of products": lambda a, b: np.einsum("bij,bjk->bik", a, b.astype(np.float64)),
+    "an array in memory": lambda a, b: np.arange(5.0) * a,
+    "a broadcast array in memory": lambda a, b: np.where(np.broadcast_to(np.arange(5) > 2, (3, 4, 5)), a, -np.inf),
+    "axes in another order": lambda a, b: a.transpose(2, 0, 1) + a.T.swapaxes(1, 2),
+    "the sign of zero": lambda a, b: np.copysign(1.0, np.minimum(np.abs(a), 0.0) * -1.0),
+    "the first of equal elements": lambda a, b: (a > 0).argmax(),
+    "a standard deviation": lambda a, b: a.std() + a.var(-1, keepdims=True),
+    "a norm": lambda a, b: np.linalg.norm(a),
+    "distinct elements": lambda a, b: np.unique(np.sign(a), return_inverse=True, return_counts=True)[2],
+    "a function that torch has not": lambda a, b: np.median(a, 0),
+    "a method that is computed in memory": lambda a, b: a.round(1),
+}
+
+
+@pytest.mark.parametrize("name", EXPRESSIONS)
+def test_an_expression_has_numpys_value_and_data_type(name: str) -> None:
+    expected = np.asarray(EXPRESSIONS[name](DOUBLE.copy(), SINGLE.copy()))
+    found = EXPRESSIONS[name](*(TorchArray(torch.from_numpy(x.copy())) for x in (DOUBLE, SINGLE)))
+    assert isinstance(found, TorchArray) or not np.ndim(found)
+    assert np.asarray(found).dtype == expected.dtype
+    np.testing.assert_allclose(in_memory(found), expected, rtol=1e-14 if expected.dtype == np.float64 else 1e-6)
+
+
+def test_what_numpy_would_return_as_a_new_array_does_not_share_memory_with_its_operand() -> None:
+    array = TorchArray(torch.zeros(3, dtype=torch.float64))
+    for copy in (array.copy(), array.astype(np.float64), np.asarray(array)):
+        copy[0] = 1.0
+    assert array.tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("name", ["sort", "resize", "no_such_method"])
+def test_a_method_that_would_change_the_array_in_place_is_refused(name: str) -> None:
+    with pytest.raises(AttributeError, match=name):
+        getattr(TorchArray(torch.zeros(3)), name)
+
+
+@pytest.fixture
+def everything_on(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | None], None]:
+    """Let arrays of any size be judged on a device that torch has everywhere, or in memory."""
+
+    def select(device: str | None) -> None:
+        monkeypatch.setattr(judging, "SMALL", 0)
+        monkeypatch.setattr(judging, "judging_device", lambda _: device)
+
+    return select
+
+
+def _conclusions(result: Result) -> list[tuple[object, ...]]:
+    found = []
+    for v in result.verdicts:
+        local = v.local
+        names = (tuple(m.name for m in local.named), tuple(f.name for f in local.filters if f.detected)) if local else ()
+        found.append((v.batch, v.activation, v.outcome, v.role, v.reason, names, v.residual_description))
+    return found
+
+
+def _largest_difference(these: list[Verdict], those: list[Verdict]) -> float:
+    pairs = [(a.local.error.rms, b.local.error.rms) for a, b in zip(these, those, strict=True) if a.local and b.local]
+    return max(abs(a - b) / b for a, b in pairs if a and b)
+
+
+@pytest.mark.parametrize(
+    ("name", "golden", "dtype", "checked", "outcome"),
+    [
+        ("hf-eager", "tiny", "float32", "values", "pass"),
+        ("hf-sdpa", "wide", "bfloat16", "values", "pass"),
+        ("inner-workings", "relative-key-query", "float64", "values", "pass"),
+        ("torch-encoder-fast", "wide", "bfloat16", "values", "pass"),
+        ("demystified-as-written", "sinusoidal", "float32", "values", "fail"),
+        ("hf-eager", "tiny", "float32", "gradients", "pass"),
+        ("inner-workings", "tiny", "bfloat16", "training-mode", "pass"),
+    ],
+)
+def test_a_judgement_of_tensors_is_that_of_numpys_arrays(
+    everything_on: Callable[[str | None], None], name: str, golden: str, dtype: str, checked: str, outcome: str
+) -> None:
+    results = []
+    for device in (None, "cpu"):
+        everything_on(device)
+        results.append(check(name, golden, dtype=dtype, check=checked))
+    here, there = results
+    assert (there.outcome, there.reason) == (here.outcome, here.reason)
+    assert there.outcome == outcome
+    assert _conclusions(there) == _conclusions(here)
+    if dtype != "float64":  # whose errors are no larger than those of the oracle's own products
+        assert _largest_difference(list(there.verdicts), list(here.verdicts)) < 1e-5  # sigma is computed in float32
+
+
+def test_a_screen_copies_no_activation_to_memory(
+    monkeypatch: pytest.MonkeyPatch, everything_on: Callable[[str | None], None]
+) -> None:
+    everything_on("cpu")
+    copied: list[int] = []
+    to_memory = TorchArray.__array__
+
+    def counted(self: TorchArray, *arguments: Any, **keywords: Any) -> Any:
+        copied.append(self.size)
+        return to_memory(self, *arguments, **keywords)
+
+    monkeypatch.setattr(TorchArray, "__array__", counted)
+    golden = load_golden("wide")
+    batch: Batch = next(iter(golden.batches.values()))
+    network = Network(golden.checkpoint.architecture, rounded_weights(golden.checkpoint, "float32"), batch)
+    stream = run(HuggingFace("eager").module(golden.checkpoint), batch.on("cpu"))
+    verdicts = list(select_arithmetic(Judge(network, "float32", depth="screen").judge(stream)))
+    assert {v.outcome for v in verdicts} == {"pass", "not_observed"}
+    assert max(copied) <= max(batch.mask.size, HISTOGRAM)  # a hash of each token, and histograms
+
+
+def test_what_does_not_fit_on_the_device_is_judged_in_memory(
+    monkeypatch: pytest.MonkeyPatch, everything_on: Callable[[str | None], None]
+) -> None:
+    everything_on("cpu")
+    whole = Observation.whole.func  # type: ignore[attr-defined]  # a cached property
+    refused: list[str] = []
+
+    def full(self: Observation) -> Block:
+        if self.on_device and self.activation.layer == 1:
+            refused.append(self.name)
+            raise torch.OutOfMemoryError
+        block: Block = whole(self)
+        return block
+
+    monkeypatch.setattr(Observation, "whole", property(full))
+    result = check("hf-eager", "tiny")
+    assert refused == ["encoder.layer.1.attention.self.query"]
+    monkeypatch.undo()
+    assert _conclusions(result) == _conclusions(check("hf-eager", "tiny"))
