@@ -286,7 +286,7 @@ def _wrapped(found: Any) -> Any:
 
 def _placed(found: Any, device: torch.device) -> Any:
     if isinstance(found, tuple | list):
-        return type(found)(_placed(x, device) for x in found)
+        return getattr(found, "_make", type(found))(_placed(x, device) for x in found)  # `_make` of a named tuple
     known = isinstance(found, np.ndarray) and found.dtype in DTYPES
     return TorchArray(moved(found, device)) if known and found.ndim else found
 
