@@ -1,4 +1,8 @@
-"""Conversion of numbers to arrays, in memory or on a device of torch."""
+"""Arrays in memory and on a device of torch.
+
+What is computed in the oracle and the judge may be on a device (`torch_array`). There, `as_array(x)` converts a result without
+copying it to memory, `numpy.asarray(x)` copies it, and `numpy.zeros(shape, like=x)` creates an array where x is.
+"""
 
 from typing import Any, TypeVar
 

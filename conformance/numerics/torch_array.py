@@ -20,6 +20,7 @@ from conformance.numerics.torch_functions import (
     CREATORS,
     DTYPES,
     FUNCTIONS,
+    IN_PLACE,
     METHODS,
     NAMES,
     OF_REALS,
@@ -186,7 +187,8 @@ class TorchArray(np.lib.mixins.NDArrayOperatorsMixin):
         """Compute a universal function on the device (NEP 13)."""
         (out,), where = keywords.pop("out", (None,)), keywords.pop("where", True)
         if method == "at" and isinstance(inputs[0], TorchArray):
-            return AT[ufunc](*(self._moved(x) for x in inputs))
+            AT[ufunc](*(self._moved(x) for x in inputs))
+            return None
         known = {"__call__": UFUNCS.get(ufunc), "reduce": REDUCTIONS.get(ufunc)}.get(method)
         if known is None or (keywords and method == "__call__"):
             return self._stored(_computed_in_memory(getattr(ufunc, method), inputs, keywords, self.tensor.device), out, where)
@@ -206,9 +208,12 @@ class TorchArray(np.lib.mixins.NDArrayOperatorsMixin):
         if function in CREATORS:  # called with `like` (NEP 35)
             dtype = {name: value for name, value in keywords.items() if name == "dtype"}
             return TorchArray(CREATORS[function](*inputs, **dtype, device=self.tensor.device))
+        if function in IN_PLACE and isinstance(inputs[0], TorchArray):
+            IN_PLACE[function](*map(self._tensors, inputs), **{name: self._tensors(x) for name, x in keywords.items()})
+            return None
         known, given = FUNCTIONS.get(function), dict(keywords)
         out = given.pop("out", None)
-        if known is not None and not (function is np.copyto and not isinstance(inputs[0], TorchArray)):
+        if known is not None:
             arguments = map(self._tensors, _promoted_choices(function, inputs))
             found = known(*arguments, **{name: self._tensors(x) for name, x in given.items()})
             if found is not NotImplemented:

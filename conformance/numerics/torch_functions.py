@@ -274,6 +274,21 @@ def _add_at(target: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> 
 AT: Mapping[Any, Function] = {np.add: _add_at}
 """The method `at` of universal functions, which changes its first argument."""
 
+
+def _refused(function: Any) -> Function:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise TypeError(f"numpy.{function.__name__} changes an array in place, and is not implemented for tensors")
+
+    return refuse
+
+
+IN_PLACE: Mapping[Any, Function] = {
+    np.copyto: _copyto,
+    np.put_along_axis: lambda target, indices, values, axis: target.scatter_(axis, indices, values.expand(indices.shape)),
+    **{function: _refused(function) for function in (np.fill_diagonal, np.place, np.put, np.putmask)},
+}
+"""Functions that change their first argument."""
+
 FUNCTIONS: Mapping[Any, Function] = {
     **{getattr(np, name): function for name, function in METHODS.items()},
     np.amax: METHODS["max"],
@@ -299,7 +314,6 @@ FUNCTIONS: Mapping[Any, Function] = {
     np.ndim: lambda x: x.ndim,
     np.dot: lambda x, y: torch.dot(x, y) if x.ndim == y.ndim == 1 else NotImplemented,
     np.vdot: _vdot,
-    np.copyto: _copyto,
     np.linalg.norm: _norm,
 }
 """Functions that are not universal."""

@@ -49,6 +49,11 @@ def _summed_at(a: Any, b: Any) -> Any:
     return found
 
 
+def _put_along_an_axis(a: Any, b: Any) -> Any:
+    np.put_along_axis(a, np.zeros((3, 4, 1), np.int64), b[:, :4, :1].astype(np.float64), -1)
+    return a
+
+
 def _fraction_bits(a: Any, b: Any) -> Any:
     del b
     return (a.view(np.int64) & (2**52 - 1)) >> 3
@@ -79,6 +84,7 @@ EXPRESSIONS: dict[str, Callable[[Any, Any], Any]] = {
     "elements set": _filled_where_positive,
     "elements added at repeated indices": _summed_at,
     "a product stored in an array": _product_in_place,
+    "elements put at indices along an axis": _put_along_an_axis,
     "bits": _fraction_bits,
     "a clipped array": lambda a, b: np.clip(a, -1.0, 1.0, out=a),
     "a sum of products": lambda a, b: np.einsum("bij,bjk->bik", a, b.astype(np.float64)),
@@ -115,6 +121,11 @@ def test_what_numpy_would_return_as_a_new_array_does_not_share_memory_with_its_o
 def test_a_method_that_would_change_the_array_in_place_is_refused(name: str) -> None:
     with pytest.raises(AttributeError, match=name):
         getattr(TorchArray(torch.zeros(3)), name)
+
+
+def test_a_function_that_would_change_a_copy_is_refused() -> None:
+    with pytest.raises(TypeError, match="numpy.fill_diagonal changes an array in place"):
+        np.fill_diagonal(TorchArray(torch.zeros(2, 2)), 1.0)  # type: ignore[arg-type]
 
 
 @pytest.fixture
