@@ -247,6 +247,8 @@ def judge_exact_steps(observation: Observation, hypothesis: Hypothesis, alpha: f
     local = replace(local, filters=tuple(f for f in filters if f))
     if local.passes:
         return local
+    if observation.on_device:
+        return judge_exact_steps(observation.in_memory, hypothesis, alpha, depth)
     with np.errstate(over="ignore"):
         ulps = block.residual / storage.ulp(block.segment.value)
     local = replace(local, distribution=distribution_of(block.activation, ulps, judged, "ulp", block.head_size, fails=True))

@@ -285,7 +285,8 @@ class Judge:
             return ()
         self._described += 1
         hypothesis, limits = self._hypotheses[0], ErrorLimits(judgements[0].rms_threshold, judgements[0].max_threshold)
-        block, segment = observation.whole, observation.whole.segment
+        block = observation.in_memory.whole
+        segment = block.segment
         sigma = np.sqrt(segment.propagate(segment.leaf_variance(hypothesis), hypothesis))
         found = describe_residual(segment.steps[segment.name], block.actual, sigma, segment.bound(hypothesis), block.judged, limits)
         storage = hypothesis.arithmetic.storage

@@ -1,7 +1,7 @@
 """The local judgement: one activation compared with the oracle's result from the candidate's own parents, under each hypothesis.
 
 An activation that passes under every arithmetic is judged by its sums over blocks alone; any other is judged as a whole
-(`failing_activation`).
+(`failing_activation`), in memory.
 """
 
 from collections.abc import Collection, Sequence
@@ -48,9 +48,9 @@ def judge_locally(
     if not all(local.passes for local in judgements):
         whole = len(observation.rows) == 1  # then the effects in the totals are what `judge_whole` filters
         effects = {h: one.effects for h, one in zip(captured, found, strict=True)} if whole else {}
-        judgements = judge_whole(observation, hypotheses, alpha, gross, unexposed_layers, known, effects)
+        judgements = judge_whole(observation.in_memory, hypotheses, alpha, gross, unexposed_layers, known, effects)
     if unexposed_layers is not None and observation.has_unexposed_layers and any(local.passes for local in judgements):
-        judgements = unexposed_layers.with_layer_filters(observation, judgements)
+        judgements = unexposed_layers.with_layer_filters(observation.in_memory, judgements)
     return judgements, global_error
 
 

@@ -6,7 +6,7 @@ cores share the work. Where positions do not interact either, a few tokens are a
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -218,6 +218,11 @@ class Observation:
     def whole(self) -> Block:
         """The whole activation as one block."""
         return self._block(self.on_device, 0, lambda _, array: array)
+
+    @cached_property
+    def in_memory(self) -> "Observation":
+        """The same observation to be judged in memory, as an activation is that fails."""
+        return replace(self, actual=np.asarray(self.actual), on_device=None) if self.on_device else self
 
     @cached_property
     def rows(self) -> tuple[slice, ...]:
