@@ -222,7 +222,10 @@ class Observation:
     @cached_property
     def in_memory(self) -> "Observation":
         """The same observation to be judged in memory, as an activation is that fails."""
-        return replace(self, actual=np.array(self.actual, self.actual.dtype), on_device=None) if self.on_device else self
+        if self.on_device is None:
+            return self
+        actual: Captured = np.array(self.actual)
+        return replace(self, actual=actual, on_device=None)
 
     @cached_property
     def rows(self) -> tuple[slice, ...]:
