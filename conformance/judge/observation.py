@@ -224,7 +224,7 @@ class Observation:
         """The same observation to be judged in memory, as an activation is that fails."""
         if self.on_device is None:
             return self
-        actual: Captured = np.array(self.actual)
+        actual: Any = np.array(self.actual)
         return replace(self, actual=actual, on_device=None)
 
     @cached_property
