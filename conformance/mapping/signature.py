@@ -160,10 +160,10 @@ def _arguments(factory: Callable[..., Any]) -> tuple[dict[str, str], list[str]]:
             known[parameter.name] = expression
         elif is_required:
             unknown.append(parameter.name)
-    return _told_apart(known), unknown
+    return _with_distinct_sizes(known), unknown
 
 
-def _told_apart(known: Mapping[str, str]) -> dict[str, str]:
+def _with_distinct_sizes(known: Mapping[str, str]) -> dict[str, str]:
     """Return the expressions; of two names of the hidden size, `hidden_dim` is that of the intermediate size."""
     of_hidden = [name for name, expression in known.items() if expression == "a.hidden_size"]
     either = [name for name in of_hidden if name.lower().replace("_", "") in _EITHER]

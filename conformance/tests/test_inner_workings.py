@@ -31,7 +31,7 @@ HIDDEN = torch.empty(WORDS, device="meta")
 META = IDS.to("meta")
 
 
-def told_of(call: Any) -> list[tuple[int, ...]]:
+def shapes_printed_by(call: Any) -> list[tuple[int, ...]]:
     shapes: list[tuple[int, ...]] = []
     with shape_log(lambda what, shape: shapes.append(shape)):
         call()
@@ -57,13 +57,13 @@ def told_of(call: Any) -> list[tuple[int, ...]]:
 def test_each_component_alone_reports_the_walkthroughs_shapes_in_order(component: Any, inputs: Any, shapes: Any) -> None:
     with torch.device("meta"):
         made = component(BertConfig())
-    assert told_of(lambda: made(*inputs)) == shapes
+    assert shapes_printed_by(lambda: made(*inputs)) == shapes
 
 
 def test_the_whole_network_reports_the_walkthroughs_shapes_and_then_the_classification() -> None:
     with torch.device("meta"):
         model = walk.BertForSequenceClassification(BertConfig())
-    shapes = told_of(lambda: model(META, (IDS > 0).long().to("meta"), torch.zeros_like(META), labels=LABELS.to("meta")))
+    shapes = shapes_printed_by(lambda: model(META, (IDS > 0).long().to("meta"), torch.zeros_like(META), labels=LABELS.to("meta")))
     assert shapes == [*MODEL, *CLASSIFICATION]
 
 

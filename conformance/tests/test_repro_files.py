@@ -75,8 +75,8 @@ import {HERE}, transformers.models.bert.modeling_bert  # what all of them import
 
 for script in sys.argv[1:]:
     if not os.fork():
-        told = os.open(script + ".told", os.O_WRONLY | os.O_CREAT)
-        os.dup2(told, 1), os.dup2(told, 2)
+        output = os.open(script + ".output", os.O_WRONLY | os.O_CREAT)
+        os.dup2(output, 1), os.dup2(output, 2)
         runpy.run_path(script, run_name="__main__")
         sys.exit()
     _, status = os.wait()
@@ -91,7 +91,7 @@ def shown(left: Path) -> dict[str, tuple[int, str]]:
     done = run_python("-c", SHOWN, *map(str, scripts.values()))
     assert done.returncode == 0, done.stderr
     codes = zip(scripts.items(), done.stdout.split(), strict=True)
-    return {name: (int(code), Path(f"{script}.told").read_text("utf-8")) for (name, script), code in codes}
+    return {name: (int(code), Path(f"{script}.output").read_text("utf-8")) for (name, script), code in codes}
 
 
 @pytest.mark.parametrize("name", CASES)

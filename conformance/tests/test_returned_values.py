@@ -64,7 +64,7 @@ def _called_without_returning(model: Any, batch: Any) -> None:
 
 @pytest.mark.parametrize("how", ["returned by name", "not returned"])
 @pytest.mark.parametrize("change", [_early, _shortened, _scaled])
-def test_a_module_that_returns_another_tensor_fails_and_is_told_so(change: Any, how: str) -> None:
+def test_a_module_that_returns_another_tensor_fails_with_that_reason(change: Any, how: str) -> None:
     more = {} if how == "returned by name" else {"call": _called_without_returning}
     result = check(_returning(change, **more), depth="screen")
     assert result.outcome == "fail"

@@ -138,11 +138,11 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Told:
         (folder / f"{name}.toml").write_text(toml, "utf-8")
         known = f', known_failures="{name}.toml"' if toml else ""
         (folder / f"test_{name}.py").write_text(FILE.replace("{known}", known), "utf-8")
-    options = ("-p", "no:cacheprovider", "--continue-on-collection-errors", "--junitxml", "told.xml")
+    options = ("-p", "no:cacheprovider", "--continue-on-collection-errors", "--junitxml", "results.xml")
     done = subprocess.run([sys.executable, "-m", "pytest", *options], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stdout
     found: dict[str, dict[str, tuple[str, str]]] = {}
-    for case in ElementTree.parse(folder / "told.xml").iter("testcase"):
+    for case in ElementTree.parse(folder / "results.xml").iter("testcase"):
         file = case.get("classname") or case.get("name", "")  # A collection error has no class name.
         (outcome, words), *_ = [(c.get("type") or c.tag, f"{c.get('message')}\n{c.text}") for c in case] or [("passed", "")]
         found.setdefault(file.removeprefix("test_"), {})[case.get("name", "")] = (outcome, words)

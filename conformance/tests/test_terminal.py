@@ -134,7 +134,7 @@ HOSTILE = st.lists(
 ).map("".join)
 
 
-def told_of(text: str) -> Results:
+def results_with(text: str) -> Results:
     """Return records with the text at every place that may contain arbitrary text."""
     case = Case(text, text, text, text, text)
     fault = FaultRecord(text, text, 1.0, 50.0, text, 1.0, 0.1, 2.0)
@@ -154,14 +154,14 @@ def told_of(text: str) -> Results:
 @given(HOSTILE)
 def test_texts_are_escaped_on_a_terminal(text: str) -> None:
     for width in (40, PIPED):
-        rendered = shown(told_of(text), width, color_system=None)
+        rendered = shown(results_with(text), width, color_system=None)
         assert all(c == "\n" or c.isprintable() for c in rendered)
-        assert _COLOUR.sub("", shown(told_of(text), width)) == rendered
+        assert _COLOUR.sub("", shown(results_with(text), width)) == rendered
 
 
 @given(HOSTILE)
 def test_no_text_breaks_the_markdown(text: str) -> None:
-    rendered = REPORT_FORMATS["markdown"].of_results(told_of(text))
+    rendered = REPORT_FORMATS["markdown"].of_results(results_with(text))
     assert all(c == "\n" or c.isprintable() for c in rendered)
     prose = re.sub(r"^(`{3,})[a-z]+\n.*?^\1$", "", rendered, flags=re.MULTILINE | re.DOTALL)
     prose = re.sub("`[\\w .:/*?=-]+`", "", prose)  # code in which nothing is markup
@@ -173,7 +173,7 @@ def test_no_text_breaks_the_markdown(text: str) -> None:
 
 @given(HOSTILE)
 def test_no_text_breaks_the_junit_file(text: str) -> None:
-    suite = ElementTree.fromstring(junit(told_of(text)).encode("utf-8", "strict"))[0]
+    suite = ElementTree.fromstring(junit(results_with(text)).encode("utf-8", "strict"))[0]
     assert len(suite.findall("testcase")) == int(suite.attrib["tests"])
     assert len(suite.findall("testcase/failure")) == int(suite.attrib["failures"])
 
