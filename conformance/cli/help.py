@@ -101,6 +101,9 @@ beyond that of an idle worker. The first MiB of its output is written to standar
 --in-process runs candidates in the main process, for a debugger. If a worker ends, this is a crash
 of the candidate, and the next check starts a new worker.
 
+--jobs N runs N shards at a time, each in its own process with its share of the cores, and joins their
+results; the shards are in the folder `parts` of DIR until all are complete.
+
 An interrupted run (killed, interrupted, a full disk) is resumed by the same command with --resume:
 results in the results file are kept, the other checks are run. A run with other candidates, goldens,
 versions or options is not resumed. Two simultaneous runs with the same --out are refused.

@@ -89,12 +89,12 @@ def _run(options: RunOptions, workers: "_Workers", out: Path, how: str, *, resum
     page.write_text(REPORT_FORMATS["html"].of_results(results), "utf-8")
     show_results(results, how)
     if how == "pretty":
-        print(f"\nresults: {out / path.name}\nreport: {out / page.name}{_saved(recording.results, out)}")
+        print(f"\nresults: {out / path.name}\nreport: {out / page.name}{saved_failures(recording.results, out)}")
     assert results.footer
     return results.footer.exit_code
 
 
-def _saved(results: Results, out: Path) -> str:
+def saved_failures(results: Results, out: Path) -> str:
     """Return a line on the folder with the failures of this run; empty if none was saved."""
     folder = out / FAILURES
     if not folder.is_dir() or not any(check.outcome in ("fail", "crash") for check in results.checks):

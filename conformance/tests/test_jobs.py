@@ -1,0 +1,74 @@
+"""A run in several processes gives the records of a run in one, and is resumed like it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from conformance.cli import main
+from conformance.cli.jobs import PARTS
+from conformance.errors import INTERRUPTED
+from conformance.results.file import read_results
+from conformance.results.records import Results
+from conformance.tests.planted_mistakes import Planted, epsilon
+
+wrong = Planted(epsilon(0))
+
+RUN = ["run", "-i", "hf-eager", "-i", "conformance.tests.test_jobs:wrong", "--golden", "tiny", "--in-process"]
+CHECKS = [part for name in ("values", "outputs", "repeated") for part in ("--check", name)] + ["--examples", "3"]
+
+
+def _content(results: Results) -> list[tuple[object, ...]]:
+    return [
+        (c.check.implementation, c.check.check, c.check.outcome, c.check.reason, str(c.check.worst), len(c.activations))
+        for c in results.cases
+    ]
+
+
+def test_two_processes_give_the_records_of_one_in_the_same_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    code = main([*RUN, *CHECKS, "--out", str(one)])
+    printed = capsys.readouterr().out
+    assert main([*RUN, *CHECKS, "--jobs", "2", "--out", str(two)]) == code == 1
+    results = read_results(two / "results.jsonl")
+    assert _content(results) == _content(read_results(one / "results.jsonl"))
+    assert [(header.shard, header.cases) for header in results.headers] == [("1/1", 6)]
+    assert results.footer == read_results(one / "results.jsonl").footer
+    assert {p.name for p in (two / "failures").iterdir()} == {p.name for p in (one / "failures").iterdir()}
+    assert {p.name for p in two.iterdir()} == {"results.jsonl", "report.html", "failures"}
+    assert len(capsys.readouterr().out.splitlines()) == len(printed.splitlines())
+
+
+def test_what_each_process_refuses_is_printed_once_and_earlier_results_are_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "results.jsonl").write_text("earlier")
+    assert main(["run", "-i", "no-such-candidate", "--jobs", "2", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("no-such-candidate") == 1
+    assert (tmp_path / "results.jsonl").read_text() == "earlier"
+
+
+def test_a_shard_and_several_processes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*RUN, "--jobs", "2", "--shard", "1/2", "--out", str(tmp_path)]) == 2
+    assert "give one of both" in capsys.readouterr().err
+
+
+def test_an_interrupted_run_is_resumed_where_each_process_ended(tmp_path: Path) -> None:
+    command = [*RUN, *CHECKS, "--jobs", "2", "--out", str(tmp_path)]
+    process = subprocess.Popen([sys.executable, "-m", "conformance", *command], stderr=subprocess.PIPE, env=os.environ)
+    first = tmp_path / PARTS / "1" / "results.jsonl"
+    while process.poll() is None and not (first.exists() and b'"kind":"check"' in first.read_bytes()):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate()
+    assert process.returncode == INTERRUPTED
+    assert b"the same command with --resume runs the rest" in errors
+    before = first.read_bytes()
+    assert main([*command, "--resume"]) == 1
+    assert len(_content(read_results(tmp_path / "results.jsonl"))) == 6
+    line = before[before.index(b'"kind":"check"') :].partition(b"\n")[0]
+    assert line in (tmp_path / "results.jsonl").read_bytes()  # with its duration: it was not run again
