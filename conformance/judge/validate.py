@@ -77,9 +77,8 @@ def accepted_array(
         expected = f"{shape[1:]} or {shape}" if row.is_same_for_all_rows else f"{shape}"
         raise CandidateError(f"shape is {found.shape}, expected {expected}{axes}{_unlike_config(row, found.shape, shape)}")
     values = found.tensor if on is not None and found.tensor is not None else found.read()
-    copy: Any = placed(values, on, np.float64 if dtype == "float64" else np.float32)
-    if copy.shape != shape:
-        copy = np.broadcast_to(copy, shape).copy()
+    own = placed(values, on, np.float64 if dtype == "float64" else np.float32)
+    copy: Captured = own if own.shape == shape else np.broadcast_to(own, shape).copy()
     finite = np.isfinite(copy)
     if finite.all():
         return copy
