@@ -52,4 +52,7 @@ FITTED: tuple[Fitted, ...] = (
 )
 """All fitted faults, in the order in which they are tried."""
 
-__all__ = ["FITTED", "Fit", "FitData", "Fitted"]
+DESCRIPTIONS = frozenset(fitted.name for fitted in FITTED if fitted.is_description)
+"""The names of those that describe the result and do not name a mistake (`Fitted.is_description`)."""
+
+__all__ = ["DESCRIPTIONS", "FITTED", "Fit", "FitData", "Fitted"]

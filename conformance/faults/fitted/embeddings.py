@@ -132,9 +132,10 @@ def _other_types(step: Step, data: FitData) -> Fit | None:
 
 
 FITTED_WORDS = (
-    Fitted("words-other", frozenset({"word_lookup"}), "the word embeddings are those of other ids", "constructed",
+    Fitted("words-other", frozenset({"word_lookup"}), "the equation holds with other token ids than the batch's", "constructed",
            _other_words, "another vocabulary, or ids that are changed before they are looked up",
-           fix="Look up input_ids as they are given, and use the checkpoint's own vocabulary.", estimates="the ids"),
+           fix="Look up input_ids as they are given, and use the checkpoint's own vocabulary.", estimates="the ids",
+           is_description=True),
     Fitted("words-added", frozenset({"word_lookup"}), "the embedding of another id is added to each token's own", "constructed",
            _added_words, "shards of the vocabulary, each of which also looks up the ids of the other shards, and a sum over them",
            equation="y = E_i + E_j", fix="Set each shard's result to zero for ids that belong to another shard, before the sum.",
@@ -142,18 +143,18 @@ FITTED_WORDS = (
 )  # fmt: skip
 
 FITTED_TYPES_AND_POSITIONS = (
-    Fitted("token-types-other", frozenset({"token_type_lookup"}), "the token types are not the batch's", "constructed",
-           _other_types, "the token types of the example that was traced, baked into the graph",
-           fix=TYPES_FIX, estimates="the token types"),
+    Fitted("token-types-other", frozenset({"token_type_lookup"}), "the equation holds with other token types than the batch's",
+           "constructed", _other_types, "the token types of the example that was traced, baked into the graph",
+           fix=TYPES_FIX, estimates="the token types", is_description=True),
     Fitted("positions-clipped", LEARNED, "positions beyond {value} are taken as {value}", "constructed",
            _clipped_positions, "a table, or an export, that was made for shorter text",
            fix=POSITIONS_FIX),
     Fitted("positions-wrapped", LEARNED, "positions begin anew after every {value}", "constructed",
            _in_chunks, "a prefill in chunks, or an index within a tile without the tile's offset",
            equation="position s mod n", fix=POSITIONS_FIX),
-    Fitted("positions-other", LEARNED, "the positions are not the batch's", "constructed",
+    Fitted("positions-other", LEARNED, "the equation holds with other positions than the batch's", "constructed",
            _other_positions, "position ids computed from other data",
-           fix=POSITIONS_FIX, estimates="the positions"),
+           fix=POSITIONS_FIX, estimates="the positions", is_description=True),
     Fitted("positions-scaled", LEARNED, "positions are multiplied by {value}, and rows of the table are interpolated",
            "constructed", _scaled_positions, "a table interpolated for longer text",
            equation="row a + c s, between two rows of the table", fix=POSITIONS_FIX),

@@ -120,13 +120,14 @@ def _rows_read(step: Step) -> Ids:
     return step.site.batch.input_ids if step.site.activation.kind == "word_lookup" else step.site.batch.types
 
 
-OTHER = "the equation is right, but the parameters are not the checkpoint's"
+OTHER = "the equation holds with other parameters than the checkpoint's"
 _WHERE = "where they differ"
 
 FITTED_BIASES_AND_ORDERS = (
-    Fitted("bias-other", LINEARS, "the bias is not the checkpoint's", "constructed",
+    Fitted("bias-other", LINEARS, "the equation holds with another bias than the checkpoint's", "constructed",
            _other_bias, "another layer's bias, one part's bias for all parts of a fused product, or a bias not loaded",
-           fix="Load each bias from the checkpoint, and fail on missing and unexpected names.", estimates=_WHERE),
+           fix="Load each bias from the checkpoint, and fail on missing and unexpected names.", estimates=_WHERE,
+           is_description=True),
     Fitted("features-reordered", LINEARS, "the features are in another order, or some are repeated", "constructed",
            _other_order, "rows of the weight in another layout",
            fix="Keep the order of the weight's rows.", estimates="the order of the features"),
@@ -135,18 +136,22 @@ FITTED_BIASES_AND_ORDERS = (
 FITTED_PARAMETERS = (
     Fitted("parameters-other", LINEARS, OTHER, "constructed",
            _linear, "a decoder that is not tied to the word embeddings", only=("cls.predictions.decoder",),
-           fix="Let the decoder use the weight of the word embeddings.", estimates=_WHERE),
+           fix="Let the decoder use the weight of the word embeddings.", estimates=_WHERE, is_description=True),
     Fitted("parameters-other", LINEARS, OTHER, "constructed",
            _linear, "parameters that were not loaded, or trained further",
-           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names.", estimates=_WHERE),
-    Fitted("norm-statistics-other", frozenset({"norm"}), "tokens are normalised by a wrong mean or deviation: the deviation is off "
-           "by up to {value}", "constructed", _statistics, "a fast inverse root; statistics of something other than the token",
+           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names.", estimates=_WHERE,
+           is_description=True),
+    Fitted("norm-statistics-other", frozenset({"norm"}), "the equation holds with another mean or deviation of each token: "
+           "the deviation is off by up to {value}", "constructed", _statistics, "a fast inverse root; statistics of something other than the token",
            largest=True, loose=True,
-           equation="y = γ · (x − μ′) / σ′ + β", fix="Normalise each token by its own mean and deviation, with an accurate root."),
+           equation="y = γ · (x − μ′) / σ′ + β", fix="Normalise each token by its own mean and deviation, with an accurate root.",
+           is_description=True),
     Fitted("parameters-other", frozenset({"norm"}), OTHER, "constructed",
            _affine, "parameters that were not loaded, or trained further",
-           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names.", estimates=_WHERE),
+           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names.", estimates=_WHERE,
+           is_description=True),
     Fitted("parameters-other", frozenset({"word_lookup", "position_lookup", "token_type_lookup"}),
            OTHER, "constructed", _table, "parameters that were not loaded, or trained further",
-           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names.", estimates=_WHERE),
+           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names.", estimates=_WHERE,
+           is_description=True),
 )  # fmt: skip
