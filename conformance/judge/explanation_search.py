@@ -7,14 +7,16 @@ steps on which they can act. A library's or a setting's error, such as rounding 
 effects of rounding do not add up. If no set of faults explains the result, functions and tensors are fitted to it.
 """
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from operator import itemgetter
 
 import numpy as np
 
 from conformance.faults import CATALOGUE, reported_as
 from conformance.faults.fitted import FITTED
-from conformance.faults.fitted.fitted_fault import FitData
+from conformance.faults.fitted.fitted_fault import Fit, FitData
 from conformance.judge.evidence import Estimate, Explanation, FilterResult
 from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import is_detected, project
@@ -152,30 +154,51 @@ def _is_usual(estimate: Estimate, storage: Format, threshold: float) -> bool:
 
 
 def _by_fitting(problem: StepProblem, loose: bool, *, one_number: bool = False) -> Iterator[Explanation]:
-    """Yield the first fit of a function or of whole tensors to the candidate's array that explains it; of one number if asked for.
+    """Yield the fit of a function or of whole tensors to the candidate's array that explains it best; of one number if asked for.
 
-    Fits are tried last, since a fit has many free parameters. As for a fault without a parameter, the z of the residual on the
-    fitted effect must exceed its threshold: a fit may also pass because it allows more errors of rounding, which is no evidence.
+    It is the first that names a mistake, unless one that only describes the result (`Fitted.is_description`) is as good: by the
+    Bayesian information criterion, −ln of the likelihood and (ln n) / 2 for each fitted number, with the n judged elements. A name
+    that needs as many numbers as the description claims no more than it. Of several descriptions it is the best one.
     """
     name = problem.right.name
     step, noise = problem.right.steps[name], problem.noise
     seen = FitData(problem.actual, noise.judged, np.hypot(noise.sigma, noise.bound), problem.threshold, problem.right.network)
+    named, described = list[tuple[float, Explanation]](), list[tuple[float, Explanation]]()
     for fault in FITTED:
         if (
             (fault.loose and not loose)
+            or (named and not fault.is_description)
             or not fault.is_possible_at(step.site.activation.kind, name)
             or not (problem.right.is_single_step or fault.unexposed_parents)
         ):
             continue
         fit = fault.fit(step, seen)
-        if fit is None or (one_number and (fit.free != 1 or not fit.deviation)):
-            continue
-        segment = problem.right.replacing(name, fit.step)
-        if problem.passes(segment):
-            effect = segment.value - problem.right.value
-            found = project(problem.actual - problem.right.value, effect, problem.noise)
-            if found is not None and is_detected(found, problem.threshold, signed=True):
-                result = FilterResult(fault.name, name, found.amplitude, found.z, found.expected_z)
-                number = Estimate(fit.parameter, 0.0, 0.0, fit.value, fit.deviation) if fit.parameter else None
-                yield Explanation((result.concluded(detected=True, estimate=number),), fit.free, problem.nll(segment))
-                return
+        if fit is not None and (not one_number or (fit.free == 1 and fit.deviation)):
+            (described if fault.is_description else named).extend(_explaining(problem, fault.name, fit))
+    best = min(described, key=itemgetter(0), default=None)
+    yield from (found for cost, found in named if best is None or cost < best[0])
+    if best and not (named and named[0][0] < best[0]):
+        yield best[1]
+
+
+def _explaining(problem: StepProblem, name: str, fit: Fit) -> Iterator[tuple[float, Explanation]]:
+    """Yield the cost of a fit, and the explanation that it is, if it explains the candidate's array.
+
+    Fits are tried last, since a fit has many free parameters. As for a fault without a parameter, the z of the residual on the
+    fitted effect must exceed its threshold: a fit may also pass because it allows more errors of rounding, which is no evidence.
+    """
+    place = problem.right.name
+    segment = problem.right.replacing(place, fit.step)
+    if not problem.passes(segment):
+        return
+    found = project(problem.actual - problem.right.value, segment.value - problem.right.value, problem.noise)
+    if found is None or not is_detected(found, problem.threshold, signed=True):
+        return
+    result = FilterResult(name, place, found.amplitude, found.z, found.expected_z)
+    number = Estimate(fit.parameter, 0.0, 0.0, fit.value, fit.deviation) if fit.parameter else None
+    explanation = Explanation((result.concluded(detected=True, estimate=number),), fit.free, problem.nll(segment))
+    weights = problem.noise_of(segment).precision
+    judged = weights > 0.0
+    squares = np.where(judged, weights * np.square(problem.actual - segment.value), 0.0).sum()
+    count = int(judged.sum())
+    yield float(squares - np.log(weights[judged]).sum() + fit.free * math.log(count)) / 2.0, explanation

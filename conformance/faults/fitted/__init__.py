@@ -9,6 +9,7 @@ from conformance.faults.fitted.attention import FITTED_ATTENTION
 from conformance.faults.fitted.columns import SCALED_COLUMNS
 from conformance.faults.fitted.dropout import FITTED_DROPOUT
 from conformance.faults.fitted.embeddings import FITTED_TYPES_AND_POSITIONS, FITTED_WORDS
+from conformance.faults.fitted.few_columns import FEW_COLUMNS
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.faults.fitted.functions import FITTED_FUNCTIONS, UNNORMALISED
 from conformance.faults.fitted.initial_parameters import INITIAL
@@ -19,6 +20,7 @@ from conformance.faults.fitted.probabilities import FITTED_PROBS
 from conformance.faults.fitted.products import FITTED_PRODUCTS
 from conformance.faults.fitted.quantized import QUANTIZED_INPUTS, UNSIGNED
 from conformance.faults.fitted.rows import FITTED_ROWS, ROWS_OF_LOOKUPS, ZERO_TOKENS
+from conformance.faults.fitted.scaled_outputs import SCALED_OUTPUTS
 from conformance.faults.fitted.scores import FITTED_SCORES
 from conformance.faults.fitted.slots import FITTED_SLOTS
 from conformance.faults.fitted.zero_points import ZERO_POINTS
@@ -40,7 +42,9 @@ FITTED: tuple[Fitted, ...] = (
     *ZERO_POINTS,
     *FITTED_BIASES_AND_ORDERS,
     *ZEROED_WEIGHTS,
+    *SCALED_OUTPUTS,
     *SCALED_COLUMNS,
+    *FEW_COLUMNS,
     *LOW_RANK,
     *INITIAL,
     *FITTED_PARAMETERS,

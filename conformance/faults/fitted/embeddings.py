@@ -78,7 +78,8 @@ def _other_positions(step: Step, data: FitData) -> Fit | None:
     """Return the look-up with, as the position of each token, the row of the table nearest to the token's embedding."""
     right = np.broadcast_to(positions(step), data.actual.shape[:-1])
     other = _nearest(step, data, right)
-    return Fit(_at(step, other), int((other != right).sum()), *read_instead(other, right, np.asarray(data.judged.any(-1))))
+    wrong = len(np.unique(np.stack([right, other], -1)[other != right], axis=0))  # All rows of the batch have the same positions.
+    return Fit(_at(step, other), wrong, *read_instead(other, right, np.asarray(data.judged.any(-1))))
 
 
 def _places(table: Array, found: Array) -> Array:
