@@ -8,6 +8,7 @@ from conformance.faults.altered import Altered
 from conformance.faults.attention import PROBS, SCORES, softmax
 from conformance.faults.fault import with_batch
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted, Mask
+from conformance.faults.fitted.lookup_words import read_instead
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
@@ -31,7 +32,8 @@ def _other_mask(step: Step, data: FitData) -> Fit | None:
     if attended is None:
         return None
     other = np.where(mask.any(1, keepdims=True), attended.any((1, 2)), mask)  # (B, S)
-    return Fit(with_batch(step, attention_mask=other.astype(np.int64)), int((other != mask).sum()))
+    read = read_instead(other.astype(np.int64), mask.astype(np.int64), np.ones_like(mask))
+    return Fit(with_batch(step, attention_mask=other.astype(np.int64)), int((other != mask).sum()), *read)
 
 
 def _last_hidden(step: Step, data: FitData) -> Fit | None:

@@ -13,12 +13,12 @@ Handel 2016, *Sharp nonasymptotic bounds on the norm of random matrices with ind
 
 A change of full rank leaves such a residual too if the inputs lie near a few directions: with independent elements of one size ω,
 X Δᵀ has about the singular values ω √O s_i(X), which fall as those of X do. ω √O is estimated by the median ratio of the r that are
-found, which a bias that differs as well does not change. The rank is low only if the next one is below what such a change would have
-there, ω √O s_(r+1)(X); by Weyl's inequality, the noise of the largest singular value τ_n may have moved it by as much as τ_n.
+found, which a bias that differs as well does not change. The rank is low only if the next one is below what such a change would
+have there, ω √O s_(r+1)(X); by Weyl's inequality, the noise of the largest singular value τ_n may have moved it by as much as τ_n.
 
-A change of r columns of the weight has rank r, too, but is no adapter (`columns_of`). Results of a few wrong rows, or of a few wrong
-outputs, have a low rank as well; such residuals are 0 elsewhere. A wrong bias has rank 1; without the mean over the rows it leaves
-nothing.
+A change of r columns of the weight has rank r, too, but is no adapter (`columns_of`). Results of a few wrong rows, or of a few
+wrong outputs, have a low rank as well; such residuals are 0 elsewhere. A wrong bias has rank 1; without the mean over the rows it
+leaves nothing.
 """
 
 from dataclasses import dataclass

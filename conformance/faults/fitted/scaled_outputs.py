@@ -1,4 +1,4 @@
-"""Fitted faults of outputs of a linear layer that are zero, or multiplied by a factor, as by a scale that belongs to another output.
+"""Fitted faults of outputs of a linear layer that are zero, or multiplied by a factor, such as a scale of another output.
 
 With a factor f_o for each output, y_no = f_o Σ_k x_nk w_ok + b_o, or f_o (Σ_k x_nk w_ok + b_o) if the bias is scaled too. By least
 squares f_o = Σ_n u_no v_no / Σ_n u_no², with the right u and the candidate's v, and its error is t s / √(Σ_n u_no²) for results of

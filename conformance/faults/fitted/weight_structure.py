@@ -1,10 +1,9 @@
 """The structure of estimated parameters: in which rows and columns they differ, and the assignment that makes them there.
 
-An estimate W′ with the standard deviations D of its elements is compared with the right W, (O, I). W′ is that of an assignment, such
-as `weight[0:8] *= 0.5`, if no element of W′ differs from the assigned weight by more than t_N D, the bound of N normal errors. The
-assignments are c W, with c = 0 and −1 among them, a constant c, and W + c; each is tried for the whole of W, for the rows and for
-the columns that differ, and for their block. The number c is fitted to the M elements there by least squares, so it is an assignment
-only if it has fewer numbers than there are elements that differ.
+An estimate W′ with the standard deviations D of its elements is compared with the right W, (O, I). W′ is that of an assignment,
+such as `weight[0:8] *= 0.5`, if no element of W′ differs from the assigned weight by more than t_N D, the bound of N normal errors.
+The assignments are 0, −W, c W, c and W + c; each is tried for the whole of W, for the rows and for the columns that differ, and for
+their block. The number c is fitted to the elements there by least squares, so at least two have to differ.
 """
 
 from collections.abc import Iterator
@@ -50,8 +49,8 @@ class Estimated:
 def assignment(estimated: Estimated) -> tuple[str, float, float] | None:
     """Return the first assignment that makes the estimated parameters of the right ones; None if there is none.
 
-    It consists of the code without its number, such as `[0:8] *=`, or which rows or columns are those of others, that number, and the standard deviation of the number if it is
-    estimated, otherwise 0.
+    It consists of the code without its number, such as `[0:8] *=`, or which rows or columns are those of others, that number, and
+    the standard deviation of the number if it is estimated, otherwise 0.
     """
     differs = estimated.differs
     for chosen, index in _parts(differs):

@@ -103,6 +103,8 @@ GENERAL: Mapping[str, tuple[str, ...]] = {
 """The names that say less than the mistake is, but what `hoped` admits."""
 
 ADDED: Mapping[str, str] = {
+    "half the heads, each twice as wide": "heads-halved",
+    "kernel called with a scale of 1": "kernel-scale-missing",
     "GELU after the second linear as well": "activation-late",
     "first head pruned": "inputs-zeroed",
     "row of the padding zeroed": "outputs-zeroed",
