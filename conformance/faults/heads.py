@@ -20,7 +20,7 @@ WIDTH, HEADS = 64, 12  # Those of BERT base (Devlin et al. 2019, section 3); BER
 Run = Callable[[Array], Mapping[str, Step]]
 
 
-class _Attended(Step):
+class Attended(Step):
     """The context of another number of heads, computed from query, key and values with scores and probabilities.
 
     Scores and probabilities of another number of heads have another shape than the config's, so all three steps are replaced as
@@ -34,7 +34,7 @@ class _Attended(Step):
 
     def replaced(self, *, site: Site | None = None, parents: tuple[Array, ...] | None = None) -> Step:
         """Return the step with the same number of heads at another site or with other parents."""
-        return _Attended(self._right.replaced(site=site, parents=parents), self._table, self._run)
+        return Attended(self._right.replaced(site=site, parents=parents), self._table, self._run)
 
     @cached_property
     def _steps(self) -> Mapping[str, Step]:
@@ -43,6 +43,11 @@ class _Attended(Step):
     @property
     def _last(self) -> Step:
         return self._steps[self.site.activation.name]
+
+    @property
+    def probabilities(self) -> Array:
+        """The probabilities from which the context is computed, (B, h, S, S)."""
+        return self._steps[self._table[self.site.activation.name].parents[0]].value
 
     @property
     def value(self) -> Array:
@@ -64,7 +69,7 @@ class _Attended(Step):
 
 def recomputed(
     step: Step, context: FaultContext, network: Network, changed: Callable[[Step], Step] = lambda step: step
-) -> Step | None:
+) -> Attended | None:
     """Return the context computed from query, key and values by the steps of `network`, each as `changed` returns it.
 
     None is returned where query or key is not known, and for relative positions and pruned heads, which have arrays of the head
@@ -82,7 +87,7 @@ def recomputed(
             found[name] = steps[name].value
         return steps
 
-    return _Attended(step, network.table, run)
+    return Attended(step, network.table, run)
 
 
 def _of(heads: Callable[[Architecture], int]) -> Change:

@@ -2,13 +2,15 @@
 
 Code that exposes scores and probabilities often computes them apart from the context, which comes of one call such as
 `scaled_dot_product_attention`. A mistake in that call is one of the context alone: the context of the scores, or probabilities,
-with a fault of theirs. Where they are not exposed, it is the same function as that fault.
+with a fault of theirs. Where they are not exposed, it is no other function than that fault, which is reported.
 """
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
+
 from conformance.faults.attention import CONTEXT
-from conformance.faults.fault import Change, Fault, FaultContext, SameFunction
+from conformance.faults.fault import Change, Fault, FaultContext
 from conformance.faults.heads import recomputed
 from conformance.faults.masks import added_raw, causal, ignored, inverted
 from conformance.oracle import Step
@@ -48,6 +50,9 @@ def _of_kernel(kind: str, change: Change) -> Change:
         def changed(inner: Step) -> Step:
             return (change(inner, context) if inner.site.activation.kind == kind else None) or inner
 
+        right = recomputed(step, context, network)
+        if right is None or np.array_equal(right.probabilities, step.parents[0]):
+            return None  # The probabilities are not exposed, but computed from the query and the key.
         # Whether the change is possible depends on the batch and the sizes alone, not on the parents.
         name, parents = ("scores", step.parents[1:] * 2) if kind == "scores" else (kind, step.parents[:1])
         is_possible = change(network.step(f"{attention}{name}", *parents), context) is not None
@@ -59,21 +64,17 @@ def _of_kernel(kind: str, change: Change) -> Change:
 # fmt: off
 def faults() -> Iterator[Fault]:
     """Yield the faults of a kernel that computes the context."""
-    for name, same, kind, change, sentence, phrase, equation in (
-        ("kernel-scale-missing", "scale-missing", "scores", _scaled(_one), "does not divide the scores by √d",
-         "the kernel does not divide the scores by √d", "c = softmax(q kᵀ) v"),
-        ("kernel-scale-of-width", "scale-missing", "scores", _scaled(_of_width), "divides the scores by √H, not by √d",
-         "the kernel divides the scores by √H", "c = softmax(q kᵀ / √H) v"),
-        ("kernel-mask-ignored", "mask-ignored", "probs", ignored, "attends to padded keys",
-         "the kernel attends to padded keys", "c = softmax(q kᵀ / √d) v over all keys"),
-        ("kernel-mask-inverted", "mask-inverted", "probs", inverted, "attends to padded keys only",
-         "the kernel attends to padded keys only", "c = softmax(q kᵀ / √d) v over the keys with mask 0"),
-        ("kernel-mask-added-raw", "mask-added-raw", "probs", added_raw, "adds the ones and zeros of the mask to the scores",
-         "the kernel adds the ones and zeros of the mask", "c = softmax(q kᵀ / √d + mask) v"),
-        ("kernel-causal", "mask-causal", "probs", causal, "masks later keys", "the kernel masks later keys",
-         "c = softmax(q kᵀ / √d) v over the keys j ≤ i"),
+    for name, kind, change, sentence, equation in (
+        ("kernel-scale-missing", "scores", _scaled(_one), "does not divide the scores by √d", "c = softmax(q kᵀ) v"),
+        ("kernel-scale-of-width", "scores", _scaled(_of_width), "divides the scores by √H, not by √d", "c = softmax(q kᵀ / √H) v"),
+        ("kernel-mask-ignored", "probs", ignored, "attends to padded keys", "c = softmax(q kᵀ / √d) v over all keys"),
+        ("kernel-mask-inverted", "probs", inverted, "attends to padded keys only",
+         "c = softmax(q kᵀ / √d) v over the keys with mask 0"),
+        ("kernel-mask-added-raw", "probs", added_raw, "adds the ones and zeros of the mask to the scores",
+         "c = softmax(q kᵀ / √d + mask) v"),
+        ("kernel-causal", "probs", causal, "masks later keys", "c = softmax(q kᵀ / √d) v over the keys j ≤ i"),
     ):
         yield Fault(name, CONTEXT, f"the context is not that of the exposed probabilities: the kernel that computes it {sentence}",
-                    "constructed", _of_kernel(kind, change), "a wrong call of a fused attention, such as scaled_dot_product_attention",
-                    (".self.context",), after_failure=True, equation=equation, fix=_CALL, same_as=SameFunction(same, phrase))
+                    "constructed", _of_kernel(kind, change), "a wrong call of scaled_dot_product_attention, or of another kernel",
+                    (".self.context",), after_failure=True, equation=equation, fix=_CALL)
 # fmt: on
