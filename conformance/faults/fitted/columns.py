@@ -27,6 +27,8 @@ from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
 
+_TINY = np.finfo(np.float64).tiny
+
 
 def factors_of(step: Step, data: FitData) -> tuple[Array, Array] | None:
     """Return the factor of each input of a linear layer and the largest error of each; None unless each has three results.
@@ -41,7 +43,7 @@ def factors_of(step: Step, data: FitData) -> tuple[Array, Array] | None:
         return None
     normal = (x.T @ x) * (weight.T @ weight)
     right = (x * ((found - step.bias) @ weight)).sum(0)
-    sizes = np.maximum(np.diagonal(normal), np.finfo(np.float64).tiny)
+    sizes = np.maximum(np.diagonal(normal), _TINY)
     error = data.threshold * float(np.median(data.allowed[data.judged])) / np.sqrt(sizes)
     return np.asarray(np.linalg.lstsq(normal, right, rcond=None)[0], np.float64), error
 
@@ -61,7 +63,9 @@ def _scaled_columns(step: Step, data: FitData) -> Fit | None:
     weight, kept = step.site.parameters["weight"], data.judged.any(-1).reshape(-1)
     x, found, allowed = (a.reshape(-1, a.shape[-1])[kept] for a in (step.inputs, data.actual, data.allowed))
     scaled = weight * factors
-    if not _differ((found - step.bias) / allowed, x @ weight.T / allowed, x @ scaled.T / allowed, len(factors)):
+    if _is_one_factor(x, weight, found - step.bias, allowed, data.largest) or not _differ(
+        (found - step.bias) / allowed, x @ weight.T / allowed, x @ scaled.T / allowed, len(factors)
+    ):
         return None
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
@@ -70,6 +74,19 @@ def _scaled_columns(step: Step, data: FitData) -> Fit | None:
 
     fitted = Altered(with_parameters(step, weight=scaled), lambda inner: inner.value, slack)
     return Fit(fitted, len(factors), *in_words("input", factors, error))
+
+
+def _is_one_factor(x: Array, weight: Array, found: Array, allowed: Array, most: float) -> bool:
+    """Return whether one factor of the product leaves no error beyond those of the results and of the stored, scaled weight.
+
+    The rounding of a weight is an error that all rows of a batch share, which factors of the inputs can follow.
+    """
+    right = x @ weight.T
+    common = float(np.vdot(right / allowed, found / allowed)) / max(float(((right / allowed) ** 2).sum()), _TINY)
+    unit = float(np.median(allowed / np.maximum(np.abs(found), _TINY)))
+    stored = x**2 @ ((unit * common * weight) ** 2).T
+    room = most * np.sqrt((max(abs(common), 1.0) * allowed) ** 2 + stored)
+    return bool((np.abs(found - common * right) <= room).all())
 
 
 def in_words(what: str, factors: Array, error: Array) -> tuple[str, float]:
@@ -92,11 +109,9 @@ def _differ(found: Array, right: Array, scaled: Array, count: int) -> bool:
 
     With n results and the sums of squares left by one factor and by all, n ln(left by one / left by all) > (count − 1) ln n.
     """
-    common = float(np.vdot(right, found) / max(np.vdot(right, right), np.finfo(np.float64).tiny))
+    common = float(np.vdot(right, found) / max(np.vdot(right, right), _TINY))
     by_one, by_all = (float(((found - value) ** 2).sum()) for value in (common * right, scaled))
-    return by_one > 0.0 and found.size * math.log(by_one / max(by_all, np.finfo(np.float64).tiny)) > (count - 1) * math.log(
-        found.size
-    )
+    return by_one > 0.0 and found.size * math.log(by_one / max(by_all, _TINY)) > (count - 1) * math.log(found.size)
 
 
 SCALED_COLUMNS = (

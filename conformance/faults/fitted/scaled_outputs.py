@@ -55,7 +55,7 @@ def _of(step: Linear, data: FitData, share: float) -> Fit | None:
     stored = right.T @ step.inputs.reshape(len(right), -1) * step.site.parameters["weight"] * (unit * factors[:, None])
     error = data.threshold * np.sqrt(sizes**2 / energy + (stored**2).sum(1) / energy**2)
     wrong = np.abs(factors - 1.0) > error
-    if not wrong.any():
+    if not wrong.any() or not _varies(right, factors, data.threshold * sizes)[wrong].all():
         return None
     weight = np.where(wrong, error**-2.0, 0.0)
     common = float((weight * factors).sum() / weight.sum())
@@ -72,6 +72,15 @@ def _of(step: Linear, data: FitData, share: float) -> Fit | None:
     faulty = Altered(step, lambda inner: used * (inner.value - outside) + outside, slack)
     count = int(wrong.sum())
     return Fit(faulty, count + 1 if is_common else 2 * count, *in_words("output", used, np.where(wrong, error, 1.0)))
+
+
+def _varies(right: Array, factors: Array, error: Array) -> Chosen:
+    """Return at which outputs the results, times the factor, differ among the rows by more than errors.
+
+    Results that are the same in every row have a factor whatever they are.
+    """
+    spread = np.sqrt(((right - right.mean(0)) ** 2).sum(0))
+    return np.asarray(np.abs(factors) * spread > error)
 
 
 SCALED_OUTPUTS = (
