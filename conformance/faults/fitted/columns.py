@@ -63,9 +63,9 @@ def _scaled_columns(step: Step, data: FitData) -> Fit | None:
     weight, kept = step.site.parameters["weight"], data.judged.any(-1).reshape(-1)
     x, found, allowed = (a.reshape(-1, a.shape[-1])[kept] for a in (step.inputs, data.actual, data.allowed))
     scaled = weight * factors
-    if _is_one_factor(x, weight, found - step.bias, allowed, data.largest) or not _differ(
-        (found - step.bias) / allowed, x @ weight.T / allowed, x @ scaled.T / allowed, len(factors)
-    ):
+    product = found - step.bias
+    in_units = (product / allowed, x @ weight.T / allowed, x @ scaled.T / allowed)
+    if _is_one_factor(x, weight, product, allowed, data.largest) or not _differ(*in_units, len(factors)):
         return None
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:

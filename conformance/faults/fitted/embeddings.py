@@ -74,6 +74,16 @@ def _in_chunks(step: Step, data: FitData) -> Fit | None:
     return Fit(_at(step, first + (right - first) % size), 1, "positions", size)
 
 
+def _offset_positions(step: Step, data: FitData) -> Fit | None:
+    """Return the look-up with the same number added to all positions; None if it differs from token to token, or is 0."""
+    right = np.broadcast_to(positions(step), data.actual.shape[:-1])
+    judged = np.asarray(data.judged.any(-1))
+    moved = np.unique((_nearest(step, data, right) - right)[judged])
+    if len(moved) != 1 or not moved[0]:
+        return None
+    return Fit(_at(step, np.where(judged, right + moved[0], right)), 1, "positions", float(moved[0]))
+
+
 def _other_positions(step: Step, data: FitData) -> Fit | None:
     """Return the look-up with, as the position of each token, the row of the table nearest to the token's embedding."""
     right = np.broadcast_to(positions(step), data.actual.shape[:-1])
@@ -97,12 +107,15 @@ def _places(table: Array, found: Array) -> Array:
 def _scaled_positions(step: Step, data: FitData) -> Fit | None:
     """Return the look-up at positions a + c s, between whose neighbouring rows of the table the embedding is interpolated.
 
-    The factor c and the offset a are fitted to the places in the table that are nearest to the tokens' embeddings.
+    The factor c and the offset a are fitted to the places in the table that are nearest to the tokens' embeddings. None is returned
+    if all tokens have rows of the table: these are other positions, which no interpolation shows.
     """
     table = step.site.parameters["weight"]
     right = np.broadcast_to(positions(step), data.actual.shape[:-1])
     kept = data.judged.any(-1)
     if len(table) < LEAST_ROWS or not np.isfinite(data.actual[data.judged]).all():
+        return None
+    if (data.actual == table[_nearest(step, data, right)])[data.judged].all():
         return None
     counted, found = right[kept].astype(np.float64), _places(table, data.actual[kept])
     inside = (found > 0.0) & (found < len(table) - 1)
@@ -153,6 +166,9 @@ FITTED_TYPES_AND_POSITIONS = (
     Fitted("positions-wrapped", LEARNED, "positions begin anew after every {value}", "constructed",
            _in_chunks, "a prefill in chunks, or an index within a tile without the tile's offset",
            equation="position s mod n", fix=POSITIONS_FIX),
+    Fitted("positions-offset", LEARNED, "the number {value} is added to all positions", "constructed", _offset_positions,
+           "positions that begin after tokens of another call, or after a prompt that is not there",
+           equation="row s + n of the table", fix=POSITIONS_FIX),
     Fitted("positions-other", LEARNED, "the equation holds with other positions than the batch's", "constructed",
            _other_positions, "position ids computed from other data",
            fix=POSITIONS_FIX, estimates="the positions", is_description=True),
