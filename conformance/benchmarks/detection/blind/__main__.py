@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import torch
 
-from conformance.benchmarks.detection.blind import eighth, fifth, first, fourth, ninth, second, seventh, sixth, third
+from conformance.benchmarks.detection.blind import eighth, fifth, first, fourth, ninth, second, seventh, sixth, tenth, third
 from conformance.benchmarks.detection.blind.eighth import named as eighth_named
 from conformance.benchmarks.detection.blind.fifth import named as fifth_named
 from conformance.benchmarks.detection.blind.first import named as first_named
@@ -15,6 +15,7 @@ from conformance.benchmarks.detection.blind.score import outcomes, table
 from conformance.benchmarks.detection.blind.second import named as second_named
 from conformance.benchmarks.detection.blind.seventh import named as seventh_named
 from conformance.benchmarks.detection.blind.sixth import named as sixth_named
+from conformance.benchmarks.detection.blind.tenth import named as tenth_named
 from conformance.benchmarks.detection.blind.third import named as third_named
 
 _SETS = {
@@ -27,6 +28,7 @@ _SETS = {
     "seventh": (seventh.MISTAKES, seventh_named.RIGHT),
     "eighth": (eighth.MISTAKES, eighth_named.RIGHT),
     "ninth": (ninth.MISTAKES, ninth_named.RIGHT),
+    "tenth": (tenth.MISTAKES, tenth_named.RIGHT),
     "second-new": ({n: m for n, m in second.MISTAKES.items() if n not in second_named.REPEATED}, second_named.RIGHT),
 }
 
