@@ -6,6 +6,7 @@ fitted to them.
 
 from conformance.faults.fitted.approximations import APPROXIMATED
 from conformance.faults.fitted.attention import FITTED_ATTENTION
+from conformance.faults.fitted.clipped_inputs import CLIPPED_INPUTS
 from conformance.faults.fitted.columns import SCALED_COLUMNS
 from conformance.faults.fitted.dropout import FITTED_DROPOUT
 from conformance.faults.fitted.embeddings import FITTED_TYPES_AND_POSITIONS, FITTED_WORDS
@@ -38,6 +39,7 @@ FITTED: tuple[Fitted, ...] = (
     *FITTED_DROPOUT,
     *FITTED_TYPES_AND_POSITIONS,
     *FITTED_PRODUCTS,
+    *CLIPPED_INPUTS,
     *FITTED_LAYOUTS,
     *ZERO_POINTS,
     *FITTED_BIASES_AND_ORDERS,

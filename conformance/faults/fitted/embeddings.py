@@ -47,6 +47,19 @@ def _added_words(step: Step, data: FitData) -> Fit | None:
     return Fit(Altered(step, lambda _: value, slack), len(np.unique(other)))
 
 
+def _zero_words(step: Step, data: FitData) -> Fit | None:
+    """Return the look-up with zeros at the ids whose embeddings are zero in the candidate; None if some of their tokens are not."""
+    ids, judged = step.site.batch.input_ids, np.asarray(data.judged.any(-1))
+    is_zero = ~(data.actual != 0.0).any(-1)
+    zero = np.unique(ids[judged & is_zero & (step.value != 0.0).any(-1)])
+    chosen = np.isin(ids, zero)
+    if not len(zero) or not is_zero[judged & chosen].all() or chosen[judged].all():
+        return None
+    first, last = float(zero[0]), float(zero[-1])
+    text = "id" if len(zero) == 1 else f"{len(zero)} ids of the batch, from {first:.0f} to"
+    return Fit(Altered(step, lambda inner: np.where(chosen[..., None], 0.0, inner.value)), len(zero), text, last)
+
+
 def _nearest(step: Step, data: FitData, otherwise: Ids) -> Ids:
     """Return the index of the row of the table nearest to each token's embedding, (B, S); `otherwise` where it is not judged."""
     least, found = np.full(data.actual.shape[:-1], np.inf), np.zeros(data.actual.shape[:-1], np.int64)
@@ -146,6 +159,10 @@ def _other_types(step: Step, data: FitData) -> Fit | None:
 
 
 FITTED_WORDS = (
+    Fitted("words-zeroed", frozenset({"word_lookup"}), "the word embeddings of some ids are zero", "constructed", _zero_words,
+           "shards of the vocabulary whose embeddings are not added up, or rows of the table that are not loaded",
+           equation="y = 0 for some ids",
+           fix="Add up the embeddings of all shards, and load every row of the table.", estimates="zero"),
     Fitted("words-other", frozenset({"word_lookup"}), "the equation holds with other token ids than the batch's", "constructed",
            _other_words, "another vocabulary, or ids that are changed before they are looked up",
            fix="Look up input_ids as they are given, and use the checkpoint's own vocabulary.", estimates="the ids",
