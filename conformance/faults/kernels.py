@@ -9,13 +9,16 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from conformance.faults.attention import CONTEXT
+from conformance.faults.altered import Altered
+from conformance.faults.attention import CONTEXT, keys_of, softmax
 from conformance.faults.fault import Change, Fault, FaultContext
 from conformance.faults.heads import recomputed
 from conformance.faults.masks import added_raw, causal, ignored, inverted
 from conformance.oracle import Step
 
 _CALL = "Call the kernel with the mask, the scale and the heads of the scores: attn_mask of the keys, scale=None, is_causal=False."
+
+_TILES = (16, 32, 64, 128)  # The usual numbers of keys in a tile of a fused kernel.
 
 Scale = Callable[[Step], float]
 
@@ -61,6 +64,16 @@ def _of_kernel(kind: str, change: Change) -> Change:
     return of_context
 
 
+def _tile(size: int) -> Change:
+    """Return the change of the softmax to one over the keys and the zeros that fill up a tile of `size` keys; None if none do."""
+
+    def change(step: Step, _: FaultContext) -> Step | None:
+        more = -step.parents[0].shape[-1] % size
+        return Altered(step, lambda inner: softmax(inner.parents[0], keys_of(step), more=float(more))) if more else None
+
+    return change
+
+
 # fmt: off
 def faults() -> Iterator[Fault]:
     """Yield the faults of a kernel that computes the context."""
@@ -72,6 +85,8 @@ def faults() -> Iterator[Fault]:
          "c = softmax(q kᵀ / √d) v over the keys with mask 0"),
         ("kernel-mask-added-raw", "probs", added_raw, "adds the ones and zeros of the mask to the scores",
          "c = softmax(q kᵀ / √d + mask) v"),
+        *((f"kernel-tile-{size}", "probs", _tile(size), f"attends to the zeros that fill up a tile of {size} keys",
+           f"c = Σ_j exp(s_j) v_j / (n + Σ_j exp(s_j)), n = −S mod {size}") for size in _TILES),
         ("kernel-causal", "probs", causal, "masks later keys", "c = softmax(q kᵀ / √d) v over the keys j ≤ i"),
     ):
         yield Fault(name, CONTEXT, f"the context is not that of the exposed probabilities: the kernel that computes it {sentence}",

@@ -14,6 +14,7 @@ from conformance.faults.fitted.few_columns import FEW_COLUMNS
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.faults.fitted.functions import FITTED_FUNCTIONS, UNNORMALISED
 from conformance.faults.fitted.initial_parameters import INITIAL
+from conformance.faults.fitted.kernel_dropout import KERNEL_DROPOUT
 from conformance.faults.fitted.layouts import FITTED_LAYOUTS
 from conformance.faults.fitted.low_rank import LOW_RANK
 from conformance.faults.fitted.parameters import FITTED_BIASES_AND_ORDERS, FITTED_PARAMETERS
@@ -55,6 +56,7 @@ FITTED: tuple[Fitted, ...] = (
     UNSIGNED,
     *APPROXIMATED,
     UNNORMALISED,
+    *KERNEL_DROPOUT,
 )
 """All fitted faults, in the order in which they are tried."""
 

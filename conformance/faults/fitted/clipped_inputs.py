@@ -4,8 +4,8 @@ The result y(c) = min(max(x, −c), c) Wᵀ + b is linear in c between the magni
 
     ∂y_no/∂c = Σ_k sign(x_nk) [|x_nk| > c] w_ok,
 
-so c is found by Gauss–Newton steps from the best of some quantiles of the magnitudes. Its standard deviation is (Σ (∂y/∂c)²/a²)^(−1/2)
-for results of the error a.
+so c is found by Gauss–Newton steps from the best of some quantiles of the magnitudes. Its standard deviation is
+(Σ (∂y/∂c)²/a²)^(−1/2) for results of the error a.
 """
 
 import numpy as np
