@@ -20,7 +20,7 @@ WIDTH, HEADS = 64, 12  # Those of BERT base (Devlin et al. 2019, section 3); BER
 Run = Callable[[Array], Mapping[str, Step]]
 
 
-class _Attended(Step):
+class Attended(Step):
     """The context of another number of heads, computed from query, key and values with scores and probabilities.
 
     Scores and probabilities of another number of heads have another shape than the config's, so all three steps are replaced as
@@ -34,7 +34,7 @@ class _Attended(Step):
 
     def replaced(self, *, site: Site | None = None, parents: tuple[Array, ...] | None = None) -> Step:
         """Return the step with the same number of heads at another site or with other parents."""
-        return _Attended(self._right.replaced(site=site, parents=parents), self._table, self._run)
+        return Attended(self._right.replaced(site=site, parents=parents), self._table, self._run)
 
     @cached_property
     def _steps(self) -> Mapping[str, Step]:
@@ -43,6 +43,11 @@ class _Attended(Step):
     @property
     def _last(self) -> Step:
         return self._steps[self.site.activation.name]
+
+    @property
+    def probabilities(self) -> Array:
+        """The probabilities from which the context is computed, (B, h, S, S)."""
+        return self._steps[self._table[self.site.activation.name].parents[0]].value
 
     @property
     def value(self) -> Array:
@@ -62,26 +67,40 @@ class _Attended(Step):
         return Roundings((Source(variance, identity()),), self._last.roundings(arithmetic).bound)
 
 
+def recomputed(
+    step: Step, context: FaultContext, network: Network, changed: Callable[[Step], Step] = lambda step: step
+) -> Attended | None:
+    """Return the context computed from query, key and values by the steps of `network`, each as `changed` returns it.
+
+    None is returned where query or key is not known, and for relative positions and pruned heads, which have arrays of the head
+    size.
+    """
+    attention = step.site.activation.name.removesuffix("context")
+    known = {name: context.values[name] for name in (f"{attention}query", f"{attention}key") if name in context.values}
+    if len(known) < 2 or step.site.architecture.has_relative_positions or step.site.architecture.pruned_heads:
+        return None
+
+    def run(values: Array) -> Mapping[str, Step]:
+        found, steps = {**known, f"{attention}value": values}, {}
+        for name in (f"{attention}{part}" for part in ("scores", "probs", "dropout", "context")):
+            steps[name] = changed(network.step(name, *(found[parent] for parent in network.table[name].parents)))
+            found[name] = steps[name].value
+        return steps
+
+    return Attended(step, network.table, run)
+
+
 def _of(heads: Callable[[Architecture], int]) -> Change:
     """Return the change to `heads(architecture)` heads; None if that number is the config's or does not divide the hidden size."""
 
     def change(step: Step, context: FaultContext) -> Step | None:
         a = step.site.architecture
-        count, attention = heads(a), step.site.activation.name.removesuffix("context")
-        known = {name: context.values[name] for name in (f"{attention}query", f"{attention}key") if name in context.values}
-        unlike = count in (0, a.num_attention_heads) or a.hidden_size % count
-        if unlike or len(known) < 2 or a.has_relative_positions or a.pruned_heads:  # These have arrays of the head size.
+        count = heads(a)
+        if count in (0, a.num_attention_heads) or a.hidden_size % count:
             return None
-        network = Network(a.with_(num_attention_heads=count), context.network.weights, context.network.batch)
-
-        def run(values: Array) -> Mapping[str, Step]:
-            found, steps = {**known, f"{attention}value": values}, {}
-            for name in (f"{attention}{part}" for part in ("scores", "probs", "dropout", "context")):
-                steps[name] = network.step(name, *(found[parent] for parent in network.table[name].parents))
-                found[name] = steps[name].value
-            return steps
-
-        return _Attended(step, network.table, run)
+        return recomputed(
+            step, context, Network(a.with_(num_attention_heads=count), context.network.weights, context.network.batch)
+        )
 
     return change
 
@@ -105,3 +124,17 @@ def faults() -> Iterator[Fault]:
         (".context",), in_every_layer=True,
         fix="Read num_attention_heads from the config; d = hidden_size / num_attention_heads.",
     )  # fmt: skip
+    for name, heads, sentence in (
+        ("heads-halved", _halved, "there are half as many heads, each twice as wide"),
+        ("heads-doubled", lambda a: 2 * a.num_attention_heads, "there are twice as many heads, each half as wide"),
+    ):
+        yield Fault(
+            name, context, sentence, "constructed", _of(heads),
+            "the number of heads of another size of the model; no shape of a weight shows it", (".self.context",),
+            after_failure=True, equation="h′ heads of H / h′ features, h′ ≠ num_attention_heads",
+            fix="Read num_attention_heads from the config; d = hidden_size / num_attention_heads.",
+        )  # fmt: skip
+
+
+def _halved(a: Architecture) -> int:
+    return a.num_attention_heads // 2 if a.num_attention_heads % 2 == 0 else 0

@@ -64,11 +64,13 @@ def _after_softmax(step: Step, _: FaultContext) -> Step:
     return Altered(step.recast(_OverAllKeys), lambda inner: inner.value * keys_of(step))
 
 
-def _added_raw(step: Step, _: FaultContext) -> Step:
+def added_raw(step: Step, _: FaultContext) -> Step:
+    """Return the softmax over all keys of the scores plus 1 at unmasked ones."""
     return step.replaced(parents=(step.parents[0] + keys_of(step),)).recast(_OverAllKeys)
 
 
-def _ignored(step: Step, _: FaultContext) -> Step | None:
+def ignored(step: Step, _: FaultContext) -> Step | None:
+    """Return the softmax over all keys; None if none is masked."""
     batch, name = step.site.batch, "attention_mask" if of_tokens(step) else "encoder_attention_mask"
     return None if getattr(batch, name) is None or getattr(batch, name).all() else with_batch(step, **{name: None})
 
@@ -84,7 +86,8 @@ class _Inverted(Probabilities):
         return Roundings((*own.sources, Source(np.where(unmasked, np.ones_like(self.value), 0.0), identity())), own.bound)
 
 
-def _inverted(step: Step, _: FaultContext) -> Step | None:
+def inverted(step: Step, _: FaultContext) -> Step | None:
+    """Return the softmax over the masked keys, or over all keys in a row without padding; None if no row has padding."""
     mask = step.site.batch.mask
     if mask.all():
         return None
@@ -141,8 +144,9 @@ def _as_lengths(step: Step, _: FaultContext) -> Step | None:
     return Altered(read, lambda inner: inner.value, slack=lambda altered, _: np.broadcast_to(open_rows, altered.value.shape))
 
 
-def _causal(s: Array, keys: Mask) -> Array:
-    return softmax(s, keys & np.tri(*s.shape[-2:], dtype=np.bool_))
+def causal(step: Step, context: FaultContext) -> Step | None:
+    """Return the softmax over the unmasked keys up to the query's own position."""
+    return probabilities(lambda s, keys: softmax(s, keys & np.tri(*s.shape[-2:], dtype=np.bool_)))(step, context)
 
 
 def _without_itself(step: Step, _: FaultContext) -> Step | None:
@@ -184,11 +188,11 @@ class _OnQueries(Probabilities):
 # fmt: off
 def faults() -> Iterator[Fault]:
     """Yield the faults of attention masks."""
-    yield Fault("mask-ignored", PROBS, "padded keys are attended to", "candle#1552, candle#1798", _ignored,
+    yield Fault("mask-ignored", PROBS, "padded keys are attended to", "candle#1552, candle#1798", ignored,
                 "the mask is not passed on, or built as all ones",
                 equation="p = softmax(s) over all keys",
                 fix=_MASK)
-    yield Fault("mask-inverted", PROBS, "only padded keys are attended to", "constructed", _inverted,
+    yield Fault("mask-inverted", PROBS, "only padded keys are attended to", "constructed", inverted,
                 "True means masked in one API and kept in another",
                 fix=f"{_MASK} 1 in attention_mask means that a key is attended to.")
     yield Fault("mask-on-queries", PROBS, "the mask is applied along the queries, not along the keys", "constructed",
@@ -227,7 +231,7 @@ def faults() -> Iterator[Fault]:
                 recast(_Multiplied), "a multiplicative mask before the softmax",
                 equation="p = softmax(s · mask)",
                 fix=_MASK)
-    yield Fault("mask-causal", PROBS, "later keys are masked", "constructed", probabilities(_causal), "a decoder's attention",
+    yield Fault("mask-causal", PROBS, "later keys are masked", "constructed", causal, "a decoder's attention",
                 equation="p = softmax over the keys j ≤ i",
                 fix="Let every token attend to all unmasked keys (is_causal=False).")
     yield Fault("mask-diagonal", PROBS, "a token does not attend to itself", "constructed", _without_itself,
@@ -251,7 +255,7 @@ def faults() -> Iterator[Fault]:
                 equation="p = softmax over the keys j ≤ i + 1",
                 fix="Let a token attend only to the keys j ≤ i.")
     yield Fault("mask-added-raw", PROBS, "the ones and zeros of the mask are added to the scores",
-                "transformers#1788, pytorch#52667", _added_raw,
+                "transformers#1788, pytorch#52667", added_raw,
                 "the mask not turned into 0 and −∞, or another input in its place",
                 equation="p = softmax(s + mask)",
                 fix=_MASK)

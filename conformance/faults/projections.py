@@ -273,7 +273,7 @@ def faults() -> Iterator[Fault]:
                 fix="Transpose the kernel when it is loaded.")
     yield Fault("weight-pairs-exchanged", LINEARS, "neighbouring inputs of the weight are exchanged in pairs", "constructed",
                 other_weight(_pairs_exchanged), "four-bit numbers unpacked with the two halves of a byte exchanged",
-                after_failure=True,
+                after_failure=True, combined_after_failure=True,
                 equation="y = Σ_i (x_(2i) w_(2i+1) + x_(2i+1) w_(2i)) + b",
                 fix="Unpack the low half of each byte first.")
     yield Fault("weight-reversed", LINEARS, "the output features are in reverse order", "constructed", _reversed,

@@ -212,7 +212,7 @@ def faults() -> Iterator[Fault]:
                     after_failure=True, fix=UNQUANTIZED)
         yield Fault(f"precision-int4{end}", LINEARS, f"the weights are rounded to 15 levels per {a}: int4 quantisation",
                     "constructed", other_weight(partial(symmetric, axis=axis, largest=7.0)),
-                    "a quantiser to four bits without groups", after_failure=True, fix=UNQUANTIZED)
+                    "a quantiser to four bits without groups", after_failure=True, combined_after_failure=True, fix=UNQUANTIZED)
     for name, quantiser, sentence, cause in (
         ("int8-block", _in_blocks(32, _int8_block), "the weights are rounded to 255 levels in blocks of 32", "ggml's Q8_0"),
         ("int4-block", _in_blocks(32, _int4_block), "the weights are rounded to 16 levels in blocks of 32", "ggml's Q4_0"),

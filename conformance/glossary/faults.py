@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from conformance.diagnosis.pooling import POOLINGS
 from conformance.faults import BY_NAME, Fault, Parameter
+from conformance.faults.fitted import DESCRIPTIONS
 from conformance.glossary.activations import rows, shape, step_equation
 from conformance.glossary.entry import Section
 from conformance.glossary.known_faults import Known, acts_at, known_faults
@@ -15,6 +16,8 @@ from conformance.numerics.arithmetic import representative_hypothesis
 if TYPE_CHECKING:
     from conformance.glossary.detectability import Detectability
 
+_FITTED = "a fit to the step's result that leaves only rounding errors; tried after all other mistakes"
+_DESCRIBES = "a description, not a name: it has the fit of any wrong value of the operand, whatever the code does to produce it"
 _CONSTRUCTED = "no report of it is known: constructed from the equation, as a mistake that could be made"
 VALUES = {"value": "VALUE", "right": "EXPECTED"}  # Placeholders for the numbers in a fault's sentence.
 
@@ -76,10 +79,7 @@ def _number(parameter: Parameter) -> tuple[str, ...]:
 def _recognised(name: str) -> Iterator[Section]:
     """Yield the evidence by which a fault is recognised, and the faults easily confused with it."""
     if name not in BY_NAME:
-        yield (
-            "how it is recognised",
-            ("a fit to the step's result that leaves only rounding errors; tried after all other mistakes",),
-        )
+        yield "how it is recognised", (_FITTED, *((_DESCRIBES,) if name in DESCRIPTIONS else ()))
         return
     from conformance.glossary.detectability import detectability
 

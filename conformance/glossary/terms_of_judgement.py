@@ -178,6 +178,9 @@ JUDGEMENT: Mapping[str, Term] = {
         (
             "It is named if the oracle with that mistake reproduces the candidate's result to within rounding.",
             "An unidentified error is one that no mistake of the catalogue explains; the report describes it.",
+            "`no mistake of the catalogue explains it, but the equation holds with …` is such a description too: of the numbers "
+            "with which the step's equation gives the candidate's result. It has a label, such as `parameters-other`, by which "
+            "known failures refer to it, but says nothing of what the code does to get these numbers.",
             "An error is a numerical difference, whose cause is rounding or a mistake; `error` is also an outcome of checks.",
             "`bert-conformance explain` lists the catalogue. In Python and in results files a mistake is a `fault`.",
         ),

@@ -7,23 +7,25 @@ steps on which they can act. A library's or a setting's error, such as rounding 
 effects of rounding do not add up. If no set of faults explains the result, functions and tensors are fitted to it.
 """
 
+import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from conformance.faults import CATALOGUE, reported_as
 from conformance.faults.fitted import FITTED
-from conformance.faults.fitted.fitted_fault import FitData
+from conformance.faults.fitted.fitted_fault import Fit, FitData
 from conformance.judge.evidence import Estimate, Explanation, FilterResult
 from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import is_detected, project
+from conformance.judge.judged_elements import zeroed
 from conformance.judge.search.budget import SearchBudget
 from conformance.judge.search.fault_sets import MOST_FAULTS, explaining_sets
 from conformance.judge.search.placements import EVERYWHERE, SINGLE, FaultPlacement
 from conformance.judge.step_problem import StepProblem, StepTrial
 from conformance.judge.thresholds import evidence_threshold
-from conformance.numerics.formats import Format
+from conformance.numerics.formats import Array, Format
 
 _RANK = {fault.name: i for i, fault in enumerate(CATALOGUE)}
 
@@ -152,30 +154,68 @@ def _is_usual(estimate: Estimate, storage: Format, threshold: float) -> bool:
 
 
 def _by_fitting(problem: StepProblem, loose: bool, *, one_number: bool = False) -> Iterator[Explanation]:
-    """Yield the first fit of a function or of whole tensors to the candidate's array that explains it; of one number if asked for.
+    """Yield the fit of a function or of whole tensors to the candidate's array that explains it best; of one number if asked for.
 
-    Fits are tried last, since a fit has many free parameters. As for a fault without a parameter, the z of the residual on the
-    fitted effect must exceed its threshold: a fit may also pass because it allows more errors of rounding, which is no evidence.
+    It is the first that names a mistake, unless one that only describes the result (`Fitted.is_description`) is as good by the
+    Bayesian information criterion (Schwarz 1978): Σ e² and ln n for each fitted number, with the n judged elements. A name that
+    needs as many numbers as the description claims more than the result shows. Of several descriptions it is the best one.
     """
     name = problem.right.name
     step, noise = problem.right.steps[name], problem.noise
     seen = FitData(problem.actual, noise.judged, np.hypot(noise.sigma, noise.bound), problem.threshold, problem.right.network)
+    named, described = list[_Explaining](), list[_Explaining]()
     for fault in FITTED:
         if (
             (fault.loose and not loose)
+            or (named and not fault.is_description)
             or not fault.is_possible_at(step.site.activation.kind, name)
             or not (problem.right.is_single_step or fault.unexposed_parents)
         ):
             continue
         fit = fault.fit(step, seen)
-        if fit is None or (one_number and (fit.free != 1 or not fit.deviation)):
-            continue
-        segment = problem.right.replacing(name, fit.step)
-        if problem.passes(segment):
-            effect = segment.value - problem.right.value
-            found = project(problem.actual - problem.right.value, effect, problem.noise)
-            if found is not None and is_detected(found, problem.threshold, signed=True):
-                result = FilterResult(fault.name, name, found.amplitude, found.z, found.expected_z)
-                number = Estimate(fit.parameter, 0.0, 0.0, fit.value, fit.deviation) if fit.parameter else None
-                yield Explanation((result.concluded(detected=True, estimate=number),), fit.free, problem.nll(segment))
-                return
+        if fit is not None and (not one_number or (fit.free == 1 and fit.deviation)):
+            (described if fault.is_description else named).extend(_explaining(problem, fault.name, fit))
+    best = described[0] if described else None
+    for other in described[1:]:
+        best = other if best is None or other.is_better_than(best) else best
+    if named and (best is None or named[0].is_better_than(best)):
+        best = named[0]
+    if best is not None:
+        yield best.explanation
+
+
+@dataclass(frozen=True, eq=False)
+class _Explaining:
+    """A fit that explains the candidate's array: its residual, and the precision of each judged element under it, else 0."""
+
+    explanation: Explanation
+    residual: Array
+    precision: Array
+
+    def is_better_than(self, other: "_Explaining") -> bool:
+        """Return whether the Bayesian information criterion prefers this fit, under the larger noise of both at each element."""
+        precision = np.minimum(self.precision, other.precision)
+        mine, theirs = (float((precision * np.square(fit.residual)).sum()) for fit in (self, other))
+        room = (other.explanation.free - self.explanation.free) * math.log(max(int((precision > 0.0).sum()), 1))
+        return mine - theirs < room
+
+
+def _explaining(problem: StepProblem, name: str, fit: Fit) -> Iterator[_Explaining]:
+    """Yield the fit if it explains the candidate's array.
+
+    Fits are tried last, since a fit has many free parameters. As for a fault without a parameter, the z of the residual on the
+    fitted effect must exceed its threshold: a fit may also pass because it allows more errors of rounding, which is no evidence.
+    """
+    place = problem.right.name
+    segment = problem.right.replacing(place, fit.step)
+    if not problem.passes(segment):
+        return
+    found = project(problem.actual - problem.right.value, segment.value - problem.right.value, problem.noise)
+    if found is None or not is_detected(found, problem.threshold, signed=True):
+        return
+    result = FilterResult(name, place, found.amplitude, found.z, found.expected_z)
+    number = Estimate(fit.parameter, 0.0, 0.0, fit.value, fit.deviation) if fit.parameter else None
+    explanation = Explanation((result.concluded(detected=True, estimate=number),), fit.free, problem.nll(segment))
+    yield _Explaining(
+        explanation, zeroed(problem.actual - segment.value, problem.noise.judged), problem.noise_of(segment).precision
+    )

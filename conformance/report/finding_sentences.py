@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from conformance.faults import BY_NAME
 from conformance.faults.fault import Fault, ignored
-from conformance.faults.fitted import FITTED, Fitted
+from conformance.faults.fitted import DESCRIPTIONS, FITTED, Fitted
 from conformance.judge.depth import NO_PATTERN, SCREENED
 from conformance.judge.number_words import enumerated, figure, hard_coded
 from conformance.judge.step_phrases import backward_place, phrases, ranged
@@ -18,6 +18,7 @@ from conformance.results.to_records import activation_records
 
 MOST_LISTED = 4  # maximum number of parameters of a training run, and of numbers of a fit, that are listed
 UNNAMED = "an error without a name"
+DESCRIBED = "no mistake of the catalogue explains it, but "  # precedes the sentence of a description
 
 
 def findings_of(result: Result) -> tuple[NamedFinding, ...]:
@@ -39,6 +40,7 @@ def in_words(activations: Iterable[ActivationRecord]) -> tuple[NamedFinding, ...
             f.activations,
             f.others,
             tuple(filter(None, (f.hidden, *residual_sentences(f)))),
+            f.fault is not None and f.fault.name in DESCRIPTIONS,
         )
         for f in findings(activations)
     )
@@ -75,7 +77,8 @@ def evidence(finding: Finding) -> str:
         numbers, what = "; ".join(_listed(finding.estimates)), next((k.estimates for k in FITTED if k.name == f.name), "")
         estimate = f"{what or 'estimated'}: {numbers}" if numbers else f"estimated: {what}" if what else ""
         figures = [*([] if "±" in numbers else [f"z = {bounded(f.z)}"]), *filter(None, [estimate])]
-        return f"{f.name}: {', '.join(figures)}"
+        label = f"{f.name}, a description" if f.name in DESCRIPTIONS else f.name
+        return f"{label}: {', '.join(figures)}"
     if is_reduced(f.name):  # The amplitude is not 1, since a part of the rounding depends on the order of operations.
         return f"{f.name}: z = {bounded(f.z)}"
     if f.estimate is None or f.deviation is None:
@@ -109,19 +112,20 @@ def residual_sentences(finding: Finding) -> tuple[str, ...]:
 
 
 def cause(finding: Finding) -> str:
-    """Return the usual cause of a mistake with its source, or an empty text."""
+    """Return the usual cause of a mistake, or a possible cause of what is only described, with its source, or an empty text."""
     known = _known(finding.fault.name, finding.steps) if finding.fault else ()
     if not known or not known[0].cause:
         return ""
     source = f" ({known[0].source})" if known[0].source != "constructed" else ""
-    return f"usual cause: {known[0].cause}{source}"
+    how = "possible" if known[0].name in DESCRIPTIONS else "usual"
+    return f"{how} cause: {known[0].cause}{source}"
 
 
 def _said(f: FaultRecord, closed_forms: Sequence[str]) -> str:
     known = next(iter(_known(f.name)), None)
     if known is None:
         return f.name
-    said = known.sentence_at(f.kind) if isinstance(known, Fault) else known.sentence
+    said = known.sentence_at(f.kind) if isinstance(known, Fault) else DESCRIBED * known.is_description + known.sentence
     value = "" if f.estimate is None else figure(f.estimate, f.deviation or 0.0)
     right = "" if f.right is None else f"{f.right:.7g}"
     parameter = BY_NAME[f.name].parameter if f.name in BY_NAME else None

@@ -121,6 +121,7 @@ class FaultRecord(msgspec.Struct, frozen=True, gc=False):
 
     If the fault is a wrong number, `estimate`, `deviation` and `right` are its estimated value, the standard deviation of the
     estimate, and the correct value. `kind` is the kind of the step that the fault acts on; empty in older files.
+    `is_description` is true of what describes the result and names no mistake; always false in older files.
     """
 
     name: str
@@ -132,6 +133,7 @@ class FaultRecord(msgspec.Struct, frozen=True, gc=False):
     deviation: float | None
     right: float | None = None
     kind: str = ""
+    is_description: bool = False
 
     def __post_init__(self) -> None:
         """Replace a former name of the fault, as found in old results files, by its current name."""

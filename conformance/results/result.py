@@ -43,6 +43,8 @@ class NamedFinding:
         activations: the activations whose errors it explains.
         others: names of faults that cannot be distinguished from it.
         anatomy: for a mistake without a name, sentences that describe its error.
+        is_description: whether `name` and `sentence` only describe the result, since no mistake of the catalogue explains it: the
+            equation holds with other numbers than it should read, such as other parameters than the checkpoint's.
     """
 
     name: str | None
@@ -53,6 +55,7 @@ class NamedFinding:
     activations: tuple[str, ...]
     others: tuple[str, ...]
     anatomy: tuple[str, ...]
+    is_description: bool = False
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from conformance.faults.fitted import DESCRIPTIONS
 from conformance.judge.error_distribution import ErrorDistribution
 from conformance.judge.evidence import Error, FilterResult, LocalJudgement, Verdict
 from conformance.judge.number_words import figure
@@ -165,6 +166,7 @@ def _fault(f: FilterResult, kinds: Mapping[str, str]) -> FaultRecord:
         deviation=e.deviation if e else None,
         right=e.right if e else None,
         kind=kinds.get(f.step, ""),
+        is_description=f.name in DESCRIPTIONS,
     )
 
 

@@ -6,12 +6,15 @@ fitted to them.
 
 from conformance.faults.fitted.approximations import APPROXIMATED
 from conformance.faults.fitted.attention import FITTED_ATTENTION
+from conformance.faults.fitted.clipped_inputs import CLIPPED_INPUTS
 from conformance.faults.fitted.columns import SCALED_COLUMNS
 from conformance.faults.fitted.dropout import FITTED_DROPOUT
 from conformance.faults.fitted.embeddings import FITTED_TYPES_AND_POSITIONS, FITTED_WORDS
+from conformance.faults.fitted.few_columns import FEW_COLUMNS
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.faults.fitted.functions import FITTED_FUNCTIONS, UNNORMALISED
 from conformance.faults.fitted.initial_parameters import INITIAL
+from conformance.faults.fitted.kernel_dropout import KERNEL_DROPOUT
 from conformance.faults.fitted.layouts import FITTED_LAYOUTS
 from conformance.faults.fitted.low_rank import LOW_RANK
 from conformance.faults.fitted.parameters import FITTED_BIASES_AND_ORDERS, FITTED_PARAMETERS
@@ -19,6 +22,7 @@ from conformance.faults.fitted.probabilities import FITTED_PROBS
 from conformance.faults.fitted.products import FITTED_PRODUCTS
 from conformance.faults.fitted.quantized import QUANTIZED_INPUTS, UNSIGNED
 from conformance.faults.fitted.rows import FITTED_ROWS, ROWS_OF_LOOKUPS, ZERO_TOKENS
+from conformance.faults.fitted.scaled_outputs import SCALED_OUTPUTS
 from conformance.faults.fitted.scores import FITTED_SCORES
 from conformance.faults.fitted.slots import FITTED_SLOTS
 from conformance.faults.fitted.zero_points import ZERO_POINTS
@@ -36,11 +40,14 @@ FITTED: tuple[Fitted, ...] = (
     *FITTED_DROPOUT,
     *FITTED_TYPES_AND_POSITIONS,
     *FITTED_PRODUCTS,
+    *CLIPPED_INPUTS,
     *FITTED_LAYOUTS,
     *ZERO_POINTS,
     *FITTED_BIASES_AND_ORDERS,
     *ZEROED_WEIGHTS,
+    *SCALED_OUTPUTS,
     *SCALED_COLUMNS,
+    *FEW_COLUMNS,
     *LOW_RANK,
     *INITIAL,
     *FITTED_PARAMETERS,
@@ -49,7 +56,11 @@ FITTED: tuple[Fitted, ...] = (
     UNSIGNED,
     *APPROXIMATED,
     UNNORMALISED,
+    *KERNEL_DROPOUT,
 )
 """All fitted faults, in the order in which they are tried."""
 
-__all__ = ["FITTED", "Fit", "FitData", "Fitted"]
+DESCRIPTIONS = frozenset(fitted.name for fitted in FITTED if fitted.is_description)
+"""The names of those that describe the result and do not name a mistake (`Fitted.is_description`)."""
+
+__all__ = ["DESCRIPTIONS", "FITTED", "Fit", "FitData", "Fitted"]

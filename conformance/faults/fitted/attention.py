@@ -8,6 +8,7 @@ from conformance.faults.altered import Altered
 from conformance.faults.attention import PROBS, SCORES, softmax
 from conformance.faults.fault import with_batch
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted, Mask
+from conformance.faults.fitted.lookup_words import read_instead
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
@@ -32,7 +33,8 @@ def _other_mask(step: Step, data: FitData) -> Fit | None:
     if attended is None:
         return None
     other = np.where(mask.any(1, keepdims=True), attended.any((1, 2)), mask)  # (B, S)
-    return Fit(with_batch(step, attention_mask=other.astype(np.int64)), int((other != mask).sum()))
+    read = read_instead(other.astype(np.int64), mask.astype(np.int64), np.ones_like(mask))
+    return Fit(with_batch(step, attention_mask=other.astype(np.int64)), int((other != mask).sum()), *read)
 
 
 def _last_hidden(step: Step, data: FitData) -> Fit | None:
@@ -122,18 +124,19 @@ FITTED_ATTENTION = (
     Fitted("keys-last-hidden", PROBS, "the last {value} keys are not attended to", "constructed", _last_hidden,
            "a loop over whole blocks of keys that leaves out the rest", True,
            equation="p = softmax over the unmasked keys j < S − n", fix="Attend to the keys of the last, incomplete block, too."),
-    Fitted("mask-other", PROBS, "the mask is not the batch's", "constructed",
+    Fitted("mask-other", PROBS, "the equation holds with another mask than the batch's", "constructed",
            _other_mask, "the mask of the example that was traced, baked into the graph; another batch's mask", True,
-           fix="Use the attention_mask of each call; export with the mask as an input.", estimates="the mask"),
+           fix="Use the attention_mask of each call; export with the mask as an input.", estimates="the mask",
+           is_description=True),
     Fitted("mask-window", PROBS, "tokens do not attend to tokens more than {value} positions away", "constructed",
            _window, "the window of ModernBERT's or Longformer's local layers", True,
            equation="p = softmax over the unmasked keys j with |i − j| ≤ w", fix="Let every token attend to all unmasked keys."),
-    Fitted("mask-by-head", PROBS, "each head has a mask of its own", "constructed",
+    Fitted("mask-by-head", PROBS, "the equation holds with a mask of its own for each head", "constructed",
            _mask_of(2), "masks of (B · h, S, S) in another order than the scores", True, fix=_MASKS,
-           estimates="a mask for each head"),
-    Fitted("mask-by-query", PROBS, "each query has a mask of its own", "constructed",
+           estimates="a mask for each head", is_description=True),
+    Fitted("mask-by-query", PROBS, "the equation holds with a mask of its own for each query", "constructed",
            _mask_of(1), "a mask for each pair of tokens, where the batch has one for each token", True, fix=_MASKS,
-           estimates="a mask for each query"),
+           estimates="a mask for each query", is_description=True),
     Fitted("head-zero", frozenset({"context", "copy", "probs"}), "some heads are zero, the first of them head {value}",
            "constructed", _zero_heads, "a head mask that is left in; heads that are pruned but not removed",
            fix="Use every head that the checkpoint has."),

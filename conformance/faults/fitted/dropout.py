@@ -22,7 +22,8 @@ def _share(step: Step, factor: float) -> float:
     return next(of_config, 1.0 - 1.0 / factor)
 
 
-def _fit(step: Step, share: float, count: int) -> Fit:
+def fit_of_share(step: Step, share: float, count: int) -> Fit:
+    """Return the fit of a step in which this share of `count` elements is dropped."""
     return Fit(step, 1, "p", share, float(np.sqrt(share * (1.0 - share) / count)))
 
 
@@ -46,11 +47,11 @@ def _dropped(step: Step, data: FitData) -> Fit | None:
     if abs(dropped.sum() / count - p) > data.threshold * (np.sqrt(p * (1.0 - p) / count) + error):
         return None
     if step.site.activation.kind != "copy":
-        return _fit(Altered(step, lambda inner: np.where(dropped, 0.0, by * inner.value)), 1.0 - 1.0 / by, count)
+        return fit_of_share(Altered(step, lambda inner: np.where(dropped, 0.0, by * inner.value)), 1.0 - 1.0 / by, count)
     close = np.abs(data.actual - factor * right) <= np.abs(factor * right) * _CLOSE
     if not close[kept].all():
         return None
-    return _fit(Altered(step, lambda _: np.where(data.judged, data.actual, right)), 1.0 - 1.0 / factor, count)
+    return fit_of_share(Altered(step, lambda _: np.where(data.judged, data.actual, right)), 1.0 - 1.0 / factor, count)
 
 
 def _dropped_before_sum(step: Step, data: FitData) -> Fit | None:
@@ -85,10 +86,11 @@ def _dropped_before_sum(step: Step, data: FitData) -> Fit | None:
     if not share > 0.0 or abs(share - p) > data.threshold * np.sqrt(p * (1.0 - p) / count):
         return None
     changed: Array = kept * x
-    return _fit(step.replaced(parents=(changed, skip)), share, count)
+    return fit_of_share(step.replaced(parents=(changed, skip)), share, count)
 
 
-def _dropout(kinds: frozenset[str], fit: Fitting) -> Fitted:
+def active(kinds: frozenset[str], fit: Fitting) -> Fitted:
+    """Return the fault of active dropout at steps of these kinds."""
     return Fitted(
         "dropout-active", kinds, "dropout is active, with p = {value}", "transformers#695, google-research/bert#857", fit,
         "eval() was not called", equation="y = x / (1 − p) or 0, at random", fix="Call eval() before the forward pass.",
@@ -96,6 +98,6 @@ def _dropout(kinds: frozenset[str], fit: Fitting) -> Fitted:
 
 
 FITTED_DROPOUT = (
-    _dropout(frozenset({"copy", "probs", "linear", "norm"}), _dropped),
-    _dropout(frozenset({"norm"}), _dropped_before_sum),
+    active(frozenset({"copy", "probs", "linear", "norm"}), _dropped),
+    active(frozenset({"norm"}), _dropped_before_sum),
 )

@@ -48,6 +48,19 @@ def _added_words(step: Step, data: FitData) -> Fit | None:
     return Fit(Altered(step, lambda _: value, slack), len(np.unique(other)))
 
 
+def _zero_words(step: Step, data: FitData) -> Fit | None:
+    """Return the look-up with zeros at the ids whose embeddings are zero in the candidate; None if some of their tokens are not."""
+    ids, judged = step.site.batch.input_ids, as_array(data.judged.any(-1))
+    is_zero = ~(data.actual != 0.0).any(-1)
+    zero = np.unique(ids[judged & is_zero & (step.value != 0.0).any(-1)])
+    chosen = np.isin(ids, zero)
+    if not len(zero) or not is_zero[judged & chosen].all() or chosen[judged].all():
+        return None
+    first, last = float(zero[0]), float(zero[-1])
+    text = "id" if len(zero) == 1 else f"{len(zero)} ids of the batch, from {first:.0f} to"
+    return Fit(Altered(step, lambda inner: np.where(chosen[..., None], 0.0, inner.value)), len(zero), text, last)
+
+
 def _nearest(step: Step, data: FitData, otherwise: Ids) -> Ids:
     """Return the index of the row of the table nearest to each token's embedding, (B, S); `otherwise` where it is not judged."""
     least, found = np.full(data.actual.shape[:-1], np.inf), np.zeros(data.actual.shape[:-1], np.int64)
@@ -75,11 +88,22 @@ def _in_chunks(step: Step, data: FitData) -> Fit | None:
     return Fit(_at(step, first + (right - first) % size), 1, "positions", size)
 
 
+def _offset_positions(step: Step, data: FitData) -> Fit | None:
+    """Return the look-up with the same number added to all positions; None if it differs from token to token, or is 0."""
+    right = np.broadcast_to(positions(step), data.actual.shape[:-1])
+    judged = as_array(data.judged.any(-1))
+    moved = np.unique((_nearest(step, data, right) - right)[judged])
+    if len(moved) != 1 or not moved[0]:
+        return None
+    return Fit(_at(step, np.where(judged, right + moved[0], right)), 1, "positions", float(moved[0]))
+
+
 def _other_positions(step: Step, data: FitData) -> Fit | None:
     """Return the look-up with, as the position of each token, the row of the table nearest to the token's embedding."""
     right = np.broadcast_to(positions(step), data.actual.shape[:-1])
     other = _nearest(step, data, right)
-    return Fit(_at(step, other), int((other != right).sum()), *read_instead(other, right, as_array(data.judged.any(-1))))
+    wrong = len(np.unique(np.stack([right, other], -1)[other != right], axis=0))  # All rows of the batch have the same positions.
+    return Fit(_at(step, other), wrong, *read_instead(other, right, as_array(data.judged.any(-1))))
 
 
 def _places(table: Array, found: Array) -> Array:
@@ -97,12 +121,15 @@ def _places(table: Array, found: Array) -> Array:
 def _scaled_positions(step: Step, data: FitData) -> Fit | None:
     """Return the look-up at positions a + c s, between whose neighbouring rows of the table the embedding is interpolated.
 
-    The factor c and the offset a are fitted to the places in the table that are nearest to the tokens' embeddings.
+    The factor c and the offset a are fitted to the places in the table that are nearest to the tokens' embeddings. None is returned
+    if all tokens have rows of the table: these are other positions, which no interpolation shows.
     """
     table = step.site.parameters["weight"]
     right = np.broadcast_to(positions(step), data.actual.shape[:-1])
     kept = data.judged.any(-1)
     if len(table) < LEAST_ROWS or not np.isfinite(data.actual[data.judged]).all():
+        return None
+    if (data.actual == table[_nearest(step, data, right)])[data.judged].all():
         return None
     counted, found = right[kept].astype(np.float64), _places(table, data.actual[kept])
     inside = (found > 0.0) & (found < len(table) - 1)
@@ -133,9 +160,14 @@ def _other_types(step: Step, data: FitData) -> Fit | None:
 
 
 FITTED_WORDS = (
-    Fitted("words-other", frozenset({"word_lookup"}), "the word embeddings are those of other ids", "constructed",
+    Fitted("words-zeroed", frozenset({"word_lookup"}), "the word embeddings of some ids are zero", "constructed", _zero_words,
+           "shards of the vocabulary whose embeddings are not added up, or rows of the table that are not loaded",
+           equation="y = 0 for some ids",
+           fix="Add up the embeddings of all shards, and load every row of the table.", estimates="zero"),
+    Fitted("words-other", frozenset({"word_lookup"}), "the equation holds with other token ids than the batch's", "constructed",
            _other_words, "another vocabulary, or ids that are changed before they are looked up",
-           fix="Look up input_ids as they are given, and use the checkpoint's own vocabulary.", estimates="the ids"),
+           fix="Look up input_ids as they are given, and use the checkpoint's own vocabulary.", estimates="the ids",
+           is_description=True),
     Fitted("words-added", frozenset({"word_lookup"}), "the embedding of another id is added to each token's own", "constructed",
            _added_words, "shards of the vocabulary, each of which also looks up the ids of the other shards, and a sum over them",
            equation="y = E_i + E_j", fix="Set each shard's result to zero for ids that belong to another shard, before the sum.",
@@ -143,18 +175,21 @@ FITTED_WORDS = (
 )  # fmt: skip
 
 FITTED_TYPES_AND_POSITIONS = (
-    Fitted("token-types-other", frozenset({"token_type_lookup"}), "the token types are not the batch's", "constructed",
-           _other_types, "the token types of the example that was traced, baked into the graph",
-           fix=TYPES_FIX, estimates="the token types"),
+    Fitted("token-types-other", frozenset({"token_type_lookup"}), "the equation holds with other token types than the batch's",
+           "constructed", _other_types, "the token types of the example that was traced, baked into the graph",
+           fix=TYPES_FIX, estimates="the token types", is_description=True),
     Fitted("positions-clipped", LEARNED, "positions beyond {value} are taken as {value}", "constructed",
            _clipped_positions, "a table, or an export, that was made for shorter text",
            fix=POSITIONS_FIX),
     Fitted("positions-wrapped", LEARNED, "positions begin anew after every {value}", "constructed",
            _in_chunks, "a prefill in chunks, or an index within a tile without the tile's offset",
            equation="position s mod n", fix=POSITIONS_FIX),
-    Fitted("positions-other", LEARNED, "the positions are not the batch's", "constructed",
+    Fitted("positions-offset", LEARNED, "the number {value} is added to all positions", "constructed", _offset_positions,
+           "positions that begin after tokens of another call, or after a prompt that is not there",
+           equation="row s + n of the table", fix=POSITIONS_FIX),
+    Fitted("positions-other", LEARNED, "the equation holds with other positions than the batch's", "constructed",
            _other_positions, "position ids computed from other data",
-           fix=POSITIONS_FIX, estimates="the positions"),
+           fix=POSITIONS_FIX, estimates="the positions", is_description=True),
     Fitted("positions-scaled", LEARNED, "positions are multiplied by {value}, and rows of the table are interpolated",
            "constructed", _scaled_positions, "a table interpolated for longer text",
            equation="row a + c s, between two rows of the table", fix=POSITIONS_FIX),

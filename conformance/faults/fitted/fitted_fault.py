@@ -97,6 +97,10 @@ class Fitted:
         loose: whether numbers are fitted for each token; such a fault is fitted only where no fault of the catalogue explains the
             array under any arithmetic.
         estimates: what is fitted, for reports; it precedes the numbers that `fit` reports, and is needed if it reports none.
+        is_description: whether the fault only describes the result: it keeps the step's equation, and fits as many numbers as the
+            operand has that is wrong (parameters, ids, positions, a mask, sums over a row). Any wrong value of that operand has
+            such a fit, whatever code made it. A name states the operation that the code executes instead, and fits only its
+            settings, of which there are fewer: a factor, a size, which columns are zero, an order.
     """
 
     name: str
@@ -112,6 +116,7 @@ class Fitted:
     fix: str = CORRECT
     only: tuple[str, ...] = ("",)
     estimates: str = ""
+    is_description: bool = False
 
     def is_possible_at(self, kind: str, name: str) -> bool:
         """Return whether the fault can be fitted at an activation of this kind and name."""

@@ -92,9 +92,10 @@ FITTED_FUNCTIONS = (
 )  # fmt: skip
 
 UNNORMALISED = Fitted(
-    "softmax-unnormalised", frozenset({"probs"}), "the sum of a row of probabilities differs from 1 by up to {value}",
+    "softmax-unnormalised", frozenset({"probs"}),
+    "the equation holds with another divisor for each row: its sum differs from 1 by up to {value}",
     "constructed", _row_factors, "a fast reciprocal, or a denominator of other terms", largest=True, loose=True,
     equation="p_j = c exp(s_j − m) / Σ_k exp(s_k − m), with a c of each row",
-    fix="Divide the exponentials by their sum, with an accurate division.",
+    fix="Divide the exponentials by their sum, with an accurate division.", is_description=True,
 )  # fmt: skip
 """The fault of rows that are normalized by a wrong sum, tried after an approximation of exp."""

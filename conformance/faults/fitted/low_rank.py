@@ -12,15 +12,19 @@ max_n (Σ_o a_no²)^½ + max_o (Σ_n a_no²)^½ + t max a, except with the false
 Handel 2016, *Sharp nonasymptotic bounds on the norm of random matrices with independent entries*, to leading order).
 
 A change of full rank leaves such a residual too if the inputs lie near a few directions: with independent elements of one size ω,
-X Δᵀ has about the singular values ω √O s_i(X), which fall as those of X do. ω √O is estimated by the r that are found. The rank is
-low only if the next one is below what such a change would have there, ω √O s_(r+1)(X); by Weyl's inequality, the noise of the
-largest singular value τ_n may have moved it by as much as τ_n.
+X Δᵀ has about the singular values ω √O s_i(X), which fall as those of X do. ω √O is estimated by the median ratio of the r that are
+found, which a bias that differs as well does not change. The rank is low only if the next one is below what such a change would
+have there, ω √O s_(r+1)(X); by Weyl's inequality, the noise of the largest singular value τ_n may have moved it by as much as τ_n.
 
-Results of a few wrong rows, or of a few wrong outputs, have a low rank as well; such residuals are 0 elsewhere. A wrong bias has
-rank 1; without the mean over the rows it leaves nothing.
+A change of r columns of the weight has rank r, too, but is no adapter (`columns_of`). Results of a few wrong rows, or of a few
+wrong outputs, have a low rank as well; such residuals are 0 elsewhere. A wrong bias has rank 1; without the mean over the rows it
+leaves nothing.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
+import numpy.typing as npt
 
 from conformance.faults.altered import Altered
 from conformance.faults.fault import with_parameters
@@ -32,6 +36,49 @@ from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
 
+Columns = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Residual:
+    """The residual of the N judged rows of a linear layer, with the part that a weight can explain as U S Vᵀ.
+
+    Attributes:
+        x, residual, right, allowed: inputs, (N, I), and residual, correct results and allowed errors, (N, O).
+        left, values, directions: U, S and Vᵀ.
+        known: the largest rank that this part can have.
+        noise: the largest singular value that rounding errors may have.
+        rank: how many singular values are above τ and above those of noise.
+    """
+
+    x: Array
+    residual: Array
+    right: Array
+    allowed: Array
+    left: Array
+    values: Array
+    directions: Array
+    known: int
+    noise: float
+    rank: int
+
+
+def residual_of(step: Linear, data: FitData) -> Residual | None:
+    """Return the residual of a linear layer; None if it is not finite, or too large to decompose."""
+    kept = data.judged.any(-1).reshape(-1)
+    arrays = (step.inputs, data.actual, step.value, data.allowed)
+    x, found, right, allowed = (a.reshape(-1, a.shape[-1])[kept] for a in arrays)
+    if not (takes_seconds(found) and takes_seconds(x)) or not np.isfinite(found).all():
+        return None
+    residual = found - right
+    larger = np.sqrt((found**2).mean(0) / np.maximum((right**2).mean(0), np.finfo(np.float64).tiny))
+    allowed = allowed * np.maximum(larger, 1.0)  # A rounding error is proportional to the result.
+    left, values, directions = np.linalg.svd(_explained_by_weight(x, residual), full_matrices=False)
+    known = min(len(x), x.shape[1])
+    noise = _largest_of_noise(allowed, data.threshold)
+    rank = _rank(values[:known], (known, found.shape[1]), noise)
+    return Residual(x, residual, right, allowed, left, values, directions, known, noise, rank)
+
 
 def _low_rank(step: Step, data: FitData) -> Fit | None:
     """Return the layer with its weight changed by a matrix of the rank of the residual; None if that is not low.
@@ -40,36 +87,49 @@ def _low_rank(step: Step, data: FitData) -> Fit | None:
     rows and outputs have a residual: r of them have the rank r whatever they are.
     """
     assert isinstance(step, Linear)
-    kept = data.judged.any(-1).reshape(-1)
-    arrays = (step.inputs, data.actual, step.value, data.allowed)
-    x, found, right, allowed = (a.reshape(-1, a.shape[-1])[kept] for a in arrays)
-    if not (takes_seconds(found) and takes_seconds(x)) or not np.isfinite(found).all():
+    found = residual_of(step, data)
+    if found is None or not found.rank:
         return None
-    residual = found - right
-    left, values, directions = np.linalg.svd(_explained_by_weight(x, residual), full_matrices=False)
-    known = min(len(x), x.shape[1])  # the largest rank of the projection
-    noise = _largest_of_noise(allowed, data.threshold)
-    rank = _rank(values[:known], (known, found.shape[1]), noise)
+    x, residual, values, known, rank = found.x, found.residual, found.values, found.known, found.rank
+    outputs = residual.shape[1]
     varying = np.linalg.svd(residual - residual.mean(0), compute_uv=False)
-    moved = np.abs(residual) > data.largest * allowed
+    moved = np.abs(residual) > data.largest * found.allowed
     if (
-        not rank
-        or varying[0] <= noise
-        or not _ends(values, as_array(np.linalg.svd(x, compute_uv=False), np.float64), rank, noise)
-        or LEAST_ROWS * rank * (known + found.shape[1] - rank) > known * found.shape[1]
+        varying[0] <= found.noise
+        or not is_low(found)
+        or LEAST_ROWS * rank * (known + outputs - rank) > known * outputs
         or min(int(moved.any(1).sum()), int(moved.any(0).sum())) <= 2 * rank
+        or columns_of(found) is not None
     ):
         return None
     weight = step.site.parameters["weight"]
-    change = np.linalg.lstsq(x, left[:, :rank] * values[:rank], rcond=None)[0]  # (I, r)
-    merged = weight + (change @ directions[:rank]).T
+    change = np.linalg.lstsq(x, found.left[:, :rank] * values[:rank], rcond=None)[0]  # (I, r)
+    merged = weight + (change @ found.directions[:rank]).T
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         assert isinstance(altered.inner, Linear)
         return as_array(altered.inner.inputs**2 @ arithmetic.storage.rounding_variance(weight).T)
 
     fitted = Altered(with_parameters(step, weight=merged), lambda inner: inner.value, slack)
-    return Fit(fitted, rank * (known + found.shape[1] - rank), "rank", float(rank))
+    return Fit(fitted, rank * (known + outputs - rank), "rank", float(rank))
+
+
+def columns_of(found: Residual) -> Columns | None:
+    """Return at most 2 r columns of the inputs that explain a residual of rank r; None if there are none, or too many for the rows.
+
+    A change of r columns C leaves the residual X_C Δ_Cᵀ, whose left singular vectors U span X_C, so that the columns are those with
+    the smallest |x_k − U Uᵀ x_k| / |x_k|. Those of an adapter span mixtures of all columns.
+    """
+    left = found.left[:, : found.rank]
+    sizes = np.linalg.norm(found.x, axis=0)
+    outside = np.linalg.norm(found.x - left @ (left.T @ found.x), axis=0)
+    order = np.argsort(np.where(sizes > 0.0, outside / np.where(sizes > 0.0, sizes, 1.0), np.inf), kind="stable")
+    for count in range(found.rank, min(2 * found.rank, len(found.x) // LEAST_ROWS, len(order) - 1) + 1):
+        chosen = found.x[:, order[:count]]
+        rest = found.residual - chosen @ np.linalg.lstsq(chosen, found.residual, rcond=None)[0]
+        if np.linalg.svd(rest, compute_uv=False)[0] <= found.noise:
+            return np.isin(np.arange(len(order)), order[:count])
+    return None
 
 
 def _explained_by_weight(x: Array, residual: Array) -> Array:
@@ -90,12 +150,14 @@ def _rank(values: Array, shape: tuple[int, int], noise: float) -> int:
     return int((values > max(factor * float(np.median(values)), noise)).sum())
 
 
-def _ends(values: Array, of_inputs: Array, rank: int, noise: float) -> bool:
-    """Return whether the singular values after the first `rank` are below those of a change of full rank of the same size."""
+def is_low(found: Residual) -> bool:
+    """Return whether the singular values after the first r are below those of a change of full rank of the same size."""
+    values, rank = found.values, found.rank
+    of_inputs = as_array(np.linalg.svd(found.x, compute_uv=False), np.float64)
     if rank >= min(len(values), len(of_inputs)):
         return False
-    size = float(np.sqrt((values[:rank] ** 2).sum() / np.maximum((of_inputs[:rank] ** 2).sum(), np.finfo(np.float64).tiny)))
-    return bool(values[rank] + noise < size * of_inputs[rank])
+    size = float(np.median(values[:rank] / np.maximum(of_inputs[:rank], np.finfo(np.float64).tiny)))
+    return bool(values[rank] + found.noise < size * of_inputs[rank])
 
 
 LOW_RANK = (

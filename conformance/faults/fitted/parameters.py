@@ -1,12 +1,16 @@
 """Fitted faults of parameters: weights, biases, norms or tables other than the checkpoint's, estimated from the array."""
 
+import math
+from collections.abc import Collection, Mapping
+
 import numpy as np
 
 from conformance.faults.altered import Altered
 from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted
 from conformance.faults.fitted.lookup_words import read_instead
-from conformance.faults.fitted.wrong_rows import Elements, wrong_outputs, wrong_table_rows
+from conformance.faults.fitted.weight_structure import Estimated
+from conformance.faults.fitted.wrong_rows import Elements, with_assignments, wrong_outputs, wrong_table_rows
 from conformance.faults.kinds import LINEARS
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
@@ -28,7 +32,33 @@ def _linear(step: Step, data: FitData) -> Fit | None:
     if len(np.unique(inputs, axis=0)) <= columns.shape[1] or np.linalg.matrix_rank(columns) < columns.shape[1]:
         return None
     solution = np.linalg.lstsq(columns, data.actual.reshape(-1, data.actual.shape[-1])[rows], rcond=None)[0]
-    return Fit(with_parameters(step, weight=solution[:-1].T, bias=solution[-1]), solution.size, *wrong_outputs(step, data))
+    weight, bias = solution[:-1].T, solution[-1]
+    named = with_assignments(wrong_outputs(step, data), step, _estimated_linear(step, data, columns, weight, bias))
+    return Fit(with_parameters(step, weight=weight, bias=bias), solution.size, *named)
+
+
+def _estimated_linear(step: Linear, data: FitData, columns: Array, weight: Array, bias: Array) -> Mapping[str, Estimated]:
+    """Return weight and bias with the standard deviations of their least squares, (AᵀA)⁻¹ for the inputs and a 1, A = `columns`."""
+    rows = data.judged.any(-1)
+    spread = np.sqrt(np.diagonal(np.linalg.inv(columns.T @ columns)))
+    larger = np.maximum(_sizes(data.actual[rows]) / np.maximum(_sizes(step.value[rows]), np.finfo(np.float64).tiny), 1.0)
+    errors = larger * _sizes(data.allowed[rows])  # of an output, (O,)
+    return _estimated(step, data, weight=(weight, np.outer(errors, spread[:-1])), bias=(bias, errors * spread[-1]))
+
+
+def _estimated(step: Step, data: FitData, **found: tuple[Array, Array]) -> Mapping[str, Estimated]:
+    """Return estimates and standard deviations of parameters, by role, with the error of a changed parameter that is stored."""
+    unit = float(np.median((data.allowed / np.maximum(np.abs(step.value), np.finfo(np.float64).tiny))[data.judged]))
+    most = math.sqrt(data.threshold**2 + 2.0 * math.log(sum(value.size for value, _ in found.values())))
+    return {
+        role: Estimated(step.site.parameters[role], value, np.hypot(deviation, unit * np.abs(value)), most)
+        for role, (value, deviation) in found.items()
+        if role in step.site.parameters
+    }
+
+
+def _sizes(x: Array) -> Array:
+    return as_array(np.sqrt((x**2).mean(0)))
 
 
 def _other_bias(step: Step, data: FitData) -> Fit | None:
@@ -52,16 +82,27 @@ def _other_bias(step: Step, data: FitData) -> Fit | None:
 
 def _other_order(step: Step, data: FitData) -> Fit | None:
     """Return the linear layer with, for each output feature, the row of weight and bias whose result is nearest."""
+    return _reordered(step, data, step.site.parameters)
+
+
+def _other_order_of_weight(step: Step, data: FitData) -> Fit | None:
+    """Return the linear layer with, for each output feature, the row of the weight whose result is nearest, and its own bias."""
+    return _reordered(step, data, ("weight",)) if "bias" in step.site.parameters else None
+
+
+def _reordered(step: Step, data: FitData, roles: Collection[str]) -> Fit | None:
+    """Return the linear layer with the rows of these parameters in another order; the bias is fixed unless it is one of them."""
     assert isinstance(step, Linear)
     rows, features = data.judged.any(-1).reshape(-1), step.value.shape[-1]
-    right, found = (a.reshape(-1, features)[rows][:MOST_ROWS] for a in (step.value, data.actual))
+    fixed = 0.0 if "bias" in roles else step.bias
+    right, found = ((a - fixed).reshape(-1, features)[rows][:MOST_ROWS] for a in (step.value, data.actual))
     if features > MOST_FEATURES or len(right) < LEAST_ROWS:
         return None
     order = ((right**2).sum(0) - 2.0 * found.T @ right).argmin(1)
     moved = order != np.arange(features)
     if not moved.any():
         return None
-    reordered = with_parameters(step, **{name: value[order] for name, value in step.site.parameters.items()})
+    reordered = with_parameters(step, **{role: step.site.parameters[role][order] for role in roles})
     return Fit(reordered, int(moved.sum()), *read_instead(order, np.arange(features), np.ones(features, bool)))
 
 
@@ -78,7 +119,10 @@ def _affine(step: Step, data: FitData) -> Fit | None:
     slope = (centred * target).sum(0) / squares
     fitted = with_parameters(step, weight=slope, bias=target.mean(0) - slope * normal.mean(0))
     deviations = np.sqrt(((centred * data.allowed[rows]) ** 2).sum(0)) / squares
-    return Fit(fitted, 2 * gamma.size, *wrong_outputs(step, data, Elements(slope, deviations)))
+    named = wrong_outputs(step, data, Elements(slope, deviations))
+    errors = np.hypot(_sizes(data.allowed[rows]) / math.sqrt(len(target)), deviations * normal.mean(0))  # of beta
+    both = _estimated(step, data, weight=(slope, deviations), bias=(fitted.site.parameters["bias"], errors))
+    return Fit(fitted, 2 * gamma.size, *with_assignments(named, step, both))
 
 
 def _statistics(step: Step, data: FitData) -> Fit | None:
@@ -121,33 +165,44 @@ def _rows_read(step: Step) -> Ids:
     return step.site.batch.input_ids if step.site.activation.kind == "word_lookup" else step.site.batch.types
 
 
-OTHER = "the equation is right, but the parameters are not the checkpoint's"
+OTHER = "the equation holds with other parameters than the checkpoint's"
 _WHERE = "where they differ"
 
 FITTED_BIASES_AND_ORDERS = (
-    Fitted("bias-other", LINEARS, "the bias is not the checkpoint's", "constructed",
+    Fitted("bias-other", LINEARS, "the equation holds with another bias than the checkpoint's", "constructed",
            _other_bias, "another layer's bias, one part's bias for all parts of a fused product, or a bias not loaded",
-           fix="Load each bias from the checkpoint, and fail on missing and unexpected names.", estimates=_WHERE),
+           fix="Load each bias from the checkpoint, and fail on missing and unexpected names.", estimates=_WHERE,
+           is_description=True),
     Fitted("features-reordered", LINEARS, "the features are in another order, or some are repeated", "constructed",
            _other_order, "rows of the weight in another layout",
            fix="Keep the order of the weight's rows.", estimates="the order of the features"),
+    Fitted("weight-rows-reordered", LINEARS,
+           "the rows of the weight are in another order, or some are repeated, and the bias is not",
+           "constructed", _other_order_of_weight, "rows of the weight in another layout, such as that of rotary embeddings",
+           equation="y_o = Σ_k x_k w_π(o)k + b_o",
+           fix="Keep the order of the weight's rows, or reorder the bias in the same way.", estimates="the order of the rows"),
 )  # fmt: skip
 
 FITTED_PARAMETERS = (
     Fitted("parameters-other", LINEARS, OTHER, "constructed",
            _linear, "a decoder that is not tied to the word embeddings", only=("cls.predictions.decoder",),
-           fix="Let the decoder use the weight of the word embeddings.", estimates=_WHERE),
+           fix="Let the decoder use the weight of the word embeddings.", estimates=_WHERE, is_description=True),
     Fitted("parameters-other", LINEARS, OTHER, "constructed",
            _linear, "parameters that were not loaded, or trained further",
-           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names.", estimates=_WHERE),
-    Fitted("norm-statistics-other", frozenset({"norm"}), "tokens are normalised by a wrong mean or deviation: the deviation is off "
-           "by up to {value}", "constructed", _statistics, "a fast inverse root; statistics of something other than the token",
+           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names.", estimates=_WHERE,
+           is_description=True),
+    Fitted("norm-statistics-other", frozenset({"norm"}), "the equation holds with another mean or deviation of each token: "
+           "the deviation is off by up to {value}", "constructed", _statistics,
+           "a fast inverse root; statistics of something other than the token",
            largest=True, loose=True,
-           equation="y = γ · (x − μ′) / σ′ + β", fix="Normalise each token by its own mean and deviation, with an accurate root."),
+           equation="y = γ · (x − μ′) / σ′ + β", fix="Normalise each token by its own mean and deviation, with an accurate root.",
+           is_description=True),
     Fitted("parameters-other", frozenset({"norm"}), OTHER, "constructed",
            _affine, "parameters that were not loaded, or trained further",
-           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names.", estimates=_WHERE),
+           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names.", estimates=_WHERE,
+           is_description=True),
     Fitted("parameters-other", frozenset({"word_lookup", "position_lookup", "token_type_lookup"}),
            OTHER, "constructed", _table, "parameters that were not loaded, or trained further",
-           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names.", estimates=_WHERE),
+           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names.", estimates=_WHERE,
+           is_description=True),
 )  # fmt: skip

@@ -165,18 +165,22 @@ def _accumulated(step: Step, data: FitData) -> Fit | None:
     """Return the context whose sum over earlier blocks of keys keeps the maximum of its time, as `_not_rescaled`, for right p.
 
     With the largest probability up to the end of block b in place of the largest score, exp(m − m_b) is a ratio of probabilities.
-    In blocks before the first unmasked key, masked keys are skipped, or are themselves the largest, exp(m_b − m_b) = 1.
+    In blocks before the first unmasked key, masked keys are skipped, or are themselves the largest, exp(m_b − m_b) = 1. The sum of
+    the weights is rescaled, so that the context is divided by the right one, or is not either.
     """
     probs, value = step.parents
     largest = np.maximum.accumulate(probs, -1)
     last = np.arange(probs.shape[-1])
 
-    def of(size: int, *, skipped: bool) -> Step:
+    def of(size: int, *, skipped: bool, divided: bool) -> Step:
         so_far = largest[..., np.minimum((last // size + 1) * size - 1, last[-1])]  # up to the end of the block of each key
         ratio = largest[..., -1:] / np.where(so_far > 0.0, so_far, 1.0)
-        return step.replaced(parents=(np.where((so_far > 0.0) | skipped, probs, 1.0) * ratio, value))
+        weights = np.where((so_far > 0.0) | skipped, probs, 1.0) * ratio
+        total = weights.sum(-1, keepdims=True) if divided else np.ones(1)
+        return step.replaced(parents=(weights / np.where(total > 0.0, total, 1.0), value))
 
-    tried = [(n, of(n, skipped=skipped)) for n in _sizes_of(probs) for skipped in (True, False)]
+    both = (True, False)
+    tried = [(n, of(n, skipped=skipped, divided=divided)) for n in _sizes_of(probs) for skipped in both for divided in both]
     return nearest_fit(step, data, tried, "keys")
 
 

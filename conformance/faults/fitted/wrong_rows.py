@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from conformance.faults.fitted.fitted_fault import FitData
 from conformance.faults.fitted.lookup_words import DIGITS, element_that_differs
+from conformance.faults.fitted.weight_structure import Estimated, assignment
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
@@ -68,6 +69,26 @@ def wrong_outputs(step: Step, data: FitData, weight: Elements | None = None) -> 
     if abs(value - expected) <= data.threshold * deviation:
         return text, first, 0.0
     return f"{text} {i}: expected {expected:.{DIGITS}g}, estimated", float(value), float(deviation)
+
+
+def with_assignments(named: Named, step: Step, of: Mapping[str, Estimated]) -> Named:
+    """Return what `wrong_outputs` has named, with the assignment that makes the parameters of `of`, by role, if there is one.
+
+    If several parameters differ, all must have one assignment in common.
+    """
+    text, first, _ = named
+    wrong = {role: estimated for role, estimated in of.items() if estimated.differs.any()}
+    found = {role: assignment(estimated) for role, estimated in wrong.items()}
+    if not text or not found or len({made[0] if made else "" for made in found.values()}) != 1:
+        return named
+    (role, made), *others = found.items()
+    if made is None:
+        return named
+    code, value, deviation = made
+    if any(other is None or abs(other[1] - value) > wrong[role].most * (other[2] + deviation) for _, other in others):
+        return named
+    likewise = f", and likewise {_names(step)[others[0][0]]}" if others else ""
+    return f"{text} {first:.{DIGITS}g}{likewise}, as by {role}{code}", value, deviation
 
 
 def _rms(x: Array, data: FitData, axes: tuple[int, ...]) -> Array:

@@ -30,24 +30,26 @@ _LEVELS = 255.0  # the largest of the integers of an unsigned byte
 _FIX = "Subtract the zero point from the integers before they are multiplied by the scale: s (k − z)."
 
 
-def _without_zero_point(x: Array, axis: int | None, *, with_zero: bool) -> tuple[Array, Array, Array]:
+def _without_zero_point(x: Array, axis: int | None, *, with_zero: bool, whole: bool = True) -> tuple[Array, Array, Array]:
     """Return s k of x ≈ s (k − z), the variance of those next to a tie, and s z, in the layout of x or of its first axis.
 
     Args:
         x: the operand.
         axis: None for a scale of the whole tensor, 1 for one of each row.
         with_zero: whether the range is extended to 0.
+        whole: whether z is an integer, or the least element itself has the level 0.
     """
     w, start = x.astype(np.float32), np.float32(0.0)
     low, high = w.min(axis, keepdims=axis is not None), w.max(axis, keepdims=axis is not None)
     if with_zero:
         low, high = np.minimum(low, start), np.maximum(high, start)
     step = as_array((high - low) / np.float32(_LEVELS))
-    zero = np.rint(quotients(-low, step))
-    quotient = quotients(w, step)
+    zero = np.rint(quotients(-low, step)) if whole else np.zeros_like(low)
+    quotient = quotients(w, step) if whole else quotients(w - low, step)
     levels = np.clip(np.rint(quotient) + zero, 0.0, _LEVELS)
+    moved = step * zero if whole else -low
     near = np.abs(quotient - np.floor(quotient) - 0.5) <= TIE * np.maximum(np.abs(quotient), 1.0)
-    return as_array(levels * step, np.float64), as_array(near * step**2, np.float64), as_array(step * zero, np.float64)
+    return as_array(levels * step, np.float64), as_array(near * step**2, np.float64), as_array(moved, np.float64)
 
 
 def _of_weights(step: Step, data: FitData) -> Fit | None:
@@ -58,8 +60,8 @@ def _of_weights(step: Step, data: FitData) -> Fit | None:
         return None
 
     def tried() -> Iterator[tuple[float, Step]]:
-        for axis, with_zero in product((None, 1), (False, True)):
-            larger, _, moved = _without_zero_point(weight, axis, with_zero=with_zero)
+        for axis, with_zero, whole in product((None, 1), (False, True), (True, False)):
+            larger, _, moved = _without_zero_point(weight, axis, with_zero=with_zero, whole=whole)
             if np.abs(moved).max() > 0.0:
                 yield float(moved.flat[np.abs(moved).argmax()]), _with_weight(step, larger)
         offset = _offset(step, data, np.broadcast_to(step.inputs.sum(-1, keepdims=True), step.value.shape))

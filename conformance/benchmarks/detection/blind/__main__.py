@@ -1,10 +1,11 @@
 """`python -m conformance.benchmarks.detection.blind`: run the blind mistakes and print the table."""
 
 import argparse
+from collections.abc import Mapping
 
 import torch
 
-from conformance.benchmarks.detection.blind import eighth, fifth, first, fourth, ninth, second, seventh, sixth, third
+from conformance.benchmarks.detection.blind import eighth, fifth, first, fourth, ninth, second, seventh, sixth, tenth, third
 from conformance.benchmarks.detection.blind.eighth import named as eighth_named
 from conformance.benchmarks.detection.blind.fifth import named as fifth_named
 from conformance.benchmarks.detection.blind.first import named as first_named
@@ -14,6 +15,7 @@ from conformance.benchmarks.detection.blind.score import outcomes, table
 from conformance.benchmarks.detection.blind.second import named as second_named
 from conformance.benchmarks.detection.blind.seventh import named as seventh_named
 from conformance.benchmarks.detection.blind.sixth import named as sixth_named
+from conformance.benchmarks.detection.blind.tenth import named as tenth_named
 from conformance.benchmarks.detection.blind.third import named as third_named
 
 _SETS = {
@@ -26,8 +28,12 @@ _SETS = {
     "seventh": (seventh.MISTAKES, seventh_named.RIGHT),
     "eighth": (eighth.MISTAKES, eighth_named.RIGHT),
     "ninth": (ninth.MISTAKES, ninth_named.RIGHT),
+    "tenth": (tenth.MISTAKES, tenth_named.RIGHT),
     "second-new": ({n: m for n, m in second.MISTAKES.items() if n not in second_named.REPEATED}, second_named.RIGHT),
 }
+
+# In earlier sets, what is only described counts as named wrongly.
+_DESCRIBED: Mapping[str, Mapping[str, tuple[str, ...]]] = {"tenth": tenth_named.DESCRIBED}
 
 
 def main() -> None:
@@ -39,8 +45,10 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     mistakes, right = _SETS[arguments.set]
+    described = _DESCRIBED.get(arguments.set, {})
     cases = [(golden, dtype) for golden in arguments.golden for dtype in arguments.dtype]
-    print(table(one for golden, dtype in cases for one in outcomes(golden, dtype, mistakes.values(), right)))
+    found = (one for golden, dtype in cases for one in outcomes(golden, dtype, mistakes.values(), right, described))
+    print(table(found, with_described=bool(described)))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from conformance.benchmarks.detection.planted import (
     embeddings,
     functions,
     heads,
+    kernels,
     layers,
     losses,
     norms,
@@ -25,7 +26,7 @@ from conformance.benchmarks.detection.planted import (
 from conformance.benchmarks.detection.planted.plant import Plant
 
 _THEMES = (
-    *(functions, norms, attention, projections, embeddings, heads, losses, pooling, layers, earlier_layers, rows, scores),
+    *(functions, norms, attention, projections, embeddings, heads, losses, pooling, layers, earlier_layers, rows, scores, kernels),
     precision,
     weights,
 )

@@ -237,6 +237,7 @@ PLANTS = (
     _positions("positions-restarted", "positions are counted from the last change of the token type", _restarted),
     _positions("positions-left-padded", "the number of padding tokens is subtracted from the positions, clipped to the table",
                lambda i: _order(i) - (i.mask == 0).sum(-1, keepdim=True)),
+    _positions("positions-offset", "position s reads row s + 3", lambda i: _order(i) + 3),
     _positions("positions-wrapped", "position s reads row s mod 4", lambda i: _order(i) % 4),
     _positions("positions-clipped", "positions past 5 read row 5", lambda i: _order(i).clamp(max=5)),
     _positions("positions-other", "position s reads row 2 s", lambda i: 2 * _order(i)),

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from conformance.benchmarks.detection.bert import Bert
 from conformance.benchmarks.detection.planted.heads import predictions_head
-from conformance.benchmarks.detection.planted.plant import Plant, in_layer, in_place, many_heads, override, parameter
+from conformance.benchmarks.detection.planted.plant import Plant, after, in_layer, in_place, many_heads, override, parameter
 from conformance.benchmarks.detection.steps import Linear
 from conformance.model.architecture import Architecture
 
@@ -99,6 +99,17 @@ def _zeroed(weight: Tensor, axis: int) -> Tensor:
     return found
 
 
+def _first_quarter(weight: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the weight with its first quarter of rows changed."""
+    quarter = len(weight) // 4
+    return torch.cat([change(weight[:quarter]), weight[quarter:]])
+
+
+def _outputs_missing(model: Bert, layer: int) -> None:
+    """Leave the first quarter of the values zero."""
+    after(model.layer(layer).attention.self.value, lambda x: F.pad(x[..., x.shape[-1] // 4 :], (x.shape[-1] // 4, 0)))
+
+
 def _even_heads(a: Architecture) -> bool:
     return a.num_attention_heads % 2 == 0
 
@@ -119,6 +130,13 @@ PLANTS = (
                   "attention.output.dense", lambda weight: _zeroed(weight, 1)),
     _other_weight("outputs-zeroed", "the first quarter of the rows of the intermediate weight is zero", INNER,
                   lambda weight: _zeroed(weight, 0)),
+    _other_weight("weight-columns-other", "the first input of the intermediate weight has the columns of the second", INNER,
+                  lambda weight: torch.cat([weight[:, 1:2], weight[:, 1:]], 1)),
+    _other_weight("outputs-scaled", "the first quarter of the rows of the intermediate weight is multiplied by 0.5", INNER,
+                  lambda weight: _first_quarter(weight, lambda rows: rows / 2)),
+    in_layer("outputs-missing", "the first quarter of the values is zero", _outputs_missing, "attention.self.value"),
+    _other_weight("weight-rows-reordered", "the first quarter of the rows of the intermediate weight is in reverse order", INNER,
+                  lambda weight: _first_quarter(weight, lambda rows: rows.flip(0))),
     _other_weight("inputs-scaled", "columns of the intermediate weight are multiplied by smoothing factors", INNER, _smoothed),
     _other_weight("zero-point-missing", "the intermediate weights have 256 levels over each output feature's range, from 0 up",
                   INNER, lambda weight: _without_zero_point(weight, 1)),

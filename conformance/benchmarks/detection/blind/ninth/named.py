@@ -103,9 +103,12 @@ GENERAL: Mapping[str, tuple[str, ...]] = {
 """The names that say less than the mistake is, but what `hoped` admits."""
 
 ADDED: Mapping[str, str] = {
+    "half the heads, each twice as wide": "heads-halved",
+    "kernel called with a scale of 1": "kernel-scale-missing",
     "GELU after the second linear as well": "activation-late",
     "first head pruned": "inputs-zeroed",
     "row of the padding zeroed": "outputs-zeroed",
+    "word table one row off": "weight-rows-reordered",  # Of the decoder, whose bias is not moved.
 }
 """Names that the catalogue was given after the first results, because these mistakes had none, or one that misled."""
 

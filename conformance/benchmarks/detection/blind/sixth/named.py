@@ -108,6 +108,7 @@ GENERAL: Mapping[str, tuple[str, ...]] = {
 """The names that say less and lead to the mistake."""
 
 ADDED: Mapping[str, str] = {
+    "positions after a stale cache": "positions-offset",
     "token type added after the norm": "token-types-after-norm",
     "rest of the keys dropped": "keys-last-hidden",
     "values one slot late": "slots-shifted",

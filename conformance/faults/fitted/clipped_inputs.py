@@ -1,0 +1,66 @@
+"""The fitted fault of a linear layer whose inputs are limited to ±c, as by a static range of quantisation that is too small.
+
+The result y(c) = min(max(x, −c), c) Wᵀ + b is linear in c between the magnitudes of the inputs, with the slope
+
+    ∂y_no/∂c = Σ_k sign(x_nk) [|x_nk| > c] w_ok,
+
+so c is found by Gauss–Newton steps from the best of some quantiles of the magnitudes. Its standard deviation is
+(Σ (∂y/∂c)²/a²)^(−1/2) for results of the error a.
+"""
+
+import numpy as np
+
+from conformance.faults.altered import Altered
+from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted
+from conformance.faults.kinds import LINEARS
+from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
+from conformance.numerics.formats import Array
+from conformance.oracle import Step
+from conformance.oracle.linear import Linear
+
+_QUANTILES, _STEPS = 32, 24  # Limits of the time only: a limit that is not found leaves a residual that the judge does not accept.
+MOST_ROWS = 64  # The limit is determined on these rows.
+
+
+def _clipped(step: Step, data: FitData) -> Fit | None:
+    """Return the layer with the limit that leaves least of the residual; None if there is none below the largest input."""
+    assert isinstance(step, Linear)
+    kept = np.flatnonzero(data.judged.any(-1).reshape(-1))[:MOST_ROWS]
+    x, found, allowed = (a.reshape(-1, a.shape[-1])[kept] for a in (step.inputs, data.actual, data.allowed))
+    if len(x) < LEAST_ROWS or not np.isfinite(data.actual[data.judged]).all() or step.parents[0].shape != step.inputs.shape:
+        return None
+    weight, sizes = step.site.parameters["weight"], np.abs(x)
+
+    def left(c: float) -> Array:
+        return as_array((found - np.clip(x, -c, c) @ weight.T - step.bias) / allowed)
+
+    c = min(map(float, np.quantile(sizes, np.linspace(0.0, 1.0, _QUANTILES + 1))), key=lambda c: float((left(c) ** 2).sum()))
+    energy = 0.0
+    for _ in range(_STEPS):
+        slope = np.where(sizes > c, np.sign(x), 0.0) @ weight.T / allowed
+        energy = float((slope**2).sum())
+        if not energy > 0.0:
+            return None
+        moved = float((slope * left(c)).sum()) / energy
+        c += moved
+        if abs(moved) <= np.finfo(np.float64).eps * abs(c):
+            break
+    if not 0.0 < c < float(sizes.max()):
+        return None
+    inputs = np.clip(step.parents[0], -c, c)
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        assert isinstance(altered.inner, Linear)
+        stored = np.where(np.abs(step.inputs) > c, arithmetic.storage.rounding_variance(np.full_like(step.inputs, c)), 0.0)
+        return as_array(stored @ weight.T**2)
+
+    return Fit(Altered(step.replaced(parents=(inputs,)), lambda inner: inner.value, slack), 1, "limit", c, energy**-0.5)
+
+
+CLIPPED_INPUTS = (
+    Fitted("inputs-clipped", LINEARS, "its inputs are limited to ±{value}", "constructed", _clipped,
+           "a static range of quantised activations that is calibrated on too small values",
+           equation="y = min(max(x, −c), c) Wᵀ + b",
+           fix="Calibrate the range on inputs like these, or compute it in each call."),
+)  # fmt: skip

@@ -1,0 +1,97 @@
+"""Fitted faults of outputs of a linear layer that are zero, or multiplied by a factor, such as a scale of another output.
+
+With a factor f_o for each output, y_no = f_o Σ_k x_nk w_ok + b_o, or f_o (Σ_k x_nk w_ok + b_o) if the bias is scaled too. By least
+squares f_o = Σ_n u_no v_no / Σ_n u_no², with the right u and the candidate's v, and its error is t s / √(Σ_n u_no²) for results of
+the error s. The outputs whose factors differ from 1 by more are scaled: by one factor that all have in common if the factors are
+equal within their errors, otherwise each by its own. A scaled weight is rounded to storage, with a relative error ε per element,
+which adds the variance Σ_k (Σ_n u_no x_nk f_o w_ok ε)² / (Σ_n u_no²)² to that of f_o.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from conformance.faults.altered import Altered
+from conformance.faults.fitted.columns import in_words
+from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted
+from conformance.faults.kinds import LINEARS
+from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
+from conformance.numerics.formats import Array
+from conformance.oracle import Step
+from conformance.oracle.linear import Linear
+
+Chosen = npt.NDArray[np.bool_]
+_TINY = np.finfo(np.float64).tiny
+
+
+def _zero_outputs(step: Step, data: FitData) -> Fit | None:
+    """Return the layer with zeros at the outputs that the candidate has as zero in each row, although they should not be."""
+    axes = tuple(range(data.actual.ndim - 1))
+    zero = as_array(((data.actual == 0.0) | ~data.judged).all(axes) & ((step.value != 0.0) & data.judged).any(axes))
+    if not zero.any() or zero.all():
+        return None
+    (first, last), count = np.flatnonzero(zero)[[0, -1]], int(zero.sum())
+    text = "output" if count == 1 else f"{count} outputs, from {first} to"
+    return Fit(Altered(step, lambda inner: np.where(zero, 0.0, inner.value)), count, text, float(last))
+
+
+def _scaled(step: Step, data: FitData) -> Fit | None:
+    """Return the layer with factors of some outputs, with or without the bias, the nearer one; None if all outputs differ alike."""
+    assert isinstance(step, Linear)
+    if int(data.judged.any(-1).sum()) < LEAST_ROWS or not np.isfinite(data.actual[data.judged]).all():
+        return None
+    variants = [_of(step, data, base) for base in dict.fromkeys((0.0, 1.0))]
+    return min((fit for fit in variants if fit), key=lambda fit: data.distance(fit.step.value), default=None)
+
+
+def _of(step: Linear, data: FitData, share: float) -> Fit | None:
+    """Return the layer with factors of the product, to which this share of the bias is added before."""
+    outside = (1.0 - share) * step.bias
+    right, found = (np.where(data.judged, a - outside, 0.0).reshape(-1, step.value.shape[-1]) for a in (step.value, data.actual))
+    energy = np.maximum((right**2).sum(0), _TINY)
+    factors = (right * found).sum(0) / energy
+    allowed, judged = data.allowed.reshape(right.shape), data.judged.reshape(right.shape)
+    sizes = np.maximum(np.abs(factors), 1.0) * allowed.max(0, where=judged, initial=0.0)
+    unit = float(np.median((allowed / np.maximum(np.abs(right), _TINY))[judged & (right != 0.0)]))
+    stored = right.T @ step.inputs.reshape(len(right), -1) * step.site.parameters["weight"] * (unit * factors[:, None])
+    error = data.threshold * np.sqrt(sizes**2 / energy + (stored**2).sum(1) / energy**2)
+    wrong = np.abs(factors - 1.0) > error
+    if not wrong.any() or not _varies(right, factors, data.threshold * sizes)[wrong].all():
+        return None
+    weight = np.where(wrong, error**-2.0, 0.0)
+    common = float((weight * factors).sum() / weight.sum())
+    is_common = bool((np.abs(factors - common) <= error)[wrong].all())
+    if is_common and wrong.all():
+        return None  # a factor of the whole result, which the catalogue has
+    used = np.where(wrong, common if is_common else factors, 1.0)
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        assert isinstance(altered.inner, Linear)
+        scaled = used[:, None] * altered.inner.site.parameters["weight"]
+        return as_array(altered.inner.inputs**2 @ np.where(wrong[:, None], arithmetic.storage.rounding_variance(scaled), 0.0).T)
+
+    faulty = Altered(step, lambda inner: used * (inner.value - outside) + outside, slack)
+    count = int(wrong.sum())
+    return Fit(faulty, count + 1 if is_common else 2 * count, *in_words("output", used, np.where(wrong, error, 1.0)))
+
+
+def _varies(right: Array, factors: Array, error: Array) -> Chosen:
+    """Return at which outputs the results, times the factor, differ among the rows by more than errors.
+
+    Results that are the same in every row have a factor whatever they are.
+    """
+    spread = np.sqrt(((right - right.mean(0)) ** 2).sum(0))
+    return as_array(np.abs(factors) * spread > error)
+
+
+SCALED_OUTPUTS = (
+    Fitted("outputs-missing", LINEARS, "some of its outputs are zero, although their weights and bias are not", "constructed",
+           _zero_outputs, "rows of a head or a shard that are not loaded, or outputs that are not written",
+           equation="y_o = 0 for some of the outputs o",
+           fix="Load, and compute, every output of the layer.", estimates="zero"),
+    Fitted("outputs-scaled", LINEARS, "some of its outputs, or rows of the weight, are multiplied by a factor", "constructed",
+           _scaled, "scales of quantised rows that are not applied, or are those of other rows",
+           equation="y_o = f_o Σ_k x_k w_ok + b_o, or f_o (Σ_k x_k w_ok + b_o), for some of the outputs o",
+           fix="Multiply each row of the weight by its own scale, and leave the result as it is.", estimates="the factor"),
+)  # fmt: skip
+"""Tried before other parameters, whose fit needs more rows than inputs."""
