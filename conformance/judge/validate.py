@@ -77,9 +77,8 @@ def accepted_array(
         expected = f"{shape[1:]} or {shape}" if row.is_same_for_all_rows else f"{shape}"
         raise CandidateError(f"shape is {found.shape}, expected {expected}{axes}{_unlike_config(row, found.shape, shape)}")
     values = found.tensor if on is not None and found.tensor is not None else found.read()
-    copy: Captured = np.broadcast_to(placed(values, on, np.float64 if dtype == "float64" else np.float32), shape)
-    if copy.shape != found.shape:
-        copy = copy.copy()  # rows may be written to below
+    own = placed(values, on, np.float64 if dtype == "float64" else np.float32)
+    copy: Captured = own if own.shape == shape else np.broadcast_to(own, shape).copy()  # rows may be written to below
     finite = np.isfinite(copy)
     if finite.all():
         return copy
