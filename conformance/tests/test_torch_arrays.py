@@ -15,6 +15,7 @@ from conformance.judge.evidence import Verdict
 from conformance.judge.judge import Judge
 from conformance.judge.observation import Block, Observation
 from conformance.judge.select_arithmetic import select_arithmetic
+from conformance.model.activation import Activation
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import rounded_weights
 from conformance.numerics.torch_array import TorchArray, in_memory
@@ -275,12 +276,8 @@ def test_a_screen_copies_no_activation_to_memory(
     assert max(copied) <= max(batch.mask.size, HISTOGRAM)  # a hash of each token, and histograms
 
 
-def test_what_does_not_fit_on_the_device_is_judged_in_memory(
-    monkeypatch: pytest.MonkeyPatch, everything_on: Callable[[str | None], None]
-) -> None:
-    everything_on("cpu")
+def _full_when_judged(monkeypatch: pytest.MonkeyPatch, refused: list[str]) -> None:
     whole = Observation.whole.func  # type: ignore[attr-defined]  # a cached property
-    refused: list[str] = []
 
     def full(self: Observation) -> Block:
         if self.on_device and self.activation.layer == 1:
@@ -290,6 +287,29 @@ def test_what_does_not_fit_on_the_device_is_judged_in_memory(
         return block
 
     monkeypatch.setattr(Observation, "whole", property(full))
+
+
+def _full_when_received(monkeypatch: pytest.MonkeyPatch, refused: list[str]) -> None:
+    accepted = judging.accepted_array
+
+    def full(row: Activation, *arguments: Any) -> Any:
+        if row.layer == 1 and arguments[-1]:
+            refused.append(row.name)
+            raise torch.OutOfMemoryError
+        return accepted(row, *arguments)
+
+    monkeypatch.setattr(judging, "accepted_array", full)
+
+
+@pytest.mark.parametrize("full", [_full_when_judged, _full_when_received])
+def test_what_does_not_fit_on_the_device_is_judged_in_memory(
+    monkeypatch: pytest.MonkeyPatch,
+    everything_on: Callable[[str | None], None],
+    full: Callable[[pytest.MonkeyPatch, list[str]], None],
+) -> None:
+    everything_on("cpu")
+    refused: list[str] = []
+    full(monkeypatch, refused)
     result = check("hf-eager", "tiny")
     assert refused == ["encoder.layer.1.attention.self.query"]
     monkeypatch.undo()
