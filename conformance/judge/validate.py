@@ -78,7 +78,7 @@ def accepted_array(
         raise CandidateError(f"shape is {found.shape}, expected {expected}{axes}{_unlike_config(row, found.shape, shape)}")
     values = found.tensor if on is not None and found.tensor is not None else found.read()
     own = placed(values, on, np.float64 if dtype == "float64" else np.float32)
-    copy: Captured = own if own.shape == shape else np.broadcast_to(own, shape).copy()  # rows may be written to below
+    copy: Captured = own if own.shape == shape else np.broadcast_to(own, shape).copy()
     finite = np.isfinite(copy)
     if finite.all():
         return copy
