@@ -7,7 +7,6 @@ cores share the work. Where positions do not interact either, a few tokens are a
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -293,7 +292,8 @@ class Observation:
     ) -> Block:
         """Return a block in float64, with all that it is computed from: where `on_device`, cut already, is, else in memory."""
         network = on_device or (self.network if rows is None else self.network.cut(rows, length))
-        converted: _Converted = partial(np.asarray, like=self.actual) if on_device else np.asarray
+        there = self.actual
+        converted: _Converted = (lambda value, dtype: np.asarray(value, dtype, like=there)) if on_device else np.asarray
         segment = Segment(network, self.name, _Cut(self.captured, cut, converted))
         truth = None if self.truth is None else converted(cut(self.name, self.truth), np.float64)
         actual = converted(cut(self.name, self.actual), np.float64)
