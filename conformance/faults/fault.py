@@ -5,10 +5,12 @@ A fault maps a correct step to a faulty step. The result is a step again, so sev
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from conformance.model.activation import Activation
+from conformance.model.batch import Ids
 from conformance.numerics.formats import Array, Format
 from conformance.oracle import Network, Step
 
@@ -163,9 +165,11 @@ def with_parameters(step: Step, **parameters: Array) -> Step:
     return step.replaced(site=replace(step.site, parameters={**step.site.parameters, **parameters}))
 
 
-def with_batch(step: Step, **arrays: object) -> Step:
-    """Return the step on a batch with other values of these arrays."""
-    return step.replaced(site=replace(step.site, batch=replace(step.site.batch, **arrays)))  # type: ignore[arg-type]
+def with_batch(step: Step, **arrays: Array | Ids | None) -> Step:
+    """Return the step on a batch with other values of these arrays, which are in memory as all of a batch is."""
+    in_memory: dict[str, Any] = {name: array if array is None else np.asarray(array) for name, array in arrays.items()}
+    batch = replace(step.site.batch, **in_memory)
+    return step.replaced(site=replace(step.site, batch=batch))
 
 
 def parameters_of(context: FaultContext, name: str, step: Step) -> Mapping[str, Array] | None:

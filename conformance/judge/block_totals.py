@@ -125,8 +125,10 @@ def block_totals(
         hypotheses: the hypotheses; if any faults are looked for, all of them with parents as captured.
     """
     gross = [gross_effects.under(hypothesis) for hypothesis in hypotheses]
-    parts = on_all_cores(partial(_totals_of_block, observation, gross_effects, hypotheses, gross), observation.rows)
-    totals = [reduce(add, of_hypothesis) for of_hypothesis in zip(*(of_block for of_block, _ in parts), strict=True)]
+    of_block = partial(_totals_of_block, observation, gross_effects, hypotheses, gross)
+    # A device computes one block after another, so that only one takes its memory.
+    parts = [of_block(rows) for rows in observation.rows] if observation.on_device else on_all_cores(of_block, observation.rows)
+    totals = [reduce(add, of_hypothesis) for of_hypothesis in zip(*(found for found, _ in parts), strict=True)]
     if len(observation.rows) > 1:
         totals = [_with_repeats(observation, gross_effects, h, total) for h, total in zip(hypotheses, totals, strict=True)]
     totals = [replace(total, effects={**total.effects, **known}) for total, known in zip(totals, gross, strict=True)]

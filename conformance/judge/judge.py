@@ -9,7 +9,8 @@ and released, unless there is a backward pass, which reads the activations of th
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -38,7 +39,10 @@ from conformance.numerics.arithmetic import hypotheses, representative_hypothesi
 from conformance.numerics.devices import judging_device
 from conformance.numerics.formats import Array, Captured, Single
 from conformance.numerics.function_error_bounds import FunctionErrorBounds
+from conformance.numerics.memo import cached_property
 from conformance.oracle import Network
+
+Result = TypeVar("Result")
 
 IN_MEMORY = "memory"
 MOST_DESCRIBED = 8  # how many unexplained residuals are described; each costs some hundred passes over the activation
@@ -87,7 +91,7 @@ class Judge:
         """Share the run's false-alarm probability among all activations, and start the accumulation of sigma."""
         self._dtype, self._device = dtype, "cpu" if recorded else device
         self._on = judging_device(self._device) if on is None else None if on == IN_MEMORY else on
-        self._network, self._on_device = network, None if self._on is None else network.on(self._on)
+        self._network = network
         self._hypotheses = hypotheses(dtype, device, functions)
         self._alpha = sidak_share(tests_of(network) * runs)
         self._reasons = reasons_by_activation(self._alpha)
@@ -153,7 +157,31 @@ class Judge:
         """Return a copy of an activation, on the judging device unless it is small."""
         a, batch = self._network.architecture, self._network.batch
         size = math.prod(row.shape(batch.size, batch.length, a.num_attention_heads, batch.states_length))
-        return accepted_array(row, value, a, batch, self._dtype, self._device, self._on if size > SMALL else None)
+        return self._where_it_fits(
+            lambda: accepted_array(row, value, a, batch, self._dtype, self._device, self._on if size > SMALL else None)
+        )
+
+    def _where_it_fits(self, judged: Callable[[], Result]) -> Result:
+        """Return the result of `judged`, computed in memory, like all that follows, if the device has too little memory left."""
+        if self._on is None:
+            return judged()
+        import torch
+
+        from conformance.numerics.torch_array import in_memory
+
+        try:
+            return judged()
+        except torch.OutOfMemoryError:
+            self._on = None
+            self.__dict__.pop("_on_device", None)
+            for arrays in (self._values, self._global_errors):
+                arrays.update({n: in_memory(array) for n, array in arrays.items()})
+        return judged()  # after the exception, whose traceback keeps arrays on the device, is released
+
+    @cached_property
+    def _on_device(self) -> Network | None:
+        """The network on the judging device."""
+        return None if self._on is None else self._network.on(self._on)
 
     def _refused(self, name: Any, reason: str) -> Verdict:
         """Return the verdict on a violation of the contract, under a name that can be printed."""
@@ -181,7 +209,8 @@ class Judge:
             with products_on_one_thread():
                 sigma = self._sigma_at(name) if self._depth == "full" else None
                 unjudged = self._not_finite_verdict(name)
-                judged = self._judged(name, sigma) if name in self._waiting and not unjudged else None
+                waits = name in self._waiting and not unjudged
+                judged = self._where_it_fits(partial(self._verdict, name, sigma)) if waits else None
             if judged:
                 yield judged
             elif unjudged:
@@ -215,22 +244,6 @@ class Judge:
         at, sigma = next(self._sigma)
         assert at == name
         return sigma
-
-    def _judged(self, name: str, sigma: Array | None) -> tuple[Verdict, tuple[LocalJudgement, ...]]:
-        """Judge an activation on the device; in memory, like all later ones, if the device has too little memory left."""
-        if self._on_device is None:
-            return self._verdict(name, sigma)
-        import torch
-
-        from conformance.numerics.torch_array import in_memory
-
-        try:
-            return self._verdict(name, sigma)
-        except torch.OutOfMemoryError:
-            self._on = self._on_device = None
-            for arrays in (self._values, self._global_errors):
-                arrays.update({n: in_memory(array) for n, array in arrays.items()})
-            return self._verdict(name, sigma)
 
     def _verdict(self, name: str, sigma: Array | None) -> tuple[Verdict, tuple[LocalJudgement, ...]]:
         if (kind := self._network.table[name].kind) in GIVEN:
@@ -283,13 +296,13 @@ class Judge:
             return (SCREENED,)
         if self._described == MOST_DESCRIBED or any(local.named for local in judgements):
             return ()
-        self._described += 1
         hypothesis, limits = self._hypotheses[0], ErrorLimits(judgements[0].rms_threshold, judgements[0].max_threshold)
         block = observation.in_memory.whole
         segment = block.segment
         sigma = np.sqrt(segment.propagate(segment.leaf_variance(hypothesis), hypothesis))
         found = describe_residual(segment.steps[segment.name], block.actual, sigma, segment.bound(hypothesis), block.judged, limits)
         storage = hypothesis.arithmetic.storage
+        self._described += 1
         return (*sentences(found), *narrower_format(segment, block.actual, block.judged, storage, limits.max))
 
 

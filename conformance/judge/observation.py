@@ -298,9 +298,10 @@ class Observation:
         rows: slice | None = None,
         length: int | None = None,
     ) -> Block:
-        """Return a block in float64: on the device of the network `on_device`, which is cut already, else in memory."""
+        """Return a block in float64, with all that it is computed from: where `on_device`, cut already, is, else in memory."""
         network = on_device or (self.network if rows is None else self.network.cut(rows, length))
-        converted: _Converted = as_array if on_device else np.asarray
+        there = self.actual
+        converted: _Converted = (lambda value, dtype: np.asarray(value, dtype, like=there)) if on_device else np.asarray
         segment = Segment(network, self.name, _Cut(self.captured, cut, converted))
         truth = None if self.truth is None else converted(cut(self.name, self.truth), np.float64)
         actual = converted(cut(self.name, self.actual), np.float64)

@@ -4,9 +4,11 @@ The equations of the oracle and the judge are written in NumPy. A `TorchArray` w
 arrays of other libraries, `__array_ufunc__` (NEP 13) and `__array_function__` (NEP 18), so that `np.sqrt(x)`, `x @ y` and
 `scipy.special.erf(x)` are computed where the tensor is. Data types are promoted by NumPy's rules (NEP 50). NumPy arrays among the
 operands are moved to the tensor's device; an axis along which one is broadcast is moved once. A function that `torch_functions`
-does not define is computed by NumPy on copies in memory, and its results are moved back.
+does not define for its arguments is computed by NumPy on copies in memory, and its results are moved back. The copies are
+read-only, so that NumPy refuses to change one in place of the array.
 """
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -24,6 +26,7 @@ from conformance.numerics.torch_functions import (
     METHODS,
     NAMES,
     OF_REALS,
+    PROMOTED,
     REDUCTIONS,
     UFUNCS,
     moved,
@@ -52,9 +55,13 @@ class TorchArray(np.lib.mixins.NDArrayOperatorsMixin):
         """Return the elements and the device."""
         return f"TorchArray({np.array2string(in_memory(self), separator=', ')}, device='{self.tensor.device}')"
 
+    def __str__(self) -> str:
+        """Return the elements as NumPy prints them."""
+        return str(np.asarray(self)[()])
+
     def __format__(self, form: str) -> str:
         """Return a single element in a format for numbers."""
-        return format(self.item(), form) if form else repr(self)
+        return format(np.asarray(self)[()], form)
 
     @property
     def dtype(self) -> Any:
@@ -120,15 +127,21 @@ class TorchArray(np.lib.mixins.NDArrayOperatorsMixin):
         """Return a single element as an integer."""
         return int(self.tensor)
 
-    __index__ = __int__
+    def __index__(self) -> int:
+        """Return a single integer for use as an index."""
+        return operator.index(self.item())
 
     def __getitem__(self, index: Any) -> "TorchArray":
         """Return the elements at a NumPy index."""
-        return TorchArray(self.tensor[self._index(index)])
+        found, reversed_axes = self._index(index)
+        return TorchArray((self.tensor.flip(reversed_axes) if reversed_axes else self.tensor)[found])
 
     def __setitem__(self, index: Any, value: Any) -> None:
         """Set the elements at a NumPy index."""
-        self.tensor[self._index(index)] = value if isinstance(value, float | int) else self._moved(value).to(self.tensor.dtype)
+        found, reversed_axes = self._index(index)
+        if reversed_axes:
+            raise NotImplementedError(f"elements of a reversed axis cannot be set: {index}")
+        self.tensor[found] = value if isinstance(value, float | int) else self._moved(value).to(self.tensor.dtype)
 
     def astype(self, dtype: Any, copy: bool = True) -> Any:
         """Return the elements in another data type; in memory if torch does not have it."""
@@ -187,58 +200,67 @@ class TorchArray(np.lib.mixins.NDArrayOperatorsMixin):
         """Compute a universal function on the device (NEP 13)."""
         (out,), where = keywords.pop("out", (None,)), keywords.pop("where", True)
         if method == "at" and isinstance(inputs[0], TorchArray):
-            AT[ufunc](*(self._moved(x) for x in inputs))
+            target, index, values = inputs
+            AT[ufunc](target.tensor, target._index(index)[0], self._moved(values))
             return None
-        known = {"__call__": UFUNCS.get(ufunc), "reduce": REDUCTIONS.get(ufunc)}.get(method)
-        if known is None or (keywords and method == "__call__"):
-            return self._stored(_computed_in_memory(getattr(ufunc, method), inputs, keywords, self.tensor.device), out, where)
-        if method == "reduce":
-            if keywords.get("dtype", self) is None:
-                del keywords["dtype"]
-            tensors = [self._moved(x) if hasattr(x, "dtype") else x for x in inputs]
-            return TorchArray(known(*tensors, **keywords, **({} if where is True else {"where": self._moved(where)})))
-        operands = self._promoted(ufunc, inputs)
-        if isinstance(out, TorchArray) and where is True and _fits(out.tensor, operands, ufunc):
-            known(*operands, out=out.tensor)
-            return out
-        return self._stored(TorchArray(known(*operands)), out, where)
+        if method == "reduce" and ufunc in REDUCTIONS:
+            given = {"axis": 0, **keywords, "out": out, "where": None if where is True else where}
+            return self.__array_function__(REDUCTIONS[ufunc], (), inputs, {name: x for name, x in given.items() if x is not None})
+        if method == "__call__" and ufunc in UFUNCS and not keywords:
+            try:
+                operands = self._promoted(ufunc, inputs)
+                if isinstance(out, TorchArray) and where is True and _fits(out.tensor, operands, ufunc):
+                    UFUNCS[ufunc](*operands, out=out.tensor)
+                    return out
+                return self._stored(TorchArray(UFUNCS[ufunc](*operands)), out, where)
+            except (NotImplementedError, TypeError):
+                pass
+        return self._stored(_computed_in_memory(getattr(ufunc, method), inputs, keywords, self.tensor.device), out, where)
 
     def __array_function__(self, function: Any, types: Any, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
         """Compute another function of NumPy on the device (NEP 18)."""
-        if function in CREATORS:  # called with `like` (NEP 35)
-            dtype = {name: value for name, value in keywords.items() if name == "dtype"}
-            return TorchArray(CREATORS[function](*inputs, **dtype, device=self.tensor.device))
         if function in IN_PLACE and isinstance(inputs[0], TorchArray):
             IN_PLACE[function](*map(self._tensors, inputs), **{name: self._tensors(x) for name, x in keywords.items()})
             return None
-        known, given = FUNCTIONS.get(function), dict(keywords)
+        given = dict(keywords)
         out = given.pop("out", None)
-        if known is not None:
-            arguments = map(self._tensors, _promoted_choices(function, inputs))
-            found = known(*arguments, **{name: self._tensors(x) for name, x in given.items()})
-            if found is not NotImplemented:
-                return self._stored(_wrapped(found), out, True)
-        return self._stored(_computed_in_memory(function, inputs, given, self.tensor.device), out, True)
+        try:
+            found = self._on_device(function, inputs, given)
+        except (NotImplementedError, TypeError):
+            found = _computed_in_memory(function, inputs, given, self.tensor.device)
+        return self._stored(found, out, True)
 
-    def _index(self, index: Any) -> Any:
-        """Return a NumPy index as torch's: arrays on the device, and an array of indices for a slice with a negative step."""
-        found: list[Any] = []
-        parts = index if isinstance(index, tuple) else (index,)
+    def _on_device(self, function: Any, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+        if function in CREATORS:  # called with `like` (NEP 35)
+            return TorchArray(CREATORS[function](*inputs, **keywords, device=self.tensor.device))
+        if function not in FUNCTIONS:
+            raise NotImplementedError
+        arguments = map(self._tensors, _promoted_arguments(function, inputs))
+        return _wrapped(FUNCTIONS[function](*arguments, **{name: self._tensors(x) for name, x in keywords.items()}))
+
+    def _index(self, index: Any) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+        """Return a NumPy index as torch's, for the tensor with some axes reversed, and these axes: those with negative steps."""
+        given = index if isinstance(index, tuple) else (index,)
+        parts = [np.asarray(p, None if p else np.intp) if isinstance(p, list) else p for p in given]
+        found, reversed_axes = list[Any](), list[int]()
+        dimensions = max((1 if _is_mask(p) else p.ndim for p in parts if isinstance(p, np.ndarray | TorchArray)), default=0)
         for number, part in enumerate(parts):
             if isinstance(part, slice) and part.step is not None and part.step < 0:
-                axis = sum(p is not None for p in parts[:number]) if Ellipsis not in parts[:number] else number - len(parts)
-                part = torch.arange(self.shape[axis], device=self.tensor.device).flip(0)[:: -part.step]
-                if parts[number].start is not None or parts[number].stop is not None:
-                    raise IndexError(f"a slice with a negative step and bounds: {parts[number]}")
-            elif isinstance(part, np.ndarray | TorchArray | list):
-                part = self._moved(np.asarray(part) if isinstance(part, list) else part)
-            elif isinstance(part, np.integer):
-                part = int(part)
+                at = _axis_of(parts, number, self.ndim)
+                last, places = self.shape[at] - 1, range(*part.indices(self.shape[at]))
+                part = slice(last - places.start, last - places.stop, -places.step)
+                reversed_axes.append(at)
+            elif isinstance(part, np.ndarray | TorchArray):
+                part = self._moved(part)
+                part = part if part.dtype == torch.bool else part.long()
+            elif isinstance(part, int | np.integer) and not isinstance(part, bool):
+                # Beside arrays, NumPy takes an integer for an array, which decides where the axes of the result are.
+                part = torch.full((1,) * dimensions, int(part), device=self.tensor.device) if dimensions else int(part)
             found.append(part)
-        return tuple(found)
+        return tuple(found), tuple(reversed_axes)
 
     def _moved(self, value: Any) -> torch.Tensor:
-        found: torch.Tensor = moved(value.tensor if isinstance(value, TorchArray) else value, self.tensor.device)
+        found: torch.Tensor = moved(value, self.tensor.device)
         return found
 
     def _tensors(self, value: Any) -> Any:
@@ -264,6 +286,8 @@ class TorchArray(np.lib.mixins.NDArrayOperatorsMixin):
         """Return a result, or `out` after the result is stored in it at the elements that `where` selects."""
         if out is None:
             return found
+        if not np.can_cast(found.dtype, out.dtype, "same_kind"):
+            raise TypeError(f"a result of {found.dtype} cannot be stored in an array of {out.dtype}")
         if where is True:
             out[...] = found if isinstance(out, TorchArray) else in_memory(found)
         else:
@@ -279,8 +303,17 @@ def in_memory(value: Any) -> Any:
 
 
 def _computed_in_memory(function: Any, inputs: Sequence[Any], keywords: Mapping[str, Any], device: torch.device) -> Any:
-    found = function(*map(in_memory, inputs), **{name: in_memory(value) for name, value in keywords.items()})
+    found = function(*map(_to_read, inputs), **{name: _to_read(value) for name, value in keywords.items()})
     return _placed(found, device)
+
+
+def _to_read(value: Any) -> Any:
+    """Return a value with a read-only copy of every `TorchArray` in it."""
+    if isinstance(value, TorchArray):
+        copy = np.asarray(value)
+        copy.flags.writeable = False
+        return copy
+    return type(value)(map(_to_read, value)) if type(value) in (list, tuple) else value
 
 
 def _wrapped(found: Any) -> Any:
@@ -302,23 +335,41 @@ def _one_or_several(lengths: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(map(int, found))
 
 
-def _promoted_choices(function: Any, inputs: Sequence[Any]) -> Sequence[Any]:
-    """Return the arguments of `where`, `concatenate` or `stack` with all arrays of which elements are taken in one data type."""
-    if function is np.where and len(inputs) == 3:
-        return inputs[0], *_of_one_dtype(inputs[1:])
-    return (_of_one_dtype(inputs[0]), *inputs[1:]) if function in (np.concatenate, np.stack) else inputs
+def _promoted_arguments(function: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    """Return the arguments of a function with all arrays that it combines in one data type."""
+    if function in (np.concatenate, np.stack):
+        return (_of_one_dtype(inputs[0]), *inputs[1:])
+    first = PROMOTED.get(function, len(inputs))
+    return [*inputs[:first], *_of_one_dtype(inputs[first:])]
 
 
 def _of_one_dtype(arrays: Sequence[Any]) -> list[Any]:
-    common = np.result_type(*(x.dtype if hasattr(x, "dtype") else x for x in arrays))
-    return [x.astype(common, copy=False) if hasattr(x, "dtype") else np.full((), x, common) for x in arrays]
+    given = [x.dtype if hasattr(x, "dtype") else x for x in arrays if x is not None]
+    common = np.result_type(*given) if given else None
+    return [x if x is None else x.astype(common, copy=False) if hasattr(x, "dtype") else np.full((), x, common) for x in arrays]
+
+
+def _is_mask(part: Any) -> bool:
+    return getattr(part, "dtype", None) == np.bool_
+
+
+def _axis_of(parts: Sequence[Any], number: int, ndim: int) -> int:
+    """Return the axis to which a part of an index applies."""
+
+    def axes(part: Any) -> int:
+        return 0 if part is None or part is Ellipsis else part.ndim if _is_mask(part) else 1
+
+    before, after = sum(map(axes, parts[:number])), sum(map(axes, parts[number:]))
+    return ndim - after if any(part is Ellipsis for part in parts[:number]) else before
 
 
 def _fits(out: torch.Tensor, operands: Sequence[torch.Tensor], ufunc: Any) -> bool:
     """Return whether torch can write the result to `out` without a conversion or a change of its shape."""
     if ufunc in BOOLEAN or out.dtype != operands[0].dtype:
         return False
-    return ufunc is np.matmul or np.broadcast_shapes(*(x.shape for x in operands)) == out.shape
+    if ufunc is np.matmul:
+        return all(x.data_ptr() != out.data_ptr() for x in operands)
+    return bool(np.broadcast_shapes(*(x.shape for x in operands)) == out.shape)
 
 
 def _is_number(x: Any) -> bool:

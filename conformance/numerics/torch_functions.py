@@ -1,9 +1,10 @@
 """Torch's equivalents of NumPy's functions, on tensors, with NumPy's arguments.
 
-A function that is missing here, or that returns `NotImplemented` for some arguments, is computed by NumPy (`torch_array`).
+A function that is missing here, or that raises `TypeError` or `NotImplementedError` for some arguments, is computed by NumPy
+(`torch_array`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,9 +29,9 @@ UFUNCS: Mapping[Any, Function] = {
     np.remainder: torch.remainder,
     np.power: torch.pow,
     np.negative: torch.negative,
-    np.positive: torch.positive,
+    np.positive: torch.clone,
     np.absolute: torch.abs,
-    np.sign: torch.sign,
+    np.sign: lambda x: torch.where(x.isnan(), x, x.sign()),
     np.sqrt: torch.sqrt,
     np.square: torch.square,
     np.exp: torch.exp,
@@ -95,14 +96,23 @@ OF_REALS = frozenset(
 
 def _product(x: torch.Tensor, y: torch.Tensor, **keywords: Any) -> torch.Tensor:
     """Return x @ y; in float64 and rounded if the device may compute float32 products in TensorFloat-32."""
-    if x.dtype == torch.float32 and x.is_cuda and torch.backends.cuda.matmul.allow_tf32:
+    if x.dtype == torch.float32 and x.is_cuda and _rounds_operands():
         found = torch.matmul(x.double(), y.double()).float()
         return keywords["out"].copy_(found) if keywords else found
     return torch.matmul(x, y, **keywords)
 
 
+def _rounds_operands() -> bool:
+    """Return whether torch may round the operands of float32 products; it refuses to say so after some settings."""
+    try:
+        return bool(torch.backends.cuda.matmul.allow_tf32)
+    except RuntimeError:
+        return True
+
+
 def moved(value: Any, device: torch.device) -> torch.Tensor:
     """Return a tensor or an array as a tensor on a device; the axes along which an array is broadcast are expanded there."""
+    value = getattr(value, "tensor", value)  # of a `TorchArray`
     if isinstance(value, torch.Tensor):
         return value if value.device == device else value.to(device)
     array = np.asarray(value)
@@ -110,14 +120,14 @@ def moved(value: Any, device: torch.device) -> torch.Tensor:
     return torch.from_numpy(np.array(array[once])).to(device).expand(array.shape)
 
 
-def _unique(x: torch.Tensor, **keywords: Any) -> Any:
-    """Return the distinct elements in order, and the inverse and the counts if they are asked for."""
-    if keywords.keys() - {"return_inverse", "return_counts"}:
-        return NotImplemented
-    return torch.unique(x, sorted=True, **keywords)
+def _kind(dtype: Any) -> torch.dtype | None:
+    return None if dtype is None else DTYPES[np.dtype(dtype)]
 
 
 def _axes(x: torch.Tensor, axis: Axes) -> tuple[int, ...]:
+    """Return the axes of a reduction; none is left to NumPy, since torch then reduces all of them."""
+    if axis == ():
+        raise NotImplementedError
     return tuple(range(x.ndim)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
 
 
@@ -128,17 +138,23 @@ def _selected(x: torch.Tensor, where: Any, otherwise: float) -> torch.Tensor:
 def _sum(
     x: torch.Tensor, axis: Axes = None, dtype: Any = None, keepdims: bool = False, initial: float = 0.0, where: Any = True
 ) -> torch.Tensor:
-    if axis == ():
-        return _selected(x, where, 0)
-    found = torch.sum(
-        _selected(x, where, 0), _axes(x, axis), keepdim=keepdims, dtype=None if dtype is None else DTYPES[np.dtype(dtype)]
-    )
+    found = torch.sum(_selected(x, where, 0), _axes(x, axis), keepdim=keepdims, dtype=_kind(dtype))
     return found + initial if initial else found
 
 
+def _reals(x: torch.Tensor) -> torch.Tensor:
+    return x if x.is_floating_point() else x.double()
+
+
 def _mean(x: torch.Tensor, axis: Axes = None, dtype: Any = None, keepdims: bool = False) -> torch.Tensor:
-    real = x if x.is_floating_point() else x.double()
-    return torch.mean(real, _axes(x, axis), keepdim=keepdims, dtype=None if dtype is None else DTYPES[np.dtype(dtype)])
+    return torch.mean(_reals(x), _axes(x, axis), keepdim=keepdims, dtype=_kind(dtype))
+
+
+def _deviation(reduce: Function) -> Function:
+    def found(x: torch.Tensor, axis: Axes = None, keepdims: bool = False) -> Any:
+        return reduce(_reals(x), _axes(x, axis), correction=0, keepdim=keepdims)
+
+    return found
 
 
 def _extreme(largest: bool) -> Function:
@@ -146,101 +162,67 @@ def _extreme(largest: bool) -> Function:
     neutral = float("-inf") if largest else float("inf")
 
     def found(x: torch.Tensor, axis: Axes = None, keepdims: bool = False, initial: float | None = None, where: Any = True) -> Any:
-        if (initial is not None or where is not True) and not x.is_floating_point():
-            return NotImplemented
-        if where is not True:
-            x = _selected(x, where, neutral)
-        if initial is None:
-            return reduce(x, _axes(x, axis), keepdim=keepdims)
-        start = torch.full((), initial, dtype=x.dtype, device=x.device)
-        if not x.numel():
-            return NotImplemented if axis is not None else start
-        return pairwise(reduce(x, _axes(x, axis), keepdim=keepdims), start)
+        if (initial is not None or where is not True) and not (x.is_floating_point() and x.numel()):
+            raise NotImplementedError
+        extreme = reduce(_selected(x, where, neutral), _axes(x, axis), keepdim=keepdims)
+        return extreme if initial is None else pairwise(extreme, torch.full((), initial, dtype=x.dtype, device=x.device))
 
     return found
 
 
-def _any(x: torch.Tensor, axis: Axes = None, keepdims: bool = False, where: Any = True) -> torch.Tensor:
-    x = _selected(x.bool(), where, False)
-    return torch.any(x, _axes(x, axis), keepdim=keepdims) if x.ndim else x
+def _truth(reduce: Function, neutral: bool) -> Function:
+    def found(x: torch.Tensor, axis: Axes = None, keepdims: bool = False, where: Any = True) -> Any:
+        x = _selected(x.bool(), where, neutral)
+        return reduce(x, _axes(x, axis), keepdim=keepdims) if x.ndim else x.clone()
 
-
-def _all(x: torch.Tensor, axis: Axes = None, keepdims: bool = False, where: Any = True) -> torch.Tensor:
-    x = _selected(x.bool(), where, True)
-    return torch.all(x, _axes(x, axis), keepdim=keepdims) if x.ndim else x
+    return found
 
 
 def _cumsum(x: torch.Tensor, axis: int | None = None, dtype: Any = None) -> Any:
-    kind = None if dtype is None else DTYPES[np.dtype(dtype)]
-    return torch.cumsum(x.reshape(-1), 0, dtype=kind) if axis is None else torch.cumsum(x, axis, dtype=kind)
+    return torch.cumsum(x.reshape(-1), 0, dtype=_kind(dtype)) if axis is None else torch.cumsum(x, axis, dtype=_kind(dtype))
 
 
 def _argument(reduce: Function) -> Function:
-    # Of equal elements NumPy returns the first, as torch does on the CPU; on an accelerator it may be any of them.
-    def found(x: torch.Tensor, axis: int | None = None) -> Any:
+    def found(x: torch.Tensor, axis: int | None = None) -> Any:  # the first of equal elements, in NumPy and in torch
         numbers = x.byte() if x.dtype == torch.bool else x
         return reduce(numbers.reshape(-1), 0) if axis is None else reduce(numbers, axis)
 
     return found
 
 
-def _where(condition: torch.Tensor, *choices: torch.Tensor) -> Any:
-    return torch.where(condition, *choices) if choices else NotImplemented
+def _unique(x: torch.Tensor, return_inverse: bool = False, return_counts: bool = False) -> Any:
+    """Return the distinct elements in order, and the inverse and the counts if they are asked for."""
+    if x.isnan().any():  # which NumPy counts as equal
+        raise NotImplementedError
+    return torch.unique(x, sorted=True, return_inverse=return_inverse, return_counts=return_counts)
 
 
-def _clip(x: torch.Tensor, low: Any = None, high: Any = None, **keywords: Any) -> Any:
-    low, high = keywords.pop("min", low), keywords.pop("max", high)
-    return NotImplemented if keywords else torch.clamp(x, low, high)
+def _norm(x: torch.Tensor, *, axis: Axes = None, keepdims: bool = False) -> Any:
+    return torch.linalg.vector_norm(_reals(x), 2, axis, keepdim=keepdims)
 
 
-def _concatenate(arrays: Sequence[torch.Tensor], axis: int | None = 0) -> Any:
-    return NotImplemented if axis is None else torch.cat(list(arrays), axis)
+def _dot(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    if not x.ndim == y.ndim == 1:
+        raise NotImplementedError
+    return torch.dot(x, y)
 
 
-def _einsum(subscripts: Any, *operands: torch.Tensor, **keywords: Any) -> Any:
-    return NotImplemented if keywords or not isinstance(subscripts, str) else torch.einsum(subscripts, *operands)
-
-
-def _count_nonzero(x: torch.Tensor, axis: Axes = None) -> torch.Tensor:
-    return torch.count_nonzero(x, axis)
-
-
-def _bincount(x: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
-    return torch.bincount(x.long(), weights, minlength)
-
-
-def _take_along_axis(x: torch.Tensor, indices: torch.Tensor, axis: int = -1) -> torch.Tensor:
-    return torch.take_along_dim(x, indices, axis)
-
-
-def _like(fill: float | None) -> Function:
-    def created(x: torch.Tensor, dtype: Any = None, shape: Any = None) -> torch.Tensor:
-        kind, size = x.dtype if dtype is None else DTYPES[np.dtype(dtype)], x.shape if shape is None else shape
-        if fill is None:
-            return torch.empty(size, dtype=kind, device=x.device)
-        return torch.full(tuple(size), fill, dtype=kind, device=x.device)
+def _like(fill: float) -> Function:
+    def created(x: torch.Tensor, dtype: Any = None) -> torch.Tensor:
+        return torch.full(x.shape, fill, dtype=x.dtype if dtype is None else _kind(dtype), device=x.device)
 
     return created
 
 
-def _full_like(x: torch.Tensor, value: Any, dtype: Any = None) -> Any:
-    if not isinstance(value, float | int):
-        return NotImplemented
-    return torch.full_like(x, value, dtype=None if dtype is None else DTYPES[np.dtype(dtype)])
-
-
-def _vdot(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return torch.dot(x.reshape(-1), y.reshape(-1))
-
-
-def _norm(x: torch.Tensor, ord: Any = None, axis: Axes = None, keepdims: bool = False) -> Any:  # NumPy's name.
-    if ord is not None:
-        return NotImplemented
-    return torch.linalg.vector_norm(x, 2, axis, keepdim=keepdims)
-
-
 def _copyto(target: torch.Tensor, source: Any, where: Any = True) -> None:
     target.copy_(source if where is True else torch.where(where, source, target))
+
+
+def _put_along_axis(target: torch.Tensor, indices: torch.Tensor, values: Any, axis: int) -> None:
+    shape = list(target.shape)
+    shape[axis] = indices.shape[axis]
+    numbers = torch.as_tensor(values, dtype=target.dtype, device=target.device)
+    target.scatter_(axis, indices.long().expand(shape), numbers.expand(shape))
 
 
 METHODS: Mapping[str, Function] = {
@@ -248,98 +230,73 @@ METHODS: Mapping[str, Function] = {
     "mean": _mean,
     "max": _extreme(largest=True),
     "min": _extreme(largest=False),
-    "std": lambda x, axis=None, keepdims=False: torch.std(x, _axes(x, axis), correction=0, keepdim=keepdims),
-    "var": lambda x, axis=None, keepdims=False: torch.var(x, _axes(x, axis), correction=0, keepdim=keepdims),
-    "any": _any,
-    "all": _all,
+    "std": _deviation(torch.std),
+    "var": _deviation(torch.var),
+    "any": _truth(torch.any, neutral=False),
+    "all": _truth(torch.all, neutral=True),
     "cumsum": _cumsum,
     "argmax": _argument(torch.argmax),
     "argmin": _argument(torch.argmin),
-    "clip": _clip,
+    "clip": lambda x, min=None, max=None: torch.clamp(x, min, max),
 }
 """Methods of an array, which are functions as well."""
 
-REDUCTIONS: Mapping[Any, Function] = {
-    np.add: lambda x, axis=0, **keywords: _sum(x, axis, **keywords),
-    np.maximum: lambda x, axis=0, **keywords: METHODS["max"](x, axis, **keywords),
-    np.minimum: lambda x, axis=0, **keywords: METHODS["min"](x, axis, **keywords),
+REDUCTIONS: Mapping[Any, Any] = {np.add: np.sum, np.maximum: np.max, np.minimum: np.min}
+"""The functions that are the method `reduce` of universal functions, along the first axis by default."""
+
+AT: Mapping[Any, Function] = {
+    np.add: lambda target, index, values: target.index_put_(index, values.to(target.dtype), accumulate=True),
 }
-"""The method `reduce` of universal functions."""
-
-
-def _add_at(target: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> None:
-    target.index_put_((index,), values.to(target.dtype), accumulate=True)
-
-
-AT: Mapping[Any, Function] = {np.add: _add_at}
 """The method `at` of universal functions, which changes its first argument."""
 
-
-def _refused(function: Any) -> Function:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise TypeError(f"numpy.{function.__name__} changes an array in place, and is not implemented for tensors")
-
-    return refuse
-
-
-IN_PLACE: Mapping[Any, Function] = {
-    np.copyto: _copyto,
-    np.put_along_axis: lambda target, indices, values, axis: target.scatter_(axis, indices, values.expand(indices.shape)),
-    **{function: _refused(function) for function in (np.fill_diagonal, np.place, np.put, np.putmask)},
-}
+IN_PLACE: Mapping[Any, Function] = {np.copyto: _copyto, np.put_along_axis: _put_along_axis}
 """Functions that change their first argument."""
+
+PROMOTED: Mapping[Any, int] = {np.where: 1, np.clip: 0, np.dot: 0, np.vdot: 0, np.einsum: 1}
+"""Functions whose arguments, from the given number on, are converted to one data type."""
 
 FUNCTIONS: Mapping[Any, Function] = {
     **{getattr(np, name): function for name, function in METHODS.items()},
     np.amax: METHODS["max"],
     np.amin: METHODS["min"],
-    np.where: _where,
+    np.where: lambda condition, x, y: torch.where(condition.bool(), x, y),
     np.broadcast_to: torch.broadcast_to,
-    np.concatenate: _concatenate,
+    np.concatenate: lambda arrays, axis=0: torch.cat(list(arrays), axis),
     np.stack: lambda arrays, axis=0: torch.stack(list(arrays), axis),
     np.moveaxis: torch.movedim,
-    np.take_along_axis: _take_along_axis,
-    np.count_nonzero: _count_nonzero,
-    np.bincount: _bincount,
-    np.einsum: _einsum,
+    np.take_along_axis: lambda x, indices, axis=-1: torch.take_along_dim(x, indices.long(), axis),
+    np.count_nonzero: lambda x, axis=None: torch.count_nonzero(x, axis),
+    np.bincount: lambda x, weights=None, minlength=0: torch.bincount(
+        x.long(), None if weights is None else weights.double(), minlength
+    ),
+    np.einsum: lambda subscripts, *operands: torch.einsum(subscripts, *operands),
     np.zeros_like: _like(0.0),
     np.ones_like: _like(1.0),
-    np.empty_like: _like(None),
-    np.full_like: _full_like,
+    np.empty_like: _like(0.0),
+    np.full_like: lambda x, value, dtype=None: _like(value)(x, dtype),
     np.ascontiguousarray: torch.Tensor.contiguous,
     np.array_equal: lambda x, y: x.shape == y.shape and bool(torch.eq(x, y).all()),
     np.nan_to_num: lambda x, nan=0.0, posinf=None, neginf=None: torch.nan_to_num(x, nan, posinf, neginf),
     np.roll: lambda x, shift, axis=None: torch.roll(x, shift, axis),
     np.unique: _unique,
     np.ndim: lambda x: x.ndim,
-    np.dot: lambda x, y: torch.dot(x, y) if x.ndim == y.ndim == 1 else NotImplemented,
-    np.vdot: _vdot,
+    np.dot: _dot,
+    np.vdot: lambda x, y: torch.dot(x.reshape(-1), y.reshape(-1)),
     np.linalg.norm: _norm,
 }
 """Functions that are not universal."""
 
 
-def _created(fill: float) -> Function:
-    def created(shape: Any, dtype: Any = np.float64, *, device: torch.device) -> torch.Tensor:
-        return torch.full((shape,) if isinstance(shape, int) else tuple(shape), fill, dtype=DTYPES[np.dtype(dtype)], device=device)
-
-    return created
-
-
-def _full(shape: Any, value: Any, dtype: Any = None, *, device: torch.device) -> torch.Tensor:
-    found: torch.Tensor = _created(value)(shape, np.asarray(value).dtype if dtype is None else dtype, device=device)
-    return found
-
-
-def _empty(shape: Any, dtype: Any = np.float64, *, device: torch.device) -> torch.Tensor:
-    return torch.empty((shape,) if isinstance(shape, int) else tuple(shape), dtype=DTYPES[np.dtype(dtype)], device=device)
+def _created(shape: Any, value: Any, dtype: Any = None, *, device: torch.device) -> torch.Tensor:
+    kind = _kind(np.asarray(value).dtype if dtype is None else dtype)
+    return torch.full((shape,) if isinstance(shape, int) else tuple(shape), value, dtype=kind, device=device)
 
 
 CREATORS: Mapping[Any, Function] = {
-    np.asarray: lambda value, dtype=None, *, device: moved(value, device),
-    np.zeros: _created(0.0),
-    np.ones: _created(1.0),
-    np.full: _full,
-    np.empty: _empty,
+    np.asarray: lambda value, dtype=None, *, device: moved(value, device).to(_kind(dtype)),
+    np.zeros: lambda shape, dtype=np.float64, *, device: _created(shape, 0, dtype, device=device),
+    np.ones: lambda shape, dtype=np.float64, *, device: _created(shape, 1, dtype, device=device),
+    np.full: _created,
+    np.empty: lambda shape, dtype=np.float64, *, device: _created(shape, 0, dtype, device=device),
 }
 """Functions that create an array on the device of their argument `like`."""

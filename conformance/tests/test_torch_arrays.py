@@ -15,6 +15,7 @@ from conformance.judge.evidence import Verdict
 from conformance.judge.judge import Judge
 from conformance.judge.observation import Block, Observation
 from conformance.judge.select_arithmetic import select_arithmetic
+from conformance.model.activation import Activation
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import rounded_weights
 from conformance.numerics.torch_array import TorchArray, in_memory
@@ -23,7 +24,7 @@ from conformance.results.result import Result
 from implementations.hugging_face import HuggingFace, run
 
 HISTOGRAM = round(2.0 * REACH / STEP) + 2  # number of bins
-HISTOGRAM = round(2.0 * REACH / STEP) + 2  # number of bins
+FIRST_THIRD = np.array([True, False, True])
 RNG = np.random.default_rng(0)
 DOUBLE, SINGLE = RNG.standard_normal((3, 4, 5)), RNG.standard_normal((3, 5, 4)).astype(np.float32)
 
@@ -49,9 +50,26 @@ def _summed_at(a: Any, b: Any) -> Any:
     return found
 
 
-def _put_along_an_axis(a: Any, b: Any) -> Any:
-    np.put_along_axis(a, np.zeros((3, 4, 1), np.int64), b[:, :4, :1].astype(np.float64), -1)
+def _added_at_two_indices(a: Any, b: Any) -> Any:
+    del b
+    np.add.at(a, (np.array([0, 0, -1]), np.array([1, 1, 2], np.int32)), 1.0)
     return a
+
+
+def _put_along_an_axis(a: Any, b: Any) -> Any:
+    np.put_along_axis(a, np.zeros((3, 4, 1), np.int64), b[:, :4, :1], -1)
+    np.put_along_axis(a, np.arange(2).reshape(1, 1, 2), 0.0, -1)
+    return a
+
+
+def _product_in_an_operand(a: Any, b: Any) -> Any:
+    del b
+    square = a[:, :4, :4].copy()
+    return np.matmul(square, square, out=square)
+
+
+def _with_nan(a: Any) -> Any:
+    return np.where(a > 0, a, np.nan)
 
 
 def _fraction_bits(a: Any, b: Any) -> Any:
@@ -70,32 +88,52 @@ EXPRESSIONS: dict[str, Callable[[Any, Any], Any]] = {
     "the result in an operand": lambda a, b: np.maximum(a, 0.0, out=a),
     "a quotient where it is defined": lambda a, b: np.divide(1.0, a, out=np.zeros_like(a), where=a > 0),
     "a sum along an axis": lambda a, b: a.sum(-1, keepdims=True),
-    "a sum along no axis": lambda a, b: a.sum(()),
+    "a sum along no axis": lambda a, b: (a > 0).sum(()),
+    "a mean along no axis": lambda a, b: a.mean((), keepdims=True),
+    "a mean of selected elements": lambda a, b: b.mean(-1, where=b > 0),
     "a sum of selected elements": lambda a, b: np.sum(np.log(np.abs(a)), where=a > 0),
     "a maximum with a start": lambda a, b: a.max(initial=0.0),
     "a maximum of selected elements": lambda a, b: np.abs(a).max(initial=0.0, where=a < 0),
-    "the reduction of a sum": lambda a, b: np.add.reduce(a, 0),
+    "the reduction of a sum": lambda a, b: np.add.reduce(a) + np.add.reduce(a, 1, keepdims=True)[0],
+    "the reduction of a maximum of integers": lambda a, b: np.maximum.reduce(a.astype(int), -1, initial=0),
+    "a deviation of integers": lambda a, b: a.astype(int).std(-1),
     "a choice": lambda a, b: np.where(a > 0, a, 0.0),
+    "a choice by numbers": lambda a, b: np.where(np.maximum(a, 0.0), b[:, :4, :4].sum(-1, keepdims=True), 1.0),
     "a choice of two numbers": lambda a, b: np.where(a > 0, 1.0, 0.0),
     "a concatenation of two formats": lambda a, b: np.concatenate([b, b.astype(np.float64)], -1),
     "a cumulative sum": lambda a, b: np.cumsum(a, -1),
-    "a reversed axis": lambda a, b: a[:, ::-1] + a[..., ::-1],
+    "reversed axes": lambda a, b: a[::-1, ::-1] + a[..., ::-1],
+    "a reversed axis beside a mask": lambda a, b: a[FIRST_THIRD, ::-2, None],
+    "a part of a reversed axis": lambda a, b: a[:, 3:0:-1],
+    "an integer beside indices": lambda a, b: a[0, :, np.array([1, 2])],
+    "an integer beside a mask": lambda a, b: a[0, np.ones((4, 5), np.bool_)],
+    "bytes as indices": lambda a, b: a[np.array([2, 0, 1], np.uint8)],
+    "a list of no indices": lambda a, b: a[[]],
     "selected elements": lambda a, b: a[a > 0],
     "elements set": _filled_where_positive,
     "elements added at repeated indices": _summed_at,
+    "elements added at two indices": _added_at_two_indices,
     "a product stored in an array": _product_in_place,
+    "a product stored in an operand": _product_in_an_operand,
     "elements put at indices along an axis": _put_along_an_axis,
     "bits": _fraction_bits,
     "a clipped array": lambda a, b: np.clip(a, -1.0, 1.0, out=a),
-    "a sum of products": lambda a, b: np.einsum("bij,bjk->bik", a, b.astype(np.float64)),
+    "an array clipped to another format": lambda a, b: np.clip(b, -np.ones(4), 1.0),
+    "a sum of products of two formats": lambda a, b: np.einsum("bij,bjk->bik", a, b),
+    "an inner product of two formats": lambda a, b: np.vdot(a, b) + np.dot(a[0, 0], b[0, :, 0]),
+    "an array like another, in a format": lambda a, b: np.asarray(b, np.float64, like=a),
+    "a sum of weights by index": lambda a, b: np.bincount((b.ravel() > 0).astype(int), b.ravel(), 3),
     "an array in memory": lambda a, b: np.arange(5.0) * a,
     "a broadcast array in memory": lambda a, b: np.where(np.broadcast_to(np.arange(5) > 2, (3, 4, 5)), a, -np.inf),
     "axes in another order": lambda a, b: a.transpose(2, 0, 1) + a.T.swapaxes(1, 2),
     "the sign of zero": lambda a, b: np.copysign(1.0, np.minimum(np.abs(a), 0.0) * -1.0),
+    "the sign of what is not a number": lambda a, b: np.sign(_with_nan(a)),
     "the first of equal elements": lambda a, b: (a > 0).argmax(),
+    "the first that is not a number": lambda a, b: np.argmax(_with_nan(a), -1, keepdims=True),
     "a standard deviation": lambda a, b: a.std() + a.var(-1, keepdims=True),
     "a norm": lambda a, b: np.linalg.norm(a),
     "distinct elements": lambda a, b: np.unique(np.sign(a), return_inverse=True, return_counts=True)[2],
+    "distinct elements that are not numbers": lambda a, b: np.unique(_with_nan(a)),
     "a function that torch has not": lambda a, b: np.median(a, 0),
     "a method that is computed in memory": lambda a, b: a.round(1),
 }
@@ -110,10 +148,21 @@ def test_an_expression_has_numpys_value_and_data_type(name: str) -> None:
     np.testing.assert_allclose(in_memory(found), expected, rtol=1e-14 if expected.dtype == np.float64 else 1e-6)
 
 
-def test_what_numpy_would_return_as_a_new_array_does_not_share_memory_with_its_operand() -> None:
+@pytest.mark.parametrize(
+    "copy",
+    [
+        TorchArray.copy,
+        np.asarray,
+        lambda x: x.astype(np.float64),
+        lambda x: +x,
+        lambda x: x.sum(()),
+        lambda x: np.clip(x, -1.0, 1.0),
+        lambda x: np.where(FIRST_THIRD, x, 0.0),
+    ],
+)
+def test_what_numpy_would_return_as_a_new_array_does_not_share_memory_with_its_operand(copy: Callable[[Any], Any]) -> None:
     array = TorchArray(torch.zeros(3, dtype=torch.float64))
-    for copy in (array.copy(), array.astype(np.float64), np.asarray(array)):
-        copy[0] = 1.0
+    copy(array)[...] = 1.0
     assert array.tolist() == [0.0, 0.0, 0.0]
 
 
@@ -123,9 +172,35 @@ def test_a_method_that_would_change_the_array_in_place_is_refused(name: str) -> 
         getattr(TorchArray(torch.zeros(3)), name)
 
 
-def test_a_function_that_would_change_a_copy_is_refused() -> None:
-    with pytest.raises(TypeError, match="numpy.fill_diagonal changes an array in place"):
-        np.fill_diagonal(TorchArray(torch.zeros(2, 2)), 1.0)  # type: ignore[arg-type]
+def _integers_divided(a: Any) -> None:
+    integers = a.astype(int)
+    integers /= 2
+
+
+def _reversed_set(a: Any) -> None:
+    a[::-1] = 1.0
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "reason"),
+    [
+        (lambda a: np.fill_diagonal(a, 1.0), ValueError, "read-only"),
+        (lambda a: np.sum(a, 0, None, a[0]), ValueError, "read-only"),
+        (_integers_divided, TypeError, "a result of float64 cannot be stored in an array of int64"),
+        (_reversed_set, NotImplementedError, "elements of a reversed axis cannot be set"),
+        (lambda a: range(a.max()), TypeError, "cannot be interpreted as an integer"),
+    ],
+)
+def test_what_would_change_a_copy_or_lose_digits_is_refused(
+    change: Callable[[Any], Any], error: type[Exception], reason: str
+) -> None:
+    with pytest.raises(error, match=reason):
+        change(TorchArray(torch.ones(2, 2)))
+
+
+def test_a_number_is_printed_like_numpys() -> None:
+    here, there = ((x.max(), (x > 0).sum()) for x in (SINGLE, TorchArray(torch.from_numpy(SINGLE))))
+    assert "{} {:.3g} {}".format(there[0], *there) == "{} {:.3g} {}".format(here[0], *here)
 
 
 @pytest.fixture
@@ -201,12 +276,8 @@ def test_a_screen_copies_no_activation_to_memory(
     assert max(copied) <= max(batch.mask.size, HISTOGRAM)  # a hash of each token, and histograms
 
 
-def test_what_does_not_fit_on_the_device_is_judged_in_memory(
-    monkeypatch: pytest.MonkeyPatch, everything_on: Callable[[str | None], None]
-) -> None:
-    everything_on("cpu")
+def _full_when_judged(monkeypatch: pytest.MonkeyPatch, refused: list[str]) -> None:
     whole = Observation.whole.func  # type: ignore[attr-defined]  # a cached property
-    refused: list[str] = []
 
     def full(self: Observation) -> Block:
         if self.on_device and self.activation.layer == 1:
@@ -216,6 +287,29 @@ def test_what_does_not_fit_on_the_device_is_judged_in_memory(
         return block
 
     monkeypatch.setattr(Observation, "whole", property(full))
+
+
+def _full_when_received(monkeypatch: pytest.MonkeyPatch, refused: list[str]) -> None:
+    accepted = judging.accepted_array
+
+    def full(row: Activation, *arguments: Any) -> Any:
+        if row.layer == 1 and arguments[-1]:
+            refused.append(row.name)
+            raise torch.OutOfMemoryError
+        return accepted(row, *arguments)
+
+    monkeypatch.setattr(judging, "accepted_array", full)
+
+
+@pytest.mark.parametrize("full", [_full_when_judged, _full_when_received])
+def test_what_does_not_fit_on_the_device_is_judged_in_memory(
+    monkeypatch: pytest.MonkeyPatch,
+    everything_on: Callable[[str | None], None],
+    full: Callable[[pytest.MonkeyPatch, list[str]], None],
+) -> None:
+    everything_on("cpu")
+    refused: list[str] = []
+    full(monkeypatch, refused)
     result = check("hf-eager", "tiny")
     assert refused == ["encoder.layer.1.attention.self.query"]
     monkeypatch.undo()

@@ -19,9 +19,9 @@ LEARNED = frozenset({"position_lookup"})
 
 def _other_words(step: Step, data: FitData) -> Fit | None:
     """Return the look-up of other ids: those whose rows of the table equal the candidate's rows bit for bit."""
-    table, ids = step.site.parameters["weight"], step.site.batch.input_ids
+    table, ids = np.asarray(step.site.parameters["weight"]), step.site.batch.input_ids
     known = {row.tobytes(): index for index, row in reversed(list(enumerate(table)))}
-    other = np.array([known.get(row.tobytes(), -1) for row in as_array(data.actual, table.dtype).reshape(-1, table.shape[1])])
+    other = np.array([known.get(row.tobytes(), -1) for row in np.asarray(data.actual, table.dtype).reshape(-1, table.shape[1])])
     other = np.where(data.judged.any(-1), other.reshape(ids.shape), ids)
     if (other < 0).any():
         return None
