@@ -2,8 +2,8 @@
 
 With the probabilities p_j and the values v_j of a head's n keys, the context of a query is Σ_j m_j p_j v_j / (1 − p) with m_j 0 or
 1. The m_j are the likeliest ones: with r, the residual in units of the allowed error, those of the least Σ r² + 2 k ln((1 − p)/p)
-for k dropped keys. Of the 2^(n/2) sums over each half of the keys, all pairs are compared by a product of two matrices. The time limits
-this to few keys; the goldens have such rows.
+for k dropped keys. Of the 2^(n/2) sums over each half of the keys, all pairs are compared by a product of two matrices. The time
+limits this to few keys; the goldens have such rows.
 """
 
 import math

@@ -118,6 +118,13 @@ def _padding_zeroed(model: Bert) -> None:
     lookup.weight[0] = 0.0
 
 
+def _third_zeroed(model: Bert) -> None:
+    """Set the rows 1, 4, 7, … of the table that is read to zero."""
+    lookup = model.embeddings.word_embeddings
+    lookup.weight = parameter(lookup.weight)
+    lookup.weight[1::3] = 0.0
+
+
 def _first_type_zeroed(model: Bert) -> None:
     """Set the row of token type 0 to zero."""
     lookup = model.embeddings.token_type_embeddings
@@ -263,6 +270,7 @@ PLANTS = (
     Plant("positions-missing", "no position embedding", _without("position"), False, _of_sum),
     Plant("token-types-missing", "no token-type embedding", _without("token_type"), False, _of_sum),
     in_place("word-embeddings-scaled", "the word embedding is multiplied by √H", _words_scaled, WORDS),
+    in_place("words-zeroed", "the word embeddings of every third id are zero", _third_zeroed, WORDS),
     in_place("padding-word-zeroed", "the word embedding of id 0 is zero", _padding_zeroed, WORDS),
     in_place("token-type-zero-zeroed", "row 0 of the table of token types is zero",
              _first_type_zeroed, TYPES, suits=_many_types),

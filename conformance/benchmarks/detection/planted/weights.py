@@ -110,6 +110,13 @@ def _outputs_missing(model: Bert, layer: int) -> None:
     after(model.layer(layer).attention.self.value, lambda x: F.pad(x[..., x.shape[-1] // 4 :], (x.shape[-1] // 4, 0)))
 
 
+def _inputs_clipped(model: Bert, layer: int) -> None:
+    """Limit the intermediate dense's inputs to half of their largest magnitude in the batch."""
+    linear = model.layer(layer).intermediate.dense
+    right = linear.product
+    override(linear, "product", lambda x: right(x.clamp(-x.abs().max() / 2, x.abs().max() / 2)))
+
+
 def _even_heads(a: Architecture) -> bool:
     return a.num_attention_heads % 2 == 0
 
@@ -130,6 +137,8 @@ PLANTS = (
                   "attention.output.dense", lambda weight: _zeroed(weight, 1)),
     _other_weight("outputs-zeroed", "the first quarter of the rows of the intermediate weight is zero", INNER,
                   lambda weight: _zeroed(weight, 0)),
+    in_layer("inputs-clipped", "the inputs of the intermediate dense are limited to half of the largest", _inputs_clipped, INNER,
+             dtypes=SHORT),
     _other_weight("weight-columns-other", "the first input of the intermediate weight has the columns of the second", INNER,
                   lambda weight: torch.cat([weight[:, 1:2], weight[:, 1:]], 1)),
     _other_weight("outputs-scaled", "the first quarter of the rows of the intermediate weight is multiplied by 0.5", INNER,
