@@ -96,7 +96,7 @@ def _of(heads: Callable[[Architecture], int]) -> Change:
     def change(step: Step, context: FaultContext) -> Step | None:
         a = step.site.architecture
         count = heads(a)
-        if count in (0, a.num_attention_heads) or a.hidden_size % count:
+        if count in (0, a.num_attention_heads) or a.hidden_size % count or a.pruned_heads:
             return None
         return recomputed(
             step, context, Network(a.with_(num_attention_heads=count), context.network.weights, context.network.batch)

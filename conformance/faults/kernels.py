@@ -18,7 +18,7 @@ from conformance.oracle import Step
 
 _CALL = "Call the kernel with the mask, the scale and the heads of the scores: attn_mask of the keys, scale=None, is_causal=False."
 
-_TILES = (16, 32, 64, 128)  # The usual numbers of keys in a tile of a fused kernel.
+_TILES = (32, 64, 128)  # The usual numbers of keys in a tile of a fused kernel.
 
 Scale = Callable[[Step], float]
 

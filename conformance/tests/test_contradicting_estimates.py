@@ -69,16 +69,22 @@ def _moved(change: Callable[[Any], Any]) -> Planted:
 @pytest.mark.parametrize(
     ("change", "numbers"),
     [
-        (lambda at: at + 3, "expected 0 to 15, estimated 3 to 18"),
+        (lambda at: torch.where(at < 8, at + 3, at), "expected 0 to 7, estimated 3 to 10"),
         (lambda at: torch.where(at == 2, 5, torch.where(at == 5, 2, at)), "expected 2, estimated 5; expected 5, estimated 2"),
         (lambda at: torch.where(at == 0, 7, at), "expected 0, estimated 7"),
     ],
-    ids=["moved by three", "two exchanged", "the first"],
+    ids=["half moved by three", "two exchanged", "the first"],
 )
 def test_wrong_positions_are_given_beside_the_expected_ones(change: Callable[[Any], Any], numbers: str) -> None:
     (found,) = check(_moved(change), "tiny").findings
     assert found.name == "positions-other"
     assert found.evidence.endswith(f", the positions: {numbers}")
+
+
+def test_positions_that_are_all_moved_by_one_number_have_a_name() -> None:
+    (found,) = check(_moved(lambda at: at + 3), "tiny").findings
+    assert (found.name, found.is_description) == ("positions-offset", False)
+    assert "the number 3 is added to all positions" in found.sentence
 
 
 def test_runs_of_replaced_numbers_are_joined_and_the_first_of_many_are_given() -> None:

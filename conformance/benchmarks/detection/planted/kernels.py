@@ -92,7 +92,7 @@ PLANTS = (
     _kernel("kernel-mask-added-raw", "a kernel that adds the ones and zeros of the mask",
             lambda s, keep, root: torch.softmax(s / root + keep.to(s.dtype), -1)),
     *(_kernel(f"kernel-tile-{size}", f"a kernel that attends to the zeros that fill up a tile of {size} keys",
-              partial(_in_tile, size), dtypes=SHORT) for size in (16, 32, 64, 128)),
+              partial(_in_tile, size), dtypes=SHORT) for size in (32, 64, 128)),
     _kernel("kernel-causal", "a kernel called with is_causal=True and the mask", _causal),
     _kernel("heads-halved", "a kernel with half as many heads", _softmax, 0.5, suits=_even_heads),
     _kernel("heads-doubled", "a kernel with twice as many heads", _softmax, 2.0, suits=_even_sizes),
