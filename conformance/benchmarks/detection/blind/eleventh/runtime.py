@@ -24,14 +24,18 @@ _CALIBRATED = 1.0
 
 def _to_tf32(x: Tensor) -> Tensor:
     """Rounded to ten bits of mantissa, halves away from zero."""
-    bits = x.float().contiguous().view(torch.int32)
+    bits = x.contiguous().view(torch.int32)
     return ((bits + (1 << (_TF32_DROPPED - 1))) & -(1 << _TF32_DROPPED)).view(torch.float32)
 
 
-def _in_tf32(name: str) -> Operation:
+def _in_tf32(step: str, name: str) -> Operation:
+    """That linear layer; only products of float32 are taken in TF32."""
+
     def replaced(port: Port, layer: int, x: Tensor) -> Tensor:
+        if x.dtype != torch.float32:
+            return OPERATIONS[step](port, layer, x)
         weight, bias = (port.weights[f"{prefix(layer)}.{name}.{kind}"] for kind in ("weight", "bias"))
-        return (F.linear(_to_tf32(x), _to_tf32(weight)) + bias).to(x.dtype)
+        return F.linear(_to_tf32(x), _to_tf32(weight)) + bias
 
     return replaced
 
@@ -41,7 +45,9 @@ def _masked(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def _half_softmax(port: Port, layer: int, x: Tensor, mask: Tensor) -> Tensor:
-    return _masked(x.half(), mask).softmax(-1).to(x.dtype)
+    """The softmax of float32 scores in float16; those of 16 bits stay as they are."""
+    narrow = x.half() if x.dtype == torch.float32 else x
+    return _masked(narrow, mask).softmax(-1).to(x.dtype)
 
 
 def _tail_of_tile(port: Port, layer: int, x: Tensor, mask: Tensor) -> Tensor:
@@ -90,7 +96,7 @@ MISTAKES = (
         "all",
         tuple(_LINEAR.values()),
         "says that the products are of low precision, or in TF32",
-        {step: _in_tf32(name) for step, name in _LINEAR.items()},
+        {step: _in_tf32(step, name) for step, name in _LINEAR.items()},
     ),
     Mistake(
         "softmax in float16",

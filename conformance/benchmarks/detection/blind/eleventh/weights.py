@@ -120,7 +120,7 @@ MISTAKES = (
     ),
     Mistake(
         "scales along the inputs",
-        "The attention's weights are quantised by output and multiplied by the scales along the inputs, in all layers but the first.",
+        "The attention's weights have a scale for each output, by which the inputs are multiplied; the first layer is right.",
         "a wrong axis of DequantizeLinear, which square weights let pass; the first layer is often left as it is",
         "later",
         _SQUARE,
