@@ -47,7 +47,10 @@ _SETS = {
 }
 
 # In earlier sets, what is only described counts as named wrongly.
-_DESCRIBED: Mapping[str, Mapping[str, tuple[str, ...]]] = {"tenth": tenth_named.DESCRIBED}
+_DESCRIBED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "tenth": tenth_named.DESCRIBED,
+    "eleventh": eleventh_named.DESCRIBED,
+}
 
 
 def main() -> None:
