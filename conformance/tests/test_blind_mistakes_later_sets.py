@@ -4,8 +4,9 @@ from types import ModuleType
 
 import pytest
 
-from conformance.benchmarks.detection.blind import eighth, fifth, ninth, seventh, sixth, tenth
+from conformance.benchmarks.detection.blind import eighth, eleventh, fifth, ninth, seventh, sixth, tenth
 from conformance.benchmarks.detection.blind.eighth import named as eighth_named
+from conformance.benchmarks.detection.blind.eleventh import named as eleventh_named
 from conformance.benchmarks.detection.blind.fifth import named as fifth_named
 from conformance.benchmarks.detection.blind.ninth import named as ninth_named
 from conformance.benchmarks.detection.blind.score import Outcome, outcomes
@@ -24,6 +25,7 @@ SETS = {
     "eighth": (eighth.MISTAKES, eighth_named.RIGHT),
     "ninth": (ninth.MISTAKES, ninth_named.RIGHT),
     "tenth": (tenth.MISTAKES, tenth_named.RIGHT),
+    "eleventh": (eleventh.MISTAKES, eleventh_named.RIGHT),
 }
 # At one of their places they differ only where the first token is padding, whose results are not judged.
 OF_PADDING = {
@@ -33,9 +35,10 @@ OF_PADDING = {
     "eighth": set[str](),
     "ninth": set[str](),
     "tenth": set[str](),
+    "eleventh": set[str](),
 }
 # One of the seventh set occurs only at widths that are no power of 2.
-CHANGING = {"fifth": 60, "sixth": 60, "seventh": 59, "eighth": 60, "ninth": 60, "tenth": 60}
+CHANGING = {"fifth": 60, "sixth": 60, "seventh": 59, "eighth": 60, "ninth": 60, "tenth": 60, "eleventh": 60}
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -52,7 +55,9 @@ def test_accepted_names_are_names_of_faults(name: str) -> None:
     assert {one for names in right.values() for one in names} <= {*BY_NAME, *(fitted.name for fitted in FITTED)}
 
 
-@pytest.mark.parametrize("named", [eighth_named, ninth_named, tenth_named], ids=["eighth", "ninth", "tenth"])
+@pytest.mark.parametrize(
+    "named", [eighth_named, ninth_named, tenth_named, eleventh_named], ids=["eighth", "ninth", "tenth", "eleventh"]
+)
 def test_general_names_are_of_the_mistakes_of_their_set_and_not_among_the_exact_ones(named: ModuleType) -> None:
     exact, general = named.EXACT, named.GENERAL
     assert set(general) <= set(exact)
@@ -68,11 +73,12 @@ def test_all_that_change_a_judged_activation_are_detected_and_placed(name: str) 
     assert not any(one.misplaced for one in found)
 
 
-def test_accepted_descriptions_are_descriptions_of_mistakes_of_the_set_and_no_accepted_names() -> None:
-    described = tenth_named.DESCRIBED
-    assert set(described) <= set(tenth.MISTAKES)
+@pytest.mark.parametrize("named", [tenth_named, eleventh_named], ids=["tenth", "eleventh"])
+def test_accepted_descriptions_are_descriptions_of_mistakes_of_the_set_and_no_accepted_names(named: ModuleType) -> None:
+    described = named.DESCRIBED
+    assert set(described) <= set(named.RIGHT)
     assert {one for names in described.values() for one in names} <= DESCRIPTIONS
-    assert not any(set(names) & set(tenth_named.RIGHT[name]) for name, names in described.items())
+    assert not any(set(names) & set(named.RIGHT[name]) for name, names in described.items())
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,21 @@ from collections.abc import Mapping
 
 import torch
 
-from conformance.benchmarks.detection.blind import eighth, fifth, first, fourth, ninth, second, seventh, sixth, tenth, third
+from conformance.benchmarks.detection.blind import (
+    eighth,
+    eleventh,
+    fifth,
+    first,
+    fourth,
+    ninth,
+    second,
+    seventh,
+    sixth,
+    tenth,
+    third,
+)
 from conformance.benchmarks.detection.blind.eighth import named as eighth_named
+from conformance.benchmarks.detection.blind.eleventh import named as eleventh_named
 from conformance.benchmarks.detection.blind.fifth import named as fifth_named
 from conformance.benchmarks.detection.blind.first import named as first_named
 from conformance.benchmarks.detection.blind.fourth import named as fourth_named
@@ -29,11 +42,15 @@ _SETS = {
     "eighth": (eighth.MISTAKES, eighth_named.RIGHT),
     "ninth": (ninth.MISTAKES, ninth_named.RIGHT),
     "tenth": (tenth.MISTAKES, tenth_named.RIGHT),
+    "eleventh": (eleventh.MISTAKES, eleventh_named.RIGHT),
     "second-new": ({n: m for n, m in second.MISTAKES.items() if n not in second_named.REPEATED}, second_named.RIGHT),
 }
 
 # In earlier sets, what is only described counts as named wrongly.
-_DESCRIBED: Mapping[str, Mapping[str, tuple[str, ...]]] = {"tenth": tenth_named.DESCRIBED}
+_DESCRIBED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "tenth": tenth_named.DESCRIBED,
+    "eleventh": eleventh_named.DESCRIBED,
+}
 
 
 def main() -> None:
