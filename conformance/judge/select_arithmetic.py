@@ -115,14 +115,16 @@ def _simplest(failing: LocalJudgement, judgements: Iterable[LocalJudgement]) -> 
 
     A step may be computed in another arithmetic than its kind if the mistake changes the shapes of its arrays. Under that of its
     kind, the right explanation then leaves more than rounding, which a fit with many numbers may hide. A judgement without an
-    explanation, or with one that has no fitted number, is returned as it is.
+    explanation, or with one that has no fitted number, is returned as it is, and so is one to which no other is preferred.
     """
     if not failing.named or not failing.explanations[0].free:
         return failing
     named = [local for local in judgements if local.named]
     most = min(local.explanations[0].cost for local in named) + failing.evidence_threshold
-    alike = [local for local in named if local.explanations[0].cost < most]
-    return min(alike, key=lambda local: (local.explanations[0].free, local is not failing, local.explanations[0].cost))
+    simpler = [
+        local for local in named if local.explanations[0].free < failing.explanations[0].free and local.explanations[0].cost < most
+    ]
+    return min(simpler, key=lambda local: (local.explanations[0].free, local.explanations[0].cost), default=failing)
 
 
 def _nll(local: LocalJudgement, hypotheses: int) -> float:

@@ -77,7 +77,8 @@ def _other_bias(step: Step, data: FitData) -> Fit | None:
     if not wrong.any() or np.median((np.abs(moved) / noise)[wrong]) <= 1.0:
         return None
     bias = step.site.parameters["bias"] + np.where(wrong, moved, 0.0)
-    return Fit(with_parameters(step, bias=bias), int(wrong.sum()), *wrong_outputs(step, data))
+    free = int(wrong.sum()) * (1 if wrong.all() else 2)  # Which elements differ is fitted as well.
+    return Fit(with_parameters(step, bias=bias), free, *wrong_outputs(step, data))
 
 
 def _other_order(step: Step, data: FitData) -> Fit | None:

@@ -121,7 +121,7 @@ RIGHT: Mapping[str, tuple[str, ...]] = {
     "layers by the first one's name": ("layers-shared", "layer-neighbour"),
     "neighbouring layers exchanged": ("layer-neighbour", "layers-reversed"),
     "gamma and beta exchanged": ("norm-affine-exchanged",),
-    "second shard lost": _OTHER,
+    "second shard lost": (*_OTHER, "outputs-zeroed"),  # The second name was added when it became known.
     "bias added by both ranks": ("bias-twice",),
     "adapter left merged": (*_OTHER, "adapter"),  # The second name was added when it became known.
     "low rank": _OTHER,
