@@ -219,11 +219,13 @@ class Observation:
         """The whole activation as one block."""
         return self._block(self.on_device, 0, lambda _, array: array)
 
-    @cached_property
+    @property
     def in_memory(self) -> "Observation":
         """The same observation to be judged in memory, as an activation is that fails."""
-        if self.on_device is None:
-            return self
+        return self if self.on_device is None else self._copied
+
+    @cached_property
+    def _copied(self) -> "Observation":
         actual: Any = np.array(self.actual)
         return replace(self, actual=actual, on_device=None)
 
