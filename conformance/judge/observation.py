@@ -26,7 +26,7 @@ PROBED = 8  # number of tokens of a probe
 SMALL = 2**14  # number of elements up to which an activation is always used whole
 PART = 32  # number of tokens of a part on which mistakes are compared; the cost of a pass is proportional to it
 BLOCK = 2**18  # largest number of elements of a block's activation, 2 MiB in float64; it bounds memory and does not affect time
-BLOCK_ON_DEVICE = 2**24  # the same on a device, 128 MiB, since small blocks would leave most of an accelerator idle
+BLOCK_ON_DEVICE = 2**24  # the same on a device, 128 MiB in float64; it bounds memory, and no verdict depends on it
 
 
 _Converted = Callable[[Any, Any], Array]

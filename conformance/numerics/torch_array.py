@@ -382,7 +382,7 @@ def _number(x: Any) -> Any:
 
 
 def _scalar(value: Any, kind: torch.dtype, device: torch.device) -> torch.Tensor:
-    return _scalar_of(value, str(value), kind, device)  # The text tells -0.0 from 0.0.
+    return _scalar_of(value, str(value), kind, device)  # The text differs for -0.0 and 0.0, which are equal.
 
 
 @lru_cache(maxsize=4096)

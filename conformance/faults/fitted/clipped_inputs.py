@@ -20,7 +20,7 @@ from conformance.oracle import Step
 from conformance.oracle.linear import Linear
 
 _QUANTILES, _STEPS = 32, 24  # Limits of the time only: a limit that is not found leaves a residual that the judge does not accept.
-MOST_ROWS = 64  # The limit is determined on these rows.
+MOST_ROWS = 64  # A limit of the time only: the limit of the inputs is determined on these rows.
 
 
 def _clipped(step: Step, data: FitData) -> Fit | None:

@@ -1,7 +1,7 @@
 """The fitted fault of a weight of which a few columns differ: those of inputs that other code overwrites, copies or fills.
 
 With W′ = W + Δ and Δ zero outside of the columns C, the residual of the N judged rows is X_C Δ_Cᵀ + noise, of the rank |C| as with
-an adapter, from which it is told by `low_rank.columns_of`. The columns are then fitted by least squares.
+an adapter, from which `low_rank.columns_of` distinguishes it. The columns are then fitted by least squares.
 """
 
 import math

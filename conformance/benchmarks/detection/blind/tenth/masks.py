@@ -96,7 +96,7 @@ MISTAKES = (
     Mistake(
         "boolean mask added",
         "1 is added to the scores of the keys that are attended to, and 0 to those of the others.",
-        "diffusers issue 14342; mlverse/torch pull request 1208 tells the two kinds of mask apart",
+        "diffusers issue 14342; mlverse/torch pull request 1208 distinguishes the two kinds of mask",
         "all",
         (_PROBS,),
         "says that the mask does not mask, that 0 and 1 are added to the scores, or that masked keys get weight",
