@@ -118,6 +118,11 @@ class Explanation:
         return sum(math.log(max(abs(e.value - e.right) / e.deviation, 1.0)) for e in estimates if e.deviation > 0.0)
 
     @property
+    def without_cost(self) -> int:
+        """The number of fitted parameters that `cost_of_parameters` does not count, since they have no standard deviation."""
+        return self.free - sum(1 for fault in self.faults if fault.estimate and fault.estimate.deviation > 0.0)
+
+    @property
     def cost(self) -> float:
         """−ln of the evidence, in nats: `nll`, which counts independent roundings, and the cost of the fitted parameters.
 

@@ -111,20 +111,19 @@ def _best(judgements: tuple[LocalJudgement, ...], arithmetic: str) -> LocalJudge
 
 
 def _simplest(failing: LocalJudgement, judgements: Iterable[LocalJudgement]) -> LocalJudgement:
-    """Return the judgement whose explanation has the fewest fitted numbers, of those about as likely as the likeliest.
+    """Return the judgement whose explanation has the fewest numbers without a cost, of those about as likely as the likeliest.
 
     A step may be computed in another arithmetic than its kind if the mistake changes the shapes of its arrays. Under that of its
     kind, the right explanation then leaves more than rounding, which a fit with many numbers may hide. A judgement without an
-    explanation, or with one that has no fitted number, is returned as it is, and so is one to which no other is preferred.
+    explanation, or with one whose cost counts every fitted number, is returned as it is, and so is one to which no other is
+    preferred.
     """
-    if not failing.named or not failing.explanations[0].free:
+    if not failing.named or not failing.explanations[0].without_cost:
         return failing
-    named = [local for local in judgements if local.named]
-    most = min(local.explanations[0].cost for local in named) + failing.evidence_threshold
-    simpler = [
-        local for local in named if local.explanations[0].free < failing.explanations[0].free and local.explanations[0].cost < most
-    ]
-    return min(simpler, key=lambda local: (local.explanations[0].free, local.explanations[0].cost), default=failing)
+    best = [(local, local.explanations[0]) for local in judgements if local.named]
+    most = min(explanation.cost for _, explanation in best) + failing.evidence_threshold
+    fewer = [(local, e) for local, e in best if e.without_cost < failing.explanations[0].without_cost and e.cost < most]
+    return min(fewer, key=lambda pair: (pair[1].without_cost, pair[1].cost), default=(failing, None))[0]
 
 
 def _nll(local: LocalJudgement, hypotheses: int) -> float:

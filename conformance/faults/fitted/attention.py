@@ -99,23 +99,32 @@ def _zero_heads(step: Step, data: FitData) -> Fit | None:
 
 
 def _by_distance(step: Step, data: FitData) -> Fit | None:
-    """Return the scores with a bias for each head and each distance i − j of query and key: the mean of the residual there."""
+    """Return the scores with a bias for each head and each distance i − j of query and key.
+
+    The bias is the mean of the residual there, weighted by the precision w = 1/σ² of each judged element, 0 elsewhere. Besides the
+    roundings of score and bias, with variance s, an element has the variance Σ w² (σ² + s) / (Σ w)² of that mean.
+    """
     if "key" not in step.site.activation.axes:
         return None
     heads, length = step.value.shape[1], step.value.shape[-1]
     distance = np.arange(length)[:, None] - np.arange(length) + length - 1
+    size = heads * (2 * length - 1)
     which = np.broadcast_to(np.arange(heads)[:, None, None] * (2 * length - 1) + distance, step.value.shape)
-    used, size = which[data.judged], heads * (2 * length - 1)
-    count = np.bincount(used, minlength=size)
-    free = int((count > 0).sum())
-    if used.size < 2 * free:
+    free = np.unique(which[data.judged]).size
+    if np.count_nonzero(data.judged) < 2 * free:
         return None
-    total = np.bincount(used, (data.actual - step.value)[data.judged], size)
-    bias = (total / np.maximum(count, 1))[which]
+
+    def sums(terms: Array) -> Array:
+        return as_array(np.bincount(which[data.judged], terms[data.judged], size)[which])
+
+    weight = 1.0 / np.square(data.allowed)
+    total = np.where(sums(weight) > 0.0, sums(weight), 1.0)
+    bias = sums(weight * (data.actual - step.value)) / total
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         stored = arithmetic.storage.rounding_variance
-        return as_array(stored(altered.inner.value) + stored(bias))
+        rounded = stored(altered.inner.value) + stored(bias)
+        return as_array(rounded + sums(weight + weight**2 * rounded) / total**2)
 
     return Fit(Altered(step, lambda inner: inner.value + bias, slack), free)
 

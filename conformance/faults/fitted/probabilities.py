@@ -1,5 +1,7 @@
 """Fitted faults of probabilities and context: softmax by blocks, rounded probabilities, windows after the softmax, unread keys."""
 
+from math import sqrt
+
 import numpy as np
 
 from conformance.faults.altered import Altered
@@ -117,7 +119,9 @@ def _greatest(step: Step, data: FitData) -> Fit | None:
 def _filled(step: Step, data: FitData) -> Fit | None:
     """Return the softmax over all keys with the constant c in place of masked scores, c = s_j + log(p_i / p_j) at masked keys i.
 
-    j is the key of the largest probability, and c the median over the masked keys. None is returned if they get no probability.
+    j is the key of the largest probability. The masked keys of a query have one value of c, up to rounding, and share the error of
+    p_j: c is the mean over queries of its median over their masked keys, and its deviation that of this mean. None is returned if
+    masked keys get no probability.
     """
     s, p = step.parents[0], data.actual
     keys = np.broadcast_to(keys_of(step), p.shape)
@@ -127,13 +131,15 @@ def _filled(step: Step, data: FitData) -> Fit | None:
     some = ~keys & (p > 0.0) & (size > 0.0) & data.judged.any(-1, keepdims=True)
     if not some.any() or not np.isfinite(p).all():
         return None
-    found = float(np.median((score + np.log(np.where(some, p, 1.0) / np.where(size > 0.0, size, 1.0)))[some]))
+    log_ratio = np.log(np.where(some, p, 1.0) / np.where(size > 0.0, size, 1.0))
+    of_query = np.nanmedian(np.where(some, score + log_ratio, np.nan)[some.any(-1)], axis=-1)
+    found, deviation = float(of_query.mean()), float(of_query.std(ddof=1)) / sqrt(of_query.size) if of_query.size > 1 else 0.0
 
     def value(inner: Step) -> Array:
         scores = np.where(keys, inner.parents[0], found)
         return softmax(scores, np.ones_like(keys))
 
-    return Fit(Altered(step, value), 1, "score", found)
+    return Fit(Altered(step, value), 1, "score", found, deviation)
 
 
 def _window_after(step: Step, data: FitData) -> Fit | None:
