@@ -100,34 +100,33 @@ class Explanation:
         free: number of fitted parameters.
         nll: −ln of the residual's likelihood under these faults, as `LocalJudgement.nll`.
         is_usual: whether each fitted parameter equals, within its error, the usual faulty value.
+        draw_count: number ν of independent draws of the noise that `nll` counts.
     """
 
     faults: tuple[FilterResult, ...]
     free: int
     nll: float
     is_usual: bool = False
+    draw_count: int = 1
 
     @property
     def cost_of_parameters(self) -> float:
         """The cost of the fitted parameters, in nats.
 
         By Laplace's approximation of the likelihood, each parameter costs ln of the prior's width in standard deviations of the
-        estimate. The width is taken from the data: the distance of the estimate from the correct value.
+        estimate. The width is taken from the data: the distance of the estimate from the correct value. A parameter without a
+        standard deviation costs (ln ν) / 2, as in the Bayesian information criterion (Schwarz 1978).
         """
-        estimates = [fault.estimate for fault in self.faults if fault.estimate]
-        return sum(math.log(max(abs(e.value - e.right) / e.deviation, 1.0)) for e in estimates if e.deviation > 0.0)
-
-    @property
-    def without_cost(self) -> int:
-        """The number of fitted parameters that `cost_of_parameters` does not count, since they have no standard deviation."""
-        return self.free - sum(1 for fault in self.faults if fault.estimate and fault.estimate.deviation > 0.0)
+        estimates = [fault.estimate for fault in self.faults if fault.estimate and fault.estimate.deviation > 0.0]
+        estimated = sum(math.log(max(abs(e.value - e.right) / e.deviation, 1.0)) for e in estimates)
+        return estimated + max(self.free - len(estimates), 0) * math.log(self.draw_count) / 2.0
 
     @property
     def cost(self) -> float:
         """−ln of the evidence, in nats: `nll`, which counts independent roundings, and the cost of the fitted parameters.
 
-        It has the form of the Bayesian information criterion (Schwarz 1978), whose (ln n) / 2 per parameter is
-        `cost_of_parameters` for a deviation that falls as 1/√n. Parameters with usual values are not fitted: these were known
+        It has the form of the Bayesian information criterion, whose (ln ν) / 2 per parameter is `cost_of_parameters` for a
+        deviation that falls as 1/√ν. Parameters with usual values are not fitted: these were known
         before the array was seen.
         """
         return self.nll + (0.0 if self.is_usual else self.cost_of_parameters)

@@ -144,7 +144,7 @@ def _explanation(trial: StepTrial, problem: StepProblem) -> Explanation:
             detected_faults.append(own.concluded(detected=True, estimate=number))
     numbers = [number for number in trial.numbers if number is not None]
     usual = all(_is_usual(number, problem.storage, problem.threshold) for number in numbers)
-    return Explanation(tuple(detected_faults), len(numbers), problem.nll(whole.segment), usual)
+    return Explanation(tuple(detected_faults), len(numbers), problem.nll(whole.segment), usual, problem.draw_count)
 
 
 def _is_usual(estimate: Estimate, storage: Format, threshold: float) -> bool:
@@ -215,7 +215,8 @@ def _explaining(problem: StepProblem, name: str, fit: Fit) -> Iterator[_Explaini
         return
     result = FilterResult(name, place, found.amplitude, found.z, found.expected_z)
     number = Estimate(fit.parameter, 0.0, 0.0, fit.value, fit.deviation) if fit.parameter else None
-    explanation = Explanation((result.concluded(detected=True, estimate=number),), fit.free, problem.nll(segment))
+    faults, nll = (result.concluded(detected=True, estimate=number),), problem.nll(segment)
+    explanation = Explanation(faults, fit.free, nll, draw_count=problem.draw_count)
     yield _Explaining(
         explanation, zeroed(problem.actual - segment.value, problem.noise.judged), problem.noise_of(segment).precision
     )

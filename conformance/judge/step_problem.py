@@ -41,6 +41,7 @@ class StepProblem(Problem[StepTrial]):
         noise_of: returns the noise of a segment, correct or faulty.
         passes: returns whether a segment accounts for the candidate's array, by RMS and largest error.
         nll: returns the negative log-likelihood of the candidate's array under a segment, in nats.
+        draw_count: number of independent draws of the noise that `nll` counts.
         detected: the directions whose filters detected that the residual is not noise.
         subtle: the faults without a parameter that may explain the result alone: they move no element by far more than the largest
             error.
@@ -61,6 +62,7 @@ class StepProblem(Problem[StepTrial]):
         detected: Sequence[Direction] = (),
         subtle: Sequence[Direction] = (),
         part: Callable[[Segment], "StepProblem | None"] = lambda _: None,
+        draw_count: int = 1,
     ) -> None:
         """Bind the activation to its noise and its limits.
 
@@ -69,7 +71,7 @@ class StepProblem(Problem[StepTrial]):
         """
         super().__init__(segment, storage, actual, np.sqrt(noise.precision).reshape(1, -1))
         self.noise, self.threshold, self.noise_of, self.passes, self.nll = noise, threshold, noise_of, passes, nll
-        self.detected, self.subtle, self._part = detected, subtle, part
+        self.detected, self.subtle, self.draw_count, self._part = detected, subtle, draw_count, part
 
     def part(self, placements: Sequence[FaultPlacement]) -> "StepProblem":
         """Return the problem on the rows of the batch where these faults leave the largest residual, or this problem."""

@@ -133,6 +133,7 @@ class WholeActivation:
             detected=[look for look, found in filters if found.detected],
             subtle=subtle,
             part=part,
+            draw_count=self.draw_count,
         )
 
 

@@ -12,7 +12,7 @@ from conformance.benchmarks.detection.trial import Place, Trial
 from conformance.faults import CATALOGUE
 
 SEEDS = 3
-DTYPES = ("float32", "bfloat16")
+DTYPES = ("float32", "bfloat16", "float16")
 
 LAYER_SEQUENCE = frozenset(fault.name for fault in CATALOGUE if fault.replaces_layer)
 """Names of the mistakes that change the sequence of layers."""
@@ -110,16 +110,20 @@ def _seed(what: object) -> int:
 def of_mistakes(names: Collection[str]) -> Iterator[tuple[str, Trial]]:
     """Yield the trials of these mistakes, each alone and in every layer, in each format in which it is a mistake."""
     for dtype in sorted({dtype for name in names for dtype in PLANTS[name].dtypes}):
-        yield from (("alone", trial) for trial in singles(dtype) if trial.plants[0][0] in names)
-        yield from (("every layer", trial) for trial in everywhere(dtype) if trial.plants[0][0] in names)
+        yield from ((kind, trial) for kind, trial in _of_one_mistake(dtype) if trial.plants[0][0] in names)
 
 
 def everything(pairs: int, triples: int) -> Iterator[tuple[str, Trial]]:
     """Yield every trial, with the row of the table in which it is counted."""
     for dtype in DTYPES:
-        for trial in singles(dtype):
-            yield ("held out" if trial.plants[0][0] in HELD_OUT else "alone"), trial
-        for trial in everywhere(dtype):
-            yield ("held out, every layer" if trial.plants[0][0] in HELD_OUT else "every layer"), trial
+        yield from _of_one_mistake(dtype)
         kinds = (("pairs", together(2, pairs, dtype)), ("triples", together(3, triples, dtype)), ("one step", at_one_step(dtype)))
         yield from chain.from_iterable(((kind, trial) for trial in trials) for kind, trials in kinds)
+
+
+def _of_one_mistake(dtype: str) -> Iterator[tuple[str, Trial]]:
+    """Yield the trials of a single mistake, alone and in every layer, with their rows of the table."""
+    for trial in singles(dtype):
+        yield ("held out" if trial.plants[0][0] in HELD_OUT else "alone"), trial
+    for trial in everywhere(dtype):
+        yield ("held out, every layer" if trial.plants[0][0] in HELD_OUT else "every layer"), trial
