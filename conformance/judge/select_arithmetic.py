@@ -8,8 +8,9 @@ a larger sigma, which no other step of its kind needs.
 
 - The cost of an arithmetic for a step is the difference between the step's −ln likelihood (`LocalJudgement.nll`, in nats) under
   this arithmetic and that under the likeliest arithmetic under which the step passes. It is at most ln 2/α, the cost of a failure.
-- A step that fails under the arithmetic of its kind, and is explained there by fitted numbers, is judged under another arithmetic
-  if its explanation there is likelier, the cost of fitted numbers included (`Explanation.cost`).
+- A step that fails under the arithmetic of its kind, and is explained there by fitted numbers or by several faults, is judged
+  under another arithmetic if its explanation there is likelier, or about as likely and has fewer faults. The likelihood includes
+  the cost of fitted numbers (`Explanation.cost`).
 - A step that fits a sequence of elementary operations, each rounded (`oracle.operations`), passes whatever arithmetic is selected
   for its kind. Such a step needs no larger sigma, so its cost is added to the widest arithmetic alone.
 - Between arithmetics of equal cost, the one under which most faults are named is selected, then the tightest.
@@ -104,24 +105,30 @@ def _best(judgements: tuple[LocalJudgement, ...], arithmetic: str) -> LocalJudge
     if best.has_unexposed_steps and best.fails_by_filters_alone:
         best = min((best, *(local for local in judgements if local.passes)), key=lambda local: local.nll + local.row_nll)
     if not best.passes:
-        return _likelier(best, judgements)
+        return _with_simplest_explanation(best, judgements)
     mistaken = [local for local in judgements if local.named]
     likeliest = min(mistaken, key=lambda local: _nll(local, len(judgements)), default=best)
     return likeliest if _nll(likeliest, len(judgements)) < best.nll else best
 
 
-def _likelier(failing: LocalJudgement, judgements: Iterable[LocalJudgement]) -> LocalJudgement:
-    """Return the judgement with the likeliest explanation, if it beats that of `failing` by more than the evidence threshold.
+def _with_simplest_explanation(failing: LocalJudgement, judgements: Iterable[LocalJudgement]) -> LocalJudgement:
+    """Return the judgement whose explanation has the fewest faults, of those about as likely as the likeliest.
 
     A step may be computed in another arithmetic than its kind if the mistake changes the shapes of its arrays. Under that of its
-    kind, the right explanation then leaves more than rounding, which a fit with many numbers may hide. A judgement without an
-    explanation, or with one that has no fitted number, is returned as it is.
+    kind, the right explanation then leaves more than rounding, which a second fault or a fit with many numbers may hide. Of
+    explanations with equally many faults, `failing` is preferred, then the likeliest; the likelihood includes the cost of fitted
+    numbers. A judgement without an explanation, or with a single fault without a fitted number, is returned as it is.
     """
-    if not failing.named or not failing.explanations[0].free:
+    if not failing.named or (_fault_count(failing) == 1 and not failing.explanations[0].free):
         return failing
-    best = min((local for local in judgements if local.named), key=lambda local: local.explanations[0].cost)
-    gain = failing.explanations[0].cost - best.explanations[0].cost
-    return best if gain > failing.evidence_threshold else failing
+    named = [local for local in judgements if local.named]
+    most = min(local.explanations[0].cost for local in named) + failing.evidence_threshold
+    alike = [local for local in named if local.explanations[0].cost < most]
+    return min(alike, key=lambda local: (_fault_count(local), local is not failing, local.explanations[0].cost))
+
+
+def _fault_count(local: LocalJudgement) -> int:
+    return len({fault.name for fault in local.named})
 
 
 def _nll(local: LocalJudgement, hypotheses: int) -> float:

@@ -45,6 +45,31 @@ def test_the_likeliest_explanation_is_compared_with_no_mistake(nll: float, outco
     assert verdict.outcome == outcome
 
 
+OTHER = replace(FAULT, name="parameters-other")
+FIT = Explanation((OTHER,), 100, -50.0, draw_count=64)  # 100 · (ln 64) / 2 = 208 nats
+TWO = Explanation((FAULT, replace(FAULT, name="result-bfloat16")), 0, -50.0)
+
+
+@pytest.mark.parametrize(
+    ("own", "nll_of_the_other", "selected"),
+    [
+        (FIT, -40.0, "native"),  # Few numbers explain it about as well.
+        (replace(FIT, draw_count=1), -40.0, "fused"),  # Numbers without a cost do not count.
+        (FIT, 200.0, "fused"),
+        (TWO, -40.0, "native"),  # One fault explains it about as well.
+        (TWO, -20.0, "fused"),
+        (Explanation((FAULT,), 0, -20.0), -60.0, "fused"),  # A fault without numbers is certain under a tight arithmetic.
+    ],
+)
+def test_a_failing_step_is_judged_under_another_arithmetic_for_a_simpler_explanation(
+    own: Explanation, nll_of_the_other: float, selected: str
+) -> None:
+    other = replace(local("native", 90.0, rms=3.0), explanations=(Explanation((FAULT,), 0, nll_of_the_other),))
+    failing = replace(local("fused", 100.0, rms=3.0), explanations=(own,))
+    verdicts = select_arithmetic([judged(0, failing, other), STRAIGHT, judged(2, local("fused", 0.0))])
+    assert (verdicts[0].outcome, verdicts[0].local and verdicts[0].local.arithmetic) == ("fail", selected)
+
+
 def gradient(layer: int, *locals_: LocalJudgement) -> tuple[Verdict, tuple[LocalJudgement, ...]]:
     return Verdict(f"encoder.layer.{layer}.intermediate.dense.grad", "gelu_backward", "pass", local=locals_[0]), locals_
 

@@ -235,12 +235,12 @@ def _least_residuals(t: Array, y: Array, scale: Array, terms: int) -> list[Array
         width = t[at[-1]] - t[at[0]]
         near = [t[here] / width for here in at]  # Differences in units of the width, whose products do not overflow.
         value, rounding, unit = np.zeros(width.shape), np.zeros(width.shape), np.zeros(width.shape)
-        for j, here in enumerate(at):
-            weight = 1.0 / math.prod((near[j] - other for i, other in enumerate(near) if i != j), start=np.ones(width.shape))
-            value += weight * y[here]
-            rounding += np.abs(weight * y[here])
-            unit += np.abs(weight) * scale[here]
-        with np.errstate(invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):  # of equal inputs
+            for j, here in enumerate(at):
+                weight = 1.0 / math.prod((near[j] - other for i, other in enumerate(near) if i != j), start=np.ones(width.shape))
+                value += weight * y[here]
+                rounding += np.abs(weight * y[here])
+                unit += np.abs(weight) * scale[here]
             least = (np.abs(value) - (3 * terms + 2) * EPSILON * rounding) / unit
         found.append(np.where(np.isfinite(least), least, 0.0))
         stride *= 2
