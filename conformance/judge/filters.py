@@ -6,7 +6,7 @@ each element, b the bound on its deterministic error, and <x,y> = Σ x y / (σ²
     amplitude a = <r,d> / <d,d>,        z = <r,d> / sd(<n,d>)
 
 where the standard deviation of the noise's own projection includes every correlation (`Noise.projected`), and the most that
-deterministic errors can add is first subtracted from |<r,d>|. (Turin 1960, *An introduction to matched filters*.)
+deterministic errors can add is first subtracted from |<r,d>|, as is that of rounding the correct result (`Noise.stored`). (Turin 1960, *An introduction to matched filters*.)
 
 A fault without a parameter is detected if z exceeds its threshold, the z expected with the fault present would exceed it as well,
 and the residual is nearer to the fault than to none, |r − d| < |r|, so a > 1/2. A fault with a parameter is detected by z alone,
@@ -68,12 +68,14 @@ class ProjectionSums:
         along: <r,d>.
         variance: the variance of <n,d>.
         bound: the most that deterministic errors can add to <n,d>.
+        stored: the projection of the errors of rounding the correct result to storage (`Noise.stored`).
     """
 
     energy: float = 0.0
     along: float = 0.0
     variance: float = 0.0
     bound: float = 0.0
+    stored: float = 0.0
 
     @classmethod
     def of(cls, residual: Array, effect: Array, noise: Noise) -> "ProjectionSums":
@@ -82,17 +84,18 @@ class ProjectionSums:
         energy = float(np.vdot(weighted, effect))
         if energy == 0.0:
             return cls()
-        return cls(energy, float(np.vdot(weighted, residual)), *noise.projected(weighted))
+        return cls(energy, float(np.vdot(weighted, residual)), *noise.projected(weighted), noise.stored(weighted))
 
     def __add__(self, other: "ProjectionSums") -> "ProjectionSums":
         """Return the sums over the elements of both operands."""
         energy, along = self.energy + other.energy, self.along + other.along
-        return ProjectionSums(energy, along, self.variance + other.variance, self.bound + other.bound)
+        variance, bound = self.variance + other.variance, self.bound + other.bound
+        return ProjectionSums(energy, along, variance, bound, self.stored + other.stored)
 
     @property
     def projection(self) -> Projection | None:
         """The projection of the residual on the direction; None if the direction moves no judged element or is not finite."""
-        energy, bound = self.energy, self.bound
+        energy, bound = self.energy, self.bound + abs(self.stored)
         if energy == 0.0 or not np.isfinite(energy):
             return None
         deviation = math.sqrt(self.variance)

@@ -23,12 +23,15 @@ class Noise:
         judged: mask of the judged elements.
         projected: function of weights w that returns the variance of Σ w · noise, with all correlations, and the largest
             contribution of deterministic errors to that sum.
+        storing: function that returns the error of rounding the correct result to storage, where that is most of the error of a
+            correct candidate; None elsewhere.
     """
 
     sigma: Array
     bound: Array | float
     judged: Mask
     projected: Callable[[Array], tuple[float, float]]
+    storing: Callable[[], Array] | None = None
 
     @cached_property
     def all_judged(self) -> bool:
@@ -49,11 +52,26 @@ class Noise:
         np.divide(1.0, precision, out=precision)
         return zeroed(precision, self.judged)
 
+    def stored(self, weights: Array) -> float:
+        """Return Σ w e for the errors e of rounding the correct result to storage, or 0 where `storing` is None.
+
+        Rounding errors are independent of one another only if the results lie apart by an ulp or more. Results that are nearly
+        equal, such as the probabilities of nearly equal scores, have nearly equal errors, which add up to far more than random
+        ones. That sum is known, and a correct candidate that rounds once has it.
+        """
+        return 0.0 if self.storing is None else float(np.vdot(weights, self.storing()))
+
 
 def of_segment(segment: Segment, hypothesis: Hypothesis, judged: Mask, *, apart: bool = False) -> Noise:
     """Return the noise of a segment's steps under a hypothesis; `apart` as for `Segment.projected`."""
-    variance = segment.propagate(segment.leaf_variance(hypothesis), hypothesis)
-    return Noise(np.sqrt(variance), segment.bound(hypothesis), judged, lambda w: segment.projected(w, hypothesis, apart=apart))
+    variance, arithmetic = segment.propagate(segment.leaf_variance(hypothesis), hypothesis), hypothesis.arithmetic
+    return Noise(
+        np.sqrt(variance),
+        segment.bound(hypothesis),
+        judged,
+        lambda w: segment.projected(w, hypothesis, apart=apart),
+        (lambda: segment.storing(arithmetic.storage)) if arithmetic.is_mixed else None,
+    )
 
 
 def of_exact(value: Array, storage: Format, judged: Mask) -> Noise:

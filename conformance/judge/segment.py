@@ -63,6 +63,7 @@ class Segment:
         self.steps: Mapping[str, Step] = self._evaluate()
         self._roundings: dict[tuple[str, Arithmetic], Roundings] = {}
         self._hashes: dict[Format, Hashes] = {}
+        self._storing: dict[Format, Array] = {}
         self._repeats: dict[Format, Repeats] = {}
         self._unrounded: dict[Format, dict[str, Array]] = {}
 
@@ -100,7 +101,7 @@ class Segment:
         other = copy(self)
         other.__dict__.pop("values", None)
         other.steps = steps
-        other._hashes, other._repeats = {}, {}
+        other._hashes, other._repeats, other._storing = {}, {}, {}
         other._roundings = {key: own for key, own in self._roundings.items() if key[0] not in changed}
         return other
 
@@ -230,6 +231,14 @@ class Segment:
         if storage not in self._repeats:
             self._repeats[storage] = repeats_of(self.hashes(storage))
         return self._repeats[storage]
+
+    def storing(self, storage: Format) -> Array:
+        """Return the error of rounding the result to `storage`; 0 where it is not finite."""
+        if storage not in self._storing:
+            with np.errstate(invalid="ignore"):
+                error = storage.round(self.value) - self.value
+            self._storing[storage] = np.where(np.isfinite(error), error, 0.0)
+        return self._storing[storage]
 
     def hashes(self, storage: Format) -> Hashes:
         """Return one hash for each row: a whole sequence if positions are coupled or a sequence has a single row, else a token.

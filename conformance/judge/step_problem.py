@@ -96,7 +96,12 @@ class StepProblem(Problem[StepTrial]):
         if any(p is not None and abs(p.z) > self.threshold for p in left):
             return StepTrial(fit, False)
         shape, weights = segment.value.shape, np.sqrt(noise.precision).reshape(-1)
-        numbers = estimates(self, fit, lambda direction: noise.projected(direction.reshape(shape)), weights)
+
+        def projected(direction: Array) -> tuple[float, float]:
+            variance, bound = noise.projected(direction.reshape(shape))
+            return variance, bound + abs(noise.stored(direction.reshape(shape)))
+
+        numbers = estimates(self, fit, projected, weights)
         return StepTrial(fit, all(e is None or e.is_wrong(self.threshold) for e in numbers), numbers=numbers)
 
     def tie(self, fit: FittedFaults) -> float:
