@@ -4,7 +4,7 @@ The exit code is 1 for the candidate, 2 for the caller, and 3 for the harness or
 the outcome of its check, and the run continues.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from conformance.model.batch import Batch
@@ -100,7 +100,16 @@ class RegistrationError(CandidateError):
 
 
 class NotFiniteError(CandidateError):
-    """An activation has judged elements that are not finite."""
+    """An activation has judged elements that are not finite.
+
+    Attributes:
+        places: a boolean array of the activation's shape, true at these elements.
+    """
+
+    def __init__(self, message: str, places: Any) -> None:
+        """Keep the message and the places."""
+        super().__init__(message)
+        self.places = places
 
 
 class CandidateCrash(CandidateFailure):

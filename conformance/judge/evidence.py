@@ -242,8 +242,8 @@ class Verdict:
         batch: name of the golden's batch, if it has several.
         residual_description: sentences that describe an unexplained residual.
         backward_of: for a gradient of an activation, the forward step whose backward pass yields it; empty for a sum of gradients.
-        why_unjudged: for an exposed activation that is not judged because of another one, whether a parent is not finite or a
-            forward step is wrong; otherwise empty.
+        why_unjudged: for an exposed activation that is not judged because of another one, whether a parent is not finite, its
+            wrong inputs make it overflow, or a forward step is wrong; otherwise empty.
         computed_after: for an activation that arrives after the output of a later layer, the index of that layer.
     """
 
@@ -257,13 +257,13 @@ class Verdict:
     batch: str = ""
     residual_description: tuple[str, ...] = ()
     backward_of: str = ""
-    why_unjudged: Literal["", "non-finite parent", "wrong forward step"] = ""
+    why_unjudged: Literal["", "non-finite parent", "overflow of wrong inputs", "wrong forward step"] = ""
     computed_after: int | None = None
 
     @property
     def unjudged(self) -> bool:
-        """Whether the candidate exposes the activation, but a non-finite activation before it leaves no element to judge."""
-        return self.outcome == "not_observed" and self.why_unjudged == "non-finite parent"
+        """Whether the candidate exposes the activation, but it is not finite because of an activation before it."""
+        return self.outcome == "not_observed" and self.why_unjudged in ("non-finite parent", "overflow of wrong inputs")
 
     @property
     def is_through_wrong_step(self) -> bool:

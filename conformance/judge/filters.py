@@ -5,8 +5,9 @@ each element, b the bound on its deterministic error, and <x,y> = Σ x y / (σ²
 
     amplitude a = <r,d> / <d,d>,        z = <r,d> / sd(<n,d>)
 
-where the standard deviation of the noise's own projection includes every correlation (`Noise.projected`), and the most that
-deterministic errors can add is first subtracted from |<r,d>|, as is that of rounding the correct result (`Noise.stored`). (Turin 1960, *An introduction to matched filters*.)
+where the standard deviation of the noise's own projection includes every correlation (`Noise.projected`). The most that
+deterministic errors can add is first subtracted from |<r,d>|, and so is the projection of the errors of rounding the correct result
+(`Noise.stored`). (Turin 1960, *An introduction to matched filters*.)
 
 A fault without a parameter is detected if z exceeds its threshold, the z expected with the fault present would exceed it as well,
 and the residual is nearer to the fault than to none, |r − d| < |r|, so a > 1/2. A fault with a parameter is detected by z alone,

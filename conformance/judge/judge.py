@@ -25,9 +25,11 @@ from conformance.judge.layer_order import ComputedAfterError, require_before
 from conformance.judge.local_error import judge_locally
 from conformance.judge.narrower_format import narrower_format
 from conformance.judge.observation import SMALL, Observation
+from conformance.judge.overflow import is_overflow_of_inputs
 from conformance.judge.residual_description import describe_residual, sentences
 from conformance.judge.sampled_sigma import accumulated_sigma
 from conformance.judge.screen import screened_locally
+from conformance.judge.segment import Segment
 from conformance.judge.threads import products_on_one_thread
 from conformance.judge.thresholds import ErrorLimits, sidak_share
 from conformance.judge.validate import accepted_array, row_of
@@ -37,7 +39,7 @@ from conformance.model.layer import STATES_NAME
 from conformance.model.training import GIVEN
 from conformance.numerics.arithmetic import hypotheses, representative_hypothesis
 from conformance.numerics.devices import judging_device
-from conformance.numerics.formats import Array, Captured, Single
+from conformance.numerics.formats import Array, Captured, Format, Single
 from conformance.numerics.function_error_bounds import FunctionErrorBounds
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Network
@@ -105,7 +107,7 @@ class Judge:
         self._global_errors: dict[str, Single] = {}
         self._waiting: set[str] = set()  # activations that have arrived and are still to be judged
         self._seen: set[str] = set()  # activations that have arrived, valid or not
-        self._not_finite: dict[str, str] = {}  # for each activation that has arrived and is not finite, the reason in words
+        self._not_finite: dict[str, NotFiniteError] = {}  # for each activation that has arrived and is not finite
         # For each activation that is not finite, or has such an ancestor, the first of them.
         self._not_finite_cause: dict[str, str] = {}
         self._judged_up_to = -1
@@ -138,7 +140,7 @@ class Judge:
                 self._values[name] = self._accepted(row, value)
             except NotFiniteError as error:
                 self._seen.add(name)
-                self._not_finite[name] = str(error)
+                self._not_finite[name] = error
             except CandidateError as error:
                 broken += 1
                 if broken > len(self.order):
@@ -234,11 +236,23 @@ class Judge:
         self._not_finite_cause[name] = cause or name
         self._values.pop(name, None)
         if cause is None:
-            return Verdict(name, row.kind, "fail", "origin", reason=self._not_finite[name])
+            found = self._not_finite[name]
+            if self._failed and is_overflow_of_inputs(self._segment_in_memory(name), found.places, self._storage):
+                reason = f"not judged: {found}; the float64 result of the inputs, which are wrong, exceeds {self._dtype} as well"
+                return Verdict(name, row.kind, "not_observed", reason=reason, why_unjudged="overflow of wrong inputs")
+            return Verdict(name, row.kind, "fail", "origin", reason=str(found))
         if name not in self._seen:
             return Verdict(name, row.kind, "not_observed")
         reason = f"not judged: it is computed from {cause}, which is not finite"
         return Verdict(name, row.kind, "not_observed", reason=reason, why_unjudged="non-finite parent")
+
+    def _segment_in_memory(self, name: str) -> Segment:
+        captured = {n: np.asarray(v, np.float64) for n, v in self._values.items() if self.order[n] < self.order[name]}
+        return Segment(self._network, name, captured)
+
+    @property
+    def _storage(self) -> Format:
+        return self._hypotheses[0].arithmetic.storage
 
     def _sigma_at(self, name: str) -> Array:
         at, sigma = next(self._sigma)
@@ -258,14 +272,13 @@ class Judge:
         if not observation.count:
             self._global_errors[name] = np.zeros(observation.actual.shape, np.float32)
             return Verdict(name, kind, "not_observed", reason=_NONE_JUDGED), ()
-        storage = self._hypotheses[0].arithmetic.storage
-        reason = violation(observation, storage.smallest_normal) or self._reasons.get(name, "")
+        reason = violation(observation, self._storage.smallest_normal) or self._reasons.get(name, "")
         broken = bool(reason)
         judgements: tuple[LocalJudgement, ...]
         if all(step.exact for step in observation.steps):
             judgements = (judge_exact_steps(observation, self._hypotheses[0], self._alpha, self._depth),)
             global_error = None if sigma is None else GlobalError.of(observation.whole, sigma)
-            reason = reason or difference_from_exact(observation.whole, storage)
+            reason = reason or difference_from_exact(observation.whole, self._storage)
         elif self._depth == "full":
             judgements, global_error = judge_locally(
                 observation, self._hypotheses, self._alpha, self._unexposed_layers, self._known
@@ -301,9 +314,8 @@ class Judge:
         segment = block.segment
         sigma = np.sqrt(segment.propagate(segment.leaf_variance(hypothesis), hypothesis))
         found = describe_residual(segment.steps[segment.name], block.actual, sigma, segment.bound(hypothesis), block.judged, limits)
-        storage = hypothesis.arithmetic.storage
         self._described += 1
-        return (*sentences(found), *narrower_format(segment, block.actual, block.judged, storage, limits.max))
+        return (*sentences(found), *narrower_format(segment, block.actual, block.judged, self._storage, limits.max))
 
 
 def tests_of(network: Network) -> int:

@@ -85,7 +85,8 @@ def accepted_array(
     bad = ~finite & judged_elements(row, batch, copy.shape)
     if bad.any():
         index = tuple(int(i) for i in np.argwhere(bad)[0])
-        raise NotFiniteError(f"{copy[index]} at {list(index)}, and {int(bad.sum())} elements in all are not finite")
+        message = f"{copy[index]} at {list(index)}, and {int(bad.sum())} elements in all are not finite"
+        raise NotFiniteError(message, np.asarray(bad))
     # Padded rows are not judged, but a NaN there must not enter the sums.
     copy[~finite] = 0.0
     return copy

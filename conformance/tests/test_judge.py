@@ -287,6 +287,48 @@ def test_a_broken_contract_fails_alone_with_the_expected_value(change, words) ->
     assert result.coverage[0] >= 42
 
 
+QUERY = "encoder.layer.0.attention.self.query"  # up to 5.2 on `tiny`; float16 ends at 65504
+
+
+class ScaledNorm(HuggingFace):
+    """The embeddings' norm multiplies by a factor; the largest element of the first layer's query is infinite if asked for."""
+
+    def __init__(self, factor: float, *, infinite: bool = False) -> None:
+        super().__init__("eager")
+        self.factor, self.infinite = factor, infinite
+
+    def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
+        def scaled(model: Any) -> None:
+            model["bert"].embeddings.LayerNorm.weight.data.mul_(self.factor)
+            model["bert"].embeddings.LayerNorm.bias.data.mul_(self.factor)
+
+        run = Planted(scaled).prepare(checkpoint, device, dtype)
+
+        def changed(batch: Any) -> dict[str, torch.Tensor]:
+            found = dict(run(batch))
+            query = found[QUERY]
+            return {**found, QUERY: query.masked_fill(query == query.max(), torch.inf)} if self.infinite else found
+
+        return changed
+
+
+@pytest.mark.parametrize(
+    ("candidate", "origins"),
+    [
+        (ScaledNorm(2e4), ["embeddings.LayerNorm"]),
+        (ScaledNorm(1.0, infinite=True), [QUERY]),
+        (ScaledNorm(2.0, infinite=True), ["embeddings.LayerNorm", QUERY]),
+    ],
+    ids=["inputs too large", "right inputs", "wrong inputs of usual size"],
+)
+def test_an_overflow_is_an_origin_unless_wrong_inputs_are_too_large_for_the_format(
+    candidate: ScaledNorm, origins: list[str]
+) -> None:
+    result = check(candidate, "tiny", dtype="float16")
+    assert [v.activation for v in result.origins] == origins
+    assert "not finite" in next(v.reason for v in result.verdicts if v.activation == QUERY)
+
+
 def test_an_overflow_is_one_origin_and_later_steps_are_not_judged() -> None:
     def overflow(model: Any) -> None:
         model["bert"].encoder.layer[0].attention.output.LayerNorm.weight.data.mul_(torch.inf)

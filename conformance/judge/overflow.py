@@ -1,0 +1,26 @@
+"""Overflow that wrong inputs cause: an activation that is not finite, as the correct result of its inputs is not either."""
+
+import math
+
+import numpy as np
+
+from conformance.judge.judged_elements import Mask
+from conformance.judge.segment import Segment
+from conformance.numerics.formats import Format
+
+
+def is_overflow_of_inputs(segment: Segment, places: Mask, storage: Format) -> bool:
+    """Return whether the float64 result of the captured inputs exceeds the format's range at all of these places.
+
+    Attention scores may be divided by √d after the product, whose range is then that of the scores times √d.
+
+    Args:
+        segment: the segment of the activation.
+        places: the judged elements that are not finite in the candidate.
+        storage: storage format of the candidate.
+    """
+    activation = segment.network.table[segment.name]
+    factor = math.sqrt(segment.network.architecture.head_size) if activation.kind == "scores" else 1.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = storage.round(np.asarray(segment.value) * factor)
+    return not bool(np.isfinite(rounded[places]).any())
