@@ -48,7 +48,8 @@ def _dropped(step: Step, data: FitData) -> Fit | None:
         return None
     if step.site.activation.kind != "copy":
         return fit_of_share(Altered(step, lambda inner: np.where(dropped, 0.0, by * inner.value)), 1.0 - 1.0 / by, count)
-    close = np.abs(data.actual - factor * right) <= np.abs(factor * right) * _CLOSE
+    # Subnormal numbers have a larger relative error; `allowed` is the error of the largest element.
+    close = np.abs(data.actual - factor * right) <= np.abs(factor * right) * _CLOSE + data.allowed
     if not close[kept].all():
         return None
     return fit_of_share(Altered(step, lambda _: np.where(data.judged, data.actual, right)), 1.0 - 1.0 / factor, count)
