@@ -9,8 +9,8 @@ a larger sigma, which no other step of its kind needs.
 - The cost of an arithmetic for a step is the difference between the step's −ln likelihood (`LocalJudgement.nll`, in nats) under
   this arithmetic and that under the likeliest arithmetic under which the step passes. It is at most ln 2/α, the cost of a failure.
 - A step that fails under the arithmetic of its kind, and is explained there by fitted numbers or by several faults, is judged
-  under another arithmetic if its explanation there is likelier, or about as likely and has fewer faults. The likelihood includes
-  the cost of fitted numbers (`Explanation.cost`).
+  under another arithmetic if its explanation there is likelier, or about as likely and has fewer faults or faults that explain
+  other steps of the kind as well. The likelihood includes the cost of fitted numbers (`Explanation.cost`).
 - A step that fits a sequence of elementary operations, each rounded (`oracle.operations`), passes whatever arithmetic is selected
   for its kind. Such a step needs no larger sigma, so its cost is added to the widest arithmetic alone.
 - Between arithmetics of equal cost, the one under which most faults are named is selected, then the tightest.
@@ -41,7 +41,7 @@ if the remaining residual passes as that of a correct step would (`judge.explana
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from conformance.judge.evidence import BY_OPERATIONS, WIDEST_ARITHMETIC, LocalJudgement, Verdict
@@ -65,7 +65,14 @@ def select_arithmetic(judged: Iterable[tuple[Verdict, tuple[LocalJudgement, ...]
         group: min(costs, key=lambda a, g=group, c=costs: (c[a], -named[(*g, a)], a == WIDEST_ARITHMETIC))  # type: ignore[misc]
         for group, costs in total.items()
     }
-    return [_with_local(v, _best(ls, chosen.get(_group(v), "exact"))) if ls else v for v, ls in judged]
+    arithmetics = [chosen.get(_group(verdict), "exact") for verdict, _ in judged]
+    found = [_best(ls, arithmetic) if ls else None for (_, ls), arithmetic in zip(judged, arithmetics, strict=True)]
+    names = Counter((v.kind, fault.name) for (v, _), local in zip(judged, found, strict=True) if local for fault in local.named)
+    repeated = frozenset(key for key, count in names.items() if count > 1)
+    return [
+        _with_local(v, _best(ls, arithmetic, {name for kind, name in repeated if kind == v.kind})) if ls else v
+        for (v, ls), arithmetic in zip(judged, arithmetics, strict=True)
+    ]
 
 
 def _group(verdict: Verdict) -> tuple[str, str]:
@@ -94,7 +101,7 @@ def _costs(judgements: tuple[LocalJudgement, ...]) -> dict[str, float]:
     return costs
 
 
-def _best(judgements: tuple[LocalJudgement, ...], arithmetic: str) -> LocalJudgement:
+def _best(judgements: tuple[LocalJudgement, ...], arithmetic: str, familiar: Collection[str] = ()) -> LocalJudgement:
     """Return the judgement under `arithmetic`, or the one in which a mistake explains the step better.
 
     Of the judgements with parents as captured and with parents unrounded, the first that passes is used, else the first that names
@@ -105,30 +112,38 @@ def _best(judgements: tuple[LocalJudgement, ...], arithmetic: str) -> LocalJudge
     if best.has_unexposed_steps and best.fails_by_filters_alone:
         best = min((best, *(local for local in judgements if local.passes)), key=lambda local: local.nll + local.row_nll)
     if not best.passes:
-        return _with_simplest_explanation(best, judgements)
+        return _with_simplest_explanation(best, judgements, familiar)
     mistaken = [local for local in judgements if local.named]
     likeliest = min(mistaken, key=lambda local: _nll(local, len(judgements)), default=best)
     return likeliest if _nll(likeliest, len(judgements)) < best.nll else best
 
 
-def _with_simplest_explanation(failing: LocalJudgement, judgements: Iterable[LocalJudgement]) -> LocalJudgement:
+def _with_simplest_explanation(
+    failing: LocalJudgement, judgements: Iterable[LocalJudgement], familiar: Collection[str]
+) -> LocalJudgement:
     """Return the judgement whose explanation has the fewest faults, of those about as likely as the likeliest.
 
     A step may be computed in another arithmetic than its kind if the mistake changes the shapes of its arrays. Under that of its
     kind, the right explanation then leaves more than rounding, which a second fault or a fit with many numbers may hide. Of
-    explanations with equally many faults, `failing` is preferred, then the likeliest; the likelihood includes the cost of fitted
-    numbers. A judgement without an explanation, or with a single fault without a fitted number, is returned as it is.
+    explanations with equally many faults, those are preferred whose faults explain several steps of the kind (`familiar`), then
+    `failing`, then the likeliest; the likelihood includes the cost of fitted numbers. A judgement without an explanation, or with a
+    single fault without a fitted number, is returned as it is.
     """
-    if not failing.named or (_fault_count(failing) == 1 and not failing.explanations[0].free):
+    if not failing.named or (len(_fault_names(failing)) == 1 and not failing.explanations[0].free):
         return failing
     named = [local for local in judgements if local.named]
     most = min(local.explanations[0].cost for local in named) + failing.evidence_threshold
     alike = [local for local in named if local.explanations[0].cost < most]
-    return min(alike, key=lambda local: (_fault_count(local), local is not failing, local.explanations[0].cost))
+
+    def rank(local: LocalJudgement) -> tuple[int, bool, bool, float]:
+        faults = _fault_names(local)
+        return len(faults), not faults <= set(familiar), local is not failing, local.explanations[0].cost
+
+    return min(alike, key=rank)
 
 
-def _fault_count(local: LocalJudgement) -> int:
-    return len({fault.name for fault in local.named})
+def _fault_names(local: LocalJudgement) -> set[str]:
+    return {fault.name for fault in local.named}
 
 
 def _nll(local: LocalJudgement, hypotheses: int) -> float:

@@ -70,6 +70,17 @@ def test_a_failing_step_is_judged_under_another_arithmetic_for_a_simpler_explana
     assert (verdicts[0].outcome, verdicts[0].local and verdicts[0].local.arithmetic) == ("fail", selected)
 
 
+@pytest.mark.parametrize(("repeats", "selected"), [(2, "native"), (1, "fused")])
+def test_of_two_explanations_about_as_likely_the_fault_of_other_steps_is_reported(repeats: int, selected: str) -> None:
+    estimate = Explanation((OTHER,), 1, -50.0)
+    other = replace(local("native", 90.0, rms=3.0), explanations=(Explanation((FAULT,), 0, -45.0),))
+    failing = replace(local("fused", 100.0, rms=3.0), explanations=(estimate,))
+    same = replace(local("fused", 100.0, rms=3.0), explanations=(Explanation((FAULT,), 0, -50.0),))
+    verdicts = select_arithmetic([judged(0, failing, other), *(judged(n, same) for n in range(1, 1 + repeats)), STRAIGHT])
+    assert verdicts[0].local
+    assert verdicts[0].local.arithmetic == selected
+
+
 def gradient(layer: int, *locals_: LocalJudgement) -> tuple[Verdict, tuple[LocalJudgement, ...]]:
     return Verdict(f"encoder.layer.{layer}.intermediate.dense.grad", "gelu_backward", "pass", local=locals_[0]), locals_
 
