@@ -115,11 +115,13 @@ class Explanation:
 
         By Laplace's approximation of the likelihood, each parameter costs ln of the prior's width in standard deviations of the
         estimate. The width is taken from the data: the distance of the estimate from the correct value. A parameter without a
-        standard deviation costs (ln ν) / 2, as in the Bayesian information criterion (Schwarz 1978).
+        standard deviation costs (ln ν) / 2, as in the Bayesian information criterion (Schwarz 1978); ν draws determine at most ν
+        of them.
         """
         estimates = [fault.estimate for fault in self.faults if fault.estimate and fault.estimate.deviation > 0.0]
         estimated = sum(math.log(max(abs(e.value - e.right) / e.deviation, 1.0)) for e in estimates)
-        return estimated + max(self.free - len(estimates), 0) * math.log(self.draw_count) / 2.0
+        others = min(max(self.free - len(estimates), 0), self.draw_count)
+        return estimated + others * math.log(self.draw_count) / 2.0
 
     @property
     def cost(self) -> float:

@@ -46,7 +46,7 @@ def test_the_likeliest_explanation_is_compared_with_no_mistake(nll: float, outco
 
 
 OTHER = replace(FAULT, name="parameters-other")
-FIT = Explanation((OTHER,), 100, -50.0, draw_count=64)  # 100 · (ln 64) / 2 = 208 nats
+FIT = Explanation((OTHER,), 100, -50.0, draw_count=64)  # 64 · (ln 64) / 2 = 133 nats
 TWO = Explanation((FAULT, replace(FAULT, name="result-bfloat16")), 0, -50.0)
 
 
@@ -55,7 +55,7 @@ TWO = Explanation((FAULT, replace(FAULT, name="result-bfloat16")), 0, -50.0)
     [
         (FIT, -40.0, "native"),  # Few numbers explain it about as well.
         (replace(FIT, draw_count=1), -40.0, "fused"),  # Numbers without a cost do not count.
-        (FIT, 200.0, "fused"),
+        (FIT, 120.0, "fused"),
         (TWO, -40.0, "native"),  # One fault explains it about as well.
         (TWO, -20.0, "fused"),
         (Explanation((FAULT,), 0, -20.0), -60.0, "fused"),  # A fault without numbers is certain under a tight arithmetic.
