@@ -9,7 +9,8 @@ from conformance.judge.block_totals import Effect, GrossEffects, filter_result
 from conformance.judge.error_distribution import distribution_of
 from conformance.judge.evidence import FilterResult, LocalJudgement
 from conformance.judge.fault_directions import Direction
-from conformance.judge.filters import GROSS, gross_result, is_gross, matched
+from conformance.judge.filters import GROSS, ProjectionSums, gross_result, is_gross, matched, projection_result
+from conformance.judge.input_noise import energy_of_input_noise
 from conformance.judge.judged_elements import Mask
 from conformance.judge.noise import Noise, of_segment
 from conformance.judge.observation import Observation
@@ -85,7 +86,17 @@ class WholeActivation:
                 return filter_result(look, effects[index], limits) if index in effects else None
             return None if look.effect is None else matched(look, actual, noise, limits.filter, limits.max)
 
-        return [(look, found) for index, look in enumerate(self.near) if (found := result(index, look))]
+        def confirmed(index: int, look: Direction, found: FilterResult) -> FilterResult | None:
+            if not found.detected or hypothesis.parents == "as captured":
+                return found
+            residual = actual - look.base.value
+            sums = ProjectionSums.of(residual, look.known_effect, noise) if effects is None else effects[index].sums
+            bound = sums.bound + energy_of_input_noise(look, hypothesis, noise)
+            projection = replace(sums, bound=bound).projection
+            return None if projection is None else projection_result(look, projection, limits.filter)
+
+        found = ((i, look, seen) for i, look in enumerate(self.near) if (seen := result(i, look)))
+        return [(look, final) for i, look, seen in found if (final := confirmed(i, look, seen))]
 
     def _local(
         self, hypothesis: Hypothesis, actual: Array, limits: Limits, filters: Sequence[_Filter], sums: LocalSums
