@@ -54,7 +54,7 @@ def _weighing(step: Step, weight: float) -> Step:
     class Weighed(_OverAllKeys):
         @cached_property
         def value(self) -> Array:
-            weights = np.exp(self._shifted) * np.where(keys_of(self), 1.0, weight)  # not `step`: the class would keep its arrays
+            weights = np.exp(self.shifted) * np.where(keys_of(self), 1.0, weight)  # not `step`: the class would keep its arrays
             return as_array(weights / weights.sum(-1, keepdims=True))
 
     return step.recast(Weighed)

@@ -18,6 +18,7 @@ from conformance.numerics.formats import FORMATS, Array
 from conformance.numerics.functions import TANH_CUBIC, TANH_OUTER
 from conformance.oracle.norm import Norm
 from conformance.oracle.pointwise import Gelu, GeluTanh, Silu
+from conformance.oracle.softmax import Probabilities
 from conformance.oracle.step import Step
 
 Rounding = Callable[[Array], Array]
@@ -28,8 +29,8 @@ FAR = 8.0  # Standard deviations: a normal error exceeds them with probability 1
 def by_operations(step: Step, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
     """Yield for each order of operations the result nearest to `actual`, with every operation rounded to the storage format.
 
-    Orders are defined for both forms of GELU, for x σ(k x), and for residual sum and LayerNorm. Nothing is yielded for other steps,
-    or if the storage format is not narrower than the accumulation format.
+    Orders are defined for both forms of GELU, for x σ(k x), for residual sum and LayerNorm, and for attention's softmax. Nothing is
+    yielded for other steps, or if the storage format is not narrower than the accumulation format.
 
     Args:
         step: the step, evaluated on its parents.
@@ -47,6 +48,8 @@ def by_operations(step: Step, arithmetic: Arithmetic, actual: Array) -> Iterator
             yield from _gelu_tanh(step.parents[0], arithmetic, actual)
         elif isinstance(step, Norm) and type(step).inverse is Norm.inverse:  # Not a fault with another inverse root.
             yield from _norm(step, arithmetic.storage.round, actual)
+        elif type(step) is Probabilities:
+            yield from _softmax(step, arithmetic, actual)
 
 
 def _gelu(x: Array, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
@@ -119,6 +122,18 @@ def _normal_in_float32(step: Norm, x: Array, r: Rounding) -> tuple[Array, ...]:
     site = replace(step.site, parameters={"weight": np.ones(width), "bias": np.zeros(width)})
     plain = step.replaced(site=site, parents=(x,))
     return _sides(plain.value, FAR * np.sqrt(plain.roundings(Arithmetic(SINGLE, SINGLE, "modular")).variance()), r)
+
+
+def _softmax(step: Probabilities, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
+    """Yield e/Σ e and e · (1/Σ e) with e = exp(s − m); the sum is accumulated in float32 and rounded once."""
+    r = arithmetic.storage.round
+    exponential = np.exp(r(step.shifted))
+    sides = _sides(exponential, arithmetic.functions.error("exp", exponential, SINGLE), r)
+    terms = sides[0]
+    totals = _sides(terms.sum(-1, keepdims=True), _of_mean(terms) * terms.shape[-1], r)
+    safe = [np.where(total > 0.0, total, 1.0) for total in totals]  # Σ e is 0 in a row without keys.
+    yield _nearest(actual, [_nearest(actual, [r(e / total) for e in sides]) for total in safe], by_row=True)
+    yield _nearest(actual, [_nearest(actual, [r(e * r(1.0 / total)) for e in sides]) for total in safe], by_row=True)
 
 
 def _of_differences(step: Norm, x: Array, mean: Array, r: Rounding) -> Iterator[Array]:

@@ -23,7 +23,8 @@ class Probabilities(Step):
         return attended_keys(self.site.activation, self.site.batch)[:, None]
 
     @cached_property
-    def _shifted(self) -> Array:
+    def shifted(self) -> Array:
+        """The scores less the largest of their row, s − m; −∞ at masked keys."""
         s = np.where(self.keys, self.parents[0], -np.inf)
         top = s.max(-1, keepdims=True)
         return s - np.where(np.isfinite(top), top, 0.0)
@@ -31,7 +32,7 @@ class Probabilities(Step):
     @cached_property
     def value(self) -> Array:
         """The probabilities p; all zeros in a row whose keys are all masked."""
-        weights = np.exp(self._shifted)
+        weights = np.exp(self.shifted)
         total = weights.sum(-1, keepdims=True)
         return as_array(weights / np.where(total > 0, total, 1.0))
 
@@ -56,7 +57,7 @@ class Probabilities(Step):
         """
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise_format, arithmetic.accumulate))
         p, keys = self.value, self.keys
-        shift = np.where(keys, self._shifted, 0.0)
+        shift = np.where(keys, self.shifted, 0.0)
         exponential = arithmetic.functions.relative("exp", arithmetic.accumulate) ** 2 / 3.0
         relative = (u2 + a2) * shift**2 + exponential + 2.0 * u2
         partial = (np.cumsum(p, -1) ** 2).sum(-1, keepdims=True)
