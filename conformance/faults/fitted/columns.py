@@ -18,8 +18,8 @@ import math
 import numpy as np
 
 from conformance.faults.altered import Altered
-from conformance.faults.fault import with_parameters
-from conformance.faults.fitted.fitted_fault import LEAST_ROWS, MOST_OPERATIONS, Fit, FitData, Fitted
+from conformance.faults.fault import MOST_OPERATIONS, with_parameters
+from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted
 from conformance.faults.fitted.weight_structure import index_of
 from conformance.faults.kinds import LINEARS
 from conformance.numerics.arithmetic import Arithmetic

@@ -7,15 +7,13 @@ from math import exp, log, sqrt
 import numpy as np
 import numpy.typing as npt
 
-from conformance.faults.fault import CORRECT
+from conformance.faults.fault import CORRECT, MOST_OPERATIONS
 from conformance.numerics.formats import Array
 from conformance.oracle import Network, Step
 
 Mask = npt.NDArray[np.bool_]
 
 LEAST_ROWS = 3  # The least number of different rows from which one number per feature can be estimated.
-# A limit of the work that a fit may take, which decides no verdict: m n · min(m, n) for the singular values of an m × n matrix.
-MOST_OPERATIONS = 2**32
 
 
 @dataclass(frozen=True)
@@ -124,7 +122,7 @@ class Fitted:
 
 
 def takes_seconds(matrix: Array) -> bool:
-    """Return whether the singular value decomposition of a matrix, (m, n), takes seconds at most, by `MOST_OPERATIONS`."""
+    """Return whether the m n · min(m, n) operations of a singular value decomposition of a matrix, (m, n), are within the limit."""
     return bool(matrix.size * min(matrix.shape) <= MOST_OPERATIONS)
 
 

@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.faults.attention import CONTEXT
+from conformance.faults.fault import MOST_OPERATIONS
 from conformance.faults.fitted.dropout import active, fit_of_share
-from conformance.faults.fitted.fitted_fault import MOST_OPERATIONS, Fit, FitData, Fitted
+from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
