@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from conformance.faults.altered import Altered
+from conformance.faults.altered import Altered, with_slack
 from conformance.faults.changes import recast, rewritten
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter
 from conformance.faults.norms import variance_of
@@ -110,7 +110,7 @@ def _embedded_again(step: Step, _: FaultContext) -> Step | None:
         return altered.inner.jacobians()[at].variance(variance_of(step, arithmetic))
 
     again = step.replaced(parents=tuple(step.value if i == at else p for i, p in enumerate(step.parents)))
-    return Altered(again, lambda inner: inner.value, slack)
+    return with_slack(again, slack)
 
 
 def _sinusoids(f: Callable[[Ids, int], Array]) -> Change:
@@ -152,7 +152,7 @@ def _words_scaled(step: Step, context: FaultContext) -> Step | None:
     scaled = _times("word_embeddings", float(step.site.architecture.hidden_size**0.5))(step, context)
     if scaled is None or step.site.activation.parents:
         return scaled
-    return Altered(scaled, lambda inner: inner.value, lambda altered, a: 2.0 * a.storage.rounding_variance(altered.value))
+    return with_slack(scaled, lambda altered, a: 2.0 * a.storage.rounding_variance(altered.value))
 
 
 def _first_type_added(step: Step, context: FaultContext) -> Step | None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from scipy.special import erf, expit
 
-from conformance.faults.altered import Altered
+from conformance.faults.altered import Altered, with_slack
 from conformance.faults.changes import first_parent, function, recast, rewritten
 from conformance.faults.fault import Fault, FaultContext, Parameter, SameFunction, ignored
 from conformance.faults.kinds import ERF_FORM, FUNCTIONS, GELUS, RELU, TANH_FORMS
@@ -37,7 +37,7 @@ def _twice(step: Step, _: FaultContext) -> Step:
         first = step.roundings(arithmetic)
         return altered.inner.jacobians()[0].variance(first.variance() + as_array(first.bound) ** 2 / 3.0)
 
-    return Altered(step.replaced(parents=(once,)), lambda inner: inner.value, slack)
+    return with_slack(step.replaced(parents=(once,)), slack)
 
 
 def _again(step: Step, context: FaultContext) -> Step | None:
@@ -53,7 +53,7 @@ def _again(step: Step, context: FaultContext) -> Step | None:
         own = again.roundings(arithmetic)
         return altered.inner.jacobians()[0].variance(own.variance() + as_array(own.bound) ** 2 / 3.0)
 
-    return Altered(step.replaced(parents=(again.value, *step.parents[1:])), lambda inner: inner.value, slack)
+    return with_slack(step.replaced(parents=(again.value, *step.parents[1:])), slack)
 
 
 def _late(step: Step, context: FaultContext) -> Step | None:
@@ -112,7 +112,7 @@ def _bias_again(step: Step, context: FaultContext) -> Step | None:
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         return altered.inner.jacobians()[0].variance(arithmetic.storage.rounding_variance(total))
 
-    return Altered(step.replaced(parents=(total,)), lambda inner: inner.value, slack)
+    return with_slack(step.replaced(parents=(total,)), slack)
 
 
 def _bias_of_product(step: Step, context: FaultContext) -> Array | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from conformance.faults.altered import Altered
+from conformance.faults.altered import Altered, with_slack
 from conformance.faults.changes import with_parent
 from conformance.faults.fault import Fault, FaultContext
 from conformance.faults.kinds import FUNCTIONS
@@ -33,7 +33,7 @@ def _with_hidden_state(step: Step, context: FaultContext) -> Step | None:
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         return altered.inner.jacobians()[0].variance(arithmetic.storage.rounding_variance(summed))
 
-    return Altered(step.replaced(parents=(summed,)), lambda inner: inner.value, slack)
+    return with_slack(step.replaced(parents=(summed,)), slack)
 
 
 def _other_order(step: Step, context: FaultContext) -> Step:
@@ -50,7 +50,7 @@ def _norm_first(step: Step, context: FaultContext) -> Step | None:
         def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
             return altered.inner.jacobians()[0].variance(variance_of(norm, arithmetic))
 
-        return Altered(step.replaced(parents=(norm.value,)), lambda inner: inner.value, slack)
+        return with_slack(step.replaced(parents=(norm.value,)), slack)
     return with_parent(step, context, _DENSE)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from conformance.faults.altered import Altered
+from conformance.faults.altered import Altered, with_slack
 from conformance.faults.attention import PROBS, Mask, keys_of, of_tokens, probabilities, softmax
 from conformance.faults.changes import recast
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, SameFunction, with_batch
@@ -141,7 +141,7 @@ def _as_lengths(step: Step, _: FaultContext) -> Step | None:
         return None
     open_rows = np.where(first, 0.0, NOT_COMPUTED)[:, None, :, None]
     read = with_batch(step, attention_mask=first.astype(np.int64))
-    return Altered(read, lambda inner: inner.value, slack=lambda altered, _: np.broadcast_to(open_rows, altered.value.shape))
+    return with_slack(read, lambda altered, _: np.broadcast_to(open_rows, altered.value.shape))
 
 
 def causal(step: Step, context: FaultContext) -> Step | None:

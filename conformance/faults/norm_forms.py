@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformance.faults.altered import Altered
+from conformance.faults.altered import Altered, with_slack
 from conformance.faults.changes import recast
 from conformance.faults.fault import Fault, FaultContext, with_parameters
 from conformance.faults.kinds import LINEARS
@@ -72,7 +72,7 @@ def _bias_first(step: Step, _: FaultContext) -> Step:
         rounding = arithmetic.storage.rounding_variance
         return as_array(gamma**2 * (rounding(total) + rounding(total - beta)))
 
-    return Altered(with_parameters(step, bias=gamma * beta), lambda inner: inner.value, slack)
+    return with_slack(with_parameters(step, bias=gamma * beta), slack)
 
 
 def _before_norm(step: Step, context: FaultContext) -> Step | None:
@@ -90,7 +90,7 @@ def _before_norm(step: Step, context: FaultContext) -> Step | None:
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         return altered.inner.jacobians()[1].variance(arithmetic.storage.rounding_variance(total))
 
-    return Altered(step.replaced(parents=(product, total)), lambda inner: inner.value, slack)
+    return with_slack(step.replaced(parents=(product, total)), slack)
 
 
 def _copied(table: Mapping[str, Activation], name: str) -> str:
@@ -116,7 +116,7 @@ def _affine_again(step: Step, context: FaultContext) -> Step | None:
         of_bias = of_sum + rounding(folded) + rounding(folded + step.site.parameters.get("bias", 0.0))
         return as_array(inputs**2 @ rounding(weight * gamma).T + of_bias)
 
-    return Altered(step.replaced(parents=(gamma * x + beta,)), lambda inner: inner.value, slack)
+    return with_slack(step.replaced(parents=(gamma * x + beta,)), slack)
 
 
 # fmt: off

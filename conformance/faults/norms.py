@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from conformance.faults.altered import Altered
+from conformance.faults.altered import Altered, with_slack
 from conformance.faults.changes import other_parameters, other_weight, recast, rewritten, with_parent
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
 from conformance.model.activations import layer_input as layer_input  # other themes import it from here
@@ -122,9 +122,7 @@ def _plus_one(step: Step, context: FaultContext) -> Step:
     gamma, beta = step.site.parameters["weight"], step.site.parameters["bias"]
     rounded = context.storage.ulp(1.0 + gamma) ** 2 / 4.0
     scaled = with_parameters(step, weight=1.0 + gamma)
-    return Altered(
-        scaled, lambda inner: inner.value, slack=lambda altered, _: rounded * ((altered.value - beta) / (1.0 + gamma)) ** 2
-    )
+    return with_slack(scaled, lambda altered, _: rounded * ((altered.value - beta) / (1.0 + gamma)) ** 2)
 
 
 def _shared(step: Step, context: FaultContext) -> Step | None:
@@ -159,7 +157,7 @@ def _scaled(step: Step, factor: float, *, parent: int) -> Step:
         return altered.inner.jacobians()[parent].variance(arithmetic.storage.rounding_variance(product))
 
     factors = (factor, 1.0) if parent == 0 else (1.0, factor)
-    return step if factor == 1.0 else Altered(_weighted(step, *factors), lambda inner: inner.value, slack)
+    return step if factor == 1.0 else with_slack(_weighted(step, *factors), slack)
 
 
 def _after_norm(step: Step, _: FaultContext) -> Step | None:

@@ -17,7 +17,7 @@ from functools import partial
 
 import numpy as np
 
-from conformance.faults.altered import Altered
+from conformance.faults.altered import Altered, with_slack
 from conformance.faults.attention import CONTEXT, SCORES
 from conformance.faults.changes import other_weight
 from conformance.faults.fault import Change, Fault, FaultContext, with_parameters
@@ -174,7 +174,7 @@ def _cache_of_bytes(step: Step, _: FaultContext) -> Step:
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         return altered.inner.jacobians()[1].variance(ties + arithmetic.storage.rounding_variance(held))
 
-    return Altered(step.replaced(parents=(first, held)), lambda inner: inner.value, slack)
+    return with_slack(step.replaced(parents=(first, held)), slack)
 
 
 def _two_of_four(step: Step, _: FaultContext) -> Step | None:
@@ -195,7 +195,7 @@ def _two_of_four(step: Step, _: FaultContext) -> Step | None:
     if not tied.any() or not isinstance(step, Linear):
         return changed
     spread = step.inputs**2 @ (tied**2).T
-    return Altered(changed, lambda inner: inner.value, lambda _, __: spread)
+    return with_slack(changed, lambda _, __: spread)
 
 
 # fmt: off

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from conformance.faults.altered import Altered
+from conformance.faults.altered import Altered, with_slack
 from conformance.faults.fault import Change, Fault, FaultContext, with_parameters
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
@@ -44,7 +44,7 @@ def _rows_of_length_one(step: Step, _: FaultContext) -> Step | None:
     def slack(_: Altered, arithmetic: Arithmetic) -> Array:
         return as_array(squares @ arithmetic.storage.rounding_variance(unit).T)
 
-    return Altered(changed, lambda inner: inner.value, slack)
+    return with_slack(changed, slack)
 
 
 # fmt: off

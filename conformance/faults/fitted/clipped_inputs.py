@@ -10,7 +10,7 @@ so c is found by Gauss–Newton steps from the best of some quantiles of the mag
 
 import numpy as np
 
-from conformance.faults.altered import Altered
+from conformance.faults.altered import Altered, with_slack
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted
 from conformance.faults.kinds import LINEARS
 from conformance.numerics.arithmetic import Arithmetic
@@ -55,7 +55,7 @@ def _clipped(step: Step, data: FitData) -> Fit | None:
         stored = np.where(np.abs(step.inputs) > c, arithmetic.storage.rounding_variance(np.full_like(step.inputs, c)), 0.0)
         return as_array(stored @ weight.T**2)
 
-    return Fit(Altered(step.replaced(parents=(inputs,)), lambda inner: inner.value, slack), 1, "limit", c, energy**-0.5)
+    return Fit(with_slack(step.replaced(parents=(inputs,)), slack), 1, "limit", c, energy**-0.5)
 
 
 CLIPPED_INPUTS = (

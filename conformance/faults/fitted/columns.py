@@ -17,7 +17,7 @@ import math
 
 import numpy as np
 
-from conformance.faults.altered import Altered
+from conformance.faults.altered import Altered, with_slack
 from conformance.faults.fault import MOST_OPERATIONS, with_parameters
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted
 from conformance.faults.fitted.weight_structure import index_of
@@ -73,7 +73,7 @@ def _scaled_columns(step: Step, data: FitData) -> Fit | None:
         assert isinstance(altered.inner, Linear)
         return as_array(altered.inner.inputs**2 @ arithmetic.storage.rounding_variance(scaled).T)
 
-    fitted = Altered(with_parameters(step, weight=scaled), lambda inner: inner.value, slack)
+    fitted = with_slack(with_parameters(step, weight=scaled), slack)
     return Fit(fitted, len(factors), *in_words("input", factors, error))
 
 

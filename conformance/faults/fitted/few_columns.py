@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from conformance.faults.altered import Altered
+from conformance.faults.altered import Altered, with_slack
 from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.faults.fitted.low_rank import columns_of, is_low, residual_of
@@ -37,7 +37,7 @@ def _few_columns(step: Step, data: FitData) -> Fit | None:
         assert isinstance(altered.inner, Linear)
         return as_array(altered.inner.inputs[..., columns] ** 2 @ arithmetic.storage.rounding_variance(other[:, columns]).T)
 
-    fitted = Altered(with_parameters(step, weight=other), lambda inner: inner.value, slack)
+    fitted = with_slack(with_parameters(step, weight=other), slack)
     errors = np.outer(np.sqrt((found.allowed**2).mean(0)), np.sqrt(np.diagonal(np.linalg.pinv(x.T @ x))))
     deviation = np.zeros_like(weight)
     unit = float(np.median(found.allowed / np.maximum(np.abs(found.right + found.residual), np.finfo(np.float64).tiny)))

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from conformance.faults.altered import Altered
+from conformance.faults.altered import Altered, with_slack
 from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted, takes_seconds
 from conformance.faults.kinds import LINEARS
@@ -110,7 +110,7 @@ def _low_rank(step: Step, data: FitData) -> Fit | None:
         assert isinstance(altered.inner, Linear)
         return as_array(altered.inner.inputs**2 @ arithmetic.storage.rounding_variance(weight).T)
 
-    fitted = Altered(with_parameters(step, weight=merged), lambda inner: inner.value, slack)
+    fitted = with_slack(with_parameters(step, weight=merged), slack)
     return Fit(fitted, rank * (known + outputs - rank), "rank", float(rank))
 
 

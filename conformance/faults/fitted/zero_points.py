@@ -14,7 +14,7 @@ from itertools import product
 
 import numpy as np
 
-from conformance.faults.altered import Altered
+from conformance.faults.altered import Altered, with_slack
 from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted, nearest_fit
 from conformance.faults.fitted.products import TIE
@@ -77,7 +77,7 @@ def _with_weight(step: Linear, weight: Array) -> Step:
         assert isinstance(altered.inner, Linear)
         return as_array(altered.inner.inputs**2 @ arithmetic.storage.rounding_variance(weight).T)
 
-    return Altered(with_parameters(step, weight=weight), lambda inner: inner.value, slack)
+    return with_slack(with_parameters(step, weight=weight), slack)
 
 
 def _of_inputs(step: Step, data: FitData) -> Fit | None:
@@ -104,7 +104,7 @@ def _with_input(step: Step, x: Array, ties: Array) -> Step:
     def slack(_: Altered, arithmetic: Arithmetic) -> Array:
         return as_array((ties + arithmetic.storage.rounding_variance(x)) @ squares)
 
-    return Altered(step.replaced(parents=(x,)), lambda inner: inner.value, slack)
+    return with_slack(step.replaced(parents=(x,)), slack)
 
 
 def _offset(step: Step, data: FitData, direction: Array) -> float:
