@@ -17,12 +17,11 @@ import math
 
 import numpy as np
 
-from conformance.faults.altered import Altered, with_slack
-from conformance.faults.fault import MOST_OPERATIONS, with_parameters
+from conformance.faults.changes import with_stored_weight
+from conformance.faults.fault import MOST_OPERATIONS
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted
 from conformance.faults.fitted.weight_structure import index_of
 from conformance.faults.kinds import LINEARS
-from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
@@ -68,13 +67,7 @@ def _scaled_columns(step: Step, data: FitData) -> Fit | None:
     in_units = (product / allowed, x @ weight.T / allowed, x @ scaled.T / allowed)
     if _is_one_factor(x, weight, product, allowed, data.largest) or not _differ(*in_units, len(factors)):
         return None
-
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        assert isinstance(altered.inner, Linear)
-        return as_array(altered.inner.inputs**2 @ arithmetic.storage.rounding_variance(scaled).T)
-
-    fitted = with_slack(with_parameters(step, weight=scaled), slack)
-    return Fit(fitted, len(factors), *in_words("input", factors, error))
+    return Fit(with_stored_weight(step, scaled), len(factors), *in_words("input", factors, error))
 
 
 def _is_one_factor(x: Array, weight: Array, found: Array, allowed: Array, most: float) -> bool:

@@ -26,11 +26,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from conformance.faults.altered import Altered, with_slack
-from conformance.faults.fault import with_parameters
+from conformance.faults.changes import with_stored_weight
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted, takes_seconds
 from conformance.faults.kinds import LINEARS
-from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
@@ -105,13 +103,7 @@ def _low_rank(step: Step, data: FitData) -> Fit | None:
     weight = step.site.parameters["weight"]
     change = np.linalg.lstsq(x, found.left[:, :rank] * values[:rank], rcond=None)[0]  # (I, r)
     merged = weight + (change @ found.directions[:rank]).T
-
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        assert isinstance(altered.inner, Linear)
-        return as_array(altered.inner.inputs**2 @ arithmetic.storage.rounding_variance(weight).T)
-
-    fitted = with_slack(with_parameters(step, weight=merged), slack)
-    return Fit(fitted, rank * (known + outputs - rank), "rank", float(rank))
+    return Fit(with_stored_weight(step, merged, rounded=weight), rank * (known + outputs - rank), "rank", float(rank))
 
 
 def columns_of(found: Residual) -> Columns | None:

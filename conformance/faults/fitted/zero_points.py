@@ -15,6 +15,7 @@ from itertools import product
 import numpy as np
 
 from conformance.faults.altered import Altered, with_slack
+from conformance.faults.changes import with_stored_weight
 from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted, nearest_fit
 from conformance.faults.fitted.products import TIE
@@ -63,21 +64,11 @@ def _of_weights(step: Step, data: FitData) -> Fit | None:
         for axis, with_zero, whole in product((None, 1), (False, True), (True, False)):
             larger, _, moved = _without_zero_point(weight, axis, with_zero=with_zero, whole=whole)
             if np.abs(moved).max() > 0.0:
-                yield float(moved.flat[np.abs(moved).argmax()]), _with_weight(step, larger)
+                yield float(moved.flat[np.abs(moved).argmax()]), with_stored_weight(step, larger)
         offset = _offset(step, data, np.broadcast_to(step.inputs.sum(-1, keepdims=True), step.value.shape))
-        yield offset, _with_weight(step, weight + offset)
+        yield offset, with_stored_weight(step, weight + offset)
 
     return nearest_fit(step, data, list(tried()), "largest offset")
-
-
-def _with_weight(step: Linear, weight: Array) -> Step:
-    """Return the layer with a weight that may be rounded to storage."""
-
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        assert isinstance(altered.inner, Linear)
-        return as_array(altered.inner.inputs**2 @ arithmetic.storage.rounding_variance(weight).T)
-
-    return with_slack(with_parameters(step, weight=weight), slack)
 
 
 def _of_inputs(step: Step, data: FitData) -> Fit | None:
