@@ -27,7 +27,7 @@ from scipy.special import expit, fdtri
 
 from conformance.faults.altered import Altered
 from conformance.faults.fitted.curve import Curve, carrying, curve
-from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
+from conformance.faults.fitted.fitted_fault import TINY, Fit, FitData, Fitted
 from conformance.faults.kinds import ERF_FORM, GELUS, TANH_FORMS
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import FORMATS, Array
@@ -84,7 +84,7 @@ Reading = Callable[[Step, FitData], _Errors | None]
 
 def _approximated(reading: Reading, step: Step, data: FitData) -> Fit | None:
     """Return the step with the fitted error of its function, or None unless the first three conditions of the module hold."""
-    if not np.isfinite(data.actual[data.judged]).all():
+    if not data.is_finite:
         return None
     found = reading(step, data)
     if found is None:
@@ -194,7 +194,7 @@ def _exponential(step: Step, data: FitData) -> _Errors | None:
         inside = rows & step.keys & (t < 0.0)
         weights = np.where(step.keys, np.exp(t), least)
         weights[inside] *= 1.0 + error(t[inside])[0]
-        return np.where(rows, weights / np.maximum(weights.sum(-1, keepdims=True), np.finfo(np.float64).tiny), right)
+        return np.where(rows, weights / np.maximum(weights.sum(-1, keepdims=True), TINY), right)
 
     exponent = t[used]
     size = np.exp(exponent)

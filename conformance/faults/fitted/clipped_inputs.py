@@ -11,7 +11,7 @@ so c is found by Gauss–Newton steps from the best of some quantiles of the mag
 import numpy as np
 
 from conformance.faults.altered import Altered, with_slack
-from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted
+from conformance.faults.fitted.fitted_fault import LEAST_ROWS, MOST_ROWS, Fit, FitData, Fitted
 from conformance.faults.kinds import LINEARS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
@@ -20,15 +20,13 @@ from conformance.oracle import Step
 from conformance.oracle.linear import Linear
 
 _QUANTILES, _STEPS = 32, 24  # Limits of the time only: a limit that is not found leaves a residual that the judge does not accept.
-MOST_ROWS = 64  # A limit of the time only: the limit of the inputs is determined on these rows.
 
 
 def _clipped(step: Step, data: FitData) -> Fit | None:
     """Return the layer with the limit that leaves least of the residual; None if there is none below the largest input."""
     assert isinstance(step, Linear)
-    kept = np.flatnonzero(data.judged.any(-1).reshape(-1))[:MOST_ROWS]
-    x, found, allowed = (a.reshape(-1, a.shape[-1])[kept] for a in (step.inputs, data.actual, data.allowed))
-    if len(x) < LEAST_ROWS or not np.isfinite(data.actual[data.judged]).all() or step.parents[0].shape != step.inputs.shape:
+    x, found, allowed = (a[:MOST_ROWS] for a in data.rows(step.inputs, data.actual, data.allowed))
+    if len(x) < LEAST_ROWS or not data.is_finite or step.parents[0].shape != step.inputs.shape:
         return None
     weight, sizes = step.site.parameters["weight"], np.abs(x)
 

@@ -13,7 +13,9 @@ from conformance.oracle import Network, Step
 
 Mask = npt.NDArray[np.bool_]
 
+TINY = float(np.finfo(np.float64).tiny)
 LEAST_ROWS = 3  # The least number of different rows from which one number per feature can be estimated.
+MOST_ROWS = 64  # A limit of the time only: the most rows on which variants of a layer are compared.
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,16 @@ class FitData:
     def distance(self, value: Array) -> float:
         """Return Σ (difference of the candidate's array and `value`)² over the judged elements, each in units of `allowed`."""
         return float((((self.actual - value) / self.allowed)[self.judged] ** 2).sum())
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the candidate's judged elements are finite."""
+        return bool(np.isfinite(self.actual[self.judged]).all())
+
+    def rows(self, *arrays: Array) -> tuple[Array, ...]:
+        """Return the rows, (N, n), of each array, (..., n), that have a judged element."""
+        kept = self.judged.any(-1).reshape(-1)
+        return tuple(array.reshape(-1, array.shape[-1])[kept] for array in arrays)
 
     @property
     def chance(self) -> float:

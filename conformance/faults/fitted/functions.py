@@ -31,7 +31,7 @@ def _constant(name: str, start: float, form: Form, equation: type[Step]) -> Call
 
     def fit(step: Step, data: FitData) -> Fit | None:
         x, weight = step.parents[0], np.where(data.judged, 1.0 / data.allowed, 0.0)
-        if not np.isfinite(data.actual[data.judged]).all():
+        if not data.is_finite:
             return None
         value, energy = start, 0.0
         for _ in range(_STEPS):
@@ -57,7 +57,7 @@ def _constant(name: str, start: float, form: Form, equation: type[Step]) -> Call
 
 def _row_factors(step: Step, data: FitData) -> Fit | None:
     """Return the softmax with each row multiplied by a factor that is fitted to the row; the largest |Σ p − 1| is reported."""
-    if not np.isfinite(data.actual[data.judged]).all():
+    if not data.is_finite:
         return None
     right, used = step.value, data.judged & (step.value > 0.0)
     counts = used.sum(-1)

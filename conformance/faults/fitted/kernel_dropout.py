@@ -52,7 +52,7 @@ def _dropped_in_kernel(step: Step, data: FitData) -> Fit | None:
     queries = as_array(data.judged.any(-1))  # (B, Q)
     most = int(some.sum(-1).max(initial=0))
     work = int(queries.sum()) * probs.shape[1] * size * 2**most
-    if not 0.0 < rate < 1.0 or most > MOST_KEYS or work > MOST_OPERATIONS or not np.isfinite(data.actual[data.judged]).all():
+    if not 0.0 < rate < 1.0 or most > MOST_KEYS or work > MOST_OPERATIONS or not data.is_finite:
         return None
     values, found, allowed = (split_heads(a, size) for a in (value, data.actual, np.broadcast_to(data.allowed, data.actual.shape)))
     cost = 2.0 * math.log((1.0 - rate) / rate)

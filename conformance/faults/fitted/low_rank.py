@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.faults.changes import with_stored_weight
-from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted, takes_seconds
+from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted, takes_seconds
 from conformance.faults.kinds import LINEARS
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
@@ -63,13 +63,11 @@ class Residual:
 
 def residual_of(step: Linear, data: FitData) -> Residual | None:
     """Return the residual of a linear layer; None if it is not finite, or too large to decompose."""
-    kept = data.judged.any(-1).reshape(-1)
-    arrays = (step.inputs, data.actual, step.value, data.allowed)
-    x, found, right, allowed = (a.reshape(-1, a.shape[-1])[kept] for a in arrays)
+    x, found, right, allowed = data.rows(step.inputs, data.actual, step.value, data.allowed)
     if not (takes_seconds(found) and takes_seconds(x)) or not np.isfinite(found).all():
         return None
     residual = found - right
-    larger = np.sqrt((found**2).mean(0) / np.maximum((right**2).mean(0), np.finfo(np.float64).tiny))
+    larger = np.sqrt((found**2).mean(0) / np.maximum((right**2).mean(0), TINY))
     allowed = allowed * np.maximum(larger, 1.0)  # A rounding error is proportional to the result.
     left, values, directions = np.linalg.svd(_explained_by_weight(x, residual), full_matrices=False)
     known = min(len(x), x.shape[1])
@@ -148,7 +146,7 @@ def is_low(found: Residual) -> bool:
     of_inputs = as_array(np.linalg.svd(found.x, compute_uv=False), np.float64)
     if rank >= min(len(values), len(of_inputs)):
         return False
-    size = float(np.median(values[:rank] / np.maximum(of_inputs[:rank], np.finfo(np.float64).tiny)))
+    size = float(np.median(values[:rank] / np.maximum(of_inputs[:rank], TINY)))
     return bool(values[rank] + found.noise < size * of_inputs[rank])
 
 

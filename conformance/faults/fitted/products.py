@@ -7,7 +7,7 @@ import numpy as np
 
 from conformance.faults.altered import Altered
 from conformance.faults.fault import with_parameters
-from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
+from conformance.faults.fitted.fitted_fault import MOST_ROWS, Fit, FitData, Fitted
 from conformance.faults.kinds import LINEARS
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import FORMATS, Array, Format
@@ -16,20 +16,13 @@ from conformance.oracle.linear import Linear
 
 Variant = tuple[Array, Array | float, float]  # A result, the variance of its ties, and the number that distinguishes it.
 
-MOST_ROWS, MOST_WEIGHTS = 64, 2**20  # Limits of searches, which then take at most seconds.
+MOST_WEIGHTS = 2**20  # A limit of the time only: a search for a threshold then takes at most seconds.
 _LEVELS = 127.0  # the largest magnitude of a symmetric signed byte
 _UNIT = FORMATS["float32"].unit_roundoff
 TIE = 8.0 * _UNIT  # A quotient this near to a tie, relative to it, may be rounded either way: up to four roundings on each side.
 _PARTS = (2, 4, 8, 16)  # The usual numbers of splits of a sum.
 _LEAST = 3  # The least number of rows for which a constant, or a fit of one number to a product, can be refuted by another row.
 _SHARES, _BESIDE = 100, 4  # Shares are whole percents; the magnitudes next to the nearest one are tried as well.
-
-
-def _rows(step: Linear, data: FitData) -> tuple[Array, Array]:
-    """Return inputs and results of up to `MOST_ROWS` judged rows."""
-    kept = data.judged.any(-1).reshape(-1)
-    inputs, found = (a.reshape(-1, a.shape[-1])[kept][:MOST_ROWS] for a in (step.inputs, data.actual))
-    return inputs, found
 
 
 def _nearest(variants: Iterable[Variant], step: Step, data: FitData) -> Variant | None:
@@ -59,7 +52,7 @@ def _quotients(x: Array, axis: int | None) -> tuple[Array, Array]:
 def _integer_inputs(step: Step, data: FitData) -> Fit | None:
     """Return the layer with inputs of 255 levels, with one unit for all inputs of the call or one for each token."""
     assert isinstance(step, Linear)
-    if not np.isfinite(data.actual[data.judged]).all():
+    if not data.is_finite:
         return None
     weight = step.site.parameters["weight"]
 
@@ -81,7 +74,7 @@ def _integer_inputs(step: Step, data: FitData) -> Fit | None:
 def _unread_inputs(step: Step, data: FitData) -> Fit | None:
     """Return the layer without its last inputs, as many as make the result nearest."""
     assert isinstance(step, Linear)
-    weight, (inputs, found) = step.site.parameters["weight"], _rows(step, data)
+    weight, (inputs, found) = step.site.parameters["weight"], (a[:MOST_ROWS] for a in data.rows(step.inputs, data.actual))
     count = weight.shape[1]
     if len(inputs) < _LEAST or not np.isfinite(found).all():
         return None
@@ -99,7 +92,7 @@ def _unread_inputs(step: Step, data: FitData) -> Fit | None:
 def _pruned(step: Step, data: FitData) -> Fit | None:
     """Return the layer with its smallest weights set to zero, about a whole percentage of them."""
     assert isinstance(step, Linear)
-    weight, (inputs, found) = step.site.parameters["weight"], _rows(step, data)
+    weight, (inputs, found) = step.site.parameters["weight"], (a[:MOST_ROWS] for a in data.rows(step.inputs, data.actual))
     if weight.size > MOST_WEIGHTS or len(inputs) < _LEAST or not np.isfinite(found).all():
         return None
     sizes = np.sort(np.abs(weight), axis=None)
@@ -122,7 +115,7 @@ def _pruned(step: Step, data: FitData) -> Fit | None:
 def _partial_sums(storage: Format, step: Step, data: FitData) -> Fit | None:
     """Return the layer with the sums over equal parts of its inputs rounded to a format, for the nearest number of parts."""
     assert isinstance(step, Linear)
-    if not np.isfinite(data.actual[data.judged]).all():
+    if not data.is_finite:
         return None
     weight, count = step.site.parameters["weight"], step.inputs.shape[-1]
 

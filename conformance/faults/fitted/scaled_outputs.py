@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from conformance.faults.altered import Altered
 from conformance.faults.fitted.columns import in_words
-from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted
+from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted
 from conformance.faults.kinds import LINEARS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
@@ -21,7 +21,6 @@ from conformance.oracle import Step
 from conformance.oracle.linear import Linear
 
 Chosen = npt.NDArray[np.bool_]
-_TINY = np.finfo(np.float64).tiny
 
 
 def _zero_outputs(step: Step, data: FitData) -> Fit | None:
@@ -38,7 +37,7 @@ def _zero_outputs(step: Step, data: FitData) -> Fit | None:
 def _scaled(step: Step, data: FitData) -> Fit | None:
     """Return the layer with factors of some outputs, with or without the bias, the nearer one; None if all outputs differ alike."""
     assert isinstance(step, Linear)
-    if int(data.judged.any(-1).sum()) < LEAST_ROWS or not np.isfinite(data.actual[data.judged]).all():
+    if int(data.judged.any(-1).sum()) < LEAST_ROWS or not data.is_finite:
         return None
     variants = [_of(step, data, base) for base in dict.fromkeys((0.0, 1.0))]
     return min((fit for fit in variants if fit), key=lambda fit: data.distance(fit.step.value), default=None)
@@ -48,11 +47,11 @@ def _of(step: Linear, data: FitData, share: float) -> Fit | None:
     """Return the layer with factors of the product, to which this share of the bias is added before."""
     outside = (1.0 - share) * step.bias
     right, found = (np.where(data.judged, a - outside, 0.0).reshape(-1, step.value.shape[-1]) for a in (step.value, data.actual))
-    energy = np.maximum((right**2).sum(0), _TINY)
+    energy = np.maximum((right**2).sum(0), TINY)
     factors = (right * found).sum(0) / energy
     allowed, judged = data.allowed.reshape(right.shape), data.judged.reshape(right.shape)
     sizes = np.maximum(np.abs(factors), 1.0) * allowed.max(0, where=judged, initial=0.0)
-    unit = float(np.median((allowed / np.maximum(np.abs(right), _TINY))[judged & (right != 0.0)]))
+    unit = float(np.median((allowed / np.maximum(np.abs(right), TINY))[judged & (right != 0.0)]))
     stored = right.T @ step.inputs.reshape(len(right), -1) * step.site.parameters["weight"] * (unit * factors[:, None])
     error = data.threshold * np.sqrt(sizes**2 / energy + (stored**2).sum(1) / energy**2)
     wrong = np.abs(factors - 1.0) > error

@@ -15,7 +15,7 @@ from conformance.oracle.bilinear import split_heads
 def _slots_shifted(step: Step, data: FitData) -> Fit | None:
     """Return the step with keys, or values, moved by one position, as by `shifts`."""
     *others, read = step.parents
-    if read.shape[1] < LEAST_ROWS or not np.isfinite(data.actual[data.judged]).all():
+    if read.shape[1] < LEAST_ROWS or not data.is_finite:
         return None
     moved = [(by, step.replaced(parents=(*others, x))) for by in (1, -1) for x in shifts(read, by)]
     return nearest_fit(step, data, moved, "positions")

@@ -107,7 +107,7 @@ def _offset(step: Step, data: FitData, direction: Array) -> float:
 
 def _is_informative(data: FitData) -> bool:
     """Return whether the judged elements are finite and enough rows for a number to be refuted by another row."""
-    return bool(np.isfinite(data.actual[data.judged]).all()) and int(data.judged.any(-1).sum()) >= LEAST_ROWS
+    return data.is_finite and int(data.judged.any(-1).sum()) >= LEAST_ROWS
 
 
 ZERO_POINTS = (
