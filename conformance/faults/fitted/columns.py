@@ -19,7 +19,7 @@ import numpy as np
 
 from conformance.faults.changes import with_stored_weight
 from conformance.faults.fault import MOST_OPERATIONS
-from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted
+from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted, relative_error
 from conformance.faults.fitted.weight_structure import index_of
 from conformance.faults.kinds import LINEARS
 from conformance.numerics.arrays import as_array
@@ -73,7 +73,7 @@ def _is_one_factor(x: Array, weight: Array, found: Array, allowed: Array, most: 
     """
     right = x @ weight.T
     common = float(np.vdot(right / allowed, found / allowed)) / max(float(((right / allowed) ** 2).sum()), TINY)
-    unit = float(np.median(allowed / np.maximum(np.abs(found), TINY)))
+    unit = relative_error(allowed, found)
     stored = x**2 @ ((unit * common * weight) ** 2).T
     room = most * np.sqrt((max(abs(common), 1.0) * allowed) ** 2 + stored)
     return bool((np.abs(found - common * right) <= room).all())
@@ -99,7 +99,7 @@ def _differ(found: Array, right: Array, scaled: Array, count: int) -> bool:
 
     With n results and the sums of squares left by one factor and by all, n ln(left by one / left by all) > (count − 1) ln n.
     """
-    common = float(np.vdot(right, found) / max(np.vdot(right, right), TINY))
+    common = float(np.vdot(right, found)) / max(float(np.vdot(right, right)), TINY)
     by_one, by_all = (float(((found - value) ** 2).sum()) for value in (common * right, scaled))
     return by_one > 0.0 and found.size * math.log(by_one / max(by_all, TINY)) > (count - 1) * math.log(found.size)
 

@@ -133,6 +133,11 @@ class Fitted:
         return kind in self.kinds and name.endswith(self.only)
 
 
+def relative_error(allowed: Array, results: Array) -> float:
+    """Return the median of the allowed errors relative to the results."""
+    return float(np.median(allowed / np.maximum(np.abs(results), TINY)))
+
+
 def takes_seconds(matrix: Array) -> bool:
     """Return whether the m n · min(m, n) operations of a singular value decomposition of a matrix, (m, n), are within the limit."""
     return bool(matrix.size * min(matrix.shape) <= MOST_OPERATIONS)

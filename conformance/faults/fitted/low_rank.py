@@ -24,17 +24,14 @@ leaves nothing.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from conformance.faults.changes import with_stored_weight
-from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted, takes_seconds
+from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted, Mask, takes_seconds
 from conformance.faults.kinds import LINEARS
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
-
-Columns = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +101,7 @@ def _low_rank(step: Step, data: FitData) -> Fit | None:
     return Fit(with_stored_weight(step, merged, rounded=weight), rank * (known + outputs - rank), "rank", float(rank))
 
 
-def columns_of(found: Residual) -> Columns | None:
+def columns_of(found: Residual) -> Mask | None:
     """Return at most 2 r columns of the inputs that explain a residual of rank r; None if there are none, or too many for the rows.
 
     A change of r columns C leaves the residual X_C Δ_Cᵀ, whose left singular vectors U span X_C, so that the columns are those with

@@ -7,7 +7,7 @@ import numpy as np
 
 from conformance.faults.altered import Altered
 from conformance.faults.fault import with_parameters
-from conformance.faults.fitted.fitted_fault import LEAST_ROWS, MOST_ROWS, TINY, Fit, FitData, Fitted
+from conformance.faults.fitted.fitted_fault import LEAST_ROWS, MOST_ROWS, TINY, Fit, FitData, Fitted, relative_error
 from conformance.faults.fitted.lookup_words import read_instead
 from conformance.faults.fitted.weight_structure import Estimated
 from conformance.faults.fitted.wrong_rows import Elements, with_assignments, wrong_outputs, wrong_table_rows
@@ -47,7 +47,7 @@ def _estimated_linear(step: Linear, data: FitData, columns: Array, weight: Array
 
 def _estimated(step: Step, data: FitData, **found: tuple[Array, Array]) -> Mapping[str, Estimated]:
     """Return estimates and standard deviations of parameters, by role, with the error of a changed parameter that is stored."""
-    unit = float(np.median((data.allowed / np.maximum(np.abs(step.value), TINY))[data.judged]))
+    unit = relative_error(data.allowed[data.judged], step.value[data.judged])
     most = math.sqrt(data.threshold**2 + 2.0 * math.log(sum(value.size for value, _ in found.values())))
     return {
         role: Estimated(step.site.parameters[role], value, np.hypot(deviation, unit * np.abs(value)), most)

@@ -8,19 +8,16 @@ which adds the variance Σ_k (Σ_n u_no x_nk f_o w_ok ε)² / (Σ_n u_no²)² to
 """
 
 import numpy as np
-import numpy.typing as npt
 
 from conformance.faults.altered import Altered
 from conformance.faults.fitted.columns import in_words
-from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted
+from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted, Mask, relative_error
 from conformance.faults.kinds import LINEARS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
-
-Chosen = npt.NDArray[np.bool_]
 
 
 def _zero_outputs(step: Step, data: FitData) -> Fit | None:
@@ -51,7 +48,8 @@ def _of(step: Linear, data: FitData, share: float) -> Fit | None:
     factors = (right * found).sum(0) / energy
     allowed, judged = data.allowed.reshape(right.shape), data.judged.reshape(right.shape)
     sizes = np.maximum(np.abs(factors), 1.0) * allowed.max(0, where=judged, initial=0.0)
-    unit = float(np.median((allowed / np.maximum(np.abs(right), TINY))[judged & (right != 0.0)]))
+    some = judged & (right != 0.0)
+    unit = relative_error(allowed[some], right[some])
     stored = right.T @ step.inputs.reshape(len(right), -1) * step.site.parameters["weight"] * (unit * factors[:, None])
     error = data.threshold * np.sqrt(sizes**2 / energy + (stored**2).sum(1) / energy**2)
     wrong = np.abs(factors - 1.0) > error
@@ -74,7 +72,7 @@ def _of(step: Linear, data: FitData, share: float) -> Fit | None:
     return Fit(faulty, count + 1 if is_common else 2 * count, *in_words("output", used, np.where(wrong, error, 1.0)))
 
 
-def _varies(right: Array, factors: Array, error: Array) -> Chosen:
+def _varies(right: Array, factors: Array, error: Array) -> Mask:
     """Return at which outputs the results, times the factor, differ among the rows by more than errors.
 
     Results that are the same in every row have a factor whatever they are.
