@@ -14,8 +14,10 @@ Weights of few significant digits lie on ties, so the quotients that are rounded
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from conformance.faults.altered import Altered, with_slack
 from conformance.faults.attention import CONTEXT, SCORES
@@ -44,6 +46,11 @@ _LARGEST, _SMALLEST_EXPONENT, _BITS = 448.0, -6, 4  # Those of E4M3.
 def quotients(weight: Single, step: Single) -> Single:
     """Return the weight divided by the step, in float32; where the step is 0, the weight."""
     return as_array(weight / np.where(step != 0.0, step, np.float32(1.0)), np.float32)
+
+
+def distance_to_tie(quotient: npt.NDArray[np.floating[Any]]) -> Array:
+    """Return the distance |q − ⌊q⌋ − 1/2| of each quotient from the nearest tie between two integers."""
+    return as_array(np.abs(quotient - np.floor(quotient) - 0.5))
 
 
 def symmetric(weight: Array, axis: int | None, largest: float = 127.0) -> Array:
@@ -130,7 +137,7 @@ def _float8_result(step: Step, _: FaultContext) -> Step:
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         x, own = np.clip(altered.inner.value, -_LARGEST, _LARGEST), altered.inner.roundings(arithmetic)
         unit, error = _unit(x), largest_error(x.size) * np.sqrt(own.variance()) + as_array(own.bound)
-        return np.where(np.abs(x / unit - np.floor(x / unit) - 0.5) * unit <= error, unit**2, 0.0)
+        return np.where(distance_to_tie(x / unit) * unit <= error, unit**2, 0.0)
 
     return Altered(step, lambda inner: _unscaled_float8(inner.value), slack)
 
@@ -167,7 +174,7 @@ def _cache_of_bytes(step: Step, _: FaultContext) -> Step:
     scale = np.abs(heads).max(-1, keepdims=True) / np.float32(127.0)
     quotient = quotients(heads, scale)
     levels = np.rint(quotient)
-    near = np.abs(quotient - np.floor(quotient) - 0.5) <= _TIE * np.abs(quotient)
+    near = distance_to_tie(quotient) <= _TIE * np.abs(quotient)
     ties = merge_heads(as_array(near * scale**2, np.float64))
     held = merge_heads(as_array(levels, np.float64) * scale)
 

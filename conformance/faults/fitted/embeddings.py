@@ -6,7 +6,7 @@ from conformance.faults.altered import Altered
 from conformance.faults.embeddings import POSITIONS_FIX, TYPES_FIX
 from conformance.faults.fault import with_batch
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted
-from conformance.faults.fitted.lookup_words import read_instead
+from conformance.faults.fitted.lookup_words import first_to_last, read_instead
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
@@ -56,9 +56,8 @@ def _zero_words(step: Step, data: FitData) -> Fit | None:
     chosen = np.isin(ids, zero)
     if not len(zero) or not is_zero[judged & chosen].all() or chosen[judged].all():
         return None
-    first, last = float(zero[0]), float(zero[-1])
-    text = "id" if len(zero) == 1 else f"{len(zero)} ids of the batch, from {first:.0f} to"
-    return Fit(Altered(step, lambda inner: np.where(chosen[..., None], 0.0, inner.value)), len(zero), text, last)
+    without = Altered(step, lambda inner: np.where(chosen[..., None], 0.0, inner.value))
+    return Fit(without, len(zero), *first_to_last(zero, "id", " of the batch"))
 
 
 def _nearest(step: Step, data: FitData, otherwise: Ids) -> Ids:

@@ -73,6 +73,21 @@ def _run(run: _Run) -> str:
     return f"expected {expected}, estimated {found}"
 
 
+def first_to_last(numbers: Ids, what: str, those: str = "") -> tuple[str, float]:
+    """Return how many numbers there are and the first and last of them, as a text that ends before the last, and the last.
+
+    Args:
+        numbers: the numbers, ascending.
+        what: what they count.
+        those: the end of the text that says which ones.
+
+    Example:
+        >>> first_to_last(np.array([2, 3, 7]), "output")
+        ('3 outputs, from 2 to', 7.0)
+    """
+    return what if len(numbers) == 1 else f"{len(numbers)} {what}s{those}, from {numbers[0]} to", float(numbers[-1])
+
+
 def element_that_differs(found: Array, expected: Array) -> tuple[str, float]:
     """Return the element of a row that differs most, as a text that ends before its estimated value, and that value.
 
@@ -82,6 +97,3 @@ def element_that_differs(found: Array, expected: Array) -> tuple[str, float]:
     """
     at = int(np.abs(found - expected).argmax())
     return f"element {at}, expected {expected[at]:.{DIGITS}g}, estimated", float(found[at])
-
-
-__all__ = ["element_that_differs", "read_instead"]

@@ -7,6 +7,7 @@ import numpy as np
 from conformance.faults.altered import Altered
 from conformance.faults.attention import CONTEXT, PROBS, keys_of, softmax
 from conformance.faults.fitted.fitted_fault import TINY, Fit, FitData, Fitted, Mask, nearest_fit
+from conformance.faults.quantized import distance_to_tie
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
@@ -73,7 +74,7 @@ def _rounded(step: Step, data: FitData) -> Fit | None:
         def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
             p = altered.inner.value * levels
             sigma = np.sqrt(altered.inner.roundings(arithmetic).variance()) * levels
-            return np.where(np.abs(p - np.floor(p) - 0.5) <= data.largest * sigma, levels**-2.0, 0.0)
+            return np.where(distance_to_tie(p) <= data.largest * sigma, levels**-2.0, 0.0)
 
         return Altered(step, lambda inner: np.minimum(np.rint(inner.value * levels), largest) / levels, slack)
 

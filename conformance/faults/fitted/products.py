@@ -9,6 +9,7 @@ from conformance.faults.altered import Altered
 from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, MOST_ROWS, Fit, FitData, Fitted, nearest_fit
 from conformance.faults.kinds import LINEARS
+from conformance.faults.quantized import distance_to_tie
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import FORMATS, Array, Format
 from conformance.oracle import Step
@@ -48,7 +49,7 @@ def _integer_inputs(step: Step, data: FitData) -> Fit | None:
             unit = np.broadcast_to(unit, quotient.shape)
             if quotient.ndim > step.inputs.ndim:
                 quotient, unit = quotient[:, 0], unit[:, 0]  # the first token of each row
-            near = np.abs(quotient - np.floor(quotient) - 0.5) <= TIE * np.maximum(np.abs(quotient), 1.0)
+            near = distance_to_tie(quotient) <= TIE * np.maximum(np.abs(quotient), 1.0)
             value, ties = (np.rint(quotient) * unit) @ weight.T + step.bias, (near * unit**2) @ (weight.T**2)
             yield _LEVELS, _with_result(step, value, np.broadcast_to(ties, value.shape))
 
@@ -111,7 +112,7 @@ def _partial_sums(storage: Format, step: Step, data: FitData) -> Fit | None:
                 unit = storage.ulp(total)
                 quotient = total / unit
                 sum_error = x.shape[-1] * _UNIT * size  # γ_n |x||w| (Higham 2002, equation 3.5), for a sum of n terms in float32
-                near = np.abs(quotient - np.floor(quotient) - 0.5) <= sum_error / unit
+                near = distance_to_tie(quotient) <= sum_error / unit
                 value, ties = value + storage.round(total), ties + np.where(near, unit**2, 0.0)
             yield float(parts), _with_result(step, value, ties)
 

@@ -8,7 +8,7 @@ from conformance.faults.altered import Altered
 from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.faults.kinds import FUNCTIONS, LINEARS
-from conformance.faults.quantized import UNQUANTIZED, quotients
+from conformance.faults.quantized import UNQUANTIZED, distance_to_tie, quotients
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Single
@@ -27,7 +27,7 @@ def _operands(x: Array, levels: int) -> tuple[Array, Array]:
     step, zero = _scale(x, levels)
     quotient = x.astype(np.float32) / step
     made = as_array((np.clip(np.rint(quotient) + zero, 0, levels) - zero) * step, np.float64)
-    near = np.abs(quotient - np.floor(quotient) - np.float32(0.5)) < _NEAR_TIE
+    near = distance_to_tie(quotient) < _NEAR_TIE
     return made, np.where(near, float(step) ** 2, 0.0)
 
 
@@ -121,7 +121,7 @@ def _unsigned(step: Step, data: FitData) -> Fit | None:
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         own, quotient = altered.inner.roundings(arithmetic), altered.inner.value / unit
         error = data.largest * np.sqrt(own.variance()) / unit + as_array(own.bound) / unit
-        return np.where(np.abs(quotient - np.floor(quotient) - 0.5) <= error, unit**2, 0.0)
+        return np.where(distance_to_tie(quotient) <= error, unit**2, 0.0)
 
     return Fit(Altered(step, lambda inner: np.clip(np.rint(inner.value / unit), 0.0, 255.0) * unit, slack), 1, "step", unit)
 

@@ -12,6 +12,7 @@ import numpy as np
 from conformance.faults.altered import Altered
 from conformance.faults.fitted.columns import in_words
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted, Mask, relative_error
+from conformance.faults.fitted.lookup_words import first_to_last
 from conformance.faults.kinds import LINEARS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
@@ -26,9 +27,8 @@ def _zero_outputs(step: Step, data: FitData) -> Fit | None:
     zero = as_array(((data.actual == 0.0) | ~data.judged).all(axes) & ((step.value != 0.0) & data.judged).any(axes))
     if not zero.any() or zero.all():
         return None
-    (first, last), count = np.flatnonzero(zero)[[0, -1]], int(zero.sum())
-    text = "output" if count == 1 else f"{count} outputs, from {first} to"
-    return Fit(Altered(step, lambda inner: np.where(zero, 0.0, inner.value)), count, text, float(last))
+    without = Altered(step, lambda inner: np.where(zero, 0.0, inner.value))
+    return Fit(without, int(zero.sum()), *first_to_last(np.flatnonzero(zero), "output"))
 
 
 def _scaled(step: Step, data: FitData) -> Fit | None:
