@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from conformance.faults.altered import Altered, with_slack
-from conformance.faults.changes import recast, rewritten
+from conformance.faults.changes import recast, rewritten, variance_of
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter
-from conformance.faults.norms import variance_of
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array

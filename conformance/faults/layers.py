@@ -7,7 +7,8 @@ import numpy as np
 from conformance.faults.altered import Altered, Slack
 from conformance.faults.earlier_layers import of_layer_before
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
-from conformance.faults.norms import LAYER_OUTPUT, layer_input
+from conformance.faults.norms import LAYER_OUTPUT
+from conformance.model.activations import layer_input
 from conformance.model.gradients import is_gradient
 from conformance.model.layer import STATES_NAME
 from conformance.numerics.arithmetic import Arithmetic

@@ -8,10 +8,10 @@ import numpy.typing as npt
 from scipy.special import log_softmax
 
 from conformance.faults.altered import Altered, Rearranged, with_slack
-from conformance.faults.changes import other_weight, with_parent
+from conformance.faults.changes import other_weight, variance_of, with_parent
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
 from conformance.faults.kinds import LINEARS
-from conformance.faults.norms import layer_input, variance_of
+from conformance.model.activations import layer_input
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array

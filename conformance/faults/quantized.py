@@ -115,8 +115,7 @@ def _float8(weight: Array) -> Array:
     w = weight.astype(np.float32)
     step = np.abs(w).max() / np.float32(_LARGEST)
     x = quotients(w, step).astype(np.float64)
-    unit = 2.0 ** (np.maximum(np.frexp(x)[1] - 1, _SMALLEST_EXPONENT) + 1 - _BITS)
-    return as_array(np.rint(x / unit) * unit * float(step), np.float64)
+    return as_array(np.rint(x / _unit(x)) * _unit(x) * float(step), np.float64)
 
 
 def _unit(x: Array) -> Array:
