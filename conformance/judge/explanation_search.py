@@ -31,7 +31,7 @@ _RANK = {fault.name: i for i, fault in enumerate(CATALOGUE)}
 
 
 def explanations(
-    problem: StepProblem, directions: Sequence[Direction], known: Collection[str] = (), *, loose: bool = True
+    problem: StepProblem, directions: Sequence[Direction], known: Collection[str] = (), *, per_token: bool = True
 ) -> tuple[Explanation, ...]:
     """Return every smallest set of faults that explains the candidate's array, the one with the largest evidence first.
 
@@ -42,9 +42,9 @@ def explanations(
         problem: the data of the search.
         directions: the directions that are tried.
         known: names of faults that explained other activations.
-        loose: whether a fit with parameters for each token may explain the array.
+        per_token: whether fits with numbers for each token are tried as well.
     """
-    return _searched(problem, directions, known, MOST_FAULTS) or fitted_explanations(problem, loose=loose)
+    return _searched(problem, directions, known, MOST_FAULTS) or fitted_explanations(problem, per_token=per_token)
 
 
 def is_of_catalogue(explanation: Explanation) -> bool:
@@ -59,12 +59,12 @@ def single_explanations(
     return _searched(problem, directions, known, 1)
 
 
-def fitted_explanations(problem: StepProblem, *, loose: bool = True) -> tuple[Explanation, ...]:
+def fitted_explanations(problem: StepProblem, *, per_token: bool = True) -> tuple[Explanation, ...]:
     """Return the step with a function or whole tensors fitted to the candidate's array, if such a fit explains the array.
 
-    Fits with parameters for each token are included if `loose`.
+    Fits with numbers for each token are tried if `per_token`.
     """
-    return tuple(_by_fitting(problem, loose))
+    return tuple(_by_fitting(problem, per_token))
 
 
 def explanations_by_one_number(problem: StepProblem) -> tuple[Explanation, ...]:
@@ -153,7 +153,7 @@ def _is_usual(estimate: Estimate, storage: Format, threshold: float) -> bool:
     return abs(estimate.value - estimate.wrong) <= room
 
 
-def _by_fitting(problem: StepProblem, loose: bool, *, one_number: bool = False) -> Iterator[Explanation]:
+def _by_fitting(problem: StepProblem, per_token: bool, *, one_number: bool = False) -> Iterator[Explanation]:
     """Yield the fit of a function or of whole tensors to the candidate's array that explains it best; of one number if asked for.
 
     It is the first that names a mistake, unless one that only describes the result (`Fitted.is_description`) is as good by the
@@ -166,7 +166,7 @@ def _by_fitting(problem: StepProblem, loose: bool, *, one_number: bool = False) 
     named, described = list[_Explaining](), list[_Explaining]()
     for fault in FITTED:
         if (
-            (fault.loose and not loose)
+            (fault.per_token and not per_token)
             or (named and not fault.is_description)
             or not fault.is_possible_at(step.site.activation.kind, name)
             or not (problem.right.is_single_step or fault.unexposed_parents)

@@ -227,8 +227,9 @@ def _fault(name: str, kinds: frozenset[str], sentence: str, reading: Reading) ->
     cause = "a fast kernel's polynomial or table in place of the library's function"
     fix = "Use the library's function, or an approximation that is accurate to about one rounding."
     return Fitted(
-        name, kinds, sentence, "constructed", partial(_approximated, reading), cause, unexposed_parents=True, largest=True, fix=fix
-    )
+        name, kinds, sentence, "constructed", partial(_approximated, reading), cause,
+        unexposed_parents=True, is_largest_error=True, fix=fix,
+    )  # fmt: skip
 
 
 _TANH_IS_OFF = "tanh is an approximation: it is off by up to {value} on these inputs"

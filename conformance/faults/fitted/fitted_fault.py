@@ -103,9 +103,9 @@ class Fitted:
         fit: function from a correct step and the candidate's data to the fitted step, or to None if there is no evidence for the
             fault.
         unexposed_parents: whether the fault can be fitted where the step's parents are not exposed.
-        largest: whether the reported number is the largest error on the inputs at hand, which differs from place to place.
-        loose: whether numbers are fitted for each token; such a fault is fitted only where no fault of the catalogue explains the
-            array under any arithmetic.
+        is_largest_error: whether the reported number is the largest error on these inputs, which differs from place to place.
+        per_token: whether numbers are fitted for each token; such a fault is fitted only where no fault of the catalogue explains
+            the array under any arithmetic.
         estimates: what is fitted, for reports; it precedes the numbers that `fit` reports, and is needed if it reports none.
         is_description: whether the fault only describes the result: it keeps the step's equation, and fits as many numbers as the
             operand has that is wrong (parameters, ids, positions, a mask, sums over a row). Any wrong value of that operand has
@@ -120,8 +120,8 @@ class Fitted:
     fit: Callable[[Step, FitData], Fit | None]
     cause: str = ""
     unexposed_parents: bool = False
-    largest: bool = False
-    loose: bool = False
+    is_largest_error: bool = False
+    per_token: bool = False
     equation: str = ""
     fix: str = CORRECT
     only: tuple[str, ...] = ("",)

@@ -94,7 +94,7 @@ FITTED_FUNCTIONS = (
 UNNORMALISED = Fitted(
     "softmax-unnormalised", frozenset({"probs"}),
     "the equation holds with another divisor for each row: its sum differs from 1 by up to {value}",
-    "constructed", _row_factors, "a fast reciprocal, or a denominator of other terms", largest=True, loose=True,
+    "constructed", _row_factors, "a fast reciprocal, or a denominator of other terms", is_largest_error=True, per_token=True,
     equation="p_j = c exp(s_j − m) / Σ_k exp(s_k − m), with a c of each row",
     fix="Divide the exponentials by their sum, with an accurate division.", is_description=True,
 )  # fmt: skip

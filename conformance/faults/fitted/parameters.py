@@ -193,7 +193,7 @@ FITTED_PARAMETERS = (
     Fitted("norm-statistics-other", frozenset({"norm"}), "the equation holds with another mean or deviation of each token: "
            "the deviation is off by up to {value}", "constructed", _statistics,
            "a fast inverse root; statistics of something other than the token",
-           largest=True, loose=True,
+           is_largest_error=True, per_token=True,
            equation="y = γ · (x − μ′) / σ′ + β", fix="Normalise each token by its own mean and deviation, with an accurate root.",
            is_description=True),
     Fitted("parameters-other", frozenset({"norm"}), OTHER, "constructed",

@@ -139,7 +139,7 @@ QUANTIZED_INPUTS = (
 
 UNSIGNED = Fitted(
     "result-unsigned-bytes", FUNCTIONS, "the result is rounded to 256 multiples of {value} from zero up: negative values are lost",
-    "constructed", _unsigned, "a quantiser that takes every activation function for a ReLU", largest=True,
+    "constructed", _unsigned, "a quantiser that takes every activation function for a ReLU", is_largest_error=True,
     equation="y = s min(max(round(f(x) / s), 0), 255)", fix=UNQUANTIZED,
 )  # fmt: skip
 """The fault of an activation that is quantized without a sign."""

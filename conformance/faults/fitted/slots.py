@@ -102,7 +102,7 @@ FITTED_SLOTS = (
     Fitted("keys-reordered", SCORES | CONTEXT,
            "the keys, or the values, are in another order, the first that is moved at position {value}",
            "constructed", _in_other_order,
-           "keys and values that are reordered for context parallelism or by a paged cache, without the mask", loose=True,
+           "keys and values that are reordered for context parallelism or by a paged cache, without the mask", per_token=True,
            equation="s_ij = q_i k_π(j) / √d, or c_i = Σ_j p_ij v_π(j)",
            fix="Put the keys, the values and the mask in the same order."),
 )  # fmt: skip
