@@ -61,9 +61,9 @@ def _scaled_columns(step: Step, data: FitData) -> Fit | None:
     scaled = weight * factors
     product = found - step.bias
     in_units = (product / allowed, x @ weight.T / allowed, x @ scaled.T / allowed)
-    if _is_one_factor(x, weight, product, allowed, data.largest) or not _differ(*in_units, len(factors)):
+    if _is_one_factor(x, weight, product, allowed, data.largest) or not _prefers_factors(*in_units, len(factors)):
         return None
-    return Fit(with_stored_weight(step, scaled), len(factors), *in_words("input", factors, error))
+    return Fit(with_stored_weight(step, scaled), len(factors), *factors_in_words("input", factors, error))
 
 
 def _is_one_factor(x: Array, weight: Array, found: Array, allowed: Array, most: float) -> bool:
@@ -79,7 +79,7 @@ def _is_one_factor(x: Array, weight: Array, found: Array, allowed: Array, most: 
     return bool((np.abs(found - common * right) <= room).all())
 
 
-def in_words(what: str, factors: Array, error: Array) -> tuple[str, float]:
+def factors_in_words(what: str, factors: Array, error: Array) -> tuple[str, float]:
     """Return in words which inputs, or outputs, have a factor other than 1, and that which differs most in units of its error."""
     differs = np.abs(factors - 1.0) > error
     if not differs.any():
@@ -92,7 +92,7 @@ def in_words(what: str, factors: Array, error: Array) -> tuple[str, float]:
     return f"{which}," if is_common else f"{which}, that of {what} {most} is", float(factors[most])
 
 
-def _differ(found: Array, right: Array, scaled: Array, count: int) -> bool:
+def _prefers_factors(found: Array, right: Array, scaled: Array, count: int) -> bool:
     """Return whether the Bayesian information criterion (Schwarz 1978) prefers `count` factors to one of the whole product.
 
     All arrays are in units of the allowed error of each result.

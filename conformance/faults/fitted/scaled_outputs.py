@@ -10,7 +10,7 @@ which adds the variance Σ_k (Σ_n u_no x_nk f_o w_ok ε)² / (Σ_n u_no²)² to
 import numpy as np
 
 from conformance.faults.altered import Altered
-from conformance.faults.fitted.columns import in_words
+from conformance.faults.fitted.columns import factors_in_words
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted, Mask, relative_error
 from conformance.faults.fitted.lookup_words import first_to_last
 from conformance.faults.kinds import LINEARS
@@ -69,7 +69,7 @@ def _of(step: Linear, data: FitData, share: float) -> Fit | None:
 
     faulty = Altered(step, lambda inner: used * (inner.value - outside) + outside, slack)
     count = int(wrong.sum())
-    return Fit(faulty, count + 1 if is_common else 2 * count, *in_words("output", used, np.where(wrong, error, 1.0)))
+    return Fit(faulty, count + 1 if is_common else 2 * count, *factors_in_words("output", used, np.where(wrong, error, 1.0)))
 
 
 def _varies(right: Array, factors: Array, error: Array) -> Mask:
