@@ -118,10 +118,10 @@ def _sinusoids(f: Callable[[Ids, int], Array]) -> Change:
 
 
 def _tutorial(positions: Ids, width: int) -> Array:
-    i = 2 * (np.arange(width) // 2)
-    sine = positions[..., None] / 10000.0 ** (2 * i / width)
-    cosine = positions[..., None] / 10000.0 ** (2 * (i + 1) / width)
-    return np.where(np.arange(width) % 2 == 0, np.sin(sine), np.cos(cosine))
+    """Return sin(s / 10000^(2j/H)) at the even features j and cos(s / 10000^(2j/H)) at the odd ones: exponents twice too large."""
+    feature = np.arange(width)
+    angles = positions[..., None] / 10000.0 ** (2 * feature / width)
+    return np.where(feature % 2 == 0, np.sin(angles), np.cos(angles))
 
 
 def _halves(positions: Ids, width: int) -> Array:

@@ -39,7 +39,7 @@ def _repeated(step: Step, context: FaultContext) -> Step | None:
     if layer is None:
         return None
     again = _run(context, layer, step.value)
-    return Altered(step, lambda _: again[step.site.activation.name].value, slack=_rounded_on_the_way(context, again))
+    return Altered(step, lambda _: again[step.site.activation.name].value, slack=_rounding_of(context, again))
 
 
 def _run(context: FaultContext, layer: int, hidden: Array) -> dict[str, Step]:
@@ -53,7 +53,7 @@ def _run(context: FaultContext, layer: int, hidden: Array) -> dict[str, Step]:
     return steps
 
 
-def _rounded_on_the_way(context: FaultContext, steps: dict[str, Step]) -> Slack:
+def _rounding_of(context: FaultContext, steps: dict[str, Step]) -> Slack:
     """Return the variance of the rounding errors of the second run of a layer, including the rounding of its input."""
     first = next(iter(steps.values()))
 

@@ -1,7 +1,7 @@
-"""Fitted faults: steps with numbers that are read off the candidate's array, such as other parameters, ids, masks or positions.
+"""Fitted faults: steps with numbers that are estimated from the candidate's array, such as other parameters, ids or masks.
 
-Such fits can explain many errors, so they are tried last, and a fit counts only if the number of rows exceeds that of the numbers
-fitted to them.
+Such fits can explain many errors, so they are tried last. A fit is considered only if the array has more judged elements than
+numbers are fitted to them; each module states how many. The judge accepts it if what remains passes as a correct step's residual.
 """
 
 from conformance.faults.fitted.approximations import APPROXIMATED

@@ -26,7 +26,7 @@ import numpy as np
 from scipy.special import expit, fdtri
 
 from conformance.faults.altered import Altered
-from conformance.faults.fitted.curve import Curve, carrying, curve
+from conformance.faults.fitted.curve import Curve, curve, effective_samples
 from conformance.faults.fitted.fitted_fault import TINY, Fit, FitData, Fitted
 from conformance.faults.kinds import ERF_FORM, GELUS, TANH_FORMS
 from conformance.numerics.arrays import as_array
@@ -117,7 +117,7 @@ def _is_simple(errors: _Errors, fitted: Curve, chance: float) -> bool:
     if np.abs(left).max() <= 1.0:
         return True
     others = target - fitted(errors.argument)[0] / errors.scale
-    degrees = carrying(left) - terms.shape[1], carrying(others) - fitted.free
+    degrees = effective_samples(left) - terms.shape[1], effective_samples(others) - fitted.free
     if min(degrees) <= 0.0 or not others.any():
         return False
     ratio = (left**2).sum() / degrees[0] / ((others**2).sum() / degrees[1])

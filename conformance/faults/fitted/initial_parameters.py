@@ -9,8 +9,8 @@ have another scale. The variance that rounding errors a_no add, (Σ_n u_ni² a_n
 below the sampling error √(2/O) of a variance of O numbers; directions i in which it is not are left out.
 
 The model of variance 1 is accepted if the Bayesian information criterion (Schwarz 1978) prefers it to each model with more
-variances, one for all numbers, one for each i, and one for each o, and to a correlation with the right weights. A variance of few
-numbers n gains more by chance than the ln n that it costs by this criterion, which is one of large n. With E = T/2, which has a Γ
+variances, one for all numbers, one for each i, and one for each o, and to a correlation with the right weights. The criterion
+holds for large n: a variance of few numbers n gains more by chance than the ln n that it costs. With E = T/2, which has a Γ
 distribution of shape k = n/2, its gain 2 (E − k − k ln(E / k)) has the mean 2 k (ln k − ψ(k)) and the variance 4 (k² ψ′(k) − k),
 since E and ln E have the covariance 1. A gain that is not above the mean of G such groups by t √(G · variance) is by chance.
 """

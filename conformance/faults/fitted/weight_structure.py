@@ -55,7 +55,8 @@ def assignment(estimated: Estimated) -> tuple[str, float, float] | None:
     for chosen, index in _parts(differs):
         for operator, value, deviation in _operations(estimated, chosen):
             made = np.where(chosen, _assigned(estimated.right, operator, value), estimated.right)
-            if differs.sum() > (deviation > 0.0) and estimated.equals(made).all():
+            least = 2 if deviation > 0.0 else 1  # One element alone determines a fitted number.
+            if differs.sum() >= least and estimated.equals(made).all():
                 return f"{index} {operator}", value, deviation
     return _rearranged(estimated)
 
