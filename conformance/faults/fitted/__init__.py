@@ -1,7 +1,8 @@
 """Fitted faults: steps with numbers that are estimated from the candidate's array, such as other parameters, ids or masks.
 
-Such fits can explain many errors, so they are tried last. A fit is considered only if the array has more judged elements than
-numbers are fitted to them; each module states how many. The judge accepts it if what remains passes as a correct step's residual.
+Such fits can explain many errors, so they are tried last. A fit is considered only if the array could refute it: by more judged
+elements than numbers that are fitted to them or, for a weight that acts like a random one (`initial_parameters`), by their
+distribution. The judge accepts a fit if the remaining residual passes as that of a correct step.
 """
 
 from conformance.faults.fitted.approximations import APPROXIMATED

@@ -147,6 +147,7 @@ def _scaled_positions(step: Step, data: FitData) -> Fit | None:
 
 
 def _at(step: Step, rows: Ids) -> Step:
+    """Return the look-up of other rows, (B, S), of the table."""
     return Altered(step, lambda inner: inner.site.parameters["weight"][rows])
 
 

@@ -40,18 +40,18 @@ def read_instead(found: Ids, expected: Ids, judged: Mask) -> tuple[str, float]:
     is_mapping = len({right for right, _ in pairs}) == len(pairs) and not np.isin(expected[judged & ~wrong], expected[wrong]).any()
     if not is_mapping:
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
-        place = (
-            ", ".join(f"{axis} {i}" for axis, i in zip(("row", "position"), at, strict=True)) if len(at) == 2 else f"token {at[0]}"
-        )
-        return (
-            f"{int(wrong.sum())} of {int(judged.sum())} are others, the first at {place}: expected {expected[at]}, estimated",
-            float(found[at]),
-        )
+        many = f"{int(wrong.sum())} of {int(judged.sum())} are others, the first at {_place(at)}"
+        return f"{many}: expected {expected[at]}, estimated", float(found[at])
     runs = _runs(pairs)
     listed = [_run(run) for run in runs[:MOST_RUNS]]
     many = f"{len(pairs)} are others, such as " if len(runs) > MOST_RUNS else ""
     *before, last = "; ".join(listed).split(" ")
     return f"{many}{' '.join(before)}", float(last)
+
+
+def _place(at: tuple[int, ...]) -> str:
+    """Return an index in words: that of a row and a position, or that of a token."""
+    return f"row {at[0]}, position {at[1]}" if len(at) == 2 else f"token {at[0]}"
 
 
 def _runs(pairs: Sequence[tuple[int, int]]) -> list[_Run]:
@@ -69,6 +69,7 @@ def _runs(pairs: Sequence[tuple[int, int]]) -> list[_Run]:
 
 
 def _run(run: _Run) -> str:
+    """Return a run in words."""
     expected, found = (str(a) if a == b else f"{a} to {b}" for a, b in run)
     return f"expected {expected}, estimated {found}"
 

@@ -40,8 +40,8 @@ def _estimated_linear(step: Linear, data: FitData, columns: Array, weight: Array
     """Return weight and bias with the standard deviations of their least squares, (AᵀA)⁻¹ for the inputs and a 1, A = `columns`."""
     rows = data.judged.any(-1)
     spread = np.sqrt(np.diagonal(np.linalg.inv(columns.T @ columns)))
-    larger = np.maximum(_sizes(data.actual[rows]) / np.maximum(_sizes(step.value[rows]), TINY), 1.0)
-    errors = larger * _sizes(data.allowed[rows])  # of an output, (O,)
+    larger = np.maximum(_rms_over_rows(data.actual[rows]) / np.maximum(_rms_over_rows(step.value[rows]), TINY), 1.0)
+    errors = larger * _rms_over_rows(data.allowed[rows])  # of an output, (O,)
     return _estimated(step, data, weight=(weight, np.outer(errors, spread[:-1])), bias=(bias, errors * spread[-1]))
 
 
@@ -56,7 +56,8 @@ def _estimated(step: Step, data: FitData, **found: tuple[Array, Array]) -> Mappi
     }
 
 
-def _sizes(x: Array) -> Array:
+def _rms_over_rows(x: Array) -> Array:
+    """Return the RMS of each feature over the rows, (O,), of x, (N, O)."""
     return as_array(np.sqrt((x**2).mean(0)))
 
 
@@ -119,7 +120,7 @@ def _affine(step: Step, data: FitData) -> Fit | None:
     fitted = with_parameters(step, weight=slope, bias=target.mean(0) - slope * normal.mean(0))
     deviations = np.sqrt(((centred * data.allowed[rows]) ** 2).sum(0)) / squares
     named = wrong_outputs(step, data, Elements(slope, deviations))
-    errors = np.hypot(_sizes(data.allowed[rows]) / math.sqrt(len(target)), deviations * normal.mean(0))  # of beta
+    errors = np.hypot(_rms_over_rows(data.allowed[rows]) / math.sqrt(len(target)), deviations * normal.mean(0))  # of beta
     both = _estimated(step, data, weight=(slope, deviations), bias=(fitted.site.parameters["bias"], errors))
     return Fit(fitted, 2 * gamma.size, *with_assignments(named, step, both))
 

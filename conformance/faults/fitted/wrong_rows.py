@@ -102,6 +102,7 @@ def with_assignments(named: Named, step: Step, of: Mapping[str, Estimated]) -> N
 
 
 def _rms(x: Array, data: FitData, axes: tuple[int, ...]) -> Array:
+    """Return the RMS along some axes, with 0 for elements that are not judged."""
     return as_array(np.sqrt(np.where(data.judged, x**2, 0.0).mean(axes)))
 
 
@@ -128,12 +129,23 @@ def wrong_table_rows(step: Step, data: FitData, read: Rows) -> tuple[str, float]
 
 
 def _names(step: Step) -> Mapping[str, str]:
+    """Return Hugging Face's names of the step's parameters, by role."""
     return step.site.activation.parameters
 
 
 def _words(
     tensor: str, wrong: Rows | Array, size: int, *, of_row: bool, those: str = "", at_least: bool = False
 ) -> tuple[str, float]:
+    """Return how many rows or elements of a tensor are wrong, as a text that ends before the first of them, and the first.
+
+    Args:
+        tensor: name of the tensor.
+        wrong: the wrong ones, ascending.
+        size: number of those that are judged.
+        of_row: whether they are rows; else they are elements.
+        those: which ones are judged, in words.
+        at_least: whether others may be wrong as well.
+    """
     what = "row" if of_row else "element"
     if not len(wrong):
         return "", 0.0
