@@ -47,10 +47,11 @@ def _dynamic(step: Step, data: FitData) -> Fit | None:
     weight, best = step.site.parameters["weight"], None
     inputs = [_operands(step.inputs, levels) for levels in (255, 127)]
     for axis, steps in product((None, 1), (127.0, 127.5)):
-        rounded = with_parameters(step, weight=_symmetric(weight, axis, steps))
+        levels, scale = _signed_bytes(weight, axis, steps)
+        rounded = with_parameters(step, weight=as_array(levels * scale, np.float64))
         for operands, tied in inputs:
             value = operands @ rounded.site.parameters["weight"].T + step.bias
-            left = float((np.where(data.judged, data.actual - value, 0.0) ** 2).sum())
+            left = _squares_left(data, value)
             if best is None or left < best[0]:
                 best = (left, rounded, value, tied)
     assert best is not None
@@ -63,10 +64,16 @@ def _dynamic(step: Step, data: FitData) -> Fit | None:
     return Fit(Altered(rounded, lambda _: value, slack), 0)
 
 
-def _symmetric(weight: Array, axis: int | None, steps: float) -> Array:
+def _signed_bytes(weight: Array, axis: int | None, steps: float) -> tuple[Single, Single]:
+    """Return a weight as integers −128 … 127 and their scale, max |w| / `steps` per tensor (`axis` None) or output feature (1)."""
     w = weight.astype(np.float32)
-    step = np.abs(w).max(axis, keepdims=axis is not None) / np.float32(steps)
-    return as_array(np.clip(np.rint(quotients(w, step)), -128, 127) * step, np.float64)
+    scale = np.abs(w).max(axis, keepdims=True) / np.float32(steps)
+    return as_array(np.clip(np.rint(quotients(w, scale)), -128, 127)), as_array(scale)
+
+
+def _squares_left(data: FitData, value: Array) -> float:
+    """Return the sum of the squared differences of the candidate's array and `value` over the judged elements."""
+    return float((np.where(data.judged, data.actual - value, 0.0) ** 2).sum())
 
 
 def _saturated(step: Step, data: FitData) -> Fit | None:
@@ -80,12 +87,10 @@ def _saturated(step: Step, data: FitData) -> Fit | None:
     made = np.rint(operands / unit) + zero  # 0 … 255
     best = None
     for axis, steps in product((None, 1), (127.0, 127.5)):
-        w = weight.astype(np.float32)
-        scale = np.abs(w).max(axis, keepdims=True) / np.float32(steps)
-        levels = np.clip(np.rint(quotients(w, scale)), -128, 127)
+        levels, scale = _signed_bytes(weight, axis, steps)
         sums, saturates = _paired_sums(made.reshape(inputs.shape), levels)
         value = ((sums - zero * levels.sum(1)) * unit * scale[:, 0]).reshape(step.value.shape) + step.bias
-        left = float((np.where(data.judged, data.actual - value, 0.0) ** 2).sum())
+        left = _squares_left(data, value)
         if saturates and (best is None or left < best[0]):
             best = (left, as_array(value, np.float64), as_array(levels * scale, np.float64))
     if best is None:
