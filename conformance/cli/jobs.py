@@ -1,6 +1,6 @@
-"""A run in several processes at a time: each runs one shard of the checks, and their results become those of one run.
+"""A run in several processes: each runs one shard of the checks, and their results are merged into those of one run.
 
-A process of its own judges each shard, since most of a judgement of a small network is Python's own work, which threads of one
+Processes are used because most of the time of judging a small network is spent in Python's interpreter, which threads of one
 process cannot share. The shards are kept in the folder `parts` until all of them are complete, so that --resume continues each.
 """
 
@@ -36,7 +36,7 @@ PARTS = "parts"  # folder of the shards, in the folder of the results file
 
 
 def is_for_jobs(shard: str, out: Path, *, resume: bool) -> bool:
-    """Return whether a run is for several processes; a run that one process has begun is resumed by one.
+    """Return whether a run uses several processes; a run that was begun in one process is resumed in one.
 
     Raises:
         UsageError: a single shard is requested.
@@ -59,31 +59,37 @@ def run_jobs(command: Sequence[str], jobs: int, out: Path, how: str, *, resume: 
     Returns:
         The exit code; if a process could not run its shard, that of the process.
     """
-    path, page = out.resolve() / "results.jsonl", out.resolve() / "report.html"
+    path = out.resolve() / "results.jsonl"
     folders = [path.parent / PARTS / str(number) for number in range(1, jobs + 1)]
+    results = None
     if not resume:
         shutil.rmtree(path.parent / PARTS, ignore_errors=True)
     with Writer(path, resume=True) as writer:
         codes, is_interrupted = _ended(command, folders)
         shards = [shard for folder in folders for shard in _shard(folder)]
-        is_whole = len(shards) == jobs and all(shard.footer for shard in shards)
-        if is_whole:
-            _write(writer, in_one(shards))
+        if len(shards) == jobs and all(shard.footer for shard in shards):
+            results = in_one(shards)
+            _write(writer, results)
         elif not path.stat().st_size:
             path.unlink()
-    if not is_whole:
-        if shards:
-            show_results(merged(shards), how)
-            print("not all checks were run; the same command with --resume runs the rest", file=sys.stderr)
-        return INTERRUPTED if is_interrupted else max(codes)
-    results = in_one(shards)
-    remove_earlier_artifacts(path.parent / FAILURES)
-    _keep_failures(folders, path.parent / FAILURES)
-    shutil.rmtree(path.parent / PARTS)
-    page.write_text(REPORT_FORMATS["html"].of_results(results), "utf-8")
+    if results is not None:
+        return _completed(results, folders, out, how)
+    if shards:
+        show_results(merged(shards), how)
+        print("not all checks were run; the same command with --resume runs the rest", file=sys.stderr)
+    return INTERRUPTED if is_interrupted else max(codes)
+
+
+def _completed(results: Results, folders: Sequence[Path], out: Path, how: str) -> int:
+    """Keep the failures of the shards, remove their folders, write and print the report, and return the exit code."""
+    folder = out.resolve()
+    remove_earlier_artifacts(folder / FAILURES)
+    _keep_failures(folders, folder / FAILURES)
+    shutil.rmtree(folder / PARTS)
+    (folder / "report.html").write_text(REPORT_FORMATS["html"].of_results(results), "utf-8")
     show_results(results, how)
     if how == "pretty":
-        print(f"\nresults: {out / path.name}\nreport: {out / page.name}{saved_failures(results, out)}")
+        print(f"\nresults: {out / 'results.jsonl'}\nreport: {out / 'report.html'}{saved_failures(results, out)}")
     assert results.footer
     return results.footer.exit_code
 
@@ -130,22 +136,12 @@ def _ended(command: Sequence[str], folders: Sequence[Path]) -> tuple[list[int], 
 
     Also returned is whether the run was interrupted; the processes are then interrupted as well.
     """
-    share = str(max(cores() // len(folders), 1))
-    environment = {"OMP_NUM_THREADS": share, **os.environ}
-    printed = _Printed()
+    printed, is_interrupted = _Printed(), False
     with ExitStack() as stack:
-        processes = []
-        for number, folder in enumerate(folders, 1):
-            shard = ["--jobs", "1", "--shard", f"{number}/{len(folders)}", "--out", str(folder), "--format", "json"]
-            child = [sys.executable, "-m", "conformance", *command, *shard]
-            process = subprocess.Popen(
-                child, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment, text=True, errors="backslashreplace"
-            )
-            processes.append(stack.enter_context(process))
+        processes = [stack.enter_context(_started(command, number, folders)) for number in range(1, len(folders) + 1)]
         readers = [threading.Thread(target=printed.lines_of, args=(process,), daemon=True) for process in processes]
         for reader in readers:
             reader.start()
-        is_interrupted = False
         while any(reader.is_alive() for reader in readers):
             try:
                 for reader in readers:
@@ -157,8 +153,26 @@ def _ended(command: Sequence[str], folders: Sequence[Path]) -> tuple[list[int], 
         return [process.wait() for process in processes], is_interrupted
 
 
+def _started(command: Sequence[str], number: int, folders: Sequence[Path]) -> "subprocess.Popen[str]":
+    """Start the process of a shard, counted from 1, with its share of the cores."""
+    environment = {"OMP_NUM_THREADS": str(max(cores() // len(folders), 1)), **os.environ}
+    shard = ["--jobs", "1", "--shard", f"{number}/{len(folders)}", "--out", str(folders[number - 1]), "--format", "json"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "conformance", *command, *shard],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=environment,
+        text=True,
+        errors="backslashreplace",
+    )
+
+
 class _Printed:
-    """Standard error of several processes; a line that each of them writes is printed once."""
+    """Printer of the standard error of several processes.
+
+    A line is printed as often as the process that writes it most often has written it, so that what all of them write is printed
+    once.
+    """
 
     def __init__(self) -> None:
         self._printed: Counter[str] = Counter()

@@ -64,6 +64,11 @@ class Altered(Step):
         return Roundings((*own.sources, Source(self.slack(self, arithmetic), identity())), own.bound)
 
 
+def with_slack(step: Step, slack: Slack) -> Altered:
+    """Return the step with additional errors of this variance and the same result."""
+    return Altered(step, lambda inner: inner.value, slack)
+
+
 class Rearranged(Altered):
     """A step with the elements of the inner step in other places, each with its rounding errors; elements may occur repeatedly."""
 

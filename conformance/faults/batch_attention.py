@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from conformance.faults.altered import Altered
 from conformance.faults.attention import CONTEXT, Mask
-from conformance.faults.fault import Change, Fault, FaultContext
+from conformance.faults.fault import MOST_OPERATIONS, Change, Fault, FaultContext
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
@@ -23,7 +23,6 @@ from conformance.oracle import Step
 from conformance.oracle.propagation import propagated
 
 _SELF = ".attention.self.context"
-_MOST_SCORES = 2**26  # A limit of the operations: with heads of 64 features, 2**32 products, as `fitted_fault.MOST_OPERATIONS`.
 _ROWS = "Let a token attend to the tokens of its own row: "
 
 
@@ -105,7 +104,7 @@ def _attending(step: Step, context: FaultContext, grouping: _Grouping, *, masked
         return None
     mask = batch.mask if masked else np.ones_like(batch.mask)
     read = (grouping.keys(key), grouping.keys(value), grouping.keys(mask))
-    if mask.size * read[2].shape[1] * (value.shape[-1] // step.site.architecture.head_size) > _MOST_SCORES:
+    if mask.size * read[2].shape[1] * value.shape[-1] > MOST_OPERATIONS:  # the products of all queries and keys
         return None
     parts = [_Attention(context, names, part, *read) for part in grouping.queries(query)]
     result = grouping.restored([part.result for part in parts])

@@ -1,12 +1,16 @@
-"""Changes of a step that several faults share: another result, another equation, other parameters or parents."""
+"""Changes of a step that several faults share: another result, equation, parameters or parents, and errors that come with them."""
 
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from conformance.faults.altered import Altered
+from conformance.faults.altered import Altered, with_slack
 from conformance.faults.fault import Change, FaultContext, with_parameters
+from conformance.model.activation import Activation
+from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
+from conformance.oracle.linear import Linear
 
 S = TypeVar("S", bound=Step)
 
@@ -56,6 +60,46 @@ def other_parameters(change: Callable[[Mapping[str, Array]], Mapping[str, Array]
 def other_weight(change: Callable[[Array], Array]) -> Change:
     """Return the change that replaces the weight of a step by `change(weight)`."""
     return other_parameters(lambda p: {"weight": change(p["weight"])})
+
+
+def variance_of(step: Step, arithmetic: Arithmetic) -> Array:
+    """Return the elementwise variance of a step's own rounding errors, deterministic ones taken as uniform within their bound."""
+    own = step.roundings(arithmetic)
+    return as_array(own.variance() + as_array(own.bound) ** 2 / 3.0)
+
+
+def with_rounded_parent(step: Step, parent: int) -> Altered:
+    """Return the step with a parent that may be rounded to storage."""
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        rounding = arithmetic.storage.rounding_variance(altered.inner.parents[parent])
+        return altered.inner.jacobians()[parent].variance(rounding)
+
+    return with_slack(step, slack)
+
+
+def copied_from(table: Mapping[str, Activation], name: str) -> str:
+    """Return the activation of which `name` is a copy, such as the product before a dropout, or `name` itself."""
+    while name in table and table[name].kind == "copy":
+        (name,) = table[name].parents
+    return name
+
+
+def with_stored_weight(step: Linear, weight: Array, rounded: Array | None = None) -> Altered:
+    """Return a linear layer with another weight, which may be stored: errors of rounding it are added.
+
+    Args:
+        step: the layer.
+        weight: its weight, (O, I).
+        rounded: numbers with the rounding errors of the weight, (O, I); the weight itself by default.
+    """
+    numbers = weight if rounded is None else rounded
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        assert isinstance(altered.inner, Linear)
+        return as_array(altered.inner.inputs**2 @ arithmetic.storage.rounding_variance(numbers).T)
+
+    return with_slack(with_parameters(step, weight=weight), slack)
 
 
 def with_parent(step: Step, context: FaultContext, name: str, parent: int = 0) -> Step | None:

@@ -23,10 +23,10 @@ def _other_rows(f: Callable[[Ids, int], Ids]) -> Change:
 
     def change(step: Step, _: FaultContext) -> Step:
         table = step.site.parameters["weight"]
-        longest = len(table) // 2  # P − 1
+        size = len(table) // 2 + 1  # P, of 2 P − 1 rows
         distances = np.arange(step.site.batch.length)
         distances = distances[:, None] - distances[None, :]
-        rows = np.clip(f(distances, longest + 1) + longest, 0, len(table) - 1)
+        rows = np.clip(f(distances, size) + size - 1, 0, len(table) - 1)
         return Altered(step, lambda inner: np.broadcast_to(table[rows], inner.value.shape))
 
     return change
@@ -58,7 +58,7 @@ def faults() -> Iterator[Fault]:
                 _other_rows(lambda distances, _: distances + 1), "P for P − 1",
                 equation="D_ij = E[i − j + P]", fix=_LOOKUP)
     yield Fault("distance-from-zero", LOOKUP, "distances are looked up from row 0 on, negative ones from the end", "constructed",
-                _other_rows(lambda distances, longest: distances % (2 * longest - 1) - longest + 1),
+                _other_rows(lambda distances, size: distances % (2 * size - 1) - size + 1),
                 "P − 1 not added, so that an index counts from the end",
                 equation="D_ij = E[(i − j) mod (2P − 1)]", fix=_LOOKUP)
     yield Fault("distance-query-missing", OF_QUERIES, "the scores lack q_i · D_ij", "constructed", _ABSENT,

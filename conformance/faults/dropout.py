@@ -144,7 +144,7 @@ def faults() -> Iterator[Fault]:
     yield Fault("dropout-gradient-unmasked", _BACKWARD, "the backward pass of dropout does not apply the mask", made,
                 _where_it_drops(lambda step: step.parents[0] / (1.0 - _rate(step))), "a hand-written backward pass",
                 equation="∂x = ∂y / (1 − p)", fix="Keep the mask of the forward pass, and multiply by it.")
-    yield Fault("dropout-gradient-not-scaled", _BACKWARD, "the gradient of the elements that dropout keeps are not scaled", made,
+    yield Fault("dropout-gradient-not-scaled", _BACKWARD, "the gradient of the elements that dropout keeps is not scaled", made,
                 _where_it_drops(lambda step: _kept(step) * step.parents[0]), "a hand-written backward pass",
                 equation="∂x = ∂y m", fix="Divide by 1 − p, as in the forward pass.")
     yield Fault("dropout-gradient-identity", _BACKWARD, "the gradient passes dropout unchanged (straight through)", made,

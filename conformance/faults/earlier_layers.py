@@ -6,7 +6,7 @@ from conformance.faults.altered import Altered, Slack
 from conformance.faults.attention import PROBS, SCORES
 from conformance.faults.changes import with_parent
 from conformance.faults.fault import Change, Fault, FaultContext
-from conformance.faults.norms import layer_input
+from conformance.model.activations import layer_input
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array

@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from conformance.faults.altered import Altered
-from conformance.faults.changes import recast, rewritten
+from conformance.faults.altered import Altered, with_slack
+from conformance.faults.changes import recast, rewritten, variance_of
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter
-from conformance.faults.norms import variance_of
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
@@ -110,7 +109,7 @@ def _embedded_again(step: Step, _: FaultContext) -> Step | None:
         return altered.inner.jacobians()[at].variance(variance_of(step, arithmetic))
 
     again = step.replaced(parents=tuple(step.value if i == at else p for i, p in enumerate(step.parents)))
-    return Altered(again, lambda inner: inner.value, slack)
+    return with_slack(again, slack)
 
 
 def _sinusoids(f: Callable[[Ids, int], Array]) -> Change:
@@ -119,10 +118,10 @@ def _sinusoids(f: Callable[[Ids, int], Array]) -> Change:
 
 
 def _tutorial(positions: Ids, width: int) -> Array:
-    i = 2 * (np.arange(width) // 2)
-    sine = positions[..., None] / 10000.0 ** (2 * i / width)
-    cosine = positions[..., None] / 10000.0 ** (2 * (i + 1) / width)
-    return np.where(np.arange(width) % 2 == 0, np.sin(sine), np.cos(cosine))
+    """Return sin(s / 10000^(2j/H)) at the even features j and cos(s / 10000^(2j/H)) at the odd ones: exponents twice too large."""
+    feature = np.arange(width)
+    angles = positions[..., None] / 10000.0 ** (2 * feature / width)
+    return np.where(feature % 2 == 0, np.sin(angles), np.cos(angles))
 
 
 def _halves(positions: Ids, width: int) -> Array:
@@ -152,7 +151,7 @@ def _words_scaled(step: Step, context: FaultContext) -> Step | None:
     scaled = _times("word_embeddings", float(step.site.architecture.hidden_size**0.5))(step, context)
     if scaled is None or step.site.activation.parents:
         return scaled
-    return Altered(scaled, lambda inner: inner.value, lambda altered, a: 2.0 * a.storage.rounding_variance(altered.value))
+    return with_slack(scaled, lambda altered, a: 2.0 * a.storage.rounding_variance(altered.value))
 
 
 def _first_type_added(step: Step, context: FaultContext) -> Step | None:

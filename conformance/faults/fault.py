@@ -15,6 +15,7 @@ from conformance.numerics.formats import Array, Format
 from conformance.oracle import Network, Step
 
 CORRECT = "Compute the step by the correct equation."
+MOST_OPERATIONS = 2**32  # A limit of the work for one fault of a step, of seconds; it decides no verdict.
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 from scipy.special import erf, expit
 
-from conformance.faults.altered import Altered
-from conformance.faults.changes import first_parent, function, recast, rewritten
+from conformance.faults.altered import Altered, with_slack
+from conformance.faults.changes import copied_from, first_parent, function, recast, rewritten, variance_of, with_rounded_parent
 from conformance.faults.fault import Fault, FaultContext, Parameter, SameFunction, ignored
 from conformance.faults.kinds import ERF_FORM, FUNCTIONS, GELUS, RELU, TANH_FORMS
 from conformance.numerics.arithmetic import Arithmetic
@@ -34,26 +34,23 @@ def _twice(step: Step, _: FaultContext) -> Step:
     once = step.value
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        first = step.roundings(arithmetic)
-        return altered.inner.jacobians()[0].variance(first.variance() + as_array(first.bound) ** 2 / 3.0)
+        return altered.inner.jacobians()[0].variance(variance_of(step, arithmetic))
 
-    return Altered(step.replaced(parents=(once,)), lambda inner: inner.value, slack)
+    return with_slack(step.replaced(parents=(once,)), slack)
 
 
 def _again(step: Step, context: FaultContext) -> Step | None:
     """Return a step that reads f(y) in place of y = f(x), the result of an activation function; f(y) may be rounded to storage."""
-    table, name = context.network.table, step.site.activation.parents[0]
-    while name in table and table[name].kind == "copy":  # the dropout after the function
-        (name,) = table[name].parents
+    table = context.network.table
+    name = copied_from(table, step.site.activation.parents[0])
     if name not in table or table[name].kind not in GELUS | {"tanh"}:
         return None
     again = context.network.step(name, step.parents[0])
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        own = again.roundings(arithmetic)
-        return altered.inner.jacobians()[0].variance(own.variance() + as_array(own.bound) ** 2 / 3.0)
+        return altered.inner.jacobians()[0].variance(variance_of(again, arithmetic))
 
-    return Altered(step.replaced(parents=(again.value, *step.parents[1:])), lambda inner: inner.value, slack)
+    return with_slack(step.replaced(parents=(again.value, *step.parents[1:])), slack)
 
 
 def _late(step: Step, context: FaultContext) -> Step | None:
@@ -67,9 +64,8 @@ def _late(step: Step, context: FaultContext) -> Step | None:
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         function = applied(altered.inner)
-        own = function.roundings(arithmetic)
         stored = function.jacobians()[0].variance(arithmetic.storage.rounding_variance(altered.inner.value))
-        return own.variance() + as_array(own.bound) ** 2 / 3.0 + stored
+        return as_array(variance_of(function, arithmetic) + stored)
 
     return Altered(step, lambda inner: applied(inner).value, slack)
 
@@ -107,12 +103,7 @@ def _bias_again(step: Step, context: FaultContext) -> Step | None:
     bias = _bias_of_product(step, context)
     if bias is None:
         return None
-    total = step.parents[0] + bias
-
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        return altered.inner.jacobians()[0].variance(arithmetic.storage.rounding_variance(total))
-
-    return Altered(step.replaced(parents=(total,)), lambda inner: inner.value, slack)
+    return with_rounded_parent(step.replaced(parents=(step.parents[0] + bias,)), 0)
 
 
 def _bias_of_product(step: Step, context: FaultContext) -> Array | None:

@@ -15,6 +15,7 @@ from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identit
 from conformance.oracle.propagation import propagated
 from conformance.oracle.step import Site
 
+_FIX = "Read num_attention_heads from the config; d = hidden_size / num_attention_heads."
 WIDTH, HEADS = 64, 12  # Those of BERT base (Devlin et al. 2019, section 3); BERT large has the same head size.
 
 Run = Callable[[Array], Mapping[str, Step]]
@@ -110,19 +111,24 @@ def _twelve(a: Architecture) -> int:
     return 0 if a.hidden_size == HEADS * WIDTH else HEADS
 
 
+def _halved(a: Architecture) -> int:
+    """Return half the number of heads, or 0 if it is odd."""
+    return a.num_attention_heads // 2 if a.num_attention_heads % 2 == 0 else 0
+
+
 def faults() -> Iterator[Fault]:
-    """Yield the faults in which heads are those of BERT base, regardless of the config."""
+    """Yield the faults of the number of heads."""
     context, ends = frozenset({"context"}), ignored("num_attention_heads")
     yield Fault(
         "heads-64-wide", context, f"heads are {WIDTH} wide{ends}", "constructed",
         _of(lambda a: a.hidden_size // WIDTH if a.hidden_size % WIDTH == 0 else 0), "a head size that is hard-coded",
         (".context",), in_every_layer=True,
-        fix="Read num_attention_heads from the config; d = hidden_size / num_attention_heads.",
+        fix=_FIX,
     )  # fmt: skip
     yield Fault(
         "heads-twelve", context, f"there are {HEADS} heads{ends}", "constructed", _of(_twelve), "BERT base's number, hard-coded",
         (".context",), in_every_layer=True,
-        fix="Read num_attention_heads from the config; d = hidden_size / num_attention_heads.",
+        fix=_FIX,
     )  # fmt: skip
     for name, heads, sentence in (
         ("heads-halved", _halved, "there are half as many heads, each twice as wide"),
@@ -132,9 +138,5 @@ def faults() -> Iterator[Fault]:
             name, context, sentence, "constructed", _of(heads),
             "the number of heads of another size of the model; no shape of a weight shows it", (".self.context",),
             after_failure=True, equation="h′ heads of H / h′ features, h′ ≠ num_attention_heads",
-            fix="Read num_attention_heads from the config; d = hidden_size / num_attention_heads.",
+            fix=_FIX,
         )  # fmt: skip
-
-
-def _halved(a: Architecture) -> int:
-    return a.num_attention_heads // 2 if a.num_attention_heads % 2 == 0 else 0

@@ -7,7 +7,8 @@ import numpy as np
 from conformance.faults.altered import Altered, Slack
 from conformance.faults.earlier_layers import of_layer_before
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
-from conformance.faults.norms import LAYER_OUTPUT, layer_input
+from conformance.faults.norms import LAYER_OUTPUT
+from conformance.model.activations import layer_input
 from conformance.model.gradients import is_gradient
 from conformance.model.layer import STATES_NAME
 from conformance.numerics.arithmetic import Arithmetic
@@ -38,7 +39,7 @@ def _repeated(step: Step, context: FaultContext) -> Step | None:
     if layer is None:
         return None
     again = _run(context, layer, step.value)
-    return Altered(step, lambda _: again[step.site.activation.name].value, slack=_rounded_on_the_way(context, again))
+    return Altered(step, lambda _: again[step.site.activation.name].value, slack=_rounding_of(context, again))
 
 
 def _run(context: FaultContext, layer: int, hidden: Array) -> dict[str, Step]:
@@ -52,7 +53,7 @@ def _run(context: FaultContext, layer: int, hidden: Array) -> dict[str, Step]:
     return steps
 
 
-def _rounded_on_the_way(context: FaultContext, steps: dict[str, Step]) -> Slack:
+def _rounding_of(context: FaultContext, steps: dict[str, Step]) -> Slack:
     """Return the variance of the rounding errors of the second run of a layer, including the rounding of its input."""
     first = next(iter(steps.values()))
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from conformance.faults.altered import Altered
-from conformance.faults.changes import with_parent
+from conformance.faults.altered import Altered, with_slack
+from conformance.faults.changes import variance_of, with_parent, with_rounded_parent
 from conformance.faults.fault import Fault, FaultContext
 from conformance.faults.kinds import FUNCTIONS
-from conformance.faults.norms import NORMS, variance_of
+from conformance.faults.norms import NORMS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
@@ -28,12 +28,7 @@ def _with_hidden_state(step: Step, context: FaultContext) -> Step | None:
     found = context.values.get(hidden)
     if found is None or found.shape != step.value.shape:
         return None
-    summed = step.parents[0] + found
-
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        return altered.inner.jacobians()[0].variance(arithmetic.storage.rounding_variance(summed))
-
-    return Altered(step.replaced(parents=(summed,)), lambda inner: inner.value, slack)
+    return with_rounded_parent(step.replaced(parents=(step.parents[0] + found,)), 0)
 
 
 def _other_order(step: Step, context: FaultContext) -> Step:
@@ -50,7 +45,7 @@ def _norm_first(step: Step, context: FaultContext) -> Step | None:
         def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
             return altered.inner.jacobians()[0].variance(variance_of(norm, arithmetic))
 
-        return Altered(step.replaced(parents=(norm.value,)), lambda inner: inner.value, slack)
+        return with_slack(step.replaced(parents=(norm.value,)), slack)
     return with_parent(step, context, _DENSE)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from conformance.faults.altered import Altered
+from conformance.faults.altered import Altered, with_slack
 from conformance.faults.attention import PROBS, Mask, keys_of, of_tokens, probabilities, softmax
 from conformance.faults.changes import recast
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, SameFunction, with_batch
@@ -24,18 +24,22 @@ _MASK = (
 NOT_COMPUTED = 1.0 / np.finfo(np.float64).eps  # The variance of a result that may be arbitrary.
 
 
-def _with_keys(f: Callable[[Mask, Ids], Mask]) -> Change:
-    """Return the change of a decoder's mask to f of the unmasked keys, (B, 1, 1, S), and of the positions, (S,).
+def _over_keys(step: Step, keys: Mask) -> Step:
+    """Return the softmax over other keys, which broadcast to (B, h, Q, S).
 
     Where no key is left, every score is the same lowest number, so the probabilities are uniform.
     """
+    some, uniform = keys.any(-1, keepdims=True), 1.0 / keys.shape[-1]
+    return Altered(step, lambda inner: np.where(some, softmax(inner.parents[0], keys), uniform))
+
+
+def _with_keys(f: Callable[[Mask, Ids], Mask]) -> Change:
+    """Return the change of a decoder's mask to f of the unmasked keys, (B, 1, 1, S), and of the positions, (S,)."""
 
     def change(step: Step, _: FaultContext) -> Step | None:
         if not step.site.activation.causal:
             return None
-        keys = f(step.site.batch.mask[:, None, None, :], np.arange(step.site.batch.length))
-        some, uniform = keys.any(-1, keepdims=True), 1.0 / keys.shape[-1]
-        return Altered(step, lambda inner: np.where(some, softmax(inner.parents[0], keys), uniform))
+        return _over_keys(step, f(step.site.batch.mask[:, None, None, :], np.arange(step.site.batch.length)))
 
     return change
 
@@ -101,21 +105,15 @@ def _tiled(step: Step, _: FaultContext) -> Step | None:
     if not of_tokens(step) or (mask == mask[0]).all():
         return None
     tiled = mask[np.arange(size * heads) % size].reshape(size, heads, 1, -1)
-    keys = np.broadcast_to(tiled, step.parents[0].shape)
-    return Altered(step, lambda inner: np.where(keys.any(-1, keepdims=True), softmax(inner.parents[0], keys), 1.0 / mask.shape[1]))
+    return _over_keys(step, np.broadcast_to(tiled, step.parents[0].shape))
 
 
 def _from_token_types(step: Step, _: FaultContext) -> Step | None:
-    """Return the softmax with tokens of type 0 masked; where all are, every score is the same lowest number."""
+    """Return the softmax with tokens of type 0 masked."""
     types = step.site.batch.types
     if not types.any() or not of_tokens(step):
         return None
-    keys = (types != 0)[:, None, None, :]
-
-    def masked(inner: Step) -> Array:
-        return np.where(keys.any(-1, keepdims=True), softmax(inner.parents[0], keys), 1.0 / types.shape[1])
-
-    return Altered(step, masked)
+    return _over_keys(step, (types != 0)[:, None, None, :])
 
 
 def _shifted(step: Step, _: FaultContext) -> Step:
@@ -141,7 +139,7 @@ def _as_lengths(step: Step, _: FaultContext) -> Step | None:
         return None
     open_rows = np.where(first, 0.0, NOT_COMPUTED)[:, None, :, None]
     read = with_batch(step, attention_mask=first.astype(np.int64))
-    return Altered(read, lambda inner: inner.value, slack=lambda altered, _: np.broadcast_to(open_rows, altered.value.shape))
+    return with_slack(read, lambda altered, _: np.broadcast_to(open_rows, altered.value.shape))
 
 
 def causal(step: Step, context: FaultContext) -> Step | None:
@@ -150,26 +148,18 @@ def causal(step: Step, context: FaultContext) -> Step | None:
 
 
 def _without_itself(step: Step, _: FaultContext) -> Step | None:
-    """Return the softmax in which no token attends to itself; where no key is left, the probabilities are uniform.
-
-    In a decoder this is `mask-causal-strict`.
-    """
+    """Return the softmax in which no token attends to itself; in a decoder this is `mask-causal-strict`."""
     if not of_tokens(step) or step.site.activation.causal:
         return None
-    length = step.parents[0].shape[-1]
-    keys = keys_of(step) & ~np.eye(length, dtype=np.bool_)
-    some = keys.any(-1, keepdims=True)
-    return Altered(step, lambda inner: np.where(some, softmax(inner.parents[0], keys), 1.0 / length))
+    return _over_keys(step, keys_of(step) & ~np.eye(step.parents[0].shape[-1], dtype=np.bool_))
 
 
 def _within_segment(step: Step, _: FaultContext) -> Step | None:
-    """Return the softmax over the keys of the query's token type; where no key is left, the probabilities are uniform."""
+    """Return the softmax over the keys of the query's token type."""
     types = step.site.batch.types
     if not of_tokens(step) or step.site.activation.causal or (types == types[:, :1]).all():
         return None
-    keys = keys_of(step) & (types[:, None, :, None] == types[:, None, None, :])
-    some = keys.any(-1, keepdims=True)
-    return Altered(step, lambda inner: np.where(some, softmax(inner.parents[0], keys), 1.0 / types.shape[1]))
+    return _over_keys(step, keys_of(step) & (types[:, None, :, None] == types[:, None, None, :]))
 
 
 class _Multiplied(Probabilities):

@@ -1,16 +1,15 @@
 """Faults of norms of another form: over halves, with the second moment, or with the bias first; and of what is added to them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
-from conformance.faults.altered import Altered
-from conformance.faults.changes import recast
+from conformance.faults.altered import Altered, with_slack
+from conformance.faults.changes import copied_from, recast, variance_of, with_rounded_parent
 from conformance.faults.fault import Fault, FaultContext, with_parameters
 from conformance.faults.kinds import LINEARS
-from conformance.faults.norms import LAYER_OUTPUT, NORMS, variance_of
-from conformance.model.activation import Activation
+from conformance.faults.norms import LAYER_OUTPUT, NORMS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
@@ -72,7 +71,7 @@ def _bias_first(step: Step, _: FaultContext) -> Step:
         rounding = arithmetic.storage.rounding_variance
         return as_array(gamma**2 * (rounding(total) + rounding(total - beta)))
 
-    return Altered(with_parameters(step, bias=gamma * beta), lambda inner: inner.value, slack)
+    return with_slack(with_parameters(step, bias=gamma * beta), slack)
 
 
 def _before_norm(step: Step, context: FaultContext) -> Step | None:
@@ -81,29 +80,17 @@ def _before_norm(step: Step, context: FaultContext) -> Step | None:
     name = f"encoder.layer.{layer}.attention.output.LayerNorm"
     table = context.network.table
     parents = table[name].parents if name in table else ()
-    found = [context.values.get(p, context.values.get(_copied(table, p))) for p in parents]
+    found = [context.values.get(p, context.values.get(copied_from(table, p))) for p in parents]
     known = [x for x in found if x is not None and x.shape == skip.shape]
     if not known or len(known) < len(parents):
         return None
-    total = as_array(sum(known[1:], start=known[0]))
-
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        return altered.inner.jacobians()[1].variance(arithmetic.storage.rounding_variance(total))
-
-    return Altered(step.replaced(parents=(product, total)), lambda inner: inner.value, slack)
-
-
-def _copied(table: Mapping[str, Activation], name: str) -> str:
-    """Return the activation of which `name` is a copy, such as the product before a dropout, or `name` itself."""
-    while name in table and table[name].kind == "copy":
-        (name,) = table[name].parents
-    return name
+    return with_rounded_parent(step.replaced(parents=(product, as_array(sum(known[1:], start=known[0])))), 1)
 
 
 def _affine_again(step: Step, context: FaultContext) -> Step | None:
     """Return the layer with γ x + β as input, γ and β those of the norm whose result x is; the folded weight may be rounded."""
     table = context.network.table
-    name = _copied(table, step.site.activation.parents[0])
+    name = copied_from(table, step.site.activation.parents[0])
     if name not in table or table[name].kind != "norm":
         return None
     affine, weight, x = context.network.site(name).parameters, step.site.parameters["weight"], step.parents[0]
@@ -116,7 +103,7 @@ def _affine_again(step: Step, context: FaultContext) -> Step | None:
         of_bias = of_sum + rounding(folded) + rounding(folded + step.site.parameters.get("bias", 0.0))
         return as_array(inputs**2 @ rounding(weight * gamma).T + of_bias)
 
-    return Altered(step.replaced(parents=(gamma * x + beta,)), lambda inner: inner.value, slack)
+    return with_slack(step.replaced(parents=(gamma * x + beta,)), slack)
 
 
 # fmt: off

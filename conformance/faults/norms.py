@@ -7,10 +7,19 @@ from typing import ClassVar
 
 import numpy as np
 
-from conformance.faults.altered import Altered
-from conformance.faults.changes import other_parameters, other_weight, recast, rewritten, with_parent
+from conformance.faults.altered import Altered, with_slack
+from conformance.faults.changes import (
+    copied_from,
+    other_parameters,
+    other_weight,
+    recast,
+    rewritten,
+    variance_of,
+    with_parent,
+    with_rounded_parent,
+)
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
-from conformance.model.activations import layer_input as layer_input  # other themes import it from here
+from conformance.model.activations import layer_input
 from conformance.model.architecture import Architecture
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
@@ -122,9 +131,7 @@ def _plus_one(step: Step, context: FaultContext) -> Step:
     gamma, beta = step.site.parameters["weight"], step.site.parameters["bias"]
     rounded = context.storage.ulp(1.0 + gamma) ** 2 / 4.0
     scaled = with_parameters(step, weight=1.0 + gamma)
-    return Altered(
-        scaled, lambda inner: inner.value, slack=lambda altered, _: rounded * ((altered.value - beta) / (1.0 + gamma)) ** 2
-    )
+    return with_slack(scaled, lambda altered, _: rounded * ((altered.value - beta) / (1.0 + gamma)) ** 2)
 
 
 def _shared(step: Step, context: FaultContext) -> Step | None:
@@ -153,13 +160,8 @@ def _weighted(step: Step, sublayer: float, skip: float) -> Step:
 
 def _scaled(step: Step, factor: float, *, parent: int) -> Step:
     """Return the norm with a parent multiplied by a factor; the product may be rounded to storage before the sum."""
-
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        product = altered.inner.parents[parent]
-        return altered.inner.jacobians()[parent].variance(arithmetic.storage.rounding_variance(product))
-
     factors = (factor, 1.0) if parent == 0 else (1.0, factor)
-    return step if factor == 1.0 else Altered(_weighted(step, *factors), lambda inner: inner.value, slack)
+    return step if factor == 1.0 else with_rounded_parent(_weighted(step, *factors), parent)
 
 
 def _after_norm(step: Step, _: FaultContext) -> Step | None:
@@ -187,9 +189,8 @@ def _bias_again(step: Step, context: FaultContext) -> Step | None:
     """Return the norm of the sum with the bias of the sub-layer's last product added once more."""
     if len(step.parents) != 2:
         return None
-    table, name = context.network.table, step.site.activation.parents[0]
-    while name in table and table[name].kind == "copy":  # the dropout after the product
-        (name,) = table[name].parents
+    table = context.network.table
+    name = copied_from(table, step.site.activation.parents[0])
     bias = context.network.site(name).parameters.get("bias") if name in table else None
     x, skip = step.parents
     return None if bias is None or bias.shape != x.shape[-1:] else step.replaced(parents=(x + bias, skip))
@@ -202,12 +203,6 @@ def _again(step: Step, context: FaultContext) -> Step | None:
         return None
     norm = Norm(context.network.site(name), step.parents[0])
     return Altered(step, lambda _: norm.value, lambda _, arithmetic: variance_of(norm, arithmetic))
-
-
-def variance_of(step: Step, arithmetic: Arithmetic) -> Array:
-    """Return the elementwise variance of a step's own rounding errors, deterministic ones taken as uniform within their bound."""
-    own = step.roundings(arithmetic)
-    return as_array(own.variance() + as_array(own.bound) ** 2 / 3.0)
 
 
 # fmt: off

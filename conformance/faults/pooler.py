@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from conformance.faults.altered import Altered
+from conformance.faults.altered import Altered, with_slack
 from conformance.faults.fault import Change, Fault, FaultContext
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
@@ -32,7 +32,7 @@ def _weighted_mean(*, padding: bool) -> Change:
             return altered.inner.jacobians()[0].variance(rounded)
 
         changed = step.replaced(parents=(np.concatenate([mean[:, None], hidden[:, 1:]], 1),))
-        return Altered(changed, lambda inner: inner.value, slack)
+        return with_slack(changed, slack)
 
     return change
 
@@ -62,7 +62,7 @@ def _again(step: Step, context: FaultContext) -> Step | None:
         size = np.abs(pooled) @ np.abs(own["weight"]).T + np.abs(own["bias"])  # The partial sums are no larger.
         return altered.inner.jacobians()[0].variance(rounding(size) * (1.0 - twice**2) ** 2 + rounding(twice))
 
-    return Altered(step.replaced(parents=(twice,)), lambda inner: inner.value, slack)
+    return with_slack(step.replaced(parents=(twice,)), slack)
 
 
 # fmt: off

@@ -184,7 +184,8 @@ def faults() -> Iterator[Fault]:
                     "the default of CUDA's matrix products in some versions: torch.backends.cuda.matmul.allow_tf32",
                     after_failure=True, combined_after_failure=True,
                     fix="Set torch.backends.cuda.matmul.allow_tf32 = False, or the runtime's equivalent.")
-    for name, cause in (("bfloat16", "autocast, or a runtime's default"), ("float16", "autocast, or a runtime's default")):
+    cause = "autocast, or a runtime's default"
+    for name in ("bfloat16", "float16"):
         yield Fault(f"precision-{name}", COMPUTED, f"operands are rounded to {name}: reduced precision, not a wrong equation",
                     "transformers#14450", _in_format(name), cause, after_failure=True, combined_after_failure=True, fix=_PRECISION)
         yield Fault(f"weights-{name}", LINEARS | tables, f"the weights are those of the checkpoint rounded to {name}",

@@ -7,11 +7,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import log_softmax
 
-from conformance.faults.altered import Altered, Rearranged
-from conformance.faults.changes import other_weight, with_parent
+from conformance.faults.altered import Altered, Rearranged, with_slack
+from conformance.faults.changes import other_weight, variance_of, with_parent
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
 from conformance.faults.kinds import LINEARS
-from conformance.faults.norms import layer_input, variance_of
+from conformance.model.activations import layer_input
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
@@ -185,7 +185,7 @@ def _reading_mean(step: Step, context: FaultContext) -> Step | None:
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         return altered.inner.jacobians()[0].variance(2.0 * arithmetic.storage.rounding_variance(mean))
 
-    return Altered(step.replaced(parents=(mean,)), lambda inner: inner.value, slack)
+    return with_slack(step.replaced(parents=(mean,)), slack)
 
 
 def _reading_norm(own: bool) -> Change:
@@ -202,7 +202,7 @@ def _reading_norm(own: bool) -> Change:
         def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
             return altered.inner.jacobians()[0].variance(variance_of(norm, arithmetic))
 
-        return Altered(step.replaced(parents=(norm.value,)), lambda inner: inner.value, slack)
+        return with_slack(step.replaced(parents=(norm.value,)), slack)
 
     return change
 

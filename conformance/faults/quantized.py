@@ -14,10 +14,12 @@ Weights of few significant digits lie on ties, so the quotients that are rounded
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from conformance.faults.altered import Altered
+from conformance.faults.altered import Altered, with_slack
 from conformance.faults.attention import CONTEXT, SCORES
 from conformance.faults.changes import other_weight
 from conformance.faults.fault import Change, Fault, FaultContext, with_parameters
@@ -44,6 +46,11 @@ _LARGEST, _SMALLEST_EXPONENT, _BITS = 448.0, -6, 4  # Those of E4M3.
 def quotients(weight: Single, step: Single) -> Single:
     """Return the weight divided by the step, in float32; where the step is 0, the weight."""
     return as_array(weight / np.where(step != 0.0, step, np.float32(1.0)), np.float32)
+
+
+def distance_to_tie(quotient: npt.NDArray[np.floating[Any]]) -> Array:
+    """Return the distance |q − ⌊q⌋ − 1/2| of each quotient from the nearest tie between two integers."""
+    return as_array(np.abs(quotient - np.floor(quotient) - 0.5))
 
 
 def symmetric(weight: Array, axis: int | None, largest: float = 127.0) -> Array:
@@ -108,8 +115,7 @@ def _float8(weight: Array) -> Array:
     w = weight.astype(np.float32)
     step = np.abs(w).max() / np.float32(_LARGEST)
     x = quotients(w, step).astype(np.float64)
-    unit = 2.0 ** (np.maximum(np.frexp(x)[1] - 1, _SMALLEST_EXPONENT) + 1 - _BITS)
-    return as_array(np.rint(x / unit) * unit * float(step), np.float64)
+    return as_array(np.rint(x / _unit(x)) * _unit(x) * float(step), np.float64)
 
 
 def _unit(x: Array) -> Array:
@@ -130,7 +136,7 @@ def _float8_result(step: Step, _: FaultContext) -> Step:
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         x, own = np.clip(altered.inner.value, -_LARGEST, _LARGEST), altered.inner.roundings(arithmetic)
         unit, error = _unit(x), largest_error(x.size) * np.sqrt(own.variance()) + as_array(own.bound)
-        return np.where(np.abs(x / unit - np.floor(x / unit) - 0.5) * unit <= error, unit**2, 0.0)
+        return np.where(distance_to_tie(x / unit) * unit <= error, unit**2, 0.0)
 
     return Altered(step, lambda inner: _unscaled_float8(inner.value), slack)
 
@@ -167,14 +173,14 @@ def _cache_of_bytes(step: Step, _: FaultContext) -> Step:
     scale = np.abs(heads).max(-1, keepdims=True) / np.float32(127.0)
     quotient = quotients(heads, scale)
     levels = np.rint(quotient)
-    near = np.abs(quotient - np.floor(quotient) - 0.5) <= _TIE * np.abs(quotient)
+    near = distance_to_tie(quotient) <= _TIE * np.abs(quotient)
     ties = merge_heads(as_array(near * scale**2, np.float64))
     held = merge_heads(as_array(levels, np.float64) * scale)
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         return altered.inner.jacobians()[1].variance(ties + arithmetic.storage.rounding_variance(held))
 
-    return Altered(step.replaced(parents=(first, held)), lambda inner: inner.value, slack)
+    return with_slack(step.replaced(parents=(first, held)), slack)
 
 
 def _two_of_four(step: Step, _: FaultContext) -> Step | None:
@@ -195,7 +201,7 @@ def _two_of_four(step: Step, _: FaultContext) -> Step | None:
     if not tied.any() or not isinstance(step, Linear):
         return changed
     spread = step.inputs**2 @ (tied**2).T
-    return Altered(changed, lambda inner: inner.value, lambda _, __: spread)
+    return with_slack(changed, lambda _, __: spread)
 
 
 # fmt: off

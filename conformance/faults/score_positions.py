@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from conformance.faults.altered import Altered
+from conformance.faults.altered import Altered, with_slack
 from conformance.faults.attention import SCORES
 from conformance.faults.fault import Change, Fault, FaultContext
 from conformance.numerics.arithmetic import Arithmetic
@@ -66,7 +66,7 @@ def _rotary(*, neighbours: bool) -> Change:
             turning = (_rotation_variance(x, width, arithmetic, neighbours=neighbours) for x in given)
             return as_array(sum(j.variance(v) for j, v in zip(altered.inner.jacobians(), turning, strict=True)))
 
-        return Altered(step.replaced(parents=turned), lambda inner: inner.value, slack)
+        return with_slack(step.replaced(parents=turned), slack)
 
     return change
 

@@ -4,11 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from conformance.faults.altered import Altered
+from conformance.faults.changes import with_stored_weight
 from conformance.faults.fault import Change, Fault, FaultContext, with_parameters
-from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
 
@@ -36,15 +33,7 @@ def _rows_of_length_one(step: Step, _: FaultContext) -> Step | None:
     if not (lengths > 0.0).all():
         return None
     unit = weight / lengths
-    changed = with_parameters(step, weight=unit)
-    if not isinstance(step, Linear):
-        return changed
-    squares = step.inputs**2
-
-    def slack(_: Altered, arithmetic: Arithmetic) -> Array:
-        return as_array(squares @ arithmetic.storage.rounding_variance(unit).T)
-
-    return Altered(changed, lambda inner: inner.value, slack)
+    return with_stored_weight(step, unit) if isinstance(step, Linear) else with_parameters(step, weight=unit)
 
 
 # fmt: off

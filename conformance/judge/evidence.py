@@ -8,7 +8,7 @@ from conformance.judge.error_distribution import ErrorDistribution
 from conformance.judge.thresholds import SEPARABLE_Z, evidence_threshold
 
 UNKNOWN = "unknown"  # kind of an activation that is not in the table
-BY_OPERATIONS = "operation by operation"  # arithmetic of a step judged as written by hand, whatever that of its kind
+BY_OPERATIONS = "operation by operation"  # arithmetic of a step that is judged as a sequence of elementary operations
 DIFFERENTIATED = "not judged: it is differentiated through"  # prefix of that reason, by which reports of results files find it
 WIDEST_ARITHMETIC = "native"  # name of the arithmetic with the largest sigma
 
@@ -128,8 +128,7 @@ class Explanation:
         """−ln of the evidence, in nats: `nll`, which counts independent roundings, and the cost of the fitted parameters.
 
         It has the form of the Bayesian information criterion, whose (ln ν) / 2 per parameter is `cost_of_parameters` for a
-        deviation that falls as 1/√ν. Parameters with usual values are not fitted: these were known
-        before the array was seen.
+        deviation that falls as 1/√ν. Parameters with usual values are not fitted: these were known before the array was seen.
         """
         return self.nll + (0.0 if self.is_usual else self.cost_of_parameters)
 

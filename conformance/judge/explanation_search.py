@@ -15,7 +15,7 @@ import numpy as np
 
 from conformance.faults import CATALOGUE, reported_as
 from conformance.faults.fitted import FITTED
-from conformance.faults.fitted.fitted_fault import Fit, FitData
+from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.judge.evidence import Estimate, Explanation, FilterResult
 from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import is_detected, project
@@ -31,9 +31,9 @@ _RANK = {fault.name: i for i, fault in enumerate(CATALOGUE)}
 
 
 def explanations(
-    problem: StepProblem, directions: Sequence[Direction], known: Collection[str] = (), *, loose: bool = True
+    problem: StepProblem, directions: Sequence[Direction], known: Collection[str] = (), *, per_token: bool = True
 ) -> tuple[Explanation, ...]:
-    """Return every smallest set of faults that explains the candidate's array, the one with the largest evidence first.
+    """Return every smallest set of faults that explains the candidate's array, the best first.
 
     Faults whose names are in `known` are tried alone first; other faults are tried if the known ones do not explain the array, or
     only with an unusual parameter value. If no fault explains the array, fitted functions and tensors are tried.
@@ -42,9 +42,9 @@ def explanations(
         problem: the data of the search.
         directions: the directions that are tried.
         known: names of faults that explained other activations.
-        loose: whether a fit with parameters for each token may explain the array.
+        per_token: whether fits with numbers for each token are tried as well.
     """
-    return _searched(problem, directions, known, MOST_FAULTS) or fitted_explanations(problem, loose=loose)
+    return _searched(problem, directions, known, MOST_FAULTS) or fitted_explanations(problem, per_token=per_token)
 
 
 def is_of_catalogue(explanation: Explanation) -> bool:
@@ -59,20 +59,21 @@ def single_explanations(
     return _searched(problem, directions, known, 1)
 
 
-def fitted_explanations(problem: StepProblem, *, loose: bool = True) -> tuple[Explanation, ...]:
+def fitted_explanations(problem: StepProblem, *, per_token: bool = True) -> tuple[Explanation, ...]:
     """Return the step with a function or whole tensors fitted to the candidate's array, if such a fit explains the array.
 
-    Fits with parameters for each token are included if `loose`.
+    Fits with numbers for each token are tried if `per_token`.
     """
-    return tuple(_by_fitting(problem, loose))
+    return _best_fit(problem, per_token=per_token)
 
 
 def explanations_by_one_number(problem: StepProblem) -> tuple[Explanation, ...]:
-    """Return the step with a function of one fitted number, if it explains the array.
+    """Return the step with a function of one fitted number that has a standard deviation, if it explains the array.
 
-    Its cost is known (`Explanation.cost_of_parameters`), so that it may be compared with an arithmetic under which the step passes.
+    Its deviation gives the cost of the number (`Explanation.cost_of_parameters`), so that the fit may be compared with an
+    arithmetic under which the step passes.
     """
-    return tuple(_by_fitting(problem, False, one_number=True))
+    return _best_fit(problem, per_token=False, one_number=True)
 
 
 def _searched(
@@ -153,35 +154,43 @@ def _is_usual(estimate: Estimate, storage: Format, threshold: float) -> bool:
     return abs(estimate.value - estimate.wrong) <= room
 
 
-def _by_fitting(problem: StepProblem, loose: bool, *, one_number: bool = False) -> Iterator[Explanation]:
-    """Yield the fit of a function or of whole tensors to the candidate's array that explains it best; of one number if asked for.
+def _best_fit(problem: StepProblem, *, per_token: bool, one_number: bool = False) -> tuple[Explanation, ...]:
+    """Return the fit of a function or of whole tensors that explains the candidate's array best; empty if none explains it.
 
     It is the first that names a mistake, unless one that only describes the result (`Fitted.is_description`) is as good by the
     Bayesian information criterion (Schwarz 1978): Σ e² and ln n for each fitted number, with the n judged elements. A name that
     needs as many numbers as the description claims more than the result shows. Of several descriptions it is the best one.
+
+    Args:
+        problem: the data of the search.
+        per_token: whether fits with numbers for each token are tried as well.
+        one_number: whether only fits of one number that has a standard deviation are considered.
     """
     name = problem.right.name
     step, noise = problem.right.steps[name], problem.noise
-    seen = FitData(problem.actual, noise.judged, np.hypot(noise.sigma, noise.bound), problem.threshold, problem.right.network)
-    named, described = list[_Explaining](), list[_Explaining]()
+    data = FitData(problem.actual, noise.judged, np.hypot(noise.sigma, noise.bound), problem.threshold, problem.right.network)
+    named: _Explaining | None = None
+    described: _Explaining | None = None
     for fault in FITTED:
-        if (
-            (fault.loose and not loose)
-            or (named and not fault.is_description)
-            or not fault.is_possible_at(step.site.activation.kind, name)
-            or not (problem.right.is_single_step or fault.unexposed_parents)
-        ):
+        if (named and not fault.is_description) or (fault.per_token and not per_token) or not _is_possible(fault, problem):
             continue
-        fit = fault.fit(step, seen)
-        if fit is not None and (not one_number or (fit.free == 1 and fit.deviation)):
-            (described if fault.is_description else named).extend(_explaining(problem, fault.name, fit))
-    best = described[0] if described else None
-    for other in described[1:]:
-        best = other if best is None or other.is_better_than(best) else best
-    if named and (best is None or named[0].is_better_than(best)):
-        best = named[0]
-    if best is not None:
-        yield best.explanation
+        fit = fault.fit(step, data)
+        if fit is None or (one_number and not (fit.free == 1 and fit.deviation)):
+            continue
+        found = _explaining(problem, fault.name, fit)
+        if found and not fault.is_description:
+            named = found
+        elif found and (described is None or found.is_better_than(described)):
+            described = found
+    best = named if named and (described is None or named.is_better_than(described)) else described
+    return (best.explanation,) if best else ()
+
+
+def _is_possible(fault: Fitted, problem: StepProblem) -> bool:
+    """Return whether the fault can be fitted at the step of the problem."""
+    right = problem.right
+    kind = right.steps[right.name].site.activation.kind
+    return fault.is_possible_at(kind, right.name) and (right.is_single_step or fault.unexposed_parents)
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,8 +209,8 @@ class _Explaining:
         return mine - theirs < room
 
 
-def _explaining(problem: StepProblem, name: str, fit: Fit) -> Iterator[_Explaining]:
-    """Yield the fit if it explains the candidate's array.
+def _explaining(problem: StepProblem, name: str, fit: Fit) -> _Explaining | None:
+    """Return the fit if it explains the candidate's array, else None.
 
     Fits are tried last, since a fit has many free parameters. As for a fault without a parameter, the z of the residual on the
     fitted effect must exceed its threshold: a fit may also pass because it allows more errors of rounding, which is no evidence.
@@ -209,14 +218,14 @@ def _explaining(problem: StepProblem, name: str, fit: Fit) -> Iterator[_Explaini
     place = problem.right.name
     segment = problem.right.replacing(place, fit.step)
     if not problem.passes(segment):
-        return
+        return None
     found = project(problem.actual - problem.right.value, segment.value - problem.right.value, problem.noise)
     if found is None or not is_detected(found, problem.threshold, signed=True):
-        return
+        return None
     result = FilterResult(name, place, found.amplitude, found.z, found.expected_z)
     number = Estimate(fit.parameter, 0.0, 0.0, fit.value, fit.deviation) if fit.parameter else None
     faults, nll = (result.concluded(detected=True, estimate=number),), problem.nll(segment)
     explanation = Explanation(faults, fit.free, nll, draw_count=problem.draw_count)
-    yield _Explaining(
+    return _Explaining(
         explanation, zeroed(problem.actual - segment.value, problem.noise.judged), problem.noise_of(segment).precision
     )

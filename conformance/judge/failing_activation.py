@@ -38,13 +38,13 @@ from conformance.judge.sums import ErrorSums, LocalSums
 from conformance.judge.thresholds import projection_threshold
 from conformance.judge.whole_activation import WholeActivation
 from conformance.numerics.arithmetic import Hypothesis, still_needed
-from conformance.numerics.formats import Format
 
 MOST_OF_OTHER_LAYERS = 12  # number of faults of other layers that are tried; each costs a pass over the segment
 
+Judged = tuple[LocalJudgement, StepProblem]  # of one hypothesis
 
-# A search for explanations: maps a problem, the names of known faults, and whether a fit with parameters for each token may explain
-# the array, to the explanations, the best first.
+# A search for explanations: maps a problem, the names of known faults, and whether fits with numbers for each token are tried, to
+# the explanations, the best first.
 Search = Callable[[StepProblem, Collection[str], bool], tuple[Explanation, ...]]
 
 
@@ -89,37 +89,63 @@ def judge_whole(
         known: names of the faults that explained another activation; they are tried before all others.
         known_effects: effects on the whole activation that are already computed, by hypothesis and by the fault's index.
     """
-    segment, storage = observation.whole.segment, hypotheses[0].arithmetic.storage
-    near, draw_count = [look.on(segment) for look in gross.directions], observation.independent_draw_count(hypotheses)
+    segment = observation.whole.segment
+    near, draw_count = [d.on(segment) for d in gross.directions], observation.independent_draw_count(hypotheses)
     whole = WholeActivation(observation, gross, near, draw_count, alpha)
-    found: list[tuple[LocalJudgement, StepProblem]] = []
+    found, passed = _judged(whole, observation, hypotheses, known_effects)
+    passing = passing_by_hand(observation, hypotheses[0], passed, lambda actual: whole.judge(hypotheses[0], actual)[0])
+    if passing:
+        return (passing,)
+    tightest, fixed = found[0][0], [d for d in near if d.parameter is None]
+    mistake = _mistake_by_hand(observation, hypotheses[0], fixed, draw_count, tightest, passed)
+    mistaken = (replace(tightest, hypothesis=BY_OPERATIONS, arithmetic=BY_OPERATIONS, explanations=(mistake,)),) if mistake else ()
+    if passed:
+        return (*_named_where_failing(_with_rows(found, near, draw_count), passed, known), *mistaken)
+    return mistaken or _explained(observation, found, near, unexposed_layers, known)
+
+
+def _judged(
+    whole: WholeActivation,
+    observation: Observation,
+    hypotheses: Sequence[Hypothesis],
+    known_effects: Mapping[Hypothesis, Mapping[int, Effect]],
+) -> tuple[list[Judged], set[str]]:
+    """Return the judgement and the problem of each hypothesis that is needed, and the arithmetics that pass."""
+    found: list[Judged] = []
     passed: set[str] = set()
     for hypothesis in still_needed(hypotheses, passed):
         local, problem = whole.judge(hypothesis, observation.whole.actual, known_effects.get(hypothesis))
         if local.passes:
             passed.add(local.arithmetic)
         found.append((local, problem))
-    handmade = passing_by_hand(observation, hypotheses[0], passed, lambda actual: whole.judge(hypotheses[0], actual)[0])
-    if handmade:
-        return (handmade,)
-    tightest, fixed = found[0][0], [d for d in near if d.parameter is None]
-    mistake = _mistake_by_hand(observation, hypotheses[0], fixed, draw_count, tightest, passed)
-    mistaken = (replace(tightest, hypothesis=BY_OPERATIONS, arithmetic=BY_OPERATIONS, explanations=(mistake,)),) if mistake else ()
-    if passed:
-        return (*_named_where_failing(_with_rows(found, near, draw_count), passed, storage, known), *mistaken)
-    if mistaken:
-        return mistaken
+    return found, passed
+
+
+def _explained(
+    observation: Observation,
+    found: Sequence[Judged],
+    near: Sequence[Direction],
+    unexposed_layers: UnexposedLayers | None,
+    known: Collection[str],
+) -> tuple[LocalJudgement, ...]:
+    """Return the judgements of an activation that fails under every hypothesis, with explanations.
+
+    If whole layers are not exposed, mistakes in several of them are tried first, then single mistakes, then fits.
+    """
+    tightest = found[0][1]
     if not observation.has_unexposed_layers:
-        faults = _with_late_directions(near, found[0][1], storage)
-        return _with_explanations(found, lambda problem, known, loose: explanations(problem, faults, known, loose=loose), known)
-    detected = [look for _, problem in found for look in problem.detected]
+        faults = _with_late_directions(near, tightest)
+        return _with_explanations(
+            found, lambda problem, known, per_token: explanations(problem, faults, known, per_token=per_token), known
+        )
+    detected = [d for _, problem in found for d in problem.detected]
     if unexposed_layers is not None and (by_layers := unexposed_layers.explanations(observation, known, detected)):
         return tuple(replace(local, explanations=by_layers) for local, _ in found)
-    faults = _with_late_directions(near, found[0][1], storage)
+    faults = _with_late_directions(near, tightest)
     by_one = _with_explanations(found, lambda problem, known, _: single_explanations(problem, faults, known), known)
     if any(local.named for local in by_one):
         return by_one
-    return _with_explanations(found, lambda problem, _, loose: fitted_explanations(problem, loose=loose))
+    return _with_explanations(found, lambda problem, _, per_token: fitted_explanations(problem, per_token=per_token))
 
 
 def _single(problem: StepProblem, late: Sequence[Direction], known: Collection[str]) -> tuple[Explanation, ...]:
@@ -131,9 +157,7 @@ def _single(problem: StepProblem, late: Sequence[Direction], known: Collection[s
     return found or (explanations_by_one_number(problem) if problem.detected else ())
 
 
-def _with_rows(
-    found: Sequence[tuple[LocalJudgement, StepProblem]], near: Sequence[Direction], draw_count: int
-) -> list[tuple[LocalJudgement, StepProblem]]:
+def _with_rows(found: Sequence[Judged], near: Sequence[Direction], draw_count: int) -> list[Judged]:
     """Return the judgements with the evidence of rows, if steps are not exposed and only filters fail under a hypothesis.
 
     The mistake is the one whose filter has the largest |z| under the tightest such hypothesis.
@@ -151,12 +175,11 @@ def _with_rows(
     return [(replace(local, row_nll=nlls.get(local.hypothesis, 0.0)), problem) for local, problem in found]
 
 
-def _named_where_failing(
-    found: Sequence[tuple[LocalJudgement, StepProblem]], passed: Collection[str], storage: Format, known: Collection[str]
-) -> Iterator[LocalJudgement]:
+def _named_where_failing(found: Sequence[Judged], passed: Collection[str], known: Collection[str]) -> Iterator[LocalJudgement]:
     """Yield the judgements of an activation that passes under some arithmetic, with single faults under those where it fails."""
     any_detected = any(problem.detected for _, problem in found)
-    late = possible_directions(found[0][1].right, storage, after_failure=True) if any_detected else []
+    tightest = found[0][1]
+    late = possible_directions(tightest.right, tightest.storage, after_failure=True) if any_detected else []
     for local, problem in found:
         if local.arithmetic in passed:
             yield local
@@ -164,9 +187,7 @@ def _named_where_failing(
             yield replace(local, explanations=_single(problem, late, known))
 
 
-def _with_explanations(
-    found: Sequence[tuple[LocalJudgement, StepProblem]], search: Search, known: Collection[str] = ()
-) -> tuple[LocalJudgement, ...]:
+def _with_explanations(found: Sequence[Judged], search: Search, known: Collection[str] = ()) -> tuple[LocalJudgement, ...]:
     """Return the judgements with explanations; without any if none is found under the last hypothesis, whose sigma is the widest.
 
     What passes under a narrower sigma passes under a wider one as well. If only a fit explains the result under the widest sigma,
@@ -186,15 +207,18 @@ def _with_explanations(
     return tuple(reversed(named))
 
 
-def _with_late_directions(near: Sequence[Direction], problem: StepProblem, storage: Format) -> list[Direction]:
-    """Return the faults with those that are looked for late, and with the most promising faults at steps of other layers."""
+def _with_late_directions(near: Sequence[Direction], problem: StepProblem) -> list[Direction]:
+    """Return the directions with those of `after_failure` faults, and with the nearest ones at steps of other layers.
+
+    If there are no directions, no others are looked for.
+    """
     if not near:
         return []
-    late = list(possible_directions(problem.right, storage, after_failure=True))
+    late = list(possible_directions(problem.right, problem.storage, after_failure=True))
     if far := in_other_layers(problem.right):
         on = problem.part(())
         nearest = ranked(on, on.none, far)[:MOST_OF_OTHER_LAYERS]
-        late += [direction(placement.fault, placement.places[0], problem.right, storage) for placement in nearest]
+        late += [direction(placement.fault, placement.places[0], problem.right, problem.storage) for placement in nearest]
     return [*near, *late]
 
 

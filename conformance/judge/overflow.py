@@ -1,4 +1,4 @@
-"""Overflow that wrong inputs cause: an activation that is not finite, as the correct result of its inputs is not either."""
+"""Overflow caused by wrong inputs: an activation whose correct result is beyond the range of its format."""
 
 import math
 
@@ -12,7 +12,7 @@ from conformance.numerics.formats import Format
 def is_overflow_of_inputs(segment: Segment, places: Mask, storage: Format) -> bool:
     """Return whether the float64 result of the captured inputs exceeds the format's range at all of these places.
 
-    Attention scores may be divided by √d after the product, whose range is then that of the scores times √d.
+    The product of query and key may be stored before it is divided by √d, so scores overflow if √d times the scores does.
 
     Args:
         segment: the segment of the activation.

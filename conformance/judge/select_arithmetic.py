@@ -105,7 +105,7 @@ def _best(judgements: tuple[LocalJudgement, ...], arithmetic: str, familiar: Col
     """Return the judgement under `arithmetic`, or the one in which a mistake explains the step better.
 
     Of the judgements with parents as captured and with parents unrounded, the first that passes is used, else the first that names
-    a fault.
+    a fault. If only a filter fails and steps are not exposed, the likeliest judgement that passes is used if it is likelier.
     """
     fitting = [local for local in judgements if local.arithmetic == arithmetic] or list(judgements)
     best = min(fitting, key=lambda local: (not local.passes, not local.named))

@@ -32,6 +32,7 @@ from conformance.numerics.torch_functions import (
     moved,
 )
 
+# Methods that NumPy computes in memory, since torch has no equivalent here.
 _IN_MEMORY = frozenset({"argsort", "cumprod", "prod", "repeat", "round", "searchsorted", "squeeze", "take"})
 
 
@@ -95,7 +96,7 @@ class TorchArray(np.lib.mixins.NDArrayOperatorsMixin):
 
     @property
     def flat(self) -> "TorchArray":
-        """The elements along one axis, to be read."""
+        """The elements along one axis, for reading."""
         return self.ravel()
 
     @property
@@ -273,7 +274,7 @@ class TorchArray(np.lib.mixins.NDArrayOperatorsMixin):
         """Return the operands on this array's device in the data type in which NumPy would compute."""
         kinds = {x.tensor.dtype if isinstance(x, TorchArray) else type(x) for x in inputs}
         reals = [kind for kind in kinds if isinstance(kind, torch.dtype) and kind.is_floating_point]
-        if len(reals) == 1 and kinds <= {*reals, float, int}:  # the usual case, as below
+        if len(reals) == 1 and kinds <= {*reals, float, int}:  # The usual case; NumPy's rules give the same.
             (kind,), device = reals, self.tensor.device
             return [x.tensor if isinstance(x, TorchArray) else _scalar(x, kind, device) for x in inputs]
         common = np.result_type(*(x.dtype if hasattr(x, "dtype") else x for x in inputs))
@@ -303,6 +304,7 @@ def in_memory(value: Any) -> Any:
 
 
 def _computed_in_memory(function: Any, inputs: Sequence[Any], keywords: Mapping[str, Any], device: torch.device) -> Any:
+    """Return the result of a function of NumPy on copies in memory, moved to the device."""
     found = function(*map(_to_read, inputs), **{name: _to_read(value) for name, value in keywords.items()})
     return _placed(found, device)
 
@@ -317,12 +319,14 @@ def _to_read(value: Any) -> Any:
 
 
 def _wrapped(found: Any) -> Any:
+    """Return a result of a function of torch with every tensor in it as a `TorchArray`."""
     if isinstance(found, tuple):
         return tuple(map(_wrapped, found))
     return TorchArray(found) if isinstance(found, torch.Tensor) else found
 
 
 def _placed(found: Any, device: torch.device) -> Any:
+    """Return a result of NumPy with every array in it, whose data type torch has, on the device; scalars stay in memory."""
     if isinstance(found, tuple | list):
         return getattr(found, "_make", type(found))(_placed(x, device) for x in found)  # `_make` of a named tuple
     known = isinstance(found, np.ndarray) and found.dtype in DTYPES
@@ -344,12 +348,14 @@ def _promoted_arguments(function: Any, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 def _of_one_dtype(arrays: Sequence[Any]) -> list[Any]:
+    """Return arrays and numbers as arrays of the data type in which NumPy would combine them; None stays None."""
     given = [x.dtype if hasattr(x, "dtype") else x for x in arrays if x is not None]
     common = np.result_type(*given) if given else None
     return [x if x is None else x.astype(common, copy=False) if hasattr(x, "dtype") else np.full((), x, common) for x in arrays]
 
 
 def _is_mask(part: Any) -> bool:
+    """Return whether a part of an index is a boolean array."""
     return getattr(part, "dtype", None) == np.bool_
 
 

@@ -125,13 +125,18 @@ def _kind(dtype: Any) -> torch.dtype | None:
 
 
 def _axes(x: torch.Tensor, axis: Axes) -> tuple[int, ...]:
-    """Return the axes of a reduction; none is left to NumPy, since torch then reduces all of them."""
+    """Return the axes of a reduction.
+
+    Raises:
+        NotImplementedError: the tuple of axes is empty: NumPy then reduces none, torch all.
+    """
     if axis == ():
         raise NotImplementedError
     return tuple(range(x.ndim)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
 
 
 def _selected(x: torch.Tensor, where: Any, otherwise: float) -> torch.Tensor:
+    """Return x with a number in place of the elements that a reduction leaves out."""
     return x if where is True else torch.where(where, x, torch.full((), otherwise, dtype=x.dtype, device=x.device))
 
 
@@ -151,6 +156,8 @@ def _mean(x: torch.Tensor, axis: Axes = None, dtype: Any = None, keepdims: bool 
 
 
 def _deviation(reduce: Function) -> Function:
+    """Return the variance, or the standard deviation, of n elements, with the divisor n."""
+
     def found(x: torch.Tensor, axis: Axes = None, keepdims: bool = False) -> Any:
         return reduce(_reals(x), _axes(x, axis), correction=0, keepdim=keepdims)
 
@@ -158,6 +165,7 @@ def _deviation(reduce: Function) -> Function:
 
 
 def _extreme(largest: bool) -> Function:
+    """Return the maximum, or the minimum; `initial` and `where` are left to NumPy for integers and arrays without an element."""
     reduce, pairwise = (torch.amax, torch.maximum) if largest else (torch.amin, torch.minimum)
     neutral = float("-inf") if largest else float("inf")
 
@@ -171,6 +179,8 @@ def _extreme(largest: bool) -> Function:
 
 
 def _truth(reduce: Function, neutral: bool) -> Function:
+    """Return whether any element, or every element, is not zero; `neutral` stands for those that are left out."""
+
     def found(x: torch.Tensor, axis: Axes = None, keepdims: bool = False, where: Any = True) -> Any:
         x = _selected(x.bool(), where, neutral)
         return reduce(x, _axes(x, axis), keepdim=keepdims) if x.ndim else x.clone()
@@ -183,7 +193,9 @@ def _cumsum(x: torch.Tensor, axis: int | None = None, dtype: Any = None) -> Any:
 
 
 def _argument(reduce: Function) -> Function:
-    def found(x: torch.Tensor, axis: int | None = None) -> Any:  # the first of equal elements, in NumPy and in torch
+    """Return the index of an extreme element: the first of equal ones, in NumPy and in torch."""
+
+    def found(x: torch.Tensor, axis: int | None = None) -> Any:
         numbers = x.byte() if x.dtype == torch.bool else x
         return reduce(numbers.reshape(-1), 0) if axis is None else reduce(numbers, axis)
 
@@ -208,6 +220,8 @@ def _dot(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _like(fill: float) -> Function:
+    """Return the function that creates an array of one number, with the shape, and by default the data type, of another."""
+
     def created(x: torch.Tensor, dtype: Any = None) -> torch.Tensor:
         return torch.full(x.shape, fill, dtype=x.dtype if dtype is None else _kind(dtype), device=x.device)
 

@@ -20,7 +20,7 @@ from conformance.report.reduced_precision import fault_of
 from conformance.report.unexposed_steps import possibly_before
 from conformance.results.records import ActivationRecord, FaultRecord
 
-LARGEST = frozenset(fault.name for fault in FITTED if fault.largest)
+LARGEST = frozenset(fault.name for fault in FITTED if fault.is_largest_error)
 WHOLE = frozenset(name for name, fault in BY_NAME.items() if fault.in_every_layer)
 
 

@@ -1,7 +1,8 @@
-"""Fitted faults: steps with numbers that are read off the candidate's array, such as other parameters, ids, masks or positions.
+"""Fitted faults: steps with numbers that are estimated from the candidate's array, such as other parameters, ids or masks.
 
-Such fits can explain many errors, so they are tried last, and a fit counts only if the number of rows exceeds that of the numbers
-fitted to them.
+Such fits can explain many errors, so they are tried last. A fit is considered only if the array could refute it: by more judged
+elements than numbers that are fitted to them or, for a weight that acts like a random one (`initial_parameters`), by their
+distribution. The judge accepts a fit if the remaining residual passes as that of a correct step.
 """
 
 from conformance.faults.fitted.approximations import APPROXIMATED

@@ -26,8 +26,8 @@ import numpy as np
 from scipy.special import expit, fdtri
 
 from conformance.faults.altered import Altered
-from conformance.faults.fitted.curve import Curve, carrying, curve
-from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
+from conformance.faults.fitted.curve import Curve, curve, effective_samples
+from conformance.faults.fitted.fitted_fault import TINY, Fit, FitData, Fitted
 from conformance.faults.kinds import ERF_FORM, GELUS, TANH_FORMS
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import FORMATS, Array
@@ -84,7 +84,7 @@ Reading = Callable[[Step, FitData], _Errors | None]
 
 def _approximated(reading: Reading, step: Step, data: FitData) -> Fit | None:
     """Return the step with the fitted error of its function, or None unless the first three conditions of the module hold."""
-    if not np.isfinite(data.actual[data.judged]).all():
+    if not data.is_finite:
         return None
     found = reading(step, data)
     if found is None:
@@ -117,7 +117,7 @@ def _is_simple(errors: _Errors, fitted: Curve, chance: float) -> bool:
     if np.abs(left).max() <= 1.0:
         return True
     others = target - fitted(errors.argument)[0] / errors.scale
-    degrees = carrying(left) - terms.shape[1], carrying(others) - fitted.free
+    degrees = effective_samples(left) - terms.shape[1], effective_samples(others) - fitted.free
     if min(degrees) <= 0.0 or not others.any():
         return False
     ratio = (left**2).sum() / degrees[0] / ((others**2).sum() / degrees[1])
@@ -194,7 +194,7 @@ def _exponential(step: Step, data: FitData) -> _Errors | None:
         inside = rows & step.keys & (t < 0.0)
         weights = np.where(step.keys, np.exp(t), least)
         weights[inside] *= 1.0 + error(t[inside])[0]
-        return np.where(rows, weights / np.maximum(weights.sum(-1, keepdims=True), np.finfo(np.float64).tiny), right)
+        return np.where(rows, weights / np.maximum(weights.sum(-1, keepdims=True), TINY), right)
 
     exponent = t[used]
     size = np.exp(exponent)
@@ -227,8 +227,9 @@ def _fault(name: str, kinds: frozenset[str], sentence: str, reading: Reading) ->
     cause = "a fast kernel's polynomial or table in place of the library's function"
     fix = "Use the library's function, or an approximation that is accurate to about one rounding."
     return Fitted(
-        name, kinds, sentence, "constructed", partial(_approximated, reading), cause, unexposed_parents=True, largest=True, fix=fix
-    )
+        name, kinds, sentence, "constructed", partial(_approximated, reading), cause,
+        unexposed_parents=True, is_largest_error=True, fix=fix,
+    )  # fmt: skip
 
 
 _TANH_IS_OFF = "tanh is an approximation: it is off by up to {value} on these inputs"

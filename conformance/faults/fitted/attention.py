@@ -101,8 +101,8 @@ def _zero_heads(step: Step, data: FitData) -> Fit | None:
 def _by_distance(step: Step, data: FitData) -> Fit | None:
     """Return the scores with a bias for each head and each distance i − j of query and key.
 
-    The bias is the mean of the residual there, weighted by the precision w = 1/σ² of each judged element, 0 elsewhere. Besides the
-    roundings of score and bias, with variance s, an element has the variance Σ w² (σ² + s) / (Σ w)² of that mean.
+    The bias is the mean of the residual there, weighted by w = 1/a² for the allowed error a of each judged element.
+    Besides the roundings of score and bias, with variance s, an element has the variance Σ w² (a² + s) / (Σ w)² of that mean.
     """
     if "key" not in step.site.activation.axes:
         return None

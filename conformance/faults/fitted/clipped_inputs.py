@@ -10,8 +10,8 @@ so c is found by Gauss–Newton steps from the best of some quantiles of the mag
 
 import numpy as np
 
-from conformance.faults.altered import Altered
-from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted
+from conformance.faults.altered import Altered, with_slack
+from conformance.faults.fitted.fitted_fault import LEAST_ROWS, MOST_ROWS, Fit, FitData, Fitted
 from conformance.faults.kinds import LINEARS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
@@ -20,20 +20,42 @@ from conformance.oracle import Step
 from conformance.oracle.linear import Linear
 
 _QUANTILES, _STEPS = 32, 24  # Limits of the time only: a limit that is not found leaves a residual that the judge does not accept.
-MOST_ROWS = 64  # A limit of the time only: the limit of the inputs is determined on these rows.
 
 
 def _clipped(step: Step, data: FitData) -> Fit | None:
     """Return the layer with the limit that leaves least of the residual; None if there is none below the largest input."""
     assert isinstance(step, Linear)
-    kept = np.flatnonzero(data.judged.any(-1).reshape(-1))[:MOST_ROWS]
-    x, found, allowed = (a.reshape(-1, a.shape[-1])[kept] for a in (step.inputs, data.actual, data.allowed))
-    if len(x) < LEAST_ROWS or not np.isfinite(data.actual[data.judged]).all() or step.parents[0].shape != step.inputs.shape:
+    x, found, allowed = (a[:MOST_ROWS] for a in data.rows(step.inputs, data.actual, data.allowed))
+    if len(x) < LEAST_ROWS or not data.is_finite or step.parents[0].shape != step.inputs.shape:
         return None
-    weight, sizes = step.site.parameters["weight"], np.abs(x)
+    weight = step.site.parameters["weight"]
+    limit = _limit(x, weight, step.bias, found, allowed)
+    if limit is None:
+        return None
+    c, deviation = limit
+    inputs = np.clip(step.parents[0], -c, c)
+
+    def slack(_: Altered, arithmetic: Arithmetic) -> Array:
+        stored = np.where(np.abs(step.inputs) > c, arithmetic.storage.rounding_variance(np.full_like(step.inputs, c)), 0.0)
+        return as_array(stored @ weight.T**2)
+
+    return Fit(with_slack(step.replaced(parents=(inputs,)), slack), 1, "limit", c, deviation)
+
+
+def _limit(x: Array, weight: Array, bias: Array | float, found: Array, allowed: Array) -> tuple[float, float] | None:
+    """Return the limit c of the inputs x by least squares, and its standard deviation; None if it is not below the largest input.
+
+    Args:
+        x: inputs, (N, I).
+        weight: the weight, (O, I).
+        bias: the bias, (O,).
+        found: the candidate's results, (N, O).
+        allowed: their allowed errors, (N, O).
+    """
+    sizes = np.abs(x)
 
     def left(c: float) -> Array:
-        return as_array((found - np.clip(x, -c, c) @ weight.T - step.bias) / allowed)
+        return as_array((found - np.clip(x, -c, c) @ weight.T - bias) / allowed)
 
     c = min(map(float, np.quantile(sizes, np.linspace(0.0, 1.0, _QUANTILES + 1))), key=lambda c: float((left(c) ** 2).sum()))
     energy = 0.0
@@ -46,16 +68,7 @@ def _clipped(step: Step, data: FitData) -> Fit | None:
         c += moved
         if abs(moved) <= np.finfo(np.float64).eps * abs(c):
             break
-    if not 0.0 < c < float(sizes.max()):
-        return None
-    inputs = np.clip(step.parents[0], -c, c)
-
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        assert isinstance(altered.inner, Linear)
-        stored = np.where(np.abs(step.inputs) > c, arithmetic.storage.rounding_variance(np.full_like(step.inputs, c)), 0.0)
-        return as_array(stored @ weight.T**2)
-
-    return Fit(Altered(step.replaced(parents=(inputs,)), lambda inner: inner.value, slack), 1, "limit", c, energy**-0.5)
+    return (c, energy**-0.5) if 0.0 < c < float(sizes.max()) else None
 
 
 CLIPPED_INPUTS = (

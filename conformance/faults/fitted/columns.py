@@ -17,18 +17,15 @@ import math
 
 import numpy as np
 
-from conformance.faults.altered import Altered
-from conformance.faults.fault import with_parameters
-from conformance.faults.fitted.fitted_fault import LEAST_ROWS, MOST_OPERATIONS, Fit, FitData, Fitted
+from conformance.faults.changes import with_stored_weight
+from conformance.faults.fault import MOST_OPERATIONS
+from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted, relative_error
 from conformance.faults.fitted.weight_structure import index_of
 from conformance.faults.kinds import LINEARS
-from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
-
-_TINY = np.finfo(np.float64).tiny
 
 
 def factors_of(step: Step, data: FitData) -> tuple[Array, Array] | None:
@@ -37,14 +34,13 @@ def factors_of(step: Step, data: FitData) -> tuple[Array, Array] | None:
     The factors are fitted to whole rows, whose elements have similar errors. The error is that for known other factors.
     """
     assert isinstance(step, Linear)
-    weight, kept = step.site.parameters["weight"], data.judged.any(-1).reshape(-1)
-    x, found = (a.reshape(-1, a.shape[-1])[kept] for a in (step.inputs, data.actual))
+    weight, (x, found) = step.site.parameters["weight"], data.rows(step.inputs, data.actual)
     inputs = weight.shape[1]
     if inputs**3 > MOST_OPERATIONS or LEAST_ROWS * inputs > found.size or not np.isfinite(found).all():
         return None
     normal = (x.T @ x) * (weight.T @ weight)
     right = (x * ((found - step.bias) @ weight)).sum(0)
-    sizes = np.maximum(np.diagonal(normal), _TINY)
+    sizes = np.maximum(np.diagonal(normal), TINY)
     error = data.threshold * float(np.median(data.allowed[data.judged])) / np.sqrt(sizes)
     return as_array(np.linalg.lstsq(normal, right, rcond=None)[0], np.float64), error
 
@@ -61,20 +57,13 @@ def _scaled_columns(step: Step, data: FitData) -> Fit | None:
     if ((np.abs(factors) <= error) & (np.abs(factors - 1.0) > error)).any():
         return None
     assert isinstance(step, Linear)
-    weight, kept = step.site.parameters["weight"], data.judged.any(-1).reshape(-1)
-    x, found, allowed = (a.reshape(-1, a.shape[-1])[kept] for a in (step.inputs, data.actual, data.allowed))
+    weight, (x, found, allowed) = step.site.parameters["weight"], data.rows(step.inputs, data.actual, data.allowed)
     scaled = weight * factors
     product = found - step.bias
     in_units = (product / allowed, x @ weight.T / allowed, x @ scaled.T / allowed)
-    if _is_one_factor(x, weight, product, allowed, data.largest) or not _differ(*in_units, len(factors)):
+    if _is_one_factor(x, weight, product, allowed, data.largest) or not _prefers_factors(*in_units, len(factors)):
         return None
-
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        assert isinstance(altered.inner, Linear)
-        return as_array(altered.inner.inputs**2 @ arithmetic.storage.rounding_variance(scaled).T)
-
-    fitted = Altered(with_parameters(step, weight=scaled), lambda inner: inner.value, slack)
-    return Fit(fitted, len(factors), *in_words("input", factors, error))
+    return Fit(with_stored_weight(step, scaled), len(factors), *factors_in_words("input", factors, error))
 
 
 def _is_one_factor(x: Array, weight: Array, found: Array, allowed: Array, most: float) -> bool:
@@ -83,14 +72,14 @@ def _is_one_factor(x: Array, weight: Array, found: Array, allowed: Array, most: 
     The rounding of a weight is an error that all rows of a batch share, which factors of the inputs can follow.
     """
     right = x @ weight.T
-    common = float(np.vdot(right / allowed, found / allowed)) / max(float(((right / allowed) ** 2).sum()), _TINY)
-    unit = float(np.median(allowed / np.maximum(np.abs(found), _TINY)))
+    common = float(np.vdot(right / allowed, found / allowed)) / max(float(((right / allowed) ** 2).sum()), TINY)
+    unit = relative_error(allowed, found)
     stored = x**2 @ ((unit * common * weight) ** 2).T
     room = most * np.sqrt((max(abs(common), 1.0) * allowed) ** 2 + stored)
     return bool((np.abs(found - common * right) <= room).all())
 
 
-def in_words(what: str, factors: Array, error: Array) -> tuple[str, float]:
+def factors_in_words(what: str, factors: Array, error: Array) -> tuple[str, float]:
     """Return in words which inputs, or outputs, have a factor other than 1, and that which differs most in units of its error."""
     differs = np.abs(factors - 1.0) > error
     if not differs.any():
@@ -103,16 +92,16 @@ def in_words(what: str, factors: Array, error: Array) -> tuple[str, float]:
     return f"{which}," if is_common else f"{which}, that of {what} {most} is", float(factors[most])
 
 
-def _differ(found: Array, right: Array, scaled: Array, count: int) -> bool:
+def _prefers_factors(found: Array, right: Array, scaled: Array, count: int) -> bool:
     """Return whether the Bayesian information criterion (Schwarz 1978) prefers `count` factors to one of the whole product.
 
     All arrays are in units of the allowed error of each result.
 
     With n results and the sums of squares left by one factor and by all, n ln(left by one / left by all) > (count − 1) ln n.
     """
-    common = float(np.vdot(right, found) / max(np.vdot(right, right), _TINY))
+    common = float(np.vdot(right, found)) / max(float(np.vdot(right, right)), TINY)
     by_one, by_all = (float(((found - value) ** 2).sum()) for value in (common * right, scaled))
-    return by_one > 0.0 and found.size * math.log(by_one / max(by_all, _TINY)) > (count - 1) * math.log(found.size)
+    return by_one > 0.0 and found.size * math.log(by_one / max(by_all, TINY)) > (count - 1) * math.log(found.size)
 
 
 SCALED_COLUMNS = (

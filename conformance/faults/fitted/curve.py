@@ -32,7 +32,7 @@ from conformance.numerics.formats import Array
 
 DEGREES = (3, 7)  # The cells of a table need few coefficients each, a smooth function few pieces.
 MOST = 2**16  # The largest number of samples in a fit, which limits its time to seconds; larger sets are thinned evenly.
-FINER = 2.0  # The ratio of successive resolutions.
+RESOLUTION_RATIO = 2.0  # The ratio of successive resolutions.
 EPSILON = float(np.finfo(np.float64).eps)
 RESOLUTIONS = 52  # The number of stored significand bits of float64.
 
@@ -145,21 +145,23 @@ def _curves(t: Array, y: Array, scale: Array, largest: float, room: float) -> It
             continue
         least = _least_residuals(t, y, scale, degree + 1)
         for resolution in range(RESOLUTIONS):
-            spans = _spans(t, y, scale, largest * FINER**-resolution, degree + 1, least)
+            spans = _spans(t, y, scale, largest * RESOLUTION_RATIO**-resolution, degree + 1, least)
             if spans is None:
                 break
             yield _of_spans(spans, t, y, scale, degree + 1)
 
 
 def _of_spans(spans: Sequence[tuple[slice, Array]], t: Array, y: Array, scale: Array, terms: int) -> _Trial:
-    shown, square, free = [], 0.0, len(spans) - 1  # The boundaries between pieces are fitted as well.
+    evidence, square, free = [], 0.0, len(spans) - 1  # The boundaries between pieces are fitted as well.
     for span, left in spans:
         numbers = min(terms, span.stop - span.start)
         free += numbers
         square += float((left**2).sum())
-        shown.append(-fit_chance(y[span] / scale[span], left, numbers))
-    evidence = [u for u in shown if u > 0.0]
-    chance = math.log(len(DEGREES) * RESOLUTIONS) + _ways(len(t) - 1, len(spans) - 1) + _gamma_tail(len(evidence), sum(evidence))
+        evidence.append(-fit_chance(y[span] / scale[span], left, numbers))
+    evidence = [u for u in evidence if u > 0.0]
+    chance = (
+        math.log(len(DEGREES) * RESOLUTIONS) + _log_binomial(len(t) - 1, len(spans) - 1) + _gamma_tail(len(evidence), sum(evidence))
+    )
     rms = math.sqrt(square / (len(t) - free)) if len(t) > free else math.inf
     return _Trial([span for span, _ in spans], terms, rms, min(chance, 0.0), free)
 
@@ -175,14 +177,14 @@ def fit_chance(e: Array, left: Array, numbers: int) -> float:
     before = float((e**2).sum())
     if before == 0.0:
         return 0.0
-    a, b = (carrying(e) - numbers) / 2.0, max(numbers, 2) / 2.0
+    a, b = (effective_samples(e) - numbers) / 2.0, max(numbers, 2) / 2.0
     if a <= 0.0:
         return 0.0
     share = max(float((left**2).sum()) / before, np.finfo(np.float64).eps ** 2)  # The residual of an exact fit in float64.
     return min(a * math.log(share) - math.log(a) - float(betaln(a, b)), 0.0)
 
 
-def carrying(e: Array) -> float:
+def effective_samples(e: Array) -> float:
     """Return the effective number of samples that carry the energy of e: 3 (Σ e²)²/Σ e⁴, at most the size of e."""
     e = e / max(float(np.abs(e).max()), np.finfo(np.float64).tiny)
     fourth = float(np.square(e**2).sum())
@@ -198,7 +200,7 @@ def _gamma_tail(shape: int, u: float) -> float:
     return math.log(tail) if tail > 0.0 else -u + (shape - 1) * math.log(u) - float(gammaln(shape)) - math.log1p(-(shape - 1) / u)
 
 
-def _ways(n: int, k: int) -> float:
+def _log_binomial(n: int, k: int) -> float:
     """Return ln C(n, k)."""
     return float(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1))
 
@@ -279,15 +281,15 @@ def _spans(t: Array, y: Array, scale: Array, room: float, terms: int, least: Seq
     return found
 
 
-def _longest(t: Array, y: Array, scale: Array, room: float, terms: int, never: int) -> tuple[int, Array]:
+def _longest(t: Array, y: Array, scale: Array, room: float, terms: int, stop: int) -> tuple[int, Array]:
     """Return the number of samples, from the first, that one polynomial fits to within `room`, by doubling and then bisection.
 
-    Its residual is returned as well. No polynomial fits `never` samples or more.
+    Its residual is returned as well. No polynomial fits `stop` samples or more.
     """
     good, bad, size = min(terms, len(t)), len(t) + 1, min(2 * terms, len(t))
     best = np.zeros(good)  # As many terms as samples leave no residual.
     while bad - good > 1:
-        left = _residual(t[:size], y[:size], scale[:size], terms) if size < never else None
+        left = _residual(t[:size], y[:size], scale[:size], terms) if size < stop else None
         if left is not None and max(left.max(), -left.min()) <= room:
             good, best = size, left
         else:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from conformance.faults.altered import Altered
-from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
+from conformance.faults.fitted.fitted_fault import TINY, Fit, FitData, Fitted
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 
@@ -69,7 +69,7 @@ def _dropped_before_sum(step: Step, data: FitData) -> Fit | None:
     x, skip = step.parents[0] / (1.0 - p), step.parents[1]
     normal = (data.actual - step.site.parameters["bias"]) / gamma
     centred = normal - normal.mean(-1, keepdims=True)
-    energy = np.maximum((centred**2).sum(-1, keepdims=True), np.finfo(np.float64).tiny)
+    energy = np.maximum((centred**2).sum(-1, keepdims=True), TINY)
     kept = np.ones(x.shape, np.bool_)
     for _ in range(_SWEEPS):
         summed = kept * x + skip

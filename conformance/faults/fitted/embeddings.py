@@ -5,8 +5,8 @@ import numpy as np
 from conformance.faults.altered import Altered
 from conformance.faults.embeddings import POSITIONS_FIX, TYPES_FIX
 from conformance.faults.fault import with_batch
-from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted
-from conformance.faults.fitted.lookup_words import read_instead
+from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted
+from conformance.faults.fitted.lookup_words import first_to_last, read_instead
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
@@ -56,9 +56,8 @@ def _zero_words(step: Step, data: FitData) -> Fit | None:
     chosen = np.isin(ids, zero)
     if not len(zero) or not is_zero[judged & chosen].all() or chosen[judged].all():
         return None
-    first, last = float(zero[0]), float(zero[-1])
-    text = "id" if len(zero) == 1 else f"{len(zero)} ids of the batch, from {first:.0f} to"
-    return Fit(Altered(step, lambda inner: np.where(chosen[..., None], 0.0, inner.value)), len(zero), text, last)
+    without = Altered(step, lambda inner: np.where(chosen[..., None], 0.0, inner.value))
+    return Fit(without, len(zero), *first_to_last(zero, "id", " of the batch"))
 
 
 def _nearest(step: Step, data: FitData, otherwise: Ids) -> Ids:
@@ -109,7 +108,7 @@ def _other_positions(step: Step, data: FitData) -> Fit | None:
 def _places(table: Array, found: Array) -> Array:
     """Return, for each of N rows, the place k + t of the nearest point (1 − t) w_k + t w_(k+1), 0 ≤ t ≤ 1, of the table w: (N,)."""
     low_rows, along = table[:-1], table[1:] - table[:-1]
-    squared = np.maximum((along**2).sum(-1), np.finfo(np.float64).tiny)
+    squared = np.maximum((along**2).sum(-1), TINY)
     projected = found @ along.T - (low_rows * along).sum(-1)
     part = np.clip(projected / squared, 0.0, 1.0)
     distance = (low_rows**2).sum(-1) - 2.0 * found @ low_rows.T - part * (2.0 * projected - part * squared)  # minus |found|²
@@ -127,7 +126,7 @@ def _scaled_positions(step: Step, data: FitData) -> Fit | None:
     table = step.site.parameters["weight"]
     right = np.broadcast_to(positions(step), data.actual.shape[:-1])
     kept = data.judged.any(-1)
-    if len(table) < LEAST_ROWS or not np.isfinite(data.actual[data.judged]).all():
+    if len(table) < LEAST_ROWS or not data.is_finite:
         return None
     if (data.actual == table[_nearest(step, data, right)])[data.judged].all():
         return None
@@ -148,6 +147,7 @@ def _scaled_positions(step: Step, data: FitData) -> Fit | None:
 
 
 def _at(step: Step, rows: Ids) -> Step:
+    """Return the look-up of other rows, (B, S), of the table."""
     return Altered(step, lambda inner: inner.site.parameters["weight"][rows])
 
 

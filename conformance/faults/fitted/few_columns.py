@@ -8,9 +8,9 @@ import math
 
 import numpy as np
 
-from conformance.faults.altered import Altered
+from conformance.faults.altered import Altered, with_slack
 from conformance.faults.fault import with_parameters
-from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
+from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted, relative_error
 from conformance.faults.fitted.low_rank import columns_of, is_low, residual_of
 from conformance.faults.fitted.weight_structure import Estimated, assignment, index_of
 from conformance.faults.kinds import LINEARS
@@ -37,10 +37,10 @@ def _few_columns(step: Step, data: FitData) -> Fit | None:
         assert isinstance(altered.inner, Linear)
         return as_array(altered.inner.inputs[..., columns] ** 2 @ arithmetic.storage.rounding_variance(other[:, columns]).T)
 
-    fitted = Altered(with_parameters(step, weight=other), lambda inner: inner.value, slack)
+    fitted = with_slack(with_parameters(step, weight=other), slack)
     errors = np.outer(np.sqrt((found.allowed**2).mean(0)), np.sqrt(np.diagonal(np.linalg.pinv(x.T @ x))))
     deviation = np.zeros_like(weight)
-    unit = float(np.median(found.allowed / np.maximum(np.abs(found.right + found.residual), np.finfo(np.float64).tiny)))
+    unit = relative_error(found.allowed, found.right + found.residual)
     deviation[:, columns] = np.hypot(errors, unit * np.abs(other[:, columns]))  # A changed weight is rounded to storage.
     most = math.sqrt(data.threshold**2 + 2.0 * math.log(change.size))
     made = assignment(Estimated(weight, other, deviation, most))

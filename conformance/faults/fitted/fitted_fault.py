@@ -7,15 +7,15 @@ from math import exp, log, sqrt
 import numpy as np
 import numpy.typing as npt
 
-from conformance.faults.fault import CORRECT
+from conformance.faults.fault import CORRECT, MOST_OPERATIONS
 from conformance.numerics.formats import Array
 from conformance.oracle import Network, Step
 
 Mask = npt.NDArray[np.bool_]
 
+TINY = float(np.finfo(np.float64).tiny)
 LEAST_ROWS = 3  # The least number of different rows from which one number per feature can be estimated.
-# A limit of the work that a fit may take, which decides no verdict: m n · min(m, n) for the singular values of an m × n matrix.
-MOST_OPERATIONS = 2**32
+MOST_ROWS = 64  # A limit of the time only: the most rows on which variants of a layer are compared.
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,16 @@ class FitData:
         return float((((self.actual - value) / self.allowed)[self.judged] ** 2).sum())
 
     @property
+    def is_finite(self) -> bool:
+        """Whether the candidate's judged elements are finite."""
+        return bool(np.isfinite(self.actual[self.judged]).all())
+
+    def rows(self, *arrays: Array) -> tuple[Array, ...]:
+        """Return the rows, (N, n), of each array, (..., n), that have a judged element."""
+        kept = self.judged.any(-1).reshape(-1)
+        return tuple(array.reshape(-1, array.shape[-1])[kept] for array in arrays)
+
+    @property
     def chance(self) -> float:
         """The false-alarm probability of the threshold t: 2 exp(−t²/2)."""
         return 2.0 * exp(-(self.threshold**2) / 2.0)
@@ -93,9 +103,9 @@ class Fitted:
         fit: function from a correct step and the candidate's data to the fitted step, or to None if there is no evidence for the
             fault.
         unexposed_parents: whether the fault can be fitted where the step's parents are not exposed.
-        largest: whether the reported number is the largest error on the inputs at hand, which differs from place to place.
-        loose: whether numbers are fitted for each token; such a fault is fitted only where no fault of the catalogue explains the
-            array under any arithmetic.
+        is_largest_error: whether the reported number is the largest error on these inputs, which differs from place to place.
+        per_token: whether numbers are fitted for each token; such a fault is fitted only where no fault of the catalogue explains
+            the array under any arithmetic.
         estimates: what is fitted, for reports; it precedes the numbers that `fit` reports, and is needed if it reports none.
         is_description: whether the fault only describes the result: it keeps the step's equation, and fits as many numbers as the
             operand has that is wrong (parameters, ids, positions, a mask, sums over a row). Any wrong value of that operand has
@@ -110,8 +120,8 @@ class Fitted:
     fit: Callable[[Step, FitData], Fit | None]
     cause: str = ""
     unexposed_parents: bool = False
-    largest: bool = False
-    loose: bool = False
+    is_largest_error: bool = False
+    per_token: bool = False
     equation: str = ""
     fix: str = CORRECT
     only: tuple[str, ...] = ("",)
@@ -123,8 +133,13 @@ class Fitted:
         return kind in self.kinds and name.endswith(self.only)
 
 
+def relative_error(allowed: Array, results: Array) -> float:
+    """Return the median of the allowed errors relative to the results."""
+    return float(np.median(allowed / np.maximum(np.abs(results), TINY)))
+
+
 def takes_seconds(matrix: Array) -> bool:
-    """Return whether the singular value decomposition of a matrix, (m, n), takes seconds at most, by `MOST_OPERATIONS`."""
+    """Return whether the m n · min(m, n) operations of a singular value decomposition of a matrix, (m, n), are within the limit."""
     return bool(matrix.size * min(matrix.shape) <= MOST_OPERATIONS)
 
 

@@ -31,7 +31,7 @@ def _constant(name: str, start: float, form: Form, equation: type[Step]) -> Call
 
     def fit(step: Step, data: FitData) -> Fit | None:
         x, weight = step.parents[0], np.where(data.judged, 1.0 / data.allowed, 0.0)
-        if not np.isfinite(data.actual[data.judged]).all():
+        if not data.is_finite:
             return None
         value, energy = start, 0.0
         for _ in range(_STEPS):
@@ -57,7 +57,7 @@ def _constant(name: str, start: float, form: Form, equation: type[Step]) -> Call
 
 def _row_factors(step: Step, data: FitData) -> Fit | None:
     """Return the softmax with each row multiplied by a factor that is fitted to the row; the largest |Σ p − 1| is reported."""
-    if not np.isfinite(data.actual[data.judged]).all():
+    if not data.is_finite:
         return None
     right, used = step.value, data.judged & (step.value > 0.0)
     counts = used.sum(-1)
@@ -94,7 +94,7 @@ FITTED_FUNCTIONS = (
 UNNORMALISED = Fitted(
     "softmax-unnormalised", frozenset({"probs"}),
     "the equation holds with another divisor for each row: its sum differs from 1 by up to {value}",
-    "constructed", _row_factors, "a fast reciprocal, or a denominator of other terms", largest=True, loose=True,
+    "constructed", _row_factors, "a fast reciprocal, or a denominator of other terms", is_largest_error=True, per_token=True,
     equation="p_j = c exp(s_j − m) / Σ_k exp(s_k − m), with a c of each row",
     fix="Divide the exponentials by their sum, with an accurate division.", is_description=True,
 )  # fmt: skip

@@ -9,8 +9,8 @@ have another scale. The variance that rounding errors a_no add, (Σ_n u_ni² a_n
 below the sampling error √(2/O) of a variance of O numbers; directions i in which it is not are left out.
 
 The model of variance 1 is accepted if the Bayesian information criterion (Schwarz 1978) prefers it to each model with more
-variances, one for all numbers, one for each i, and one for each o, and to a correlation with the right weights. A variance of few
-numbers n gains more by chance than the ln n that it costs by this criterion, which is one of large n. With E = T/2, which has a Γ
+variances, one for all numbers, one for each i, and one for each o, and to a correlation with the right weights. The criterion
+holds for large n: a variance of few numbers n gains more by chance than the ln n that it costs. With E = T/2, which has a Γ
 distribution of shape k = n/2, its gain 2 (E − k − k ln(E / k)) has the mean 2 k (ln k − ψ(k)) and the variance 4 (k² ψ′(k) − k),
 since E and ln E have the covariance 1. A gain that is not above the mean of G such groups by t √(G · variance) is by chance.
 """
@@ -23,7 +23,7 @@ import numpy as np
 from scipy.special import polygamma, psi
 
 from conformance.faults.fault import with_parameters
-from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted, takes_seconds
+from conformance.faults.fitted.fitted_fault import TINY, Fit, FitData, Fitted, takes_seconds
 from conformance.faults.kinds import LINEARS
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
@@ -78,7 +78,7 @@ def _is_of_variance_one(z: Array, axis: int | None, threshold: float) -> bool:
     """
     total = as_array((z**2).sum(axis))
     n, groups = z.size / total.size, total.size
-    gain = float((total - n - n * np.log(np.maximum(total / n, np.finfo(np.float64).tiny))).sum())
+    gain = float((total - n - n * np.log(np.maximum(total / n, TINY))).sum())
     k = n / 2.0
     mean, variance = 2.0 * k * (math.log(k) - float(psi(k))), 4.0 * (k**2 * float(polygamma(1, k)) - k)
     return gain <= max(groups * math.log(n), groups * mean + threshold * math.sqrt(groups * variance))
@@ -87,7 +87,7 @@ def _is_of_variance_one(z: Array, axis: int | None, threshold: float) -> bool:
 def _is_drawn(z: Array, right: Array, threshold: float) -> bool:
     """Return whether the BIC prefers independent numbers of variance 1, which do not correlate with the right ones."""
     correlation = float((z * right).sum() / math.sqrt((z**2).sum() * (right**2).sum()))
-    gain = -z.size * math.log(max(1.0 - correlation**2, np.finfo(np.float64).tiny))
+    gain = -z.size * math.log(max(1.0 - correlation**2, TINY))
     return gain <= math.log(z.size) and all(_is_of_variance_one(z, axis, threshold) for axis in (None, 1, 0))
 
 
@@ -98,13 +98,11 @@ def _initial(step: Step, data: FitData) -> Fit | None:
     the threshold t: ln 2 > t / √(2 n).
     """
     assert isinstance(step, Linear)
-    kept = data.judged.any(-1).reshape(-1)
-    arrays = (step.inputs, data.actual, step.value, data.allowed)
-    x, found, right, allowed = (a.reshape(-1, a.shape[-1])[kept] for a in arrays)
+    x, found, right, allowed = data.rows(step.inputs, data.actual, step.value, data.allowed)
     if not takes_seconds(x) or len(np.unique(x, axis=0)) < _LEAST_DIRECTIONS or not np.isfinite(found).all():
         return None
     # Rounding errors are proportional to results, which may be much smaller than the right ones.
-    allowed = allowed * min(1.0, math.sqrt(float((found**2).mean() / max((right**2).mean(), np.finfo(np.float64).tiny))))
+    allowed = allowed * min(1.0, math.sqrt(float((found**2).mean() / max((right**2).mean(), TINY))))
     draws = list(_draws(step))
     directions = {of_bias: _directions(x, of_bias) for of_bias in {draw.of_bias for draw in draws}}
     for draw in draws:

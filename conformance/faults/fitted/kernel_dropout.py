@@ -9,17 +9,15 @@ limits this to few keys; the goldens have such rows.
 import math
 
 import numpy as np
-import numpy.typing as npt
 
 from conformance.faults.attention import CONTEXT
+from conformance.faults.fault import MOST_OPERATIONS
 from conformance.faults.fitted.dropout import active, fit_of_share
-from conformance.faults.fitted.fitted_fault import MOST_OPERATIONS, Fit, FitData, Fitted
+from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted, Mask
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.bilinear import split_heads
-
-Chosen = npt.NDArray[np.bool_]
 
 MOST_KEYS = 16  # A limit of the time only: 2^16 sums are compared for each query and head.
 
@@ -29,7 +27,7 @@ def _subsets(count: int) -> Array:
     return as_array((np.arange(2**count)[:, None] >> np.arange(count)) & 1, np.float64)
 
 
-def _kept(terms: Array, found: Array, cost: float) -> Chosen:
+def _kept(terms: Array, found: Array, cost: float) -> Mask:
     """Return which of n terms, (n, d), have the sum that is nearest to `found`, (d,), if each that is left out costs `cost`."""
     half = len(terms) // 2
     first, second = _subsets(half), _subsets(len(terms) - half)
@@ -51,7 +49,7 @@ def _dropped_in_kernel(step: Step, data: FitData) -> Fit | None:
     queries = as_array(data.judged.any(-1))  # (B, Q)
     most = int(some.sum(-1).max(initial=0))
     work = int(queries.sum()) * probs.shape[1] * size * 2**most
-    if not 0.0 < rate < 1.0 or most > MOST_KEYS or work > MOST_OPERATIONS or not np.isfinite(data.actual[data.judged]).all():
+    if not 0.0 < rate < 1.0 or most > MOST_KEYS or work > MOST_OPERATIONS or not data.is_finite:
         return None
     values, found, allowed = (split_heads(a, size) for a in (value, data.actual, np.broadcast_to(data.allowed, data.actual.shape)))
     cost = 2.0 * math.log((1.0 - rate) / rate)

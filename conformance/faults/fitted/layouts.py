@@ -9,7 +9,7 @@ import numpy as np
 
 from conformance.faults.altered import Altered
 from conformance.faults.fault import with_parameters
-from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
+from conformance.faults.fitted.fitted_fault import MOST_ROWS, Fit, FitData, Fitted
 from conformance.faults.kinds import LINEARS
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
@@ -17,7 +17,6 @@ from conformance.oracle import Step
 from conformance.oracle.linear import Linear
 
 OFFSETS = tuple(sign * 2**k for k in range(7) for sign in (1, -1))  # Up to 64 elements, 256 bytes of float32.
-MOST_ROWS = 64  # A limit of the time only: the nearest variant is searched for on these rows.
 
 
 def _nearest(step: Linear, data: FitData, variants: Iterable[int], made: Callable[[int], Mapping[str, Array]]) -> int | None:
@@ -29,9 +28,7 @@ def _nearest(step: Linear, data: FitData, variants: Iterable[int], made: Callabl
         variants: the numbers of the variants.
         made: function from such a number to the weight, and the bias if it differs; called for one at a time, to save memory.
     """
-    kept = data.judged.any(-1).reshape(-1)
-    arrays = (step.inputs, data.actual, data.allowed)
-    inputs, found, allowed = (a.reshape(-1, a.shape[-1])[kept][:MOST_ROWS] for a in arrays)
+    inputs, found, allowed = (a[:MOST_ROWS] for a in data.rows(step.inputs, data.actual, data.allowed))
 
     def left(variant: int) -> float:
         parameters = made(variant)

@@ -6,10 +6,10 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from conformance.faults.fitted.fitted_fault import Mask
 from conformance.numerics.formats import Array
 
 Ids = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 _Run = tuple[tuple[int, int], tuple[int, int]]  # first and last expected number, and those that are read instead
 
 MOST_RUNS = 3  # maximum number of runs that are listed
@@ -40,18 +40,18 @@ def read_instead(found: Ids, expected: Ids, judged: Mask) -> tuple[str, float]:
     is_mapping = len({right for right, _ in pairs}) == len(pairs) and not np.isin(expected[judged & ~wrong], expected[wrong]).any()
     if not is_mapping:
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
-        place = (
-            ", ".join(f"{axis} {i}" for axis, i in zip(("row", "position"), at, strict=True)) if len(at) == 2 else f"token {at[0]}"
-        )
-        return (
-            f"{int(wrong.sum())} of {int(judged.sum())} are others, the first at {place}: expected {expected[at]}, estimated",
-            float(found[at]),
-        )
+        many = f"{int(wrong.sum())} of {int(judged.sum())} are others, the first at {_place(at)}"
+        return f"{many}: expected {expected[at]}, estimated", float(found[at])
     runs = _runs(pairs)
     listed = [_run(run) for run in runs[:MOST_RUNS]]
     many = f"{len(pairs)} are others, such as " if len(runs) > MOST_RUNS else ""
     *before, last = "; ".join(listed).split(" ")
     return f"{many}{' '.join(before)}", float(last)
+
+
+def _place(at: tuple[int, ...]) -> str:
+    """Return an index in words: that of a row and a position, or that of a token."""
+    return f"row {at[0]}, position {at[1]}" if len(at) == 2 else f"token {at[0]}"
 
 
 def _runs(pairs: Sequence[tuple[int, int]]) -> list[_Run]:
@@ -69,8 +69,24 @@ def _runs(pairs: Sequence[tuple[int, int]]) -> list[_Run]:
 
 
 def _run(run: _Run) -> str:
+    """Return a run in words."""
     expected, found = (str(a) if a == b else f"{a} to {b}" for a, b in run)
     return f"expected {expected}, estimated {found}"
+
+
+def first_to_last(numbers: Ids, what: str, those: str = "") -> tuple[str, float]:
+    """Return how many numbers there are and the first and last of them, as a text that ends before the last, and the last.
+
+    Args:
+        numbers: the numbers, ascending.
+        what: what they count.
+        those: the end of the text that says which ones.
+
+    Example:
+        >>> first_to_last(np.array([2, 3, 7]), "output")
+        ('3 outputs, from 2 to', 7.0)
+    """
+    return what if len(numbers) == 1 else f"{len(numbers)} {what}s{those}, from {numbers[0]} to", float(numbers[-1])
 
 
 def element_that_differs(found: Array, expected: Array) -> tuple[str, float]:
@@ -82,6 +98,3 @@ def element_that_differs(found: Array, expected: Array) -> tuple[str, float]:
     """
     at = int(np.abs(found - expected).argmax())
     return f"element {at}, expected {expected[at]:.{DIGITS}g}, estimated", float(found[at])
-
-
-__all__ = ["element_that_differs", "read_instead"]

@@ -24,19 +24,14 @@ leaves nothing.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from conformance.faults.altered import Altered
-from conformance.faults.fault import with_parameters
-from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted, takes_seconds
+from conformance.faults.changes import with_stored_weight
+from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted, Mask, takes_seconds
 from conformance.faults.kinds import LINEARS
-from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
-
-Columns = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,13 +60,11 @@ class Residual:
 
 def residual_of(step: Linear, data: FitData) -> Residual | None:
     """Return the residual of a linear layer; None if it is not finite, or too large to decompose."""
-    kept = data.judged.any(-1).reshape(-1)
-    arrays = (step.inputs, data.actual, step.value, data.allowed)
-    x, found, right, allowed = (a.reshape(-1, a.shape[-1])[kept] for a in arrays)
+    x, found, right, allowed = data.rows(step.inputs, data.actual, step.value, data.allowed)
     if not (takes_seconds(found) and takes_seconds(x)) or not np.isfinite(found).all():
         return None
     residual = found - right
-    larger = np.sqrt((found**2).mean(0) / np.maximum((right**2).mean(0), np.finfo(np.float64).tiny))
+    larger = np.sqrt((found**2).mean(0) / np.maximum((right**2).mean(0), TINY))
     allowed = allowed * np.maximum(larger, 1.0)  # A rounding error is proportional to the result.
     left, values, directions = np.linalg.svd(_explained_by_weight(x, residual), full_matrices=False)
     known = min(len(x), x.shape[1])
@@ -105,16 +98,10 @@ def _low_rank(step: Step, data: FitData) -> Fit | None:
     weight = step.site.parameters["weight"]
     change = np.linalg.lstsq(x, found.left[:, :rank] * values[:rank], rcond=None)[0]  # (I, r)
     merged = weight + (change @ found.directions[:rank]).T
-
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        assert isinstance(altered.inner, Linear)
-        return as_array(altered.inner.inputs**2 @ arithmetic.storage.rounding_variance(weight).T)
-
-    fitted = Altered(with_parameters(step, weight=merged), lambda inner: inner.value, slack)
-    return Fit(fitted, rank * (known + outputs - rank), "rank", float(rank))
+    return Fit(with_stored_weight(step, merged, rounded=weight), rank * (known + outputs - rank), "rank", float(rank))
 
 
-def columns_of(found: Residual) -> Columns | None:
+def columns_of(found: Residual) -> Mask | None:
     """Return at most 2 r columns of the inputs that explain a residual of rank r; None if there are none, or too many for the rows.
 
     A change of r columns C leaves the residual X_C Δ_Cᵀ, whose left singular vectors U span X_C, so that the columns are those with
@@ -156,7 +143,7 @@ def is_low(found: Residual) -> bool:
     of_inputs = as_array(np.linalg.svd(found.x, compute_uv=False), np.float64)
     if rank >= min(len(values), len(of_inputs)):
         return False
-    size = float(np.median(values[:rank] / np.maximum(of_inputs[:rank], np.finfo(np.float64).tiny)))
+    size = float(np.median(values[:rank] / np.maximum(of_inputs[:rank], TINY)))
     return bool(values[rank] + found.noise < size * of_inputs[rank])
 
 

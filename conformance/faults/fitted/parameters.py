@@ -7,7 +7,7 @@ import numpy as np
 
 from conformance.faults.altered import Altered
 from conformance.faults.fault import with_parameters
-from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted
+from conformance.faults.fitted.fitted_fault import LEAST_ROWS, MOST_ROWS, TINY, Fit, FitData, Fitted, relative_error
 from conformance.faults.fitted.lookup_words import read_instead
 from conformance.faults.fitted.weight_structure import Estimated
 from conformance.faults.fitted.wrong_rows import Elements, with_assignments, wrong_outputs, wrong_table_rows
@@ -20,18 +20,17 @@ from conformance.oracle import Step
 from conformance.oracle.embeddings import positions
 from conformance.oracle.linear import Linear
 
-MOST_ROWS, MOST_FEATURES = 64, 4096  # Limits of the search for another order of features, which then takes at most a second.
+MOST_FEATURES = 4096  # A limit of the search for another order of features, which then takes at most a second.
 
 
 def _linear(step: Step, data: FitData) -> Fit | None:
     """Return the linear layer with weight and bias by least squares; None unless there are more different rows than columns."""
     assert isinstance(step, Linear)
-    rows = data.judged.any(-1).reshape(-1)
-    inputs = step.inputs.reshape(-1, step.inputs.shape[-1])[rows]
+    inputs, found = data.rows(step.inputs, data.actual)
     columns = np.concatenate([inputs, np.ones((len(inputs), 1))], 1)
     if len(np.unique(inputs, axis=0)) <= columns.shape[1] or np.linalg.matrix_rank(columns) < columns.shape[1]:
         return None
-    solution = np.linalg.lstsq(columns, data.actual.reshape(-1, data.actual.shape[-1])[rows], rcond=None)[0]
+    solution = np.linalg.lstsq(columns, found, rcond=None)[0]
     weight, bias = solution[:-1].T, solution[-1]
     named = with_assignments(wrong_outputs(step, data), step, _estimated_linear(step, data, columns, weight, bias))
     return Fit(with_parameters(step, weight=weight, bias=bias), solution.size, *named)
@@ -41,14 +40,14 @@ def _estimated_linear(step: Linear, data: FitData, columns: Array, weight: Array
     """Return weight and bias with the standard deviations of their least squares, (AᵀA)⁻¹ for the inputs and a 1, A = `columns`."""
     rows = data.judged.any(-1)
     spread = np.sqrt(np.diagonal(np.linalg.inv(columns.T @ columns)))
-    larger = np.maximum(_sizes(data.actual[rows]) / np.maximum(_sizes(step.value[rows]), np.finfo(np.float64).tiny), 1.0)
-    errors = larger * _sizes(data.allowed[rows])  # of an output, (O,)
+    larger = np.maximum(_rms_over_rows(data.actual[rows]) / np.maximum(_rms_over_rows(step.value[rows]), TINY), 1.0)
+    errors = larger * _rms_over_rows(data.allowed[rows])  # of an output, (O,)
     return _estimated(step, data, weight=(weight, np.outer(errors, spread[:-1])), bias=(bias, errors * spread[-1]))
 
 
 def _estimated(step: Step, data: FitData, **found: tuple[Array, Array]) -> Mapping[str, Estimated]:
     """Return estimates and standard deviations of parameters, by role, with the error of a changed parameter that is stored."""
-    unit = float(np.median((data.allowed / np.maximum(np.abs(step.value), np.finfo(np.float64).tiny))[data.judged]))
+    unit = relative_error(data.allowed[data.judged], step.value[data.judged])
     most = math.sqrt(data.threshold**2 + 2.0 * math.log(sum(value.size for value, _ in found.values())))
     return {
         role: Estimated(step.site.parameters[role], value, np.hypot(deviation, unit * np.abs(value)), most)
@@ -57,7 +56,8 @@ def _estimated(step: Step, data: FitData, **found: tuple[Array, Array]) -> Mappi
     }
 
 
-def _sizes(x: Array) -> Array:
+def _rms_over_rows(x: Array) -> Array:
+    """Return the RMS of each feature over the rows, (O,), of x, (N, O)."""
     return as_array(np.sqrt((x**2).mean(0)))
 
 
@@ -94,9 +94,8 @@ def _other_order_of_weight(step: Step, data: FitData) -> Fit | None:
 def _reordered(step: Step, data: FitData, roles: Collection[str]) -> Fit | None:
     """Return the linear layer with the rows of these parameters in another order; the bias is fixed unless it is one of them."""
     assert isinstance(step, Linear)
-    rows, features = data.judged.any(-1).reshape(-1), step.value.shape[-1]
-    fixed = 0.0 if "bias" in roles else step.bias
-    right, found = ((a - fixed).reshape(-1, features)[rows][:MOST_ROWS] for a in (step.value, data.actual))
+    features, fixed = step.value.shape[-1], 0.0 if "bias" in roles else step.bias
+    right, found = (a[:MOST_ROWS] - fixed for a in data.rows(step.value, data.actual))
     if features > MOST_FEATURES or len(right) < LEAST_ROWS:
         return None
     order = ((right**2).sum(0) - 2.0 * found.T @ right).argmin(1)
@@ -116,12 +115,12 @@ def _affine(step: Step, data: FitData) -> Fit | None:
     if len(np.unique(target, axis=0)) <= 2 or (gamma == 0.0).any():
         return None
     centred = normal - normal.mean(0)
-    squares = np.maximum((centred**2).sum(0), np.finfo(np.float64).tiny)
+    squares = np.maximum((centred**2).sum(0), TINY)
     slope = (centred * target).sum(0) / squares
     fitted = with_parameters(step, weight=slope, bias=target.mean(0) - slope * normal.mean(0))
     deviations = np.sqrt(((centred * data.allowed[rows]) ** 2).sum(0)) / squares
     named = wrong_outputs(step, data, Elements(slope, deviations))
-    errors = np.hypot(_sizes(data.allowed[rows]) / math.sqrt(len(target)), deviations * normal.mean(0))  # of beta
+    errors = np.hypot(_rms_over_rows(data.allowed[rows]) / math.sqrt(len(target)), deviations * normal.mean(0))  # of beta
     both = _estimated(step, data, weight=(slope, deviations), bias=(fitted.site.parameters["bias"], errors))
     return Fit(fitted, 2 * gamma.size, *with_assignments(named, step, both))
 
@@ -133,7 +132,7 @@ def _statistics(step: Step, data: FitData) -> Fit | None:
         return None
     normal, target = (step.value - beta) / gamma, (data.actual - beta) / gamma
     centred = normal - normal.mean(-1, keepdims=True)
-    slope = (centred * target).sum(-1, keepdims=True) / np.maximum((centred**2).sum(-1, keepdims=True), np.finfo(np.float64).tiny)
+    slope = (centred * target).sum(-1, keepdims=True) / np.maximum((centred**2).sum(-1, keepdims=True), TINY)
     value = gamma * (target.mean(-1, keepdims=True) + slope * centred) + beta
     off = np.where(data.judged.any(-1, keepdims=True), np.abs(slope - 1.0), 0.0)
     noise = float(data.threshold * np.median((data.allowed / np.abs(gamma))[data.judged]) / gamma.size**0.5)
@@ -149,7 +148,7 @@ def _table(step: Step, data: FitData) -> Fit | None:
     """Return the look-up with a fitted row for each row of the table that is read; None unless some row is read twice."""
     width = step.value.shape[-1]
     rows = data.judged.any(-1).reshape(-1)
-    read, found = (x.reshape(-1, width)[rows] for x in (step.value, data.actual))
+    read, found = data.rows(step.value, data.actual)
     _, first, which = np.unique(read, axis=0, return_index=True, return_inverse=True)
     if len(first) == len(read):
         return None
@@ -195,7 +194,7 @@ FITTED_PARAMETERS = (
     Fitted("norm-statistics-other", frozenset({"norm"}), "the equation holds with another mean or deviation of each token: "
            "the deviation is off by up to {value}", "constructed", _statistics,
            "a fast inverse root; statistics of something other than the token",
-           largest=True, loose=True,
+           is_largest_error=True, per_token=True,
            equation="y = γ · (x − μ′) / σ′ + β", fix="Normalise each token by its own mean and deviation, with an accurate root.",
            is_description=True),
     Fitted("parameters-other", frozenset({"norm"}), OTHER, "constructed",

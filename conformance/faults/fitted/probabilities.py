@@ -6,7 +6,8 @@ import numpy as np
 
 from conformance.faults.altered import Altered
 from conformance.faults.attention import CONTEXT, PROBS, keys_of, softmax
-from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted, Mask, nearest_fit
+from conformance.faults.fitted.fitted_fault import TINY, Fit, FitData, Fitted, Mask, nearest_fit
+from conformance.faults.quantized import distance_to_tie
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
@@ -49,7 +50,7 @@ def _running_softmax(s: Array, keys: Mask, size: int) -> Array:
     largest = np.maximum.accumulate(np.maximum.reduceat(masked, starts, -1), -1)
     running = np.repeat(largest, np.diff([*starts, s.shape[-1]]), -1)
     weights = np.where(keys, np.exp(s - np.where(np.isfinite(running), running, 0.0)), 0.0)
-    return as_array(weights / np.maximum(weights.sum(-1, keepdims=True), np.finfo(np.float64).tiny))
+    return as_array(weights / np.maximum(weights.sum(-1, keepdims=True), TINY))
 
 
 def _not_rescaled(step: Step, data: FitData) -> Fit | None:
@@ -73,7 +74,7 @@ def _rounded(step: Step, data: FitData) -> Fit | None:
         def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
             p = altered.inner.value * levels
             sigma = np.sqrt(altered.inner.roundings(arithmetic).variance()) * levels
-            return np.where(np.abs(p - np.floor(p) - 0.5) <= data.largest * sigma, levels**-2.0, 0.0)
+            return np.where(distance_to_tie(p) <= data.largest * sigma, levels**-2.0, 0.0)
 
         return Altered(step, lambda inner: np.minimum(np.rint(inner.value * levels), largest) / levels, slack)
 
@@ -109,7 +110,7 @@ def _greatest(step: Step, data: FitData) -> Fit | None:
     def of(*, rescaled: bool) -> Step:
         def value(inner: Step) -> Array:
             p = np.where(kept, inner.value, 0.0)
-            return as_array(p / np.maximum(p.sum(-1, keepdims=True), np.finfo(np.float64).tiny) if rescaled else p)
+            return as_array(p / np.maximum(p.sum(-1, keepdims=True), TINY) if rescaled else p)
 
         return Altered(step, value, lambda altered, _: np.where(tied & several, altered.inner.value**2, 0.0))
 

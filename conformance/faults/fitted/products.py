@@ -1,51 +1,31 @@
 """Fitted faults of linear layers: inputs that are rounded or not read, sparse weights, short partial sums and constant logits."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
 
 from conformance.faults.altered import Altered
 from conformance.faults.fault import with_parameters
-from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
+from conformance.faults.fitted.fitted_fault import LEAST_ROWS, MOST_ROWS, Fit, FitData, Fitted, nearest_fit
 from conformance.faults.kinds import LINEARS
+from conformance.faults.quantized import distance_to_tie
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import FORMATS, Array, Format
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
 
-Variant = tuple[Array, Array | float, float]  # A result, the variance of its ties, and the number that distinguishes it.
-
-MOST_ROWS, MOST_WEIGHTS = 64, 2**20  # Limits of searches, which then take at most seconds.
+MOST_WEIGHTS = 2**20  # A limit of the time only: a search for a threshold then takes at most seconds.
 _LEVELS = 127.0  # the largest magnitude of a symmetric signed byte
 _UNIT = FORMATS["float32"].unit_roundoff
 TIE = 8.0 * _UNIT  # A quotient this near to a tie, relative to it, may be rounded either way: up to four roundings on each side.
 _PARTS = (2, 4, 8, 16)  # The usual numbers of splits of a sum.
-_LEAST = 3  # The least number of rows for which a constant, or a fit of one number to a product, can be refuted by another row.
 _SHARES, _BESIDE = 100, 4  # Shares are whole percents; the magnitudes next to the nearest one are tried as well.
 
 
-def _rows(step: Linear, data: FitData) -> tuple[Array, Array]:
-    """Return inputs and results of up to `MOST_ROWS` judged rows."""
-    kept = data.judged.any(-1).reshape(-1)
-    inputs, found = (a.reshape(-1, a.shape[-1])[kept][:MOST_ROWS] for a in (step.inputs, data.actual))
-    return inputs, found
-
-
-def _nearest(variants: Iterable[Variant], step: Step, data: FitData) -> Variant | None:
-    """Return the nearest variant, if it is nearer to the candidate's array than the correct result."""
-
-    def distance(value: Array) -> float:
-        return float((np.where(data.judged, (data.actual - value) / data.allowed, 0.0) ** 2).sum())
-
-    best = min(variants, key=lambda v: distance(v[0]), default=None)
-    return best if best is not None and distance(best[0]) < distance(step.value) else None
-
-
-def _fit(step: Step, found: Variant, parameter: str) -> Fit:
-    value, variance, number = found
-    spread = np.broadcast_to(variance, value.shape)
-    return Fit(Altered(step, lambda _: value, lambda _, __: spread), 1, parameter, number)
+def _with_result(step: Step, value: Array, variance: Array) -> Step:
+    """Return the step with another result, whose ties have a variance."""
+    return Altered(step, lambda _: value, lambda _, __: variance)
 
 
 def _quotients(x: Array, axis: int | None) -> tuple[Array, Array]:
@@ -59,31 +39,29 @@ def _quotients(x: Array, axis: int | None) -> tuple[Array, Array]:
 def _integer_inputs(step: Step, data: FitData) -> Fit | None:
     """Return the layer with inputs of 255 levels, with one unit for all inputs of the call or one for each token."""
     assert isinstance(step, Linear)
-    if not np.isfinite(data.actual[data.judged]).all():
+    if not data.is_finite:
         return None
     weight = step.site.parameters["weight"]
 
-    def variants() -> Iterator[Variant]:
+    def variants() -> Iterator[tuple[float, Step]]:
         for axis in (None, -1):
             quotient, unit = _quotients(step.parents[0], axis)
-            if axis is None and step.parents[0].ndim > step.inputs.ndim:  # The first token of each row.
-                quotient = quotient[:, 0]
-            elif step.parents[0].ndim > step.inputs.ndim:
-                quotient, unit = quotient[:, 0], unit[:, 0]
-            unit = unit.reshape(-1) if axis is None else unit
-            near = np.abs(quotient - np.floor(quotient) - 0.5) <= TIE * np.maximum(np.abs(quotient), 1.0)
-            yield (np.rint(quotient) * unit) @ weight.T + step.bias, (near * unit**2) @ (weight.T**2), _LEVELS
+            unit = np.broadcast_to(unit, quotient.shape)
+            if quotient.ndim > step.inputs.ndim:
+                quotient, unit = quotient[:, 0], unit[:, 0]  # the first token of each row
+            near = distance_to_tie(quotient) <= TIE * np.maximum(np.abs(quotient), 1.0)
+            value, ties = (np.rint(quotient) * unit) @ weight.T + step.bias, (near * unit**2) @ (weight.T**2)
+            yield _LEVELS, _with_result(step, value, np.broadcast_to(ties, value.shape))
 
-    found = _nearest(variants(), step, data)
-    return None if found is None else _fit(step, found, "")
+    return nearest_fit(step, data, list(variants()), "")
 
 
 def _unread_inputs(step: Step, data: FitData) -> Fit | None:
     """Return the layer without its last inputs, as many as make the result nearest."""
     assert isinstance(step, Linear)
-    weight, (inputs, found) = step.site.parameters["weight"], _rows(step, data)
+    weight, (inputs, found) = step.site.parameters["weight"], (a[:MOST_ROWS] for a in data.rows(step.inputs, data.actual))
     count = weight.shape[1]
-    if len(inputs) < _LEAST or not np.isfinite(found).all():
+    if len(inputs) < LEAST_ROWS or not np.isfinite(found).all():
         return None
     left, distances = found - step.bias - inputs @ weight.T, []
     for unread in range(1, count):
@@ -99,8 +77,8 @@ def _unread_inputs(step: Step, data: FitData) -> Fit | None:
 def _pruned(step: Step, data: FitData) -> Fit | None:
     """Return the layer with its smallest weights set to zero, about a whole percentage of them."""
     assert isinstance(step, Linear)
-    weight, (inputs, found) = step.site.parameters["weight"], _rows(step, data)
-    if weight.size > MOST_WEIGHTS or len(inputs) < _LEAST or not np.isfinite(found).all():
+    weight, (inputs, found) = step.site.parameters["weight"], (a[:MOST_ROWS] for a in data.rows(step.inputs, data.actual))
+    if weight.size > MOST_WEIGHTS or len(inputs) < LEAST_ROWS or not np.isfinite(found).all():
         return None
     sizes = np.sort(np.abs(weight), axis=None)
     levels = np.unique(sizes)
@@ -122,11 +100,11 @@ def _pruned(step: Step, data: FitData) -> Fit | None:
 def _partial_sums(storage: Format, step: Step, data: FitData) -> Fit | None:
     """Return the layer with the sums over equal parts of its inputs rounded to a format, for the nearest number of parts."""
     assert isinstance(step, Linear)
-    if not np.isfinite(data.actual[data.judged]).all():
+    if not data.is_finite:
         return None
     weight, count = step.site.parameters["weight"], step.inputs.shape[-1]
 
-    def variants() -> Iterator[Variant]:
+    def variants() -> Iterator[tuple[float, Step]]:
         for parts in (p for p in _PARTS if count % p == 0):
             value, ties = step.bias + np.zeros_like(step.value), np.zeros_like(step.value)
             for x, w in zip(np.split(step.inputs, parts, -1), np.split(weight, parts, -1), strict=True):
@@ -134,19 +112,19 @@ def _partial_sums(storage: Format, step: Step, data: FitData) -> Fit | None:
                 unit = storage.ulp(total)
                 quotient = total / unit
                 sum_error = x.shape[-1] * _UNIT * size  # γ_n |x||w| (Higham 2002, equation 3.5), for a sum of n terms in float32
-                near = np.abs(quotient - np.floor(quotient) - 0.5) <= sum_error / unit
+                near = distance_to_tie(quotient) <= sum_error / unit
                 value, ties = value + storage.round(total), ties + np.where(near, unit**2, 0.0)
-            yield value, ties, float(parts)
+            yield float(parts), _with_result(step, value, ties)
 
-    found = _nearest(variants(), step, data)
-    return None if found is None or not np.isfinite(found[0]).all() else _fit(step, found, "parts")
+    fit = nearest_fit(step, data, list(variants()), "parts")
+    return fit if fit and np.isfinite(fit.step.value).all() else None
 
 
 def _suppressed(step: Step, data: FitData) -> Fit | None:
     """Return a head's logits with a constant at the features that are equal to it in every row; None if it is not the lowest."""
     rows = data.judged.any(-1)
     found = data.actual[rows]
-    if step.site.activation.layer is not None or len(found) < _LEAST:
+    if step.site.activation.layer is not None or len(found) < LEAST_ROWS:
         return None
     constant = found.min()
     those = (found == constant).all(0)

@@ -8,7 +8,7 @@ from conformance.faults.altered import Altered
 from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.faults.kinds import FUNCTIONS, LINEARS
-from conformance.faults.quantized import UNQUANTIZED, quotients
+from conformance.faults.quantized import UNQUANTIZED, distance_to_tie, quotients
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Single
@@ -27,7 +27,7 @@ def _operands(x: Array, levels: int) -> tuple[Array, Array]:
     step, zero = _scale(x, levels)
     quotient = x.astype(np.float32) / step
     made = as_array((np.clip(np.rint(quotient) + zero, 0, levels) - zero) * step, np.float64)
-    near = np.abs(quotient - np.floor(quotient) - np.float32(0.5)) < _NEAR_TIE
+    near = distance_to_tie(quotient) < _NEAR_TIE
     return made, np.where(near, float(step) ** 2, 0.0)
 
 
@@ -47,10 +47,11 @@ def _dynamic(step: Step, data: FitData) -> Fit | None:
     weight, best = step.site.parameters["weight"], None
     inputs = [_operands(step.inputs, levels) for levels in (255, 127)]
     for axis, steps in product((None, 1), (127.0, 127.5)):
-        rounded = with_parameters(step, weight=_symmetric(weight, axis, steps))
+        levels, scale = _signed_bytes(weight, axis, steps)
+        rounded = with_parameters(step, weight=as_array(levels * scale, np.float64))
         for operands, tied in inputs:
             value = operands @ rounded.site.parameters["weight"].T + step.bias
-            left = float((np.where(data.judged, data.actual - value, 0.0) ** 2).sum())
+            left = _squares_left(data, value)
             if best is None or left < best[0]:
                 best = (left, rounded, value, tied)
     assert best is not None
@@ -63,10 +64,16 @@ def _dynamic(step: Step, data: FitData) -> Fit | None:
     return Fit(Altered(rounded, lambda _: value, slack), 0)
 
 
-def _symmetric(weight: Array, axis: int | None, steps: float) -> Array:
+def _signed_bytes(weight: Array, axis: int | None, steps: float) -> tuple[Single, Single]:
+    """Return a weight as integers −128 … 127 and their scale, max |w| / `steps` per tensor (`axis` None) or output feature (1)."""
     w = weight.astype(np.float32)
-    step = np.abs(w).max(axis, keepdims=axis is not None) / np.float32(steps)
-    return as_array(np.clip(np.rint(quotients(w, step)), -128, 127) * step, np.float64)
+    scale = np.abs(w).max(axis, keepdims=True) / np.float32(steps)
+    return as_array(np.clip(np.rint(quotients(w, scale)), -128, 127)), as_array(scale)
+
+
+def _squares_left(data: FitData, value: Array) -> float:
+    """Return the sum of the squared differences of the candidate's array and `value` over the judged elements."""
+    return float((np.where(data.judged, data.actual - value, 0.0) ** 2).sum())
 
 
 def _saturated(step: Step, data: FitData) -> Fit | None:
@@ -80,12 +87,10 @@ def _saturated(step: Step, data: FitData) -> Fit | None:
     made = np.rint(operands / unit) + zero  # 0 … 255
     best = None
     for axis, steps in product((None, 1), (127.0, 127.5)):
-        w = weight.astype(np.float32)
-        scale = np.abs(w).max(axis, keepdims=True) / np.float32(steps)
-        levels = np.clip(np.rint(quotients(w, scale)), -128, 127)
+        levels, scale = _signed_bytes(weight, axis, steps)
         sums, saturates = _paired_sums(made.reshape(inputs.shape), levels)
         value = ((sums - zero * levels.sum(1)) * unit * scale[:, 0]).reshape(step.value.shape) + step.bias
-        left = float((np.where(data.judged, data.actual - value, 0.0) ** 2).sum())
+        left = _squares_left(data, value)
         if saturates and (best is None or left < best[0]):
             best = (left, as_array(value, np.float64), as_array(levels * scale, np.float64))
     if best is None:
@@ -121,7 +126,7 @@ def _unsigned(step: Step, data: FitData) -> Fit | None:
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         own, quotient = altered.inner.roundings(arithmetic), altered.inner.value / unit
         error = data.largest * np.sqrt(own.variance()) / unit + as_array(own.bound) / unit
-        return np.where(np.abs(quotient - np.floor(quotient) - 0.5) <= error, unit**2, 0.0)
+        return np.where(distance_to_tie(quotient) <= error, unit**2, 0.0)
 
     return Fit(Altered(step, lambda inner: np.clip(np.rint(inner.value / unit), 0.0, 255.0) * unit, slack), 1, "step", unit)
 
@@ -139,7 +144,7 @@ QUANTIZED_INPUTS = (
 
 UNSIGNED = Fitted(
     "result-unsigned-bytes", FUNCTIONS, "the result is rounded to 256 multiples of {value} from zero up: negative values are lost",
-    "constructed", _unsigned, "a quantiser that takes every activation function for a ReLU", largest=True,
+    "constructed", _unsigned, "a quantiser that takes every activation function for a ReLU", is_largest_error=True,
     equation="y = s min(max(round(f(x) / s), 0), 255)", fix=UNQUANTIZED,
 )  # fmt: skip
 """The fault of an activation that is quantized without a sign."""

@@ -31,6 +31,7 @@ def _nearest_rows(step: Step, data: FitData) -> Ids | None:
 
 
 def _of_rows(step: Step, rows: Ids) -> Step:
+    """Return the step with, in each row of the batch, the result of another row."""
     return Rearranged(step, lambda x: x[rows])
 
 
@@ -64,13 +65,9 @@ def _shifted(step: Step, data: FitData) -> Fit | None:
     """Return the step with tokens moved by one position, in the direction and with the end that leave least of the residual."""
     if step.site.activation.axes[:2] != ("batch", "position") or data.actual.shape[1] < 3:
         return None
-
-    def left(value: Array) -> float:
-        return float((((data.actual - value) / data.allowed)[data.judged] ** 2).sum())
-
-    options = [(left(value), by, index) for by in (1, -1) for index, value in enumerate(shifts(step.value, by))]
+    options = [(data.distance(value), by, index) for by in (1, -1) for index, value in enumerate(shifts(step.value, by))]
     least, by, index = min(options)
-    if least >= left(step.value):
+    if least >= data.distance(step.value):
         return None
     return Fit(Altered(step, lambda inner: list(shifts(inner.value, by))[index]), 1, "positions", by)
 

@@ -8,20 +8,17 @@ which adds the variance Σ_k (Σ_n u_no x_nk f_o w_ok ε)² / (Σ_n u_no²)² to
 """
 
 import numpy as np
-import numpy.typing as npt
 
 from conformance.faults.altered import Altered
-from conformance.faults.fitted.columns import in_words
-from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted
+from conformance.faults.fitted.columns import factors_in_words
+from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted, Mask, relative_error
+from conformance.faults.fitted.lookup_words import first_to_last
 from conformance.faults.kinds import LINEARS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
-
-Chosen = npt.NDArray[np.bool_]
-_TINY = np.finfo(np.float64).tiny
 
 
 def _zero_outputs(step: Step, data: FitData) -> Fit | None:
@@ -30,15 +27,14 @@ def _zero_outputs(step: Step, data: FitData) -> Fit | None:
     zero = as_array(((data.actual == 0.0) | ~data.judged).all(axes) & ((step.value != 0.0) & data.judged).any(axes))
     if not zero.any() or zero.all():
         return None
-    (first, last), count = np.flatnonzero(zero)[[0, -1]], int(zero.sum())
-    text = "output" if count == 1 else f"{count} outputs, from {first} to"
-    return Fit(Altered(step, lambda inner: np.where(zero, 0.0, inner.value)), count, text, float(last))
+    without = Altered(step, lambda inner: np.where(zero, 0.0, inner.value))
+    return Fit(without, int(zero.sum()), *first_to_last(np.flatnonzero(zero), "output"))
 
 
 def _scaled(step: Step, data: FitData) -> Fit | None:
     """Return the layer with factors of some outputs, with or without the bias, the nearer one; None if all outputs differ alike."""
     assert isinstance(step, Linear)
-    if int(data.judged.any(-1).sum()) < LEAST_ROWS or not np.isfinite(data.actual[data.judged]).all():
+    if int(data.judged.any(-1).sum()) < LEAST_ROWS or not data.is_finite:
         return None
     variants = [_of(step, data, base) for base in dict.fromkeys((0.0, 1.0))]
     return min((fit for fit in variants if fit), key=lambda fit: data.distance(fit.step.value), default=None)
@@ -48,11 +44,12 @@ def _of(step: Linear, data: FitData, share: float) -> Fit | None:
     """Return the layer with factors of the product, to which this share of the bias is added before."""
     outside = (1.0 - share) * step.bias
     right, found = (np.where(data.judged, a - outside, 0.0).reshape(-1, step.value.shape[-1]) for a in (step.value, data.actual))
-    energy = np.maximum((right**2).sum(0), _TINY)
+    energy = np.maximum((right**2).sum(0), TINY)
     factors = (right * found).sum(0) / energy
     allowed, judged = data.allowed.reshape(right.shape), data.judged.reshape(right.shape)
     sizes = np.maximum(np.abs(factors), 1.0) * allowed.max(0, where=judged, initial=0.0)
-    unit = float(np.median((allowed / np.maximum(np.abs(right), _TINY))[judged & (right != 0.0)]))
+    some = judged & (right != 0.0)
+    unit = relative_error(allowed[some], right[some])
     stored = right.T @ step.inputs.reshape(len(right), -1) * step.site.parameters["weight"] * (unit * factors[:, None])
     error = data.threshold * np.sqrt(sizes**2 / energy + (stored**2).sum(1) / energy**2)
     wrong = np.abs(factors - 1.0) > error
@@ -72,10 +69,10 @@ def _of(step: Linear, data: FitData, share: float) -> Fit | None:
 
     faulty = Altered(step, lambda inner: used * (inner.value - outside) + outside, slack)
     count = int(wrong.sum())
-    return Fit(faulty, count + 1 if is_common else 2 * count, *in_words("output", used, np.where(wrong, error, 1.0)))
+    return Fit(faulty, count + 1 if is_common else 2 * count, *factors_in_words("output", used, np.where(wrong, error, 1.0)))
 
 
-def _varies(right: Array, factors: Array, error: Array) -> Chosen:
+def _varies(right: Array, factors: Array, error: Array) -> Mask:
     """Return at which outputs the results, times the factor, differ among the rows by more than errors.
 
     Results that are the same in every row have a factor whatever they are.

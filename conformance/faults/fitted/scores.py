@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from conformance.faults.altered import Altered
+from conformance.faults.altered import Altered, with_slack
 from conformance.faults.attention import CONTEXT, SCORES
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted, nearest_fit
 from conformance.model.batch import Ids
@@ -73,7 +73,7 @@ def _cosines(step: Step, data: FitData) -> Fit | None:
         own = sum(j.variance(v) for j, v in zip(altered.inner.jacobians(), stored, strict=True))
         return as_array(own + arithmetic.storage.rounding_variance(altered.value))
 
-    faulty = Altered(step.replaced(parents=(by * query, key)), lambda inner: inner.value, slack)
+    faulty = with_slack(step.replaced(parents=(by * query, key)), slack)
     root = float(width**0.5)
     return Fit(faulty, 1, "factor", by / root, energy**-0.5 / root)
 

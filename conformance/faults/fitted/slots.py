@@ -15,7 +15,7 @@ from conformance.oracle.bilinear import split_heads
 def _slots_shifted(step: Step, data: FitData) -> Fit | None:
     """Return the step with keys, or values, moved by one position, as by `shifts`."""
     *others, read = step.parents
-    if read.shape[1] < LEAST_ROWS or not np.isfinite(data.actual[data.judged]).all():
+    if read.shape[1] < LEAST_ROWS or not data.is_finite:
         return None
     moved = [(by, step.replaced(parents=(*others, x))) for by in (1, -1) for x in shifts(read, by)]
     return nearest_fit(step, data, moved, "positions")
@@ -102,7 +102,7 @@ FITTED_SLOTS = (
     Fitted("keys-reordered", SCORES | CONTEXT,
            "the keys, or the values, are in another order, the first that is moved at position {value}",
            "constructed", _in_other_order,
-           "keys and values that are reordered for context parallelism or by a paged cache, without the mask", loose=True,
+           "keys and values that are reordered for context parallelism or by a paged cache, without the mask", per_token=True,
            equation="s_ij = q_i k_π(j) / √d, or c_i = Σ_j p_ij v_π(j)",
            fix="Put the keys, the values and the mask in the same order."),
 )  # fmt: skip

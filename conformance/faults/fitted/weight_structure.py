@@ -10,13 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from conformance.faults.fitted.fitted_fault import Mask
 from conformance.faults.fitted.lookup_words import read_instead
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
-
-Chosen = npt.NDArray[np.bool_]
 
 MOST_INDICES = 6  # maximum number of indices that are listed
 
@@ -38,11 +36,11 @@ class Estimated:
     most: float
 
     @property
-    def differs(self) -> Chosen:
+    def differs(self) -> Mask:
         """Which elements differ by more than their errors."""
         return as_array(~self.equals(self.right))
 
-    def equals(self, other: Array) -> Chosen:
+    def equals(self, other: Array) -> Mask:
         """Return which elements are those of `other` within their errors."""
         return as_array(np.abs(self.found - other) <= self.most * self.deviation)
 
@@ -57,7 +55,8 @@ def assignment(estimated: Estimated) -> tuple[str, float, float] | None:
     for chosen, index in _parts(differs):
         for operator, value, deviation in _operations(estimated, chosen):
             made = np.where(chosen, _assigned(estimated.right, operator, value), estimated.right)
-            if differs.sum() > (deviation > 0.0) and estimated.equals(made).all():
+            least = 2 if deviation > 0.0 else 1  # One element alone determines a fitted number.
+            if differs.sum() >= least and estimated.equals(made).all():
                 return f"{index} {operator}", value, deviation
     return _rearranged(estimated)
 
@@ -82,7 +81,7 @@ def _assigned(right: Array, operator: str, value: float) -> Array:
     return {"*=": right * value, "=": np.full_like(right, value), "+=": right + value}[operator]
 
 
-def _operations(estimated: Estimated, chosen: Chosen) -> Iterator[tuple[str, float, float]]:
+def _operations(estimated: Estimated, chosen: Mask) -> Iterator[tuple[str, float, float]]:
     """Yield operator, number and its deviation: 0, −1 times, a fitted factor, a fitted constant, a fitted addend."""
     yield "=", 0.0, 0.0
     yield "*=", -1.0, 0.0
@@ -99,7 +98,7 @@ def _operations(estimated: Estimated, chosen: Chosen) -> Iterator[tuple[str, flo
             yield operator, float((weight * slope * target).sum()) / energy, energy**-0.5
 
 
-def _parts(differs: Chosen) -> Iterator[tuple[Chosen, str]]:
+def _parts(differs: Mask) -> Iterator[tuple[Mask, str]]:
     """Yield the parts of the parameters that may be assigned to, as a mask and as an index: all, rows, columns and their block."""
     if not differs.any():
         return
@@ -115,7 +114,7 @@ def _parts(differs: Chosen) -> Iterator[tuple[Chosen, str]]:
     yield rows[:, None] & columns, f"[np.ix_({both})]" if both.count("[") == 2 else f"[{both}]"  # two lists would select pairs
 
 
-def index_of(chosen: Chosen) -> str:
+def index_of(chosen: Mask) -> str:
     """Return the index of the chosen rows or columns: one number, a slice, or a list, which ends with … if it is long.
 
     Example:

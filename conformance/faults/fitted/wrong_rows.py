@@ -6,14 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from conformance.faults.fitted.fitted_fault import FitData
+from conformance.faults.fitted.fitted_fault import TINY, FitData, Mask
 from conformance.faults.fitted.lookup_words import DIGITS, element_that_differs
 from conformance.faults.fitted.weight_structure import Estimated, assignment
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 
-TINY = np.finfo(np.float64).tiny
 Rows = npt.NDArray[np.int64]
 
 
@@ -39,27 +38,17 @@ def wrong_outputs(step: Step, data: FitData, weight: Elements | None = None) -> 
     output differs by the same amount at every token.
     """
     axes = tuple(range(data.actual.ndim - 1))
-    outputs, counts = data.actual.shape[-1], np.maximum(data.judged.sum(axes), 1)
-    rows = int(counts.max())
-    room = data.largest * data.allowed
+    counts = np.maximum(data.judged.sum(axes), 1)
     residual = np.where(data.judged, data.actual - step.value, 0.0)
-    squares = ((residual / data.allowed) ** 2).sum(axes) / counts
-    is_wrong = (np.abs(residual) > room).any(axes) | (squares > data.largest_mean_square(rows, outputs))
-    wrong, rest = np.flatnonzero(is_wrong), squares[~is_wrong]
+    moved = residual.sum(axes) / counts
     larger = np.maximum(_rms(data.actual, data, axes) / np.maximum(_rms(step.value, data, axes), TINY), 1.0)  # so is its rounding
-    left = np.where(data.judged, np.abs(residual - residual.sum(axes) / counts), 0.0) / (larger * data.allowed)
-    varies = (left > 2.0 * data.largest).any(axes) | ((left**2).sum(axes) / counts > data.largest_mean_square(rows, outputs))
+    wrong, at_least = _beyond_errors(residual, counts, data)
+    varies = _varies(np.where(data.judged, np.abs(residual - moved), 0.0) / (larger * data.allowed), counts, data)
     is_bias = "bias" in step.site.parameters and len(wrong) > 0 and not varies[wrong].any()
     which = "bias" if is_bias else "weight"
-    text, first = _words(
-        _names(step)[which],
-        wrong,
-        outputs,
-        of_row=not is_bias and step.site.parameters["weight"].ndim > 1,
-        at_least=bool(rest.size and (len(wrong) > 1 or rest.mean() > data.largest_mean_square(rows))),
-    )
+    of_row = not is_bias and step.site.parameters["weight"].ndim > 1
+    text, first = _words(_names(step)[which], wrong, data.actual.shape[-1], of_row=of_row, at_least=at_least)
     if is_bias:
-        moved = residual.sum(axes) / counts
         noise = np.sqrt((np.where(data.judged, data.allowed, 0.0) ** 2).sum(axes)) / counts
         weight = Elements(step.site.parameters["bias"] + moved, noise)
     if weight is None or not len(wrong):
@@ -69,6 +58,27 @@ def wrong_outputs(step: Step, data: FitData, weight: Elements | None = None) -> 
     if abs(value - expected) <= data.threshold * deviation:
         return text, first, 0.0
     return f"{text} {i}: expected {expected:.{DIGITS}g}, estimated", float(value), float(deviation)
+
+
+def _beyond_errors(residual: Array, counts: Rows, data: FitData) -> tuple[Rows, bool]:
+    """Return the outputs at which the residual, (…, O), is beyond errors, and whether others may be wrong as well.
+
+    Args:
+        residual: the residual, 0 at elements that are not judged.
+        counts: the number of judged rows of each output, (O,).
+        data: the candidate's data.
+    """
+    axes, outputs, rows = tuple(range(residual.ndim - 1)), residual.shape[-1], int(counts.max())
+    squares = ((residual / data.allowed) ** 2).sum(axes) / counts
+    is_wrong = (np.abs(residual) > data.largest * data.allowed).any(axes) | (squares > data.largest_mean_square(rows, outputs))
+    wrong, rest = np.flatnonzero(is_wrong), squares[~is_wrong]
+    return wrong, bool(rest.size and (len(wrong) > 1 or rest.mean() > data.largest_mean_square(rows)))
+
+
+def _varies(left: Array, counts: Rows, data: FitData) -> Mask:
+    """Return the outputs at which the residual without its mean, `left`, in units of the allowed error, is beyond errors."""
+    axes, most = tuple(range(left.ndim - 1)), data.largest_mean_square(int(counts.max()), left.shape[-1])
+    return as_array((left > 2.0 * data.largest).any(axes) | ((left**2).sum(axes) / counts > most))
 
 
 def with_assignments(named: Named, step: Step, of: Mapping[str, Estimated]) -> Named:
@@ -92,6 +102,7 @@ def with_assignments(named: Named, step: Step, of: Mapping[str, Estimated]) -> N
 
 
 def _rms(x: Array, data: FitData, axes: tuple[int, ...]) -> Array:
+    """Return the RMS along some axes, with 0 for elements that are not judged."""
     return as_array(np.sqrt(np.where(data.judged, x**2, 0.0).mean(axes)))
 
 
@@ -118,12 +129,23 @@ def wrong_table_rows(step: Step, data: FitData, read: Rows) -> tuple[str, float]
 
 
 def _names(step: Step) -> Mapping[str, str]:
+    """Return Hugging Face's names of the step's parameters, by role."""
     return step.site.activation.parameters
 
 
 def _words(
     tensor: str, wrong: Rows | Array, size: int, *, of_row: bool, those: str = "", at_least: bool = False
 ) -> tuple[str, float]:
+    """Return how many rows or elements of a tensor are wrong, as a text that ends before the first of them, and the first.
+
+    Args:
+        tensor: name of the tensor.
+        wrong: the wrong ones, ascending.
+        size: number of those that are judged.
+        of_row: whether they are rows; else they are elements.
+        those: which ones are judged, in words.
+        at_least: whether others may be wrong as well.
+    """
     what = "row" if of_row else "element"
     if not len(wrong):
         return "", 0.0

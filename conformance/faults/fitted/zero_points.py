@@ -14,12 +14,13 @@ from itertools import product
 
 import numpy as np
 
-from conformance.faults.altered import Altered
+from conformance.faults.altered import Altered, with_slack
+from conformance.faults.changes import with_stored_weight
 from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted, nearest_fit
 from conformance.faults.fitted.products import TIE
 from conformance.faults.kinds import LINEARS
-from conformance.faults.quantized import quotients, symmetric
+from conformance.faults.quantized import distance_to_tie, quotients, symmetric
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
@@ -48,7 +49,7 @@ def _without_zero_point(x: Array, axis: int | None, *, with_zero: bool, whole: b
     quotient = quotients(w, step) if whole else quotients(w - low, step)
     levels = np.clip(np.rint(quotient) + zero, 0.0, _LEVELS)
     moved = step * zero if whole else -low
-    near = np.abs(quotient - np.floor(quotient) - 0.5) <= TIE * np.maximum(np.abs(quotient), 1.0)
+    near = distance_to_tie(quotient) <= TIE * np.maximum(np.abs(quotient), 1.0)
     return as_array(levels * step, np.float64), as_array(near * step**2, np.float64), as_array(moved, np.float64)
 
 
@@ -63,21 +64,11 @@ def _of_weights(step: Step, data: FitData) -> Fit | None:
         for axis, with_zero, whole in product((None, 1), (False, True), (True, False)):
             larger, _, moved = _without_zero_point(weight, axis, with_zero=with_zero, whole=whole)
             if np.abs(moved).max() > 0.0:
-                yield float(moved.flat[np.abs(moved).argmax()]), _with_weight(step, larger)
+                yield float(moved.flat[np.abs(moved).argmax()]), with_stored_weight(step, larger)
         offset = _offset(step, data, np.broadcast_to(step.inputs.sum(-1, keepdims=True), step.value.shape))
-        yield offset, _with_weight(step, weight + offset)
+        yield offset, with_stored_weight(step, weight + offset)
 
     return nearest_fit(step, data, list(tried()), "largest offset")
-
-
-def _with_weight(step: Linear, weight: Array) -> Step:
-    """Return the layer with a weight that may be rounded to storage."""
-
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        assert isinstance(altered.inner, Linear)
-        return as_array(altered.inner.inputs**2 @ arithmetic.storage.rounding_variance(weight).T)
-
-    return Altered(with_parameters(step, weight=weight), lambda inner: inner.value, slack)
 
 
 def _of_inputs(step: Step, data: FitData) -> Fit | None:
@@ -104,7 +95,7 @@ def _with_input(step: Step, x: Array, ties: Array) -> Step:
     def slack(_: Altered, arithmetic: Arithmetic) -> Array:
         return as_array((ties + arithmetic.storage.rounding_variance(x)) @ squares)
 
-    return Altered(step.replaced(parents=(x,)), lambda inner: inner.value, slack)
+    return with_slack(step.replaced(parents=(x,)), slack)
 
 
 def _offset(step: Step, data: FitData, direction: Array) -> float:
@@ -116,7 +107,7 @@ def _offset(step: Step, data: FitData, direction: Array) -> float:
 
 def _is_informative(data: FitData) -> bool:
     """Return whether the judged elements are finite and enough rows for a number to be refuted by another row."""
-    return bool(np.isfinite(data.actual[data.judged]).all()) and int(data.judged.any(-1).sum()) >= LEAST_ROWS
+    return data.is_finite and int(data.judged.any(-1).sum()) >= LEAST_ROWS
 
 
 ZERO_POINTS = (

@@ -6,17 +6,15 @@ is zero is its bias, y_no = b_o: the logit of a token whose embedding is zero, w
 """
 
 import numpy as np
-import numpy.typing as npt
 
 from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.columns import factors_of
-from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
+from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted, Mask
+from conformance.faults.fitted.lookup_words import first_to_last
 from conformance.faults.kinds import LINEARS
 from conformance.numerics.arrays import as_array
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
-
-Chosen = npt.NDArray[np.bool_]
 
 
 def _inputs_zeroed(step: Step, data: FitData) -> Fit | None:
@@ -37,15 +35,12 @@ def _outputs_zeroed(step: Step, data: FitData) -> Fit | None:
     return _with_zeros(step, as_array(equal.all(axes) & differs.any(axes)), "output")
 
 
-def _with_zeros(step: Step, chosen: Chosen, what: str) -> Fit | None:
+def _with_zeros(step: Step, chosen: Mask, what: str) -> Fit | None:
     """Return the layer with zeros at some of its inputs or outputs; None if there are none, or no others."""
     if not chosen.any() or chosen.all():
         return None
-    weight, (first, last) = step.site.parameters["weight"], np.flatnonzero(chosen)[[0, -1]]
-    weight = np.where(chosen if what == "input" else chosen[:, None], 0.0, weight)
-    count = int(chosen.sum())
-    text = what if count == 1 else f"{count} {what}s, from {first} to"
-    return Fit(with_parameters(step, weight=weight), count, text, float(last))
+    weight = np.where(chosen if what == "input" else chosen[:, None], 0.0, step.site.parameters["weight"])
+    return Fit(with_parameters(step, weight=weight), int(chosen.sum()), *first_to_last(np.flatnonzero(chosen), what))
 
 
 ZEROED_WEIGHTS = (
