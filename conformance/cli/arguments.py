@@ -298,6 +298,13 @@ def _add_golden(parser: argparse.ArgumentParser) -> None:
         metavar="DTYPE",
         help="float64, float32, bfloat16 or float16; may be repeated (default: float32, bfloat16 and float16)",
     )
+    power.add_argument(
+        "--sigma",
+        choices=("modular", "widest"),
+        default="modular",
+        help="the arithmetic from which sigma is derived: every library call rounds once (the default), or the widest correct one, "
+        "in half formats that in which every operation is rounded",
+    )
     power.set_defaults(command=_command("commands:power"))
     for part in (verify, make, power):
         _add_format(part, FORMATS)

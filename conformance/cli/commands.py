@@ -247,7 +247,9 @@ def power(arguments: Namespace) -> int:
     rows: list[dict[str, Any]] = []
     for name in arguments.golden or list(manifest()):
         try:
-            found = [p for dtype in arguments.dtype or ["float32", "bfloat16", "float16"] for p in matrix(load_golden(name), dtype)]
+            golden = load_golden(name)
+            dtypes = arguments.dtype or ["float32", "bfloat16", "float16"]
+            found = [p for dtype in dtypes for p in matrix(golden, dtype, sigma=arguments.sigma)]
         except DependencyMissingError as why:
             print(f"golden {name} skipped: {why}", file=sys.stderr)
             continue

@@ -1,12 +1,14 @@
 """The detection-power matrix: the expected z of each fault on each golden, in each dtype.
 
-The expected z is computed on the oracle's own activations, under the `modular` arithmetic with parents as captured, at each
-activation that the fault can act on. At exact activations (look-ups) any difference is detected: the expected z is infinite.
+The expected z is computed on the oracle's own activations, under the `modular` arithmetic with parents as captured or under the
+widest legal one, at each activation that the fault can act on. At exact activations (look-ups) any difference is detected: the
+expected z is infinite.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -25,10 +27,13 @@ from conformance.model.checkpoint import rounded_weights
 from conformance.model.dropout import dropouts, rate_of
 from conformance.model.gradients import grad, is_gradient
 from conformance.model.training import GIVEN, STEPPED, STEPS, Training, decays
-from conformance.numerics.arithmetic import representative_hypothesis
+from conformance.numerics.arithmetic import Hypothesis, as_captured, hypotheses, representative_hypothesis
 from conformance.numerics.formats import Array, Format
 from conformance.oracle import Network
 from conformance.oracle.training_run import TrainingRun
+
+# `modular`: every library call rounds once. `widest`: in half formats, every operation is rounded to storage.
+Sigma = Literal["modular", "widest"]
 
 # Goldens whose backward passes are in the matrix; none has relative positions, cross-attention or a pooling.
 BACKWARD = (*DEFAULT_GOLDENS, "tanh", "regression", "multi-label")
@@ -57,7 +62,7 @@ class Power:
     places: int
 
 
-def power(golden: Golden, dtype: str, *, only: str = "", filtered: bool = False) -> list[Power]:
+def power(golden: Golden, dtype: str, *, only: str = "", filtered: bool = False, sigma: Sigma = "modular") -> list[Power]:
     """Return a golden's row of the matrix in one dtype, one cell for each fault, in the order of the catalogue.
 
     Every batch of the golden counts. Goldens in `BACKWARD` include backward passes in both modes; the smallest golden includes
@@ -69,10 +74,13 @@ def power(golden: Golden, dtype: str, *, only: str = "", filtered: bool = False)
         only: name of a fault, for its cell alone.
         filtered: whether the expected z is that of the matched filter everywhere, as in a report that names the fault. By default,
             it is the largest element's error, which is faster to compute, where that is enough to detect the fault.
+        sigma: the arithmetic from which sigma is derived.
     """
+    legal = as_captured(hypotheses(dtype))
+    hypothesis = representative_hypothesis(dtype) if sigma == "modular" else legal[-1]
     found: dict[str, dict[str, _Expected]] = defaultdict(dict)
     for label, network in _passes(golden, dtype):
-        for fault, activation, expected in _expected(network, dtype, only, filtered=filtered):
+        for fault, activation, expected in _expected(network, hypothesis, only, filtered=filtered):
             found[fault][activation + label] = expected
     return [_cell(golden.name, dtype, fault.name, found[fault.name]) for fault in CATALOGUE if found[fault.name]]
 
@@ -121,12 +129,11 @@ class _Expected:
     is_separable: bool
 
 
-def _expected(network: Network, dtype: str, only: str, *, filtered: bool) -> Iterator[tuple[str, str, _Expected]]:
+def _expected(network: Network, hypothesis: Hypothesis, only: str, *, filtered: bool) -> Iterator[tuple[str, str, _Expected]]:
     """Yield (fault, place, expected z) over one batch.
 
     A backward pass counts at its gradients only; a pass in training mode counts for its own faults only.
     """
-    hypothesis = representative_hypothesis(dtype)
     values: dict[str, Array] = {}
     for name, row in network.table.items():
         segment = Segment(network, name, values)

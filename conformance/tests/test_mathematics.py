@@ -192,6 +192,15 @@ def test_faults_of_half_precision_are_separable_there_and_change_nothing_in_floa
     assert IN_HALF & z["float32"].keys() == set()
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_no_fault_is_more_separable_under_the_widest_arithmetic(dtype: str) -> None:
+    golden = load_golden("tiny")
+    modular, widest = ({p.fault: p for p in power(golden, dtype, sigma=sigma)} for sigma in ("modular", "widest"))
+    assert modular.keys() == widest.keys()
+    assert all(widest[fault].separable <= cell.separable for fault, cell in modular.items())
+    assert any(widest[fault].separable < cell.separable for fault, cell in modular.items())
+
+
 def test_rounding_of_weights_to_half_precision_is_separable_on_the_trained_network() -> None:
     golden = load_golden("minilm")
     try:

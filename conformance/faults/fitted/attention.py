@@ -101,8 +101,9 @@ def _zero_heads(step: Step, data: FitData) -> Fit | None:
 def _by_distance(step: Step, data: FitData) -> Fit | None:
     """Return the scores with a bias for each head and each distance i − j of query and key.
 
-    The bias is the mean of the residual there, weighted by w = 1/a² for the allowed error a of each judged element.
-    Besides the roundings of score and bias, with variance s, an element has the variance Σ w² (a² + s) / (Σ w)² of that mean.
+    The bias is the mean of the residual there, weighted by w = 1/a² for the allowed error a of each judged element. Score and bias
+    may be rounded before they are added. None is returned unless the Bayesian information criterion prefers the biases (Schwarz
+    1978): with n judged elements, Σ e² falls by ln n or more for each bias.
     """
     if "key" not in step.site.activation.axes:
         return None
@@ -120,11 +121,12 @@ def _by_distance(step: Step, data: FitData) -> Fit | None:
     weight = 1.0 / np.square(data.allowed)
     total = np.where(sums(weight) > 0.0, sums(weight), 1.0)
     bias = sums(weight * (data.actual - step.value)) / total
+    if data.distance(step.value) - data.distance(step.value + bias) < free * np.log(np.count_nonzero(data.judged)):
+        return None
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         stored = arithmetic.storage.rounding_variance
-        rounded = stored(altered.inner.value) + stored(bias)
-        return as_array(rounded + sums(weight + weight**2 * rounded) / total**2)
+        return as_array(stored(altered.inner.value) + stored(bias))
 
     return Fit(Altered(step, lambda inner: inner.value + bias, slack), free)
 
