@@ -107,8 +107,11 @@ class GrossEffects:
 
     def _found(self, noise: Noise) -> dict[int, Effect]:
         def size(direction: Direction) -> float:
-            unfit = direction.parameter or direction.fault.couples_rows or direction.effect is None
-            return 0.0 if unfit else largest_element(direction.known_effect, noise)
+            if direction.parameter or direction.fault.couples_rows:
+                return 0.0
+            # A copy holds the faulty arrays, so that their memory is free for the next fault: a gross one is not evaluated again.
+            effect = replace(direction).effect
+            return 0.0 if effect is None else largest_element(effect, noise)
 
         sizes = on_all_cores(size, self.directions)
         return {i: Effect(ProjectionSums(), size) for i, size in enumerate(sizes) if is_gross(size, self.largest)}
