@@ -9,8 +9,9 @@ a larger sigma, which no other step of its kind needs.
 - The cost of an arithmetic for a step is the difference between the step's −ln likelihood (`LocalJudgement.nll`, in nats) under
   this arithmetic and that under the likeliest arithmetic under which the step passes. It is at most ln 2/α, the cost of a failure.
 - A step that fails under the arithmetic of its kind, and is explained there by fitted numbers or by several faults, is judged
-  under another arithmetic if its explanation there is likelier, or about as likely and has fewer faults or faults that explain
-  other steps of the kind as well. The likelihood includes the cost of fitted numbers (`Explanation.cost`).
+  under another arithmetic if its explanation there is likelier by more than the evidence threshold, or about as likely and has
+  fewer faults, or as many faults that explain other steps of the kind as well. The likelihood includes the cost of fitted numbers
+  (`Explanation.cost`).
 - A step that fits a sequence of elementary operations, each rounded (`oracle.operations`), passes whatever arithmetic is selected
   for its kind. Such a step needs no larger sigma, so its cost is added to the widest arithmetic alone.
 - Between arithmetics of equal cost, the one under which most faults are named is selected, then the tightest.
