@@ -65,12 +65,13 @@ class Noise:
 def of_segment(segment: Segment, hypothesis: Hypothesis, judged: Mask, *, apart: bool = False) -> Noise:
     """Return the noise of a segment's steps under a hypothesis; `apart` as for `Segment.projected`."""
     variance, arithmetic = segment.propagate(segment.leaf_variance(hypothesis), hypothesis), hypothesis.arithmetic
+    is_known = arithmetic.is_mixed and hypothesis.parents == "as captured"  # What was stored, if the inputs are known.
     return Noise(
         np.sqrt(variance),
         segment.bound(hypothesis),
         judged,
         lambda w: segment.projected(w, hypothesis, apart=apart),
-        (lambda: segment.storing(arithmetic.storage)) if arithmetic.is_mixed else None,
+        (lambda: segment.storing(arithmetic.storage)) if is_known else None,
     )
 
 

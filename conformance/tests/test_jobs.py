@@ -57,10 +57,17 @@ def test_a_shard_and_several_processes_are_refused(tmp_path: Path, capsys: pytes
     assert "give one of both" in capsys.readouterr().err
 
 
+def _as_in_a_terminal() -> None:
+    """Let SIGINT interrupt: a process that a shell starts in the background ignores it, and so do those that it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_an_interrupted_run_is_resumed_where_each_process_ended(tmp_path: Path) -> None:
     long = [part for name in ("values", "batching", "called-again", "padding-length") for part in ("--check", name)]
     command = [*RUN, *long, "--jobs", "2", "--out", str(tmp_path)]
-    process = subprocess.Popen([sys.executable, "-m", "conformance", *command], stderr=subprocess.PIPE, env=os.environ)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "conformance", *command], stderr=subprocess.PIPE, env=os.environ, preexec_fn=_as_in_a_terminal
+    )
     first = tmp_path / PARTS / "1" / "results.jsonl"
     while process.poll() is None and not (first.exists() and b'"kind":"check"' in first.read_bytes()):
         time.sleep(0.05)
