@@ -15,7 +15,7 @@ from conformance.numerics.formats import Array, Format
 from conformance.oracle import Network, Step
 
 CORRECT = "Compute the step by the correct equation."
-MOST_OPERATIONS = 2**32  # A limit of the work for one fault of a step, of seconds; it decides no verdict.
+MOST_OPERATIONS = 2**32  # A limit of work, the same on every machine: what costs more is not tried, and has no name by it.
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ Mask = npt.NDArray[np.bool_]
 
 TINY = float(np.finfo(np.float64).tiny)
 LEAST_ROWS = 3  # The least number of different rows from which one number per feature can be estimated.
-MOST_ROWS = 64  # A limit of the time only: the most rows on which variants of a layer are compared.
+MOST_ROWS = 64  # A limit of work: the most rows on which variants are compared; what is found is judged on all.
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from conformance.oracle import Step
 from conformance.oracle.embeddings import positions
 from conformance.oracle.linear import Linear
 
-MOST_FEATURES = 4096  # A limit of the search for another order of features, which then takes at most a second.
+MOST_FEATURES = 4096  # A limit of work: with more features no other order is looked for, nor named.
 
 
 def _linear(step: Step, data: FitData) -> Fit | None:

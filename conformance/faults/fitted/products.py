@@ -15,7 +15,7 @@ from conformance.numerics.formats import FORMATS, Array, Format
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
 
-MOST_WEIGHTS = 2**20  # A limit of the time only: a search for a threshold then takes at most seconds.
+MOST_WEIGHTS = 2**20  # A limit of work: with more weights no threshold is looked for, nor named.
 _LEVELS = 127.0  # the largest magnitude of a symmetric signed byte
 _UNIT = FORMATS["float32"].unit_roundoff
 TIE = 8.0 * _UNIT  # A quotient this near to a tie, relative to it, may be rounded either way: up to four roundings on each side.
