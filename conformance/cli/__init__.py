@@ -1,7 +1,7 @@
 """The command line: runs a command and turns errors into messages and exit codes.
 
 `cli.arguments` has the argument parsers, with the arguments of `run` from `cli.run_arguments`. `cli.NAME` has the command NAME, or
-`cli.commands` if it is short.
+`cli.commands` if it is short. `cli.interrupts` ends a run whose interrupt was lost.
 """
 
 import io

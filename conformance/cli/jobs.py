@@ -34,6 +34,8 @@ from conformance.results.to_records import footer
 
 PARTS = "parts"  # folder of the shards, in the folder of the results file
 
+_POLL = 0.2  # seconds after which an interrupt is noticed that the system has delivered to another thread than the waiting one
+
 
 def is_for_jobs(shard: str, out: Path, *, resume: bool) -> bool:
     """Return whether a run uses several processes; a run that was begun in one process is resumed in one.
@@ -142,15 +144,18 @@ def _ended(command: Sequence[str], folders: Sequence[Path]) -> tuple[list[int], 
         readers = [threading.Thread(target=printed.lines_of, args=(process,), daemon=True) for process in processes]
         for reader in readers:
             reader.start()
-        while any(reader.is_alive() for reader in readers):
+        codes = None
+        while codes is None:
             try:
-                for reader in readers:
-                    reader.join()
+                while any(reader.is_alive() for reader in readers):
+                    for reader in readers:
+                        reader.join(_POLL)
+                codes = [process.wait() for process in processes]
             except KeyboardInterrupt:
                 is_interrupted = True
                 for process in processes:
                     process.send_signal(signal.SIGINT)
-        return [process.wait() for process in processes], is_interrupted
+        return codes, is_interrupted
 
 
 def _started(command: Sequence[str], number: int, folders: Sequence[Path]) -> "subprocess.Popen[str]":

@@ -12,6 +12,7 @@ from conformance.checks.recording import FAILURES, Recording
 from conformance.checks.repro.artifacts import remove_earlier_artifacts
 from conformance.checks.run_header import header_of
 from conformance.cli.cases import cases_of, digest
+from conformance.cli.interrupts import noted_interrupts
 from conformance.cli.output import show_results
 from conformance.cli.progress_display import progress
 from conformance.cli.run_options import RunOptions
@@ -72,13 +73,14 @@ def _run(options: RunOptions, workers: "_Workers", out: Path, how: str, *, resum
         cases = [case for case in cases if case not in recording.recorded]
         print(f"resumed: {len(recording.recorded)} checks are already in {path}, {len(cases)} remain", file=sys.stderr)
     try:
-        with recording, progress(len(cases)) as shown:
+        with recording, progress(len(cases)) as shown, noted_interrupts() as raise_if_interrupted:
             for case, result_of in _running(options, workers, cases, len(everything)):
                 # Output of candidates must not be mixed with a report that programs read.
                 with shown.case(case), redirect_stdout(sys.stdout if how == "pretty" else sys.stderr):
                     result = result_of(case)
                     recording.add(result, options.goldens[case.golden], options.require)
                 shown.ended(result.outcome, result.seconds)
+                raise_if_interrupted()
     except (KeyboardInterrupt, ResultsFileError) as why:
         show_results(recording.unfinished, how)
         interrupted = isinstance(why, KeyboardInterrupt)

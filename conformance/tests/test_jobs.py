@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from conformance.cli import main
+from conformance.cli.interrupts import noted_interrupts
 from conformance.cli.jobs import PARTS
 from conformance.errors import INTERRUPTED
 from conformance.results.file import read_results
@@ -60,6 +61,20 @@ def test_a_shard_and_several_processes_are_refused(tmp_path: Path, capsys: pytes
 def _as_in_a_terminal() -> None:
     """Let SIGINT interrupt: a process that a shell starts in the background ignores it, and so do those that it starts."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def _interrupt(process: "subprocess.Popen[bytes]") -> None:
+    """Send SIGINT to a thread of a process other than its main thread, as a system may deliver it, and as it wakes no lock there.
+
+    Where threads have no ids in the file system, it is sent to the process.
+    """
+    threads = Path(f"/proc/{process.pid}/task")
+    others = [int(thread.name) for thread in threads.iterdir() if int(thread.name) != process.pid] if threads.is_dir() else []
+    if others:
+        os.kill(others[0], signal.SIGINT)
+    else:
+        process.send_signal(signal.SIGINT)
 
 
 def test_an_interrupted_run_is_resumed_where_each_process_ended(tmp_path: Path) -> None:
@@ -71,7 +86,7 @@ def test_an_interrupted_run_is_resumed_where_each_process_ended(tmp_path: Path) 
     first = tmp_path / PARTS / "1" / "results.jsonl"
     while process.poll() is None and not (first.exists() and b'"kind":"check"' in first.read_bytes()):
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    _interrupt(process)
     _, errors = process.communicate()
     assert process.returncode == INTERRUPTED
     assert b"the same command with --resume runs the rest" in errors
@@ -80,3 +95,22 @@ def test_an_interrupted_run_is_resumed_where_each_process_ended(tmp_path: Path) 
     assert len(_content(read_results(tmp_path / "results.jsonl"))) == 8
     line = before[before.index(b'"kind":"check"') :].partition(b"\n")[0]
     assert line in (tmp_path / "results.jsonl").read_bytes()  # with its duration: it was not run again
+
+
+class _Finalized:
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_that_a_finalizer_discards_is_raised_at_the_end_of_the_case() -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with noted_interrupts() as raise_if_interrupted:
+            raise_if_interrupted()
+            _Finalized()
+            with pytest.raises(KeyboardInterrupt):
+                raise_if_interrupted()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
