@@ -34,7 +34,9 @@ from conformance.results.to_records import footer
 
 PARTS = "parts"  # folder of the shards, in the folder of the results file
 
-_POLL = 0.2  # seconds after which an interrupt is noticed that the system has delivered to another thread than the waiting one
+# Seconds after which an interrupt is noticed that the system has delivered to another thread than the waiting one. It bounds a
+# delay only, and no result depends on it.
+_POLL = 0.2
 
 
 def is_for_jobs(shard: str, out: Path, *, resume: bool) -> bool:
