@@ -3,10 +3,10 @@
 from collections.abc import Collection, Iterator
 from functools import cache, partial
 from hashlib import sha256
-from itertools import chain, combinations
+from itertools import chain, combinations, product
 
 from conformance.benchmarks.detection.names import HELD_OUT
-from conformance.benchmarks.detection.networks import ARCHITECTURES, LAYERS
+from conformance.benchmarks.detection.networks import ARCHITECTURES, LAYERS, network
 from conformance.benchmarks.detection.planted import PLANTS
 from conformance.benchmarks.detection.trial import Place, Trial
 from conformance.faults import CATALOGUE
@@ -31,9 +31,9 @@ def home(name: str) -> str | None:
     return next((which for which, a in ARCHITECTURES.items() if PLANTS[name].suits(a)), None)
 
 
-def places(name: str) -> Iterator[Place]:
+def places(name: str, layers: int = LAYERS) -> Iterator[Place]:
     """Yield the mistake in every layer, or in its single place."""
-    return ((name, layer) for layer in range(LAYERS if PLANTS[name].layered else 1))
+    return ((name, layer) for layer in range(layers if PLANTS[name].layered else 1))
 
 
 def singles(dtype: str) -> Iterator[Trial]:
@@ -111,6 +111,23 @@ def of_mistakes(names: Collection[str]) -> Iterator[tuple[str, Trial]]:
     """Yield the trials of these mistakes, each alone and in every layer, in each format in which it is a mistake."""
     for dtype in sorted({dtype for name in names for dtype in PLANTS[name].dtypes}):
         yield from ((kind, trial) for kind, trial in _of_one_mistake(dtype) if trial.plants[0][0] in names)
+
+
+def of_goldens(goldens: Collection[str], dtypes: Collection[str]) -> Iterator[tuple[str, Trial]]:
+    """Yield the trials of every mistake in shipped goldens' networks: in a layer selected by hash, and in all layers at once."""
+    return chain.from_iterable(_of_golden(golden, dtypes) for golden in goldens)
+
+
+def _of_golden(golden: str, dtypes: Collection[str]) -> Iterator[tuple[str, Trial]]:
+    architecture = network(golden, 1).checkpoint.architecture
+    possible = [name for name, plant in PLANTS.items() if plant.suits(architecture)]
+    for dtype, name in product(dtypes, possible):
+        if dtype in PLANTS[name].dtypes:
+            kind = f"held out, {golden}" if name in HELD_OUT else golden
+            every = tuple(places(name, architecture.num_hidden_layers))
+            yield kind, Trial((every[int(_draw((name, golden, dtype)), 16) % len(every)],), golden, 1, dtype)
+            if len(every) > 1 and name not in LAYER_SEQUENCE:
+                yield f"{kind}, every layer", Trial(every, golden, 1, dtype)
 
 
 def everything(pairs: int, triples: int) -> Iterator[tuple[str, Trial]]:

@@ -9,11 +9,26 @@ from collections.abc import Iterable, Sequence
 from multiprocessing.pool import Pool
 from pathlib import Path
 
-from conformance.benchmarks.detection.plan import everything, of_mistakes
+from conformance.benchmarks.detection.plan import DTYPES, everything, of_goldens, of_mistakes
 from conformance.benchmarks.detection.planted import PLANTS
 from conformance.benchmarks.detection.trial import Score, Trial, scored
 
-TABLE = Path(__file__).with_name("RESULTS.md")
+TABLE, TABLE_OF_GOLDENS = Path(__file__).with_name("RESULTS.md"), Path(__file__).with_name("GOLDENS.md")
+
+_ON_NETWORKS = """# Detection
+
+Written by `python -m conformance.benchmarks.detection --write`. Mistakes are planted by hand in torch modules, at every
+layer of small networks of three architectures and three seeds, and judged as any candidate is. Counted are those whose
+expected z, that of a filter made for just that effect, is 12 or more. *Placed*: each fails where it begins, and nothing
+else fails. *Named*: the name is reported first, alone or with what cannot be distinguished from it, and no other is.
+For those held out no filter exists. *Every layer*: in all at once. *One step*: two mistakes at one and the same step.
+"""
+_ON_GOLDENS = """# Detection in the goldens' networks
+
+Written by `python -m conformance.benchmarks.detection --golden NAME ... --dtype NAME ... --write`. Every mistake of
+`RESULTS.md` that the golden's network can have, in a layer selected by hash, and in all layers at once. The columns are those
+of `RESULTS.md`: a mistake counts if the expected z of its own filter is 12 or more.
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -24,18 +39,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
     parser.add_argument("--write", action="store_true", help=f"write the table to {TABLE.name}")
     parser.add_argument("--only", nargs="+", choices=list(PLANTS), metavar="NAME", help="these mistakes alone, in every format")
+    parser.add_argument("--golden", nargs="+", metavar="NAME", help="every mistake alone, in these shipped goldens' networks")
+    parser.add_argument("--dtype", nargs="+", default=DTYPES, choices=DTYPES, help="with --golden (default: each)")
     arguments = parser.parse_args(argv)
-    if arguments.only and arguments.write:
-        parser.error("--write saves the table of all mistakes: leave --only out")
-    trials = list(of_mistakes(arguments.only) if arguments.only else everything(arguments.pairs, arguments.triples))
+    if arguments.only and (arguments.write or arguments.golden):
+        parser.error("--only prints its table and uses the generated networks: leave --write and --golden out")
+    if arguments.golden:
+        trials, file, heading = list(of_goldens(arguments.golden, arguments.dtype)), TABLE_OF_GOLDENS, _ON_GOLDENS
+    else:
+        trials = list(of_mistakes(arguments.only) if arguments.only else everything(arguments.pairs, arguments.triples))
+        file, heading = TABLE, _ON_NETWORKS
     start = time.perf_counter()
     with multiprocessing.get_context("spawn").Pool(arguments.processes, one_thread) as pool:
         scores = _scores(pool, trials)
-    text = table(scores)
+    text = table(scores, heading)
     print(text)
     print(f"{time.perf_counter() - start:.0f} s", file=sys.stderr)
     if arguments.write:
-        TABLE.write_text(text, "utf-8")
+        file.write_text(text, "utf-8")
 
 
 def one_thread() -> None:
@@ -64,20 +85,13 @@ def _progress(what: str, done: int, of: int) -> None:
         print(f"\r{what}: {done} of {of}", end="", file=sys.stderr, flush=True)
 
 
-def table(scores: Iterable[tuple[str, Score]]) -> str:
+def table(scores: Iterable[tuple[str, Score]], heading: str = _ON_NETWORKS) -> str:
     """Return the committed table, in Markdown."""
     by_row: defaultdict[tuple[str, str], list[Score]] = defaultdict(list)
     for kind, score in scores:
         by_row[score.trial.dtype, kind].append(score)
     lines = [
-        "# Detection",
-        "",
-        "Written by `python -m conformance.benchmarks.detection --write`. Mistakes are planted by hand in torch modules, at every",
-        "layer of small networks of three architectures and three seeds, and judged as any candidate is. Counted are those whose",
-        "expected z, that of a filter made for just that effect, is 12 or more. *Placed*: each fails where it begins, and nothing",
-        "else fails. *Named*: the name is reported first, alone or with what cannot be distinguished from it, and no other is.",
-        "For those held out no filter exists. *Every layer*: in all at once. *One step*: two mistakes at one and the same step.",
-        "",
+        heading,
         "| dtype | mistakes | tried | counted | detected | placed | named | named alone | estimates within error |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
