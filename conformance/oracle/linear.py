@@ -5,7 +5,7 @@ import numpy as np
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Single
 from conformance.numerics.memo import cached_property
-from conformance.oracle.accumulation import Accumulation, accumulation_variance, weight_operand
+from conformance.oracle.accumulation import BLOCKS, Accumulation, accumulation_variance, weight_operand
 from conformance.oracle.linear_maps import LinearMap, Roundings, matrix, rows_times
 from conformance.oracle.step import Step, elementwise_roundings
 
@@ -45,12 +45,15 @@ class Linear(Step):
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the rounding errors derived in `oracle.accumulation`.
 
-        In native arithmetic, adding the bias is a separate call, so the product is rounded to storage first.
+        In native arithmetic, adding the bias is a separate call, so the product is rounded to storage first, as a whole or in parts
+        (split-K). Eight parts of y are near y/√8, and their roundings together have the variance of one rounding of y, but no less
+        than that of eight subnormal numbers.
         """
-        squares = self._accumulation.squares
-        variance = accumulation_variance(squares, self.value, self.inputs.shape[-1], arithmetic)
+        squares, terms = self._accumulation.squares, self.inputs.shape[-1]
+        variance = accumulation_variance(squares, self.value, terms, arithmetic)
         if arithmetic.rounding == "native" and "bias" in self.site.parameters:
-            variance = variance + arithmetic.call_rounding_variance(self.value - self.bias)
+            stored = arithmetic.call_rounding_variance(self.value - self.bias)
+            variance += np.maximum(stored, min(BLOCKS, terms) * arithmetic.storage.floor_variance)
         return elementwise_roundings(variance)
 
 
