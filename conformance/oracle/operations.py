@@ -96,13 +96,14 @@ def _constant(number: float, r: Rounding) -> Array:
 
 
 def _norm(step: Norm, r: Rounding, actual: Array) -> Iterator[Array]:
-    """Yield γ (x − μ)/√(σ² + ε) + β for each way of computing σ², and with everything but γ and β in float32.
+    """Yield γ (x − μ)/√(σ² + ε) + β for each way of computing σ², with all but γ and β in float32, and with all but μ and σ².
 
     The step defines μ and σ².
     """
     weight, bias = step.site.parameters["weight"], step.site.parameters["bias"]
     for x in _sums(step.parents, r):
         yield _nearest(actual, [r(r(z * weight) + bias) for z in _normal_in_float32(step, x, r)])
+        yield _with_stored_statistics(type(step)(step.site, x), r, actual)
         means = _sides(step.mean_of(x), _of_mean(x), r) if step.centred else (step.mean_of(x),)
         for variances in (_of_differences, _of_sum, _in_float32, _in_one_pass):
             found: list[list[Array]] = []
@@ -122,6 +123,17 @@ def _normal_in_float32(step: Norm, x: Array, r: Rounding) -> tuple[Array, ...]:
     site = replace(step.site, parameters={"weight": np.ones(width), "bias": np.zeros(width)})
     plain = step.replaced(site=site, parents=(x,))
     return _sides(plain.value, FAR * np.sqrt(plain.roundings(Arithmetic(SINGLE, SINGLE, "modular")).variance()), r)
+
+
+def _with_stored_statistics(step: Norm, r: Rounding, actual: Array) -> Array:
+    """Return γ (x − μ) ρ + β computed in float32, with μ and ρ = 1/√(σ² + ε) rounded, as torch's group norm on CUDA stores them."""
+    in_float32 = Arithmetic(SINGLE, SINGLE, "modular")
+    error = FAR * np.sqrt(step.roundings(in_float32).variance())
+    of_mean, of_inverse = (FAR * np.sqrt(variance) for variance in step.statistics_variance(in_float32))
+    weight, bias = step.site.parameters["weight"], step.site.parameters["bias"]
+    statistics = product(_sides(step.mean, of_mean, r), _sides(step.inverse, step.inverse * of_inverse, r))
+    exact = (weight * ((step.summed - μ) * ρ) + bias for μ, ρ in statistics)
+    return _nearest(actual, [_nearest(actual, _sides(y, error, r)) for y in exact], by_row=True)
 
 
 def _softmax(step: Probabilities, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:

@@ -38,7 +38,7 @@ def normal_gelu(x: Tensor) -> Tensor:
 
 def tabulated_gelu(x: Tensor) -> Tensor:
     """Look up GELU in a table of all 65,536 numbers of a half-precision format."""
-    return _table(x.dtype)[x.view(torch.int16).long() & 0xFFFF]
+    return _table(x.dtype).to(x.device)[x.view(torch.int16).long() & 0xFFFF]
 
 
 @cache

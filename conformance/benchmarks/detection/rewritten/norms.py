@@ -37,6 +37,14 @@ def group_norm(norm: LayerNorm, x: Tensor) -> Tensor:
     return F.group_norm(x.reshape(-1, x.shape[-1]), 1, norm.weight, norm.bias, norm.eps).view_as(x)
 
 
+def stored_statistics_norm(norm: LayerNorm, x: Tensor) -> Tensor:
+    """Store mean and inverse root in the format of x and compute all else in at least float32, as torch's group norm on CUDA."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    variance, mean = torch.var_mean(wide, -1, unbiased=False, keepdim=True)
+    mean, inverse = (statistic.to(x.dtype).to(wide.dtype) for statistic in (mean, torch.rsqrt(variance + norm.eps)))
+    return ((wide - mean) * inverse * norm.weight.to(wide.dtype) + norm.bias.to(wide.dtype)).to(x.dtype)
+
+
 def cast_norm(norm: LayerNorm, x: Tensor) -> Tensor:
     """Use torch's layer norm in float32, or in float64 for a float64 input."""
     dtype = torch.promote_types(x.dtype, torch.float32)

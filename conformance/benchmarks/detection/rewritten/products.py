@@ -44,9 +44,10 @@ def column_product(linear: Linear, x: Tensor) -> Tensor:
 
 
 def convolved_product(linear: Linear, x: Tensor) -> Tensor:
-    """Compute a convolution of width 1 over the tokens."""
+    """Compute a convolution of width 1 over the tokens; on CUDA without TF32, which cuDNN uses by default."""
     rows = x.reshape(1, -1, x.shape[-1]).transpose(1, 2)
-    return F.conv1d(rows, linear.weight[:, :, None], linear.bias)[0].T.reshape(*x.shape[:-1], -1)
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        return F.conv1d(rows, linear.weight[:, :, None], linear.bias)[0].T.reshape(*x.shape[:-1], -1)
 
 
 def chunked_product(linear: Linear, x: Tensor) -> Tensor:

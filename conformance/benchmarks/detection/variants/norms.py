@@ -38,6 +38,7 @@ NORMS: Mapping[str, Variant] = {
     "norm with statistics of float64": changed(places.norms(norms.widened_norm(norms.float64_statistics_norm))),
     "norm in float32, rounded before the scale": changed(places.norms(norms.rounded_before_scale_norm), dtypes=HALVES),
     "norm as a group norm": changed(places.norms(norms.group_norm)),
+    "norm with stored statistics": changed(places.norms(norms.stored_statistics_norm)),
     "norm as a batch norm, float32": changed(places.norms(norms.widened_norm(norms.batch_norm))),
     "norm by torch, cast to float32": changed(places.norms(norms.cast_norm)),
     "norm of an unrounded sum": changed(fused.sum_and_norm),
