@@ -21,9 +21,11 @@ a larger sigma, which no other step of its kind needs.
 - Whether a step consumed its parents rounded or unrounded may differ from step to step; a step passes if either fits.
 - Where steps are not exposed, a step written as elementary operations cannot be judged by these operations. If only a filter
   fails under the arithmetic of the step's kind, the step is judged under the likeliest arithmetic under which it passes, provided
-  that this is likelier. A real mistake, combined with the roundings of the kind's own arithmetic, would make an arithmetic with a
-  larger sigma less likely. The likelihood is the product of that of the elements and that of the rows' projections on the mistake
-  (`judge.row_projections`): only the latter shows an error that is shared by a row.
+  that this is likelier, or, if no mistake explains the failure, not less likely by the cost of a failure. A real mistake, combined
+  with the roundings of the kind's own arithmetic, would make an arithmetic with a larger sigma less likely. The likelihood is the
+  product of that of the elements and that of the rows' projections on the mistake (`judge.row_projections`): only the latter
+  shows an error that is shared by a row. Rows of nearly the same variance, as in a network with initial weights, may share it too:
+  their inverse roots round to the same number, which no mistake explains.
 
 The arithmetic of a step of a backward pass is selected for that step alone, from all batches and losses together. The operations
 that autograd derives from a step depend on how the step is written, which may differ from layer to layer. Moreover, a backward step
@@ -111,7 +113,7 @@ def _best(judgements: tuple[LocalJudgement, ...], arithmetic: str, familiar: Col
     fitting = [local for local in judgements if local.arithmetic == arithmetic] or list(judgements)
     best = min(fitting, key=lambda local: (not local.passes, not local.named))
     if best.has_unexposed_steps and best.fails_by_filters_alone:
-        best = min((best, *(local for local in judgements if local.passes)), key=lambda local: local.nll + local.row_nll)
+        best = min((best, *(local for local in judgements if local.passes)), key=_nll_with_rows)
     if not best.passes:
         return _with_simplest_explanation(best, judgements, familiar)
     mistaken = [local for local in judgements if local.named]
@@ -155,6 +157,12 @@ def _nll(local: LocalJudgement, hypotheses: int) -> float:
     if not local.explanations:
         return local.nll
     return min(e.nll + e.cost_of_parameters for e in local.explanations) + local.evidence_threshold + math.log(hypotheses)
+
+
+def _nll_with_rows(local: LocalJudgement) -> float:
+    """Return −ln of the likelihood of the elements and of the rows' projections, plus the cost of an unexplained failure."""
+    unexplained = not (local.passes or local.explanations)
+    return local.nll + local.row_nll + (local.evidence_threshold if unexplained else 0.0)
 
 
 def _with_local(verdict: Verdict, local: LocalJudgement) -> Verdict:
