@@ -129,12 +129,15 @@ def _with_simplest_explanation(
     A step may be computed in another arithmetic than its kind if the mistake changes the shapes of its arrays. Under that of its
     kind, the right explanation then leaves more than rounding, which a second fault or a fit with many numbers may hide. Of
     explanations with equally many faults, those are preferred whose faults explain several steps of the kind (`familiar`), then
-    `failing`, then the likeliest; the likelihood includes the cost of fitted numbers. A judgement without an explanation, or with a
-    single fault without a fitted number, is returned as it is.
+    `failing`, then the likeliest; the likelihood includes the cost of fitted numbers. A judgement with a single fault without a
+    fitted number is returned as it is, and so is one without an explanation, unless an explanation elsewhere is likelier than it:
+    a mistake may be written as operations that each round.
     """
-    if not failing.named or (len(_fault_names(failing)) == 1 and not failing.explanations[0].free):
-        return failing
     named = [local for local in judgements if local.named]
+    if not failing.named:
+        return min((failing, *named), key=lambda local: _nll(local, len(named)))
+    if len(_fault_names(failing)) == 1 and not failing.explanations[0].free:
+        return failing
     most = min(local.explanations[0].cost for local in named) + failing.evidence_threshold
     alike = [local for local in named if local.explanations[0].cost < most]
 

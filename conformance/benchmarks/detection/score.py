@@ -4,14 +4,14 @@ import argparse
 import multiprocessing
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from multiprocessing.pool import Pool
 from pathlib import Path
 
 from conformance.benchmarks.detection.plan import DTYPES, everything, of_goldens, of_mistakes
 from conformance.benchmarks.detection.planted import PLANTS
-from conformance.benchmarks.detection.trial import Score, Trial, scored
+from conformance.benchmarks.detection.trial import Score, Trial, least_expected_z, scored
 
 TABLE, TABLE_OF_GOLDENS = Path(__file__).with_name("RESULTS.md"), Path(__file__).with_name("GOLDENS.md")
 
@@ -107,9 +107,14 @@ def _is_right(kind: str, s: Score) -> bool:
 
 
 def _rendered(s: Score) -> str:
-    planted = ", ".join(f"{name} in layer {layer}" for name, layer in s.trial.plants)
+    places = Counter(name for name, _ in s.trial.plants)
+    planted = ", ".join(
+        f"{name} in {layer_count} layers" if (layer_count := places[name]) > 1 else f"{name} in layer {layer}"
+        for name, layer in dict(s.trial.plants).items()
+    )
     what = "not detected" if not s.detected else "not placed" if not s.placed else f"named: {', '.join(s.rendered)}"
-    return f"{planted} ({s.trial.architecture}, seed {s.trial.seed}, {s.trial.dtype}, expected z {s.expected_z:.3g}): {what}"
+    expected = f"expected z {s.expected_z:.3g}, under the widest legal arithmetic {least_expected_z(s.trial):.3g}"
+    return f"{planted} ({s.trial.architecture}, seed {s.trial.seed}, {s.trial.dtype}, {expected}): {what}"
 
 
 def _row(dtype: str, kind: str, found: Sequence[Score]) -> str:

@@ -14,7 +14,7 @@ from conformance.judge.noise import of_segment
 from conformance.judge.segment import Segment
 from conformance.judge.thresholds import FALSE_ALARM, SEPARABLE_Z, projection_threshold
 from conformance.model.checkpoint import Checkpoint, rounded_weights
-from conformance.numerics.arithmetic import hypotheses, representative_hypothesis
+from conformance.numerics.arithmetic import Hypothesis, hypotheses, representative_hypothesis
 from conformance.numerics.formats import Format
 from conformance.oracle import Network
 from conformance.report.findings import Finding, findings
@@ -142,10 +142,20 @@ def _is_within(fault: FaultRecord, value: float, accumulate: Format) -> bool:
     return abs(fault.estimate - planted) <= projection_threshold(FALSE_ALARM) * fault.deviation
 
 
-def expected_z(place: Place, trial: Trial) -> float:
+def least_expected_z(trial: Trial) -> float:
+    """Return the expected z under the widest legal arithmetic, of the mistake of the trial that is hardest to detect."""
+    return min(expected_z(place, trial, hypotheses(trial.dtype)[-1]) for place in trial.plants)
+
+
+def expected_z(place: Place, trial: Trial, hypothesis: Hypothesis | None = None) -> float:
     """Return the z that a filter made for this mistake would have at the best of its steps, from its effect in float64.
 
     The trial's other mistakes are planted as well, since they may change the input that this mistake acts on.
+
+    Args:
+        place: the mistake, and its layer.
+        trial: the trial.
+        hypothesis: the legal arithmetic; default: the representative one.
     """
     golden = network(trial.architecture, trial.seed)
     checkpoint = Checkpoint(golden.checkpoint.architecture, rounded_weights(golden.checkpoint, trial.dtype))
@@ -154,7 +164,7 @@ def expected_z(place: Place, trial: Trial) -> float:
     made = Candidate(plants).prepare(checkpoint, "cpu", "float64")(batch.on("cpu"))
     values = {name: np.asarray(value.numpy(), np.float64) for name, value in made.items()}
     net = Network(checkpoint.architecture, checkpoint.weights, batch)
-    hypothesis = representative_hypothesis(trial.dtype)
+    hypothesis = hypothesis or representative_hypothesis(trial.dtype)
     best = 0.0
     for origin in _origins(place, trial):
         if origin not in values or origin not in net.table:

@@ -4,8 +4,9 @@ The result y(c) = min(max(x, −c), c) Wᵀ + b is linear in c between the magni
 
     ∂y_no/∂c = Σ_k sign(x_nk) [|x_nk| > c] w_ok,
 
-so c is found by Gauss–Newton steps from the best of some quantiles of the magnitudes. Its standard deviation is
-(Σ (∂y/∂c)²/a²)^(−1/2) for results of the error a.
+so c is found by Gauss–Newton steps from the best of some of the magnitudes: those of the ranks of a geometric series, from all
+inputs to the largest alone, since a limit may clip most inputs or few. Its standard deviation is (Σ (∂y/∂c)²/a²)^(−1/2) for
+results of the error a.
 """
 
 import numpy as np
@@ -19,7 +20,7 @@ from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
 
-_QUANTILES, _STEPS = 32, 24  # Limits of the time only: a limit that is not found leaves a residual that the judge does not accept.
+_STARTS, _STEPS = 32, 24  # Limits of the time only: a limit that is not found leaves a residual that the judge does not accept.
 
 
 def _clipped(step: Step, data: FitData) -> Fit | None:
@@ -57,7 +58,8 @@ def _limit(x: Array, weight: Array, bias: Array | float, found: Array, allowed: 
     def left(c: float) -> Array:
         return as_array((found - np.clip(x, -c, c) @ weight.T - bias) / allowed)
 
-    c = min(map(float, np.quantile(sizes, np.linspace(0.0, 1.0, _QUANTILES + 1))), key=lambda c: float((left(c) ** 2).sum()))
+    ranks = np.geomspace(1, sizes.size, _STARTS).astype(int)  # How many inputs are beyond the limit.
+    c = min(map(float, np.append(-np.sort(-sizes, axis=None), 0.0)[ranks]), key=lambda c: float((left(c) ** 2).sum()))
     energy = 0.0
     for _ in range(_STEPS):
         slope = np.where(sizes > c, np.sign(x), 0.0) @ weight.T / allowed
