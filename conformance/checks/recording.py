@@ -25,7 +25,11 @@ _OF_A_RUN = tuple(name for name in Header.__struct_fields__ if name not in ("sta
 
 
 class Recording:
-    """A results file that is open for writing; a run that is interrupted leaves a file without a footer."""
+    """A results file that is open for writing; a run that is interrupted leaves a file without a footer.
+
+    Attributes:
+        path: the file.
+    """
 
     def __init__(self, path: Path, header: Header, *, resume: bool = False) -> None:
         """Create the file, or continue the existing one if `resume` is set.
@@ -33,7 +37,7 @@ class Recording:
         Raises:
             UsageError: if another run is writing the file, or the file to resume has no header or belongs to a different run.
         """
-        self._path, self._header = path, header
+        self.path, self._header = path, header
         self._records: list[CaseRecords] = []
         self._writer = Writer(path, resume=resume)
         try:
@@ -46,13 +50,13 @@ class Recording:
             raise
 
     def _resume(self) -> None:
-        run, size = resumable(self._path)
+        run, size = resumable(self.path)
         if run.header is None:
-            raise UsageError(f"{self._path} has no header, so that it cannot be resumed")
+            raise UsageError(f"{self.path} has no header, so that it cannot be resumed")
         other = [name for name in _OF_A_RUN if getattr(run.header, name) != getattr(self._header, name)]
         if other:
             differ = "; ".join(f"{n} was {getattr(run.header, n)!s:.60}, is {getattr(self._header, n)!s:.60}" for n in other)
-            raise UsageError(f"{self._path} is of another run, and cannot be resumed: {differ}")
+            raise UsageError(f"{self.path} is of another run, and cannot be resumed: {differ}")
         self._header, self._records = run.header, list(run.cases)
         self._writer.keep(size)
 
@@ -83,7 +87,7 @@ class Recording:
     @property
     def unfinished(self) -> Results:
         """The results written so far, with a note that checks are missing, as `read_results` returns them without a footer."""
-        return merged([RunRecords(self._header, tuple(self._records), None, str(self._path))])
+        return merged([RunRecords(self._header, tuple(self._records), None, str(self.path))])
 
     def add(
         self, result: Result, golden: Golden | None = None, require: Sequence[str] = (), test: Callable[..., Any] | None = None
@@ -104,7 +108,7 @@ class Recording:
 
     def _leave(self, result: Result, golden: Golden | None, require: Sequence[str], test: Callable[..., Any] | None) -> None:
         """Write the files for `replay` after a failure, or remove them after a pass; report errors without raising them."""
-        folder, fails = self._path.parent / FAILURES, result.outcome in ("fail", "crash")
+        folder, fails = self.path.parent / FAILURES, result.outcome in ("fail", "crash")
         try:
             if fails:
                 write_repro(result, golden or open_golden(result.case.golden), folder, require, test)

@@ -29,6 +29,7 @@ from conformance.results.file import ResultsFileError
 from conformance.results.records import Results
 from conformance.results.result import Result
 
+_RESULTS, _PAGE = "results.jsonl", "report.html"
 KEPT = 4  # Number of workers that are kept until their cases run; each holds what its candidate has imported.
 
 
@@ -52,29 +53,14 @@ def run_all(options: RunOptions, out: Path, how: str, *, resume: bool = False) -
 
 def _run(options: RunOptions, workers: "_Workers", out: Path, how: str, *, resume: bool) -> int:
     measure_early(options.device)
-
-    def asked_in_a_worker(name: str) -> bool:
-        with workers.of(name, keep=True) as worker:
-            return is_instrumented(worker, name)
-
-    everything = cases_of(options, asked_in_a_worker)
-    matched(options.known, everything)
-    which, shards = options.shard
-    cases = everything[which - 1 :: shards]
-    path, page = out.resolve() / "results.jsonl", out.resolve() / "report.html"
-    header = header_of(
-        options.device, options.goldens, options.plan, f"{which}/{shards}", digest(everything), options.implementations, len(cases)
-    )
-    recording = Recording(path, header, resume=resume)
-    page.unlink(missing_ok=True)  # it belongs to an earlier run
-    if not resume:
-        remove_earlier_artifacts(path.parent / FAILURES)
+    everything, cases = _cases(options, workers)
+    recording = _recording(options, everything, len(cases), out, resume=resume)
+    left = [case for case in cases if case not in recording.recorded]
     if recording.recorded:
-        cases = [case for case in cases if case not in recording.recorded]
-        print(f"resumed: {len(recording.recorded)} checks are already in {path}, {len(cases)} remain", file=sys.stderr)
+        print(f"resumed: {len(recording.recorded)} checks are already in {recording.path}, {len(left)} remain", file=sys.stderr)
     try:
-        with recording, progress(len(cases)) as shown, noted_interrupts() as raise_if_interrupted:
-            for case, result_of in _running(options, workers, cases, len(everything)):
+        with recording, progress(len(left)) as shown, noted_interrupts() as raise_if_interrupted:
+            for case, result_of in _running(options, workers, left, len(everything)):
                 # Output of candidates must not be mixed with a report that programs read.
                 with shown.case(case), redirect_stdout(sys.stdout if how == "pretty" else sys.stderr):
                     result = result_of(case)
@@ -84,14 +70,45 @@ def _run(options: RunOptions, workers: "_Workers", out: Path, how: str, *, resum
     except (KeyboardInterrupt, ResultsFileError) as why:
         show_results(recording.unfinished, how)
         interrupted = isinstance(why, KeyboardInterrupt)
-        print(f"{'interrupted' if interrupted else why}; {_how_to_go_on(recording, path)}", file=sys.stderr)
+        print(f"{'interrupted' if interrupted else why}; {_how_to_go_on(recording)}", file=sys.stderr)
         return INTERRUPTED if interrupted else UsageError.exit_code
-    results = recording.results
-    # First, since the reader of standard output may stop reading.
-    page.write_text(REPORT_FORMATS["html"].of_results(results), "utf-8")
+    return _reported(recording.results, out, how)
+
+
+def _cases(options: RunOptions, workers: "_Workers") -> tuple[Sequence[Case], Sequence[Case]]:
+    """Return all cases of the run, and those of this shard."""
+
+    def asked_in_a_worker(name: str) -> bool:
+        with workers.of(name, keep=True) as worker:
+            return is_instrumented(worker, name)
+
+    everything = cases_of(options, asked_in_a_worker)
+    matched(options.known, everything)
+    which, shards = options.shard
+    return everything, everything[which - 1 :: shards]
+
+
+def _recording(options: RunOptions, everything: Sequence[Case], cases: int, out: Path, *, resume: bool) -> Recording:
+    """Open the results file of a run and remove what an earlier run left, unless this run resumes it."""
+    path = out.resolve() / _RESULTS
+    which, shards = options.shard
+    header = header_of(
+        options.device, options.goldens, options.plan, f"{which}/{shards}", digest(everything), options.implementations, cases
+    )
+    recording = Recording(path, header, resume=resume)
+    (out.resolve() / _PAGE).unlink(missing_ok=True)
+    if not resume:
+        remove_earlier_artifacts(path.parent / FAILURES)
+    return recording
+
+
+def _reported(results: Results, out: Path, how: str) -> int:
+    """Write the page of a finished run, print its report and return the exit code."""
+    # The page first, since the reader of standard output may stop reading.
+    (out.resolve() / _PAGE).write_text(REPORT_FORMATS["html"].of_results(results), "utf-8")
     show_results(results, how)
     if how == "pretty":
-        print(f"\nresults: {out / path.name}\nreport: {out / page.name}{saved_failures(recording.results, out)}")
+        print(f"\nresults: {out / _RESULTS}\nreport: {out / _PAGE}{saved_failures(results, out)}")
     assert results.footer
     return results.footer.exit_code
 
@@ -104,9 +121,9 @@ def saved_failures(results: Results, out: Path) -> str:
     return f"\nfailures: {folder}: of each, a batch for `bert-conformance replay`, a script and a patch for a test"
 
 
-def _how_to_go_on(recording: Recording, path: Path) -> str:
+def _how_to_go_on(recording: Recording) -> str:
     recorded, cases = len(recording.recorded), recording.results.headers[0].cases
-    return f"{recorded} of {cases} checks are in {path}; the same command with --resume runs the rest"
+    return f"{recorded} of {cases} checks are in {recording.path}; the same command with --resume runs the rest"
 
 
 def _running(

@@ -9,15 +9,13 @@ from conformance.faults.altered import Altered, with_slack
 from conformance.faults.changes import copied_from, recast, variance_of, with_rounded_parent
 from conformance.faults.fault import Fault, FaultContext, with_parameters
 from conformance.faults.kinds import LINEARS
-from conformance.faults.norms import LAYER_OUTPUT, NORMS
+from conformance.faults.norms import LAYER_OUTPUT, NORM_FIX, NORMS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
 from conformance.oracle.norm import Norm
-
-_NORM = "Normalise each token over its features, with epsilon inside the root, then multiply by γ and add β."
 
 
 class _SecondMoment(Norm):
@@ -112,7 +110,7 @@ def faults() -> Iterator[Fault]:
     yield Fault("norm-second-moment", NORMS, "the variance is the mean square: the squared mean is not subtracted from it",
                 "constructed", recast(_SecondMoment), "a one-pass norm, E[x²] without − E[x]²", after_failure=True,
                 equation="y = γ · (x − μ) / √(mean(x²) + ε) + β",
-                fix=_NORM)
+                fix=NORM_FIX)
     yield Fault("norm-idle-lanes", NORMS, "the variance includes the squared mean for each idle lane up to the next power of 2",
                 "constructed", _lanes, "a kernel whose block is wider than the row: lanes beyond the row load 0, and the mean is "
                 "subtracted there without a mask", after_failure=True,
@@ -121,12 +119,12 @@ def faults() -> Iterator[Fault]:
     yield Fault("norm-by-halves", NORMS, "each half of the features is normalised by itself", "constructed", _by_halves,
                 "a hidden state that is split over two devices, whose moments are not reduced over them", after_failure=True,
                 equation="μ and σ² over the features of each half",
-                fix=_NORM)
+                fix=NORM_FIX)
     yield Fault("norm-bias-first", NORMS, "beta is added before the product with gamma",
                 "constructed, after the LayerNormANE of ml-ane-transformers", _bias_first,
                 "a norm whose checkpoint's beta is divided by gamma on loading, without the division", after_failure=True,
                 equation="y = γ · ((x − μ) / √(σ² + ε) + β)",
-                fix=_NORM)
+                fix=NORM_FIX)
     yield Fault("residual-before-norm", NORMS, "the residual is what goes into the attention's norm, not what comes out of it",
                 "constructed", _before_norm, "a fused sum and norm that keeps the sum as the residual, as for pre-norm models",
                 LAYER_OUTPUT, after_failure=True,

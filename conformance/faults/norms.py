@@ -29,7 +29,7 @@ from conformance.oracle import Step
 from conformance.oracle.linear_maps import LinearMap, Roundings, Source
 from conformance.oracle.norm import Norm
 
-_NORM = "Normalise each token over its features, with epsilon inside the root, then multiply by γ and add β."
+NORM_FIX = "Normalise each token over its features, with epsilon inside the root, then multiply by γ and add β."
 
 NORMS = frozenset({"norm"})
 LAYER_OUTPUT = tuple(f"{digit}.output.LayerNorm" for digit in range(10))  # Excludes attention.output.LayerNorm.
@@ -221,14 +221,14 @@ def faults() -> Iterator[Fault]:
         "constructed, after the Annotated Transformer", cause="(x − μ) / (σ + ε) as in the Annotated Transformer",
         parameter=_epsilon_outside(_EpsilonOutside, 1e-5, "epsilon added outside the root"),
         equation="y = γ · (x − μ) / (σ + ε) + β",
-        fix=_NORM,
+        fix=NORM_FIX,
     )
     yield Fault(
         "norm-unbiased-deviation", NORMS, "the variance is divided by n − 1, and epsilon = {value} is added to its root",
         "constructed, after the Annotated Transformer", cause="the Annotated Transformer's LayerNorm, x.std(-1) + eps",
         parameter=_epsilon_outside(_UnbiasedDeviation, 1e-6),
         equation="y = γ · (x − μ) / (s + ε) + β, s² = Σ (x − μ)² / (n − 1)",
-        fix=_NORM,
+        fix=NORM_FIX,
     )
     yield Fault("norm-variance", NORMS, "the variance is divided by n − 1, not by n", "constructed",
                 recast(_UnbiasedVariance), "var() and std() are unbiased by default in PyTorch",
@@ -237,11 +237,11 @@ def faults() -> Iterator[Fault]:
     yield Fault("norm-missing", NORMS, "there is no LayerNorm: the result is the sum", "constructed", rewritten(_sum),
                 "a norm left out",
                 equation="y = x",
-                fix=_NORM)
+                fix=NORM_FIX)
     yield Fault("norm-without-mean", NORMS, "the mean is not subtracted (RMSNorm)", "constructed",
                 recast(_WithoutMean), "the norm of later models",
                 equation="y = γ · x / √(mean(x²) + ε) + β",
-                fix=_NORM)
+                fix=NORM_FIX)
     yield Fault("norm-affine-missing", NORMS, "gamma is 1 and beta is 0: no affine part, or its parameters were never loaded",
                 "constructed", other_parameters(lambda p: {"weight": np.ones_like(p["weight"]), "bias": np.zeros_like(p["bias"])}),
                 "elementwise_affine=False, or names that do not match in load_state_dict(strict=False)",
@@ -267,11 +267,11 @@ def faults() -> Iterator[Fault]:
                 "constructed",
                 recast(_OverPositions), "a wrong axis",
                 equation="μ and σ² over the positions of each feature",
-                fix=_NORM)
+                fix=NORM_FIX)
     yield Fault("norm-over-sequence", NORMS, "mean and variance are taken over positions and features together", "constructed",
                 lambda step, _: step.recast(_OverSequence) if step.value.ndim > 2 else None, "normalized_shape=x.shape[1:]",
                 equation="μ and σ² over all positions and features of a row",
-                fix=_NORM)
+                fix=NORM_FIX)
     yield Fault("norm-shared", NORMS, "it has the parameters of the layer's other norm", "the third seed's tutorial", _shared,
                 "one LayerNorm object serves both residuals", own,
                 fix="Give each layer two LayerNorms, attention.output.LayerNorm and output.LayerNorm, and load both.")

@@ -72,7 +72,7 @@ def found_equations(
 def _explanation(observation: Observation, legal: Sequence[Hypothesis], alpha: float, known: Collection[str]) -> Explanation | None:
     """Return the best explanation by mistakes of the catalogue, under the tightest arithmetic that has one; None without one."""
     judgements: Sequence[LocalJudgement]
-    if all(step.exact for step in observation.steps):
+    if observation.is_exact:
         judgements = (judge_exact_steps(observation, legal[0], alpha, "full"),)
     else:
         judgements, _ = judge_locally(observation, legal, alpha, known=known)

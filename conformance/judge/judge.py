@@ -260,34 +260,19 @@ class Judge:
         return sigma
 
     def _verdict(self, name: str, sigma: Array | None) -> tuple[Verdict, tuple[LocalJudgement, ...]]:
-        if (kind := self._network.table[name].kind) in GIVEN:
-            self._global_errors[name] = np.zeros(self._values[name].shape, np.float32)
-            return Verdict(name, kind, "not_observed", reason=_GIVEN), ()
-        # The activation itself must not be among its own ancestors.
-        captured = {n: v for n, v in self._values.items() if self.order[n] < self.order[name]}
-        truth = self._stored.get(name)
-        actual = self._values[name]
-        on_device = None if isinstance(actual, np.ndarray) else self._on_device
-        observation = Observation(self._network, name, actual, captured, self._global_errors, truth, sigma, on_device)
+        kind = self._network.table[name].kind
+        if kind in GIVEN:
+            return self._not_judged(name, self._values[name], _GIVEN)
+        observation = self._observation(name, sigma)
         if not observation.count:
-            self._global_errors[name] = np.zeros(observation.actual.shape, np.float32)
-            return Verdict(name, kind, "not_observed", reason=_NONE_JUDGED), ()
+            return self._not_judged(name, observation.actual, _NONE_JUDGED)
         reason = violation(observation, self._storage.smallest_normal) or self._reasons.get(name, "")
-        broken = bool(reason)
-        judgements: tuple[LocalJudgement, ...]
-        if all(step.exact for step in observation.steps):
-            judgements = (judge_exact_steps(observation, self._hypotheses[0], self._alpha, self._depth),)
-            global_error = None if sigma is None else GlobalError.of(observation.whole, sigma)
-            reason = reason or difference_from_exact(observation.whole, self._storage)
-        elif self._depth == "full":
-            judgements, global_error = judge_locally(
-                observation, self._hypotheses, self._alpha, self._unexposed_layers, self._known
-            )
-        else:
-            judgements, global_error = screened_locally(observation, self._hypotheses, self._alpha), None
+        judgements, global_error = self._judgements(observation, sigma)
         if global_error:
             self._global_errors[name] = global_error.error
-        passes = any(local.passes for local in judgements) and not broken
+        passes = any(local.passes for local in judgements) and not reason
+        if observation.is_exact:
+            reason = reason or difference_from_exact(observation.whole, self._storage)
         if not passes:
             self._failed = True
             self._known |= {f.name for local in judgements for e in local.explanations for f in e.faults}
@@ -295,10 +280,30 @@ class Judge:
         if passes and self._failed and global_error:  # before any step has failed, no error beyond rounding arrives
             role = error_role(observation, self._global_errors, self._hypotheses[0], self._alpha)
         summary = global_error.summary if global_error else None
+        described = () if passes else self._residual_sentences(observation, judgements)
         verdict = Verdict(name, kind, "pass" if passes else "fail", role, judgements[0], summary, reason)
-        return (
-            verdict if passes else replace(verdict, residual_description=self._residual_sentences(observation, judgements))
-        ), judgements
+        return replace(verdict, residual_description=described), judgements
+
+    def _not_judged(self, name: str, actual: Captured, reason: str) -> tuple[Verdict, tuple[LocalJudgement, ...]]:
+        """Return the verdict on an activation of which no element is judged; its global error counts as 0."""
+        self._global_errors[name] = np.zeros(actual.shape, np.float32)
+        return Verdict(name, self._network.table[name].kind, "not_observed", reason=reason), ()
+
+    def _observation(self, name: str, sigma: Array | None) -> Observation:
+        """Return the observation of an activation, with the activations before it: it must not be among its own ancestors."""
+        captured = {n: v for n, v in self._values.items() if self.order[n] < self.order[name]}
+        actual, truth = self._values[name], self._stored.get(name)
+        on_device = None if isinstance(actual, np.ndarray) else self._on_device
+        return Observation(self._network, name, actual, captured, self._global_errors, truth, sigma, on_device)
+
+    def _judgements(self, observation: Observation, sigma: Array | None) -> tuple[tuple[LocalJudgement, ...], GlobalError | None]:
+        """Return the local judgement under each hypothesis, and the global error; the latter only at full depth."""
+        if observation.is_exact:
+            exact = judge_exact_steps(observation, self._hypotheses[0], self._alpha, self._depth)
+            return (exact,), None if sigma is None else GlobalError.of(observation.whole, sigma)
+        if self._depth == "full":
+            return judge_locally(observation, self._hypotheses, self._alpha, self._unexposed_layers, self._known)
+        return screened_locally(observation, self._hypotheses, self._alpha), None
 
     def _residual_sentences(self, observation: Observation, judgements: Sequence[LocalJudgement]) -> tuple[str, ...]:
         """Return sentences that describe a residual without explanation.

@@ -26,7 +26,7 @@ from conformance.numerics.formats import FORMATS, Array, Format
 
 USUAL = (0.3, 2.0)  # RMS in sigma of correct runs, measured over the goldens and the benchmarks' pages
 # If ln n deviates by s, half of its mean over D draws deviates by s/(2 √D), and its difference from the candidate's ln n by
-# s √(1 + 1/(4 D)): by 1.6 % more than with infinitely many draws, on every machine.
+# s √(1 + 1/(4 D)): by 1.6 % more than with infinitely many draws.
 DRAWS = 8
 HALF = ("bfloat16", "float16")
 _SAID = "as much as computing in {} would leave"

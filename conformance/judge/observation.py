@@ -178,6 +178,11 @@ class Observation:
         return tuple(self.network.table[name] for name in between(self.network, self.name, self.captured))
 
     @property
+    def is_exact(self) -> bool:
+        """Whether every step up to the captured activations is exact, such as a look-up."""
+        return all(step.exact for step in self.steps)
+
+    @property
     def has_unexposed_layers(self) -> bool:
         """Whether the steps from the captured activations belong to several layers of a forward pass."""
         return self.network.source is None and len({step.layer for step in self.steps}) > 1

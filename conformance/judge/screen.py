@@ -123,8 +123,8 @@ def _screened(observation: Observation, legal: Sequence[Hypothesis], alpha: floa
     index = np.unravel_index(int(np.abs(residual).argmax()), residual.shape) if residual.ndim else ()
     excess = 0.0
     if residual.any():
-        exact = all(step.exact for step in observation.steps)
-        excess = float("inf") if exact else min(local.excess for local in _until_one_passes(observation, legal, alpha))
+        found = (local.excess for local in _until_one_passes(observation, legal, alpha))
+        excess = float("inf") if observation.is_exact else min(found)
     place = tuple(int(i) for i in index)
     return Screened(observation.name, excess, place, float(block.actual[place]), float(block.segment.value[place]))
 

@@ -48,7 +48,7 @@ def observations(network: Network, values: Mapping[str, Captured]) -> Iterator[O
     seen: dict[str, Captured] = {}
     for name, value in values.items():
         observation = Observation(network, name, value, dict(seen))
-        if observation.count and not all(step.exact for step in observation.steps):
+        if observation.count and not observation.is_exact:
             yield observation
         seen[name] = value
 

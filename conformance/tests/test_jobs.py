@@ -16,6 +16,7 @@ from conformance.errors import INTERRUPTED
 from conformance.results.file import read_results
 from conformance.results.records import Results
 from conformance.tests.planted_mistakes import Planted, epsilon
+from conformance.tests.terminal import as_in_a_terminal
 
 wrong = Planted(epsilon(0))
 
@@ -58,12 +59,6 @@ def test_a_shard_and_several_processes_are_refused(tmp_path: Path, capsys: pytes
     assert "give one of both" in capsys.readouterr().err
 
 
-def _as_in_a_terminal() -> None:
-    """Let SIGINT interrupt: a process that a shell starts in the background ignores it, and so do those that it starts."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-
-
 def _interrupt(process: "subprocess.Popen[bytes]") -> None:
     """Send SIGINT to a thread of a process other than its main thread, as a system may deliver it, and as it wakes no lock there.
 
@@ -81,7 +76,7 @@ def test_an_interrupted_run_is_resumed_where_each_process_ended(tmp_path: Path) 
     long = [part for name in ("values", "batching", "called-again", "padding-length") for part in ("--check", name)]
     command = [*RUN, *long, "--jobs", "2", "--out", str(tmp_path)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "conformance", *command], stderr=subprocess.PIPE, env=os.environ, preexec_fn=_as_in_a_terminal
+        [sys.executable, "-m", "conformance", *command], stderr=subprocess.PIPE, env=os.environ, preexec_fn=as_in_a_terminal
     )
     first = tmp_path / PARTS / "1" / "results.jsonl"
     while process.poll() is None and not (first.exists() and b'"kind":"check"' in first.read_bytes()):

@@ -14,6 +14,7 @@ import pytest
 from conformance.benchmarks.interruptions import command, interrupted, on_a_full_disk, records, undisturbed
 from conformance.cli import main
 from conformance.errors import INTERRUPTED
+from conformance.tests.terminal import as_in_a_terminal
 
 RUN = ["run", "-i", "hf-eager", "-i", "making-bert", "--golden", "tiny", "--in-process"]
 
@@ -104,17 +105,11 @@ def test_results_are_not_written_through_a_link_or_into_a_pipe(tmp_path: Path, c
     assert "is not a regular file" in capsys.readouterr().err
 
 
-def _as_in_a_terminal() -> None:
-    """Restore the default handling of interrupts: a shell starts background processes, and so perhaps these tests, with
-    interrupts ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def test_an_interrupt_prints_the_results_so_far_and_how_to_resume_without_a_traceback(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "conformance", "run", "-i", "hf-eager", "-i", "conformance.tests.zoo:call_hangs"]
     command += ["--golden", "tiny", "--out", str(tmp_path)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
-    with subprocess.Popen(command, preexec_fn=_as_in_a_terminal, **pipes) as run:
+    with subprocess.Popen(command, preexec_fn=as_in_a_terminal, **pipes) as run:
         results, end = tmp_path / "results.jsonl", time.monotonic() + 60.0
         while not (results.exists() and b'"kind":"check"' in results.read_bytes()) and time.monotonic() < end:
             time.sleep(0.05)
