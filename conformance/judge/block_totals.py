@@ -82,7 +82,7 @@ class BlockTotals:
 
 
 class GrossEffects:
-    """The effects of the faults that are gross on the probe, computed once for each hypothesis.
+    """The effects of the faults that are gross on the probe; a faulty step is evaluated once for all hypotheses of a call.
 
     Args:
         observation: the activation.
@@ -97,24 +97,28 @@ class GrossEffects:
         self.directions = directions
         self._known: dict[Hypothesis, Mapping[int, Effect]] = {}
 
-    def under(self, hypothesis: Hypothesis) -> Mapping[int, Effect]:
-        """Return the effects under a hypothesis, by the fault's index."""
+    def under(self, *hypotheses: Hypothesis) -> list[Mapping[int, Effect]]:
+        """Return the effects under each hypothesis, by the fault's index."""
         if not self.directions:
-            return {}
-        if hypothesis not in self._known:
-            self._known[hypothesis] = self._found(self._observation.probe.noise(hypothesis))
-        return self._known[hypothesis]
+            return [{} for _ in hypotheses]
+        new = [hypothesis for hypothesis in hypotheses if hypothesis not in self._known]
+        if new:
+            self._known.update(zip(new, self._found([self._observation.probe.noise(h) for h in new]), strict=True))
+        return [self._known[hypothesis] for hypothesis in hypotheses]
 
-    def _found(self, noise: Noise) -> dict[int, Effect]:
-        def size(direction: Direction) -> float:
+    def _found(self, noises: Sequence[Noise]) -> list[dict[int, Effect]]:
+        def sizes(direction: Direction) -> list[float]:
             if direction.parameter or direction.fault.couples_rows:
-                return 0.0
+                return [0.0] * len(noises)
             # A copy holds the faulty arrays, so that their memory is free for the next fault: a gross one is not evaluated again.
             effect = replace(direction).effect
-            return 0.0 if effect is None else largest_element(effect, noise)
+            return [0.0 if effect is None else largest_element(effect, noise) for noise in noises]
 
-        sizes = on_all_cores(size, self.directions)
-        return {i: Effect(ProjectionSums(), size) for i, size in enumerate(sizes) if is_gross(size, self.largest)}
+        found = on_all_cores(sizes, self.directions)
+        return [
+            {i: Effect(ProjectionSums(), of[which]) for i, of in enumerate(found) if is_gross(of[which], self.largest)}
+            for which in range(len(noises))
+        ]
 
 
 def block_totals(
@@ -127,7 +131,7 @@ def block_totals(
         gross_effects: the faults that are looked for, and the effects of gross ones.
         hypotheses: the hypotheses; if any faults are looked for, all of them with parents as captured.
     """
-    gross = [gross_effects.under(hypothesis) for hypothesis in hypotheses]
+    gross = gross_effects.under(*hypotheses)
     of_block = partial(_totals_of_block, observation, gross_effects, hypotheses, gross)
     # A device computes one block after another, so that only one takes its memory.
     parts = [of_block(rows) for rows in observation.rows] if observation.on_device else on_all_cores(of_block, observation.rows)

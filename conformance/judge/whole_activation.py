@@ -53,7 +53,7 @@ class WholeActivation:
             actual: the array that is judged: the candidate's, or one derived from it.
             effects: the faults' effects, by their index in `near`; they are computed if they are not given.
         """
-        block, gross = self.observation.whole, self.gross_effects.under(hypothesis)
+        block, (gross,) = self.observation.whole, self.gross_effects.under(hypothesis)
         limits = self._limits(hypothesis, gross, effects)
         filters = self._filters(hypothesis, actual, limits, gross, effects)
         sums = LocalSums.of(actual - block.segment.value, block.noise(hypothesis), block.counted)
