@@ -52,9 +52,9 @@ def network(architecture: str, seed: int) -> Golden:
 
     The attended tokens of a generated network include id 0, which mistakes about padding need.
     """
-    if architecture not in {**ARCHITECTURES, **INITIAL}:
+    a = {**ARCHITECTURES, **INITIAL}.get(architecture)
+    if a is None:
         return load_golden(architecture)
-    a = {**ARCHITECTURES, **INITIAL}[architecture]
     inputs = batch(seed, a, drawn(list(_MASKS)))
     ids = np.array(inputs.input_ids)
     ids[0, 3] = 0

@@ -107,11 +107,8 @@ def _is_right(kind: str, s: Score) -> bool:
 
 
 def _rendered(s: Score) -> str:
-    places = Counter(name for name, _ in s.trial.plants)
-    planted = ", ".join(
-        f"{name} in {layer_count} layers" if (layer_count := places[name]) > 1 else f"{name} in layer {layer}"
-        for name, layer in dict(s.trial.plants).items()
-    )
+    counts, layers = Counter(name for name, _ in s.trial.plants), dict(s.trial.plants)
+    planted = ", ".join(f"{n} in {count} layers" if count > 1 else f"{n} in layer {layers[n]}" for n, count in counts.items())
     what = "not detected" if not s.detected else "not placed" if not s.placed else f"named: {', '.join(s.rendered)}"
     expected = f"expected z {s.expected_z:.3g}, under the widest legal arithmetic {least_expected_z(s.trial):.3g}"
     return f"{planted} ({s.trial.architecture}, seed {s.trial.seed}, {s.trial.dtype}, {expected}): {what}"
