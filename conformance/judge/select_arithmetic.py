@@ -44,7 +44,7 @@ if the remaining residual passes as that of a correct step would (`judge.explana
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from conformance.judge.evidence import BY_OPERATIONS, WIDEST_ARITHMETIC, LocalJudgement, Verdict
@@ -122,7 +122,7 @@ def _best(judgements: tuple[LocalJudgement, ...], arithmetic: str, familiar: Col
 
 
 def _with_simplest_explanation(
-    failing: LocalJudgement, judgements: Iterable[LocalJudgement], familiar: Collection[str]
+    failing: LocalJudgement, judgements: Sequence[LocalJudgement], familiar: Collection[str]
 ) -> LocalJudgement:
     """Return the judgement whose explanation has the fewest faults, of those about as likely as the likeliest.
 
@@ -135,7 +135,7 @@ def _with_simplest_explanation(
     """
     named = [local for local in judgements if local.named]
     if not failing.named:
-        return min((failing, *named), key=lambda local: _nll(local, len(named)))
+        return min((failing, *named), key=lambda local: _nll(local, len(judgements)))
     if len(_fault_names(failing)) == 1 and not failing.explanations[0].free:
         return failing
     most = min(local.explanations[0].cost for local in named) + failing.evidence_threshold

@@ -81,6 +81,32 @@ def test_of_two_explanations_about_as_likely_the_fault_of_other_steps_is_reporte
     assert verdicts[0].local.arithmetic == selected
 
 
+@pytest.mark.parametrize(("nll", "selected"), [(70.0, "native"), (90.0, "fused")])
+def test_an_unexplained_failure_is_named_under_an_arithmetic_in_which_a_mistake_is_likelier(nll: float, selected: str) -> None:
+    other = replace(local("native", 90.0, rms=3.0), explanations=(Explanation((FAULT,), 0, nll),))
+    usual = judged(1, local("fused", 0.0), local("native", 40.0))
+    verdicts = select_arithmetic([judged(0, local("fused", 100.0, rms=3.0), other), usual])
+    assert (verdicts[0].outcome, verdicts[0].local and verdicts[0].local.arithmetic) == ("fail", selected)
+
+
+@pytest.mark.parametrize(
+    ("explanations", "nll", "outcome"),
+    [
+        ((), 10.0, "pass"),  # No mistake explains the failure, which costs 18 nats.
+        ((), 20.0, "fail"),
+        ((Explanation((FAULT,), 0, -5.0),), 10.0, "fail"),
+    ],
+)
+def test_after_hidden_steps_a_wider_arithmetic_is_weighed_against_an_unexplained_failure(
+    explanations: tuple[Explanation, ...], nll: float, outcome: str
+) -> None:
+    failing = replace(local("modular", 0.0), filters=(FAULT,), explanations=explanations, has_unexposed_steps=True)
+    wide = replace(local("native", nll), has_unexposed_steps=True)
+    others = [judged(layer, local("modular", 0.0), local("native", 40.0)) for layer in (1, 2)]
+    verdicts = select_arithmetic([judged(0, failing, wide), *others])
+    assert verdicts[0].outcome == outcome
+
+
 def gradient(layer: int, *locals_: LocalJudgement) -> tuple[Verdict, tuple[LocalJudgement, ...]]:
     return Verdict(f"encoder.layer.{layer}.intermediate.dense.grad", "gelu_backward", "pass", local=locals_[0]), locals_
 

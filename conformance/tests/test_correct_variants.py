@@ -59,6 +59,22 @@ def test_a_norm_composed_of_operations_after_hidden_steps_raises_no_alarm_where_
     assert result.conforms, (result.reason, [(v.place, v.local and v.local.error) for v in result.origins])
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "seed", "dtype"),
+    [
+        ("several kinds, norms only", "initial, 0.02", 105, "bfloat16"),  # The inverse roots of all rows round to one number.
+        ("products in eight parts, stored and added", "initial, 0.002", 102, "float16"),  # The parts are subnormal.
+        ("norm with stored statistics", "sinusoidal", 107, "float16"),
+        ("norm with stored statistics", "bert", 104, "bfloat16"),
+    ],
+)
+def test_a_variant_whose_rounding_errors_are_equal_or_subnormal_raises_no_alarm(
+    name: str, kind: str, seed: int, dtype: str
+) -> None:
+    result = check(VARIANTS[name], network(kind, seed), dtype=dtype)
+    assert result.conforms, (result.reason, [(v.place, v.local and v.local.error) for v in result.origins])
+
+
 def test_a_norm_that_is_rounded_before_its_scale_raises_no_alarm() -> None:
     result = check(VARIANTS["norm in float32, rounded before the scale"], network("tanh-form", 104), dtype="bfloat16")
     assert result.conforms, (result.reason, [(v.place, v.local and v.local.error) for v in result.origins])
