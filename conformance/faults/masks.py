@@ -108,6 +108,14 @@ def _tiled(step: Step, _: FaultContext) -> Step | None:
     return _over_keys(step, np.broadcast_to(tiled, step.parents[0].shape))
 
 
+def _of_first_row(step: Step, _: FaultContext) -> Step | None:
+    """Return the softmax with the first row's mask in every row; None if it masks nothing, which is `mask-ignored`."""
+    mask = step.site.batch.mask
+    if not of_tokens(step) or mask[0].all() or (mask == mask[0]).all():
+        return None
+    return with_batch(step, attention_mask=np.broadcast_to(mask[:1], mask.shape).astype(np.int64))
+
+
 def _from_token_types(step: Step, _: FaultContext) -> Step | None:
     """Return the softmax with tokens of type 0 masked."""
     types = step.site.batch.types
@@ -252,5 +260,9 @@ def faults() -> Iterator[Fault]:
     yield Fault("mask-tiled", PROBS, "each head has the mask of another row of the batch", "constructed", _tiled,
                 "mask.repeat(h, 1, 1) for repeat_interleave where scores are (B · h, S, S)", after_failure=True, couples_rows=True,
                 equation="head j of row i has the mask of row (i · h + j) mod B",
+                fix=_MASK)
+    yield Fault("mask-of-first-row", PROBS, "every row of the batch has the mask of the first one", "constructed", _of_first_row,
+                "a mask of one row that is broadcast over the batch: mask[0] for mask", after_failure=True, couples_rows=True,
+                equation="row i has the mask of row 0",
                 fix=_MASK)
 # fmt: on
