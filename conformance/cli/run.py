@@ -55,9 +55,10 @@ def _run(options: RunOptions, workers: "_Workers", out: Path, how: str, *, resum
     measure_early(options.device)
     everything, cases = _cases(options, workers)
     recording = _recording(options, everything, len(cases), out, resume=resume)
-    left = [case for case in cases if case not in recording.recorded]
-    if recording.recorded:
-        print(f"resumed: {len(recording.recorded)} checks are already in {recording.path}, {len(left)} remain", file=sys.stderr)
+    recorded = recording.recorded
+    left = [case for case in cases if case not in recorded]
+    if recorded:
+        print(f"resumed: {len(recorded)} checks are already in {recording.path}, {len(left)} remain", file=sys.stderr)
     try:
         with recording, progress(len(left)) as shown, noted_interrupts() as raise_if_interrupted:
             for case, result_of in _running(options, workers, left, len(everything)):
@@ -76,7 +77,7 @@ def _run(options: RunOptions, workers: "_Workers", out: Path, how: str, *, resum
 
 
 def _cases(options: RunOptions, workers: "_Workers") -> tuple[Sequence[Case], Sequence[Case]]:
-    """Return all cases of the run, and those of this shard."""
+    """Return all cases of the run, and those of this shard; raise `UsageError` for a known failure that matches none of them."""
 
     def asked_in_a_worker(name: str) -> bool:
         with workers.of(name, keep=True) as worker:
@@ -88,12 +89,12 @@ def _cases(options: RunOptions, workers: "_Workers") -> tuple[Sequence[Case], Se
     return everything, everything[which - 1 :: shards]
 
 
-def _recording(options: RunOptions, everything: Sequence[Case], cases: int, out: Path, *, resume: bool) -> Recording:
-    """Open the results file of a run and remove what an earlier run left, unless this run resumes it."""
+def _recording(options: RunOptions, everything: Sequence[Case], count: int, out: Path, *, resume: bool) -> Recording:
+    """Open the results file of a run. Remove an earlier page and, unless this run resumes, the files of earlier failures."""
     path = out.resolve() / _RESULTS
     which, shards = options.shard
     header = header_of(
-        options.device, options.goldens, options.plan, f"{which}/{shards}", digest(everything), options.implementations, cases
+        options.device, options.goldens, options.plan, f"{which}/{shards}", digest(everything), options.implementations, count
     )
     recording = Recording(path, header, resume=resume)
     (out.resolve() / _PAGE).unlink(missing_ok=True)

@@ -11,7 +11,8 @@ a larger sigma, which no other step of its kind needs.
 - A step that fails under the arithmetic of its kind, and is explained there by fitted numbers or by several faults, is judged
   under another arithmetic if its explanation there is likelier by more than the evidence threshold, or about as likely and has
   fewer faults, or as many faults that explain other steps of the kind as well. The likelihood includes the cost of fitted numbers
-  (`Explanation.cost`).
+  (`Explanation.cost`). A step that is not explained there is judged under the arithmetic in which a mistake is likelier than no
+  explanation, by more than ln r (below).
 - A step that fits a sequence of elementary operations, each rounded (`oracle.operations`), passes whatever arithmetic is selected
   for its kind. Such a step needs no larger sigma, so its cost is added to the widest arithmetic alone.
 - Between arithmetics of equal cost, the one under which most faults are named is selected, then the tightest.
@@ -108,12 +109,15 @@ def _best(judgements: tuple[LocalJudgement, ...], arithmetic: str, familiar: Col
     """Return the judgement under `arithmetic`, or the one in which a mistake explains the step better.
 
     Of the judgements with parents as captured and with parents unrounded, the first that passes is used, else the first that names
-    a fault. If only a filter fails and steps are not exposed, the likeliest judgement that passes is used if it is likelier.
+    a fault. If only a filter fails and steps are not exposed, the likeliest judgement that passes is used if it is likelier, where
+    a failure that no mistake explains costs ln 2/α.
     """
     fitting = [local for local in judgements if local.arithmetic == arithmetic] or list(judgements)
     best = min(fitting, key=lambda local: (not local.passes, not local.named))
     if best.has_unexposed_steps and best.fails_by_filters_alone:
-        best = min((best, *(local for local in judgements if local.passes)), key=_nll_with_rows)
+        unexplained = best.evidence_threshold if not any(local.named for local in judgements) else 0.0
+        passing = [local for local in judgements if local.passes]
+        best = min((best, *passing), key=lambda local: local.nll + local.row_nll + (0.0 if local.passes else unexplained))
     if not best.passes:
         return _with_simplest_explanation(best, judgements, familiar)
     mistaken = [local for local in judgements if local.named]
@@ -130,8 +134,8 @@ def _with_simplest_explanation(
     kind, the right explanation then leaves more than rounding, which a second fault or a fit with many numbers may hide. Of
     explanations with equally many faults, those are preferred whose faults explain several steps of the kind (`familiar`), then
     `failing`, then the likeliest; the likelihood includes the cost of fitted numbers. A judgement with a single fault without a
-    fitted number is returned as it is, and so is one without an explanation, unless an explanation elsewhere is likelier than it:
-    a mistake may be written as operations that each round.
+    fitted number is returned as it is. A judgement without an explanation is returned unless an explanation under another
+    arithmetic is likelier than no mistake: a mistake may be written as operations that each round.
     """
     named = [local for local in judgements if local.named]
     if not failing.named:
@@ -160,12 +164,6 @@ def _nll(local: LocalJudgement, hypotheses: int) -> float:
     if not local.explanations:
         return local.nll
     return min(e.nll + e.cost_of_parameters for e in local.explanations) + local.evidence_threshold + math.log(hypotheses)
-
-
-def _nll_with_rows(local: LocalJudgement) -> float:
-    """Return −ln of the likelihood of the elements and of the rows' projections, plus the cost of an unexplained failure."""
-    unexplained = not (local.passes or local.explanations)
-    return local.nll + local.row_nll + (local.evidence_threshold if unexplained else 0.0)
 
 
 def _with_local(verdict: Verdict, local: LocalJudgement) -> Verdict:

@@ -46,8 +46,8 @@ class Linear(Step):
         """Return the rounding errors derived in `oracle.accumulation`.
 
         In native arithmetic, adding the bias is a separate call, so the product is rounded to storage first, as a whole or in parts
-        (split-K). Eight parts of y are near y/√8, and their roundings together have the variance of one rounding of y, but no less
-        than that of eight subnormal numbers.
+        (split-K). The squares of eight parts add up to y² on average, so that their roundings together have the variance of one
+        rounding of y, but no less than that of eight subnormal numbers. Where y cancels, the parts are larger; this is not covered.
         """
         squares, terms = self._accumulation.squares, self.inputs.shape[-1]
         variance = accumulation_variance(squares, self.value, terms, arithmetic)

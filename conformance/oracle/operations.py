@@ -96,9 +96,9 @@ def _constant(number: float, r: Rounding) -> Array:
 
 
 def _norm(step: Norm, r: Rounding, actual: Array) -> Iterator[Array]:
-    """Yield γ (x − μ)/√(σ² + ε) + β for each way of computing σ², with all but γ and β in float32, and with all but μ and σ².
+    """Yield γ (x − μ)/√(σ² + ε) + β for each way of computing σ².
 
-    The step defines μ and σ².
+    Also yield it with only γ and β applied in the format, and with only μ and 1/√(σ² + ε) rounded to it. The step defines μ and σ².
     """
     weight, bias = step.site.parameters["weight"], step.site.parameters["bias"]
     for x in _sums(step.parents, r):

@@ -107,6 +107,16 @@ def test_after_hidden_steps_a_wider_arithmetic_is_weighed_against_an_unexplained
     assert verdicts[0].outcome == outcome
 
 
+def test_a_failure_that_a_mistake_explains_under_another_arithmetic_is_not_unexplained() -> None:
+    failing = replace(local("fused", 0.0), filters=(FAULT,), has_unexposed_steps=True)
+    named = replace(
+        local("modular", 5.0), filters=(FAULT,), explanations=(Explanation((FAULT,), 0, 1.0),), has_unexposed_steps=True
+    )
+    wide = replace(local("native", 10.0), has_unexposed_steps=True)
+    others = [judged(layer, local("fused", 0.0), local("modular", 15.0), local("native", 40.0)) for layer in (1, 2)]
+    assert select_arithmetic([judged(0, failing, named, wide), *others])[0].outcome == "fail"
+
+
 def gradient(layer: int, *locals_: LocalJudgement) -> tuple[Verdict, tuple[LocalJudgement, ...]]:
     return Verdict(f"encoder.layer.{layer}.intermediate.dense.grad", "gelu_backward", "pass", local=locals_[0]), locals_
 

@@ -4,9 +4,8 @@ The result y(c) = min(max(x, −c), c) Wᵀ + b is linear in c between the magni
 
     ∂y_no/∂c = Σ_k sign(x_nk) [|x_nk| > c] w_ok,
 
-so c is found by Gauss–Newton steps from the best of some of the magnitudes: those of the ranks of a geometric series, from all
-inputs to the largest alone, since a limit may clip most inputs or few. Its standard deviation is (Σ (∂y/∂c)²/a²)^(−1/2) for
-results of the error a.
+so c is found by Gauss–Newton steps from the best of some limits, which clip 1 to N of the N inputs; these numbers form a
+geometric series. Its standard deviation is (Σ (∂y/∂c)²/a²)^(−1/2) for results of the error a.
 """
 
 import numpy as np
@@ -58,7 +57,7 @@ def _limit(x: Array, weight: Array, bias: Array | float, found: Array, allowed: 
     def left(c: float) -> Array:
         return as_array((found - np.clip(x, -c, c) @ weight.T - bias) / allowed)
 
-    ranks = np.geomspace(1, sizes.size, _STARTS).astype(int)  # How many inputs are beyond the limit.
+    ranks = np.unique(np.geomspace(1, sizes.size, _STARTS).astype(int))  # How many inputs are beyond the limit.
     c = min(map(float, np.append(-np.sort(-sizes, axis=None), 0.0)[ranks]), key=lambda c: float((left(c) ** 2).sum()))
     energy = 0.0
     for _ in range(_STEPS):
