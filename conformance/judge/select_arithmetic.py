@@ -26,7 +26,8 @@ a larger sigma, which no other step of its kind needs.
   with the roundings of the kind's own arithmetic, would make an arithmetic with a larger sigma less likely. The likelihood is the
   product of that of the elements and that of the rows' projections on the mistake (`judge.row_projections`): only the latter
   shows an error that is shared by a row. Rows of nearly the same variance, as in a network with initial weights, may share it too:
-  their inverse roots round to the same number, which no mistake explains.
+  their inverse roots round to the same number, which no mistake explains. The disadvantage is that a mistake that matches no
+  known fault, is seen by a filter alone and is within the roundings of a wider arithmetic may pass.
 
 The arithmetic of a step of a backward pass is selected for that step alone, from all batches and losses together. The operations
 that autograd derives from a step depend on how the step is written, which may differ from layer to layer. Moreover, a backward step

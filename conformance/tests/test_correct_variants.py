@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -73,6 +74,16 @@ def test_a_variant_whose_rounding_errors_are_equal_or_subnormal_raises_no_alarm(
 ) -> None:
     result = check(VARIANTS[name], network(kind, seed), dtype=dtype)
     assert result.conforms, (result.reason, [(v.place, v.local and v.local.error) for v in result.origins])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_stored_statistics_do_not_hide_a_mistake_of_the_norm(dtype: str) -> None:
+    def wrong(norm: LayerNorm, x: Tensor) -> Tensor:
+        variance, mean = torch.var_mean(x.float(), -1, unbiased=True, keepdim=True)
+        mean, inverse = (statistic.to(x.dtype).float() for statistic in (mean, torch.rsqrt(variance + norm.eps)))
+        return ((x.float() - mean) * inverse * norm.weight.float() + norm.bias.float()).to(x.dtype)
+
+    assert check(Candidate((places.norms(wrong),)), "tiny", dtype=dtype).outcome == "fail"
 
 
 def test_a_norm_that_is_rounded_before_its_scale_raises_no_alarm() -> None:

@@ -1,5 +1,6 @@
 """Naming: what `check` reports for planted mistakes, alone and several at once, and where it must not give a name."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from conformance.benchmarks.detection import alarms
 from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.names import HELD_OUT
 from conformance.benchmarks.detection.networks import LAYERS, network
-from conformance.benchmarks.detection.plan import SAME_STEP
+from conformance.benchmarks.detection.plan import SAME_STEP, of_goldens
 from conformance.benchmarks.detection.planted import PLANTS
 from conformance.benchmarks.detection.score import table
 from conformance.benchmarks.detection.trial import Trial, scored
@@ -147,11 +148,23 @@ def test_the_table_of_detection_counts_missed_mistakes() -> None:
     right = scored(Trial((("bias-missing", 0),), "bert", 1, "float32"))
     text = table([("alone", right)])
     assert "| float32 | alone | 1 | 1 | 100.0 % | 100.0 % | 100.0 % | 100.0 % | - |" in text
-    from dataclasses import replace
-
     missed = table([("alone", replace(right, detected=False))])
     assert "| float32 | alone | 1 | 1 | 0.0 % |" in missed
     assert "not detected" in missed
+
+
+def test_a_missed_mistake_of_several_layers_is_listed_with_its_least_expected_z() -> None:
+    everywhere = Trial((("epsilon-outside-root", 0), ("epsilon-outside-root", 1)), "tiny", 1, "bfloat16")
+    missed = table([("tiny, every layer", replace(scored(everywhere), expected_z=13.0, detected=False))])
+    assert "epsilon-outside-root in 2 layers (tiny, seed 1, bfloat16, expected z 13, under the widest legal arithmetic " in missed
+
+
+def test_in_a_goldens_network_each_mistake_is_planted_in_one_layer_and_in_all() -> None:
+    trials = list(of_goldens(["tiny"], ["float32"]))
+    of_epsilon = [(kind, len(trial.plants)) for kind, trial in trials if trial.plants[0][0] == "epsilon"]
+    assert of_epsilon == [("tiny", 1), ("tiny, every layer", 2)]
+    assert {trial.architecture for _, trial in trials} == {"tiny"}
+    assert all(len({name for name, _ in trial.plants}) == 1 for _, trial in trials)
 
 
 def test_the_table_of_false_alarms_counts_and_lists_them() -> None:
@@ -163,7 +176,7 @@ def test_the_table_of_false_alarms_counts_and_lists_them() -> None:
 
 
 def test_a_correct_variant_on_a_benchmark_network_is_counted_and_raises_no_alarm() -> None:
-    found = alarms.alarm(("norm in float32", "bert", alarms.FIRST, "float32"))
+    found = alarms.alarm("cpu", ("norm in float32", "bert", alarms.FIRST, "float32"))
     assert (found.dtype, found.failed) == ("float32", ())
     assert found.judged > 50
 

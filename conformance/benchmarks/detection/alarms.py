@@ -64,7 +64,7 @@ def table(alarms: Sequence[Alarm], seeds: int, device: str = "cpu") -> str:
     """Return the committed table, in Markdown."""
     asked = f"--seeds {seeds}" if device == "cpu" else f"--seeds {seeds} --device {device}"
     lines = [
-        "# False alarms" if device == "cpu" else f"# False alarms on {description(device)}",
+        "# False alarms" if device == "cpu" else f"# False alarms on {description(device) or device}",
         "",
         f"Written by `python -m conformance.benchmarks.detection.alarms {asked} --write`: correct variants,",
         f"{len(VARIANTS)} of them, in the formats in which each is correct, on networks of {len(NETWORKS)} kinds: "
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=4, help="of each kind of network (default: 4)")
     parser.add_argument("--device", default="cpu", help="device that the variants compute on (default: cpu)")
     parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
-    parser.add_argument("--write", action="store_true", help=f"write the table to {TABLE.name}")
+    parser.add_argument("--write", action="store_true", help="write the table beside this file")
     arguments = parser.parse_args(argv)
     start = time.perf_counter()
     tasks = list(product(VARIANTS, NETWORKS, range(FIRST, FIRST + arguments.seeds), DTYPES))
@@ -104,8 +104,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(text)
     print(f"{time.perf_counter() - start:.0f} s", file=sys.stderr)
     if arguments.write:
-        file = TABLE if arguments.device == "cpu" else TABLE.with_suffix(f".{arguments.device}.md")
-        file.write_text(text, "utf-8")
+        kind = arguments.device.partition(":")[0]
+        (TABLE if kind == "cpu" else TABLE.with_suffix(f".{kind}.md")).write_text(text, "utf-8")
 
 
 if __name__ == "__main__":

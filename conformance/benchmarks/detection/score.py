@@ -12,6 +12,7 @@ from pathlib import Path
 from conformance.benchmarks.detection.plan import DTYPES, everything, of_goldens, of_mistakes
 from conformance.benchmarks.detection.planted import PLANTS
 from conformance.benchmarks.detection.trial import Score, Trial, least_expected_z, scored
+from conformance.goldens.golden import load_golden
 
 TABLE, TABLE_OF_GOLDENS = Path(__file__).with_name("RESULTS.md"), Path(__file__).with_name("GOLDENS.md")
 
@@ -25,9 +26,10 @@ For those held out no filter exists. *Every layer*: in all at once. *One step*: 
 """
 _ON_GOLDENS = """# Detection in the goldens' networks
 
-Written by `python -m conformance.benchmarks.detection --golden NAME ... --dtype NAME ... --write`. Every mistake of
-`RESULTS.md` that the golden's network can have, in a layer selected by hash, and in all layers at once. The columns are those
-of `RESULTS.md`: a mistake counts if the expected z of its own filter is 12 or more.
+Written by `python -m conformance.benchmarks.detection --golden {goldens} --dtype {dtypes} --write`. Every mistake of `RESULTS.md`
+that the golden's network can have, in a layer selected by hash, and in all layers at once. The columns are those of `RESULTS.md`.
+A mistake counts if the expected z of its own filter is 12 or more under the usual arithmetic; for each that was missed, the
+expected z under the widest legal arithmetic is given as well.
 """
 
 
@@ -37,15 +39,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--pairs", type=int, default=40, help="sets of two mistakes a dtype (default: 40)")
     parser.add_argument("--triples", type=int, default=40, help="sets of three (default: 40)")
     parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
-    parser.add_argument("--write", action="store_true", help=f"write the table to {TABLE.name}")
+    parser.add_argument("--write", action="store_true", help="write the table beside this file")
     parser.add_argument("--only", nargs="+", choices=list(PLANTS), metavar="NAME", help="these mistakes alone, in every format")
-    parser.add_argument("--golden", nargs="+", metavar="NAME", help="every mistake alone, in these shipped goldens' networks")
-    parser.add_argument("--dtype", nargs="+", default=DTYPES, choices=DTYPES, help="with --golden (default: each)")
+    parser.add_argument("--golden", nargs="+", metavar="NAME", help="every mistake alone, in the networks of these goldens")
+    parser.add_argument("--dtype", nargs="+", choices=DTYPES, help="with --golden: the formats (default: each)")
     arguments = parser.parse_args(argv)
     if arguments.only and (arguments.write or arguments.golden):
         parser.error("--only prints its table and uses the generated networks: leave --write and --golden out")
+    if arguments.dtype and not arguments.golden:
+        parser.error("--dtype selects the formats of --golden: give both")
+    several = [name for name in arguments.golden or () if len(load_golden(name).batches) != 1]
+    if several:
+        parser.error(f"mistakes are planted on one batch, and these goldens have several: {', '.join(several)}")
     if arguments.golden:
-        trials, file, heading = list(of_goldens(arguments.golden, arguments.dtype)), TABLE_OF_GOLDENS, _ON_GOLDENS
+        dtypes = arguments.dtype or DTYPES
+        trials, file = list(of_goldens(arguments.golden, dtypes)), TABLE_OF_GOLDENS
+        heading = _ON_GOLDENS.format(goldens=" ".join(arguments.golden), dtypes=" ".join(dtypes))
     else:
         trials = list(of_mistakes(arguments.only) if arguments.only else everything(arguments.pairs, arguments.triples))
         file, heading = TABLE, _ON_NETWORKS
