@@ -164,7 +164,7 @@ def _best_fit(problem: StepProblem, *, per_token: bool, one_number: bool = False
     Args:
         problem: the data of the search.
         per_token: whether fits with numbers for each token are tried as well.
-        one_number: whether only fits of one number that has a standard deviation are considered.
+        one_number: whether only fits of one number (`Fitted.of_one_number`) are tried, which are quick.
     """
     name = problem.right.name
     step, noise = problem.right.steps[name], problem.noise
@@ -174,8 +174,8 @@ def _best_fit(problem: StepProblem, *, per_token: bool, one_number: bool = False
     for fault in FITTED:
         if (named and not fault.is_description) or (fault.per_token and not per_token) or not _is_possible(fault, problem):
             continue
-        fit = fault.fit(step, data)
-        if fit is None or (one_number and not (fit.free == 1 and fit.deviation)):
+        fit = fault.fit(step, data) if fault.of_one_number or not one_number else None
+        if fit is None or (one_number and not fit.deviation):
             continue
         found = _explaining(problem, fault.name, fit)
         if found and not fault.is_description:

@@ -76,5 +76,5 @@ CLIPPED_INPUTS = (
     Fitted("inputs-clipped", LINEARS, "its inputs are limited to ±{value}", "constructed", _clipped,
            "a static range of quantised activations that is calibrated on too small values",
            equation="y = min(max(x, −c), c) Wᵀ + b",
-           fix="Calibrate the range on inputs like these, or compute it in each call."),
+           fix="Calibrate the range on inputs like these, or compute it in each call.", of_one_number=True),
 )  # fmt: skip

@@ -139,12 +139,16 @@ def _as_good(one: _Trial, best: _Trial, samples: int, chance: float) -> bool:
 
 
 def _curves(t: Array, y: Array, scale: Array, largest: float, room: float) -> Iterator[_Trial]:
-    """Yield curves of increasing resolution for each degree that can satisfy `room`, while the samples determine the pieces."""
+    """Yield curves of increasing resolution for each degree that can satisfy `room`, while the samples determine the pieces.
+
+    The coarsest resolution is the finest that is not below `room`: spans whose residuals are within `room` satisfy it as well.
+    """
+    coarsest = int(math.log(largest / room, RESOLUTION_RATIO)) if largest > room > 0.0 else 0
     for degree in DEGREES:
         if not may_be_pieces(t, y, scale, room, degree + 1):
             continue
         least = _least_residuals(t, y, scale, degree + 1)
-        for resolution in range(RESOLUTIONS):
+        for resolution in range(min(coarsest, RESOLUTIONS), RESOLUTIONS):
             spans = _spans(t, y, scale, largest * RESOLUTION_RATIO**-resolution, degree + 1, least)
             if spans is None:
                 break

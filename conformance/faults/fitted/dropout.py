@@ -95,6 +95,7 @@ def active(kinds: frozenset[str], fit: Fitting) -> Fitted:
     return Fitted(
         "dropout-active", kinds, "dropout is active, with p = {value}", "transformers#695, google-research/bert#857", fit,
         "eval() was not called", equation="y = x / (1 − p) or 0, at random", fix="Call eval() before the forward pass.",
+        of_one_number=True,
     )  # fmt: skip
 
 

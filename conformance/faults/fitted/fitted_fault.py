@@ -106,6 +106,7 @@ class Fitted:
         is_largest_error: whether the reported number is the largest error on these inputs, which differs from place to place.
         per_token: whether numbers are fitted for each token; such a fault is fitted only where no fault of the catalogue explains
             the array under any arithmetic.
+        of_one_number: whether it fits a single number, with its standard deviation.
         estimates: what is fitted, for reports; it precedes the numbers that `fit` reports, and is needed if it reports none.
         is_description: whether the fault only describes the result: it keeps the step's equation, and fits as many numbers as the
             operand has that is wrong (parameters, ids, positions, a mask, sums over a row). Any wrong value of that operand has
@@ -122,6 +123,7 @@ class Fitted:
     unexposed_parents: bool = False
     is_largest_error: bool = False
     per_token: bool = False
+    of_one_number: bool = False
     equation: str = ""
     fix: str = CORRECT
     only: tuple[str, ...] = ("",)

@@ -80,15 +80,15 @@ FITTED_FUNCTIONS = (
     Fitted("gelu-tanh-cubic", ERF_FORM, "GELU takes its tanh form, with the factor {value} of x³, not 0.044715", "constructed",
            _constant("factor", TANH_CUBIC, lambda x, c: gelu_tanh(x, cubic=c), GeluTanh),
            "a typing error in 0.044715; the checkpoint has the erf form",
-           equation="y = x/2 · (1 + tanh(√(2/π) (x + c x³)))", fix=_HIDDEN_ACT),
+           equation="y = x/2 · (1 + tanh(√(2/π) (x + c x³)))", fix=_HIDDEN_ACT, of_one_number=True),
     Fitted("gelu-tanh-outer", GELUS, "GELU takes its tanh form, with the factor {value}, not √(2/π) = 0.797885",
            "constructed", _constant("factor", TANH_OUTER, gelu_tanh, GeluTanh),
            "√(2/π) with too few digits",
-           equation="y = x/2 · (1 + tanh(k (x + 0.044715 x³)))", fix=_HIDDEN_ACT),
+           equation="y = x/2 · (1 + tanh(k (x + 0.044715 x³)))", fix=_HIDDEN_ACT, of_one_number=True),
     Fitted("gelu-sigmoid-factor", GELUS, "the activation is x · sigmoid({value} x)", "constructed",
            _constant("factor", SIGMOID_FACTOR, silu, Gelu),
            "the quick form of GELU, with another constant than 1.702",
-           equation="y = x / (1 + exp(−k x))", fix=_HIDDEN_ACT),
+           equation="y = x / (1 + exp(−k x))", fix=_HIDDEN_ACT, of_one_number=True),
 )  # fmt: skip
 
 UNNORMALISED = Fitted(

@@ -135,8 +135,8 @@ FITTED_SCORES = (
            fix="Give each head its own keys and values: num_key_value_heads = num_attention_heads."),
     Fitted("scores-capped", SCORES, "the scores s are capped smoothly: {value} · tanh(s / {value})", "constructed", _capped,
            "attn_logit_softcapping of Gemma 2 in shared attention code", equation="s = c tanh(q kᵀ / (c √d))",
-           fix="Leave the scores as they are: no soft cap."),
+           fix="Leave the scores as they are: no soft cap.", of_one_number=True),
     Fitted("scores-cosine", SCORES, "the scores are cosines of query and key, multiplied by {value}", "constructed", _cosines,
            "the cosine attention of Swin V2, or a QK norm", equation="s = c (q / |q|) (k / |k|)ᵀ",
-           fix="Multiply query and key as they are, and divide the product by √d."),
+           fix="Multiply query and key as they are, and divide the product by √d.", of_one_number=True),
 )  # fmt: skip
