@@ -15,8 +15,7 @@ import numpy as np
 from conformance.faults import CATALOGUE, dropout
 from conformance.goldens.golden import Golden
 from conformance.goldens.manifest import DEFAULT_GOLDENS
-from conformance.judge.fault_directions import Direction
-from conformance.judge.faults_of_segment import effective_directions
+from conformance.judge.faults_of_segment import possible_directions
 from conformance.judge.filters import expected_z, project
 from conformance.judge.judged_elements import judged_elements
 from conformance.judge.noise import of_segment
@@ -28,7 +27,7 @@ from conformance.model.dropout import dropouts, rate_of
 from conformance.model.gradients import grad, is_gradient
 from conformance.model.training import GIVEN, STEPPED, STEPS, Training, decays
 from conformance.numerics.arithmetic import Hypothesis, as_captured, hypotheses, representative_hypothesis
-from conformance.numerics.formats import Array, Format
+from conformance.numerics.formats import Array
 from conformance.oracle import Network
 from conformance.oracle.training_run import TrainingRun
 
@@ -135,17 +134,20 @@ def _expected(network: Network, hypothesis: Hypothesis, only: str, *, filtered: 
     A backward pass counts at its gradients only; a pass in training mode counts for its own faults only.
     """
     values: dict[str, Array] = {}
+    storage = hypothesis.arithmetic.storage
     for name, row in network.table.items():
         segment = Segment(network, name, values)
         values[name] = segment.value
         if network.table[name].kind in GIVEN or (network.source is not None and not network.kept and not is_gradient(name)):
             continue
+        possible = [d for late in (False, True) for d in possible_directions(segment, storage, after_failure=late)]
+        effective = [d for d in possible if _is_asked(d.fault.name, network, only) and d.effect is not None]
+        if not effective:
+            continue
         judged = judged_elements(row, network.batch, segment.value.shape)
         largest = max_threshold(int(judged.sum()), sidak_share(len(network.table)))
         noise = None if row.exact else of_segment(segment, hypothesis, judged)
-        for direction in _all_directions(segment, hypothesis.arithmetic.storage):
-            if only not in ("", direction.fault.name) or (network.kept and direction.fault.name not in _OF_TRAINING):
-                continue
+        for direction in effective:
             if noise is None:
                 z = float("inf") if np.where(judged, direction.known_effect, 0.0).any() else 0.0
             else:
@@ -154,9 +156,8 @@ def _expected(network: Network, hypothesis: Hypothesis, only: str, *, filtered: 
             yield direction.fault.name, name, _Expected(found.expected_z if found else z, z >= SEPARABLE_Z)
 
 
-def _all_directions(segment: Segment, storage: Format) -> Iterator[Direction]:
-    yield from effective_directions(segment, storage)
-    yield from effective_directions(segment, storage, after_failure=True)
+def _is_asked(fault: str, network: Network, only: str) -> bool:
+    return only in ("", fault) and (not network.kept or fault in _OF_TRAINING)
 
 
 def _cell(golden: str, dtype: str, fault: str, places: dict[str, _Expected]) -> Power:
