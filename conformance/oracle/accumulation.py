@@ -32,7 +32,7 @@ products are treated as float32, which is wider than half-precision formats requ
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -46,7 +46,6 @@ from conformance.numerics.memo import cached_property, once_an_array
 from conformance.oracle.linear_maps import Matrix
 
 BLOCKS = 8
-AT_ONCE = 2**14  # Elements of a product up to which all its blocks are held at once, 1 MiB in float64.
 UNIT = 4  # Least number of products that a matrix unit adds at once.
 PASSES = 3  # TF32 passes for a float32 product: big · big, big · small and small · big.
 
@@ -84,11 +83,7 @@ weight_operand = once_an_array(operand)
 
 
 class Accumulation:
-    """The product left @ right, (..., M, K) by (..., K, N), and its Σ_k s_k², with a bias (N,) added last or first.
-
-    Both are computed from the same blocks of terms, so the product has the same bits whether the squares are needed or not. If both
-    are needed, read `squares` first: it also stores the product.
-    """
+    """The product left @ right, (..., M, K) by (..., K, N), and its Σ_k s_k², with a bias (N,) added last or first."""
 
     def __init__(
         self, left: Array, right: Array, bias: Array | float = 0.0, right_operand: Callable[[], Operand] | None = None
@@ -100,20 +95,15 @@ class Accumulation:
     @cached_property
     def product(self) -> Array:
         """The product left @ right without the bias, (..., M, N)."""
-        rows = self._as_matrices(self._left)
-        y = np.zeros((*rows.shape[:-1], self._right.shape[-1]), like=rows)
-        for block in _by_blocks(rows, self._right):
-            y += block
-        return y.reshape(self._shape)
+        return as_array(self._as_matrices(self._left) @ self._right).reshape(self._shape)
 
     @cached_property
     def squares(self) -> Array:
         """Σ_k s_k², (..., M, N), computed in float32, with a relative error of about 1e-6."""
         left, right = operand(self._left), self._right_operand()
         scale, terms = left.scale * right.scale, self._as_matrices(left.squares) @ right.squares
-        sums = _summed(self._as_matrices(self._left) * scale, self._right)
+        sums = _summed(self._as_matrices(left.values), right.values)
         found = _bridged(sums, terms, self._left.shape[-1], as_array(self._bias * scale, np.float32))
-        self.__dict__.setdefault("product", (sums.product / scale).reshape(self._shape))
         return as_array(found * np.float64(scale**-2.0)).reshape(self._shape)
 
     @property
@@ -126,69 +116,41 @@ class Accumulation:
 
 
 class _Sums(NamedTuple):
-    """A product y computed in n blocks of terms, with the partial sums s_i at the block ends; in float32, except the product.
+    """A product y computed in n blocks of terms, with the partial sums s_i at the block ends; in float32.
 
     Attributes:
-        product, last: y, in float64 and in float32.
+        product: y.
         squares, sums: Σ s_i² and Σ s_i, i < n.
         increments: D = Σ d_i², d_i = s_i − s_{i-1}.
         blocks: n.
     """
 
-    product: Array
-    last: Single
+    product: Single
     squares: Single
     sums: Single
     increments: Single
     blocks: int
 
 
-def _by_blocks(left: Array, right: Array) -> Iterable[Array]:
-    """Return the product of each of at most eight blocks of terms; each may be overwritten by the next.
-
-    Small products of blocks of equal length are computed in one call, which multiplies the same matrices as one call per block.
-    """
-    terms, shape = left.shape[-1], (*left.shape[:-1], right.shape[-1])
-    blocks = min(BLOCKS, terms)
-    if not terms or terms % blocks or math.prod(shape) > AT_ONCE or left.ndim != right.ndim:
-        return _one_by_one(left, right, np.empty(shape, like=left))
-    lefts = left.reshape(*left.shape[:-1], blocks, -1)
-    rights = right.reshape(*right.shape[:-2], blocks, -1, right.shape[-1])
-    outer = range(left.ndim - 2)  # `numpy.moveaxis` would take longer than a small product
-    products: Array = np.matmul(
-        lefts.transpose(left.ndim - 1, *outer, left.ndim - 2, left.ndim),
-        rights.transpose(left.ndim - 2, *outer, left.ndim - 1, left.ndim),
-    )
-    return products
-
-
-def _one_by_one(left: Array, right: Array, block: Array) -> Iterator[Array]:
+def _summed(left: Single, right: Single) -> _Sums:
+    """Return the partial sums at the ends of at most eight blocks of terms; the squared product must not overflow."""
+    shape = (*left.shape[:-1], right.shape[-1])
+    y, squares, sums, increments = (np.zeros(shape, np.float32, like=left) for _ in range(4))
+    block, blocks = np.empty(shape, np.float32, like=left), 0
     for start, stop in pairwise(_edges(left.shape[-1])):
-        yield np.matmul(left[..., start:stop], right[..., start:stop, :], out=block)
+        np.matmul(left[..., start:stop], right[..., start:stop, :], out=block)
+        sums += y
+        squares += np.square(y)
+        y += block
+        increments += np.square(block, out=block)
+        blocks += 1
+    return _Sums(y, squares, sums, increments, blocks)
 
 
 @cache
 def _edges(terms: int) -> tuple[int, ...]:
     """Return the numbers of terms at which the blocks end, from 0."""
     return tuple(np.linspace(0, terms, min(BLOCKS, terms) + 1).astype(int).tolist())
-
-
-def _summed(left: Array, right: Array) -> _Sums:
-    """Return the partial sums at the block ends; the squared product must not overflow."""
-    shape = (*left.shape[:-1], right.shape[-1])
-    y, single = np.zeros(shape, like=left), np.empty(shape, np.float32, like=left)
-    squares, sums, increments = (np.zeros(shape, np.float32, like=left) for _ in range(3))
-    blocks = 0
-    for block in _by_blocks(left, right):
-        single[...] = y
-        sums += single
-        squares += np.multiply(single, single, out=single)
-        y += block
-        single[...] = block
-        increments += np.multiply(single, single, out=single)
-        blocks += 1
-    single[...] = y
-    return _Sums(y, single, squares, sums, increments, blocks)
 
 
 def _bridged(found: _Sums, terms: Single, length: int, bias: Single) -> Single:
@@ -200,7 +162,7 @@ def _bridged(found: _Sums, terms: Single, length: int, bias: Single) -> Single:
 
     and Σ_k s_k is m · (Σ_{i<n} s_i + y/2). If n does not divide K, block lengths differ by one, and m = K/n.
     """
-    y, each = found.last, np.float32(length / found.blocks)
+    y, each = found.product, np.float32(length / found.blocks)
     any_order = _in_any_order(y, terms, np.float32(length), bias)
     squares, sums, excess = found.squares, found.sums, terms
     excess -= found.increments
