@@ -18,7 +18,7 @@ from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import ProjectionSums, gross_result, is_gross, largest_element, projection_result
 from conformance.judge.global_error import GlobalError
 from conformance.judge.noise import Noise, of_segment
-from conformance.judge.observation import Observation
+from conformance.judge.observation import SMALL, Observation
 from conformance.judge.segment import Segment
 from conformance.judge.sums import LocalSums
 from conformance.judge.threads import on_all_cores
@@ -84,6 +84,8 @@ class BlockTotals:
 class GrossEffects:
     """The effects of the faults that are gross on the probe; a faulty step is evaluated once for all hypotheses of a call.
 
+    On a small activation the faulty steps are kept for later calls; otherwise their memory is freed before the next is evaluated.
+
     Args:
         observation: the activation.
         directions: the faults that are looked for, on the probe; faults that couple the rows of the batch, on the whole
@@ -107,14 +109,16 @@ class GrossEffects:
         return [self._known[hypothesis] for hypothesis in hypotheses]
 
     def _found(self, noises: Sequence[Noise]) -> list[dict[int, Effect]]:
+        is_small = self._observation.actual.size <= SMALL
+
         def sizes(direction: Direction) -> list[float]:
             if direction.parameter or direction.fault.couples_rows:
                 return [0.0] * len(noises)
-            # A copy holds the faulty arrays, so that their memory is free for the next fault: a gross one is not evaluated again.
-            effect = replace(direction).effect
+            effect = (direction if is_small else replace(direction)).effect  # a copy does not keep it
             return [0.0 if effect is None else largest_element(effect, noise) for noise in noises]
 
-        found = on_all_cores(sizes, self.directions)
+        # Threads would spend more time on waiting for each other than on a small step.
+        found = [sizes(direction) for direction in self.directions] if is_small else on_all_cores(sizes, self.directions)
         return [
             {i: Effect(ProjectionSums(), of[which]) for i, of in enumerate(found) if is_gross(of[which], self.largest)}
             for which in range(len(noises))

@@ -63,6 +63,7 @@ class StepProblem(Problem[StepTrial]):
         subtle: Sequence[Direction] = (),
         part: Callable[[Segment], "StepProblem | None"] = lambda _: None,
         draw_count: int = 1,
+        rms_limit: float = Problem.rms_limit,
     ) -> None:
         """Bind the activation to its noise and its limits.
 
@@ -72,6 +73,7 @@ class StepProblem(Problem[StepTrial]):
         super().__init__(segment, storage, actual, np.sqrt(noise.precision).reshape(1, -1))
         self.noise, self.threshold, self.noise_of, self.passes, self.nll = noise, threshold, noise_of, passes, nll
         self.detected, self.subtle, self.draw_count, self._part = detected, subtle, draw_count, part
+        self.rms_limit = rms_limit
 
     def part(self, placements: Sequence[FaultPlacement]) -> "StepProblem":
         """Return the problem on the rows of the batch where these faults leave the largest residual, or this problem."""

@@ -145,6 +145,7 @@ class WholeActivation:
             subtle=subtle,
             part=part,
             draw_count=self.draw_count,
+            rms_limit=limits.rms,
         )
 
 

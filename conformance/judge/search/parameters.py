@@ -27,9 +27,9 @@ STEPS = 24
 HALVINGS = 4  # how often a step that increases the distance is halved
 FARTHEST = 8.0  # largest factor by which one step may change a parameter's distance to its least sensible value
 GAIN = 1 / 64  # while fits are compared, a step that reduces the squares by a smaller share is the last
-# RMS in sigma beyond which a fit ends once a step gains less than `GAIN`. If later steps gain no more, `STEPS` of them divide the
-# RMS by at most (1 − 1/64)^-12 = 1.2, and every limit is below 7.5 (`thresholds.SEPARABLE_Z`). After a limited step they may.
-FAR_RMS = 9.0
+# A fit ends once a step gains less than `GAIN` and leaves an RMS of more than this multiple of the limit: if later steps gain no
+# more, `STEPS` of them divide the RMS by at most (1 − 1/64)^(-STEPS/2) = 1.21. After a limited step they may gain more.
+FAR = (1.0 - GAIN) ** (-STEPS / 2.0)
 SETTLED = 1e-3  # in standard deviations; a shorter step changes no digit that is reported
 
 
@@ -131,7 +131,7 @@ def fitted(problem: Problem[Any], start: FittedFaults, least: float = 0.0) -> Fi
             return fit
         left = _squares(problem, better, weights)
         gain = 1.0 - left / _squares(problem, fit, weights)
-        fit, is_far = better, left > FAR_RMS**2 * np.count_nonzero(weights)
+        fit, is_far = better, left > (FAR * problem.rms_limit) ** 2 * np.count_nonzero(weights)
         # A step that was limited is followed by longer ones, each of which may gain more.
         after = np.array([_range(fit.placements[i], problem.right) for i in free])
         is_last = gain < (max(least, GAIN) if is_far else least) and not _has_changed(after, now, FARTHEST / 2.0)

@@ -78,9 +78,11 @@ class Problem(ABC, Generic[AnyTrial]):
         weights: 1/√(σ² + b²), and 0 where an element is not judged, (P, N).
         beam: number of sets that are extended by another fault, and number of sets with parameters that are fitted.
         is_screened: whether many faults are possible and each trial costs a pass, so that a first-order screening selects them.
+        rms_limit: the largest RMS of the residual, in sigma, of a segment that explains the numbers; by default that of every run.
     """
 
     beam: ClassVar[int] = 6
+    rms_limit: float = 7.5  # see `thresholds.SEPARABLE_Z`
     is_screened: ClassVar[bool] = False
 
     def __init__(self, right: Segment, storage: Format, actual: Array, weights: Array) -> None:
