@@ -6,8 +6,8 @@ each element, b the bound on its deterministic error, and <x,y> = Σ x y / (σ²
     amplitude a = <r,d> / <d,d>,        z = <r,d> / sd(<n,d>)
 
 where the standard deviation of the noise's own projection includes every correlation (`Noise.projected`). The most that
-deterministic errors can add is first subtracted from |<r,d>|, and so is the projection of the errors of rounding the correct result
-(`Noise.stored`). (Turin 1960, *An introduction to matched filters*.)
+deterministic errors can add is first subtracted from |<r,d>|, and so are the projections of the errors of rounding the correct
+result (`Noise.stored`) and a residual sum (`Noise.summed`). (Turin 1960, *An introduction to matched filters*.)
 
 A fault without a parameter is detected if z exceeds its threshold, the z expected with the fault present would exceed it as well,
 and the residual is nearer to the fault than to none, |r − d| < |r|, so a > 1/2. A fault with a parameter is detected by z alone,
@@ -70,6 +70,7 @@ class ProjectionSums:
         variance: the variance of <n,d>.
         bound: the most that deterministic errors can add to <n,d>.
         stored: the projection of the errors of rounding the correct result to storage (`Noise.stored`).
+        summed: the projection of the errors of rounding a residual sum to storage (`Noise.summed`).
     """
 
     energy: float = 0.0
@@ -77,6 +78,7 @@ class ProjectionSums:
     variance: float = 0.0
     bound: float = 0.0
     stored: float = 0.0
+    summed: float = 0.0
 
     @classmethod
     def of(cls, residual: Array, effect: Array, noise: Noise) -> "ProjectionSums":
@@ -85,18 +87,19 @@ class ProjectionSums:
         energy = float(np.vdot(weighted, effect))
         if energy == 0.0:
             return cls()
-        return cls(energy, float(np.vdot(weighted, residual)), *noise.projected(weighted), noise.stored(weighted))
+        along, known = float(np.vdot(weighted, residual)), (noise.stored(weighted), noise.summed(weighted))
+        return cls(energy, along, *noise.projected(weighted), *known)
 
     def __add__(self, other: "ProjectionSums") -> "ProjectionSums":
         """Return the sums over the elements of both operands."""
         energy, along = self.energy + other.energy, self.along + other.along
         variance, bound = self.variance + other.variance, self.bound + other.bound
-        return ProjectionSums(energy, along, variance, bound, self.stored + other.stored)
+        return ProjectionSums(energy, along, variance, bound, self.stored + other.stored, self.summed + other.summed)
 
     @property
     def projection(self) -> Projection | None:
         """The projection of the residual on the direction; None if the direction moves no judged element or is not finite."""
-        energy, bound = self.energy, self.bound + abs(self.stored)
+        energy, bound = self.energy, self.bound + abs(self.stored) + abs(self.summed)
         if energy == 0.0 or not np.isfinite(energy):
             return None
         deviation = math.sqrt(self.variance)

@@ -25,6 +25,8 @@ class Noise:
             contribution of deterministic errors to that sum.
         storing: function that returns the error of rounding the correct result to storage, where that is most of the error of a
             correct candidate; None elsewhere.
+        summing: function of weights w that returns Σ w · e for the errors e that rounding a residual sum to storage makes; None where
+            they are not known.
     """
 
     sigma: Array
@@ -32,6 +34,7 @@ class Noise:
     judged: Mask
     projected: Callable[[Array], tuple[float, float]]
     storing: Callable[[], Array] | None = None
+    summing: Callable[[Array], float] | None = None
 
     @cached_property
     def all_judged(self) -> bool:
@@ -61,6 +64,14 @@ class Noise:
         """
         return 0.0 if self.storing is None else float(np.vdot(weights, self.storing()))
 
+    def summed(self, weights: Array) -> float:
+        """Return Σ w e for the errors e that rounding a residual sum to storage makes, or 0 where they are not known.
+
+        Where one addend is so large that the other is less than half an ulp of it, the other is lost, and the error is not random: it
+        is that of a norm without the residual.
+        """
+        return 0.0 if self.summing is None else self.summing(weights)
+
 
 def of_segment(segment: Segment, hypothesis: Hypothesis, judged: Mask, *, apart: bool = False) -> Noise:
     """Return the noise of a segment's steps under a hypothesis; `apart` as for `Segment.projected`."""
@@ -72,6 +83,7 @@ def of_segment(segment: Segment, hypothesis: Hypothesis, judged: Mask, *, apart:
         judged,
         lambda w: segment.projected(w, hypothesis, apart=apart),
         (lambda: segment.storing(arithmetic.storage)) if is_known else None,
+        (lambda w: segment.summing(w, arithmetic.storage)) if is_known else None,
     )
 
 

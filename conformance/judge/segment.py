@@ -20,6 +20,7 @@ from conformance.numerics.memo import cached_property
 from conformance.oracle import Network, Step
 from conformance.oracle.equations import EQUATIONS
 from conformance.oracle.linear_maps import Roundings
+from conformance.oracle.norm import Norm
 from conformance.oracle.pointwise import Pointwise
 from conformance.oracle.propagation import propagated
 
@@ -64,6 +65,7 @@ class Segment:
         self._roundings: dict[tuple[str, Arithmetic], Roundings] = {}
         self._hashes: dict[Format, Hashes] = {}
         self._storing: dict[Format, Array] = {}
+        self._summing: dict[Format, Array] = {}
         self._repeats: dict[Format, Repeats] = {}
         self._unrounded: dict[Format, dict[str, Array]] = {}
 
@@ -101,7 +103,7 @@ class Segment:
         other = copy(self)
         other.__dict__.pop("values", None)
         other.steps = steps
-        other._hashes, other._repeats, other._storing = {}, {}, {}
+        other._hashes, other._repeats, other._storing, other._summing = {}, {}, {}, {}
         other._roundings = {key: own for key, own in self._roundings.items() if key[0] not in changed}
         return other
 
@@ -231,6 +233,20 @@ class Segment:
         if storage not in self._repeats:
             self._repeats[storage] = repeats_of(self.hashes(storage))
         return self._repeats[storage]
+
+    def summing(self, weights: Array, storage: Format) -> float:
+        """Return Σ w e for the errors e of the result that rounding a norm's residual sum to `storage` makes, to first order.
+
+        It is 0 for other steps, and where the addends are not captured.
+        """
+        step = self.steps[self.name]
+        if not (isinstance(step, Norm) and len(step.parents) > 1 and self.is_single_step):
+            return 0.0
+        if storage not in self._summing:
+            with np.errstate(invalid="ignore"):
+                error = storage.round(step.summed) - step.summed
+            self._summing[storage] = np.where(np.isfinite(error), error, 0.0)
+        return float(np.vdot(step.jacobians()[0].adjoint(weights), self._summing[storage]))
 
     def storing(self, storage: Format) -> Array:
         """Return the error of rounding the result to `storage`; 0 where it is not finite."""

@@ -100,8 +100,9 @@ class StepProblem(Problem[StepTrial]):
         shape, weights = segment.value.shape, np.sqrt(noise.precision).reshape(-1)
 
         def projected(direction: Array) -> tuple[float, float]:
-            variance, bound = noise.projected(direction.reshape(shape))
-            return variance, bound + abs(noise.stored(direction.reshape(shape)))
+            weights = direction.reshape(shape)
+            variance, bound = noise.projected(weights)
+            return variance, bound + abs(noise.stored(weights)) + abs(noise.summed(weights))
 
         numbers = estimates(self, fit, projected, weights)
         return StepTrial(fit, all(e is None or e.is_wrong(self.threshold) for e in numbers), numbers=numbers)

@@ -14,6 +14,7 @@ from conformance.judge.observation import Observation
 from conformance.judge.segment import Segment
 from conformance.model.activations import parameter_shapes
 from conformance.numerics.arithmetic import hypotheses
+from conformance.numerics.formats import FORMATS
 from conformance.oracle import Network
 from implementations.inner_workings import inner_workings
 from implementations.torch_encoder import torch_encoder
@@ -140,4 +141,17 @@ def test_masked_keys_are_no_evidence_of_a_mistake_in_the_steps_hidden_before_pro
             return lambda batch: {name: value for name, value in run(batch) if name.endswith(shown)}
 
     result = check(Hiding(), "cross-attention", dtype="bfloat16")
+    assert result.conforms, result
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_residual_that_is_lost_beside_a_large_result_is_no_evidence_of_a_missing_residual(dtype: str) -> None:
+    """Where one addend is below half an ulp of the other, the error of their sum is the addend itself."""
+    tiny, rng = load_golden("tiny").checkpoint, np.random.default_rng(0)
+    name = f"bert.{ATTENTION}.output.dense.weight"
+    large = 0.1 / FORMATS[dtype].unit_roundoff * rng.standard_normal(tiny.weights[name].shape)
+    ids = rng.integers(1, tiny.architecture.vocab_size, (16, 32))
+    batch = Batch(ids, np.zeros_like(ids), np.ones_like(ids))
+    golden = golden_of("large", Checkpoint(tiny.architecture, {**tiny.weights, name: large}), {"one": batch})
+    result = check(torch_encoder, golden, dtype=dtype)
     assert result.conforms, result
