@@ -25,7 +25,7 @@ class Noise:
             contribution of deterministic errors to that sum.
         storing: function that returns the error of rounding the correct result to storage, where that is most of the error of a
             correct candidate; None elsewhere.
-        summing: function of weights w that returns Σ w · e for the errors e that rounding a residual sum to storage makes; None where
+        summing: function of weights w that returns Σ w e for the errors e that rounding a residual sum to storage makes; None where
             they are not known.
     """
 
@@ -67,8 +67,8 @@ class Noise:
     def summed(self, weights: Array) -> float:
         """Return Σ w e for the errors e that rounding a residual sum to storage makes, or 0 where they are not known.
 
-        Where one addend is so large that the other is less than half an ulp of it, the other is lost, and the error is not random: it
-        is that of a norm without the residual.
+        Where one addend is less than half an ulp of the other, it is lost, and the error is not random: it is that of a norm
+        without this addend.
         """
         return 0.0 if self.summing is None else self.summing(weights)
 
