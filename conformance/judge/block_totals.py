@@ -112,10 +112,14 @@ class GrossEffects:
         is_small = self._observation.actual.size <= SMALL
 
         def sizes(direction: Direction) -> list[float]:
-            if direction.parameter or direction.fault.couples_rows:
+            couples_rows = direction.fault.couples_rows
+            # A copy does not keep the effect.
+            evaluated = direction if is_small or couples_rows else replace(direction)
+            effect = None if direction.parameter else evaluated.effect
+            if effect is None:
                 return [0.0] * len(noises)
-            effect = (direction if is_small else replace(direction)).effect  # a copy does not keep it
-            return [0.0 if effect is None else largest_element(effect, noise) for noise in noises]
+            on_probe = self._observation.on_probe(effect) if couples_rows else effect
+            return [largest_element(on_probe, noise) for noise in noises]
 
         # Threads would spend more time on waiting for each other than on a small step.
         found = [sizes(direction) for direction in self.directions] if is_small else on_all_cores(sizes, self.directions)
@@ -141,7 +145,8 @@ def block_totals(
     parts = [of_block(rows) for rows in observation.rows] if observation.on_device else on_all_cores(of_block, observation.rows)
     totals = [reduce(add, of_hypothesis) for of_hypothesis in zip(*(found for found, _ in parts), strict=True)]
     if len(observation.rows) > 1:
-        totals = [_with_repeats(observation, gross_effects, h, total) for h, total in zip(hypotheses, totals, strict=True)]
+        each = zip(hypotheses, totals, gross, strict=True)
+        totals = [_with_repeats(observation, gross_effects, hypothesis, total, known) for hypothesis, total, known in each]
     totals = [replace(total, effects={**total.effects, **known}) for total, known in zip(totals, gross, strict=True)]
     global_errors = [global_error for _, global_error in parts if global_error]
     return totals, None if observation.sigma is None else reduce(add, global_errors)
@@ -174,8 +179,17 @@ def _totals_of_block(
     return totals, None if observation.sigma is None else GlobalError.of(block, observation.sigma)
 
 
-def _with_repeats(observation: Observation, gross_effects: GrossEffects, hypothesis: Hypothesis, total: BlockTotals) -> BlockTotals:
-    """Return the results with the noise that is shared between blocks, and with the faults that act across blocks."""
+def _with_repeats(
+    observation: Observation,
+    gross_effects: GrossEffects,
+    hypothesis: Hypothesis,
+    total: BlockTotals,
+    gross: Collection[int],
+) -> BlockTotals:
+    """Return the results with the noise that is shared between blocks, and with the faults that act across blocks.
+
+    Those in `gross` are left out.
+    """
     directions, largest = gross_effects.directions, gross_effects.largest
     effects, is_function = dict(total.effects), observation.probe.segment.is_function
     with_parameter = {i for i in effects if directions[i].parameter} if is_function else set()
@@ -183,10 +197,10 @@ def _with_repeats(observation: Observation, gross_effects: GrossEffects, hypothe
     effects.update({i: effects[i] + added for i, added in shared})
     repeating = (
         {i for i in effects.keys() - with_parameter if not is_gross(effects[i].size, largest)}
-        if is_function or Repeats.of(total.hashes).any
+        if is_function or Repeats.of(total.hashes).share(observation.judged) < 1.0
         else set()
     )
-    coupling = {i for i, direction in enumerate(directions) if direction.fault.couples_rows and direction.effect is not None}
+    coupling = {i for i, d in enumerate(directions) if d.fault.couples_rows and i not in gross and d.effect is not None}
     effects.update(_effects_on_whole(observation, gross_effects, hypothesis, repeating | coupling))
     return replace(total, effects=effects)
 

@@ -280,14 +280,26 @@ class Observation:
         It is the first tokens of a row if each position is computed independently; otherwise a row, with padding if any row has it.
         It is the whole activation if that is small or if rows interact.
         """
-        if self.actual.size <= SMALL or not self._is_by_row or self.network.batch.size == 1:
+        if self._probed is None:
             return self.whole
+        rows, length = self._probed
+        return self._of_rows(rows) if length is None else self._tokens(rows.start, length)
+
+    def on_probe(self, whole: Array) -> Array:
+        """Return the probe's part of an array that has the shape of the activation."""
+        return whole if self._probed is None else whole[self.activation.cut(*self._probed)]
+
+    @cached_property
+    def _probed(self) -> tuple[slice, int | None] | None:
+        """The batch row of the probe, and its number of tokens if it is not the whole row; None if the probe is the activation."""
+        if self.actual.size <= SMALL or not self._is_by_row or self.network.batch.size == 1:
+            return None
         attended = self.network.batch.mask.cumprod(1).sum(1)  # length of the unpadded prefix
         row = int(attended.argmax())
         if attended[row] and all("position" in step.axes and step.layer is not None for step in self.steps):
-            return self._tokens(row, int(min(attended[row], PROBED)))
+            return slice(row, row + 1), int(min(attended[row], PROBED))
         padding = (~self.network.batch.mask).sum(1) * (attended > 0)  # faults of the mask act only where there is padding
-        return self._of_rows(slice(int(padding.argmax()), int(padding.argmax()) + 1))
+        return slice(int(padding.argmax()), int(padding.argmax()) + 1), None
 
     def _tokens(self, row: int, length: int) -> Block:
         rows, table = slice(row, row + 1), self.network.table
