@@ -286,8 +286,8 @@ class Observation:
         return self._of_rows(rows) if length is None else self._tokens(rows.start, length)
 
     def on_probe(self, whole: Array) -> Array:
-        """Return the probe's part of an array that has the shape of the activation."""
-        return whole if self._probed is None else whole[self.activation.cut(*self._probed)]
+        """Return the probe's part of an array that has the shape of the activation, where the probe is."""
+        return whole if self._probed is None else np.asarray(whole[self.activation.cut(*self._probed)])
 
     @cached_property
     def _probed(self) -> tuple[slice, int | None] | None:
