@@ -6,8 +6,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from conformance import check
+from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.blind import fourth, ninth, second, sixth
 from conformance.benchmarks.detection.blind.port import OPERATIONS, Mistake, Operation, Port, context, norm, prefix
+from conformance.benchmarks.detection.planted import PLANTS
 from conformance.report.finding_sentences import findings_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -33,6 +35,12 @@ BROKEN = (
 def test_a_mistake_has_its_name(name: str, golden: str, mistake: Mistake, dtype: str) -> None:
     found = findings_of(check(mistake, golden, dtype=dtype))
     assert {one.name for one in found} == {name}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_an_untied_decoder_has_its_name_where_its_results_are_larger_than_the_right_ones(dtype: str) -> None:
+    found = findings_of(check(Candidate([PLANTS["decoder-untied"].at(0)]), "deep", dtype=dtype))
+    assert [one.name for one in found] == ["decoder-untied"]
 
 
 def test_the_rank_of_an_adapter_is_reported() -> None:

@@ -101,8 +101,8 @@ def _initial(step: Step, data: FitData) -> Fit | None:
     x, found, right, allowed = data.rows(step.inputs, data.actual, step.value, data.allowed)
     if not takes_seconds(x) or len(np.unique(x, axis=0)) < _LEAST_DIRECTIONS or not np.isfinite(found).all():
         return None
-    # Rounding errors are proportional to results, which may be much smaller than the right ones.
-    allowed = allowed * min(1.0, math.sqrt(float((found**2).mean() / max((right**2).mean(), TINY))))
+    # Rounding errors are proportional to results, which may be much smaller or larger than the right ones.
+    allowed = allowed * math.sqrt(float((found**2).mean() / max((right**2).mean(), TINY)))
     draws = list(_draws(step))
     directions = {of_bias: _directions(x, of_bias) for of_bias in {draw.of_bias for draw in draws}}
     for draw in draws:
