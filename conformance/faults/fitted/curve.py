@@ -117,7 +117,8 @@ def curve(t: Array, y: Array, scale: Array, chance: float, room: float = math.in
         y: (N,) values.
         scale: (N,) standard deviations of y, up to a common factor.
         chance: largest probability of finding a curve if y is not a function of t.
-        room: largest residual of a sample, in units of its scale; degrees that cannot satisfy it are skipped.
+        room: largest residual of a sample, in units of its scale; degrees that cannot satisfy it and resolutions that are
+            coarser than it are skipped.
     """
     if len(t) > MOST:
         kept = np.linspace(0, len(t) - 1, MOST).astype(np.int64)
