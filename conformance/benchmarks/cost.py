@@ -80,11 +80,13 @@ class Cost:
     memory: dict[str, float]
 
 
-def network(layers: int, **settings: Any) -> tuple[Checkpoint, Batch]:
-    """Return a network of base size with random weights, and a batch in which every other row is half padding.
+def network(layers: int, size: int = BATCH, length: int = LENGTH, **settings: Any) -> tuple[Checkpoint, Batch]:
+    """Return a network of base width with random weights, and a batch in which every other row is half padding.
 
     Args:
         layers: number of hidden layers.
+        size: number of rows of the batch.
+        length: number of tokens of a row.
         settings: further settings of the architecture.
     """
     architecture = Architecture(
@@ -101,8 +103,8 @@ def network(layers: int, **settings: Any) -> tuple[Checkpoint, Batch]:
         normal = 0.04 * rng.standard_normal(shape, np.float32)
         stored[name] = normal + 1.0 if name.endswith("LayerNorm.weight") else normal
     weights = LazyWeights(stored, lambda name: np.asarray(stored[name], np.float64))
-    mask = np.ones((BATCH, LENGTH), np.int64)
-    mask[1::2, LENGTH // 2 :] = 0
+    mask = np.ones((size, length), np.int64)
+    mask[1::2, length // 2 :] = 0
     ids = rng.integers(1, architecture.vocab_size, mask.shape)  # 0 is padding, whose gradient some candidates omit
     return Checkpoint(architecture, weights), Batch(ids, np.zeros_like(ids), mask)
 
