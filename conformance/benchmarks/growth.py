@@ -4,8 +4,8 @@ The network has base width, as in `benchmarks.cost`. One of the three sizes is d
 tokens. CPU seconds are those of one process, the median of the repeats; a judged run is at depth full with the accumulated sigma
 in the cache. Memory is the peak resident size above that of a plain pass, each in a process of its own.
 
-The exponent is the slope of the logarithm of the CPU seconds, by least squares: 1 where the cost is proportional to the size. An
-attention score exists for every pair of tokens, so the exponent of the length is above 1, of the plain pass as well.
+The exponent is the slope of the logarithm of the CPU seconds, by least squares: 1 where the cost is proportional to the size. A
+score exists for every pair of tokens of a row, so the cost of attention grows with the square of the length.
 """
 
 import argparse
