@@ -160,7 +160,6 @@ def _totals_of_block(
     rows: slice,
 ) -> tuple[list[BlockTotals], GlobalError | None]:
     block, is_whole = observation.block(rows), len(observation.rows) == 1
-    # The noise is computed first, because it also stores the product that the value needs (`accumulation`).
     noises = [block.noise(h) if is_whole else of_segment(block.segment, h, block.judged, apart=True) for h in hypotheses]
     on_block = {
         i: direction.on(block.segment)
