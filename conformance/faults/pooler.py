@@ -1,4 +1,4 @@
-"""Faults of the pooler besides those of other tokens and functions: a weighted mean, a result of length 1, and a second pooling."""
+"""Faults of the pooler besides those of other tokens and functions: means, a result of length 1, and a second pooling."""
 
 from collections.abc import Iterator
 
@@ -14,16 +14,16 @@ from conformance.oracle import Step
 _FIX = "Feed the pooler the first token of the last hidden state, and each head the pooler's output."
 
 
-def _weighted_mean(*, padding: bool) -> Change:
-    """Return the change by which the pooler reads the mean of the tokens, weighted by their positions, counted from 1."""
+def _mean(*, padding: bool, weighted: bool) -> Change:
+    """Return the change by which the pooler reads the mean of the tokens, which may be weighted by their positions from 1."""
 
     def change(step: Step, _: FaultContext) -> Step | None:
         hidden, mask = step.parents[0], step.site.batch.mask
         if hidden.ndim != 3:
             return None
         counted = np.ones_like(mask) if padding else mask
-        weights = counted[..., None] * np.arange(1.0, hidden.shape[1] + 1.0)[:, None]
-        weights = weights / np.maximum(weights.sum(1, keepdims=True), 1.0)
+        weights = counted * np.arange(1.0, hidden.shape[1] + 1.0) if weighted else as_array(counted, np.float64)
+        weights = (weights / np.maximum(weights.sum(1, keepdims=True), 1.0))[..., None]
         mean, size = (hidden * weights).sum(1), (np.abs(hidden) * weights).sum(1)
 
         def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
@@ -70,9 +70,12 @@ def faults() -> Iterator[Fault]:
     """Yield the further faults of the pooler."""
     pooled = frozenset({"first_token_linear"})
     for end, padding, which in (("", False, ""), ("-with-padding", True, ", including padding")):
+        yield Fault(f"pooler-mean{end}", pooled, f"the mean over all tokens{which} is read, not the first token", "constructed",
+                    _mean(padding=padding, weighted=False), "hidden.mean(1)" if padding else "a sentence embedding's pooling",
+                    fix=_FIX)
         yield Fault(f"pooler-weighted-mean{end}", pooled,
                     f"the mean over all tokens{which}, weighted by their positions, is read, not the first token", "constructed",
-                    _weighted_mean(padding=padding), "the pooling of SGPT (Muennighoff 2022)", ("pooler.dense",),
+                    _mean(padding=padding, weighted=True), "the pooling of SGPT (Muennighoff 2022)", ("pooler.dense",),
                     after_failure=True,
                     equation="y = (Σ_s s x_s / Σ_s s) Wᵀ + b, s from 1", fix=_FIX)
     yield Fault("pooler-normalised", frozenset({"tanh"}), "the pooler's output is divided by its length", "constructed",

@@ -154,11 +154,6 @@ def _by_length(hidden: Array, mask: Mask) -> Array:
     return as_array(hidden[np.arange(len(mask)), np.maximum(mask.sum(1) - 1, 0)])
 
 
-def _mean(hidden: Array, mask: Mask) -> Array:
-    counted = mask[:, :, None]
-    return as_array((hidden * counted).sum(1) / np.maximum(counted.sum(1), 1))
-
-
 def _reading(source: str, *, first: bool = False) -> Change:
     """Return the change by which a head reads the activation `source`, or the first token of each of its rows if `first`."""
 
@@ -328,13 +323,6 @@ def faults() -> Iterator[Fault]:
                 "constructed", _pooled(_by_length), "a decoder's classification head, which takes padding to be at the right",
                 after_failure=True,
                 fix=_POOLER)
-    yield Fault("pooler-mean", pooled, "the mean over all tokens is read, not the first token", "constructed",
-                _pooled(_mean),
-                "a sentence embedding's pooling",
-                fix=_POOLER)
-    yield Fault("pooler-mean-with-padding", pooled, "the mean over all tokens, including padding, is read, not the first token",
-                "constructed", _pooled(lambda hidden, _: hidden.mean(1)), "hidden.mean(1)",
-                fix=_POOLER)
     yield Fault("pooler-second-token", pooled, "the second token is read, not the first", "constructed",
                 _pooled(lambda hidden, _: hidden[:, 1] if hidden.shape[1] > 1 else None),
                 fix=_POOLER)
@@ -373,8 +361,8 @@ def faults() -> Iterator[Fault]:
                     fix="Feed the heads the output of the last layer, which is already normalised.")
     yield Fault(
         "logits-capped", linear, "the logits z are capped by a tanh: tanh(k z) / k with k = {value}", "constructed, after Gemma 2",
-        cause="final_logit_softcapping of another model", only=heads, after_failure=True,
-        parameter=Parameter("k", lambda _: 0.0, lambda _: 1.0 / 30.0, _capped),
+        cause="final_logit_softcapping of another model", only=heads,
+        parameter=Parameter("k", lambda _: 0.0, lambda _: 1.0 / 30.0, _capped, quantity="factor in a tanh that caps the logits"),
         equation="y = tanh(k (x Wᵀ + b)) / k",
         fix="Return the product with its bias, without a tanh.",
     )

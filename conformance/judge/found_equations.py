@@ -2,16 +2,22 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from conformance.faults import BY_NAME, Fault, FaultContext
 from conformance.judge.evidence import Explanation, LocalJudgement
 from conformance.judge.explanation_search import is_of_catalogue
 from conformance.judge.failing_activation import judge_exact_steps
+from conformance.judge.fault_directions import direction
+from conformance.judge.faults_of_segment import faults_at_steps
 from conformance.judge.local_error import judge_locally
 from conformance.judge.observation import Observation
+from conformance.judge.screen import fits
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array
 from conformance.oracle import Network, Step
+
+Found = tuple[Fault, float | None]  # a fault, and the value of its parameter
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +29,7 @@ class FoundEquations:
         unknown: names of the wrong activations that no mistakes of the catalogue explain, and of those after the first of them.
     """
 
-    faults: Mapping[str, Sequence[tuple[Fault, float | None]]] = field(default_factory=dict)
+    faults: Mapping[str, Sequence[Found]] = field(default_factory=dict)
     unknown: frozenset[str] = frozenset()
 
     def __or__(self, other: "FoundEquations") -> "FoundEquations":
@@ -51,22 +57,48 @@ def found_equations(
         legal: the hypotheses about the arithmetic.
         alpha: false-alarm probability of one activation.
     """
-    faults: dict[str, list[tuple[Fault, float | None]]] = {}
+    faults: dict[str, list[Found]] = {}
     unknown, seen = set[str](), dict[str, Array]()
     for name in network.table:
         if name not in values:
             continue
         if name in wrong:
-            known = {fault.name for of_step in faults.values() for fault, _ in of_step}
+            known = list(chain.from_iterable(faults.values()))
             observation = Observation(network, name, values[name], dict(seen))
-            explanation = None if unknown else _explanation(observation, legal, alpha, known)
-            if explanation is None:
+            found = [] if unknown else _mistakes(observation, legal, alpha, known)
+            if not found:
                 unknown.add(name)
-            for found in explanation.faults if explanation else ():
-                number = found.estimate.value if found.estimate else None
-                faults.setdefault(found.step, []).append((BY_NAME[found.name], number))
+            for step, mistake in found:
+                faults.setdefault(step, []).append(mistake)
         seen[name] = values[name]
     return FoundEquations(faults, frozenset(unknown))
+
+
+def _mistakes(
+    observation: Observation, legal: Sequence[Hypothesis], alpha: float, known: Sequence[Found]
+) -> list[tuple[str, Found]]:
+    """Return the steps and mistakes that explain an activation; a known one, with the same number, is tried without a search."""
+    repeated = _repeated(observation, legal, alpha, known)
+    if repeated is not None:
+        return [repeated]
+    explanation = _explanation(observation, legal, alpha, {fault.name for fault, _ in known})
+    each = explanation.faults if explanation else ()
+    return [(found.step, (BY_NAME[found.name], found.estimate.value if found.estimate else None)) for found in each]
+
+
+def _repeated(
+    observation: Observation, legal: Sequence[Hypothesis], alpha: float, known: Sequence[Found]
+) -> tuple[str, Found] | None:
+    """Return the step and the known mistake that explains the activation by itself; None if there is none."""
+    if observation.is_exact:
+        return None
+    segment, numbers = observation.whole.segment, dict(known)
+    for fault, step in faults_at_steps(segment):
+        if fault in numbers:
+            faulty = direction(fault, step, segment, legal[0].arithmetic.storage).applied(numbers[fault])
+            if faulty is not None and fits(observation, faulty, legal, alpha):
+                return step, (fault, numbers[fault])
+    return None
 
 
 def _explanation(observation: Observation, legal: Sequence[Hypothesis], alpha: float, known: Collection[str]) -> Explanation | None:

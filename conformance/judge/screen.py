@@ -17,6 +17,7 @@ from conformance.judge.evidence import LocalJudgement
 from conformance.judge.judged_elements import zeroed
 from conformance.judge.noise import of_segment
 from conformance.judge.observation import Observation
+from conformance.judge.segment import Segment
 from conformance.judge.sums import LocalSums
 from conformance.judge.thresholds import Limits, sidak_share
 from conformance.numerics.arithmetic import Hypothesis, hypotheses, still_needed
@@ -36,14 +37,23 @@ def screened_locally(observation: Observation, legal: Sequence[Hypothesis], alph
         found.append(local)
         if local.passes:
             passed.add(local.arithmetic)
-    handmade = passing_by_hand(observation, legal[0], passed, lambda actual: _of_array(actual, observation, legal[0], alpha))
+    whole = observation.whole
+    handmade = passing_by_hand(
+        observation, legal[0], passed, lambda actual: _of_whole(actual, whole.segment, observation, legal[0], alpha)
+    )
     return (handmade,) if handmade else tuple(found)
 
 
-def _of_array(actual: Array, observation: Observation, hypothesis: Hypothesis, alpha: float) -> LocalJudgement:
+def fits(observation: Observation, faulty: Segment, legal: Sequence[Hypothesis], alpha: float) -> bool:
+    """Return whether an activation passes under some hypothesis if it is computed by a faulty segment."""
+    actual = observation.whole.actual
+    return any(_of_whole(actual, faulty, observation, hypothesis, alpha).passes for hypothesis in legal)
+
+
+def _of_whole(actual: Array, segment: Segment, observation: Observation, hypothesis: Hypothesis, alpha: float) -> LocalJudgement:
     block, storage = observation.whole, hypothesis.arithmetic.storage
-    errors = LocalSums.of(actual - block.segment.value, of_segment(block.segment, hypothesis, block.judged), block.counted)
-    found = BlockTotals(errors, {}, block.segment.hashes(storage))
+    errors = LocalSums.of(actual - segment.value, of_segment(segment, hypothesis, block.judged), block.counted)
+    found = BlockTotals(errors, {}, segment.hashes(storage))
     rows = observation.independent_row_count(hypothesis, found.hashes)
     return local_of(hypothesis, found, rows, Limits.of(rows, observation.count, STATISTICS, alpha))
 

@@ -280,11 +280,19 @@ SAMPLES = np.sort(DRAWN.normal(size=1000))
 
 @pytest.mark.parametrize("f", [np.sin, np.sign, np.abs, np.round], ids=lambda f: f.__name__)
 def test_a_curve_follows_jumps_and_kinks(f: Function) -> None:
-    noise = 1e-4 * DRAWN.normal(size=1000)
-    fitted = curve(SAMPLES, f(SAMPLES) + noise, np.ones(1000), FALSE_ALARM)
+    scale = np.full(1000, 1e-4)
+    fitted = curve(SAMPLES, f(SAMPLES) + scale * DRAWN.normal(size=1000), scale, FALSE_ALARM)
     assert fitted
-    assert fitted.rms == pytest.approx(1e-4, rel=0.1)
+    assert fitted.rms == pytest.approx(1.0, rel=0.1)
     assert np.abs(fitted(SAMPLES)[0] - f(SAMPLES)).max() < 1e-3
+
+
+def test_a_curve_does_not_describe_what_is_smaller_than_rounding_errors() -> None:
+    wave = 1e-5 * np.sin(1000.0 * SAMPLES)  # a tenth of the scale, in 1000 samples of hundreds of periods
+    fitted = curve(SAMPLES, np.sin(SAMPLES) + wave, np.full(1000, 1e-4), FALSE_ALARM)
+    assert fitted
+    assert fitted.free < 50
+    assert np.abs(fitted(SAMPLES)[0] - np.sin(SAMPLES)).max() < 1e-4
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -306,7 +314,7 @@ def test_data_that_no_number_of_pieces_can_fit_is_refused_before_any_is_fitted(t
 
 def test_no_curve_is_fitted_to_a_few_samples() -> None:
     y = np.where(np.arange(1000) % 300 == 7, 1.0, 0.0)
-    assert curve(SAMPLES, y + 1e-6 * DRAWN.normal(size=1000), np.ones(1000), FALSE_ALARM) is None
+    assert curve(SAMPLES, y + 1e-6 * DRAWN.normal(size=1000), np.full(1000, 1e-6), FALSE_ALARM) is None
 
 
 @pytest.mark.parametrize("terms", [4, 8])

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,8 @@ from conformance.checks.replay import replayed
 from conformance.checks.run_check import run_check
 from conformance.checks.search.plan import Plan
 from conformance.cli import main
+from conformance.judge import found_equations
+from conformance.judge.observation import Observation
 from conformance.results.result import Result
 from conformance.tests.planted_mistakes import MadeOf
 
@@ -107,6 +110,20 @@ def test_a_broken_law_is_found_beside_a_wrong_forward_pass(broken: str, seed: in
     result = _judged(candidate, law, seed=seed)
     assert result.outcome == "fail", result.reason
     assert "in the other run" in result.reason
+
+
+def test_a_mistake_of_one_step_is_searched_for_once_in_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[str] = []
+    search = found_equations._explanation
+
+    def counted(observation: Observation, *rest: Any) -> Any:
+        searched.append(observation.name)
+        return search(observation, *rest)
+
+    monkeypatch.setattr(found_equations, "_explanation", counted)
+    candidate, law = BROKEN["a large epsilon, and norms over the batch"]
+    assert _judged(candidate, law, examples=4, seed=1).outcome == "fail"
+    assert set(searched) == {"embeddings.LayerNorm"}
 
 
 def test_an_unknown_equation_that_magnifies_rounding_is_undecided() -> None:

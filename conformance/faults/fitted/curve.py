@@ -13,8 +13,9 @@ can be chosen in C(N − 1, K − 1) ways, and each resolution and degree that i
     chance ≤ tries · C(N − 1, K − 1) · P(Gamma(K) ≥ Σ u).
 
 If few samples of a piece carry its energy, n is replaced by their effective number 3 (Σ e²)²/Σ e⁴, which equals n for normal e.
-Among the curves whose chance is small enough, the one with the fewest fitted numbers is chosen whose mean square residual is not
-significantly larger than the smallest one, by an F test.
+Among the curves whose chance is small enough, those are preferred whose residuals are all within half a standard deviation of the
+samples; finer ones, which would describe rounding errors, are not tried. Of these, the one with the fewest fitted numbers is chosen
+whose mean square residual is not significantly larger than the smallest one, by an F test.
 """
 
 import math
@@ -34,6 +35,7 @@ DEGREES = (3, 7)  # The cells of a table need few coefficients each, a smooth fu
 MOST = 2**16  # The largest number of samples in a fit, which limits its time to seconds; larger sets are thinned evenly.
 RESOLUTION_RATIO = 2.0  # The ratio of successive resolutions.
 EPSILON = float(np.finfo(np.float64).eps)
+FINEST = 0.5  # of a sample's scale, which is proportional to an ulp and hence known to within a factor of 2
 RESOLUTIONS = 52  # The number of stored significand bits of float64.
 
 
@@ -65,6 +67,7 @@ class _Trial:
         spans: the spans in ascending order.
         terms: the number of terms of a polynomial, fewer in a span with fewer samples.
         rms, chance, free: those of the curve.
+        largest: the largest absolute residual, in units of the samples' scale.
     """
 
     spans: Sequence[slice]
@@ -72,6 +75,7 @@ class _Trial:
     rms: float
     chance: float
     free: int
+    largest: float
 
     def curve(self, t: Array, y: Array, scale: Array) -> "Curve":
         """Return the curve, with its coefficients."""
@@ -115,7 +119,7 @@ def curve(t: Array, y: Array, scale: Array, chance: float, room: float = math.in
     Args:
         t: (N,) arguments, ascending, without duplicates.
         y: (N,) values.
-        scale: (N,) standard deviations of y, up to a common factor.
+        scale: (N,) standard deviations of y.
         chance: largest probability of finding a curve if y is not a function of t.
         room: largest residual of a sample, in units of its scale; degrees that cannot satisfy it and resolutions that are
             coarser than it are skipped.
@@ -129,6 +133,7 @@ def curve(t: Array, y: Array, scale: Array, chance: float, room: float = math.in
     found = [c for c in _curves(t, y, scale, float(e.max()), room) if c.chance <= math.log(chance)]
     if not found:
         return None
+    found = [c for c in found if c.largest <= FINEST] or found
     best = min(found, key=lambda c: c.rms)
     return min((c for c in found if _as_good(c, best, len(t), chance)), key=lambda c: c.free).curve(t, y, scale)
 
@@ -142,14 +147,16 @@ def _as_good(one: _Trial, best: _Trial, samples: int, chance: float) -> bool:
 def _curves(t: Array, y: Array, scale: Array, largest: float, room: float) -> Iterator[_Trial]:
     """Yield curves of increasing resolution for each degree that can satisfy `room`, while the samples determine the pieces.
 
-    The coarsest resolution is the finest that is not below `room`: spans whose residuals are within `room` satisfy it as well.
+    The coarsest resolution is the finest that is not below `room`: spans whose residuals are within `room` satisfy it as well. The
+    finest is the first that is not above `FINEST`.
     """
     coarsest = int(math.log(largest / room, RESOLUTION_RATIO)) if largest > room > 0.0 else 0
+    finest = max(math.ceil(math.log(largest / FINEST, RESOLUTION_RATIO)), coarsest)
     for degree in DEGREES:
         if not may_be_pieces(t, y, scale, room, degree + 1):
             continue
         least = _least_residuals(t, y, scale, degree + 1)
-        for resolution in range(min(coarsest, RESOLUTIONS), RESOLUTIONS):
+        for resolution in range(min(coarsest, RESOLUTIONS), min(finest + 1, RESOLUTIONS)):
             spans = _spans(t, y, scale, largest * RESOLUTION_RATIO**-resolution, degree + 1, least)
             if spans is None:
                 break
@@ -157,18 +164,19 @@ def _curves(t: Array, y: Array, scale: Array, largest: float, room: float) -> It
 
 
 def _of_spans(spans: Sequence[tuple[slice, Array]], t: Array, y: Array, scale: Array, terms: int) -> _Trial:
-    evidence, square, free = [], 0.0, len(spans) - 1  # The boundaries between pieces are fitted as well.
+    evidence, square, largest, free = [], 0.0, 0.0, len(spans) - 1  # The boundaries between pieces are fitted as well.
     for span, left in spans:
         numbers = min(terms, span.stop - span.start)
         free += numbers
         square += float((left**2).sum())
+        largest = max(largest, float(np.abs(left).max()))
         evidence.append(-fit_chance(y[span] / scale[span], left, numbers))
     evidence = [u for u in evidence if u > 0.0]
     chance = (
         math.log(len(DEGREES) * RESOLUTIONS) + _log_binomial(len(t) - 1, len(spans) - 1) + _gamma_tail(len(evidence), sum(evidence))
     )
     rms = math.sqrt(square / (len(t) - free)) if len(t) > free else math.inf
-    return _Trial([span for span, _ in spans], terms, rms, min(chance, 0.0), free)
+    return _Trial([span for span, _ in spans], terms, rms, min(chance, 0.0), free, largest)
 
 
 def fit_chance(e: Array, left: Array, numbers: int) -> float:
