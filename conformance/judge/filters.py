@@ -69,7 +69,7 @@ class ProjectionSums:
         along: <r,d>.
         variance: the variance of <n,d>.
         bound: the most that deterministic errors can add to <n,d>.
-        stored: the projection of the errors of rounding the correct result to storage (`Noise.stored`).
+        stored: the projection of the errors of rounding the correct result to storage, by every call (`Noise.stored`).
         summed: the projection of the errors of rounding a residual sum to storage (`Noise.summed`).
     """
 

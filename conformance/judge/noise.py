@@ -23,8 +23,8 @@ class Noise:
         judged: mask of the judged elements.
         projected: function of weights w that returns the variance of Σ w · noise, with all correlations, and the largest
             contribution of deterministic errors to that sum.
-        storing: function that returns the error of rounding the correct result to storage, where that is most of the error of a
-            correct candidate; None elsewhere.
+        storing: function that returns the error of the correct result that library calls round to storage, where that is most of
+            the error of a correct candidate; None elsewhere.
         summing: function of weights w that returns Σ w e for the errors e that rounding a residual sum to storage makes; None where
             they are not known.
     """
@@ -56,11 +56,11 @@ class Noise:
         return zeroed(precision, self.judged)
 
     def stored(self, weights: Array) -> float:
-        """Return Σ w e for the errors e of rounding the correct result to storage, or 0 where `storing` is None.
+        """Return Σ w e for the errors e of the correct result as library calls round it to storage, or 0 where `storing` is None.
 
         Rounding errors are independent of one another only if the results lie apart by an ulp or more. Results that are nearly
         equal, such as the probabilities of nearly equal scores, have nearly equal errors, which add up to far more than random
-        ones. That sum is known, and a correct candidate that rounds once has it.
+        ones. That sum is known, and a correct candidate that makes these calls has it.
         """
         return 0.0 if self.storing is None else float(np.vdot(weights, self.storing()))
 
@@ -82,7 +82,7 @@ def of_segment(segment: Segment, hypothesis: Hypothesis, judged: Mask, *, apart:
         segment.bound(hypothesis),
         judged,
         lambda w: segment.projected(w, hypothesis, apart=apart),
-        (lambda: segment.storing(arithmetic.storage)) if is_known else None,
+        (lambda: segment.storing(arithmetic)) if is_known else None,
         (lambda w: segment.summing(w, arithmetic.storage)) if is_known else None,
     )
 

@@ -64,7 +64,7 @@ class Segment:
         self.steps: Mapping[str, Step] = self._evaluate()
         self._roundings: dict[tuple[str, Arithmetic], Roundings] = {}
         self._hashes: dict[Format, Hashes] = {}
-        self._storing: dict[Format, Array] = {}
+        self._storing: dict[Arithmetic, Array] = {}
         self._summing: dict[Format, Array] = {}
         self._repeats: dict[Format, Repeats] = {}
         self._unrounded: dict[Format, dict[str, Array]] = {}
@@ -248,13 +248,13 @@ class Segment:
             self._summing[storage] = np.where(np.isfinite(error), error, 0.0)
         return float(np.vdot(step.jacobians()[0].adjoint(weights), self._summing[storage]))
 
-    def storing(self, storage: Format) -> Array:
-        """Return the error of rounding the result to `storage`; 0 where it is not finite."""
-        if storage not in self._storing:
+    def storing(self, arithmetic: Arithmetic) -> Array:
+        """Return the error of the result that is stored if nothing rounds but library calls; 0 where it is not finite."""
+        if arithmetic not in self._storing:
             with np.errstate(invalid="ignore"):
-                error = storage.round(self.value) - self.value
-            self._storing[storage] = np.where(np.isfinite(error), error, 0.0)
-        return self._storing[storage]
+                error = self.steps[self.name].stored(arithmetic) - self.value
+            self._storing[arithmetic] = np.where(np.isfinite(error), error, 0.0)
+        return self._storing[arithmetic]
 
     def hashes(self, storage: Format) -> Hashes:
         """Return one hash for each row: a whole sequence if positions are coupled or a sequence has a single row, else a token.

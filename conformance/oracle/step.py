@@ -86,6 +86,10 @@ class Step(ABC):
         """
         return CorrelatedErrors(self.jacobians()[parent].variance(errors.variance)) if errors.any else errors
 
+    def stored(self, arithmetic: Arithmetic) -> Array:
+        """Return the result that is stored if nothing rounds but library calls, each of which rounds its result to storage."""
+        return arithmetic.storage.round(self.value)
+
     @abstractmethod
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the effect of the step's own rounding errors on its result under `arithmetic`."""

@@ -155,3 +155,23 @@ def test_a_residual_that_is_lost_beside_a_large_result_is_no_evidence_of_a_missi
     golden = golden_of("large", Checkpoint(tiny.architecture, {**tiny.weights, name: large}), {"one": batch})
     result = check(torch_encoder, golden, dtype=dtype)
     assert result.conforms, result
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("seed", range(4))
+def test_equal_errors_of_products_that_are_rounded_before_they_are_scaled_raise_no_alarm(seed: int, dtype: str) -> None:
+    """Nearly equal queries and keys have nearly equal products, so that their rounding errors, which are not random, add up."""
+    golden, storage, rng = load_golden("tiny"), FORMATS[dtype], np.random.default_rng(seed)
+    a = golden.checkpoint.architecture
+    a = a.with_(num_attention_heads=a.hidden_size // 8)  # √8 is no power of 2, by which the division would be exact.
+    network, names = (
+        Network(a, golden.checkpoint.weights, golden.batches["padded"]),
+        [f"{ATTENTION}.self.{n}" for n in ("query", "key")],
+    )
+    shape = dict(network.walk())[names[0]].shape
+    noise = 0.2 * storage.unit_roundoff  # moves few elements by an ulp
+    observed = {n: storage.round(rng.standard_normal(shape[-1]) * (1.0 + noise * rng.standard_normal(shape))) for n in names}
+    scores, root = f"{ATTENTION}.self.scores", np.sqrt(a.head_size)
+    found = storage.round(storage.round(Segment(network, scores, observed).value * root) / root)
+    judged, _ = judge_locally(Observation(network, scores, found, observed), hypotheses(dtype), 1e-8)
+    assert {local.hypothesis: local.passes for local in judged}["modular"]
