@@ -97,8 +97,8 @@ def judge_whole(
     if passing:
         return (passing,)
     tightest, fixed = found[0][0], [d for d in near if d.parameter is None]
-    mistake = _mistake_by_hand(observation, hypotheses[0], fixed, draw_count, tightest, passed)
-    mistaken = (replace(tightest, hypothesis=BY_OPERATIONS, arithmetic=BY_OPERATIONS, explanations=(mistake,)),) if mistake else ()
+    likeliest = _mistakes_by_hand(observation, hypotheses[0], fixed, draw_count, tightest, passed)
+    mistaken = (replace(tightest, hypothesis=BY_OPERATIONS, arithmetic=BY_OPERATIONS, explanations=likeliest),) if likeliest else ()
     if passed:
         return (*_named_where_failing(_with_rows(found, near, draw_count), passed, known), *mistaken)
     return mistaken or _explained(observation, found, near, unexposed_layers, known)
@@ -222,17 +222,18 @@ def _with_late_directions(near: Sequence[Direction], problem: StepProblem) -> li
     return [*near, *late]
 
 
-def _mistake_by_hand(
+def _mistakes_by_hand(
     observation: Observation,
     hypothesis: Hypothesis,
     mistakes: Sequence[Direction],
     draw_count: int,
     local: LocalJudgement,
     passed: set[str],
-) -> Explanation | None:
+) -> tuple[Explanation, ...]:
     """Return the likeliest mistake in a step written by hand, if the step with it passes under the tightest arithmetic.
 
-    The likelihood is that under the nearest of several orders of operations; the logarithm of their number is its cost.
+    Mistakes that give the same result, such as two that use the weights of the same other layer, are all returned. The likelihood
+    is that under the nearest of several orders of operations; the logarithm of their number is its cost.
     """
     block, found = observation.whole, []
     tried = list(mistaken_by_hand(observation, hypothesis, mistakes, passed))
@@ -244,13 +245,14 @@ def _mistake_by_hand(
         rms, largest = sums.errors.error.rms, sums.errors.error.max
         if rms is not None and largest is not None and rms <= local.rms_threshold and largest <= local.max_threshold:
             found.append((sums.mean_nll * draw_count + math.log(len(tried)), mistake))
-    if not found:
-        return None
-    nll, mistake = min(found, key=lambda pair: pair[0])
-    projection = project(block.residual, mistake.known_effect, block.noise(hypothesis))
-    assert projection is not None  # The mistake moves a judged element; otherwise the step would pass without it.
-    result = FilterResult(mistake.fault.name, mistake.step, projection.amplitude, projection.z, projection.expected_z)
-    return Explanation((result.concluded(detected=True),), 0, nll)
+    least = min((nll for nll, _ in found), default=0.0)
+    explanations = []
+    for mistake in (mistake for nll, mistake in found if nll == least):
+        projection = project(block.residual, mistake.known_effect, block.noise(hypothesis))
+        assert projection is not None  # The mistake moves a judged element; otherwise the step would pass without it.
+        result = FilterResult(mistake.fault.name, mistake.step, projection.amplitude, projection.z, projection.expected_z)
+        explanations.append(Explanation((result.concluded(detected=True),), 0, least))
+    return tuple(explanations)
 
 
 def judge_exact_steps(observation: Observation, hypothesis: Hypothesis, alpha: float, depth: Depth) -> LocalJudgement:
