@@ -26,10 +26,10 @@ For those held out no filter exists. *Every layer*: in all at once. *One step*: 
 """
 _ON_GOLDENS = """# Detection in the goldens' networks
 
-Written by `python -m conformance.benchmarks.detection --golden {goldens} --dtype {dtypes} --write`. Every mistake of `RESULTS.md`
-that the golden's network can have, in a layer selected by hash, and in all layers at once. The columns are those of `RESULTS.md`.
-A mistake counts if the expected z of its own filter is 12 or more under the usual arithmetic; for each that was missed, the
-expected z under the widest legal arithmetic is given as well.
+Written by `python -m conformance.benchmarks.detection --golden {goldens} --dtype {dtypes} --write`. Every mistake of
+`RESULTS.md` that the golden's network can have, in a layer selected by hash, and in all layers at once. The columns are those of
+`RESULTS.md`. A mistake counts if the expected z of its own filter is 12 or more under the usual arithmetic; for each that was
+missed, the expected z under the widest legal arithmetic is given as well.
 """
 
 
