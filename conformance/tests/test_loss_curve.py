@@ -17,6 +17,7 @@ from conformance.model.activations import parameter_shapes
 from conformance.model.checkpoint import rounded_weights
 from conformance.model.gradients import grad
 from conformance.model.training import FOLLOWED
+from conformance.numerics.formats import Array
 from conformance.numerics.function_error_bounds import table_bounds
 from conformance.oracle import Network
 from conformance.oracle.training_loop import State, VectorLayout
@@ -157,21 +158,38 @@ def test_an_impossible_request_is_skipped_with_the_reason(candidate: Any, golden
     assert reason in result.reason
 
 
-def test_independent_replicas_lie_within_the_threshold() -> None:
-    """Of replicas with rounding errors as modelled, half lie within the median of |t| and none beyond the threshold."""
-    golden, steps = load_golden("tiny"), 8
+def _trained(steps: int) -> tuple[TrainedLoss, Array, Training]:
+    """Return the masked-LM loss of `tiny`, its parameters and the settings of a loop of a few steps, in float32."""
+    golden = load_golden("tiny")
     architecture, weights = golden.checkpoint.architecture, rounded_weights(golden.checkpoint, "float32")
     network = Network(architecture, weights, golden.batches["padded"], source="cls.predictions.loss")
     layout = VectorLayout({name: shape for name, shape in parameter_shapes(architecture).items() if grad(name) in network.table})
-    loss, training = TrainedLoss(network, layout), replace(FOLLOWED["linear"], warmup_steps=2, max_steps=steps)
-    own = list(expected(loss, layout.vector(weights), training, "float32", "cpu", table_bounds()))
-    start = State.initial(layout.vector(weights))
-    replicas = [Replica.of(0, 100 + seed, start, training, "float32", "cpu", table_bounds()) for seed in range(12)]
-    *_, (_, last) = followed(loss, start, training, replicas)
+    return TrainedLoss(network, layout), layout.vector(weights), replace(FOLLOWED["linear"], warmup_steps=2, max_steps=steps)
+
+
+def test_independent_replicas_lie_within_the_threshold() -> None:
+    """Of replicas with rounding errors as modelled, half lie within the median of |t| and none beyond the threshold."""
+    loss, start, training = _trained(8)
+    own = list(expected(loss, start, training, "float32", "cpu", table_bounds()))
+    exact = State.initial(start)
+    replicas = [Replica.of(0, 100 + seed, exact, training, "float32", "cpu", table_bounds()) for seed in range(12)]
+    *_, (_, last) = followed(loss, exact, training, replicas)
     distances = [abs(distance) / own[-1].spread for distance in last]
     assert max(distances) < threshold(1e-6)
     median = student.isf(0.25, loss_curve.REPLICAS)
     assert 2 <= sum(distance <= median for distance in distances) <= 10  # Binomial (12, 1/2): 0.3 % lies beyond on either side.
+
+
+def test_sizes_of_errors_of_every_tenth_step_give_the_spread_of_those_of_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The spread of six replicas has a sampling error of 29 %; the same random numbers are drawn in both cases."""
+    spreads = []
+    for renewed in (loss_curve.RENEWED, 1):
+        monkeypatch.setattr(loss_curve, "RENEWED", renewed)
+        loss, start, training = _trained(12)
+        spreads.append([one.spread for one in expected(loss, start, training, "float32", "cpu", table_bounds())])
+    every_tenth, every = np.array(spreads)
+    assert every[5:].all()
+    assert np.abs(every_tenth[5:] / every[5:] - 1.0).max() < 0.29
 
 
 def test_a_spread_of_zero_allows_no_difference() -> None:
