@@ -47,6 +47,13 @@ def test_a_mistake_at_the_decoder_has_its_name_where_its_results_are_larger_or_i
     assert [one.name for one in found] == [name]
 
 
+@pytest.mark.parametrize("name", ["pooler-mean", "pooler-mean-with-padding", "layers-reversed"])
+def test_a_mistake_has_its_own_name_and_not_that_of_a_similar_one(name: str) -> None:
+    """Prove it for a mean that is rounded, and for a step written by hand that reads the weights of the same other layer."""
+    found = findings_of(check(Candidate([PLANTS[name].at(0)]), "deep", dtype="bfloat16"))
+    assert [one.name for one in found] == [name]
+
+
 def test_the_rank_of_an_adapter_is_reported() -> None:
     (found,) = findings_of(check(sixth.MISTAKES["adapter merged a second time"], "wide"))
     assert "a matrix of rank 4" in found.sentence
