@@ -42,7 +42,8 @@ REPLICAS = 6
 FIRST_SEED = 0  # seed of the first replica; any value will do
 
 # The size of errors changes slowly, and costs as much as the passes of five replicas. With sizes of every step, the spreads differ
-# by less than their own sampling error, 1/√(2 · 6) = 29 % (`test_loss_curve`: sizes of errors of every tenth step).
+# by less than their own sampling error, 1/√(2 · 6) = 29 % (`test_loss_curve`: sizes of errors of every tenth step). They are
+# computed in float64 and do not depend on the machine.
 RENEWED = 10  # number of steps after which the sizes of errors are computed again
 
 

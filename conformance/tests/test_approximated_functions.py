@@ -288,7 +288,7 @@ def test_a_curve_follows_jumps_and_kinks(f: Function) -> None:
 
 
 def test_a_curve_does_not_describe_what_is_smaller_than_rounding_errors() -> None:
-    wave = 1e-5 * np.sin(1000.0 * SAMPLES)  # a tenth of the scale, in 1000 samples of hundreds of periods
+    wave = 1e-5 * np.sin(60.0 * SAMPLES)  # a tenth of the scale, which 525 numbers would follow
     fitted = curve(SAMPLES, np.sin(SAMPLES) + wave, np.full(1000, 1e-4), FALSE_ALARM)
     assert fitted
     assert fitted.free < 50

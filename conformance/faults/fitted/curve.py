@@ -35,7 +35,7 @@ DEGREES = (3, 7)  # The cells of a table need few coefficients each, a smooth fu
 MOST = 2**16  # The largest number of samples in a fit, which limits its time to seconds; larger sets are thinned evenly.
 RESOLUTION_RATIO = 2.0  # The ratio of successive resolutions.
 EPSILON = float(np.finfo(np.float64).eps)
-FINEST = 0.5  # of a sample's scale, which is proportional to an ulp and hence known to within a factor of 2
+FINEST = 0.5  # of a sample's scale: an error of that size passes, since a scale, like an ulp, is known to within a factor of 2.
 RESOLUTIONS = 52  # The number of stored significand bits of float64.
 
 
