@@ -15,6 +15,7 @@ from conformance.judge.by_hand import passing_by_hand
 from conformance.judge.error_distribution import ErrorDistribution
 from conformance.judge.evidence import LocalJudgement
 from conformance.judge.judged_elements import zeroed
+from conformance.judge.known_rounding import limits_with_rounding
 from conformance.judge.noise import of_segment
 from conformance.judge.observation import Observation
 from conformance.judge.segment import Segment
@@ -54,14 +55,18 @@ def _of_whole(actual: Array, segment: Segment, observation: Observation, hypothe
     block, storage = observation.whole, hypothesis.arithmetic.storage
     errors = LocalSums.of(actual - segment.value, of_segment(segment, hypothesis, block.judged), block.counted)
     found = BlockTotals(errors, {}, segment.hashes(storage))
-    rows = observation.independent_row_count(hypothesis, found.hashes)
-    return local_of(hypothesis, found, rows, Limits.of(rows, observation.count, STATISTICS, alpha))
+    return _judged(found, hypothesis, observation, alpha)
 
 
 def _screened_under(hypothesis: Hypothesis, observation: Observation, alpha: float) -> LocalJudgement:
     (found,), _ = block_totals(observation, GrossEffects(observation, [], math.inf), [hypothesis])
+    return _judged(found, hypothesis, observation, alpha)
+
+
+def _judged(found: BlockTotals, hypothesis: Hypothesis, observation: Observation, alpha: float) -> LocalJudgement:
     rows = observation.independent_row_count(hypothesis, found.hashes)
-    return local_of(hypothesis, found, rows, Limits.of(rows, observation.count, STATISTICS, alpha))
+    limits = Limits.of(rows, observation.count, STATISTICS, alpha)
+    return local_of(hypothesis, found, rows, limits_with_rounding(limits, found.errors.errors.rms, observation, hypothesis))
 
 
 def local_of(hypothesis: Hypothesis, found: BlockTotals, rows: int, limits: Limits) -> LocalJudgement:

@@ -12,6 +12,7 @@ from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import GROSS, ProjectionSums, gross_result, is_gross, matched, projection_result
 from conformance.judge.input_noise import energy_of_input_noise
 from conformance.judge.judged_elements import Mask
+from conformance.judge.known_rounding import limits_with_rounding
 from conformance.judge.noise import Noise, of_segment
 from conformance.judge.observation import Observation
 from conformance.judge.screen import STATISTICS
@@ -54,19 +55,22 @@ class WholeActivation:
             effects: the faults' effects, by their index in `near`; they are computed if they are not given.
         """
         block, (gross,) = self.observation.whole, self.gross_effects.under(hypothesis)
-        limits = self._limits(hypothesis, gross, effects)
-        filters = self._filters(hypothesis, actual, limits, gross, effects)
         sums = LocalSums.of(actual - block.segment.value, block.noise(hypothesis), block.counted)
+        limits = self._limits(hypothesis, sums.errors.rms, gross, effects)
+        filters = self._filters(hypothesis, actual, limits, gross, effects)
         most = sums.errors.largest + GROSS * limits.max  # a fault that moves an element by more leaves a gross error
         subtle = [d for i, d in enumerate(self.near) if d.parameter is None and (i not in gross or gross[i].size <= most)]
         return self._local(hypothesis, actual, limits, filters, sums), self._problem(hypothesis, actual, limits, filters, subtle)
 
-    def _limits(self, hypothesis: Hypothesis, gross: Mapping[int, Effect], effects: Mapping[int, Effect] | None) -> Limits:
+    def _limits(
+        self, hypothesis: Hypothesis, rms: float, gross: Mapping[int, Effect], effects: Mapping[int, Effect] | None
+    ) -> Limits:
         """Return the limits of the statistics, among which α is shared."""
         hashes = self.observation.whole.segment.hashes(hypothesis.arithmetic.storage)
         rows = self.observation.independent_row_count(hypothesis, hashes)
         tests = sum(i in gross or d.effect is not None for i, d in enumerate(self.near)) if effects is None else len(effects)
-        return Limits.of(rows, self.observation.count, STATISTICS + tests, self.alpha)
+        limits = Limits.of(rows, self.observation.count, STATISTICS + tests, self.alpha)
+        return limits_with_rounding(limits, rms, self.observation, hypothesis)
 
     def _filters(
         self,

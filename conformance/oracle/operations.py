@@ -16,6 +16,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import FORMATS, Array
 from conformance.numerics.functions import TANH_CUBIC, TANH_OUTER
+from conformance.oracle.linear import Linear
 from conformance.oracle.norm import Norm
 from conformance.oracle.pointwise import Gelu, GeluTanh, Silu
 from conformance.oracle.softmax import Probabilities
@@ -23,14 +24,15 @@ from conformance.oracle.step import Step
 
 Rounding = Callable[[Array], Array]
 SINGLE = FORMATS["float32"]
+IN_FLOAT32 = Arithmetic(SINGLE, SINGLE, "modular")
 FAR = 8.0  # Standard deviations: a normal error exceeds them with probability 1e-15.
 
 
 def by_operations(step: Step, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
     """Yield for each order of operations the result nearest to `actual`, with every operation rounded to the storage format.
 
-    Orders are defined for both forms of GELU, for x σ(k x), for residual sum and LayerNorm, and for attention's softmax. Nothing is
-    yielded for other steps, or if the storage format is not narrower than the accumulation format.
+    Orders are defined for linear layers, for both forms of GELU, for x σ(k x), for residual sum and LayerNorm, and for attention's
+    softmax. Nothing is yielded for other steps, or if the storage format is not narrower than the accumulation format.
 
     Args:
         step: the step, evaluated on its parents.
@@ -40,7 +42,9 @@ def by_operations(step: Step, arithmetic: Arithmetic, actual: Array) -> Iterator
     if not arithmetic.is_mixed:
         return
     with np.errstate(all="ignore"):  # A result that overflows in the format is not correct and matches nothing.
-        if isinstance(step, Silu):
+        if isinstance(step, Linear):
+            yield from _linear(step, arithmetic.storage.round, actual)
+        elif isinstance(step, Silu):
             yield from _silu(step, arithmetic, actual)
         elif isinstance(step, Gelu):
             yield from _gelu(step.parents[0], arithmetic, actual)
@@ -50,6 +54,13 @@ def by_operations(step: Step, arithmetic: Arithmetic, actual: Array) -> Iterator
             yield from _norm(step, arithmetic.storage.round, actual)
         elif type(step) is Probabilities:
             yield from _softmax(step, arithmetic, actual)
+
+
+def _linear(step: Linear, r: Rounding, actual: Array) -> Iterator[Array]:
+    """Yield x Wᵀ, accumulated in float32 and rounded, plus b, as torch computes it for inputs that are not contiguous in memory."""
+    if "bias" in step.site.parameters:
+        products = _sides(step.value - step.bias, FAR * np.sqrt(step.roundings(IN_FLOAT32).variance()), r)
+        yield _nearest(actual, [r(product + step.bias) for product in products])
 
 
 def _gelu(x: Array, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
@@ -122,14 +133,13 @@ def _normal_in_float32(step: Norm, x: Array, r: Rounding) -> tuple[Array, ...]:
     width = x.shape[-1]
     site = replace(step.site, parameters={"weight": np.ones(width), "bias": np.zeros(width)})
     plain = step.replaced(site=site, parents=(x,))
-    return _sides(plain.value, FAR * np.sqrt(plain.roundings(Arithmetic(SINGLE, SINGLE, "modular")).variance()), r)
+    return _sides(plain.value, FAR * np.sqrt(plain.roundings(IN_FLOAT32).variance()), r)
 
 
 def _with_stored_statistics(step: Norm, r: Rounding, actual: Array) -> Array:
     """Return γ (x − μ) ρ + β computed in float32, with μ and ρ = 1/√(σ² + ε) rounded, as torch's group norm on CUDA stores them."""
-    in_float32 = Arithmetic(SINGLE, SINGLE, "modular")
-    error = FAR * np.sqrt(step.roundings(in_float32).variance())
-    of_mean, of_inverse = (FAR * np.sqrt(variance) for variance in step.statistics_variance(in_float32))
+    error = FAR * np.sqrt(step.roundings(IN_FLOAT32).variance())
+    of_mean, of_inverse = (FAR * np.sqrt(variance) for variance in step.statistics_variance(IN_FLOAT32))
     weight, bias = step.site.parameters["weight"], step.site.parameters["bias"]
     statistics = product(_sides(step.mean, of_mean, r), _sides(step.inverse, step.inverse * of_inverse, r))
     exact = (weight * ((step.summed - μ) * ρ) + bias for μ, ρ in statistics)

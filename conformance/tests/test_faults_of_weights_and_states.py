@@ -47,6 +47,13 @@ def test_a_mistake_at_the_decoder_has_its_name_where_its_results_are_larger_or_i
     assert [one.name for one in found] == [name]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_values_in_another_order_have_a_name_where_probabilities_are_nearly_equal(dtype: str) -> None:
+    """The order is that which fits all heads and sequences: a single context depends little on it."""
+    found = findings_of(check(Candidate([PLANTS["values-reordered"].at(10)]), "deep", dtype=dtype))
+    assert [one.name for one in found] == ["keys-reordered"]
+
+
 @pytest.mark.parametrize("name", ["pooler-mean", "pooler-mean-with-padding", "layers-reversed"])
 def test_a_mistake_has_its_own_name_and_not_that_of_a_similar_one(name: str) -> None:
     """Prove it for a mean that is rounded, and for a step written by hand that reads the weights of the same other layer."""

@@ -1,6 +1,9 @@
 """Fitted faults of the slots of keys and values: each is right, but in the place of another position."""
 
+from dataclasses import dataclass
+
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 
 from conformance.faults.attention import CONTEXT, SCORES
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted, nearest_fit
@@ -10,6 +13,9 @@ from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.bilinear import split_heads
+
+ITERATIONS = 100
+"""Limits the work of a search: the matrix is only a start, and its rounded permutation is the right one long before (issue 17)."""
 
 
 def _slots_shifted(step: Step, data: FitData) -> Fit | None:
@@ -37,49 +43,100 @@ def _keys_read(step: Step, data: FitData) -> Ids | None:
     return as_array(np.where(precision.any(1), distances.argmin(1), np.arange(shape[-1])), np.int64)
 
 
-def _values_read(step: Step, data: FitData) -> Ids | None:
-    """Return, for each position, the position whose values the context reads there, in all rows and heads; None if it overflows.
+@dataclass(frozen=True)
+class _ValueSearch:
+    """The search for the values that the context reads: c = P V_π, with the probabilities P and the captured context c.
 
-    The values that a head multiplies are estimated by ridge regression from P V′ = c over the judged queries of a row, with the
-    probabilities P and the captured context c; the penalty is the ratio of the mean squares of the error that c may have and of
-    the values. The position nearest to V′_j has the least sum of squared differences over all rows and heads. V′ is inaccurate in
-    half formats, so positions are then replaced one by one as long as Σ (c − P V)² decreases.
+    The sum to be minimised is Σ (c − P V_π)² over all rows and heads, in units of the error that a query's context may have; a
+    change of less than 1 is not significant. The sum is quadratic in the permutation matrix.
+
+    Attributes:
+        probs: the probabilities, (B, h, Q, S), zero at queries that are not judged.
+        context: the captured context, (B, h, Q, d).
+        values: the correct values, (B, h, S, d).
+        read: the positions that have a probability other than 0, in increasing order.
     """
+
+    probs: Array
+    context: Array
+    values: Array
+    read: Ids
+
+    def gains(self, left: Array, *values: Array) -> tuple[Array, ...]:
+        """Return Σ (Pᵀ left)_j v_k over rows, heads and features, (S, S), for each array of values."""
+        reached = self.probs.swapaxes(-1, -2) @ left
+        return tuple((reached @ x.swapaxes(-1, -2)).sum((0, 1)) for x in values)
+
+    def relaxed(self) -> Ids:
+        """Return the permutation nearest to the doubly stochastic matrix M that minimises Σ (c − P M V)².
+
+        By the method of Frank and Wolfe (1956), An algorithm for quadratic programming, as for graph matching in Vogelstein et al.
+        (2015), Fast approximate quadratic programming for graph matching; the sum is convex here.
+        """
+        matrix = np.eye(len(self.values[0, 0]))
+        left = self.context - self.probs @ self.values
+        for _ in range(ITERATIONS):
+            (gain,) = self.gains(left, self.values)
+            direction = np.eye(len(matrix))[self._assigned(gain)] - matrix
+            change = self.probs @ (direction @ self.values)
+            slope, curvature = float((change * left).sum()), float((change**2).sum())
+            if slope <= 0.5 or curvature == 0.0:  # No matrix lowers the sum by more than twice the slope.
+                break
+            step = min(1.0, slope / curvature)
+            matrix, left = matrix + step * direction, left - step * change
+        return self._assigned(matrix)
+
+    def _assigned(self, gain: Array) -> Ids:
+        """Return the permutation of the positions that are read for which the sum of gains is largest."""
+        places = np.arange(len(gain))
+        places[self.read] = self.read[linear_sum_assignment(gain[np.ix_(self.read, self.read)], maximize=True)[1]]
+        return places
+
+    def descended(self, places: Ids) -> Ids:
+        """Return the positions after the best change, a replacement or an exchange of two, was made until none lowers the sum.
+
+        Where probabilities are nearly equal, a replacement changes the context of all queries, and only an exchange does not.
+        """
+        places = places.copy()
+        columns = self.probs.swapaxes(-1, -2)
+        power, distance = (columns**2).sum(-1)[..., None], _squared_distances(columns, columns)
+        for _ in places:
+            moved = self.values[:, :, places]
+            left = self.context - self.probs @ moved
+            by_other, by_moved = self.gains(left, self.values, moved)
+            own = np.diag(by_moved)[:, None]
+            # Σ left² falls by 2 Σ left δ − Σ δ² if the context changes by δ = p_j (v_k − v_π(j)) or (p_j − p_k) (v_π(k) − v_π(j)).
+            replaced = 2.0 * (by_other - own) - (power * _squared_distances(moved, self.values)).sum((0, 1))
+            exchanged = 2.0 * (by_moved + by_moved.T - own - own.T) - (distance * _squared_distances(moved, moved)).sum((0, 1))
+            replaced, exchanged = replaced[self.read], exchanged[np.ix_(self.read, self.read)]
+            if max(replaced.max(), exchanged.max()) <= 1.0:
+                break
+            if replaced.max() >= exchanged.max():
+                j, k = divmod(int(replaced.argmax()), len(places))
+                places[self.read[j]] = k
+            else:
+                pair = self.read[list(divmod(int(exchanged.argmax()), len(self.read)))]
+                places[pair] = places[pair[::-1]]
+        return places
+
+
+def _squared_distances(a: Array, b: Array) -> Array:
+    """Return Σ (a_j − b_k)² over the last axis, (…, J, K), for a (…, J, n) and b (…, K, n)."""
+    return (a**2).sum(-1)[..., None] + (b**2).sum(-1)[..., None, :] - 2.0 * a @ b.swapaxes(-1, -2)
+
+
+def _values_read(step: Step, data: FitData) -> Ids | None:
+    """Return, for each position, the position whose values the context reads there, in all rows and heads; None if it overflows."""
     probs, value = step.parents
-    size, count = step.site.architecture.head_size, value.shape[1]
-    values, context = split_heads(value, size), split_heads(np.where(data.judged, data.actual, 0.0), size)
-    weights: Array = np.where(as_array(data.judged.any(-1))[:, None, :, None], probs, 0.0)
+    size = step.site.architecture.head_size
+    context, allowed = (split_heads(np.where(data.judged, x, 0.0), size) for x in (data.actual, data.allowed))
+    squares = (allowed**2).mean(-1, keepdims=True)
+    precision = np.where(squares > 0.0, 1.0 / np.sqrt(np.where(squares > 0.0, squares, 1.0)), 0.0)
     if not np.isfinite(context).all():
         return None
-    penalty = float((data.allowed**2).mean() / (values**2).mean())
-    square = weights.swapaxes(-1, -2) @ weights
-    solved = np.linalg.solve(
-        square + penalty * np.eye(count), weights.swapaxes(-1, -2) @ context + penalty * values.mean(2, keepdims=True)
-    )
-    distances = ((solved[..., :, None, :] - values[..., None, :, :]) ** 2).sum((0, 1, 4))
-    read = np.flatnonzero(weights.any(axis=(0, 1, 2)))
-    places = np.arange(count)
-    places[read] = distances.argmin(1)[read]
-    return _descended(places, read, weights, context, values)
-
-
-def _descended(places: Ids, read: Ids, weights: Array, context: Array, values: Array) -> Ids:
-    """Return the positions that are read after each was replaced by the best one until none changes."""
-    left = context - weights @ values[:, :, places]
-    for _ in range(len(places)):
-        before = places.copy()
-        for j in read:
-            column = weights[..., j]  # (B, h, Q)
-            other = values - values[:, :, places[j], None]  # (B, h, S, d)
-            gain = 2.0 * np.einsum("bhq,bhqd,bhkd->k", column, left, other, optimize=True)
-            cost = np.einsum("bh,bhk->k", (column**2).sum(-1), (other**2).sum(-1))
-            best = int((cost - gain).argmin())
-            if best != places[j]:
-                left -= column[..., None] * other[:, :, best, None]
-                places[j] = best
-        if (places == before).all():
-            break
-    return places
+    weights = probs * precision
+    search = _ValueSearch(weights, context * precision, split_heads(value, size), np.flatnonzero(weights.any(axis=(0, 1, 2))))
+    return search.descended(search.relaxed())
 
 
 def _in_other_order(step: Step, data: FitData) -> Fit | None:
