@@ -65,8 +65,11 @@ class _Attention:
     value: Array
     mask: Mask
 
-    def _steps(self) -> dict[str, Step]:
-        """Return the steps, by name, in the order of computation; they are not kept, since their scores are large."""
+    def _steps(self, arithmetic: Arithmetic | None = None) -> dict[str, Step]:
+        """Return the steps, by name, in the order of computation, with parents as they are stored in `arithmetic`, or exact.
+
+        They are not kept, since their scores are large.
+        """
         mask = np.asarray(self.mask, np.int64)
         batch, values, steps = Batch(mask, attention_mask=mask), self.query, {}
         for name in self.names:
@@ -74,7 +77,7 @@ class _Attention:
             beside = {"scores": (self.key,), "context": (self.value,)}.get(kind, ())
             step = self.context.network.step(name, values, *beside)
             steps[name] = step.replaced(site=replace(step.site, batch=batch))
-            values = steps[name].value
+            values = steps[name].value if arithmetic is None else steps[name].stored(arithmetic)
         return steps
 
     @property
@@ -83,9 +86,13 @@ class _Attention:
         return self._steps()[self.names[-1]].value
 
     def variance(self, arithmetic: Arithmetic) -> Array:
-        """Return the elementwise variance of the rounding errors of the steps."""
-        steps = self._steps()
-        return propagated(self.context.network.table, steps, {}, lambda name: steps[name].roundings(arithmetic))
+        """Return the elementwise variance of the rounding errors of the steps.
+
+        The square of the effect of known rounding errors is added: those of nearly equal probabilities are not independent.
+        """
+        steps, last = self._steps(), self.names[-1]
+        known = self._steps(arithmetic)[last].value - steps[last].value
+        return known**2 + propagated(self.context.network.table, steps, {}, lambda name: steps[name].roundings(arithmetic))
 
 
 def _among(grouping: _Grouping, *, masked: bool) -> Change:

@@ -54,6 +54,13 @@ def test_values_in_another_order_have_a_name_where_probabilities_are_nearly_equa
     assert [one.name for one in found] == ["keys-reordered"]
 
 
+def test_attention_over_all_rows_has_its_name_where_its_probabilities_round_alike() -> None:
+    """Of 100 nearly equal probabilities the rounding errors, which the candidate does not expose, add up in the context."""
+    name = "attention-over-rows-unmasked"
+    found = findings_of(check(Candidate([PLANTS[name].at(1)]), "minilm", dtype="bfloat16"))
+    assert [one.name for one in found] == [name]
+
+
 @pytest.mark.parametrize("name", ["pooler-mean", "pooler-mean-with-padding", "layers-reversed"])
 def test_a_mistake_has_its_own_name_and_not_that_of_a_similar_one(name: str) -> None:
     """Prove it for a mean that is rounded, and for a step written by hand that reads the weights of the same other layer."""

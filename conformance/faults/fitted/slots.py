@@ -122,7 +122,7 @@ class _ValueSearch:
 
 def _squared_distances(a: Array, b: Array) -> Array:
     """Return Σ (a_j − b_k)² over the last axis, (…, J, K), for a (…, J, n) and b (…, K, n)."""
-    return (a**2).sum(-1)[..., None] + (b**2).sum(-1)[..., None, :] - 2.0 * a @ b.swapaxes(-1, -2)
+    return as_array((a**2).sum(-1)[..., None] + (b**2).sum(-1)[..., None, :] - 2.0 * a @ b.swapaxes(-1, -2))
 
 
 def _values_read(step: Step, data: FitData) -> Ids | None:
