@@ -15,6 +15,7 @@ from conformance.benchmarks.detection.plan import SAME_STEP, of_goldens
 from conformance.benchmarks.detection.planted import PLANTS
 from conformance.benchmarks.detection.score import table
 from conformance.benchmarks.detection.trial import Trial, scored
+from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.cli import main
 from conformance.judge.number_words import figure
 from conformance.model.batch import Batch
@@ -168,7 +169,7 @@ def test_in_a_goldens_network_each_mistake_is_planted_in_one_layer_and_in_all() 
 
 
 def test_the_table_of_false_alarms_counts_and_lists_them() -> None:
-    text = alarms.table([alarms.Alarm("float32", 10, ("x",)), alarms.Alarm("bfloat16", 5, ())], 1)
+    text = alarms.table([alarms.Alarm("float32", 10, ("x",)), alarms.Alarm("bfloat16", 5, ())], "--seeds 1", ("on networks",))
     assert "| float32 | 10 | 1 |" in text
     assert "| bfloat16 | 5 | 0 |" in text
     assert "| all | 15 | 1 |" in text
@@ -176,9 +177,19 @@ def test_the_table_of_false_alarms_counts_and_lists_them() -> None:
 
 
 def test_a_correct_variant_on_a_benchmark_network_is_counted_and_raises_no_alarm() -> None:
-    found = alarms.alarm("cpu", ("norm in float32", "bert", alarms.FIRST, "float32"))
+    found = alarms.alarm("cpu", alarms.Task("norm in float32", "bert", alarms.FIRST, "float32"))
     assert (found.dtype, found.failed) == ("float32", ())
     assert found.judged > 50
+
+
+def test_in_a_goldens_network_a_variant_of_single_modules_computes_everywhere_and_in_one_layer() -> None:
+    tasks = list(alarms.tasks_on_goldens(["tiny"]))
+    layers = {name: [task.layer is None for task in tasks if task[:4:3] == (name, "float32")] for name in VARIANTS}
+    assert layers["bias as a call of its own"] == [True, False]
+    assert layers["query, key and value in one product"] == [True]
+    one, other = (alarms.alarm("cpu", task) for task in tasks if task[:4:3] == ("bias as a call of its own", "float32"))
+    assert one.judged == other.judged > 40
+    assert (one.failed, other.failed) == ((), ())
 
 
 def test_the_report_states_the_mistake_its_evidence_and_its_usual_cause() -> None:

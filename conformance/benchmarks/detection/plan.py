@@ -60,7 +60,7 @@ def together(count: int, how_many: int, dtype: str) -> Iterator[Trial]:
         how_many: number of sets.
         dtype: format of the trials.
     """
-    drawn = sorted(_sets(count, dtype), key=_draw)[:how_many]
+    drawn = sorted(_sets(count, dtype), key=draw)[:how_many]
     yield from (Trial(chosen, "bert", _seed((chosen, dtype)), dtype) for chosen in drawn)
 
 
@@ -76,7 +76,7 @@ def _sets(count: int, dtype: str) -> Iterator[tuple[Place, ...]]:
         names = sorted(_named(dtype), key=partial(_salted, salt))
         for start in range(0, len(names) - count, count):
             chosen = tuple(
-                (n, int(_draw((n, salt, "layer")), 16) % LAYERS if PLANTS[n].layered else 0) for n in names[start : start + count]
+                (n, int(draw((n, salt, "layer")), 16) % LAYERS if PLANTS[n].layered else 0) for n in names[start : start + count]
             )
             if all(_apart(a, b) for a, b in combinations(chosen, 2)):
                 yield chosen
@@ -88,7 +88,7 @@ def _named(dtype: str) -> Iterator[str]:
 
 
 def _salted(salt: int, name: str) -> str:
-    return _draw((name, salt))
+    return draw((name, salt))
 
 
 def _apart(a: Place, b: Place) -> bool:
@@ -99,12 +99,13 @@ def _apart(a: Place, b: Place) -> bool:
     return not (mine & theirs) and not touched and not (a[0] in LAYER_SEQUENCE and b[0] in LAYER_SEQUENCE)
 
 
-def _draw(what: object) -> str:
+def draw(what: object) -> str:
+    """Return a hexadecimal digest of what is drawn for."""
     return sha256(f"detection, 1: {what}".encode()).hexdigest()
 
 
 def _seed(what: object) -> int:
-    return 1 + int(_draw(what), 16) % SEEDS
+    return 1 + int(draw(what), 16) % SEEDS
 
 
 def of_mistakes(names: Collection[str]) -> Iterator[tuple[str, Trial]]:
@@ -125,7 +126,7 @@ def _of_golden(golden: str, dtypes: Collection[str]) -> Iterator[tuple[str, Tria
         if dtype in PLANTS[name].dtypes:
             kind = f"held out, {golden}" if name in HELD_OUT else golden
             every = tuple(places(name, architecture.num_hidden_layers))
-            yield kind, Trial((every[int(_draw((name, golden, dtype)), 16) % len(every)],), golden, 1, dtype)
+            yield kind, Trial((every[int(draw((name, golden, dtype)), 16) % len(every)],), golden, 1, dtype)
             if len(every) > 1 and name not in LAYER_SEQUENCE:
                 yield f"{kind}, every layer", Trial(every, golden, 1, dtype)
 

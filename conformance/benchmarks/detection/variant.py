@@ -1,13 +1,16 @@
 """Correct variants: candidates that compute in unusual ways, with the architectures and formats in which they are correct."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from torch import Tensor
 
 from conformance.benchmarks.detection.batching import Arrangement, as_given
 from conformance.benchmarks.detection.bert import Bert, Candidate
 from conformance.benchmarks.detection.planted.plant import DTYPES, Suits, always
+from conformance.benchmarks.detection.rewritten.places import Every
 from conformance.model.activations import last_hidden
 from conformance.model.architecture import Architecture
 from conformance.model.batch import TorchBatch
@@ -35,6 +38,12 @@ class Variant(Candidate):
     dtypes: tuple[str, ...] = DTYPES
     suits: Suits = always
 
+    def in_layer(self, index: int) -> "Variant | None":
+        """Return the variant with its changes in one encoder layer alone; None if they are not all changes of single modules."""
+        if not self.plants or not all(isinstance(change, Every) for change in self.plants):
+            return None
+        return replace(self, plants=[partial(_in_layer, change, index) for change in self.plants if isinstance(change, Every)])
+
     def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
         """Return why the variant cannot be judged in this case, or None."""
         if not self.suits(architecture):
@@ -49,6 +58,10 @@ class Variant(Candidate):
             return run
         last = last_hidden(checkpoint.architecture)
         return lambda batch: {last: run(batch)[last]}
+
+
+def _in_layer(change: Every[Any], index: int, model: Bert) -> None:
+    change(model.layer(index))
 
 
 def changed(*changes: Change, dtypes: tuple[str, ...] = DTYPES) -> Variant:

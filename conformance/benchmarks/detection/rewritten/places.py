@@ -1,9 +1,10 @@
 """Changes that replace steps of a model: all of one kind, by one function or by several in turn."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from torch import Tensor, nn
 
@@ -28,15 +29,28 @@ Change = Callable[[Bert], None]
 M = TypeVar("M", bound=nn.Module)
 
 
-def every(kind: type[M], *changes: Callable[[M], None]) -> Change:
-    """Return a change of every module of a kind; several changes are applied in turn, in the order of the modules."""
+@dataclass(frozen=True)
+class Every(Generic[M]):
+    """A change of every module of a kind, in a model or in a part of it.
 
-    def changed(model: Bert) -> None:
-        found = [module for module in model.modules() if isinstance(module, kind)]
-        for module, change in zip(found, cycle(changes), strict=False):
+    Attributes:
+        kind: the class of the modules.
+        changes: changes of one module, applied in turn, in the order of the modules.
+    """
+
+    kind: type[M]
+    changes: tuple[Callable[[M], None], ...]
+
+    def __call__(self, model: nn.Module) -> None:
+        """Change the modules."""
+        found = [module for module in model.modules() if isinstance(module, self.kind)]
+        for module, change in zip(found, cycle(self.changes), strict=False):
             change(module)
 
-    return changed
+
+def every(kind: type[M], *changes: Callable[[M], None]) -> Every[M]:
+    """Return a change of every module of a kind; several changes are applied in turn, in the order of the modules."""
+    return Every(kind, changes)
 
 
 def as_it_is(module: nn.Module) -> None:
