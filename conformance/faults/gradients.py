@@ -8,6 +8,7 @@ from conformance.faults.altered import Altered
 from conformance.faults.changes import first_parent, other_weight, recast, rewritten, rewritten_equation
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter
 from conformance.model.batch import IGNORED_LABEL
+from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
@@ -49,7 +50,12 @@ SMOOTHING = 0.1  # The label smoothing of Vaswani et al. 2017, section 5.4.
 
 
 def _times(step: Step, factor: float) -> Step:
-    return Altered(step, lambda inner: factor * inner.value)
+    """Return the gradient times a factor; it may be rounded, where it may be subnormal, before the multiplication."""
+
+    def rounded(altered: Altered, arithmetic: Arithmetic) -> Array:
+        return factor**2 * arithmetic.storage.rounding_variance(altered.inner.value)
+
+    return Altered(step, lambda inner: factor * inner.value, rounded)
 
 
 def _without(which: str) -> Change:

@@ -192,6 +192,13 @@ def test_backward_steps_of_one_kind_may_use_another_arithmetic_in_each_layer(nam
     assert (found.outcome, found.reason) == ("pass", "")
 
 
+def test_a_factor_of_stored_gradients_has_its_name_where_these_are_subnormal() -> None:
+    """The rounding errors of subnormal gradients are multiplied as well."""
+    planted = WRONG["loss scale left"]
+    found = origins(judged(WithWrongBackward(planted), dtype="float16", source="cls.loss"))
+    assert found == dict.fromkeys(planted.at, (planted.named,))
+
+
 @pytest.mark.parametrize("wrong", ["mean detached", "tanh-GELU's derivative", "softmax without its sum", "skip twice"])
 def test_a_mistake_does_not_pass_under_a_wide_arithmetic_that_other_steps_of_its_kind_do_not_need(wrong: str) -> None:
     planted = WRONG[wrong]
