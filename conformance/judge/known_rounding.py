@@ -4,14 +4,18 @@ from dataclasses import replace
 
 import numpy as np
 
+from conformance.judge.noise import of_segment
 from conformance.judge.observation import Observation
+from conformance.judge.segment import Segment
 from conformance.judge.sums import LocalSums
 from conformance.judge.thresholds import Limits
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array
 
 
-def limits_with_rounding(limits: Limits, rms: float, observation: Observation, hypothesis: Hypothesis) -> Limits:
+def limits_with_rounding(
+    limits: Limits, rms: float, observation: Observation, hypothesis: Hypothesis, faulty: Segment | None = None
+) -> Limits:
     """Return the limits, with a larger one for the RMS if the rounding of the correct results to storage alone exceeds it.
 
     `thresholds.rms_threshold` takes the rounding errors of different rows as independent. Those of results that are nearly equal
@@ -25,11 +29,13 @@ def limits_with_rounding(limits: Limits, rms: float, observation: Observation, h
         rms: the RMS of the candidate's errors, in sigma; nothing is computed if it is within its limit.
         observation: the activation.
         hypothesis: the hypothesis under which the errors were measured.
+        faulty: the steps with a mistake, if the errors are those of their results.
     """
     if rms <= limits.rms:
         return limits
-    block = observation.whole
-    noise, storage = block.noise(hypothesis), hypothesis.arithmetic.storage
+    block, storage = observation.whole, hypothesis.arithmetic.storage
+    segment = faulty or block.segment
+    noise = of_segment(segment, hypothesis, block.judged)
     if noise.storing is None:
         return limits
 
@@ -39,5 +45,5 @@ def limits_with_rounding(limits: Limits, rms: float, observation: Observation, h
     known = rms_of(noise.storing())
     if known <= limits.rms:
         return limits
-    others = np.sqrt(np.maximum(noise.sigma**2 - storage.rounding_variance(block.segment.value), 0.0))
+    others = np.sqrt(np.maximum(noise.sigma**2 - storage.rounding_variance(segment.value), 0.0))
     return replace(limits, rms=known + 2.0 * limits.rms * rms_of(others))

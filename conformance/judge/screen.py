@@ -54,19 +54,21 @@ def fits(observation: Observation, faulty: Segment, legal: Sequence[Hypothesis],
 def _of_whole(actual: Array, segment: Segment, observation: Observation, hypothesis: Hypothesis, alpha: float) -> LocalJudgement:
     block, storage = observation.whole, hypothesis.arithmetic.storage
     errors = LocalSums.of(actual - segment.value, of_segment(segment, hypothesis, block.judged), block.counted)
-    found = BlockTotals(errors, {}, segment.hashes(storage))
-    return _judged(found, hypothesis, observation, alpha)
+    return _judged(BlockTotals(errors, {}, segment.hashes(storage)), observation, hypothesis, alpha, segment)
 
 
 def _screened_under(hypothesis: Hypothesis, observation: Observation, alpha: float) -> LocalJudgement:
     (found,), _ = block_totals(observation, GrossEffects(observation, [], math.inf), [hypothesis])
-    return _judged(found, hypothesis, observation, alpha)
+    return _judged(found, observation, hypothesis, alpha)
 
 
-def _judged(found: BlockTotals, hypothesis: Hypothesis, observation: Observation, alpha: float) -> LocalJudgement:
+def _judged(
+    found: BlockTotals, observation: Observation, hypothesis: Hypothesis, alpha: float, segment: Segment | None = None
+) -> LocalJudgement:
     rows = observation.independent_row_count(hypothesis, found.hashes)
     limits = Limits.of(rows, observation.count, STATISTICS, alpha)
-    return local_of(hypothesis, found, rows, limits_with_rounding(limits, found.errors.errors.rms, observation, hypothesis))
+    rms = found.errors.errors.rms
+    return local_of(hypothesis, found, rows, limits_with_rounding(limits, rms, observation, hypothesis, segment))
 
 
 def local_of(hypothesis: Hypothesis, found: BlockTotals, rows: int, limits: Limits) -> LocalJudgement:
