@@ -13,8 +13,9 @@ from conformance.judge.failing_activation import UnexposedLayers, judge_whole
 from conformance.judge.fault_directions import Direction
 from conformance.judge.faults_of_segment import possible_directions
 from conformance.judge.global_error import GlobalError
+from conformance.judge.limits import STATISTICS, limits_of
 from conformance.judge.observation import Observation
-from conformance.judge.screen import STATISTICS, local_of
+from conformance.judge.screen import local_of
 from conformance.judge.thresholds import Limits
 from conformance.numerics.arithmetic import Hypothesis, as_captured
 
@@ -58,6 +59,6 @@ def _local(
     observation: Observation, hypothesis: Hypothesis, directions: Sequence[Direction], found: BlockTotals, alpha: float
 ) -> LocalJudgement:
     rows = observation.independent_row_count(hypothesis, found.hashes)
-    limits = Limits.of(rows, observation.count, STATISTICS + len(found.effects), alpha)
+    limits = limits_of(observation, hypothesis, found.hashes, len(found.effects), alpha)
     filters = (filter_result(directions[i], found.effects[i], limits) for i in sorted(found.effects))
     return replace(local_of(hypothesis, found, rows, limits), filters=tuple(f for f in filters if f))

@@ -15,7 +15,7 @@ from conformance.judge.by_hand import passing_by_hand
 from conformance.judge.error_distribution import ErrorDistribution
 from conformance.judge.evidence import LocalJudgement
 from conformance.judge.judged_elements import zeroed
-from conformance.judge.known_rounding import limits_with_rounding
+from conformance.judge.limits import limits_for, limits_of
 from conformance.judge.noise import of_segment
 from conformance.judge.observation import Observation
 from conformance.judge.segment import Segment
@@ -25,8 +25,6 @@ from conformance.numerics.arithmetic import Hypothesis, hypotheses, still_needed
 from conformance.numerics.formats import Array
 from conformance.numerics.function_error_bounds import FunctionErrorBounds
 from conformance.oracle import Network
-
-STATISTICS = 2  # RMS and largest error
 
 
 def screened_locally(observation: Observation, legal: Sequence[Hypothesis], alpha: float) -> tuple[LocalJudgement, ...]:
@@ -52,23 +50,21 @@ def fits(observation: Observation, faulty: Segment, legal: Sequence[Hypothesis],
 
 
 def _of_whole(actual: Array, segment: Segment, observation: Observation, hypothesis: Hypothesis, alpha: float) -> LocalJudgement:
+    """Return the judgement of an array by a segment; only the candidate's own array contains the segment's rounding errors."""
     block, storage = observation.whole, hypothesis.arithmetic.storage
     errors = LocalSums.of(actual - segment.value, of_segment(segment, hypothesis, block.judged), block.counted)
-    return _judged(BlockTotals(errors, {}, segment.hashes(storage)), observation, hypothesis, alpha, segment)
+    found = BlockTotals(errors, {}, segment.hashes(storage))
+    limits = limits_of(observation, hypothesis, found.hashes, 0, alpha)
+    if actual is block.actual:
+        limits = limits_for(errors.errors.rms, limits, observation, hypothesis, segment)
+    return local_of(hypothesis, found, observation.independent_row_count(hypothesis, found.hashes), limits)
 
 
 def _screened_under(hypothesis: Hypothesis, observation: Observation, alpha: float) -> LocalJudgement:
     (found,), _ = block_totals(observation, GrossEffects(observation, [], math.inf), [hypothesis])
-    return _judged(found, observation, hypothesis, alpha)
-
-
-def _judged(
-    found: BlockTotals, observation: Observation, hypothesis: Hypothesis, alpha: float, segment: Segment | None = None
-) -> LocalJudgement:
-    rows = observation.independent_row_count(hypothesis, found.hashes)
-    limits = Limits.of(rows, observation.count, STATISTICS, alpha)
-    rms = found.errors.errors.rms
-    return local_of(hypothesis, found, rows, limits_with_rounding(limits, rms, observation, hypothesis, segment))
+    limits = limits_of(observation, hypothesis, found.hashes, 0, alpha)
+    limits = limits_for(found.errors.errors.rms, limits, observation, hypothesis)
+    return local_of(hypothesis, found, observation.independent_row_count(hypothesis, found.hashes), limits)
 
 
 def local_of(hypothesis: Hypothesis, found: BlockTotals, rows: int, limits: Limits) -> LocalJudgement:
@@ -140,10 +136,21 @@ def _screened(observation: Observation, legal: Sequence[Hypothesis], alpha: floa
     index = np.unravel_index(int(np.abs(residual).argmax()), residual.shape) if residual.ndim else ()
     excess = 0.0
     if residual.any():
-        found = (local.excess for local in _until_one_passes(observation, legal, alpha))
-        excess = float("inf") if observation.is_exact else min(found)
+        excess = float("inf") if observation.is_exact else _excess(observation, legal, alpha)
     place = tuple(int(i) for i in index)
     return Screened(observation.name, excess, place, float(block.actual[place]), float(block.segment.value[place]))
+
+
+def _excess(observation: Observation, legal: Sequence[Hypothesis], alpha: float) -> float:
+    """Return the smallest excess under the hypotheses, until one passes, and if none does, under the orders of operations."""
+    excess = min(local.excess for local in _until_one_passes(observation, legal, alpha))
+    if excess <= 1.0:
+        return excess
+    whole = observation.whole
+    by_hand = passing_by_hand(
+        observation, legal[0], (), lambda actual: _of_whole(actual, whole.segment, observation, legal[0], alpha)
+    )
+    return by_hand.excess if by_hand else excess
 
 
 def _until_one_passes(observation: Observation, legal: Sequence[Hypothesis], alpha: float) -> Iterator[LocalJudgement]:

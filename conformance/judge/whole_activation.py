@@ -12,10 +12,9 @@ from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import GROSS, ProjectionSums, gross_result, is_gross, matched, projection_result
 from conformance.judge.input_noise import energy_of_input_noise
 from conformance.judge.judged_elements import Mask
-from conformance.judge.known_rounding import limits_with_rounding
+from conformance.judge.limits import limits_for, limits_of
 from conformance.judge.noise import Noise, of_segment
 from conformance.judge.observation import Observation
-from conformance.judge.screen import STATISTICS
 from conformance.judge.segment import Segment
 from conformance.judge.step_problem import StepProblem
 from conformance.judge.sums import LocalSums, in_sigma
@@ -55,22 +54,21 @@ class WholeActivation:
             effects: the faults' effects, by their index in `near`; they are computed if they are not given.
         """
         block, (gross,) = self.observation.whole, self.gross_effects.under(hypothesis)
-        sums = LocalSums.of(actual - block.segment.value, block.noise(hypothesis), block.counted)
-        limits = self._limits(hypothesis, sums.errors.rms, gross, effects)
+        limits = self._limits(hypothesis, gross, effects)
         filters = self._filters(hypothesis, actual, limits, gross, effects)
+        sums = LocalSums.of(actual - block.segment.value, block.noise(hypothesis), block.counted)
         most = sums.errors.largest + GROSS * limits.max  # a fault that moves an element by more leaves a gross error
         subtle = [d for i, d in enumerate(self.near) if d.parameter is None and (i not in gross or gross[i].size <= most)]
-        return self._local(hypothesis, actual, limits, filters, sums), self._problem(hypothesis, actual, limits, filters, subtle)
+        problem = self._problem(hypothesis, actual, limits, filters, subtle)
+        if actual is block.actual:  # A derived array does not contain the rounding errors of the result.
+            limits = limits_for(sums.errors.rms, limits, self.observation, hypothesis)
+        return self._local(hypothesis, actual, limits, filters, sums), problem
 
-    def _limits(
-        self, hypothesis: Hypothesis, rms: float, gross: Mapping[int, Effect], effects: Mapping[int, Effect] | None
-    ) -> Limits:
+    def _limits(self, hypothesis: Hypothesis, gross: Mapping[int, Effect], effects: Mapping[int, Effect] | None) -> Limits:
         """Return the limits of the statistics, among which α is shared."""
         hashes = self.observation.whole.segment.hashes(hypothesis.arithmetic.storage)
-        rows = self.observation.independent_row_count(hypothesis, hashes)
         tests = sum(i in gross or d.effect is not None for i, d in enumerate(self.near)) if effects is None else len(effects)
-        limits = Limits.of(rows, self.observation.count, STATISTICS + tests, self.alpha)
-        return limits_with_rounding(limits, rms, self.observation, hypothesis)
+        return limits_of(self.observation, hypothesis, hashes, tests, self.alpha)
 
     def _filters(
         self,
@@ -131,6 +129,10 @@ class WholeActivation:
         def sums_of(faulty: Segment, elements: Mask) -> LocalSums:
             return LocalSums.of(actual - faulty.value, of_segment(faulty, hypothesis, elements), block.counted)
 
+        def passes(faulty: Segment) -> bool:
+            errors = sums_of(faulty, block.elements_to_explain).errors
+            return errors.within(limits_for(errors.rms, limits, self.observation, hypothesis, faulty))
+
         def part(faulty: Segment) -> StepProblem | None:
             left = noise.precision * np.square(actual - faulty.value)
             return _problem_on_worst_rows(self.observation, hypothesis, limits, left)
@@ -142,7 +144,7 @@ class WholeActivation:
             noise,
             limits.filter,
             noise_of=lambda faulty: of_segment(faulty, hypothesis, block.elements_to_explain),
-            passes=lambda faulty: sums_of(faulty, block.elements_to_explain).errors.within(limits),
+            passes=passes,
             # over the elements of `LocalJudgement.nll`
             nll=lambda faulty: sums_of(faulty, block.judged).mean_nll * self.draw_count,
             detected=[look for look, found in filters if found.detected],

@@ -169,11 +169,11 @@ class ScaledProduct(Product):
         """The constant c = 1/√d."""
         return float(self.site.architecture.head_size**-0.5)
 
-    def stored(self, arithmetic: Arithmetic) -> Array:
-        """Return the result that is stored; unless the step is fused, the product is rounded before it is scaled."""
+    def stored(self, arithmetic: Arithmetic, error: Array | float = 0.0) -> Array:
+        """Return the result plus an error as it is stored; unless the step is fused, the product is rounded before it is scaled."""
         if arithmetic.rounding == "fused":
-            return super().stored(arithmetic)
-        return arithmetic.storage.round(arithmetic.storage.round(self.value / self.scale) * self.scale)
+            return super().stored(arithmetic, error)
+        return arithmetic.storage.round(arithmetic.storage.round((self.value + error) / self.scale) * self.scale)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the rounding errors of the product and of the scaling.

@@ -86,9 +86,9 @@ class Step(ABC):
         """
         return CorrelatedErrors(self.jacobians()[parent].variance(errors.variance)) if errors.any else errors
 
-    def stored(self, arithmetic: Arithmetic) -> Array:
-        """Return the result that is stored if nothing rounds but library calls, each of which rounds its result to storage."""
-        return arithmetic.storage.round(self.value)
+    def stored(self, arithmetic: Arithmetic, error: Array | float = 0.0) -> Array:
+        """Return the result plus an error as it is stored if nothing rounds but library calls, each of which rounds its result."""
+        return arithmetic.storage.round(self.value + error)
 
     @abstractmethod
     def roundings(self, arithmetic: Arithmetic) -> Roundings:

@@ -7,8 +7,9 @@ import pytest
 
 from conformance import load_golden
 from conformance.judge.evidence import LocalJudgement
+from conformance.judge.limits import STATISTICS
 from conformance.judge.observation import Observation
-from conformance.judge.screen import STATISTICS, screened_locally
+from conformance.judge.screen import screened_locally
 from conformance.judge.thresholds import rms_threshold, sidak_share
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import hypotheses
