@@ -18,9 +18,11 @@ from conformance.faults.attention import CONTEXT, Mask
 from conformance.faults.fault import MOST_OPERATIONS, Change, Fault, FaultContext
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.propagation import propagated
+from conformance.oracle.step import elementwise_roundings
 
 _SELF = ".attention.self.context"
 _ROWS = "Let a token attend to the tokens of its own row: "
@@ -65,19 +67,20 @@ class _Attention:
     value: Array
     mask: Mask
 
-    def _steps(self, arithmetic: Arithmetic | None = None) -> dict[str, Step]:
-        """Return the steps, by name, in the order of computation, with parents as they are stored in `arithmetic`, or exact.
+    def _steps(self, result: Callable[[Step], Array] = lambda step: step.value) -> dict[str, Step]:
+        """Return the steps, by name, in the order of computation, each with the result of the one before as a parent.
 
         They are not kept, since their scores are large.
         """
         mask = np.asarray(self.mask, np.int64)
-        batch, values, steps = Batch(mask, attention_mask=mask), self.query, {}
+        batch = Batch(input_ids=mask, attention_mask=mask)  # Of the ids, only the shape is read.
+        before, steps = self.query, dict[str, Step]()
         for name in self.names:
             kind = self.context.network.table[name].kind
-            beside = {"scores": (self.key,), "context": (self.value,)}.get(kind, ())
-            step = self.context.network.step(name, values, *beside)
+            factor = {"scores": (self.key,), "context": (self.value,)}.get(kind, ())
+            step = self.context.network.step(name, before, *factor)
             steps[name] = step.replaced(site=replace(step.site, batch=batch))
-            values = steps[name].value if arithmetic is None else steps[name].stored(arithmetic)
+            before = result(steps[name])
         return steps
 
     @property
@@ -86,13 +89,17 @@ class _Attention:
         return self._steps()[self.names[-1]].value
 
     def variance(self, arithmetic: Arithmetic) -> Array:
-        """Return the elementwise variance of the rounding errors of the steps.
+        """Return the elementwise variance of the rounding errors of the steps before the context, whose own are the inner step's.
 
         The square of the effect of known rounding errors is added: those of nearly equal probabilities are not independent.
         """
-        steps, last = self._steps(), self.names[-1]
-        known = self._steps(arithmetic)[last].value - steps[last].value
-        return known**2 + propagated(self.context.network.table, steps, {}, lambda name: steps[name].roundings(arithmetic))
+        inner, last = arithmetic.intermediate(), self.names[-1]
+        steps, stored = self._steps(), self._steps(lambda step: step.stored(inner))
+        nothing = elementwise_roundings(np.zeros(steps[last].value.shape))
+        errors = propagated(
+            self.context.network.table, steps, {}, lambda name: nothing if name == last else steps[name].roundings(inner)
+        )
+        return as_array(errors + (stored[last].value - steps[last].value) ** 2)
 
 
 def _among(grouping: _Grouping, *, masked: bool) -> Change:

@@ -15,6 +15,12 @@ from conformance.oracle.linear import Linear
 S = TypeVar("S", bound=Step)
 
 
+def kept_share(step: Step) -> float:
+    """Return the share 1 − p of elements that dropout keeps; that of BERT, 0.9, if the network drops none, or all."""
+    p = step.site.architecture.hidden_dropout_prob
+    return 1.0 - p if 0.0 < p < 1.0 else 0.9
+
+
 def rewritten(value: Callable[[Step], Array]) -> Change:
     """Return the change that replaces the result of a step by `value(step)`."""
     return lambda step, _: Altered(step, value)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from conformance.faults.altered import Altered, with_slack
-from conformance.faults.changes import recast, rewritten, variance_of
+from conformance.faults.changes import kept_share, recast, rewritten, variance_of
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
@@ -244,7 +244,7 @@ def faults() -> Iterator[Fault]:
                 equation="sin(s / 10000^(2i/H)), cos(s / 10000^(2i/H))",
                 fix="Load the checkpoint's position_embeddings.")
     yield Fault("sinusoid-exponent", SINUSOIDS, "the exponents are twice as large as they should be: i already advances by two",
-                "the third seed's tutorial",
+                "`demystified`'s tutorial",
                 _sinusoids(_tutorial), "(2i)/d with i = 0, 2, 4, …",
                 fix=_SINUSOIDS)
     yield Fault("sinusoid-halves", SINUSOIDS, "sines fill the first half of the features, cosines the second", "constructed",
@@ -308,7 +308,7 @@ def faults() -> Iterator[Fault]:
         "dropout-scaled", frozenset({"copy"}), "the dropout multiplies by {value} at inference",
         "constructed, after Srivastava et al. 2014",
         cause="multiplication by the keep probability, 1 − p, at inference, or by 1 / (1 − p)", after_failure=True,
-        parameter=Parameter("factor", lambda _: 1.0, lambda step: 1.0 - step.site.architecture.hidden_dropout_prob or 0.9,
+        parameter=Parameter("factor", lambda _: 1.0, kept_share,
                             _copy_scaled, least=-16.0), only=("embeddings.dropout",),
         equation="y = c x",
         fix="Return the input unchanged at inference, as nn.Dropout does after eval().",

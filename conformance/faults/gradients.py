@@ -53,7 +53,8 @@ def _times(step: Step, factor: float) -> Step:
     """Return the gradient times a factor; it may be rounded, where it may be subnormal, before the multiplication."""
 
     def rounded(altered: Altered, arithmetic: Arithmetic) -> Array:
-        return factor**2 * arithmetic.storage.rounding_variance(altered.inner.value)
+        before, after = (arithmetic.storage.rounding_variance(x) for x in (altered.inner.value, altered.value))
+        return np.maximum(factor**2 * before - after, 0.0)
 
     return Altered(step, lambda inner: factor * inner.value, rounded)
 

@@ -67,7 +67,7 @@ def faults() -> Iterator[Fault]:
                 equation="cross entropy with 1 − label",
                 fix="Label 0 means that the second sentence follows the first.")
     yield Fault("loss-ignores-zero", NEXT_SENTENCE | TOKENS, "everything with label 0 is left out of the loss",
-                "the third seed's tutorial", _without_zero, "ignore_index=0, meant for padded tokens",
+                "`demystified`'s tutorial", _without_zero, "ignore_index=0, meant for padded tokens",
                 equation="mean over labels ≠ 0",
                 fix="Use ignore_index=-100.")
     yield Fault("loss-denominator", MASKED_LM | TOKENS, "the loss is divided by the number of all tokens, not of the labelled ones",

@@ -10,6 +10,7 @@ import numpy as np
 from conformance.faults.altered import Altered, with_slack
 from conformance.faults.changes import (
     copied_from,
+    kept_share,
     other_parameters,
     other_weight,
     recast,
@@ -272,7 +273,7 @@ def faults() -> Iterator[Fault]:
                 lambda step, _: step.recast(_OverSequence) if step.value.ndim > 2 else None, "normalized_shape=x.shape[1:]",
                 equation="μ and σ² over all positions and features of a row",
                 fix=NORM_FIX)
-    yield Fault("norm-shared", NORMS, "it has the parameters of the layer's other norm", "the third seed's tutorial", _shared,
+    yield Fault("norm-shared", NORMS, "it has the parameters of the layer's other norm", "`demystified`'s tutorial", _shared,
                 "one LayerNorm object serves both residuals", own,
                 fix="Give each layer two LayerNorms, attention.output.LayerNorm and output.LayerNorm, and load both.")
     yield Fault("residual-after-norm", NORMS, "the residual is added after the norm: LayerNorm(x) + skip", "constructed",
@@ -301,7 +302,7 @@ def faults() -> Iterator[Fault]:
         "sublayer-scaled", NORMS, "the sub-layer's result is multiplied by {value}", "constructed, after Srivastava et al. 2014",
         cause="multiplication by dropout's keep probability, 1 − p = 0.9, at inference; a layer scale", only=own,
         after_failure=True,
-        parameter=Parameter("factor", lambda _: 1.0, lambda step: 1.0 - step.site.architecture.hidden_dropout_prob or 0.9,
+        parameter=Parameter("factor", lambda _: 1.0, kept_share,
                 partial(_scaled, parent=0), least=-16.0),
         equation="y = LayerNorm(c x + skip)",
         fix="Add the sub-layer's result without a factor: at inference dropout changes nothing.",

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, product
 
 from conformance.faults import BY_NAME, Fault, FaultContext
 from conformance.judge.evidence import Explanation, LocalJudgement
@@ -92,12 +92,12 @@ def _repeated(
     """Return the step and the known mistake that explains the activation by itself; None if there is none."""
     if observation.is_exact:
         return None
-    segment, numbers = observation.whole.segment, dict(known)
-    for fault, step in faults_at_steps(segment):
-        if fault in numbers:
-            faulty = direction(fault, step, segment, legal[0].arithmetic.storage).applied(numbers[fault])
+    segment = observation.whole.segment
+    for (fault, step), one in product(faults_at_steps(segment), known):
+        if one[0] == fault:
+            faulty = direction(fault, step, segment, legal[0].arithmetic.storage).applied(one[1])
             if faulty is not None and fits(observation, faulty, legal, alpha):
-                return step, (fault, numbers[fault])
+                return step, one
     return None
 
 

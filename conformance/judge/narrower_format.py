@@ -37,7 +37,9 @@ _REMEDY = (
 
 
 def narrower_format(segment: Segment, actual: Array, judged: Mask, storage: Format, largest: float) -> tuple[str, ...]:
-    """Return a sentence for each half-precision format in whose sigma the residual is usual; none for a single step.
+    """Return a sentence for each half-precision format in whose sigma the residual is usual.
+
+    There is none for a single step, for steps without a product, and for a single number.
 
     The sentence says whether the form of the residual is that of rounding too; only then is the format named as a cause.
 
@@ -48,7 +50,11 @@ def narrower_format(segment: Segment, actual: Array, judged: Mask, storage: Form
         storage: the promised format.
         largest: the largest error, in sigma, that a correct run may have.
     """
-    if segment.is_single_step:
+    if (
+        not actual.ndim
+        or not any(step.site.activation.kind in PRODUCTS for step in segment.steps.values())
+        or segment.is_single_step
+    ):
         return ()
     found = []
     for name in HALF:

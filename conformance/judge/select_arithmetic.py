@@ -14,7 +14,7 @@ a larger sigma, which no other step of its kind needs.
   (`Explanation.cost`). A step that is not explained there is judged under the arithmetic in which a mistake is likelier than no
   explanation, by more than ln r (below).
 - A step that fits a sequence of elementary operations, each rounded (`oracle.operations`), passes whatever arithmetic is selected
-  for its kind. Such a step needs no larger sigma, so its cost is added to the widest arithmetic alone.
+  for its kind. Such a step needs no larger sigma, so it is evidence against the widest arithmetic, whose cost is ln 2/α for it.
 - Between arithmetics of equal cost, the one under which most faults are named is selected, then the tightest.
 - The parts of a network (embeddings, encoder, pooler, each head) are often written separately and may differ in arithmetic. A
   kernel may also choose its arithmetic by the width of a row, as torch's log-softmax does; the width is that of the vocabulary in

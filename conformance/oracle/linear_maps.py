@@ -35,7 +35,7 @@ class LinearMap:
     adjoint: Callable[[Array], Array]
 
     def then_times(self, factor: Array) -> "LinearMap":
-        """Return diag(factor) J, for a nonnegative factor."""
+        """Return diag(factor) J."""
         return LinearMap(lambda v: factor**2 * self.variance(v), lambda w: self.adjoint(factor * w))
 
 
@@ -123,7 +123,7 @@ class Roundings:
         return sum(rest, start=first)
 
     def scaled(self, factor: Array) -> "Roundings":
-        """Return the errors of a result that is multiplied by `factor`, elementwise."""
+        """Return the errors of a result that is multiplied by a nonnegative `factor`, elementwise."""
         return Roundings(tuple(s.scaled(factor) for s in self.sources), factor * self.bound)
 
     def twice(self) -> "Roundings":

@@ -43,7 +43,7 @@ def by_operations(step: Step, arithmetic: Arithmetic, actual: Array) -> Iterator
         return
     with np.errstate(all="ignore"):  # A result that overflows in the format is not correct and matches nothing.
         if isinstance(step, Linear):
-            yield from _linear(step, arithmetic.storage.round, actual)
+            yield from _linear(step, arithmetic, actual)
         elif isinstance(step, Silu):
             yield from _silu(step, arithmetic, actual)
         elif isinstance(step, Gelu):
@@ -56,10 +56,11 @@ def by_operations(step: Step, arithmetic: Arithmetic, actual: Array) -> Iterator
             yield from _softmax(step, arithmetic, actual)
 
 
-def _linear(step: Linear, r: Rounding, actual: Array) -> Iterator[Array]:
+def _linear(step: Linear, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
     """Yield x Wᵀ, accumulated in float32 and rounded, plus b, as torch computes it for inputs that are not contiguous in memory."""
     if "bias" in step.site.parameters:
-        products = _sides(step.value - step.bias, FAR * np.sqrt(step.roundings(IN_FLOAT32).variance()), r)
+        r, accumulated = arithmetic.storage.round, replace(IN_FLOAT32, summation=arithmetic.summation)
+        products = _sides(step.value - step.bias, FAR * np.sqrt(step.roundings(accumulated).variance()), r)
         yield _nearest(actual, [r(product + step.bias) for product in products])
 
 

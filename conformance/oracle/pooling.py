@@ -97,8 +97,9 @@ class Weighted(Step):
         partial = np.cumsum(self.weights[:, :, None] * self.parents[0], 1)
         roots = "sqrt" in self.site.activation.kind
         squares = (partial**2).sum(1) + (1 + roots) * self.value**2
-        divisor = self.weights.max(1, keepdims=True) / self.places.max(1, keepdims=True)  # The undivided sum is e / divisor.
-        stored = divisor**2 * arithmetic.call_rounding_variance(self.value / divisor)
+        largest = self.places.max(1, keepdims=True)  # 0 if a row has no token, whose e is 0
+        divisor = np.where(largest > 0.0, self.weights.max(1, keepdims=True) / np.maximum(largest, 1.0), 1.0)
+        stored = divisor**2 * arithmetic.call_rounding_variance(self.value / divisor)  # The undivided sum is e / divisor.
         if self.is_by_place:
             products = self.places[:, :, None] * self.parents[0]
             rounded = arithmetic.elementwise_format.unit_roundoff**2 / 3.0 * products**2 + arithmetic.call_rounding_variance(

@@ -13,7 +13,7 @@ from conformance.judge import screen, whole_activation
 from conformance.judge.evidence import BY_OPERATIONS
 from conformance.judge.local_error import judge_locally
 from conformance.judge.observation import Observation
-from conformance.judge.screen import screened_locally
+from conformance.judge.screen import screened, screened_locally
 from conformance.judge.segment import Segment
 from conformance.model.activations import parameter_shapes
 from conformance.numerics.arithmetic import hypotheses
@@ -219,7 +219,10 @@ def test_a_bias_that_nearly_cancels_the_product_may_be_added_after_the_product_i
     features = np.arange(product.shape[-1])
     own = storage.round(-product[0, features % product.shape[1], features])  # cancels one token's product in each feature
     actual = storage.round(storage.round(product) + storage.round(gain * own))
-    observation = Observation(Network(network.architecture, {**network.weights, bias: own}, network.batch), name, actual, observed)
+    network = Network(network.architecture, {**network.weights, bias: own}, network.batch)
+    observation = Observation(network, name, actual, observed)
     for judged in (judge_locally(observation, hypotheses(dtype), 1e-8)[0], screened_locally(observation, hypotheses(dtype), 1e-8)):
         passing = {local.hypothesis for local in judged if local.passes} - {"native"}
         assert passing == ({BY_OPERATIONS} if gain == 1.0 else set())
+    found = {one.activation: one.excess for one in screened(network, {**observed, name: actual}, dtype)}
+    assert (found[name] <= 1.0) == (gain == 1.0)

@@ -78,6 +78,13 @@ def test_a_factor_whose_product_is_rounded_to_bfloat16_is_named_where_it_is(name
     assert _names(_found(_planted((name, 1)), network("bert", 1), "bfloat16")) == {name}
 
 
+def test_a_factor_of_the_usual_dropout_is_named_in_a_network_without_dropout() -> None:
+    bert = network("bert", 1)
+    architecture = bert.checkpoint.architecture.with_(hidden_dropout_prob=0.0)
+    golden = golden_of("no dropout", replace(bert.checkpoint, architecture=architecture), bert.batches)
+    assert _names(_found(_planted(("sublayer-scaled", 1)), golden)) == {"sublayer-scaled"}
+
+
 def test_a_mistake_in_every_layer_is_one_finding() -> None:
     (found,) = _found(_planted(("layers-shared", 0)), "deep")
     assert found.fault

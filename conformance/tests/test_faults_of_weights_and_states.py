@@ -11,6 +11,7 @@ from conformance.benchmarks.detection.blind import fourth, ninth, second, sixth
 from conformance.benchmarks.detection.blind.port import OPERATIONS, Mistake, Operation, Port, context, norm, prefix
 from conformance.benchmarks.detection.planted import PLANTS
 from conformance.report.finding_sentences import findings_of
+from conformance.tests.planted_mistakes import MadeOf
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -52,6 +53,16 @@ def test_values_in_another_order_have_a_name_where_probabilities_are_nearly_equa
     """The order is that which fits all heads and sequences: a single context depends little on it."""
     found = findings_of(check(Candidate([PLANTS["values-reordered"].at(10)]), "deep", dtype=dtype))
     assert [one.name for one in found] == ["keys-reordered"]
+
+
+def test_a_context_of_probabilities_that_are_all_zero_fails_without_a_name() -> None:
+    """Nothing tells then in which order the values were read."""
+    zeroed = "encoder.layer.1.attention.self.probs"
+    result = check(MadeOf(lambda found: {**found, zeroed: torch.zeros_like(found[zeroed])}), "tiny")
+    assert result.outcome == "fail", result
+    assert {"encoder.layer.1.attention.self.probs", "encoder.layer.1.attention.self.context"} <= {
+        v.activation for v in result.origins
+    }
 
 
 def test_attention_over_all_rows_has_its_name_where_its_probabilities_round_alike() -> None:

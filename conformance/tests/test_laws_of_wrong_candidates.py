@@ -2,13 +2,16 @@
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from conformance import load_golden
 from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.rewritten import places
 from conformance.benchmarks.detection.steps import LayerNorm
@@ -17,8 +20,12 @@ from conformance.checks.replay import replayed
 from conformance.checks.run_check import run_check
 from conformance.checks.search.plan import Plan
 from conformance.cli import main
+from conformance.faults import BY_NAME
 from conformance.judge import found_equations
 from conformance.judge.observation import Observation
+from conformance.judge.segment import Segment
+from conformance.numerics.arithmetic import hypotheses
+from conformance.oracle import Network
 from conformance.results.result import Result
 from conformance.tests.planted_mistakes import MadeOf
 
@@ -124,6 +131,17 @@ def test_a_mistake_of_one_step_is_searched_for_once_in_a_run(monkeypatch: pytest
     candidate, law = BROKEN["a large epsilon, and norms over the batch"]
     assert _judged(candidate, law, examples=4, seed=1).outcome == "fail"
     assert set(searched) == {"embeddings.LayerNorm"}
+
+
+def test_a_mistake_that_was_found_with_two_numbers_is_recognized_by_either() -> None:
+    tiny, name = load_golden("tiny"), "embeddings.LayerNorm"
+    network = Network(tiny.checkpoint.architecture, tiny.checkpoint.weights, tiny.batches["padded"])
+    observed = {n: value for n, value in network.walk() if n in network.table[name].parents}
+    of_epsilon = replace(network, architecture=network.architecture.with_(layer_norm_eps=1e-5))
+    actual = Segment(of_epsilon, name, observed).value.astype(np.float32)
+    observation, epsilon = Observation(network, name, actual, observed), BY_NAME["epsilon"]
+    known = [(epsilon, 1e-5), (epsilon, 1e-3)]
+    assert found_equations._repeated(observation, hypotheses("float32"), 1e-8, known) == (name, known[0])
 
 
 def test_an_unknown_equation_that_magnifies_rounding_is_undecided() -> None:

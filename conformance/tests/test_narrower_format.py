@@ -9,7 +9,10 @@ import torch
 
 from conformance import check, load_golden, trace
 from conformance.checks.trace import record
-from conformance.numerics.formats import Array
+from conformance.judge.narrower_format import narrower_format
+from conformance.judge.segment import Segment
+from conformance.numerics.formats import FORMATS, Array
+from conformance.oracle import Network
 from conformance.tests.planted_mistakes import Planted
 
 LAST = f"encoder.layer.{load_golden('tiny').checkpoint.architecture.num_hidden_layers - 1}.output.LayerNorm"
@@ -32,6 +35,16 @@ def test_the_format_whose_rounding_explains_the_residual_is_reported(dtype: str,
     rendered = " ".join(str(check(LastState(dtype), "tiny")).split())
     assert SAID.format(dtype) in rendered
     assert SAID.format(other) not in rendered
+
+
+def test_steps_without_a_product_have_no_form_of_rounding_and_are_judged_by_their_size_alone() -> None:
+    """Embeddings computed in bfloat16 of which only the norm is exposed."""
+    tiny, name = load_golden("tiny"), "embeddings.LayerNorm"
+    network = Network(tiny.checkpoint.architecture, tiny.checkpoint.weights, tiny.batches["padded"])
+    segment, judged = Segment(network, name, {}), np.ones((*network.batch.mask.shape, 1), bool)
+    assert not segment.is_single_step
+    actual = FORMATS["bfloat16"].round(segment.value)
+    assert narrower_format(segment, actual, np.broadcast_to(judged, actual.shape), FORMATS["float32"], 8.0) == ()
 
 
 class Scaled(torch.nn.Module):

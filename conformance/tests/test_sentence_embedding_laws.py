@@ -14,7 +14,11 @@ from conformance.checks.catalogue import CHECKS
 from conformance.checks.run_check import run_check
 from conformance.checks.search.plan import Plan
 from conformance.judge.judged_elements import judged_elements
+from conformance.judge.segment import Segment
 from conformance.model.activations import table
+from conformance.model.heads import POOLING
+from conformance.numerics.arithmetic import hypotheses
+from conformance.oracle import Network
 from conformance.tests.dense_modules import ARCHITECTURE, network
 from conformance.tests.lawless import Around
 
@@ -89,6 +93,18 @@ def test_a_sentence_is_judged_where_the_tokens_that_it_depends_on_are_attended_t
     for pooling, judged in (("mean", [True, True]), ("last", [True, True]), ("cls", [True, False])):
         row = table(ARCHITECTURE.with_(pooling=pooling, normalize=True))[EMBEDDING]
         assert judged_elements(row, batch, (2, 1))[:, 0].tolist() == judged
+
+
+@pytest.mark.parametrize("pooling", ["mean", "mean-sqrt-length", "weighted-mean"])
+def test_the_errors_of_a_row_without_tokens_are_finite(pooling: str) -> None:
+    """Else no filter would detect a mistake in the other rows."""
+    a = ARCHITECTURE.with_(pooling=pooling)
+    batch = Batch.of({"input_ids": [[1, 2, 3], [4, 5, 6]], "attention_mask": [[1, 1, 0], [0, 0, 0]]})
+    (name,) = (name for name, row in table(a).items() if row.kind.startswith(POOLING))
+    oracle = Network(a, network().checkpoint.weights, batch)
+    segment = Segment(oracle, name, {n: value for n, value in oracle.walk() if n in oracle.table[name].parents})
+    for hypothesis in hypotheses("bfloat16"):
+        assert np.isfinite(segment.propagate(segment.leaf_variance(hypothesis), hypothesis)).all()
 
 
 def test_a_mistake_in_rows_whose_first_token_is_padding_fails() -> None:

@@ -1,11 +1,13 @@
 """Fitted faults of the slots of keys and values: each is right, but in the place of another position."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from conformance.faults.attention import CONTEXT, SCORES
+from conformance.faults.fault import MOST_OPERATIONS
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted, nearest_fit
 from conformance.faults.fitted.rows import shifts
 from conformance.model.batch import Ids
@@ -15,7 +17,7 @@ from conformance.oracle import Step
 from conformance.oracle.bilinear import split_heads
 
 ITERATIONS = 100
-"""Limits the work of a search: the matrix is only a start, and its rounded permutation is the right one long before (issue 17)."""
+"""Limits the work of a search: the matrix is only a start, and its nearest permutation is found long before it converges."""
 
 
 def _slots_shifted(step: Step, data: FitData) -> Fit | None:
@@ -28,12 +30,16 @@ def _slots_shifted(step: Step, data: FitData) -> Fit | None:
 
 
 def _keys_read(step: Step, data: FitData) -> Ids | None:
-    """Return, for each position, the position whose key the scores read there, in all rows and heads; None if they overflow.
+    """Return, for each position, the position whose key the scores read there, in all rows and heads.
+
+    None if the scores overflow, and if there are too many.
 
     It is the one whose correct scores are nearest. The distance Σ (a − e)²/s² over the judged scores of both keys, with the allowed
     error s, is computed without its constant term Σ a²/s²: by the products of e with a/s² and of e² with 1/s².
     """
     shape = step.value.shape
+    if step.value.size * shape[-1] > MOST_OPERATIONS:
+        return None
     precision = np.where(data.judged, 1.0 / np.broadcast_to(data.allowed, shape) ** 2, 0.0)
     weighted = np.where(data.judged, data.actual, 0.0) * precision
     if not np.isfinite(weighted).all():
@@ -100,7 +106,7 @@ class _ValueSearch:
         places = places.copy()
         columns = self.probs.swapaxes(-1, -2)
         power, distance = (columns**2).sum(-1)[..., None], _squared_distances(columns, columns)
-        for _ in places:
+        for _ in range(len(places)):
             moved = self.values[:, :, places]
             left = self.context - self.probs @ moved
             by_other, by_moved = self.gains(left, self.values, moved)
@@ -126,16 +132,23 @@ def _squared_distances(a: Array, b: Array) -> Array:
 
 
 def _values_read(step: Step, data: FitData) -> Ids | None:
-    """Return, for each position, the position whose values the context reads there, in all rows and heads; None if it overflows."""
+    """Return, for each position, the position whose values the context reads there, in all rows and heads.
+
+    It is found from the rows with the most tokens, as many as the limit of work allows. None if that is none, if the context
+    overflows, and if there are no probabilities.
+    """
     probs, value = step.parents
     size = step.site.architecture.head_size
-    context, allowed = (split_heads(np.where(data.judged, x, 0.0), size) for x in (data.actual, data.allowed))
+    count = MOST_OPERATIONS // (ITERATIONS * math.prod(probs.shape[1:]) * size)
+    rows = np.argsort(-data.judged.any(-1).sum(-1), kind="stable")[:count]
+    context, allowed = (split_heads(np.where(data.judged, x, 0.0)[rows], size) for x in (data.actual, data.allowed))
     squares = (allowed**2).mean(-1, keepdims=True)
     precision = np.where(squares > 0.0, 1.0 / np.sqrt(np.where(squares > 0.0, squares, 1.0)), 0.0)
-    if not np.isfinite(context).all():
+    weights = probs[rows] * precision
+    if not (np.isfinite(context).all() and weights.any()):
         return None
-    weights = probs * precision
-    search = _ValueSearch(weights, context * precision, split_heads(value, size), np.flatnonzero(weights.any(axis=(0, 1, 2))))
+    read = np.flatnonzero(weights.any(axis=(0, 1, 2)))
+    search = _ValueSearch(weights, context * precision, split_heads(value[rows], size), read)
     return search.descended(search.relaxed())
 
 

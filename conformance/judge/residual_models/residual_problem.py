@@ -12,7 +12,6 @@ residual, which leaves R in every direction that it does not fit, passes neverth
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from conformance.judge.residual_models.step_terms import StepTerm, step_terms
 from conformance.judge.thresholds import FALSE_ALARM, ErrorLimits
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
+from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
 
 MOST_ELEMENTS = 2**18  # elements in one fit, so that it takes milliseconds; larger arrays are thinned evenly
