@@ -28,10 +28,10 @@ from conformance.checks.optimizer_passes import with_each
 from conformance.checks.training_passes import random_numbers_from
 from conformance.errors import NotApplicable
 from conformance.goldens.golden import Golden
-from conformance.judge.thresholds import sidak_share
 from conformance.model.architecture import Architecture
 from conformance.model.batch import IGNORED_LABEL, Batch
 from conformance.model.training import Training
+from conformance.numerics.thresholds import sidak_share
 from conformance.results.result import Result
 from conformance.results.termination import call_candidate
 

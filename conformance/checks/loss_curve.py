@@ -21,9 +21,9 @@ from conformance.errors import CandidateError, NotApplicable
 from conformance.goldens.manifest import DEFAULT_GOLDENS
 from conformance.judge.cache import expected_losses
 from conformance.judge.loss_curve import Expected, TrainedLoss, threshold
-from conformance.judge.thresholds import sidak_share
 from conformance.model.training import FOLLOWED, at
 from conformance.numerics.formats import Array
+from conformance.numerics.thresholds import sidak_share
 from conformance.oracle import Network
 from conformance.oracle.training_loop import VectorLayout
 from conformance.oracle.training_run import TrainingRun

@@ -13,13 +13,13 @@ import numpy as np
 
 from conformance.candidates.stream import Stream
 from conformance.errors import CandidateError, NotApplicable
-from conformance.judge.thresholds import max_threshold, sidak_share
 from conformance.judge.validate import accepted_array
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint, rounded_weights
 from conformance.numerics.arithmetic import Hypothesis, hypotheses
 from conformance.numerics.formats import Array
 from conformance.numerics.function_error_bounds import FunctionErrorBounds
+from conformance.numerics.thresholds import max_threshold, sidak_share
 from conformance.oracle import Network, Step
 
 

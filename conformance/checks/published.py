@@ -19,9 +19,9 @@ from conformance.errors import CandidateError
 from conformance.goldens.custom_golden import golden_of
 from conformance.goldens.golden import Golden
 from conformance.judge.sampled_sigma import reference
-from conformance.judge.thresholds import max_threshold, sidak_share
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import representative_hypothesis
+from conformance.numerics.thresholds import max_threshold, sidak_share
 from conformance.oracle import Network
 from conformance.results.candidate_time import timed
 from conformance.results.case import Case

@@ -12,10 +12,10 @@ from conformance.candidates.entry_points import registered
 from conformance.checks.search.plan import Plan
 from conformance.goldens.golden import Golden, stored_arrays
 from conformance.goldens.manifest import manifest
-from conformance.judge.thresholds import FALSE_ALARM
 from conformance.model.digest import content_digest
 from conformance.numerics.devices import description, is_whole
 from conformance.numerics.machine import this_machine
+from conformance.numerics.thresholds import FALSE_ALARM
 from conformance.results.records import (
     SCHEMA_VERSION,
     FunctionRecord,

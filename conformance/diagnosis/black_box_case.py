@@ -18,10 +18,10 @@ from conformance.judge.search.budget import ELSE, SearchBudget
 from conformance.judge.search.fault_sets import RENOISED, explaining_sets
 from conformance.judge.search.placements import FaultPlacement, placements
 from conformance.judge.search.problem import FittedFaults
-from conformance.judge.thresholds import Limits
 from conformance.model.checkpoint import Checkpoint, LazyWeights
 from conformance.numerics.arithmetic import Hypothesis, as_captured, hypotheses
 from conformance.numerics.formats import FORMATS, Array, Format, format_named
+from conformance.numerics.thresholds import Limits
 
 PARTIAL = 2  # number of sets that are reported for each number of faults if none explains the outputs
 BALLPARK = 4.0  # factor by which the estimate of a format's noise, before it is computed, may be wrong

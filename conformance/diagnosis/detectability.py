@@ -13,8 +13,8 @@ from conformance.judge.filters import expected_z, is_detected, is_gross, largest
 from conformance.judge.search.budget import RIGHT, SearchBudget
 from conformance.judge.search.parameters import right_value, wrong_value
 from conformance.judge.search.placements import EVERYWHERE, FaultPlacement, with_faults
-from conformance.judge.thresholds import SEPARABLE_Z, Limits
 from conformance.numerics.formats import NUDGE, Array
+from conformance.numerics.thresholds import SEPARABLE_Z, Limits
 
 
 @dataclass(frozen=True)

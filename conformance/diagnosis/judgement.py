@@ -19,10 +19,10 @@ from conformance.diagnosis.black_box import PRINTED
 from conformance.diagnosis.black_box_segment import BlackBoxSegment
 from conformance.judge.noise import Noise
 from conformance.judge.threads import on_all_cores
-from conformance.judge.thresholds import FALSE_ALARM, Limits
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
+from conformance.numerics.thresholds import FALSE_ALARM, Limits
 
 # Number of sequences that are propagated. It gives the ratio a relative deviation of √(2/modes), 0.04 to 0.07: 24 sweeps of
 # `projected` showed 190 modes in the hidden states of one sequence of MiniLM's golden and 47 in its mean; in those of five, 1594

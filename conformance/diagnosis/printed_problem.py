@@ -16,8 +16,8 @@ from conformance.judge.search.budget import SearchBudget
 from conformance.judge.search.parameters import estimates, fitted
 from conformance.judge.search.placements import FaultPlacement
 from conformance.judge.search.problem import FittedFaults, Problem, Trial
-from conformance.judge.thresholds import Limits
 from conformance.numerics.formats import Array
+from conformance.numerics.thresholds import Limits
 
 TOKENS = 32  # number of tokens in the rows on which sets are compared; the cost of a pass is proportional to it
 NUMBERS = 64  # how many numbers these rows should have; fewer suffice to distinguish some hundred sets

@@ -1,6 +1,5 @@
 """Faults of reduced precision: operands, weights or results rounded to a narrower format than the declared one."""
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -13,6 +12,7 @@ from conformance.faults.kinds import COMPUTED, LINEARS, PRODUCTS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import FORMATS, Array
+from conformance.numerics.thresholds import FALSE_ALARM, max_threshold
 from conformance.oracle import Step
 from conformance.oracle.linear_maps import Roundings, Source
 from conformance.oracle.norm import Norm
@@ -22,7 +22,6 @@ _PRECISION = "Switch off reduced precision, or declare the format of the computa
 
 Rounding = Callable[[Array], Array]
 
-FALSE_ALARM = 1e-6  # A copy of `judge.thresholds.FALSE_ALARM`, which this package does not import: `judge` imports it.
 TF32_BITS = 11  # Significant bits of TensorFloat-32 (NVIDIA 2020, A100 whitepaper): 10 stored and the leading one.
 
 
@@ -120,11 +119,6 @@ class _EitherWay(Altered):
         return Roundings((*own.sources, *ties), own.bound)
 
 
-def largest_error(count: int) -> float:
-    """Return the bound t, in sigma, that `count` errors exceed with probability α = `FALSE_ALARM`: 2 · count · exp(−t²/2) = α."""
-    return math.sqrt(2.0 * math.log(2.0 * max(count, 1) / FALSE_ALARM))
-
-
 def _truncated(step: Step, context: FaultContext) -> Step | None:
     """Return the result truncated to bfloat16, towards zero.
 
@@ -142,7 +136,7 @@ def _truncated(step: Step, context: FaultContext) -> Step | None:
         before = replace(arithmetic, storage=arithmetic.accumulate) if narrow == arithmetic.storage else arithmetic
         own, unit = altered.inner.roundings(before), narrow.ulp(altered.inner.value)
         quotient = altered.inner.value / unit
-        error = largest_error(altered.value.size) * np.sqrt(own.variance()) + as_array(own.bound)
+        error = max_threshold(altered.value.size, FALSE_ALARM) * np.sqrt(own.variance()) + as_array(own.bound)
         return np.where(np.abs(quotient - np.rint(quotient)) * unit <= error, unit**2, 0.0)
 
     return Altered(step, truncated, slack)

@@ -24,10 +24,10 @@ from conformance.faults.attention import CONTEXT, SCORES
 from conformance.faults.changes import other_weight
 from conformance.faults.fault import Change, Fault, FaultContext, with_parameters
 from conformance.faults.kinds import LINEARS, PRODUCTS
-from conformance.faults.precision import largest_error
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import FORMATS, Array, Single
+from conformance.numerics.thresholds import FALSE_ALARM, max_threshold
 from conformance.oracle import Step
 from conformance.oracle.bilinear import merge_heads, split_heads
 from conformance.oracle.linear import Linear
@@ -135,7 +135,7 @@ def _float8_result(step: Step, _: FaultContext) -> Step:
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         x, own = np.clip(altered.inner.value, -_LARGEST, _LARGEST), altered.inner.roundings(arithmetic)
-        unit, error = _unit(x), largest_error(x.size) * np.sqrt(own.variance()) + as_array(own.bound)
+        unit, error = _unit(x), max_threshold(x.size, FALSE_ALARM) * np.sqrt(own.variance()) + as_array(own.bound)
         return np.where(distance_to_tie(x / unit) * unit <= error, unit**2, 0.0)
 
     return Altered(step, lambda inner: _unscaled_float8(inner.value), slack)

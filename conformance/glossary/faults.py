@@ -10,8 +10,8 @@ from conformance.glossary.activations import rows, shape, step_equation
 from conformance.glossary.entry import Section
 from conformance.glossary.known_faults import Known, acts_at, known_faults
 from conformance.judge.detection_power import Power
-from conformance.judge.thresholds import SEPARABLE_Z
 from conformance.numerics.arithmetic import representative_hypothesis
+from conformance.numerics.thresholds import SEPARABLE_Z
 
 if TYPE_CHECKING:
     from conformance.glossary.detectability import Detectability

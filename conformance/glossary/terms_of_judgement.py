@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from conformance.glossary.term import Term
-from conformance.judge.thresholds import FALSE_ALARM_TEXT
+from conformance.numerics.thresholds import FALSE_ALARM_TEXT
 
 JUDGEMENT: Mapping[str, Term] = {
     "sigma": Term(

@@ -22,10 +22,10 @@ from conformance.judge.observation import SMALL, Observation
 from conformance.judge.segment import Segment
 from conformance.judge.sums import LocalSums
 from conformance.judge.threads import on_all_cores
-from conformance.judge.thresholds import Limits
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
+from conformance.numerics.thresholds import Limits
 
 
 @dataclass(frozen=True)

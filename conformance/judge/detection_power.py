@@ -20,7 +20,6 @@ from conformance.judge.filters import expected_z, project
 from conformance.judge.judged_elements import judged_elements
 from conformance.judge.noise import of_segment
 from conformance.judge.segment import Segment
-from conformance.judge.thresholds import SEPARABLE_Z, max_threshold, sidak_share
 from conformance.model.activations import parameter_shapes
 from conformance.model.checkpoint import rounded_weights
 from conformance.model.dropout import dropouts, rate_of
@@ -28,6 +27,7 @@ from conformance.model.gradients import grad, is_gradient
 from conformance.model.training import GIVEN, STEPPED, STEPS, Training, decays
 from conformance.numerics.arithmetic import Hypothesis, as_captured, hypotheses, representative_hypothesis
 from conformance.numerics.formats import Array
+from conformance.numerics.thresholds import SEPARABLE_Z, max_threshold, sidak_share
 from conformance.oracle import Network
 from conformance.oracle.training_run import TrainingRun
 

@@ -17,9 +17,9 @@ from conformance.judge.filters import project
 from conformance.judge.judged_elements import elements_to_explain
 from conformance.judge.noise import of_segment
 from conformance.judge.segment import Segment
-from conformance.judge.thresholds import SEPARABLE_Z
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import hypotheses, representative_hypothesis
+from conformance.numerics.thresholds import SEPARABLE_Z
 from conformance.oracle import Network
 
 

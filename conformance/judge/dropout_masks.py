@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 
 from conformance.judge.judged_elements import Mask
-from conformance.judge.thresholds import BinomialCount, sidak_share
 from conformance.model.activation import Activation
 from conformance.model.architecture import Architecture
 from conformance.model.dropout import rate_of, setting_of
+from conformance.numerics.thresholds import BinomialCount, sidak_share
 
 
 def requested(rates: str) -> str:

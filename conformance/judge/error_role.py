@@ -6,9 +6,9 @@ import numpy as np
 
 from conformance.judge.judged_elements import count_independent_rows, judged_elements, zeroed
 from conformance.judge.observation import Observation
-from conformance.judge.thresholds import rms_threshold
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array, Single
+from conformance.numerics.thresholds import rms_threshold
 
 
 def error_role(observation: Observation, global_errors: Mapping[str, Single], hypothesis: Hypothesis, alpha: float) -> str | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from conformance.judge.error_distribution import ErrorDistribution
-from conformance.judge.thresholds import SEPARABLE_Z, evidence_threshold
+from conformance.numerics.thresholds import SEPARABLE_Z, evidence_threshold
 
 UNKNOWN = "unknown"  # kind of an activation that is not in the table
 BY_OPERATIONS = "operation by operation"  # arithmetic of a step that is judged as a sequence of elementary operations

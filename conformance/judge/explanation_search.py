@@ -24,8 +24,8 @@ from conformance.judge.search.budget import SearchBudget
 from conformance.judge.search.fault_sets import MOST_FAULTS, explaining_sets
 from conformance.judge.search.placements import EVERYWHERE, SINGLE, FaultPlacement
 from conformance.judge.step_problem import StepProblem, StepTrial
-from conformance.judge.thresholds import evidence_threshold
 from conformance.numerics.formats import Array, Format
+from conformance.numerics.thresholds import evidence_threshold
 
 _RANK = {fault.name: i for i, fault in enumerate(CATALOGUE)}
 

@@ -35,9 +35,9 @@ from conformance.judge.search.first_order_screen import ranked
 from conformance.judge.segment import Segment
 from conformance.judge.step_problem import StepProblem
 from conformance.judge.sums import ErrorSums, LocalSums
-from conformance.judge.thresholds import projection_threshold
 from conformance.judge.whole_activation import WholeActivation
 from conformance.numerics.arithmetic import Hypothesis, still_needed
+from conformance.numerics.thresholds import projection_threshold
 
 MOST_OF_OTHER_LAYERS = 12  # number of faults of other layers that are tried; each costs a pass over the segment
 

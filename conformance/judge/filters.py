@@ -29,9 +29,9 @@ from conformance.faults import Parameter
 from conformance.judge.evidence import Estimate, FilterResult
 from conformance.judge.fault_directions import Direction
 from conformance.judge.noise import Noise
-from conformance.judge.thresholds import SEPARABLE_Z
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
+from conformance.numerics.thresholds import SEPARABLE_Z
 
 GROSS = 2.0  # multiple of the limit of the largest error beyond which a fault needs no filter to be detected
 

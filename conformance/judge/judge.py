@@ -31,7 +31,6 @@ from conformance.judge.sampled_sigma import accumulated_sigma
 from conformance.judge.screen import screened_locally
 from conformance.judge.segment import Segment
 from conformance.judge.threads import products_on_one_thread
-from conformance.judge.thresholds import ErrorLimits, sidak_share
 from conformance.judge.validate import accepted_array, row_of
 from conformance.model.activation import Activation
 from conformance.model.activations import is_layer_output, outputs
@@ -42,6 +41,7 @@ from conformance.numerics.devices import judging_device
 from conformance.numerics.formats import Array, Captured, Format, Single
 from conformance.numerics.function_error_bounds import FunctionErrorBounds
 from conformance.numerics.memo import cached_property
+from conformance.numerics.thresholds import ErrorLimits, sidak_share
 from conformance.oracle import Network
 
 Result = TypeVar("Result")

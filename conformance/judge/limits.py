@@ -9,8 +9,8 @@ from conformance.judge.judged_elements import zeroed
 from conformance.judge.noise import of_segment
 from conformance.judge.observation import Observation
 from conformance.judge.segment import Segment
-from conformance.judge.thresholds import Limits
 from conformance.numerics.arithmetic import Hypothesis
+from conformance.numerics.thresholds import Limits
 
 STATISTICS = 2  # RMS and largest error
 DEVIATES, WEIGHTS = np.polynomial.hermite_e.hermegauss(5)  # five abscissas of the normal distribution

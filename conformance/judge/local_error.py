@@ -16,8 +16,8 @@ from conformance.judge.global_error import GlobalError
 from conformance.judge.limits import STATISTICS, limits_of
 from conformance.judge.observation import Observation
 from conformance.judge.screen import local_of
-from conformance.judge.thresholds import Limits
 from conformance.numerics.arithmetic import Hypothesis, as_captured
+from conformance.numerics.thresholds import Limits
 
 
 def judge_locally(

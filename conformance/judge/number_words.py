@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from conformance.faults import Parameter
-from conformance.judge.thresholds import FALSE_ALARM, projection_threshold
 from conformance.model.architecture import Architecture
+from conformance.numerics.thresholds import FALSE_ALARM, projection_threshold
 
 COINCIDENCE = 0.01  # probability that an arbitrary number is called a simple one; it affects wording only, no test
 LARGEST_TERM = 8  # largest term of a simple ratio; with it, a value needs a relative error below about 2e-4 to be identified

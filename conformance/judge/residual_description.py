@@ -15,9 +15,9 @@ from conformance.judge.judged_elements import Mask
 from conformance.judge.localization import Localization, localize, rendered
 from conformance.judge.residual_models import ResidualFinding, ResidualProblem, residual_findings
 from conformance.judge.residual_models.residual_problem import TINY
-from conformance.judge.thresholds import ErrorLimits
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
+from conformance.numerics.thresholds import ErrorLimits
 from conformance.oracle import Step
 
 

@@ -20,10 +20,10 @@ from conformance.judge.noise import of_segment
 from conformance.judge.observation import Observation
 from conformance.judge.segment import Segment
 from conformance.judge.sums import LocalSums
-from conformance.judge.thresholds import Limits, sidak_share
 from conformance.numerics.arithmetic import Hypothesis, hypotheses, still_needed
 from conformance.numerics.formats import Array
 from conformance.numerics.function_error_bounds import FunctionErrorBounds
+from conformance.numerics.thresholds import Limits, sidak_share
 from conformance.oracle import Network
 
 

@@ -17,10 +17,10 @@ from conformance.goldens.manifest import located
 from conformance.goldens.recipe import keeps_gradient
 from conformance.goldens.shipped_goldens import RECIPES
 from conformance.judge.segment import Segment
-from conformance.judge.thresholds import max_threshold, sidak_share
 from conformance.model.digest import content_digest
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import Array
+from conformance.numerics.thresholds import max_threshold, sidak_share
 from conformance.oracle import Network
 
 

@@ -18,9 +18,9 @@ from conformance.judge.observation import Observation
 from conformance.judge.segment import Segment
 from conformance.judge.step_problem import StepProblem
 from conformance.judge.sums import LocalSums, in_sigma
-from conformance.judge.thresholds import Limits
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array
+from conformance.numerics.thresholds import Limits
 
 _Filter = tuple[Direction, FilterResult]
 

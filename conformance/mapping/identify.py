@@ -14,7 +14,6 @@ from typing import Literal
 
 import numpy as np
 
-from conformance.judge.thresholds import max_threshold, sidak_share
 from conformance.mapping.forward_pass import Operations
 from conformance.mapping.name_scores import score
 from conformance.mapping.tensors import ParameterSource, Tensors
@@ -24,6 +23,7 @@ from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
+from conformance.numerics.thresholds import max_threshold, sidak_share
 from conformance.oracle.correlated_errors import CorrelatedErrors
 from conformance.oracle.equations import EQUATIONS
 from conformance.oracle.propagation import errors_after

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 from conformance.faults import BY_NAME, OF_SOME
-from conformance.judge.thresholds import SEPARABLE_Z
+from conformance.numerics.thresholds import SEPARABLE_Z
 from conformance.report.finding_sentences import cause, evidence, residual_sentences, sentence
 from conformance.report.findings import Finding, findings
 from conformance.report.unexposed_steps import possibly_before

@@ -7,8 +7,8 @@ from conformance.diagnosis.conclusions import Diagnosis, FaultAttribution, Ranke
 from conformance.diagnosis.pooling import POOLINGS
 from conformance.faults import BY_NAME, reported_as
 from conformance.judge.number_words import figure
-from conformance.judge.thresholds import SEPARABLE_Z
 from conformance.model.activations import LAYER
+from conformance.numerics.thresholds import SEPARABLE_Z
 from conformance.report.document import Block, Document, Headline, Items, Lists, Paragraph
 
 _LISTED = 12  # maximum number of names in a list

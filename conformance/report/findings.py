@@ -14,8 +14,8 @@ from conformance.faults import BY_NAME, reported_as
 from conformance.faults.fitted import FITTED
 from conformance.judge.depth import SCREENED
 from conformance.judge.number_words import COINCIDENCE, figure
-from conformance.judge.thresholds import max_threshold
 from conformance.model.activations import LAYER
+from conformance.numerics.thresholds import max_threshold
 from conformance.report.reduced_precision import fault_of
 from conformance.report.unexposed_steps import possibly_before
 from conformance.results.records import ActivationRecord, FaultRecord

@@ -9,7 +9,7 @@ from conformance.faults.fitted import DESCRIPTIONS
 from conformance.judge.error_distribution import ErrorDistribution
 from conformance.judge.evidence import Error, FilterResult, LocalJudgement, Verdict
 from conformance.judge.number_words import figure
-from conformance.judge.thresholds import SEPARABLE_Z
+from conformance.numerics.thresholds import SEPARABLE_Z
 from conformance.results.example import Example
 from conformance.results.outcomes import FAILING
 from conformance.results.records import (

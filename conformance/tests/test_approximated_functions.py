@@ -16,8 +16,8 @@ from conformance import check
 from conformance.benchmarks.detection.bert import Bert, Candidate
 from conformance.faults.fitted import curve as curves
 from conformance.faults.fitted.curve import curve, may_be_pieces
-from conformance.judge.thresholds import FALSE_ALARM
 from conformance.numerics.formats import Array
+from conformance.numerics.thresholds import FALSE_ALARM
 from conformance.report.finding_sentences import sentence
 from conformance.report.findings import Finding, findings
 from conformance.report.representations import case_text

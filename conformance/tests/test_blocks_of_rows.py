@@ -18,10 +18,10 @@ from conformance.judge.global_error import GlobalError
 from conformance.judge.local_error import judge_locally
 from conformance.judge.noise import of_segment
 from conformance.judge.observation import Observation
-from conformance.judge.thresholds import max_threshold
 from conformance.model.checkpoint import rounded_weights
 from conformance.numerics.arithmetic import as_captured, hypotheses, representative_hypothesis
 from conformance.numerics.formats import FORMATS, Array, Captured
+from conformance.numerics.thresholds import max_threshold
 from conformance.oracle import Network
 from conformance.oracle.accumulation import Accumulation
 

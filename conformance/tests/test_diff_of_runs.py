@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from conformance.cli import main
-from conformance.judge.thresholds import max_threshold, projection_threshold, rms_threshold
+from conformance.numerics.thresholds import max_threshold, projection_threshold, rms_threshold
 from conformance.report.changes.changes import CaseChange, Changes, changes
 from conformance.report.changes.changes_document import document
 from conformance.report.changes.changes_rows import rows

@@ -10,10 +10,10 @@ from conformance.judge.evidence import LocalJudgement
 from conformance.judge.limits import STATISTICS
 from conformance.judge.observation import Observation
 from conformance.judge.screen import screened_locally
-from conformance.judge.thresholds import rms_threshold, sidak_share
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import FORMATS, Array
+from conformance.numerics.thresholds import rms_threshold, sidak_share
 from conformance.oracle import Network
 
 ALPHA = 1e-8

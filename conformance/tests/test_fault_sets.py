@@ -14,8 +14,8 @@ from conformance.judge import observation
 from conformance.judge.evidence import Estimate
 from conformance.judge.search.placements import SINGLE, FaultPlacement, with_faults
 from conformance.judge.segment import Segment
-from conformance.judge.thresholds import FALSE_ALARM, projection_threshold
 from conformance.numerics.formats import FORMATS
+from conformance.numerics.thresholds import FALSE_ALARM, projection_threshold
 from conformance.oracle import Network
 from conformance.results.result import Result
 

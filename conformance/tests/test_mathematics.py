@@ -16,11 +16,11 @@ from conformance.faults import CATALOGUE, kernels
 from conformance.goldens.manifest import manifest
 from conformance.goldens.philox import Stream
 from conformance.judge.detection_power import power
-from conformance.judge.thresholds import FALSE_ALARM, max_threshold, rms_threshold, sidak_share
 from conformance.model.architecture import POOLINGS
 from conformance.model.training import STEPPED
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import FORMATS, Array
+from conformance.numerics.thresholds import FALSE_ALARM, max_threshold, rms_threshold, sidak_share
 from conformance.oracle import EQUATIONS, Network
 from conformance.oracle.embeddings import EncoderStates, Lookup, Sinusoids
 from conformance.oracle.gradients.pooling import MaximumBackward

@@ -18,7 +18,7 @@ from conformance.checks.run_check import run_check
 from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.worker_process import WorkerProcess
-from conformance.judge.thresholds import BinomialCount
+from conformance.numerics.thresholds import BinomialCount
 from conformance.results.result import Result, Searched
 from conformance.tests.broken_pipelines import BROKEN
 from conformance.tests.pipelines import CORRECT, RIGHT, in_batches, text_of

@@ -13,9 +13,9 @@ from conformance.judge.judged_elements import count_independent_rows, judged_ele
 from conformance.judge.noise import of_segment
 from conformance.judge.residual_description import ResidualDescription, describe_residual, sentences
 from conformance.judge.segment import Segment
-from conformance.judge.thresholds import ErrorLimits, max_threshold, rms_threshold
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import FORMATS, Array
+from conformance.numerics.thresholds import ErrorLimits, max_threshold, rms_threshold
 from conformance.oracle import Network, Step
 from conformance.oracle.bilinear import merge_heads, split_heads
 from conformance.oracle.pointwise import gelu_tanh

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from conformance import load_golden
-from conformance.judge.thresholds import max_threshold, sidak_share
 from conformance.numerics.arithmetic import as_captured, hypotheses
 from conformance.numerics.formats import Array
+from conformance.numerics.thresholds import max_threshold, sidak_share
 from conformance.oracle import Network
 from conformance.oracle.gradients.softmax import LogSoftmaxBackward, ProbabilitiesBackward
 from conformance.oracle.softmax import LogSoftmax

@@ -12,10 +12,10 @@ from conformance.judge.filters import project
 from conformance.judge.judged_elements import elements_to_explain
 from conformance.judge.noise import of_segment
 from conformance.judge.segment import Segment
-from conformance.judge.thresholds import FALSE_ALARM, SEPARABLE_Z, projection_threshold
 from conformance.model.checkpoint import Checkpoint, rounded_weights
 from conformance.numerics.arithmetic import Hypothesis, hypotheses, representative_hypothesis
 from conformance.numerics.formats import Format
+from conformance.numerics.thresholds import FALSE_ALARM, SEPARABLE_Z, projection_threshold
 from conformance.oracle import Network
 from conformance.report.findings import Finding, findings
 from conformance.results.records import ActivationRecord, FaultRecord

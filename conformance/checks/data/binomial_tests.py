@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from conformance.checks.data.examples import Examples, Flags
-from conformance.judge.thresholds import BinomialCount, sidak_share
+from conformance.numerics.thresholds import BinomialCount, sidak_share
 
 
 @dataclass(frozen=True)

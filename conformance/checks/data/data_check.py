@@ -10,7 +10,7 @@ from conformance.checks.contract import require_support
 from conformance.checks.counted import Tried, counted
 from conformance.checks.data.epochs import Epochs
 from conformance.checks.search.identity_key import IdentityKey
-from conformance.judge.thresholds import sidak_share
+from conformance.numerics.thresholds import sidak_share
 from conformance.results.result import Result
 
 

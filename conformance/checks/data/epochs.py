@@ -9,8 +9,8 @@ from typing import Any
 from conformance.checks.data.corpus import CONVERSATIONS, indexed_corpus
 from conformance.checks.data.examples import Examples, examples_of
 from conformance.checks.data.request_examples import epoch_of, require_data
-from conformance.judge.thresholds import FALSE_ALARM
 from conformance.model.pretraining import NEXT
+from conformance.numerics.thresholds import FALSE_ALARM
 
 _FEW = 2  # number of conversations; their pairs fill a typical batch of 32
 # One of n utterances drawn at random is the next one with probability 1/n. In E epochs of n pairs, half of which are random, the

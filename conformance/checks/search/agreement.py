@@ -29,9 +29,9 @@ from conformance.checks.search.subject import Subject
 from conformance.errors import Unsupported
 from conformance.judge.judged_elements import Mask, judged_elements
 from conformance.judge.propagated_sigma import Accumulated
-from conformance.judge.thresholds import max_threshold, rms_threshold, sidak_share
 from conformance.model.activation import SCALAR, Activation
 from conformance.numerics.formats import Array, Format, format_named
+from conformance.numerics.thresholds import max_threshold, rms_threshold, sidak_share
 from conformance.results.law_broken import LawBroken, Location, Run, beyond_rounding
 
 

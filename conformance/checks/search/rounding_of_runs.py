@@ -15,9 +15,9 @@ from conformance.checks.search.subject import Subject
 from conformance.judge.found_equations import FoundEquations, found_equations
 from conformance.judge.propagated_sigma import CORRECT, Accumulated, accumulated
 from conformance.judge.screen import screened
-from conformance.judge.thresholds import sidak_share
 from conformance.model.gradients import ancestors
 from conformance.numerics.arithmetic import hypotheses
+from conformance.numerics.thresholds import sidak_share
 from conformance.results.law_broken import Run
 
 

@@ -88,7 +88,7 @@ class FitData:
 
         With x = ln(tests / `chance`), each of `tests` means is above 1 + 2 √(x/ν) + 2 x/ν with probability at most e^(−x) (Laurent
         and Massart 2000, lemma 1). Its proof uses no more of χ²_ν/ν than the moment generating function, which bounds that of
-        roundings as well (`judge.thresholds.rms_threshold`).
+        roundings as well (`numerics.thresholds.rms_threshold`).
         """
         x = log(max(tests, 1) / self.chance)
         return 1.0 + 2.0 * sqrt(x / max(rows, 1)) + 2.0 * x / max(rows, 1)

@@ -20,10 +20,10 @@ from scipy.special import betaincinv, chdtr
 
 from conformance.judge.judged_elements import Mask
 from conformance.judge.residual_models.step_terms import StepTerm, step_terms
-from conformance.judge.thresholds import FALSE_ALARM, ErrorLimits
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
+from conformance.numerics.thresholds import FALSE_ALARM, ErrorLimits
 from conformance.oracle import Step
 
 MOST_ELEMENTS = 2**18  # elements in one fit, so that it takes milliseconds; larger arrays are thinned evenly

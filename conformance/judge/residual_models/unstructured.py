@@ -6,8 +6,8 @@ from math import log2, sqrt
 import numpy as np
 
 from conformance.judge.residual_models.residual_problem import TINY, ElementNoise, FittedNumber, ResidualFinding, ResidualProblem
-from conformance.judge.thresholds import FALSE_ALARM
 from conformance.numerics.formats import FORMATS, RELATIVE_RMS, Array
+from conformance.numerics.thresholds import FALSE_ALARM
 
 
 def fewer_bits(case: ResidualProblem) -> Iterator[ResidualFinding]:

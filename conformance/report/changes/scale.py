@@ -17,7 +17,7 @@ where the minimum is at λ = (x² − 1) / 4x². This bound must be less than α
 activation.
 
 Both n and α follow from the limits: the limit of the largest error is √(2 ln(2n/α)), the limit of a filter is √(2 ln(2/α))
-(`judge.thresholds`). An RMS of 0 defines no scale: all errors lie within the bound of a function, or are zero by chance.
+(`numerics.thresholds`). An RMS of 0 defines no scale: all errors lie within the bound of a function, or are zero by chance.
 """
 
 import math

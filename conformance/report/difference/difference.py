@@ -19,10 +19,10 @@ from conformance.checks.trace import Trace, require_same_inputs
 from conformance.judge.judged_elements import Mask, judged_elements
 from conformance.judge.sampled_sigma import reference
 from conformance.judge.segment import Segment
-from conformance.judge.thresholds import max_threshold, rms_threshold, sidak_share
 from conformance.model.checkpoint import Checkpoint, rounded_weights
 from conformance.numerics.arithmetic import Hypothesis, representative_hypothesis
 from conformance.numerics.formats import Array
+from conformance.numerics.thresholds import max_threshold, rms_threshold, sidak_share
 from conformance.oracle import Network
 
 

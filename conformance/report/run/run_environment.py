@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from conformance.judge.thresholds import FALSE_ALARM_TEXT
 from conformance.numerics.functions import FUNCTIONS
+from conformance.numerics.thresholds import FALSE_ALARM_TEXT
 from conformance.report.document import Block, Column, Folded, Heading, Lists, tabled
 from conformance.results.records import FunctionRecord, Header, Results
 

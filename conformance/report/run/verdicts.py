@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from conformance.judge.thresholds import SEPARABLE_Z
+from conformance.numerics.thresholds import SEPARABLE_Z
 from conformance.report.coverage_sentences import mistakes, weakest, without_effect
 from conformance.report.document import Block, Column, Folded, Heading, Items, Paragraph, Row, TextSpan, tabled
 from conformance.report.finding_sentences import residual_sentences, sentence
