@@ -39,7 +39,6 @@ _LEVELS = np.array(
     [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
      -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
      0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0], np.float32)  # fmt: skip
-_TIE = 4.0 * 2.0**-24  # relative; a quotient of a product or quotient in float32, or of its reciprocal, has up to four roundings
 _LARGEST, _SMALLEST_EXPONENT, _BITS = 448.0, -6, 4  # Those of E4M3.
 
 
@@ -51,6 +50,16 @@ def quotients(weight: Single, step: Single) -> Single:
 def distance_to_tie(quotient: npt.NDArray[np.floating[Any]]) -> Array:
     """Return the distance |q − ⌊q⌋ − 1/2| of each quotient from the nearest tie between two integers."""
     return as_array(np.abs(quotient - np.floor(quotient) - 0.5))
+
+
+def is_near_tie(quotient: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.bool_]:
+    """Return where a quotient that was computed in float32 may be rounded either way.
+
+    The candidate's and this one may each have up to four roundings, of a product, of quotients and of a reciprocal.
+    """
+    error = 8.0 * FORMATS["float32"].unit_roundoff * np.maximum(np.abs(quotient), 1.0)
+    near: npt.NDArray[np.bool_] = distance_to_tie(quotient) <= error
+    return near
 
 
 def symmetric(weight: Array, axis: int | None, largest: float = 127.0) -> Array:
@@ -173,7 +182,7 @@ def _cache_of_bytes(step: Step, _: FaultContext) -> Step:
     scale = np.abs(heads).max(-1, keepdims=True) / np.float32(127.0)
     quotient = quotients(heads, scale)
     levels = np.rint(quotient)
-    near = distance_to_tie(quotient) <= _TIE * np.abs(quotient)
+    near = is_near_tie(quotient)
     ties = merge_heads(as_array(near * scale**2, np.float64))
     held = merge_heads(as_array(levels, np.float64) * scale)
 

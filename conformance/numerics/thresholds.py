@@ -21,6 +21,8 @@ from scipy.special import bdtr, bdtrc, lambertw
 FALSE_ALARM = 1e-6  # of one run, under the model; every threshold below is derived from it
 FALSE_ALARM_TEXT = f"{FALSE_ALARM:.0e}".replace("e-0", "e-")  # as texts write it
 
+LARGEST_DEVIATION = 9.0  # in standard deviations: of 10^12 normal errors, one is larger with a probability of 2e-7
+
 SEPARABLE_Z = 12.0  # The method's limit: at this expected z a fault is missed with a probability below that of a false alarm,
 # because a threshold for 1e-6 over up to 10^7 tests is below 7.5 and 12 − 7.5 = 4.5 standard deviations remain (3e-6).
 

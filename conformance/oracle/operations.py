@@ -16,6 +16,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import FORMATS, Array
 from conformance.numerics.functions import TANH_CUBIC, TANH_OUTER
+from conformance.numerics.thresholds import LARGEST_DEVIATION
 from conformance.oracle.linear import Linear
 from conformance.oracle.norm import Norm
 from conformance.oracle.pointwise import Gelu, GeluTanh, Silu
@@ -25,7 +26,6 @@ from conformance.oracle.step import Step
 Rounding = Callable[[Array], Array]
 SINGLE = FORMATS["float32"]
 IN_FLOAT32 = Arithmetic(SINGLE, SINGLE, "modular")
-FAR = 8.0  # Standard deviations: a normal error exceeds them with probability 1e-15.
 
 
 def by_operations(step: Step, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
@@ -60,7 +60,7 @@ def _linear(step: Linear, arithmetic: Arithmetic, actual: Array) -> Iterator[Arr
     """Yield x Wᵀ, accumulated in float32 and rounded, plus b, as torch computes it for inputs that are not contiguous in memory."""
     if "bias" in step.site.parameters:
         r, accumulated = arithmetic.storage.round, replace(IN_FLOAT32, summation=arithmetic.summation)
-        products = _sides(step.value - step.bias, FAR * np.sqrt(step.roundings(accumulated).variance()), r)
+        products = _sides(step.value - step.bias, LARGEST_DEVIATION * np.sqrt(step.roundings(accumulated).variance()), r)
         yield _nearest(actual, [r(product + step.bias) for product in products])
 
 
@@ -129,18 +129,18 @@ def _norm(step: Norm, r: Rounding, actual: Array) -> Iterator[Array]:
 def _normal_in_float32(step: Norm, x: Array, r: Rounding) -> tuple[Array, ...]:
     """Return (x − μ)/√(σ² + ε) computed in float32, then rounded.
 
-    Its error may be up to FAR standard deviations of the errors that `Norm.roundings` gives for float32.
+    Its error may be up to `LARGEST_DEVIATION` standard deviations of the errors that `Norm.roundings` gives for float32.
     """
     width = x.shape[-1]
     site = replace(step.site, parameters={"weight": np.ones(width), "bias": np.zeros(width)})
     plain = step.replaced(site=site, parents=(x,))
-    return _sides(plain.value, FAR * np.sqrt(plain.roundings(IN_FLOAT32).variance()), r)
+    return _sides(plain.value, LARGEST_DEVIATION * np.sqrt(plain.roundings(IN_FLOAT32).variance()), r)
 
 
 def _with_stored_statistics(step: Norm, r: Rounding, actual: Array) -> Array:
     """Return γ (x − μ) ρ + β computed in float32, with μ and ρ = 1/√(σ² + ε) rounded, as torch's group norm on CUDA stores them."""
-    error = FAR * np.sqrt(step.roundings(IN_FLOAT32).variance())
-    of_mean, of_inverse = (FAR * np.sqrt(variance) for variance in step.statistics_variance(IN_FLOAT32))
+    error = LARGEST_DEVIATION * np.sqrt(step.roundings(IN_FLOAT32).variance())
+    of_mean, of_inverse = (LARGEST_DEVIATION * np.sqrt(variance) for variance in step.statistics_variance(IN_FLOAT32))
     weight, bias = step.site.parameters["weight"], step.site.parameters["bias"]
     statistics = product(_sides(step.mean, of_mean, r), _sides(step.inverse, step.inverse * of_inverse, r))
     exact = (weight * ((step.summed - μ) * ρ) + bias for μ, ρ in statistics)
@@ -190,9 +190,9 @@ def _in_one_pass(step: Norm, x: Array, mean: Array, r: Rounding) -> Iterator[Arr
 
 
 def _of_mean(terms: Array) -> Array:
-    """Return the largest error of a float32 mean: FAR deviations √(u²/3 Σ s_k²)/n with partial sums s_k (`oracle.accumulation`)."""
+    """Return the largest error of a float32 mean: its deviation is √(u²/3 Σ s_k²)/n, with partial sums s_k (`oracle.accumulation`)."""
     squares = np.square(np.cumsum(terms, -1)).sum(-1, keepdims=True)
-    return as_array(FAR * SINGLE.unit_roundoff * np.sqrt(squares / 3.0) / terms.shape[-1])
+    return as_array(LARGEST_DEVIATION * SINGLE.unit_roundoff * np.sqrt(squares / 3.0) / terms.shape[-1])
 
 
 def _normalised(step: Norm, x: Array, mean: Array, shifted: Array, r: Rounding) -> Iterator[list[Array]]:

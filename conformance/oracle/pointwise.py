@@ -10,11 +10,10 @@ from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Captured
 from conformance.numerics.functions import SIGMOID_FACTOR, TANH_CUBIC, TANH_OUTER, gelu_argument, gelu_argument_slope
 from conformance.numerics.memo import cached_property
+from conformance.numerics.thresholds import LARGEST_DEVIATION
 from conformance.oracle.correlated_errors import CorrelatedErrors
 from conformance.oracle.linear_maps import LinearMap, Roundings, diagonal
 from conformance.oracle.step import Step, elementwise_roundings
-
-KINK = 12.0  # standard deviations: a normal error is larger with a probability of 4e-33, so that no error of a run is
 
 
 class Pointwise(Step):
@@ -167,9 +166,11 @@ class Relu(Pointwise):
         return Step.effect_of(self, *errors)
 
     def through(self, parent: int, errors: CorrelatedErrors) -> CorrelatedErrors:
-        """Return all errors of x for x above −KINK standard deviations, and none below: an error may move x across 0."""
+        """Return all errors of x for x above −`LARGEST_DEVIATION` deviations, and none below: an error may move x across 0."""
+        if not errors.any:
+            return errors
         variance = errors.variance
-        return CorrelatedErrors(np.where(self.parents[parent] > -KINK * np.sqrt(variance), variance, 0.0)) if errors.any else errors
+        return CorrelatedErrors(np.where(self.parents[parent] > -LARGEST_DEVIATION * np.sqrt(variance), variance, 0.0))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the rounding to storage alone; it applies if a fused kernel passes on an unrounded x."""

@@ -9,7 +9,7 @@ from conformance.faults.altered import Altered
 from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, MOST_ROWS, Fit, FitData, Fitted, nearest_fit
 from conformance.faults.kinds import LINEARS
-from conformance.faults.quantized import distance_to_tie
+from conformance.faults.quantized import distance_to_tie, is_near_tie
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import FORMATS, Array, Format
 from conformance.oracle import Step
@@ -18,7 +18,6 @@ from conformance.oracle.linear import Linear
 MOST_WEIGHTS = 2**20  # A limit of work: with more weights no threshold is looked for, nor named.
 _LEVELS = 127.0  # the largest magnitude of a symmetric signed byte
 _UNIT = FORMATS["float32"].unit_roundoff
-TIE = 8.0 * _UNIT  # A quotient this near to a tie, relative to it, may be rounded either way: up to four roundings on each side.
 _PARTS = (2, 4, 8, 16)  # The usual numbers of splits of a sum.
 _SHARES, _BESIDE = 100, 4  # Shares are whole percents; the magnitudes next to the nearest one are tried as well.
 
@@ -49,7 +48,7 @@ def _integer_inputs(step: Step, data: FitData) -> Fit | None:
             unit = np.broadcast_to(unit, quotient.shape)
             if quotient.ndim > step.inputs.ndim:
                 quotient, unit = quotient[:, 0], unit[:, 0]  # the first token of each row
-            near = distance_to_tie(quotient) <= TIE * np.maximum(np.abs(quotient), 1.0)
+            near = is_near_tie(quotient)
             value, ties = (np.rint(quotient) * unit) @ weight.T + step.bias, (near * unit**2) @ (weight.T**2)
             yield _LEVELS, _with_result(step, value, np.broadcast_to(ties, value.shape))
 

@@ -18,9 +18,8 @@ from conformance.faults.altered import Altered, with_slack
 from conformance.faults.changes import with_stored_weight
 from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted, nearest_fit
-from conformance.faults.fitted.products import TIE
 from conformance.faults.kinds import LINEARS
-from conformance.faults.quantized import distance_to_tie, quotients, symmetric
+from conformance.faults.quantized import is_near_tie, quotients, symmetric
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
@@ -49,7 +48,7 @@ def _without_zero_point(x: Array, axis: int | None, *, with_zero: bool, whole: b
     quotient = quotients(w, step) if whole else quotients(w - low, step)
     levels = np.clip(np.rint(quotient) + zero, 0.0, _LEVELS)
     moved = step * zero if whole else -low
-    near = distance_to_tie(quotient) <= TIE * np.maximum(np.abs(quotient), 1.0)
+    near = is_near_tie(quotient)
     return as_array(levels * step, np.float64), as_array(near * step**2, np.float64), as_array(moved, np.float64)
 
 

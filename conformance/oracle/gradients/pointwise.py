@@ -9,9 +9,10 @@ from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.functions import TANH_CUBIC, TANH_OUTER, gelu_argument, gelu_argument_slope
 from conformance.numerics.memo import cached_property
+from conformance.numerics.thresholds import LARGEST_DEVIATION
 from conformance.oracle.correlated_errors import CorrelatedErrors
 from conformance.oracle.linear_maps import LinearMap, Roundings, diagonal
-from conformance.oracle.pointwise import KINK, Gelu, GeluTanh, Pointwise
+from conformance.oracle.pointwise import Gelu, GeluTanh, Pointwise
 from conformance.oracle.step import Step, elementwise_roundings
 
 
@@ -146,7 +147,7 @@ class ReluBackward(Step):
         if parent == 0 or not errors.any:
             return super().through(parent, errors)
         w, x = self.parents
-        return CorrelatedErrors(np.where(np.abs(x) < KINK * np.sqrt(errors.variance), np.square(w), 0.0))
+        return CorrelatedErrors(np.where(np.abs(x) < LARGEST_DEVIATION * np.sqrt(errors.variance), np.square(w), 0.0))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the variance floor of the format; nothing is rounded."""

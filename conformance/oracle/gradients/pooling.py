@@ -9,11 +9,10 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
+from conformance.numerics.thresholds import LARGEST_DEVIATION
 from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity, shared_by_row
 from conformance.oracle.pooling import Maximum, Unit, Weighted
 from conformance.oracle.step import Step, elementwise_roundings
-
-LARGEST_DEVIATION = 9.0  # in standard deviations: a normal error is larger with a probability of 2e-19
 
 
 class WeightedBackward(Weighted):
