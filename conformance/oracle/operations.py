@@ -190,7 +190,7 @@ def _in_one_pass(step: Norm, x: Array, mean: Array, r: Rounding) -> Iterator[Arr
 
 
 def _of_mean(terms: Array) -> Array:
-    """Return the largest error of a float32 mean: its deviation is √(u²/3 Σ s_k²)/n, with partial sums s_k (`oracle.accumulation`)."""
+    """Return the largest error of a float32 mean, whose deviation is √(u²/3 Σ s_k²)/n with the partial sums s_k."""
     squares = np.square(np.cumsum(terms, -1)).sum(-1, keepdims=True)
     return as_array(LARGEST_DEVIATION * SINGLE.unit_roundoff * np.sqrt(squares / 3.0) / terms.shape[-1])
 
