@@ -63,7 +63,9 @@ def described(value: Any) -> Described:
 
 def _described(value: Any) -> Described:
     if isinstance(value, np.ndarray | np.generic):
-        return Described(value.dtype.name, value.shape, None, partial(np.asarray, value))
+        # ml_dtypes' bfloat16, as JAX's arrays have it, is no number to a reader that does not know it.
+        read = partial(value.astype, np.float32) if value.dtype.name == "bfloat16" else partial(np.asarray, value)
+        return Described(value.dtype.name, value.shape, None, read)
     if not hasattr(value, "detach"):
         import torch.utils.dlpack
 

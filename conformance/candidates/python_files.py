@@ -15,7 +15,7 @@ _FOLDERS: set[Path] = set()  # folders of the files that were imported
 def module_of(file: Path) -> ModuleType:
     """Return the module in a file, imported once; it may import other modules of its folder.
 
-    Its name is that of the file, or has a digest of the path added if another module has that name.
+    Its name is that of the file, with a digest of the path added if another module has that name, or if the name has a dot.
 
     Args:
         file: an absolute path without symbolic links.
@@ -23,7 +23,7 @@ def module_of(file: Path) -> ModuleType:
     for name in (file.stem, _unique(file)):
         if _is_in(sys.modules.get(name), file):
             return sys.modules[name]
-    name = _unique(file) if file.stem in sys.modules else file.stem
+    name = _unique(file) if file.stem in sys.modules or "." in file.stem else file.stem
     sys.path.insert(0, str(file.parent))
     try:
         with _without_modules_of_other_candidates(file.parent):

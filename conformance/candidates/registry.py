@@ -115,14 +115,14 @@ def _of_function(function: Callable[..., Any]) -> Implementation:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a function that is not written in Python
         return _Prepare(function)
+    from conformance.mapping.mapped import mapped_builder
+
+    name = getattr(function, "__name__", "")
+    if mapped := mapped_builder(function, name):
+        return mapped
     try:
         signature.bind("checkpoint", "device", "dtype")
     except TypeError as error:
-        from conformance.mapping.mapped import mapped_builder
-
-        name = getattr(function, "__name__", "")
-        if mapped := mapped_builder(function, name):
-            return mapped
         home = getattr(function, "__module__", "my_module")
         raise UsageError(
             f"a function that is a candidate is called with (checkpoint, device, dtype), and this one takes {signature}; if it "

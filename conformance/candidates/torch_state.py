@@ -16,7 +16,7 @@ def _settings() -> tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...]:
         (torch.get_num_threads, torch.set_num_threads),
         (torch.is_grad_enabled, torch.set_grad_enabled),
         (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
-        (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+        (_float32_precision, _set_float32_precision),
         (torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled),
         (np.geterr, lambda errors: np.seterr(**errors)),
     )
@@ -46,6 +46,36 @@ def restored() -> Iterator[None]:
         yield
     finally:
         restore(before)
+
+
+def _float32_precision() -> tuple[str | None, dict[str, str]]:
+    """Return the precision of float32 products by torch's two interfaces; None by the older one where it contradicts the newer."""
+    import torch
+
+    try:
+        older = torch.get_float32_matmul_precision()
+    except RuntimeError:
+        older = None
+    return older, {name: place.fp32_precision for name, place in _places_of_precision().items()}
+
+
+def _set_float32_precision(before: tuple[str | None, dict[str, str]]) -> None:
+    """Set what `_float32_precision` returned."""
+    import torch
+
+    older, newer = before
+    for name, place in _places_of_precision().items():
+        place.fp32_precision = newer[name]
+    if older is not None and _float32_precision()[0] != older:
+        torch.set_float32_matmul_precision(older)
+
+
+def _places_of_precision() -> dict[str, Any]:
+    """Return the objects that have the attribute `fp32_precision` in this version of torch, by name."""
+    import torch
+
+    places = {"all": torch.backends, "cuda": torch.backends.cuda.matmul, "mkldnn": getattr(torch.backends.mkldnn, "matmul", None)}
+    return {name: place for name, place in places.items() if hasattr(place, "fp32_precision")}
 
 
 def _set_default_device(device: Any) -> None:

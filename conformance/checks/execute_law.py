@@ -44,6 +44,8 @@ def execute(law: Law, request: CheckRequest) -> Result:
             return _searched(law, request, found)
 
     termination = run_guarded(judged)
+    if termination.outcome not in ("pass", "fail", "skip"):
+        _prepared.cache_clear()  # The process in which the candidate was prepared may have ended.
     verdicts = _verdicts(request, found) if law.by_oracle else ()
     return termination.result(
         request.case,

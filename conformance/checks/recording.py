@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from conformance.checks.repro.artifacts import remove_artifacts, write_repro
-from conformance.errors import ConformanceError, UsageError
+from conformance.errors import UsageError
 from conformance.goldens.custom_golden import open_golden
 from conformance.goldens.golden import Golden
 from conformance.results.case import Case
@@ -103,8 +103,8 @@ class Recording:
         self._records.append(records_of(result))
         for record in self._records[-1].activations:
             self._writer.write(record)
-        self._leave(result, golden, require, test)
         self._writer.write(self._records[-1].check)
+        self._leave(result, golden, require, test)
 
     def _leave(self, result: Result, golden: Golden | None, require: Sequence[str], test: Callable[..., Any] | None) -> None:
         """Write the files for `replay` after a failure, or remove them after a pass; report errors without raising them."""
@@ -114,6 +114,6 @@ class Recording:
                 write_repro(result, golden or open_golden(result.case.golden), folder, require, test)
             else:
                 remove_artifacts(result.case, folder)
-        except (OSError, ConformanceError, SyntaxError, TypeError, ValueError) as error:
+        except Exception as error:  # of any library that writes them
             done = "written" if fails else "removed"
             print(f"the files that reproduce {result.case} could not be {done}: {error}", file=sys.stderr)

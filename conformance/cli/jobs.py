@@ -22,7 +22,7 @@ from conformance.checks.recording import FAILURES
 from conformance.checks.repro.artifacts import remove_earlier_artifacts
 from conformance.cli.output import show_results
 from conformance.cli.run import saved_failures
-from conformance.errors import INTERRUPTED, UsageError
+from conformance.errors import INTERRUPTED, ConformanceError, UsageError
 from conformance.judge.threads import cores
 from conformance.names import printable
 from conformance.report.output_formats import REPORT_FORMATS
@@ -61,14 +61,14 @@ def run_jobs(command: Sequence[str], jobs: int, out: Path, how: str, *, resume: 
         resume: whether to continue the shards of an interrupted run.
 
     Returns:
-        The exit code; if a process could not run its shard, that of the process.
+        The exit code; if a process could not run its shard, that of the process, or 3 if a signal ended it.
     """
     path = out.resolve() / "results.jsonl"
     folders = [path.parent / PARTS / str(number) for number in range(1, jobs + 1)]
     results = None
-    if not resume:
-        shutil.rmtree(path.parent / PARTS, ignore_errors=True)
-    with Writer(path, resume=True) as writer:
+    with Writer(path, resume=True) as writer:  # refused while another run writes there, whose shards are left alone
+        if not resume:
+            shutil.rmtree(path.parent / PARTS, ignore_errors=True)
         codes, is_interrupted = _ended(command, folders)
         shards = [shard for folder in folders for shard in _shard(folder)]
         if len(shards) == jobs and all(shard.footer for shard in shards):
@@ -81,7 +81,9 @@ def run_jobs(command: Sequence[str], jobs: int, out: Path, how: str, *, resume: 
     if shards:
         show_results(merged(shards), how)
         print("not all checks were run; the same command with --resume runs the rest", file=sys.stderr)
-    return INTERRUPTED if is_interrupted else max(codes)
+    if is_interrupted:
+        return INTERRUPTED
+    return max(1, *(ConformanceError.exit_code if code < 0 else code for code in codes))
 
 
 def _completed(results: Results, folders: Sequence[Path], out: Path, how: str) -> int:

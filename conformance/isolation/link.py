@@ -91,8 +91,8 @@ class Link:
             for one, in_file in zip(contiguous, in_files, strict=True):
                 (self._send_file if in_file else self.end.sendall)(one.reshape(-1).view(np.uint8).data)
 
-    def receive(self, most: float = 0) -> tuple[bytes, list[Any]]:
-        """Receive the next message and its arrays, which may have at most `most` bytes in total.
+    def receive(self, most: float = 0, longest: float = _LONGEST) -> tuple[bytes, list[Any]]:
+        """Receive the next message, of at most `longest` bytes, and its arrays, which may have at most `most` bytes in total.
 
         Raises:
             TimeoutError: the deadline has passed.
@@ -101,7 +101,7 @@ class Link:
         """
         try:
             (length,) = _LENGTH.unpack(self._read(bytearray(_LENGTH.size)))
-            if length > _LONGEST:
+            if length > longest:
                 raise NoMessageError(f"a message of {length} bytes")
             frame = _FRAME.decode(self._read(bytearray(length)))
             size = sum(_bytes(header) for header in frame.arrays)

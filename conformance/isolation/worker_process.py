@@ -296,7 +296,7 @@ def _serve(start: _Start, end: socket.socket, writing: Connection) -> None:
     link.send(encoded(Answer(Done(), None)))
     while True:
         try:
-            question = pickle.loads(link.receive()[0])  # sent by the process that started this one
+            question = pickle.loads(link.receive(longest=math.inf)[0])  # sent by the process that started this one
         except EOFError:
             return
         with watched(lambda what, done: link.send(encoded(Progress(what, done)))):

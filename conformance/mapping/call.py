@@ -1,6 +1,7 @@
 """Determination of how a module is called: the array of a batch for each argument, and the form and shape of the mask."""
 
 import inspect
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -161,15 +162,18 @@ def _made(parameter: inspect.Parameter, array: str) -> str:
 
 
 def _own_class(parameter: inspect.Parameter) -> type | None:
-    """Return the class with which a parameter is annotated, unless it is a tensor or a built-in class."""
+    """Return the class with which a parameter is annotated, unless it is a tensor or a class of Python, NumPy or torch."""
     kind = parameter.annotation
     is_own = isinstance(kind, type) and kind is not parameter.empty and not issubclass(kind, torch.Tensor)
-    return kind if is_own and kind.__module__ != "builtins" else None
+    return kind if is_own and kind.__module__.partition(".")[0] not in {"numpy", "torch", *sys.stdlib_module_names} else None
 
 
 def _takes_one(kind: type) -> bool:
-    """Return whether the constructor of a class has exactly one required parameter, the first."""
-    parameters = list(inspect.signature(kind).parameters.values())
+    """Return whether the constructor of a class is known to have exactly one required parameter, the first."""
+    try:
+        parameters = list(inspect.signature(kind).parameters.values())
+    except (TypeError, ValueError):  # a class that is not written in Python
+        return False
     return [p.default is p.empty for p in parameters].count(True) == 1 and parameters[0].default is parameters[0].empty
 
 

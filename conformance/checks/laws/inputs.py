@@ -9,7 +9,7 @@ from conformance.checks.laws.law import Law, require_no_effect, run_of
 from conformance.checks.search.agreement import RowPairs, require_agreement
 from conformance.checks.search.strategies import Batches
 from conformance.checks.search.subject import Subject
-from conformance.errors import CandidateCrash
+from conformance.errors import CandidateCrash, CandidateEnded
 from conformance.model.batch import TorchBatch
 from conformance.results.example import Example
 from conformance.results.law_broken import Run
@@ -42,6 +42,8 @@ def _dtype_does_not_matter(subject: Subject, example: Example) -> float:
     for dtype in MASKS:
         try:
             second = Run(example.batch, subject.run(example.batch, _cast(dtype)), dtype)
+        except CandidateEnded:
+            raise
         except CandidateCrash:
             continue
         excess = max(excess, require_agreement(subject, first, second, RowPairs(rows, rows)))

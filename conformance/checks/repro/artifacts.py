@@ -16,7 +16,7 @@ from conformance.checks.repro.origin import from_any_folder, origin
 from conformance.checks.repro.patch import new_test, patch_of
 from conformance.checks.repro.snippet import snippet
 from conformance.checks.search.subject import Subject
-from conformance.errors import CandidateFailure, FixtureError
+from conformance.errors import ConformanceError
 from conformance.goldens.golden import Golden, stored_arrays
 from conformance.judge.screen import screened
 from conformance.model.batch import Batch
@@ -118,11 +118,18 @@ def with_repro(result: Result, golden: Golden, candidate: Any, implementation: s
     if found is None:
         return result
     name = result.case.implementation
-    where = "" if Path(name).is_file() else from_any_folder(origin(name, implementation))
+    where = "" if _is_file(name) else from_any_folder(origin(name, implementation))
     rendered = words(golden.folder, found.example.batch)
     found = replace(found, network=golden.origin or golden.name, origin=where, words=rendered)
     script = snippet(result.case, found.network, implementation, found, result.reason)
     return replace(result, counterexample=replace(found, script=script))
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except OSError:  # too long for a path, as a command may be
+        return False
 
 
 def _run_again(result: Result, golden: Golden, candidate: Any) -> Counterexample:
@@ -137,7 +144,7 @@ def _run_again(result: Result, golden: Golden, candidate: Any) -> Counterexample
         with restored(), unaltered(golden, candidate):
             subject = Subject.prepared(candidate, golden.checkpoint, result.case.device, result.case.dtype)
             run = Run(batch, subject.run(batch))
-    except (CandidateFailure, FixtureError):  # FixtureError if the candidate altered the weights by which it is judged
+    except ConformanceError:  # It fails, has altered the weights by which it is judged, or refuses the config that was not changed.
         return Counterexample(example, {"run-1": Run(batch, {})}, crashes=result.outcome == "crash")
     # Only the activations that the check judged, which may be a part of the exposed ones.
     looked_at = {v.activation for v in result.verdicts if not v.is_unexposed}

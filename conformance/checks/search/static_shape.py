@@ -1,14 +1,24 @@
 """Detection of candidates that run at only one length or batch size, like a program exported with static shapes."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 from conformance.checks.search.subject import Subject
-from conformance.errors import CandidateCrash, CandidateError
+from conformance.errors import CandidateCrash, CandidateEnded, CandidateError
 from conformance.model.batch import Batch
 
 
 def static_shape(subject: Subject, batches: Mapping[str, Batch]) -> str:
-    """Return a message on the static size if the largest batch runs and no smaller version of it does; otherwise empty text."""
+    """Return a message on the static size if the largest batch runs and no smaller version of it does; otherwise empty text.
+
+    A candidate whose process ends is not known to have a static size.
+    """
+    with suppress(CandidateEnded):
+        return _static_shape(subject, batches)
+    return ""
+
+
+def _static_shape(subject: Subject, batches: Mapping[str, Batch]) -> str:
     whole = max(batches.values(), key=lambda batch: batch.input_ids.size)
     if not _runs(subject, whole):
         return ""
@@ -29,6 +39,8 @@ def _runs(subject: Subject, batch: Batch) -> bool:
     """Return whether the candidate runs a batch without violating the contract."""
     try:
         subject.run(batch)
+    except CandidateEnded:
+        raise
     except (CandidateError, CandidateCrash):
         return False
     return True

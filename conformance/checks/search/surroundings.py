@@ -31,7 +31,10 @@ SETTINGS = {
     "autocast": "torch.is_autocast_enabled('cpu')",
     "the number of threads": "torch.get_num_threads()",
     "deterministic algorithms": "torch.are_deterministic_algorithms_enabled()",
-    "the precision of float32 products": "torch.get_float32_matmul_precision()",
+    "the precision of float32 products": (  # The older interface raises where the newer one was used.
+        "[p.fp32_precision for p in (torch.backends, torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)] "
+        "if hasattr(torch.backends, 'fp32_precision') else torch.get_float32_matmul_precision()"
+    ),
     "NumPy's handling of errors": "np.geterr()",
 }
 
