@@ -1,17 +1,19 @@
 """Validate the patterns of known failures: a pattern that matches no existing name is a misspelling, not for another run."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from importlib.util import find_spec
+from itertools import chain
 from operator import eq
 from pathlib import Path
 
 from conformance.candidates.entry_points import registered
 from conformance.checks.catalogue import CHECKS, PUBLISHED
 from conformance.goldens.manifest import manifest
-from conformance.model.activations import table
+from conformance.model.activations import parameter_shapes, table
 from conformance.model.architecture import Architecture
 from conformance.names import nearest
 
@@ -95,10 +97,26 @@ def _is_a_device(device: str) -> bool:
 
 @lru_cache(maxsize=2)
 def _activations(layers: int = _LAYERS) -> Iterable[str]:
-    """Return the activations of architectures with and without an embedding norm, with heads of both kinds."""
+    """Return the activations of architectures with every part that only some have."""
+    return tuple(dict.fromkeys(name for a in _architectures(layers) for name in table(a)))
+
+
+def _architectures(layers: int) -> tuple[Architecture, ...]:
     normed = Architecture(2, 1, layers, 1, 1, 1, heads=("masked_lm", "next_sentence", "classification"))
-    plain = normed.with_(embedding_norm=False, heads=("plain_masked_lm", "plain_next_sentence"))
-    return tuple(dict.fromkeys(name for a in (normed, plain) for name in table(a)))
+    return (
+        normed,
+        normed.with_(embedding_norm=False, heads=("plain_masked_lm", "plain_next_sentence")),
+        normed.with_(heads=("question_answering",), pooling="mean", normalize=True),
+        normed.with_(heads=("token_classification",), position_embedding_type="relative_key_query"),
+        normed.with_(heads=("multiple_choice",), is_decoder=True, add_cross_attention=True),
+    )
+
+
+def _is_of_training(pattern: str) -> bool:
+    """Return whether a pattern matches a gradient, or a tensor in a step of training, by the name without these parts."""
+    name = re.sub(r"^step\.[^.]+\.", "", pattern).removesuffix(".grad")
+    parameters = (n for a in _architectures(_LAYERS) for n in parameter_shapes(a))
+    return name != pattern and any(fnmatchcase(each, name) for each in chain(_activations(), parameters))
 
 
 def _parts_of_activations() -> Iterable[str]:
@@ -124,6 +142,8 @@ _KINDS: Mapping[str, _Kind] = {
     "golden": _Kind(manifest, manifest, elsewhere=_is_custom_golden),
     "device": _Kind(lambda: (), lambda: ("cuda", "mps", "xpu"), "torch knows it nowhere", _is_a_device),
     "dtype": _Kind(_dtypes, _dtypes),
-    "activation": _Kind(_activations, _parts_of_activations, "`bert-conformance trace golden:tiny` prints those that there are"),
+    "activation": _Kind(
+        _activations, _parts_of_activations, "`bert-conformance trace golden:tiny` prints those that there are", _is_of_training
+    ),
     "fault": _Kind(_faults, _faults, "`bert-conformance golden power` prints those that there are", matches=eq),
 }

@@ -211,4 +211,5 @@ class BlackBox(Network):
             for o in self.outputs
         )
         leaves = {n: leaf[index] if self.table[n].axes[:1] == ("batch",) else leaf for n, leaf in self.leaves.items()}
-        return replace(self, batch=batch, outputs=outputs, leaves=leaves)
+        kept = {name: mask[index] for name, mask in self.kept.items()}
+        return replace(self, batch=batch, outputs=outputs, leaves=leaves, kept=kept)

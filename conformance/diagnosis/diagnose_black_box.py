@@ -79,13 +79,15 @@ def _pooling_of(checkpoint: Checkpoint, found: tuple[Output, ...], asked: str | 
     """Return the pooling of an embedding: the one asked for, else the checkpoint's, if it declares one.
 
     Raises:
-        UsageError: a pooling is asked for that is unknown, or without an embedding.
+        UsageError: a pooling is asked for that is unknown or that the network does not have, or without an embedding.
     """
     has_embedding = any(o.name == EMBEDDING for o in found)
     if asked is not None and not has_embedding:
         raise UsageError("a pooling is asked for, and no output is an embedding")
     if asked is not None and asked not in POOLINGS:
         raise UsageError(f"there is no pooling {asked!r}; known are {', '.join(POOLINGS)}")
+    if asked is not None and POOLINGS[asked].base == "pooler" and not checkpoint.architecture.pooler:
+        raise UsageError(f"the pooling {asked!r} is asked for, and the network has no pooler")
     return asked or (declared(checkpoint.architecture) if has_embedding else None)
 
 

@@ -93,5 +93,9 @@ class SavedGolden:
 
 
 def _stamp(folder: Path | None) -> tuple[tuple[int, int], ...]:
-    files = [folder / name for name in ("config.json", SAFETENSORS, PICKLE)] if folder else []
+    """Return what changes if a file of a checkpoint does; sentence-transformers has files in folders of their own."""
+    if folder is None:
+        return ()
+    folders = (folder, *sorted(path for path in folder.iterdir() if path.is_dir())) if folder.is_dir() else ()
+    files = [one / name for one in folders for name in ("modules.json", "config.json", SAFETENSORS, PICKLE)]
     return tuple((file.stat().st_mtime_ns, file.stat().st_size) for file in files if file.is_file())

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from conformance.errors import CheckpointError
 from conformance.model.batch import Batch
-from conformance.model.files import read_text, reading, require_regular
+from conformance.model.files import read_json, read_text, reading, require_regular
 from conformance.model.sentence_transformers import longest_text, transformer_folder
 
 
@@ -51,8 +53,16 @@ def words(folder: Path | None, batch: Batch) -> list[list[str]] | None:
         return None
 
 
+class _Settings(msgspec.Struct):
+    """What `tokenizer_config.json` says, with the defaults of Hugging Face's `BertTokenizer`."""
+
+    do_lower_case: bool = True
+    strip_accents: bool | None = None
+    tokenize_chinese_chars: bool = True
+
+
 def _tokenizer(folder: Path) -> Any:
-    """Return the tokenizer of `tokenizer.json` or otherwise of `vocab.txt`; None if neither exists."""
+    """Return the tokenizer of `tokenizer.json`, or of `vocab.txt` and `tokenizer_config.json`; None if neither exists."""
     from tokenizers import BertWordPieceTokenizer, Tokenizer
 
     folder = transformer_folder(folder)
@@ -63,4 +73,11 @@ def _tokenizer(folder: Path) -> Any:
     if not (folder / "vocab.txt").is_file():
         return None
     require_regular(folder / "vocab.txt")
-    return BertWordPieceTokenizer(str(folder / "vocab.txt"))
+    file = folder / "tokenizer_config.json"
+    settings = read_json(file, _Settings) if file.is_file() else _Settings()
+    return BertWordPieceTokenizer(
+        str(folder / "vocab.txt"),
+        lowercase=settings.do_lower_case,
+        strip_accents=settings.strip_accents,
+        handle_chinese_chars=settings.tokenize_chinese_chars,
+    )

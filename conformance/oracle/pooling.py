@@ -67,7 +67,7 @@ class Weighted(Step):
     @property
     def is_by_place(self) -> bool:
         """Whether the weight of a token depends on its position."""
-        return f"{POOLING}weighted-mean" in self.site.activation.kind
+        return "weighted-mean" in self.site.activation.kind
 
     @cached_property
     def places(self) -> Array:
@@ -89,10 +89,10 @@ class Weighted(Step):
         """Return the errors of the product accumulated over tokens, of the division by n or √n, and of storing the sum.
 
         Accumulation and division have u²/3 · (Σ s_k² + 2 e² or 3 e²). If weights depend on positions, the products p are also
-        rounded, u²/3 · p², and stored, before they are summed. If at most one token has a weight, it is copied, and only the
-        variance floor of the format remains.
+        rounded, u²/3 · p², and stored, before they are summed. If at most one token has a weight, it is copied, unless it is
+        multiplied by its position, and only the variance floor of the format remains.
         """
-        if (self.weights.astype(bool).sum(1) <= 1).all():
+        if (self.weights.astype(bool).sum(1) <= 1).all() and self.places.max() <= 1.0:
             return elementwise_roundings(np.full(self.value.shape, arithmetic.storage.floor_variance, like=self.value))
         partial = np.cumsum(self.weights[:, :, None] * self.parents[0], 1)
         roots = "sqrt" in self.site.activation.kind
@@ -140,8 +140,8 @@ class Unit(Step):
 
     @cached_property
     def length(self) -> Array:
-        """The Euclidean norm |x|, (B, 1)."""
-        return as_array(np.maximum(np.sqrt((self.parents[0] ** 2).sum(-1, keepdims=True)), np.finfo(np.float64).tiny))
+        """The Euclidean norm |x|, (B, 1), at least 1e-12 as in `torch.nn.functional.normalize`."""
+        return as_array(np.maximum(np.sqrt((self.parents[0] ** 2).sum(-1, keepdims=True)), 1e-12))
 
     @cached_property
     def value(self) -> Array:

@@ -164,7 +164,7 @@ def test_an_error_where_nothing_is_expected_has_no_unbelievable_number() -> None
     assert "e+4" not in rendered
     assert "activation-relu: amplitude 1.000, z = over 9e+15" in rendered
     assert rendered.count("over 9e+15 σ") == 4
-    assert "over 9e+15 σ: the correct result is 0 there" in rendered
+    assert "over 9e+15 σ: more than float64's digits resolve, as where the correct result is 0" in rendered
 
 
 def test_the_counts_of_a_run_add_up_and_its_title_tells_errors_from_failures() -> None:

@@ -23,6 +23,7 @@ def _other_words(step: Step, data: FitData) -> Fit | None:
     known = {row.tobytes(): index for index, row in reversed(list(enumerate(table)))}
     other = np.array([known.get(row.tobytes(), -1) for row in np.asarray(data.actual, table.dtype).reshape(-1, table.shape[1])])
     other = np.where(data.judged.any(-1), other.reshape(ids.shape), ids)
+    other = np.where((data.actual == step.value).all(-1), ids, other)  # Other ids may have the same row.
     if (other < 0).any():
         return None
     faulty = Altered(step, lambda inner: inner.site.parameters["weight"][other])

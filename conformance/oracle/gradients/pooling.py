@@ -34,9 +34,8 @@ class WeightedBackward(Weighted):
         The scaling has u²/3 · y² for a division by n, and twice that for a division by √n or a weight by position. If every weight
         is 0 or 1, only the variance floor of the format remains.
         """
-        divisions = (
-            0 if set(np.unique(self.weights)) <= {0.0, 1.0} else 1 + ("sqrt" in self.site.activation.kind or self.is_by_place)
-        )
+        is_copy = set(np.unique(self.weights)) <= {0.0, 1.0} and self.places.max() <= 1.0
+        divisions = 0 if is_copy else 1 + ("sqrt" in self.site.activation.kind or self.is_by_place)
         u2 = divisions * arithmetic.elementwise_format.unit_roundoff**2 / 3.0
         own = u2 * self.value**2 + arithmetic.storage_rounding_variance(self.value) * bool(divisions)
         return elementwise_roundings(np.maximum(own, arithmetic.storage.floor_variance))

@@ -51,12 +51,13 @@ class ProbabilitiesBackward(Step):
             own = centred * (centred - 2.0 * p * w) * v
             return as_array(np.maximum(own + p**2 * (w**2 * v).sum(-1, keepdims=True), 0.0))
 
-        nothing = LinearMap(lambda _: np.zeros_like(p), lambda _: np.zeros_like(self.parents[2]))
+        def nothing(parent: Array) -> LinearMap:
+            return LinearMap(lambda _: np.zeros_like(p), lambda _: np.zeros_like(parent))
+
         return (
             LinearMap(of_upstream, lambda u: p * (u - (p * u).sum(-1, keepdims=True))),
             LinearMap(of_probs, lambda u: centred * u - w * (p * u).sum(-1, keepdims=True)),
-            nothing,
-            nothing,
+            *map(nothing, self.parents[2:]),
         )
 
     def through(self, parent: int, errors: CorrelatedErrors) -> CorrelatedErrors:

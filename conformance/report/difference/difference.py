@@ -136,7 +136,7 @@ def _local(
     sign, exact, rows = 1.0, True, 1
     for network, model, found in zip(networks, models, values, strict=True):
         order = list(network.table)
-        before = {n: v for n, v in found.items() if n in common and order.index(n) < order.index(activation)}
+        before = {n: _finite(n, v, network) for n, v in found.items() if n in common and order.index(n) < order.index(activation)}
         segment = Segment(network, activation, before)
         residual = residual + sign * (found[activation] - segment.value)
         variance = variance + segment.propagate(segment.leaf_variance(_unrounded(model)), model)
@@ -149,7 +149,13 @@ def _local(
     scaled = (np.maximum(np.abs(residual) - bound, 0.0) / np.sqrt(variance))[judged]
     rms, limit = float(np.sqrt((scaled**2).mean())), rms_threshold(rows, alpha)
     largest, largest_limit = float(scaled.max()), max_threshold(scaled.size, alpha)
-    return rms, limit, largest, largest_limit, rms > limit or largest > largest_limit
+    return rms, limit, largest, largest_limit, not (rms <= limit and largest <= largest_limit)  # also if one is NaN
+
+
+def _finite(name: str, value: Array, network: Network) -> Array:
+    """Return an activation with 0 at elements that are not finite and not judged: nothing that is judged may depend on them."""
+    judged = judged_elements(network.table[name], network.batch, value.shape)
+    return np.where(judged | np.isfinite(value), value, 0.0)
 
 
 def _unrounded(model: Hypothesis) -> Hypothesis:

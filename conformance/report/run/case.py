@@ -200,7 +200,7 @@ def _origins(origins: Sequence[ActivationRecord]) -> Iterator[Block]:
         head = "origins, in order"
     yield from tabled((head, "local rms", "limit", "max", "limit", "global rms"), [("", [_numbers(a) for a in worst])])
     if any(a.local is not None and (a.local.max or 0.0) > LARGEST for a in worst):
-        yield Paragraph(f"{bounded(math.inf)} σ: the correct result is 0 there, and has next to no rounding error")
+        yield Paragraph(f"{bounded(math.inf)} σ: more than float64's digits resolve, as where the correct result is 0")
 
 
 def _worst(origins: Sequence[ActivationRecord]) -> Sequence[ActivationRecord]:

@@ -49,8 +49,9 @@ def _shape(row: Activation, view: TraceView) -> str:
     heads = view.architecture.num_attention_heads
     if len(view.batches) == 1:
         batch = view.batches[0].batch
-        return times(row.shape(batch.size, batch.length, heads))
-    letters = {"batch": "B", "position": "S", "query": "S", "key": "S", "head": str(heads)}
+        return times(row.shape(batch.size, batch.length, heads, batch.states_length))
+    own = str(row.heads or heads)
+    letters = {"batch": "B", "position": "S", "query": "S", "key": "S", "state": "T", "state key": "T", "head": own}
     return times(letters.get(axis, str(row.width)) for axis in row.axes)
 
 
