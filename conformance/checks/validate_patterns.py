@@ -113,10 +113,11 @@ def _architectures(layers: int) -> tuple[Architecture, ...]:
 
 
 def _is_of_training(pattern: str) -> bool:
-    """Return whether a pattern matches a gradient, or a tensor in a step of training, by the name without these parts."""
-    name = re.sub(r"^step\.[^.]+\.", "", pattern).removesuffix(".grad")
-    parameters = (n for a in _architectures(_LAYERS) for n in parameter_shapes(a))
-    return name != pattern and any(fnmatchcase(each, name) for each in chain(_activations(), parameters))
+    """Return whether a pattern matches a gradient, or a tensor in a step of training, whatever the number of the step."""
+    first = re.sub(r"^step\.\d+\.", "step.1.", pattern)
+    names = chain(_activations(), (name for a in _architectures(_LAYERS) for name in parameter_shapes(a)))
+    forms = ("{}.grad", "step.1.{}", "step.1.{}.grad")
+    return any(fnmatchcase(form.format(name), first) for name in names for form in forms)
 
 
 def _parts_of_activations() -> Iterable[str]:

@@ -9,7 +9,10 @@ import torch
 from torch import Tensor
 
 from conformance import Checkpoint, check, golden_of, load_golden
+from conformance.judge.segment import Segment
 from conformance.model.batch import Batch
+from conformance.numerics.arithmetic import hypotheses
+from conformance.oracle import Network
 from conformance.tests.optional_paths import broken, in_attention
 from implementations import inner_workings as walk
 from implementations.cached import Cached, hf_cached, inner_workings_cached
@@ -146,3 +149,16 @@ def test_encoder_states_are_rounded_to_the_candidates_format_before_judging(dtyp
     batch = Batch.of({"input_ids": [[5, 6, 7], [8, 9, 1]], "encoder_hidden_states": states})
     own = golden_of("own", load_golden("cross-attention").checkpoint, {"own": batch})
     assert check(inner_workings, own, dtype=dtype).conforms
+
+
+@pytest.mark.parametrize("exposed", [True, False], ids=["values exposed", "values hidden"])
+def test_sigma_of_gradients_of_cross_attention_scores_is_computed_where_states_have_another_length(exposed: bool) -> None:
+    golden, name = load_golden("cross-attention"), "encoder.layer.1.crossattention.self.scores.grad"
+    network = Network(
+        golden.checkpoint.architecture, golden.checkpoint.weights, golden.batches["padded"], source="cls.predictions.loss"
+    )
+    values = {n: value for n, value in network.walk() if exposed or not n.endswith("crossattention.self.value")}
+    segment = Segment(network, name, values)
+    for hypothesis in hypotheses("bfloat16"):
+        variance, _ = segment.projected(np.ones_like(segment.value), hypothesis)
+        assert 0.0 < variance < np.inf

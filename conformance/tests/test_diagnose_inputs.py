@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance import Batch, Checkpoint, golden_of
+from conformance import Batch, Checkpoint, golden_of, load_golden
 from conformance.checks.trace import record
 from conformance.cli import main
 from conformance.diagnosis import POOLINGS, Diagnosis, diagnose
 from conformance.diagnosis.input_mistakes import other_inputs
 from conformance.diagnosis.pooling import in_question
+from conformance.errors import UsageError
 from conformance.goldens.generated_weights import weights
 from conformance.model.tokenizer import tokenized
 from conformance.numerics.formats import Array
@@ -154,3 +155,12 @@ def test_the_command_names_the_tokens_of_the_prefix(folder: Path, tmp_path: Path
     assert "1. prefix-missing the prefix 'query :' of each text is left out: in the inputs" in rendered
     assert main(["explain", "prefix-missing"]) == 0
     assert "Add the prefix to each text before it is tokenized." in capsys.readouterr().out
+
+
+def test_a_pooler_that_the_network_does_not_have_cannot_be_asked_for() -> None:
+    given = load_golden("token-heads").checkpoint
+    checkpoint = Checkpoint(given.architecture.with_(pooling="", normalize=False), given.weights)
+    batch = load_golden("token-heads").batches["padded"]
+    embedding = np.zeros((batch.size, given.architecture.hidden_size), np.float32)
+    with pytest.raises(UsageError, match="has no pooler"):
+        diagnose(checkpoint, batch, {"embedding": embedding}, pooling="pooler")

@@ -1,6 +1,8 @@
 """`diff` of two candidates: where their difference begins, and how it is reported."""
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from conformance import load_golden
 from conformance.checks.trace import Trace, record
 from conformance.cli import main
+from conformance.numerics.formats import Array
 from conformance.report.difference.difference import Difference, compare
 from conformance.report.difference.difference_document import document, rows
 from conformance.report.difference.difference_view import DifferenceView, difference_view
@@ -25,6 +28,7 @@ from implementations.hugging_face import HuggingFace
 
 TINY = load_golden("tiny")
 NORM, PROBS = "encoder.layer.1.attention.output.LayerNorm", "encoder.layer.0.attention.self.probs"
+LAST = "encoder.layer.1.output.LayerNorm"
 LOOKUP, DECODER = "embeddings.word_embeddings", "cls.predictions.decoder"
 
 
@@ -142,3 +146,30 @@ def test_a_narrow_terminal_keeps_the_important_columns_with_each_row_on_one_line
         assert there in head
         assert not gone or gone not in head
         assert any(line.startswith("    attention.output.LayerNorm") and line.endswith("begins here") for line in lines)
+
+
+def _changed(trace: Trace, name: str, change: Callable[[Array], Array]) -> Trace:
+    """Return a trace with one activation changed, under another name."""
+    padded = trace.activations["padded"]
+    return replace(trace, name="changed", activations={"padded": {**padded, name: change(np.array(padded[name]))}})
+
+
+def test_a_judged_element_that_is_not_finite_is_a_difference() -> None:
+    def with_nan(x: Array) -> Array:
+        x[0, 0, 0] = np.nan
+        return x
+
+    usual = record(HuggingFace("eager"), TINY, "cpu", "float32")
+    found = list(compare(usual, _changed(usual, LAST, with_nan), TINY.checkpoint))
+    assert [d.activation for d in found if d.begins] == [LAST]
+
+
+def test_elements_at_padding_that_are_not_finite_hide_no_difference_behind_them() -> None:
+    def with_nan(x: Array) -> Array:
+        x[~TINY.batches["padded"].mask] = np.nan
+        return x
+
+    usual = record(HuggingFace("eager"), TINY, "cpu", "float32")
+    value, context = (f"encoder.layer.0.attention.self.{name}" for name in ("value", "context"))
+    other = _changed(_changed(usual, value, with_nan), context, lambda x: 2.0 * x)
+    assert next(d.activation for d in compare(usual, other, TINY.checkpoint) if d.begins) == context

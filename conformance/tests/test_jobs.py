@@ -5,17 +5,19 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from conformance.cli import main
+from conformance.cli import jobs, main
 from conformance.cli.interrupts import noted_interrupts
 from conformance.cli.jobs import PARTS
-from conformance.errors import INTERRUPTED
-from conformance.results.file import read_results
+from conformance.errors import INTERRUPTED, ConformanceError, UsageError
+from conformance.results.file import Writer, read_results
 from conformance.results.records import Results
 from conformance.tests.planted_mistakes import Planted, epsilon
+from conformance.tests.sample_records import header
 from conformance.tests.terminal import as_in_a_terminal
 
 wrong = Planted(epsilon(0))
@@ -109,3 +111,23 @@ def test_an_interrupt_that_a_finalizer_discards_is_raised_at_the_end_of_the_case
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_a_process_that_a_signal_ended_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(_: object, folders: Sequence[Path]) -> tuple[list[int], bool]:
+        for number, folder in enumerate(folders, 1):
+            with Writer(folder / "results.jsonl") as writer:
+                writer.write(header(shard=f"{number}/2", run="one"))
+        return [0, -signal.SIGKILL], False
+
+    monkeypatch.setattr(jobs, "_ended", ended)
+    assert jobs.run_jobs([], 2, tmp_path, "json", resume=False) == ConformanceError.exit_code
+
+
+def test_a_run_that_is_refused_leaves_the_shards_of_the_run_in_progress(tmp_path: Path) -> None:
+    shard = tmp_path / PARTS / "1" / "results.jsonl"
+    shard.parent.mkdir(parents=True)
+    shard.write_text("of the other run")
+    with Writer(tmp_path / "results.jsonl"), pytest.raises(UsageError):
+        jobs.run_jobs([], 2, tmp_path, "json", resume=False)
+    assert shard.read_text() == "of the other run"

@@ -7,6 +7,7 @@ import pytest
 
 from conformance.checks.apply_known_failures import apply_known_failures, expected
 from conformance.checks.known_failures import KnownFailure, matched, read
+from conformance.checks.validate_patterns import missing
 from conformance.cli import main
 from conformance.errors import UsageError
 from conformance.judge.evidence import Verdict
@@ -148,3 +149,17 @@ def test_a_known_failure_that_is_not_finite_does_not_excuse_the_activations_not_
     assert "1 activations are not judged: encoder.layer.0.attention.self.query" in alone.reason
     assert expected(result, [there, KnownFailure("values", "so is the rest", activation="encoder.*")]).outcome == "xfail"
     assert expected(result, [KnownFailure("values", "it overflows")]).outcome == "xfail"
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["*.grad", "embeddings.LayerNorm.grad", "bert.pooler.dense.weight.grad", "step.*", "step.12.bert.pooler.dense.bias",
+     "qa_outputs.loss", "encoder.layer.0.crossattention.self.query", "sentence_embedding"],
+)  # fmt: skip
+def test_activations_that_only_some_networks_or_checks_have_are_known(pattern: str) -> None:
+    assert missing("activation", pattern) is None
+
+
+@pytest.mark.parametrize("pattern", ["embeddings.LayerNomr.grad", "step.1.bert.nothing", "qa_output"])
+def test_a_misspelled_gradient_or_step_of_training_is_unknown(pattern: str) -> None:
+    assert f"no activation {pattern!r}" in str(missing("activation", pattern))

@@ -157,3 +157,12 @@ def test_an_adaptor_that_maps_nothing_is_not_written(tmp_path: Path, capsys: pyt
     assert main(["map", f"{__name__}:NoBert", "-o", str(file)]) == 1
     assert "is not written: no parameter of NoBert was recognised" in " ".join(capsys.readouterr().out.split())
     assert not file.exists()
+
+
+def test_a_class_of_torch_in_an_annotation_is_not_the_modules_own() -> None:
+    class Annotated(nn.Module):
+        def forward(self, input_ids: torch.LongTensor, attention_mask: torch.BoolTensor) -> torch.Tensor:
+            return input_ids * attention_mask
+
+    first = next(iter(calls(Annotated())))
+    assert "LongTensor(" not in first.arguments

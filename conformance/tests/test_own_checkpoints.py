@@ -12,8 +12,10 @@ from conformance import golden_of, load_directory, load_golden
 from conformance.checks.published import BERT_BASE_UNCASED, Published, check_published, published_of
 from conformance.cli import main
 from conformance.errors import CheckpointError, UsageError
+from conformance.goldens import saved_golden
 from conformance.goldens.custom_golden import from_directory, read_batches
 from conformance.model.checkpoint import Checkpoint
+from conformance.model.tokenizer import tokenized
 from conformance.oracle import Network
 from conformance.results.file import read_results
 from conformance.tests.planted_mistakes import MadeOf, Planted, unscaled
@@ -206,3 +208,21 @@ def test_published_values_apply_only_to_the_checkpoint_of_that_name_and_size(tmp
     assert published_of(cached, (replace(known[0], sizes={"hidden_size": 768}),)) is None
     assert published_of(from_directory(_write(tmp_path / "bert-base-uncased"))) is None
     assert BERT_BASE_UNCASED.batch.mask.sum() == 10
+
+
+@pytest.mark.parametrize(("cased", "expected"), [(True, "Paris"), (False, "paris")])
+def test_a_vocabulary_without_tokenizer_json_is_cased_if_its_settings_say_so(cased: bool, expected: str, tmp_path: Path) -> None:
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Paris", "paris", "is"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": not cased, "model_max_length": 512}))
+    batch = tokenized(tmp_path, [("Paris is", None)])
+    assert [words[i] for i in batch.input_ids[0]] == ["[CLS]", expected, "is", "[SEP]"]
+
+
+def test_a_file_of_a_folder_of_sentence_transformers_is_read_again_after_it_changed(tmp_path: Path) -> None:
+    (tmp_path / "0_Transformer").mkdir()
+    file = tmp_path / "0_Transformer" / "config.json"
+    file.write_text("{}")
+    before = saved_golden._stamp(tmp_path)
+    file.write_text("{ }")
+    assert saved_golden._stamp(tmp_path) != before

@@ -14,11 +14,14 @@ from conformance.checks.catalogue import CHECKS
 from conformance.checks.run_check import run_check
 from conformance.checks.search.plan import Plan
 from conformance.judge.judged_elements import judged_elements
+from conformance.judge.local_error import judge_locally
+from conformance.judge.observation import Observation
 from conformance.judge.segment import Segment
 from conformance.model.activations import table
 from conformance.model.heads import POOLING
 from conformance.numerics.arithmetic import hypotheses
 from conformance.oracle import Network
+from conformance.oracle.pooling import Unit
 from conformance.tests.dense_modules import ARCHITECTURE, network
 from conformance.tests.lawless import Around
 
@@ -116,3 +119,28 @@ def test_a_mistake_in_rows_whose_first_token_is_padding_fails() -> None:
     wrong = embedding(lambda hidden, mask: in_float64(hidden, mask) * (2.0 - mask[:, 0]))
     result = check(wrong, golden, depth="screen")
     assert [f.activation for f in result.failures] == [EMBEDDING]
+
+
+def test_a_sentence_of_length_zero_has_a_finite_sigma_and_gradient() -> None:
+    x = np.array([[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]])
+    site = Network(ARCHITECTURE.with_(normalize=True), network().checkpoint.weights, Batch.of({"input_ids": [[1], [2]]})).site(
+        EMBEDDING
+    )
+    unit = Unit(site, x)
+    assert unit.value[0].tolist() == [0.0, 0.0, 0.0]
+    for hypothesis in hypotheses("float32"):
+        assert np.isfinite(unit.roundings(hypothesis.arithmetic).variance()).all()
+    assert np.isfinite(unit.jacobians()[0].variance(np.full_like(x, 1e-12))).all()
+
+
+def test_a_single_token_that_is_multiplied_by_its_position_is_no_copy() -> None:
+    """(s x)/s is not x in float32 for s = 3, 5, 6."""
+    a = ARCHITECTURE.with_(pooling="weighted-mean")
+    batch = Batch.of({"input_ids": np.full((2, 6), 5), "attention_mask": [[0, 0, 0, 0, 0, 1], [0, 0, 1, 0, 0, 0]]})
+    oracle = Network(a, network().checkpoint.weights, batch)
+    (name,) = (name for name, row in table(a).items() if row.kind.startswith(POOLING))
+    hidden = {n: value.astype(np.float32).astype(float) for n, value in oracle.walk() if n in oracle.table[name].parents}
+    places = np.arange(1, 7, dtype=np.float32)[:, None] * batch.mask[:, :, None]
+    actual = (next(iter(hidden.values())).astype(np.float32) * places).sum(1) / places.sum(1)
+    judged, _ = judge_locally(Observation(oracle, name, actual, hidden), hypotheses("float32"), 1e-8)
+    assert any(local.passes for local in judged)

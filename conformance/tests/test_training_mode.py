@@ -18,11 +18,13 @@ from conformance.candidates.stream import pairs
 from conformance.checks.catalogue import named
 from conformance.checks.run_check import run_check
 from conformance.checks.training_passes import in_training
+from conformance.diagnosis.unexposed_layers import UnexposedLayersSearch
 from conformance.errors import UnsupportedArchitectureError
 from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.worker_process import WorkerProcess
 from conformance.judge.dropout_masks import Draw, wrong_draws
+from conformance.judge.judge import Judge
 from conformance.judge.judged_elements import Mask
 from conformance.model.activation import Activation
 from conformance.model.dropout import dropouts
@@ -211,3 +213,16 @@ def test_the_gradient_of_a_tensor_changed_in_place_is_that_of_its_earlier_value(
         assert found["x"].flatten()[:2].tolist() == [2.0, -2.0]
         assert found["x.grad"].flatten()[:2].tolist() == [3.0, 0.0]
         assert found["y.grad"].equal(upstream)
+
+
+def test_hidden_steps_between_dropouts_are_searched_on_a_part_of_the_batch_with_its_masks() -> None:
+    """A correct network in training mode that exposes its hidden dropouts alone."""
+    a, batch, rng = ARCHITECTURE.with_(attention_probs_dropout_prob=0.0), TINY.batches["padded"], np.random.default_rng(0)
+    shapes = {name: row.shape(batch.size, batch.length, a.num_attention_heads) for name, row in dropouts(a).items()}
+    kept = {name: (rng.random(shape) > 0.1).astype(np.float64) for name, shape in shapes.items()}
+    network = Network(a, TINY.checkpoint.weights, batch, kept=kept)
+    judge = Judge(network, "float32", unexposed_layers=UnexposedLayersSearch("float32"))
+    stream = ((name, torch.tensor(value).float()) for name, value in network.walk() if name in kept)
+    judged = [verdict for verdict, _ in judge.judge(stream) if verdict.outcome != "not_observed"]
+    assert {verdict.activation for verdict in judged} == set(kept)
+    assert {verdict.outcome for verdict in judged} == {"pass"}

@@ -129,7 +129,7 @@ def _local(
     """Return the statistics of the difference that begins at an activation.
 
     These are its RMS and the limit, its largest element and the limit, all in sigma after subtracting the deterministic bounds
-    (None at exact activations), and whether a limit is exceeded.
+    (None at exact activations, and where a parent is not finite), and whether a limit is exceeded.
     """
     residual, variance, bound = np.zeros(()), np.zeros(()), np.zeros(())
     common = set.intersection(*(set(found) for found in values))
@@ -138,6 +138,8 @@ def _local(
         order = list(network.table)
         before = {n: _finite(n, v, network) for n, v in found.items() if n in common and order.index(n) < order.index(activation)}
         segment = Segment(network, activation, before)
+        if not all(np.isfinite(leaf).all() for leaf in segment.leaves.values()):
+            return None, None, None, None, False  # What begins there cannot be told from what comes from a step before.
         residual = residual + sign * (found[activation] - segment.value)
         variance = variance + segment.propagate(segment.leaf_variance(_unrounded(model)), model)
         bound = bound + segment.bound(model)
