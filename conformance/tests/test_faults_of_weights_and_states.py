@@ -1,15 +1,19 @@
 """Names of shifted slots, earlier residuals, packed tokens and changed weights; correct variants of the same code have none."""
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from conformance import check
+from conformance import check, load_golden
 from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.blind import fourth, ninth, second, sixth
 from conformance.benchmarks.detection.blind.port import OPERATIONS, Mistake, Operation, Port, context, norm, prefix
 from conformance.benchmarks.detection.planted import PLANTS
+from conformance.faults.fitted import FITTED
+from conformance.faults.fitted.fitted_fault import FitData
+from conformance.oracle import Network
 from conformance.report.finding_sentences import findings_of
 from conformance.tests.planted_mistakes import MadeOf
 
@@ -136,3 +140,18 @@ def test_a_correct_variant_conforms(variant: str, dtype: str) -> None:
     step, operation = CORRECT[variant]
     result = check(Mistake(variant, "", "", "all", (), "", {step: operation}), "tiny", dtype=dtype)
     assert result.outcome == "pass", [(v.activation, v.local and v.local.error) for v in result.origins]
+
+
+def test_a_token_whose_row_is_in_the_table_twice_is_not_reported_as_another_one() -> None:
+    tiny, table = load_golden("tiny"), "bert.embeddings.word_embeddings.weight"
+    words, ids = np.array(tiny.checkpoint.weights[table]), tiny.batches["padded"].input_ids
+    words[min(set(range(len(words))) - set(ids.ravel()))] = words[ids[0, 0]]
+    network = Network(tiny.checkpoint.architecture, {**tiny.checkpoint.weights, table: words}, tiny.batches["padded"])
+    step = network.step("embeddings.word_embeddings")
+    actual, other = np.array(step.value), int(ids[0, 1])
+    actual[ids == other] = words[other - 1]
+    judged = np.broadcast_to(network.batch.mask[:, :, None], actual.shape)
+    (fault,) = (fault for fault in FITTED if fault.name == "words-other")
+    fit = fault.fit(step, FitData(actual, judged, np.full(actual.shape, 1e-9), 7.0))
+    assert fit is not None
+    assert fit.free == int((network.batch.mask & (ids == other)).sum())

@@ -239,3 +239,13 @@ def test_gradients_in_any_layout_equal_those_of_the_checkpoints_parameters() -> 
     assert isinstance(torch_encoder, TorchImplementation)
     names = {n for n in observed(judged(torch_encoder)) if n.startswith("bert.")}
     assert {f"bert.encoder.layer.0.attention.self.{part}.weight.grad" for part in ("query", "key", "value")} <= names
+
+
+def test_sparse_gradients_of_embeddings_are_judged() -> None:
+    def sparse(model: nn.Module) -> None:
+        for module in model.modules():
+            if isinstance(module, nn.Embedding):
+                module.sparse = True
+
+    result = judged(Changed(sparse))
+    assert (result.outcome, result.reason) == ("pass", "")

@@ -31,11 +31,13 @@ from conformance import (
 )
 from conformance.candidates.lookup import resolved
 from conformance.candidates.registry import as_implementation
+from conformance.candidates.torch_state import restored, settings_now
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.run_check import run_check
 from conformance.checks.search.plan import Plan
 from conformance.cli import main
 from conformance.errors import CandidateNameError
+from conformance.mapping.mapped import MappedModule
 from conformance.report.output_formats import REPORT_FORMATS
 from conformance.results.case import Case
 from conformance.suite.parametrize import BoundCheck, CheckError
@@ -285,3 +287,36 @@ def test_an_object_that_is_not_in_a_file_is_answered_with_its_candidates(tmp_pat
     )
     with pytest.raises(CandidateNameError, match=r"it has Bert, Engine$"):
         resolved(f"{tmp_path / 'mine.py'}:nosuch")
+
+
+def test_a_function_that_builds_a_module_from_sizes_is_mapped_although_it_could_be_called_with_three_arguments() -> None:
+    def build(vocab_size: int = 53, hidden_size: int = 24, num_layers: int = 2, num_heads: int = 4) -> nn.Module:
+        return nn.Embedding(vocab_size, hidden_size)
+
+    assert isinstance(as_implementation(build), MappedModule)
+
+
+def test_a_candidate_that_refuses_the_config_that_is_not_changed_gets_the_result_of_its_check() -> None:
+    """The check judged the network without dropout; the run for the files that reproduce the failure is another one."""
+
+    def without_dropout(checkpoint: Any, device: str, dtype: str) -> Any:
+        if checkpoint.architecture.hidden_dropout_prob:
+            raise Unsupported("there is no dropout")
+        wrong = iter([("bert.pooler.dense.bias.grad", torch.zeros(3))])
+        return SimpleNamespace(trainer=lambda training: lambda batch: wrong, __call__=lambda batch: {})
+
+    assert check(without_dropout, "tiny", check="optimizer-step").outcome in ("fail", "crash", "error")
+
+
+def test_torchs_newer_setting_of_float32_precision_is_restored() -> None:
+    before = settings_now()
+    with restored():
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        with pytest.raises(RuntimeError):
+            torch.get_float32_matmul_precision()
+    assert settings_now() == before
+
+
+def test_a_file_with_a_dot_in_its_name_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "my.bert.py").write_text("from implementations.making_bert import making_bert as own")
+    assert resolved(f"{tmp_path / 'my.bert.py'}:own") is making_bert

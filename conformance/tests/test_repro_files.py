@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from conformance import check
@@ -313,3 +314,17 @@ def test_files_that_cannot_be_written_or_removed_are_reported(
         recording.add(result)
     assert capsys.readouterr().err.startswith(f"the files that reproduce {result.case} could not be {done}: ")
     assert [found.outcome for found in read_results(tmp_path / "results.jsonl").checks] == [result.outcome]
+
+
+def test_a_result_is_kept_if_the_files_that_reproduce_it_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise SafetensorError("no space left on device")
+
+    monkeypatch.setattr("conformance.checks.recording.write_repro", full)
+    result = check(Planted(epsilon(0, 1e-5)), "tiny")
+    with Recording(tmp_path / "results.jsonl", header_of("cpu", {}, Plan())) as kept:
+        kept.add(result)
+    assert [found.outcome for found in read_results(tmp_path / "results.jsonl").checks] == ["fail"]
+    assert "could not be written: no space left on device" in capsys.readouterr().err

@@ -9,14 +9,15 @@ import pytest
 
 from conformance import Architecture, load_golden
 from conformance.checks.trace import Trace, true_trace
+from conformance.oracle import Network
 from conformance.report.document import Folded, Paragraph
 from conformance.report.html.diagram import diagram
 from conformance.report.html.drawings import drawn
 from conformance.report.html.layout import WIDTH, layout, wrapped
 from conformance.report.markdown import mermaid
 from conformance.report.trace.attention import attention, heads, pooled
-from conformance.report.trace.parts import parts
-from conformance.report.trace.trace_view import TraceView, trace_view
+from conformance.report.trace.parts import parts, shape
+from conformance.report.trace.trace_view import TracedBatch, TraceView, trace_view
 
 TINY = load_golden("tiny")
 TRUE = true_trace(TINY)
@@ -143,3 +144,19 @@ def _attention(trace: Trace, **budget: int) -> tuple[list[Folded], list[str]]:
     blocks = list(attention(trace_view(trace), [trace], **budget))
     notes = [block.text for block in blocks if isinstance(block, Paragraph) and not block.text.startswith("A map")]
     return [block for block in blocks if isinstance(block, Folded)], notes
+
+
+@pytest.mark.parametrize(("golden", "name", "one", "several"), [
+    ("cross-attention", "encoder_hidden_states", "4 × 11 × 32", "B × T × 32"),
+    ("cross-attention", "encoder.layer.0.crossattention.self.probs", "4 × 4 × 16 × 11", "B × 4 × S × T"),
+    ("pruned-heads", "encoder.layer.0.attention.self.probs", None, "B × 2 × S × S"),
+])  # fmt: skip
+def test_shapes_are_those_of_the_encoders_states_and_of_the_layers_own_heads(
+    golden: str, name: str, one: str | None, several: str
+) -> None:
+    found = load_golden(golden)
+    batch, architecture = found.batches["padded"], found.checkpoint.architecture
+    rows, traced = Network(architecture, {}, batch).table, TracedBatch("padded", batch, (), (), ())
+    for count, expected in ((1, one), (2, several)):
+        view = TraceView(("a",), ("",), "g", architecture, rows, (frozenset(),), (traced,) * count, False)
+        assert expected is None or shape(rows[name], view) == expected

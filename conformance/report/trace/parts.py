@@ -39,10 +39,10 @@ def _node(row: Activation, view: TraceView) -> DiagramNode:
     exposed = all(name in side for side in view.shown for name in (alike if row.layer is not None else [row.name]))
     remark = "" if exposed else "not exposed by every candidate" if len(view.names) > 1 else f"not exposed by {view.names[0]}"
     kind = "filled" if row.parameters else "plain"
-    return DiagramNode(row.name, (placed(row.name)[1], row.equation, _shape(row, view)), row.parents, kind, remark)
+    return DiagramNode(row.name, (placed(row.name)[1], row.equation, shape(row, view)), row.parents, kind, remark)
 
 
-def _shape(row: Activation, view: TraceView) -> str:
+def shape(row: Activation, view: TraceView) -> str:
     """Return the shape as text, with numbers if there is a single batch, else with B for batch size and S for sequence length."""
     if row.axes == SCALAR:
         return "scalar"
