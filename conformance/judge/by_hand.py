@@ -10,6 +10,7 @@ from conformance.judge.fault_directions import Direction
 from conformance.judge.observation import Observation
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array
+from conformance.oracle.linear import Linear
 from conformance.oracle.operations import by_operations
 from conformance.oracle.softmax import Probabilities
 
@@ -55,13 +56,13 @@ def mistaken_by_hand(
     """Yield (mistake, array) as `by_hand` does, with f the function that the mistake puts in place of the step's own.
 
     Only mistakes without a parameter are tried, and, since each step has many orders of operations, only those whose faulty step
-    is closer to the candidate's array than the correct step is. Mistakes of a softmax are not tried: several of them are the same
-    function, and only some have the form of a softmax.
+    is closer to the candidate's array than the correct step is. Mistakes of a softmax or a linear layer are not tried: several of
+    them are the same function, of which the search for explanations selects one.
     """
     if not tightest.arithmetic.is_mixed or not set(passed) <= {WIDEST_ARITHMETIC}:
         return
     block, segment = observation.whole, observation.whole.segment
-    if not segment.is_single_step or isinstance(segment.steps[segment.name], Probabilities):
+    if not segment.is_single_step or isinstance(segment.steps[segment.name], Probabilities | Linear):
         return
     for mistake in mistakes:
         if mistake.parameter is None and mistake.usual is not None:

@@ -135,8 +135,7 @@ def _of_networks(seeds: int) -> tuple[str, ...]:
 def _of_goldens(goldens: Sequence[str]) -> tuple[str, ...]:
     return (
         "on the networks",
-        f"of the goldens {', '.join(goldens)}: in all steps of its kind, and, if it changes single modules,",
-        "in one layer alone.",
+        f"of the goldens {', '.join(goldens)}: each everywhere and, if it changes single modules, in one layer alone.",
     )
 
 
