@@ -72,8 +72,6 @@ def _described(value: Any) -> Described:
         if not hasattr(value, "__dlpack__"):
             raise CandidateError(f"a {type(value).__name__} is no array; NumPy's, torch's and any with __dlpack__ are")
         value = torch.utils.dlpack.from_dlpack(value)
-    if getattr(value, "is_sparse", False):  # as the gradients of `nn.Embedding(sparse=True)` are
-        value = value.to_dense()
     dtype = str(value.dtype).removeprefix("torch.")
     return Described(
         dtype, tuple(value.shape), str(value.device), lambda: _guarded(partial(_to_numpy, value), value), _plain(value)

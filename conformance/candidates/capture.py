@@ -271,3 +271,10 @@ def _tensor_at(value: Any, element: int | str, name: str, error: type[CandidateE
     if not isinstance(value, torch.Tensor):
         raise error(f"{name}: a {type(value).__name__} at {element!r}, expected a tensor")
     return value
+
+
+def gradient_of(parameter: torch.Tensor) -> torch.Tensor:
+    """Return a parameter's gradient, 0 if it has none; a sparse one, as that of `nn.Embedding(sparse=True)`, as a dense tensor."""
+    if parameter.grad is None:
+        return torch.zeros_like(parameter)
+    return parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad

@@ -16,7 +16,7 @@ from weakref import ref
 import torch
 from torch import nn
 
-from conformance.candidates.capture import Tap, hooked, require_modules, returned
+from conformance.candidates.capture import Tap, gradient_of, hooked, require_modules, returned
 from conformance.errors import CandidateError, NotApplicable
 from conformance.model.gradients import grad
 
@@ -77,7 +77,7 @@ def captured_with_gradients(
                 see(name, returned(value, name))
         start = _start(source, tensors.seen, activations, show)
         torch.autograd.backward(start, gradient.to(start))
-        of_parameters = [(name, p.grad if p.grad is not None else torch.zeros_like(p)) for name, p in module.named_parameters()]
+        of_parameters = [(name, gradient_of(p)) for name, p in module.named_parameters()]
     yield from activations
     for key, found in tensors.gradients(taps):
         if _only_rearranges(show, key, found):

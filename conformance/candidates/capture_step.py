@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from conformance.candidates.capture import gradient_of
 from conformance.model.gradients import grad
 
 Named = Iterable[tuple[str, torch.Tensor]]
@@ -39,8 +40,7 @@ def captured_step(
     found: dict[str, torch.Tensor] = {}
 
     def accumulated(name: str, parameter: torch.Tensor) -> None:
-        assert parameter.grad is not None
-        found[name] = parameter.grad.detach().clone()
+        found[name] = gradient_of(parameter).detach().clone()
 
     named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
     handles: list[Any] = []

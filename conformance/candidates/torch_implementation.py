@@ -227,10 +227,9 @@ class TorchImplementation:
         for name, tensor in tensors:
             if name in layouts and not _matches(name, self.frozen):
                 layout, names = layouts[name]
-                dense = tensor.detach() if tensor.layout is torch.strided else tensor.detach().to_dense()
-                parts = layout.unpack(dense.double().cpu().numpy(), [shapes[n] for n in names], a)
+                parts = layout.unpack(tensor.detach().double().cpu().numpy(), [shapes[n] for n in names], a)
                 for each, part in zip(names, parts, strict=True):
-                    yield each, torch.from_numpy(np.array(part, order="C")).to(dense)
+                    yield each, torch.from_numpy(np.array(part, order="C")).to(tensor)
 
     def shown(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> nn.Module:
         """Return the module with every tapped activation as an output, so that it can be traced or exported."""

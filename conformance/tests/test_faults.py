@@ -138,7 +138,7 @@ def test_sources_are_threads_commits_or_marked_as_constructed() -> None:
     thread = re.compile(r"[\w./-]+#\d+|[0-9a-f]{9,}")
     for fault in (*CATALOGUE, *FITTED):
         rendered = fault.source
-        assert thread.search(rendered) or "constructed" in rendered or "seed" in rendered, (fault.name, rendered)
+        assert thread.search(rendered) or "constructed" in rendered or "tutorial" in rendered, (fault.name, rendered)
 
 
 def test_a_rearranged_result_has_rearranged_roundings_and_the_adjoint_of_its_jacobian() -> None:
