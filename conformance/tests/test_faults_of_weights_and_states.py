@@ -60,7 +60,7 @@ def test_values_in_another_order_have_a_name_where_probabilities_are_nearly_equa
 
 
 def test_a_context_of_probabilities_that_are_all_zero_fails_without_a_name() -> None:
-    """Nothing tells then in which order the values were read."""
+    """The order in which the values were read is then not determined."""
     zeroed = "encoder.layer.1.attention.self.probs"
     result = check(MadeOf(lambda found: {**found, zeroed: torch.zeros_like(found[zeroed])}), "tiny")
     assert result.outcome == "fail", result

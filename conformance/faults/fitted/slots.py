@@ -17,7 +17,7 @@ from conformance.oracle import Step
 from conformance.oracle.bilinear import split_heads
 
 ITERATIONS = 100
-"""Limits the work of a search: the matrix is only a start, and its nearest permutation is found long before it converges."""
+"""Limits the work of a search, and nothing else: the matrix is only the start of `_ValueSearch.descended`."""
 
 
 def _slots_shifted(step: Step, data: FitData) -> Fit | None:

@@ -139,7 +139,7 @@ def _local(
         before = {n: _finite(n, v, network) for n, v in found.items() if n in common and order.index(n) < order.index(activation)}
         segment = Segment(network, activation, before)
         if not all(np.isfinite(leaf).all() for leaf in segment.leaves.values()):
-            return None, None, None, None, False  # What begins there cannot be told from what comes from a step before.
+            return None, None, None, None, False  # A difference that comes from a step before is not distinguished.
         residual = residual + sign * (found[activation] - segment.value)
         variance = variance + segment.propagate(segment.leaf_variance(_unrounded(model)), model)
         bound = bound + segment.bound(model)
