@@ -91,21 +91,19 @@ def copied_from(table: Mapping[str, Activation], name: str) -> str:
     return name
 
 
-def with_stored_weight(step: Linear, weight: Array, rounded: Array | None = None) -> Altered:
-    """Return a linear layer with another weight, which may be stored: errors of rounding it are added.
-
-    Args:
-        step: the layer.
-        weight: its weight, (O, I).
-        rounded: numbers with the rounding errors of the weight, (O, I); the weight itself by default.
-    """
-    numbers = weight if rounded is None else rounded
+def with_stored_weight(step: Linear, weight: Array) -> Altered:
+    """Return a linear layer with another weight, (O, I), which may be stored: errors of rounding it are added."""
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         assert isinstance(altered.inner, Linear)
-        return as_array(altered.inner.inputs**2 @ arithmetic.storage.rounding_variance(numbers).T)
+        return variance_of_stored_weight(altered.inner.inputs, weight, arithmetic)
 
     return with_slack(with_parameters(step, weight=weight), slack)
+
+
+def variance_of_stored_weight(inputs: Array, weight: Array, arithmetic: Arithmetic) -> Array:
+    """Return the variance of the results, (…, O), that comes from rounding the weight, (O, I), to storage; inputs (…, I)."""
+    return as_array(inputs**2 @ arithmetic.storage.rounding_variance(weight).T)
 
 
 def with_parent(step: Step, context: FaultContext, name: str, parent: int = 0) -> Step | None:

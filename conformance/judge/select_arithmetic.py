@@ -20,14 +20,17 @@ a larger sigma, which no other step of its kind needs.
   kernel may also choose its arithmetic by the width of a row, as torch's log-softmax does; the width is that of the vocabulary in
   one head and two in the other.
 - Whether a step consumed its parents rounded or unrounded may differ from step to step; a step passes if either fits.
-- Where steps are not exposed, a step written as elementary operations cannot be judged by these operations. If only a filter
-  fails under the arithmetic of the step's kind, the step is judged under the likeliest arithmetic under which it passes, provided
-  that this is likelier, or, if no mistake explains the failure, not less likely by the cost of a failure. A real mistake, combined
-  with the roundings of the kind's own arithmetic, would make an arithmetic with a larger sigma less likely. The likelihood is the
-  product of that of the elements and that of the rows' projections on the mistake (`judge.row_projections`): only the latter
-  shows an error that is shared by a row. Rows of nearly the same variance, as in a network with initial weights, may share it too:
-  their inverse roots round to the same number, which no mistake explains. The disadvantage is that a mistake that matches no
-  known fault, is seen by a filter alone and is within the roundings of a wider arithmetic may pass.
+- Where steps are not exposed, a step written as elementary operations cannot be judged by these operations. If it fails under
+  the arithmetic of its kind, it may be judged under the likeliest arithmetic under which it passes.
+  - If only a filter fails, provided that this arithmetic is likelier, or, if no mistake explains the failure, not less likely by
+    the cost of a failure. A real mistake, combined with the roundings of the kind's own arithmetic, would make an arithmetic with a
+    larger sigma less likely. The likelihood is the product of that of the elements and that of the rows' projections on the mistake
+    (`judge.row_projections`): only the latter shows an error that is shared by a row. Rows of nearly the same variance, as in a
+    network with initial weights, may share it too: their inverse roots round to the same number, which no mistake explains.
+  - If the residual is too large as well, provided that no mistake explains it under any arithmetic, and that the arithmetic is
+    likelier by more than the cost of a failure: one layer of several may compute in another arithmetic.
+
+  The disadvantage is that a mistake that matches no known fault and is within the roundings of a wider arithmetic may pass.
 
 The arithmetic of a step of a backward pass is selected for that step alone, from all batches and losses together. The operations
 that autograd derives from a step depend on how the step is written, which may differ from layer to layer. Moreover, a backward step
@@ -110,20 +113,31 @@ def _best(judgements: tuple[LocalJudgement, ...], arithmetic: str, familiar: Col
     """Return the judgement under `arithmetic`, or the one in which a mistake explains the step better.
 
     Of the judgements with parents as captured and with parents unrounded, the first that passes is used, else the first that names
-    a fault. If only a filter fails and steps are not exposed, the likeliest judgement that passes is used if it is likelier, where
-    a failure that no mistake explains costs ln 2/α.
+    a fault. If that fails and steps are not exposed, a judgement that passes may be used (`_with_unexposed_steps`).
     """
     fitting = [local for local in judgements if local.arithmetic == arithmetic] or list(judgements)
     best = min(fitting, key=lambda local: (not local.passes, not local.named))
-    if best.has_unexposed_steps and best.fails_by_filters_alone:
-        unexplained = best.evidence_threshold if not any(local.named for local in judgements) else 0.0
-        passing = [local for local in judgements if local.passes]
-        best = min((best, *passing), key=lambda local: local.nll + local.row_nll + (0.0 if local.passes else unexplained))
+    if best.has_unexposed_steps and not best.passes:
+        best = _with_unexposed_steps(best, judgements)
     if not best.passes:
         return _with_simplest_explanation(best, judgements, familiar)
     mistaken = [local for local in judgements if local.named]
     likeliest = min(mistaken, key=lambda local: _nll(local, len(judgements)), default=best)
     return likeliest if _nll(likeliest, len(judgements)) < best.nll else best
+
+
+def _with_unexposed_steps(failing: LocalJudgement, judgements: Sequence[LocalJudgement]) -> LocalJudgement:
+    """Return the likeliest judgement that passes if it is likelier than `failing`, else `failing`.
+
+    If no mistake explains the failure, the cost of a failure, ln 2/α, is added to −ln of the likelihood of `failing` if only a
+    filter fails, and subtracted from it otherwise. A failure that is not of a filter alone, and that a mistake explains, remains.
+    """
+    is_explained = any(local.named for local in judgements)
+    if is_explained and not failing.fails_by_filters_alone:
+        return failing
+    cost = 0.0 if is_explained else failing.evidence_threshold if failing.fails_by_filters_alone else -failing.evidence_threshold
+    passing = [local for local in judgements if local.passes]
+    return min((failing, *passing), key=lambda local: local.nll + local.row_nll + (0.0 if local.passes else cost))
 
 
 def _with_simplest_explanation(

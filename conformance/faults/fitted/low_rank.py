@@ -25,9 +25,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.faults.changes import with_stored_weight
+from conformance.faults.altered import Altered, with_slack
+from conformance.faults.changes import variance_of_stored_weight
+from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted, Mask, takes_seconds
 from conformance.faults.kinds import LINEARS
+from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
@@ -83,7 +86,7 @@ def _low_rank(step: Step, data: FitData) -> Fit | None:
     found = residual_of(step, data)
     if found is None or not found.rank:
         return None
-    x, residual, values, known, rank = found.x, found.residual, found.values, found.known, found.rank
+    residual, known, rank = found.residual, found.known, found.rank
     outputs = residual.shape[1]
     varying = np.linalg.svd(residual - residual.mean(0), compute_uv=False)
     moved = np.abs(residual) > data.largest * found.allowed
@@ -95,10 +98,30 @@ def _low_rank(step: Step, data: FitData) -> Fit | None:
         or columns_of(found) is not None
     ):
         return None
-    weight = step.site.parameters["weight"]
-    change = np.linalg.lstsq(x, found.left[:, :rank] * values[:rank], rcond=None)[0]  # (I, r)
-    merged = weight + (change @ found.directions[:rank]).T
-    return Fit(with_stored_weight(step, merged, rounded=weight), rank * (known + outputs - rank), "rank", float(rank))
+    return Fit(_with_change(step, found), rank * (known + outputs - rank), "rank", float(rank))
+
+
+def _with_change(step: Linear, found: Residual) -> Altered:
+    """Return the layer with its weight changed by the fitted matrix, which may be stored.
+
+    The fit at a row of the judged ones is the residual of all, R, multiplied by a row of U Uᵀ, and so has the errors of R,
+    likewise multiplied. Those of rounding the weight to storage need its elements. The fit shows the change in the directions of
+    the inputs alone, `known` of I, from which the mean square of the rest is taken.
+    """
+    rank, left, weight = found.rank, found.left[:, : found.rank], step.site.parameters["weight"]
+    to_left = np.linalg.lstsq(found.x, left, rcond=None)[0]  # (I, r): U = X · to_left
+    change = ((to_left * found.values[:rank]) @ found.directions[:rank]).T
+    merged = weight + change
+    rounded = np.hypot(merged, np.linalg.norm(change, axis=1, keepdims=True) / np.sqrt(found.known))
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        assert isinstance(altered.inner, Linear)
+        inputs = altered.inner.inputs
+        of_residual = found.allowed**2 + variance_of_stored_weight(found.x, rounded, arithmetic)
+        of_fit = ((inputs @ to_left) @ left.T) ** 2 @ of_residual
+        return as_array(variance_of_stored_weight(inputs, rounded, arithmetic) + of_fit)
+
+    return with_slack(with_parameters(step, weight=merged), slack)
 
 
 def columns_of(found: Residual) -> Mask | None:
