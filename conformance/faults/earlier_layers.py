@@ -1,6 +1,6 @@
 """Faults in which a step of a later layer reads the embeddings, or keeps or accumulates the result of an earlier layer."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from conformance.faults.altered import Altered, Slack
 from conformance.faults.attention import PROBS, SCORES
@@ -15,7 +15,6 @@ from conformance.oracle.propagation import propagated
 
 _CACHE = "Compute it in every layer; index a cache by the layer."
 _SELF = "attention.self."
-_ATTENDED = "attention.output.LayerNorm"
 
 
 def _of_layer(step: Step, context: FaultContext, layer: int) -> tuple[Array, Slack | None] | None:
@@ -93,26 +92,22 @@ def _of_embeddings(step: Step, context: FaultContext) -> Step | None:
     return step.replaced(parents=parents) if all(a.shape == b.shape for a, b in zip(parents, step.parents, strict=True)) else None
 
 
-def _earlier_residual(sublayers: int) -> Change:
-    """Return the change by which a norm's residual is the hidden state of some sub-layers earlier.
+def _same_norm(step: Step) -> str:
+    """Return the name of a step within its layer."""
+    return step.site.activation.name.removeprefix(f"encoder.layer.{step.site.activation.layer}.")
 
-    The hidden states are h_0, the embeddings' output, h_(2i + 1), the output of attention in layer i, and h_(2i + 2), the layer's
-    output; the norm of h_(n + 1) has the residual h_n. None is returned where there is no earlier state.
-    """
+
+def _earlier_residual(norm: Callable[[Step], str]) -> Change:
+    """Return the change by which a norm has the residual of the norm named `norm(step)` in the previous layer."""
 
     def change(step: Step, context: FaultContext) -> Step | None:
-        layer, name = step.site.activation.layer, step.site.activation.name
-        if layer is None or len(step.parents) != 2:
+        layer = step.site.activation.layer
+        earlier = context.network.table.get(f"encoder.layer.{layer - 1}.{norm(step)}") if layer else None
+        if earlier is None or len(step.parents) != 2 or len(earlier.parents) != 2:
             return None
-        state = 2 * layer + (not name.endswith(_ATTENDED)) - sublayers
-        return with_parent(step, context, _state(state), parent=1) if state >= 0 else None
+        return with_parent(step, context, earlier.parents[1], parent=1)
 
     return change
-
-
-def _state(number: int) -> str:
-    """Return the name of the hidden state h_number of `_earlier_residual`."""
-    return f"encoder.layer.{number // 2}.{_ATTENDED}" if number % 2 else layer_input(number // 2)
 
 
 # fmt: off
@@ -132,13 +127,13 @@ def faults() -> Iterator[Fault]:
                 fix="Feed each layer, and the heads, the output of the layer before.")
     norm, buffer = frozenset({"norm"}), "Add the current hidden state: the input of the sub-layer whose result is normalised."
     yield Fault("residual-of-layer-before", norm, "the residual is that of the same sub-layer in the previous layer", "constructed",
-                _earlier_residual(2), "a residual buffer that a captured graph, or a fused kernel, does not update",
+                _earlier_residual(_same_norm), "a residual buffer that a captured graph, or a fused kernel, does not update",
                 (".output.LayerNorm",), after_failure=True,
                 equation="y = LayerNorm(x + skip′), skip′ the residual of that norm in layer i − 1",
                 fix=buffer)
     yield Fault("residual-not-updated", norm, "the residual is the previous layer's attention output, not its final output",
-                "constructed", _earlier_residual(1), "a variable that the feed-forward network does not reassign",
-                (f".{_ATTENDED}",), after_failure=True,
-                equation="y = LayerNorm(x + h′), h′ the output of attention.output.LayerNorm in layer i − 1",
+                "constructed", _earlier_residual(lambda _: "output.LayerNorm"),
+                "a variable that the feed-forward network does not reassign", (".attention.output.LayerNorm",), after_failure=True,
+                equation="y = LayerNorm(x + h′), h′ the input of the feed-forward network in layer i − 1",
                 fix=buffer)
 # fmt: on

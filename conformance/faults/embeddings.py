@@ -62,10 +62,26 @@ def _counted(step: Step) -> Ids:
     return np.arange(step.site.batch.length)
 
 
+def _from_offset(f: Callable[[Step], Ids]) -> Change:
+    """Return the change that looks up the config's `position_offset` plus f(step)."""
+    return _positions(lambda step: step.site.architecture.position_offset + f(step))
+
+
+def _by_row(step: Step) -> Ids:
+    """Return the number of each token's row, (B, S)."""
+    batch = step.site.batch
+    return np.broadcast_to(np.arange(batch.size)[:, None], (batch.size, batch.length))
+
+
+def _by_mask(step: Step) -> Ids:
+    """Return the number of unmasked tokens before each unmasked one, and up to each masked one, (B, S)."""
+    mask = step.site.batch.mask
+    return as_array(mask.cumsum(1) - mask)
+
+
 def _continued(step: Step) -> Ids:
     """Return positions counted over the whole batch, (B, S)."""
-    batch = step.site.batch
-    return as_array(np.arange(batch.size)[:, None] * batch.length + _counted(step), np.int64)
+    return as_array(_by_row(step) * step.site.batch.length + _counted(step), np.int64)
 
 
 def _left_padded(step: Step) -> Ids:
@@ -204,20 +220,19 @@ def faults() -> Iterator[Fault]:
                 _positions(lambda s: positions(s)[..., ::-1]),
                 fix=POSITIONS_FIX)
     yield Fault("positions-counted-by-mask", POSITIONS, "positions count the tokens that are not padding", "constructed",
-                _positions(lambda s: s.site.batch.mask.cumsum(1) - s.site.batch.mask), "position ids made by cumsum of the mask",
+                _from_offset(_by_mask), "position ids made by cumsum of the mask",
                 fix=POSITIONS_FIX)
     yield Fault("positions-restarted", POSITIONS, "positions start again where the token type changes", "constructed",
-                _positions(_restarted), "the two texts of a pair counted separately",
+                _from_offset(_restarted), "the two texts of a pair counted separately",
                 fix=POSITIONS_FIX)
     yield Fault("positions-by-row", POSITIONS, "positions are counted over the batch, not over the sequence", "constructed",
-                _positions(lambda s: np.broadcast_to(np.arange(s.site.batch.size)[:, None], s.site.batch.types.shape)),
-                "a layout (S, B, H) read as (B, S, H)",
+                _from_offset(_by_row), "a layout (S, B, H) read as (B, S, H)",
                 fix=POSITIONS_FIX, couples_rows=True)
     yield Fault("positions-over-batch", POSITIONS, "positions continue from row to row: token s of row b has position b S + s",
-                "constructed", _positions(_continued), "the tokens of a batch flattened to one axis before they are counted",
+                "constructed", _from_offset(_continued), "the tokens of a batch flattened to one axis before they are counted",
                 fix=POSITIONS_FIX, couples_rows=True, after_failure=True)
     yield Fault("positions-left-padded", POSITIONS, "the number of padding tokens is subtracted from every position",
-                "constructed", _positions(_left_padded), "a server made for padding at the left, given padding elsewhere",
+                "constructed", _from_offset(_left_padded), "a server made for padding at the left, given padding elsewhere",
                 equation="position max(0, s − (S − n)), n the number of unmasked tokens",
                 fix=POSITIONS_FIX, after_failure=True)
     yield Fault("positions-after-norm", frozenset({"norm"}), "the position embedding is added after the norm", "constructed",

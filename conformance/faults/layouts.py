@@ -62,7 +62,7 @@ def _input_to_the_left(step: Step, _: FaultContext) -> Step | None:
     """Return a linear layer that reads the inputs of a row's unmasked tokens at its beginning, and zeros after them."""
     mask, (x,) = step.site.batch.mask, step.parents
     order = _packed_order(mask)
-    if order is None or x.shape[:2] != mask.shape:
+    if order is None or x.ndim != 3 or x.shape[:2] != mask.shape:
         return None
     return step.replaced(parents=(np.where(_first_of(mask)[..., None], np.take_along_axis(x, order[..., None], 1), 0.0),))
 

@@ -33,13 +33,36 @@ def _over_keys(step: Step, keys: Mask) -> Step:
     return Altered(step, lambda inner: np.where(some, softmax(inner.parents[0], keys), uniform))
 
 
+def _up_to_query(step: Step, keys: Mask) -> Mask:
+    """Return, in a decoder, the keys (…, Q, S) up to the query's own position, else the keys."""
+    return keys & np.tri(keys.shape[-1], dtype=np.bool_) if step.site.activation.causal else keys
+
+
 def _with_keys(f: Callable[[Mask, Ids], Mask]) -> Change:
-    """Return the change of a decoder's mask to f of the unmasked keys, (B, 1, 1, S), and of the positions, (S,)."""
+    """Return the change of a decoder's keys to f of those that the mask allows, (B, 1, Q, S), and of the positions, (S,)."""
 
     def change(step: Step, _: FaultContext) -> Step | None:
         if not step.site.activation.causal:
             return None
-        return _over_keys(step, f(step.site.batch.mask[:, None, None, :], np.arange(step.site.batch.length)))
+        return _over_keys(step, f(step.site.batch.keys[:, None], np.arange(step.site.batch.length)))
+
+    return change
+
+
+def _with_mask(f: Callable[[Mask], Mask]) -> Change:
+    """Return the change of the tokens' mask to f of it; None where that is the same. A decoder remains causal.
+
+    Both are (B, Q, S), the keys that each query may attend to, where Q = 1 if these are the same for all queries.
+    """
+
+    def change(step: Step, _: FaultContext) -> Step | None:
+        given = step.site.batch.keys
+        mask = f(given)
+        if not of_tokens(step) or (mask == given).all():
+            return None
+        if mask.shape[1] == 1:
+            return with_batch(step, attention_mask=mask[:, 0].astype(np.int64))
+        return _over_keys(step, _up_to_query(step, mask[:, None]))  # A batch rejects keys that are padding as queries.
 
     return change
 
@@ -91,29 +114,28 @@ class _Inverted(Probabilities):
 
 
 def inverted(step: Step, _: FaultContext) -> Step | None:
-    """Return the softmax over the masked keys, or over all keys in a row without padding; None if no row has padding."""
-    mask = step.site.batch.mask
+    """Return the softmax over the masked keys, or over all keys where none is masked; None if no key is masked."""
+    batch = step.site.batch
+    name, mask = ("attention_mask", batch.keys) if of_tokens(step) else ("encoder_attention_mask", batch.states_mask[:, None])
     if mask.all():
         return None
-    other = np.where(mask.all(-1, keepdims=True), mask, ~mask)
-    return with_batch(step, attention_mask=other.astype(np.int64)).recast(_Inverted)
+    other = np.where(mask.all(-1, keepdims=True), mask, ~mask).astype(np.int64)
+    return with_batch(step, **{name: other[:, 0] if other.shape[1] == 1 else other}).recast(_Inverted)
 
 
 def _tiled(step: Step, _: FaultContext) -> Step | None:
     """Return the softmax in which head j of row i of the batch has the mask of row (i · h + j) mod B."""
-    mask, (size, heads) = step.site.batch.mask, step.parents[0].shape[:2]
-    if not of_tokens(step) or (mask == mask[0]).all():
+    keys, (size, heads) = keys_of(step), step.parents[0].shape[:2]
+    if not of_tokens(step) or (keys == keys[0]).all():
         return None
-    tiled = mask[np.arange(size * heads) % size].reshape(size, heads, 1, -1)
-    return _over_keys(step, np.broadcast_to(tiled, step.parents[0].shape))
+    return _over_keys(step, keys[np.arange(size * heads) % size].reshape(size, heads, *keys.shape[2:]))
 
 
-def _of_first_row(step: Step, _: FaultContext) -> Step | None:
+def _of_first_row(step: Step, context: FaultContext) -> Step | None:
     """Return the softmax with the first row's mask in every row; None if it masks nothing, which is `mask-ignored`."""
-    mask = step.site.batch.mask
-    if not of_tokens(step) or mask[0].all() or (mask == mask[0]).all():
+    if step.site.batch.keys[0].all():
         return None
-    return with_batch(step, attention_mask=np.broadcast_to(mask[:1], mask.shape).astype(np.int64))
+    return _with_mask(lambda mask: np.broadcast_to(mask[:1], mask.shape))(step, context)
 
 
 def _from_token_types(step: Step, _: FaultContext) -> Step | None:
@@ -121,29 +143,18 @@ def _from_token_types(step: Step, _: FaultContext) -> Step | None:
     types = step.site.batch.types
     if not types.any() or not of_tokens(step):
         return None
-    return _over_keys(step, (types != 0)[:, None, None, :])
-
-
-def _shifted(step: Step, _: FaultContext) -> Step:
-    mask = step.site.batch.mask
-    return with_batch(step, attention_mask=np.concatenate([mask[:, :1], mask[:, :-1]], 1).astype(np.int64))
-
-
-def _to_the_last(step: Step, _: FaultContext) -> Step | None:
-    """Return the softmax over the keys up to the last unmasked one; None if none of them is masked."""
-    mask = step.site.batch.mask
-    keys = as_array(mask[:, ::-1].cumsum(1)[:, ::-1] > 0)
-    return None if not of_tokens(step) or (keys == mask).all() else with_batch(step, attention_mask=keys.astype(np.int64))
+    return _over_keys(step, _up_to_query(step, (types != 0)[:, None, None, :]))
 
 
 def _as_lengths(step: Step, _: FaultContext) -> Step | None:
     """Return the softmax over as many leading keys as there are tokens; None if the tokens are the leading keys.
 
     To a runtime that takes lengths, later queries are padding, for which it may compute nothing, so these rows may be arbitrary.
+    A mask with other keys for each query has no lengths, and None is returned.
     """
     mask = step.site.batch.mask
     first = np.arange(mask.shape[1]) < mask.sum(-1, keepdims=True)
-    if not of_tokens(step) or (first == mask).all():
+    if not of_tokens(step) or step.site.batch.keys.shape[1] > 1 or (first == mask).all():
         return None
     open_rows = np.where(first, 0.0, NOT_COMPUTED)[:, None, :, None]
     read = with_batch(step, attention_mask=first.astype(np.int64))
@@ -180,7 +191,8 @@ class _Multiplied(Probabilities):
 class _OnQueries(Probabilities):
     @cached_property
     def value(self) -> Array:
-        return softmax(self.parents[0], np.broadcast_to(self.keys.swapaxes(-1, -2), self.parents[0].shape))
+        keys = np.broadcast_to(self.site.batch.keys[:, None].swapaxes(-1, -2), self.parents[0].shape)
+        return softmax(self.parents[0], _up_to_query(self, keys))
 
 
 # fmt: off
@@ -214,11 +226,13 @@ def faults() -> Iterator[Fault]:
                 "a runtime that takes lengths (attention_mask.sum(1)), such as CTranslate2, given padding at the left or inside",
                 in_every_layer=True, equation="p = softmax over the keys j < Σ_k mask_k",
                 fix=f"{_MASK} A runtime that takes lengths needs padding at the right.")
-    yield Fault("mask-to-last", PROBS, "all keys up to the last unmasked one are attended to", "constructed", _to_the_last,
+    yield Fault("mask-to-last", PROBS, "all keys up to the last unmasked one are attended to", "constructed",
+                _with_mask(lambda mask: mask[..., ::-1].cumsum(-1)[..., ::-1] > 0),
                 "a mask turned into a length by the index of its last one, given padding at the left or inside", after_failure=True,
                 equation="p = softmax over the keys j ≤ max {k: mask_k = 1}",
                 fix=_MASK)
-    yield Fault("mask-shifted", PROBS, "the mask is off by one position", "constructed", _shifted, "a special token not counted",
+    yield Fault("mask-shifted", PROBS, "the mask is off by one position", "constructed",
+                _with_mask(lambda mask: np.concatenate([mask[..., :1], mask[..., :-1]], -1)), "a special token not counted",
                 equation="key j has the mask of key j − 1",
                 fix="Apply attention_mask[:, j] to key j.")
     yield Fault("mask-after-softmax", PROBS, "the mask is applied after a softmax over all keys, and the rest is not rescaled",

@@ -73,11 +73,10 @@ def _bias_first(step: Step, _: FaultContext) -> Step:
 
 
 def _before_norm(step: Step, context: FaultContext) -> Step | None:
-    """Return the second norm of a layer with the sum that the first one normalizes as the residual; it may have been rounded."""
-    layer, (product, skip) = step.site.activation.layer, step.parents
-    name = f"encoder.layer.{layer}.attention.output.LayerNorm"
-    table = context.network.table
-    parents = table[name].parents if name in table else ()
+    """Return a layer's last norm with the sum that the norm before it normalizes as the residual; it may have been rounded."""
+    table, (product, skip) = context.network.table, step.parents
+    before = step.site.activation.parents[1]
+    parents = table[before].parents if before in table else ()
     found = [context.values.get(p, context.values.get(copied_from(table, p))) for p in parents]
     known = [x for x in found if x is not None and x.shape == skip.shape]
     if not known or len(known) < len(parents):

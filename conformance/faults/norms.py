@@ -136,12 +136,12 @@ def _plus_one(step: Step, context: FaultContext) -> Step:
 
 
 def _shared(step: Step, context: FaultContext) -> Step | None:
-    name = step.site.activation.name
-    if step.site.activation.layer is None:
+    """Return the norm with the parameters of the layer's norm after attention, or, for that one, of the layer's last norm."""
+    layer, name = step.site.activation.layer, step.site.activation.name
+    if layer is None:
         return None
-    ours, theirs = ("output.LayerNorm", "attention.output.LayerNorm")
-    other = name.replace(theirs, ours) if name.endswith(theirs) else name.removesuffix(ours) + theirs
-    parameters = parameters_of(context, other, step)
+    attended = f"encoder.layer.{layer}.attention.output.LayerNorm"
+    parameters = parameters_of(context, f"encoder.layer.{layer}.output.LayerNorm" if name == attended else attended, step)
     return None if parameters is None else with_parameters(step, **parameters)
 
 

@@ -126,11 +126,15 @@ def _reversed(step: Step, _: FaultContext) -> Step:
 
 
 def _pre_norm(step: Step, context: FaultContext) -> Step | None:
-    """Return the layer with a normalized input, with the parameters of the norm that follows its sub-layer."""
-    layer, name = step.site.activation.layer, step.site.activation.name
-    if layer is None:
+    """Return the layer with a normalized input, with the parameters of the norm that follows its sub-layer.
+
+    None is returned for keys and values of encoder states, which that norm does not receive.
+    """
+    own = step.site.activation
+    if own.layer is None or "state" in own.axes:
         return None
-    norm = f"encoder.layer.{layer}." + ("output.LayerNorm" if name.endswith("intermediate.dense") else "attention.output.LayerNorm")
+    attention, is_attention, _ = own.name.partition("self.")
+    norm = (attention if is_attention else own.name.removesuffix("intermediate.dense")) + "output.LayerNorm"
     site = replace(step.site, parameters=context.network.site(norm).parameters)
     return step.replaced(parents=(Norm(site, step.parents[0]).value,))
 
