@@ -68,8 +68,10 @@ def _of_traces(arguments: Namespace) -> Comparison:
 
     golden = subject(arguments, (arguments.a, arguments.b))
     a, b = (traced(side, golden, arguments, in_a_worker) for side in (arguments.a, arguments.b))
-    found = list(compare(a, b, golden.checkpoint))
+    records = (judged(a, golden.checkpoint), judged(b, golden.checkpoint))
+    failed = {(r.batch, r.activation) for side in records for r in side if r.outcome == "fail"}
+    found = list(compare(a, b, golden.checkpoint, failed))
     if all(d.only for d in found):
         raise UsageError(f"{a.name} and {b.name} expose no activation in common")
-    view = difference_view(found, (a, b), (judged(a, golden.checkpoint), judged(b, golden.checkpoint)))
+    view = difference_view(found, (a, b), records)
     return Comparison(document(view), rows(view), view.exit_code)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from conformance import load_golden
+from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.checks.trace import Trace, record
 from conformance.cli import main
 from conformance.numerics.formats import Array
@@ -22,7 +23,7 @@ from conformance.report.markdown import markdown
 from conformance.report.terminal import wrapped
 from conformance.results.case import Case
 from conformance.results.records import ActivationRecord, FaultRecord
-from conformance.tests.planted_mistakes import Planted, unscaled
+from conformance.tests.planted_mistakes import Planted, tanh_gelu, unscaled
 from conformance.tests.sample_records import activation
 from implementations.hugging_face import HuggingFace
 
@@ -39,6 +40,16 @@ def test_a_difference_that_begins_in_a_hidden_step_begins_in_the_next_step_that_
     assert view.begins == f"layer 0, attention.self.{'probs' if attention == 'eager' else 'context'}"
     assert [bool(side.mistakes) for side in view.sides] == [True, False]
     assert view.exit_code == 1
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_no_difference_begins_where_both_candidates_are_correct_and_one_rounds_every_operation(dtype: str) -> None:
+    by_hand = record(VARIANTS["GELU, every operation rounded"], TINY, "cpu", dtype)
+    usual, wrong = (record(candidate, TINY, "cpu", dtype) for candidate in (HuggingFace("eager"), Planted(tanh_gelu(0))))
+    for other, begins in ((usual, []), (wrong, ["encoder.layer.0.intermediate.intermediate_act_fn"])):
+        records = [*judged(by_hand, TINY.checkpoint), *judged(other, TINY.checkpoint)]
+        failed = {(r.batch, r.activation) for r in records if r.outcome == "fail"}
+        assert [d.activation for d in compare(by_hand, other, TINY.checkpoint, failed) if d.begins] == begins
 
 
 def _trace(name: str, *shown: str) -> Trace:

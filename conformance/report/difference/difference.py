@@ -8,9 +8,12 @@ standard deviations of the two rounding errors. Two differences are computed:
 
 The second does not blame steps for a difference that they only pass on. Parents are the nearest activations that both candidates
 expose; a difference that begins in a step that only one candidate exposes is reported at the next step that both expose.
+
+The σ are those of library calls that each round once. Correct candidates may compute in wider arithmetics, so no difference begins
+in steps that pass in both candidates, each judged under its own arithmetic.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +27,8 @@ from conformance.numerics.arithmetic import Hypothesis, representative_hypothesi
 from conformance.numerics.formats import Array
 from conformance.numerics.thresholds import max_threshold, rms_threshold, sidak_share
 from conformance.oracle import Network
+
+Places = Collection[tuple[str, str]]  # Names of batches, "" for the only one, each with the name of an activation.
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,8 @@ class Difference:
         limit: largest `local` of two correct candidates; None at exact activations.
         local_max: largest element of the difference that begins here, in sigma; None at exact activations.
         max_limit: largest `local_max` of two correct candidates; None at exact activations.
-        begins: whether `local` or `local_max` exceeds its limit; at exact activations, whether any difference begins here.
+        begins: whether `local` or `local_max` exceeds its limit and a step fails in one of the candidates; at exact activations,
+            whether any difference begins here.
     """
 
     batch: str
@@ -66,13 +72,14 @@ class Difference:
         return max(self.local / self.limit, self.local_max / self.max_limit)
 
 
-def compare(a: Trace, b: Trace, checkpoint: Checkpoint) -> Iterator[Difference]:
+def compare(a: Trace, b: Trace, checkpoint: Checkpoint, failed: Places | None = None) -> Iterator[Difference]:
     """Yield the difference at every activation that either trace exposes, batch by batch, in the order of computation.
 
     Args:
         a: first trace.
         b: second trace.
         checkpoint: weights of the network that both traces ran.
+        failed: the activations that fail in one of the traces or in both; None if the traces have not been judged.
 
     Raises:
         UsageError: the traces did not run on the same inputs.
@@ -81,10 +88,14 @@ def compare(a: Trace, b: Trace, checkpoint: Checkpoint) -> Iterator[Difference]:
     weights = {dtype: rounded_weights(checkpoint, dtype) for dtype in {a.dtype, b.dtype}}
     for name, batch in a.batches.items():
         networks = tuple(Network(checkpoint.architecture, weights[t.dtype], batch.held_in(t.dtype)) for t in (a, b))
-        yield from _batch(name, networks, (a, b))
+        label = name if len(a.batches) > 1 else ""
+        of_batch = None if failed is None else {activation for batch, activation in failed if batch == label}
+        yield from _batch(name, networks, (a, b), of_batch)
 
 
-def _batch(name: str, networks: tuple[Network, ...], traces: tuple[Trace, Trace]) -> Iterator[Difference]:
+def _batch(
+    name: str, networks: tuple[Network, ...], traces: tuple[Trace, Trace], failed: Collection[str] | None
+) -> Iterator[Difference]:
     ours, theirs = (t.activations[name] for t in traces)
     models = tuple(representative_hypothesis(t.dtype, t.device) for t in traces)
     sigmas = zip(*(reference(n, h.arithmetic) for n, h in zip(networks, models, strict=True)), strict=True)
@@ -111,7 +122,7 @@ def _batch(name: str, networks: tuple[Network, ...], traces: tuple[Trace, Trace]
             index,
             (float(ours[activation][index]), float(theirs[activation][index])),
             float(np.sqrt(np.mean((difference[judged] / both) ** 2))) if both.all() else None,
-            *_local(activation, networks, models, (ours, theirs), judged, alpha),
+            *_local(activation, networks, models, (ours, theirs), judged, alpha, failed),
         )
 
 
@@ -125,15 +136,16 @@ def _local(
     values: tuple[Mapping[str, Array], ...],
     judged: Mask,
     alpha: float,
+    failed: Collection[str] | None,
 ) -> _Local:
     """Return the statistics of the difference that begins at an activation.
 
     These are its RMS and the limit, its largest element and the limit, all in sigma after subtracting the deterministic bounds
-    (None at exact activations, and where a parent is not finite), and whether a limit is exceeded.
+    (None at exact activations, and where a parent is not finite), and whether a difference begins.
     """
     residual, variance, bound = np.zeros(()), np.zeros(()), np.zeros(())
     common = set.intersection(*(set(found) for found in values))
-    sign, exact, rows = 1.0, True, 1
+    sign, exact, may_begin, rows = 1.0, True, failed is None, 1
     for network, model, found in zip(networks, models, values, strict=True):
         order = list(network.table)
         before = {n: _finite(n, v, network) for n, v in found.items() if n in common and order.index(n) < order.index(activation)}
@@ -144,6 +156,7 @@ def _local(
         variance = variance + segment.propagate(segment.leaf_variance(_unrounded(model)), model)
         bound = bound + segment.bound(model)
         exact = exact and all(step.site.activation.exact for step in segment.steps.values())
+        may_begin = may_begin or any(step in (failed or ()) for step in segment.steps)
         rows = int(network.batch.mask.any(1).sum())
         sign = -1.0
     if exact:
@@ -151,7 +164,8 @@ def _local(
     scaled = (np.maximum(np.abs(residual) - bound, 0.0) / np.sqrt(variance))[judged]
     rms, limit = float(np.sqrt((scaled**2).mean())), rms_threshold(rows, alpha)
     largest, largest_limit = float(scaled.max()), max_threshold(scaled.size, alpha)
-    return rms, limit, largest, largest_limit, not (rms <= limit and largest <= largest_limit)  # also if one is NaN
+    exceeds = not (rms <= limit and largest <= largest_limit)  # also if one is NaN
+    return rms, limit, largest, largest_limit, may_begin and exceeds
 
 
 def _finite(name: str, value: Array, network: Network) -> Array:
