@@ -110,6 +110,8 @@ class HuggingFace:
             return f"transformers' BERT counts positions from 0, not from {architecture.position_offset}"
         if not architecture.embedding_norm or architecture.shared_layer_norm:
             return "transformers' BERT has a LayerNorm of its own at the embeddings and at each residual"
+        if architecture.problem_type == "single_label_classification" and architecture.num_labels == 1:
+            return "transformers' single-label classification has two labels or more"
         if any(head.startswith("plain_") for head in architecture.heads):
             return "transformers' BERT has the paper's heads"
         return None

@@ -6,7 +6,9 @@ from typing import Any
 
 from torch import nn
 
-from conformance import check
+from conformance import Checkpoint, Golden, check, golden_of, load_golden
+from conformance.goldens.generated_weights import weights
+from conformance.model.batch import Batch
 from implementations.inner_workings import inner_workings
 
 RELATIVE = ("relative-key", "relative-key-query")
@@ -28,6 +30,12 @@ def broken(change: Callable[[Any], None], **options: Any) -> Any:
 def in_attention(change: Callable[[Any], None], layer: int = 0, of: str = "attention") -> Any:
     """Plant a mistake in the self-attention of one layer."""
     return broken(lambda bert: change(getattr(bert.encoder.layer[layer], of).self))
+
+
+def generated(of: str, arrays: dict[str, Any], **changes: Any) -> Golden:
+    """Return a golden of one batch and a changed architecture of the golden `of`, with generated weights."""
+    a = load_golden(of).checkpoint.architecture.with_(**changes)
+    return golden_of("generated", Checkpoint(a, weights(7, a)), {"own": Batch.of(arrays)})
 
 
 def named(candidate: Any, golden: Any, name: str, layer: int = 0, **options: Any) -> None:

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from conformance import UsageError, check, golden_of, load_golden
 from conformance.model.batch import Batch
-from conformance.tests.optional_paths import broken
+from conformance.tests.optional_paths import broken, generated
 from implementations.cached import inner_workings_cached
 from implementations.demystified import demystified
-from implementations.hugging_face import HuggingFace
+from implementations.hugging_face import HuggingFace, hf_eager
 from implementations.inner_workings import encoder, inner_workings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -98,6 +98,20 @@ def test_ignored_position_ids_are_named() -> None:
 
     result = check(replace(inner_workings, call=call, name="broken"), "further-inputs")
     assert any("position_ids" in finding.sentence for finding in result.findings), str(result)
+
+
+@pytest.mark.parametrize("candidate", [inner_workings, hf_eager], ids=lambda c: c.name)
+@pytest.mark.parametrize("head", ["classification", "multiple_choice", "token_classification", "question_answering"])
+def test_position_ids_and_encoder_states_are_read_under_each_head(head: str, candidate: Any) -> None:
+    arrays = {
+        "input_ids": [[3, 4, 5], [6, 7, 8]],
+        "position_ids": [[2, 0, 1], [4, 4, 3]],
+        "encoder_hidden_states": np.random.default_rng(0).normal(size=(2, 4, 32)),
+        "encoder_attention_mask": [[1, 1, 0, 1], [0, 1, 1, 1]],
+        **({"choice_labels": [1]} if head == "multiple_choice" else {}),
+    }
+    result = check(candidate, generated("cross-attention", arrays, heads=(head,), pooler=True))
+    assert result.conforms, result
 
 
 def test_sinusoids_of_given_position_ids_are_judged() -> None:

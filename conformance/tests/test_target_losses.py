@@ -19,8 +19,10 @@ from conformance.faults import BY_NAME, target_gradients
 from conformance.faults.target_losses import faults
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
-from implementations.hugging_face import HuggingFace, run, run_backward
+from conformance.tests.optional_paths import generated
+from implementations.hugging_face import HuggingFace, hf_eager, run, run_backward
 from implementations.hugging_face_losses import losses
+from implementations.inner_workings import inner_workings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -227,3 +229,25 @@ def test_targets_that_are_not_finite_are_refused() -> None:
 def test_the_problem_type_is_determined_as_by_hugging_face(labels: int, problem_type: str | None, expected: str) -> None:
     a: Architecture = load_golden("tiny").checkpoint.architecture
     assert a.with_(num_labels=labels, problem_type=problem_type).problem == expected
+
+
+LABELLED: dict[tuple[str, int], dict[str, Any]] = {
+    ("single_label_classification", 1): {"class_labels": [0, 0]},
+    ("multi_label_classification", 1): {"class_targets": [[1.0], [0.0]]},
+    ("regression", 1): {"class_targets": [[0.5], [-1.0]]},
+    ("regression", 2): {"class_targets": [[0.5, 1.5], [-1.0, 0.25]]},
+}
+
+
+@pytest.mark.parametrize("candidate", [inner_workings, hf_eager], ids=lambda c: c.name)
+@pytest.mark.parametrize(("problem", "count"), LABELLED)
+def test_the_loss_is_that_of_the_problem_type_for_any_number_of_labels(problem: str, count: int, candidate: Any) -> None:
+    arrays = {"input_ids": [[3, 4, 5], [6, 7, 8]], **LABELLED[problem, count]}
+    golden = generated("tiny", arrays, heads=("classification",), num_labels=count, problem_type=problem)
+    result = check(candidate, golden)
+    if candidate is hf_eager and (problem, count) == ("single_label_classification", 1):
+        assert result.outcome == "skip", result
+        assert "two labels or more" in result.reason
+        return
+    assert result.conforms, result
+    assert "classifier.loss" in {v.activation for v in result.verdicts}

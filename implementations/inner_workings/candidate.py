@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from conformance import Architecture, Tap, TorchBatch, TorchImplementation
 from implementations.initialization import initialized
-from implementations.inner_workings.classification import BertForSequenceClassification
+from implementations.inner_workings.classification import BertForSequenceClassification, Classified, classification_loss
 from implementations.inner_workings.config import BertConfig
 from implementations.inner_workings.model import BertModel
 from implementations.inner_workings.tokens import BertForTokens, TokenLogits
@@ -39,8 +39,8 @@ def config_of(a: Architecture) -> BertConfig:
         a.vocab_size, a.hidden_size, a.num_hidden_layers, a.num_attention_heads, a.intermediate_size, a.hidden_act,
         a.hidden_dropout_prob, a.attention_probs_dropout_prob, classifier_dropout=a.classifier_dropout,
         max_position_embeddings=a.max_position_embeddings, type_vocab_size=a.type_vocab_size, layer_norm_eps=a.layer_norm_eps,
-        num_labels=1 if "multiple_choice" in a.heads else a.num_labels, position_offset=a.position_offset,
-        position_embedding_type=a.position_embedding_type,
+        num_labels=1 if "multiple_choice" in a.heads else a.num_labels, problem_type=a.problem_type,
+        position_offset=a.position_offset, position_embedding_type=a.position_embedding_type,
         is_decoder=a.is_decoder, add_cross_attention=a.add_cross_attention, pruned_heads=dict(a.pruned_heads),
     )  # fmt: skip
 
@@ -63,27 +63,30 @@ def untrained(a: Architecture) -> nn.Module:
 
 def call(model: Any, batch: TorchBatch) -> dict[str, Tensor]:
     """Run the network, and return the losses of its heads for the labels in the batch; without a head, return nothing."""
-    inputs = (batch.input_ids, batch.attention_mask, batch.token_type_ids)
-    if isinstance(model, BertForTokens):
-        return token_losses(model(*inputs), batch)
-    if isinstance(model, Bare):
-        states = batch.encoder_hidden_states
-        if states is not None:
-            states = states.to(model.bert.embeddings.word_embeddings.weight.dtype)
-        model(*inputs, batch.position_ids, states, batch.encoder_attention_mask)
-        return {}
-    if batch.choice_labels is not None:  # one choice per row
-        choices = model(*inputs).logits.view(len(batch.choice_labels), -1)
-        return real({"classifier.loss": F.cross_entropy(choices, batch.choice_labels)})
-    targets = batch.class_targets
-    labels: Any = batch.class_labels if targets is None else targets.to(model.classifier.weight.dtype)
-    loss, _ = model(*inputs, position_ids=batch.position_ids, labels=labels)
-    return {} if loss is None else real({"classifier.loss": loss})
+    states = batch.encoder_hidden_states
+    output = model(
+        batch.input_ids, batch.attention_mask, batch.token_type_ids, position_ids=batch.position_ids,
+        encoder_hidden_states=None if states is None else states.to(next(model.parameters()).dtype),
+        encoder_attention_mask=batch.encoder_attention_mask,
+    )  # fmt: skip
+    if isinstance(output, TokenLogits):
+        return token_losses(output, batch)
+    return sequence_losses(output.logits, batch, model.problem_type) if isinstance(output, Classified) else {}
 
 
 def real(losses: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the losses that are not NaN; a mean over no labels is NaN."""
     return {name: loss for name, loss in losses.items() if not loss.isnan()}
+
+
+def sequence_losses(logits: Tensor, batch: TorchBatch, problem_type: str | None) -> dict[str, Tensor]:
+    """Return the loss for the labels present: of multiple-choice questions, with one choice per row, or of sequences."""
+    if batch.choice_labels is not None:
+        choices = logits.view(len(batch.choice_labels), -1)
+        return real({"classifier.loss": F.cross_entropy(choices, batch.choice_labels)})
+    targets = batch.class_targets
+    labels = batch.class_labels if targets is None else targets.to(logits.dtype)
+    return {} if labels is None else real({"classifier.loss": classification_loss(logits, labels, problem_type)})
 
 
 def token_losses(logits: TokenLogits, batch: TorchBatch) -> dict[str, Tensor]:
@@ -103,8 +106,6 @@ def supported(a: Architecture, device: str, dtype: str) -> str | None:
     """Return why the network does not support the architecture, or None if it does."""
     if {"classification", "question_answering"} <= set(a.heads):
         return "the walk's Bert classifies sequences, or answers questions, and not both"
-    if "classification" in a.heads and a.problem == "regression" and a.num_labels > 1:
-        return "the walk's classifier is a regression where it has one label alone"
     if a.position_embedding_type == "sinusoidal" or not a.embedding_norm or a.shared_layer_norm:
         return "the walk's Bert has learned positions, and a norm at the embeddings and at each residual"
     return None

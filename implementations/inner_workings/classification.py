@@ -22,16 +22,20 @@ class Classified(NamedTuple):
     logits: Tensor
 
 
-def classification_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the loss for the type of the labels: (B, labels) logits and labels -> a scalar.
+def classification_loss(logits: Tensor, labels: Tensor, problem_type: str | None = None) -> Tensor:
+    """Return the loss of a training problem: (B, labels) logits and labels -> a scalar.
 
-    One label: regression, the mean square error of (B,) numbers. Several labels and integers (B,): single-label classification,
-    the cross entropy, with −100 for a row without a label. Several labels and floats (B, labels): multi-label classification,
-    the binary cross entropy of each label.
+    regression: the mean square error of numbers, (B, labels), or (B,) for one label. single_label_classification: the cross entropy
+    of integers (B,), with −100 for a row without a label. multi_label_classification: the binary cross entropy of each label, for
+    floats (B, labels). Without a problem type, as in Hugging Face, one label is a regression, and several are a classification with
+    a single label where the labels are integers.
     """
-    if logits.shape[-1] == 1:
-        return F.mse_loss(logits.squeeze(-1), labels.to(logits.dtype).view(-1))
-    if labels.is_floating_point():
+    if problem_type is None:
+        several = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
+        problem_type = "regression" if logits.shape[-1] == 1 else several
+    if problem_type == "regression":
+        return F.mse_loss(logits, labels.to(logits.dtype).view_as(logits))
+    if problem_type == "multi_label_classification":
         return F.binary_cross_entropy_with_logits(logits, labels)
     return F.cross_entropy(logits, labels)
 
@@ -45,16 +49,21 @@ class BertForSequenceClassification(nn.Module):
         own = config.classifier_dropout
         self.dropout = nn.Dropout(config.hidden_dropout_prob if own is None else own)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.problem_type = config.problem_type
 
     def forward(
         self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None,
         head_mask: Tensor | None = None, labels: Tensor | None = None, position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
+        inputs_embeds: Tensor | None = None, encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
     ) -> Classified:  # fmt: skip
         pooled = self.bert(
-            input_ids, attention_mask, token_type_ids, head_mask, position_ids, inputs_embeds
-        ).pooler_output  # (B, H)
+            input_ids, attention_mask, token_type_ids, head_mask, position_ids, inputs_embeds, encoder_hidden_states,
+            encoder_attention_mask,
+        ).pooler_output  # (B, H)  # fmt: skip
         assert pooled is not None
         pooled = reported("pooled, dropout", self.dropout(pooled))
         logits = reported("logits", self.classifier(pooled))  # (B, labels)
-        return Classified(None if labels is None else reported("loss", classification_loss(logits, labels)), logits)
+        if labels is None:
+            return Classified(None, logits)
+        return Classified(reported("loss", classification_loss(logits, labels, self.problem_type)), logits)

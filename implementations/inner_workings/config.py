@@ -23,6 +23,7 @@ class BertConfig:
     layer_norm_eps: float = 1e-12
     chunk_size_feed_forward: int = 0
     num_labels: int = 2
+    problem_type: str | None = None
     classifier_dropout: float | None = None
     position_offset: int = 0
     position_embedding_type: str = "absolute"

@@ -37,8 +37,15 @@ class BertForTokens(nn.Module):
         self.classifier = nn.Linear(config.hidden_size, config.num_labels) if classes else None
         self.qa_outputs = nn.Linear(config.hidden_size, 2) if spans else None
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None) -> TokenLogits:
-        hidden = self.bert(input_ids, attention_mask, token_type_ids).last_hidden_state  # (B, S, H)
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None, encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+    ) -> TokenLogits:  # fmt: skip
+        hidden = self.bert(
+            input_ids, attention_mask, token_type_ids, position_ids=position_ids, encoder_hidden_states=encoder_hidden_states,
+            encoder_attention_mask=encoder_attention_mask,
+        ).last_hidden_state  # (B, S, H)  # fmt: skip
         classes = None if self.classifier is None else reported("logits", self.classifier(self.dropout(hidden)))
         spans = None if self.qa_outputs is None else reported("start and end logits", self.qa_outputs(hidden))
         return TokenLogits(classes, spans)
