@@ -21,6 +21,7 @@ SLICES = 64  # maximum number of slices of a strip, as many as a reader can dist
 _LARGEST = 1e150  # its square is finite, and so is a sum of many such squares
 
 ZERO = round(REACH / STEP) + 1  # index of the bin that holds 0
+BINS = 2 * ZERO  # with the two bins of the values beyond the range
 
 Histogram = npt.NDArray[np.int64]
 
@@ -83,14 +84,13 @@ def distribution_of(
 
 def counts(scaled: Captured) -> Histogram:
     """Return the numbers of values below −REACH, in each bin of width STEP, and above REACH; NaN counts as above."""
-    bins = round(2.0 * REACH / STEP)
     with np.errstate(over="ignore"):
         index = scaled.astype(np.float32).ravel()
         index += np.float32(REACH + STEP)  # one bin more, so that truncation rounds down
         index *= np.float32(1.0 / STEP)
-    np.fmin(index, np.float32(bins + 1), out=index)
+    np.fmin(index, np.float32(BINS - 1), out=index)
     np.maximum(index, np.float32(0.0), out=index)
-    return np.asarray(np.bincount(index.astype(np.uint8), minlength=bins + 2))
+    return np.asarray(np.bincount(index.astype(np.uint8), minlength=BINS))
 
 
 def _strips(row: Activation, squares: Array, places: Array, head_size: int) -> Iterator[Strip]:

@@ -92,13 +92,19 @@ def smallest(check: str, found: CounterexampleRecord) -> list[str]:
     if not ids:
         return ["smallest failing batch: empty"]
     variation = varied(check, found.variation)
-    masked = ", masked ones in brackets" if mask and not all(map(all, mask)) else ""
+    unread = padding(mask) if mask else None
+    masked = ", masked ones in brackets" if unread and any(map(any, unread)) else ""
     lines = [f"smallest failing batch: {len(ids)} × {len(ids[0])} tokens{masked}{f'; {variation}' if variation else ''}"]
     for row in range(len(ids)):
-        shown = [f"{t}" if mask is None or mask[row][i] else f"[{t}]" for i, t in enumerate(ids[row])]
+        shown = [f"[{t}]" if unread and unread[row][i] else f"{t}" for i, t in enumerate(ids[row])]
         rendered = f"; token types {' '.join(map(str, types[row]))}" if types else ""
         lines.append(f"  {' '.join(shown)}{'' if mask else '; no mask'}{rendered}")
     return lines
+
+
+def padding(mask: Sequence[Sequence[Any]]) -> list[list[bool]]:
+    """Return which tokens are padding, (B, S): by a mask (B, S), those with 0; by a mask (B, S, S), those that attend to none."""
+    return [[not (any(token) if isinstance(token, list) else token) for token in row] for row in mask]
 
 
 def weakest(s: Sensitivity) -> str:

@@ -18,18 +18,27 @@ from conformance.model.activations import table
 from conformance.model.batch import Batch
 from conformance.model.dense import Dense
 from conformance.oracle import Network
+from conformance.report.coverage_sentences import smallest
 from conformance.report.finding_sentences import cause, evidence, sentence
 from conformance.report.findings import findings, layers_of
 from conformance.report.markdown import markdown
 from conformance.report.output_formats import REPORT_FORMATS
 from conformance.report.representations import case_text
+from conformance.report.run.places import tokens
 from conformance.report.run.run_document import PADDING, document
 from conformance.report.run.run_environment import environment
 from conformance.report.terminal import plain
 from conformance.report.unexposed_steps import not_exposed, unexposed_steps
 from conformance.results.case import Case
 from conformance.results.merge import merged
-from conformance.results.records import ActivationRecord, FunctionRecord, ImplementationRecord, MachineRecord, Results
+from conformance.results.records import (
+    ActivationRecord,
+    CounterexampleRecord,
+    FunctionRecord,
+    ImplementationRecord,
+    MachineRecord,
+    Results,
+)
 from conformance.results.to_records import activation_records
 from conformance.tests.planted_mistakes import MadeOf, Planted, epsilon, tanh_gelu, unscaled
 from conformance.tests.sample_records import activation, checked, everything, header, run
@@ -250,6 +259,27 @@ def test_that_padding_is_not_judged_is_said_once_where_a_failing_batch_has_paddi
     whole = checked(CASE, "fail", (activation(CASE, LAST, 9.0),))
     assert "padding" not in REPORT_FORMATS["text"].of_results(merged([run(whole)]))
     assert "local rms, max, limit" in REPORT_FORMATS["text"].of_results(merged([run(whole)]))
+
+
+@pytest.mark.parametrize(
+    ("mask", "has_padding"),
+    [
+        ([[1, 1, 0]], True),
+        ([[1, 1, 1]], False),
+        ([[[1, 0, 0], [1, 1, 0], [0, 0, 0]]], True),
+        ([[[1, 0, 0], [1, 1, 0], [1, 1, 1]]], False),
+    ],
+    ids=["a padded row", "a full row", "a token that attends to none", "earlier tokens"],
+)
+def test_padding_is_found_in_a_mask_of_tokens_and_in_one_of_pairs(mask: list[Any], has_padding: bool) -> None:
+    found = CounterexampleRecord("tiny", {"input_ids": [[7, 3, 5]], "attention_mask": mask}, {}, [], "")
+    shown = REPORT_FORMATS["text"].of_results(
+        merged([run(checked(CASE, "fail", (activation(CASE, LAST, 9.0),), counterexample=found))])
+    )
+    assert (PADDING in shown) is has_padding
+    assert smallest("values", found)[1].startswith("  7 3 [5]" if has_padding else "  7 3 5")
+    (row,) = tokens(found, [], None)
+    assert [token.masked for token in row] == [False, False, has_padding]
 
 
 def test_every_number_that_a_pass_confirms_is_named_by_its_quantity() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from conformance.judge.error_distribution import REACH, STEP
-from conformance.report.coverage_sentences import place
+from conformance.report.coverage_sentences import padding, place
 from conformance.report.document import Block, Column, Figures, Heading, HeatStrip, Histogram, Row, Token, tabled
 from conformance.results.records import ActivationRecord, CounterexampleRecord, StripRecord
 
@@ -86,12 +86,13 @@ def tokens(
         scale: scale of the errors; None for no colours.
     """
     ids, mask, types = (found.batch.get(name) for name in ("input_ids", "attention_mask", "token_type_ids"))
+    unread = padding(mask) if mask else None
     rows = []
     for r, row in enumerate(ids or []):
         rendered = []
         for i, token in enumerate(row):
             text = found.words[r][i] if found.words and r < len(found.words) and i < len(found.words[r]) else str(token)
-            masked = mask is not None and not mask[r][i]
+            masked = unread is not None and unread[r][i]
             error = errors[r][i] if r < len(errors) and i < len(errors[r]) else None
             parts = [f"id {token}", "masked" if masked else "", f"token type {types[r][i]}" if types else ""]
             parts += [scale.rendered(error)] if scale and error is not None else []

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from conformance.report.axis import sigma
-from conformance.report.coverage_sentences import duration, headline, mistakes, number, rendered, searched, subject
+from conformance.report.coverage_sentences import duration, headline, mistakes, number, padding, rendered, searched, subject
 from conformance.report.document import (
     Abridged,
     Block,
@@ -75,7 +75,7 @@ def _legend(results: Results) -> Iterator[Block]:
     terms = ", ".join(name for name in (*LEGEND, "±") if name in shown)
     yield Heading("how errors are measured", f"`bert-conformance explain TERM`, of {terms}")
     masks = (c.counterexample.batch.get("attention_mask") for c in results.checks if c.counterexample)
-    if any(mask and not all(map(all, mask)) for mask in masks):
+    if any(any(map(any, padding(mask))) for mask in masks if mask):
         yield Paragraph(PADDING)
 
 
