@@ -41,9 +41,11 @@ class Cached:
     evaluation_only: bool = True
 
     def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
-        """Return why the architecture is not supported: not a decoder, or not supported by the underlying candidate."""
+        """Return why the architecture is not supported: no decoder, no layers, or not supported by the underlying candidate."""
         if not architecture.is_decoder:
             return "only a decoder can be run a token at a time: in an encoder every token depends on all others"
+        if not architecture.num_hidden_layers:
+            return "a network without layers keeps no keys, from whose number the position of the next token follows"
         reason: str | None = self.of.supports(architecture, device, dtype)
         return reason
 

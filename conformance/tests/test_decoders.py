@@ -13,7 +13,7 @@ from conformance.judge.segment import Segment
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import hypotheses
 from conformance.oracle import Network
-from conformance.tests.optional_paths import broken, in_attention
+from conformance.tests.optional_paths import broken, generated, in_attention
 from implementations import inner_workings as walk
 from implementations.cached import Cached, hf_cached, inner_workings_cached
 from implementations.inner_workings import BertConfig, inner_workings
@@ -119,6 +119,43 @@ def test_a_mask_that_does_not_fit_the_cache_is_refused() -> None:
     model(ids, torch.ones(1, 3), cache=cache)
     with pytest.raises(ValueError, match=r"for 3 tokens; the cache has 3 and this call 1, so it must be for 4"):
         model(ids[:, :1], torch.ones(1, 3), cache=cache)
+
+
+def _small(**changes: Any) -> BertConfig:
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 1}
+    return BertConfig(**{**sizes, "hidden_dropout_prob": 0.0, "is_decoder": True, **changes})
+
+
+def test_a_cache_is_refused_while_activations_are_recomputed() -> None:
+    config, ids = _small(), torch.tensor([[5, 6, 7]])
+    model = walk.BertModel(config).train()
+    model.encoder.gradient_checkpointing = True
+    with pytest.raises(ValueError, match="leave the cache out, or set gradient_checkpointing to False"):
+        model(ids, cache=walk.new_cache(config))
+    assert model(ids).last_hidden_state.shape == (1, 3, 8)
+    model.eval()(ids, cache=walk.new_cache(config))
+
+
+@pytest.mark.parametrize("candidate", [inner_workings_cached, hf_cached], ids=lambda c: c.name)
+def test_a_decoder_without_layers_is_not_run_with_a_cache(candidate: Cached) -> None:
+    golden = generated("decoder", {"input_ids": [[5, 6, 7]]}, num_hidden_layers=0)
+    assert check(inner_workings, golden).conforms
+    result = check(candidate, golden)
+    assert (result.outcome, result.reason[:35]) == ("skip", "a network without layers keeps no k"), result
+    config = _small(num_hidden_layers=0)
+    with pytest.raises(ValueError, match="a network without layers keeps no keys"):
+        walk.BertModel(config)(torch.tensor([[5]]), cache=walk.new_cache(config))
+
+
+def test_a_masked_head_reads_no_encoder_states() -> None:
+    model = walk.BertModel(_small(add_cross_attention=True)).eval()
+    ids, (one, other) = torch.tensor([[5, 6, 7]]), torch.randn(2, 1, 4, 8, generator=torch.Generator().manual_seed(0))
+
+    def hidden(states: Tensor, heads: list[float]) -> Tensor:
+        return model(ids, head_mask=torch.tensor(heads), encoder_hidden_states=states).last_hidden_state
+
+    assert torch.equal(hidden(one, [0.0, 0.0]), hidden(other, [0.0, 0.0]))
+    assert not torch.equal(hidden(one, [1.0, 0.0]), hidden(other, [1.0, 0.0]))
 
 
 def test_a_shifted_mask_of_encoder_states_fails_where_it_is_read() -> None:

@@ -152,3 +152,14 @@ def test_each_loss_equals_hugging_faces(kind: str) -> None:
     loss, logits = ours(ids, labels=labels)
     torch.testing.assert_close(logits, expected.logits)
     torch.testing.assert_close(loss, expected.loss)
+
+
+def test_a_fully_masked_row_has_finite_probabilities_in_float16() -> None:
+    """Each score is below −16: its sum with the lowest finite number of float16 would round to −inf."""
+    attention = walk.BertSelfAttention(BertConfig(hidden_size=24, num_attention_heads=2)).half().eval()
+    for layer, bias in ((attention.query, 20.0), (attention.key, -20.0)):
+        nn.init.zeros_(layer.weight)
+        nn.init.constant_(layer.bias, bias)
+    mask = torch.full((1, 1, 3, 3), torch.finfo(torch.float16).min, dtype=torch.float16)
+    _, probs = attention(torch.ones(1, 3, 24, dtype=torch.float16), mask)
+    torch.testing.assert_close(probs, torch.full_like(probs, 1 / 3))

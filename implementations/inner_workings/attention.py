@@ -75,7 +75,7 @@ class BertSelfAttention(nn.Module):
                 scores = scores + reported("distance scores, key", torch.einsum("bhrd,lrd->bhlr", key, rows))
         scores = reported("attention scores, scaled", scores / math.sqrt(query.shape[-1]))
         if attention_mask is not None:
-            scores = scores + attention_mask
+            scores = (scores + attention_mask).clamp(min=lowest_of(scores))  # a row of −inf would have no softmax
         probs = reported("attention probabilities", scores.softmax(-1))  # (B, h, S, K)
         probs = reported("attention probabilities, dropout", self.dropout(probs))
         if head_mask is not None:
@@ -87,6 +87,11 @@ class BertSelfAttention(nn.Module):
     def by_head(self, x: Tensor) -> Tensor:
         """Return x split by head: (B, S, h d) -> (B, h, S, d)."""
         return x.unflatten(-1, (self.heads, -1)).permute(0, 2, 1, 3)
+
+
+def lowest_of(x: Tensor) -> Tensor:
+    """Return the lowest finite number of a tensor's format, a scalar."""
+    return x.new_full((), -math.inf).nan_to_num()
 
 
 class BertSelfOutput(nn.Module):

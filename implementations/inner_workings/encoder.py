@@ -63,7 +63,7 @@ class BertLayer(nn.Module):
         attended, probs = self.attention(hidden, attention_mask, head_mask, None, past)  # (B, S, H)
         cross_probs = probs[..., :0]
         if self.crossattention is not None and states is not None:
-            attended, cross_probs = self.crossattention(attended, states_mask, None, states, past_of_states)
+            attended, cross_probs = self.crossattention(attended, states_mask, head_mask, states, past_of_states)
         if self.chunk == 0:
             return self.feed_forward(attended), probs, cross_probs
         return torch.cat([self.feed_forward(part) for part in attended.split(self.chunk, 1)], 1), probs, cross_probs
@@ -80,10 +80,13 @@ class BertEncoder(nn.Module):
         gradient_checkpointing: whether a layer's activations are recomputed in the backward pass instead of kept.
 
     Args of the forward pass:
-        head_mask: (L, h, 1, 1).
+        head_mask: (L, h, 1, 1), for the heads of both attentions.
         cache: two lists per layer (`BertLayer`).
         hidden_states, attentions, cross_attentions: lists to which each layer appends its input, and its probabilities; None: they
             are not kept.
+
+    Raises:
+        ValueError: activations are to be recomputed, and there is a cache.
     """
 
     def __init__(self, config: BertConfig) -> None:
@@ -97,13 +100,19 @@ class BertEncoder(nn.Module):
         hidden_states: list[Tensor] | None = None, attentions: list[Tensor] | None = None,
         cross_attentions: list[Tensor] | None = None,
     ) -> Tensor:  # fmt: skip
+        recomputes = self.gradient_checkpointing and self.training
+        if recomputes and cache is not None:
+            raise ValueError(
+                "a layer that is recomputed in the backward pass would add its keys and values to the cache a second time: leave "
+                "the cache out, or set gradient_checkpointing to False"
+            )
         for i, layer in enumerate(self.layer):
             if hidden_states is not None:
                 hidden_states.append(hidden)
             masks = (attention_mask, None if head_mask is None else head_mask[i])
             past = None if cache is None else cache[2 * i]
             past_of_states = None if cache is None else cache[2 * i + 1]
-            if torch.jit.is_scripting() or not (self.gradient_checkpointing and self.training):  # type: ignore[attr-defined]
+            if torch.jit.is_scripting() or not recomputes:  # type: ignore[attr-defined]
                 hidden, probs, cross_probs = layer(hidden, masks[0], masks[1], states, states_mask, past, past_of_states)
             else:
                 hidden, probs, cross_probs = recomputed(layer, hidden, masks[0], masks[1], states, states_mask)

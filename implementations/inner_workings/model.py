@@ -1,11 +1,11 @@
 """The whole network without heads."""
 
-import math
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from implementations.inner_workings.attention import lowest_of
 from implementations.inner_workings.config import BertConfig
 from implementations.inner_workings.embeddings import BertEmbeddings
 from implementations.inner_workings.encoder import BertEncoder, BertPooler
@@ -28,7 +28,7 @@ class BertModel(nn.Module):
         attention_mask: (B, K), with K the tokens of the cache and of this call: 1 for those that may be attended to; or (B, S, K),
             for each query; None: all. In a decoder no token attends to a later one, whatever the mask.
         token_type_ids: (B, S); None: zeros.
-        head_mask: (L, h) or, for every layer, (h,): 1 for the heads that are kept; None: all.
+        head_mask: (L, h) or, for every layer, (h,): 1 for the heads that are kept in both attentions; None: all.
         position_ids: (B, S); None: in order.
         inputs_embeds: (B, S, H), used instead of the word embeddings.
         encoder_hidden_states: (B, T, H), to which a decoder with cross-attention attends.
@@ -38,7 +38,8 @@ class BertModel(nn.Module):
         output_hidden_states: whether to return the inputs of all layers and the last output.
 
     Raises:
-        ValueError: the mask is for another number of tokens than those of the cache and this call.
+        ValueError: the mask is for another number of tokens than those of the cache and this call; or there is a cache, and the
+            network has no layers, or activations are to be recomputed.
     """
 
     def __init__(self, config: BertConfig, add_pooling_layer: bool = True) -> None:
@@ -57,9 +58,7 @@ class BertModel(nn.Module):
         encoder_hidden_states: Tensor | None = None, encoder_attention_mask: Tensor | None = None,
         cache: list[list[Tensor]] | None = None, output_attentions: bool = False, output_hidden_states: bool = False,
     ) -> BertModelOutput:  # fmt: skip
-        past = 0
-        if cache is not None and len(cache[0]) > 0:
-            past = cache[0][0].shape[2]
+        past = 0 if cache is None else cached_length(cache)
         hidden = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds, past)  # (B, S, H)
         length = hidden.shape[1]
         if attention_mask is not None and attention_mask.shape[-1] != past + length:
@@ -91,6 +90,17 @@ def new_cache(config: BertConfig) -> list[list[Tensor]]:
     return [[] for _ in range(2 * config.num_hidden_layers)]
 
 
+def cached_length(cache: list[list[Tensor]]) -> int:
+    """Return the number of tokens whose keys a cache has.
+
+    Raises:
+        ValueError: it is the cache of a network without layers.
+    """
+    if len(cache) == 0:
+        raise ValueError("a network without layers keeps no keys, from whose number the positions follow: leave the cache out")
+    return cache[0][0].shape[2] if len(cache[0]) > 0 else 0
+
+
 def visible(mask: Tensor) -> Tensor:
     """Return whether each query may attend to each key: (B, K) or (B, S, K) numbers -> (B, 1 or S, K)."""
     return (mask if mask.dim() == 3 else mask[:, None]) != 0
@@ -98,5 +108,5 @@ def visible(mask: Tensor) -> Tensor:
 
 def to_add(mask: Tensor, like: Tensor) -> Tensor:
     """Return the mask added to the scores, (B, 1, Q, K): 0 where a key may be attended to, else the lowest finite number."""
-    lowest = like.new_full((), -math.inf).nan_to_num()
+    lowest = lowest_of(like)
     return torch.where(mask[:, None], torch.zeros_like(lowest), lowest)
