@@ -211,20 +211,20 @@ def _peak(layers: int, judged: bool) -> float:
 
 def peak_mib(work: Callable[[], object]) -> float:
     """Return the peak resident size of this process while `work` runs, in MiB."""
-    _forget_peak()
-    work()
-    return _high_water_mib()
-
-
-def _forget_peak() -> None:
-    """Reset VmHWM, so that building the model is not included (proc(5), clear_refs)."""
     gc.collect()
+    forget_peak()
+    work()
+    return high_water_mib()
+
+
+def forget_peak() -> None:
+    """Reset VmHWM to the present size, so that what came before is not included (proc(5), clear_refs)."""
     clear = Path("/proc/self/clear_refs")
     if clear.exists():
         clear.write_text("5", "ascii")
 
 
-def _high_water_mib() -> float:
+def high_water_mib() -> float:
     """Return VmHWM of this process; `ru_maxrss` would include the parent's memory before this process was started.
 
     Raises:

@@ -1,11 +1,12 @@
 """The frequency of wrong first calls of a function: `python -m conformance.benchmarks.first_calls [--processes N] [--function F]`.
 
 Each process is forked from a process that has not called any function, and calls the function twice on several threads, more than
-there are cores. A first result that differs from the second is wrong. The measurement is repeated with an equal number of
-processes after `numerics.first_calls`.
+there are cores. A first result that differs from the second is wrong, and infinitely so where only one of them is a number. The
+measurement is repeated with an equal number of processes after `numerics.first_calls`.
 """
 
 import argparse
+import math
 import os
 import struct
 import sys
@@ -29,7 +30,7 @@ def differences(processes: int, call: Callable[[], torch.Tensor]) -> list[float]
             child = os.fork()
             if not child:
                 first, second = call(), call()
-                os.write(writing, NUMBER.pack(float((first - second).nan_to_num().abs().max())))
+                os.write(writing, NUMBER.pack(difference(first, second)))
                 os._exit(0)
             children.append(child)
         for child in children:
@@ -38,6 +39,12 @@ def differences(processes: int, call: Callable[[], torch.Tensor]) -> list[float]
     os.close(reading)
     os.close(writing)
     return found
+
+
+def difference(first: torch.Tensor, second: torch.Tensor) -> float:
+    """Return the largest difference of two results, infinite where only one of them is a number; equal infinities do not differ."""
+    same = (first == second) | (first.isnan() & second.isnan())
+    return float((first - second).abs().nan_to_num(nan=math.inf, posinf=math.inf).masked_fill(same, 0.0).max())
 
 
 def main() -> int:

@@ -58,10 +58,10 @@ def exponent(sizes: Sequence[int], costs: Sequence[float]) -> float:
     return float(np.polyfit(np.log(sizes), np.log(costs), 1)[0])
 
 
-def page(found: dict[str, dict[int, Measured]]) -> Iterator[str]:
-    """Yield the lines of the page: for each size a table, the exponents and a plot."""
+def page(found: dict[str, dict[int, Measured]], repeats: int) -> Iterator[str]:
+    """Yield the lines of the page: the command, and for each size a table, the exponents and a plot."""
     yield "# Growth of the cost\n"
-    yield "Made by `python -m conformance.benchmarks.growth --write`.\n"
+    yield f"Made by `python -m conformance.benchmarks.growth --repeats {repeats} --write`.\n"
     yield f"{str(__doc__).strip()}\n"
     for name, costs in found.items():
         yield f"## {name.capitalize()}\n"
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, base in BASE.items():
         sizes = [base * 2**doubling for doubling in range(DOUBLINGS + 1)]
         found[name] = {size: measured(tuple({**BASE, name: size}.values()), asked.repeats) for size in sizes}
-    text = "\n".join(page(found))
+    text = "\n".join(page(found, asked.repeats))
     print(text)
     if asked.write:
         PAGE.write_text(text, "utf-8")

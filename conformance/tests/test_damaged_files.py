@@ -13,6 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from conformance.benchmarks.readers import __main__ as readers_benchmark
 from conformance.benchmarks.readers.__main__ import limited
 from conformance.benchmarks.readers.good_files import READ_FORMS, Reader, readers
 from conformance.benchmarks.readers.mutations import mutated
@@ -60,6 +61,22 @@ def test_a_damaged_file_is_read_or_refused_with_an_error_of_the_project(
             reader.read(folder)
 
     damaged()
+
+
+def test_a_read_that_is_too_large_is_counted_even_if_an_earlier_one_was_larger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = iter((0, 96, 64, 0))  # MiB: the undamaged file, and three damaged ones
+    monkeypatch.setattr(readers_benchmark, "MEMORY", 32 * 2**20)
+    reader = Reader(lambda _: b"1" * (next(sizes) * 2**20), "a", {"a": b"1"})
+    tally = readers_benchmark.tried(reader, 3, 0, tmp_path / "damaged")
+    assert tally.outcomes == {"too large": 2, "read": 1}
+
+
+def test_the_table_of_some_readers_is_not_saved_as_that_of_all(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        readers_benchmark.main(["--only", "trace", "--write"])
+    assert "--only prints its table" in capsys.readouterr().err
 
 
 def test_an_exception_inside_a_reader_is_raised_as_the_requested_kind() -> None:

@@ -1,6 +1,7 @@
 """The accuracy of library functions: how it is bounded, what the table of known kernels allows, and what is measured on this
 machine."""
 
+import math
 import mmap
 import re
 import subprocess
@@ -16,6 +17,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance import check
+from conformance.benchmarks.first_calls import difference
 from conformance.checks import candidate_device
 from conformance.checks.run_header import header_of
 from conformance.checks.search.plan import Plan
@@ -201,3 +203,11 @@ def test_first_calls_are_made_before_a_candidate_is_imported(tmp_path: Path) -> 
     before = "from conformance.numerics.first_calls import make_first_calls\nassert make_first_calls.cache_info().currsize == 0\n"
     program = before + "from conformance.candidates.registry import load_implementation\nload_implementation('imported:prepare')"
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
+
+
+def test_a_first_result_that_is_not_a_number_is_wrong() -> None:
+    right = torch.tensor([0.5, math.nan, math.inf, -math.inf])
+    assert difference(right, right.clone()) == 0.0
+    assert difference(torch.tensor([0.25, math.nan, math.inf, -math.inf]), right) == 0.25
+    for wrong in (math.nan, math.inf):
+        assert difference(torch.tensor([wrong, math.nan, math.inf, -math.inf]), right) == math.inf

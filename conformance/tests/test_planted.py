@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from conformance import Golden, check, golden_of, load_golden
+from conformance.benchmarks.detection import score
 from conformance.benchmarks.detection.bert import Bert, Candidate, recording
 from conformance.benchmarks.detection.names import CONSTRUCTED, LISTED
 from conformance.benchmarks.detection.planted import PLANTS, ROWS, Plant
@@ -118,3 +119,11 @@ def test_a_mistake_is_at_its_origins_and_nowhere_else(name: str) -> None:
         expected = plant.origins(given.checkpoint.architecture, layer)
         assert expected
         assert wrong_steps(plant, layer, given) == expected, (network, layer)
+
+
+def test_the_table_has_the_command_with_its_numbers_of_sets(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(score, "everything", lambda pairs, triples: [])
+    score.main(["--pairs", "3", "--triples", "2", "--processes", "1"])
+    assert "`python -m conformance.benchmarks.detection --pairs 3 --triples 2 --write`" in capsys.readouterr().out

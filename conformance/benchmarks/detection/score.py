@@ -18,10 +18,11 @@ TABLE, TABLE_OF_GOLDENS = Path(__file__).with_name("RESULTS.md"), Path(__file__)
 
 _ON_NETWORKS = """# Detection
 
-Written by `python -m conformance.benchmarks.detection --write`. Mistakes are planted by hand in torch modules, at every
-layer of small networks of three architectures and three seeds, and judged as any candidate is. Counted are those whose
-expected z, that of a filter made for just that effect, is 12 or more. *Placed*: each fails where it begins, and nothing
-else fails. *Named*: the name is reported first, alone or with what cannot be distinguished from it, and no other is.
+Written by `python -m conformance.benchmarks.detection --pairs {pairs} --triples {triples} --write`. Mistakes are planted by
+hand in torch modules, at every layer of small networks of three architectures and three seeds, and judged as any
+candidate is. Counted are those whose expected z, that of a filter made for just that effect, is 12 or more. *Placed*:
+each fails where it begins, and nothing else fails. *Named*: the name is reported first, alone or with what cannot be
+distinguished from it, and no other is.
 For those held out no filter exists. *Every layer*: in all at once. *One step*: two mistakes at one and the same step.
 """
 _ON_GOLDENS = """# Detection in the goldens' networks
@@ -57,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         heading = _ON_GOLDENS.format(goldens=" ".join(arguments.golden), dtypes=" ".join(dtypes))
     else:
         trials = list(of_mistakes(arguments.only) if arguments.only else everything(arguments.pairs, arguments.triples))
-        file, heading = TABLE, _ON_NETWORKS
+        file, heading = TABLE, _ON_NETWORKS.format(pairs=arguments.pairs, triples=arguments.triples)
     start = time.perf_counter()
     with multiprocessing.get_context("spawn").Pool(arguments.processes, one_thread) as pool:
         scores = _scores(pool, trials)
@@ -94,7 +95,7 @@ def _progress(what: str, done: int, of: int) -> None:
         print(f"\r{what}: {done} of {of}", end="", file=sys.stderr, flush=True)
 
 
-def table(scores: Iterable[tuple[str, Score]], heading: str = _ON_NETWORKS) -> str:
+def table(scores: Iterable[tuple[str, Score]], heading: str) -> str:
     """Return the committed table, in Markdown."""
     by_row: defaultdict[tuple[str, str], list[Score]] = defaultdict(list)
     for kind, score in scores:

@@ -132,5 +132,6 @@ def main() -> None:
         print(line, flush=True)
         lines.append(line)
     if arguments.write:
-        command = "Made by `python -m conformance.benchmarks.laws --write`."
+        options = f"--examples {arguments.examples} --seed {arguments.seed} --write"
+        command = f"Made by `python -m conformance.benchmarks.laws {options}`."
         RESULTS.write_text("\n".join(["# The laws on correct candidates", "", command, "", *lines, ""]), "utf-8")

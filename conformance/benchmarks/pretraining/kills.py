@@ -1,5 +1,6 @@
 """Runs killed at random moments and resumed: the steps lost, and whether the result equals that of an uninterrupted run."""
 
+import itertools
 import random
 import subprocess
 import sys
@@ -41,19 +42,24 @@ def in_training(folder: Path, count: int, seed: int) -> list[Kill]:
 
 
 def in_preparation(folder: Path, count: int, seed: int) -> list[Kill]:
-    """Kill a run at each of `count` random moments between its first file and its first step, and start it again."""
+    """Kill a run at each of `count` random moments between its first file and its prepared corpus, and start it again.
+
+    A run that was faster than the one whose preparation was timed, so that the kill hit its training, is not counted.
+    """
     corpus = folder / "lines"
     corpus.mkdir()
     generate(corpus, _PREPARED_LINES)
     whole = _command(folder / "prepared", 1, str(corpus))
     seconds = _seconds_of_preparation(whole, folder / "prepared")
-    draw, found = random.Random(seed), []
-    for number in range(count):
-        out, after = folder / f"moment-{number}", draw.uniform(0.0, seconds)
+    draw, number = random.Random(seed), itertools.count()
+    found: list[Kill] = []
+    while len(found) < count:
+        out, after = folder / f"moment-{next(number)}", draw.uniform(0.0, seconds)
         killed(_command(out, 1, str(corpus)), _after(out / PARTIAL, after))
-        done = _steps(out)
+        if (out / PREPARED).is_dir():
+            continue
         _whole([*_command(out, 1, str(corpus)), "--resume"])
-        found.append(Kill(done, 0, different(out, folder / "prepared")))
+        found.append(Kill(0, 0, different(out, folder / "prepared")))  # no step is done before the corpus is prepared
     return found
 
 

@@ -12,11 +12,11 @@ RESULTS = Path(__file__).with_name("RESULTS.md")
 KILLS = 10
 
 
-def table(training: Sequence[Kill], preparation: Sequence[Kill], costs: Sequence[Cost]) -> Iterator[str]:
+def table(training: Sequence[Kill], preparation: Sequence[Kill], costs: Sequence[Cost], seed: int) -> Iterator[str]:
     """Yield the lines of RESULTS.md."""
     yield "# The pre-training pipeline"
     yield ""
-    yield "Made by `python -m conformance.benchmarks.pretraining --write`."
+    yield f"Made by `python -m conformance.benchmarks.pretraining --seed {seed} --write`."
     yield ""
     yield f"Runs of {STEPS} steps with a checkpoint every {SAVE_EVERY}, killed by SIGKILL at random moments and resumed. Curve,"
     yield "prepared corpus and last checkpoint (weights and moments) are compared byte by byte with those of an undisturbed run."
@@ -45,7 +45,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         training, preparation = (kill(Path(name), KILLS, arguments.seed) for kill in (in_training, in_preparation))
-    text = "\n".join(table(training, preparation, [cost(lines) for lines in SIZES])) + "\n"
+    text = "\n".join(table(training, preparation, [cost(lines) for lines in SIZES], arguments.seed)) + "\n"
     if arguments.write:
         RESULTS.write_text(text)
     print(text, end="")

@@ -7,17 +7,17 @@ size limits, each filled with the content that takes most time or memory, in a s
 
 import argparse
 import random
-import resource
 import signal
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from conformance.benchmarks.cost import forget_peak, high_water_mib
 from conformance.benchmarks.readers.full_files import full_files, read_apart
 from conformance.benchmarks.readers.good_files import Reader, readers
 from conformance.benchmarks.readers.mutations import mutated
@@ -88,7 +88,8 @@ def tried(reader: Reader, count: int, seed: int, folder: Path) -> Tally:
 
 
 def _outcome(reader: Reader, folder: Path, tally: Tally) -> str:
-    before, outcome = _peak(), "read"
+    forget_peak()
+    before, outcome = high_water_mib(), "read"
     try:
         with limited():
             reader.read(folder)
@@ -99,15 +100,10 @@ def _outcome(reader: Reader, folder: Path, tally: Tally) -> str:
     except Exception as error:
         outcome = "untyped error"
         tally.untyped.append(f"{type(error).__name__}: {error!s:.200}")
-    return "too large" if _peak() - before > MEMORY else outcome
+    return "too large" if high_water_mib() - before > MEMORY / 2**20 else outcome
 
 
-def _peak() -> int:
-    """Return the peak resident size of this process, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Print one line per reader; return 1 if some reader fails."""
     parser = argparse.ArgumentParser(prog="conformance.benchmarks.readers", description=__doc__)
     parser.add_argument("--count", type=int, default=20_000, help="damaged files a reader (default: 20,000)")
@@ -115,7 +111,9 @@ def main() -> int:
     parser.add_argument("--only", default="", help="readers whose name begins so")
     parser.add_argument("--write", action="store_true", help=f"keep the table, {TABLE.name}")
     parser.add_argument("--full", action="store_true", help="files at their limits, and no damaged ones")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
+    if arguments.only and arguments.write:
+        parser.error("--only prints its table, and --write saves that of every reader: leave one of them out")
     with tempfile.TemporaryDirectory() as home:
         known = {name: r for name, r in readers(Path(home)).items() if name.startswith(arguments.only)}
         if arguments.full:
