@@ -1,7 +1,9 @@
 """BERT's tokenizer from scratch: clean a text, split it into words, and cover each with the longest entries of a vocabulary.
 
 The code follows Google's `tokenization.py` (BasicTokenizer and WordpieceTokenizer) and adds offsets: every character of the
-normalised text keeps the index of the original character it came from.
+normalised text keeps the index of the original character it came from. Google's code removes
+the categories Cc and Cf; this removes private use (Co) too, as Hugging Face's `tokenizers` does, and surrogates (Cs), which no valid
+text has. Unassigned characters (Cn), which depend on the version of Unicode, are kept, as in both.
 """
 
 import unicodedata
@@ -106,7 +108,7 @@ def _is_space(c: str) -> bool:
 
 
 def _is_control(c: str) -> bool:
-    return c not in "\t\n\r" and unicodedata.category(c).startswith("C")
+    return c not in "\t\n\r" and unicodedata.category(c) in ("Cc", "Cf", "Co", "Cs")
 
 
 def _is_punctuation(c: str) -> bool:

@@ -24,6 +24,8 @@ from conformance.checks.known_failures import KnownFailure
 from conformance.checks.laws.generated import generated
 from conformance.checks.laws.law import Law
 from conformance.checks.laws.padding import padding_length
+from conformance.checks.laws.tokenization import reference
+from conformance.checks.laws.vocabulary import VOCABULARY
 from conformance.checks.run_check import entry_point, run_check
 from conformance.checks.search.child import answers_in_a_child
 from conformance.checks.search.find import SearchState, find_counterexample
@@ -37,6 +39,7 @@ from conformance.tests.lawless import BROKEN, PLANTED, UNUSUAL, Around, counting
 from implementations.demystified import demystified
 from implementations.hugging_face import HuggingFace
 from implementations.making_bert import making_bert
+from implementations.wordpiece import cleaned, tokenizer
 
 WORDS = {
     "generated-batches": "times what rounding explains",
@@ -364,3 +367,17 @@ def test_a_failure_at_a_boundary_is_minimised_only_as_far_as_it_stays_at_the_bou
     assert found.example
     assert found.example.batch.length == architecture.longest
     assert found.example.batch.size == 2
+
+
+@pytest.mark.parametrize(
+    ("between", "kept"),
+    [("\x07", False), ("\u200b", False), ("\ue000", False), ("\ufdd0", True)],
+    ids=["control", "format", "private use", "never assigned"],
+)
+def test_the_own_tokenizer_removes_the_characters_that_the_library_removes_and_keeps_unassigned_ones(
+    between: str, kept: bool
+) -> None:
+    own, text = tokenizer(VOCABULARY, lower_case=True, strip_accents=None), f"a{between}b"
+    ids, offsets = own(text)
+    assert (ids, offsets) == tuple(map(list, reference(True, None)(text)))  # type: ignore[arg-type]
+    assert (between in {c.char for c in cleaned(text)}) is kept
