@@ -56,8 +56,9 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, hidden_size: int, heads: int, intermediate_size: int, dropout: float = 0.1) -> None:
         super().__init__()
-        self.self_multihead = MultiHeadedAttention(heads, hidden_size, dropout)
-        self.feed_forward = FeedForward(hidden_size, intermediate_size, dropout)
+        # Mistake, here and at the embedding: the rate is not passed on, so these dropouts keep 0.1.
+        self.self_multihead = MultiHeadedAttention(heads, hidden_size)
+        self.feed_forward = FeedForward(hidden_size, intermediate_size)
         self.layernorm = nn.LayerNorm(hidden_size)  # mistakes: shared by both residuals, and torch's default epsilon of 1e-5
         self.dropout = nn.Dropout(dropout)
 
@@ -79,7 +80,7 @@ class BERT(nn.Module):
         dropout: float = 0.1,
     ) -> None:
         super().__init__()
-        self.embedding = BERTEmbedding(vocab_size, hidden_size, length, dropout)
+        self.embedding = BERTEmbedding(vocab_size, hidden_size, length)
         layers = [EncoderLayer(hidden_size, heads, 4 * hidden_size, dropout) for _ in range(n_layers)]
         self.encoder_blocks = nn.ModuleList(layers)
 
@@ -149,6 +150,8 @@ def supported(a: Architecture, device: str, dtype: str) -> str | None:
         return "the tutorial's table of positions is no buffer: it stays on the CPU when the module moves"
     if a.type_vocab_size != 3 or a.intermediate_size != 4 * a.hidden_size:
         return "the tutorial's network has three segment ids, and an intermediate size of four times the hidden size"
+    if a.hidden_size % 2:
+        return "the tutorial's table of positions is filled two columns at a time, so its width is even"
     return right.supported(a, device, dtype)
 
 

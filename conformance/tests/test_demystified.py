@@ -16,6 +16,7 @@ from conformance.checks.known_failures import KnownFailure
 from conformance.checks.run_check import run_check
 from conformance.checks.search.plan import USUAL
 from conformance.results.result import Result
+from conformance.tests.optional_paths import generated
 from implementations import demystified_as_written as written
 from implementations.demystified import demystified
 from implementations.demystified.network import BERT, PositionalEmbedding
@@ -41,6 +42,22 @@ def test_positions_equal_the_papers_at_any_length_and_are_part_of_the_state() ->
     assert table(5).shape == (5, 8)
     assert table(20)[7, 5].item() == pytest.approx(math.cos(7 / 10000 ** (4 / 8)))
     assert list(table.state_dict()) == ["table"]
+
+
+def test_a_network_of_odd_width_conforms_and_is_too_narrow_for_the_table_as_written() -> None:
+    arrays = {"input_ids": [[5, 6, 7], [8, 9, 10]], "token_type_ids": [[1, 1, 2], [1, 2, 2]]}
+    golden = generated("sinusoidal", arrays, hidden_size=15, num_attention_heads=3, intermediate_size=60)
+    assert check(demystified, golden).conforms
+    result = check(demystified_as_written, golden)
+    assert (result.outcome, "its width is even" in result.reason) == ("skip", True), result
+
+
+def test_as_written_the_rate_of_dropout_reaches_the_residuals_alone() -> None:
+    model = written.BERT(10, 8, n_layers=1, heads=2, dropout=0.3)
+    rates = {name: module.p for name, module in model.named_modules() if isinstance(module, nn.Dropout)}
+    block = "encoder_blocks.0"
+    others = dict.fromkeys(("embedding.dropout", f"{block}.self_multihead.dropout", f"{block}.feed_forward.dropout"), 0.1)
+    assert rates == {f"{block}.dropout": 0.3, **others}
 
 
 def test_without_a_mask_ids_of_zero_are_treated_as_padding() -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import webbrowser
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +18,7 @@ from implementations.demystified import corpus, curve, demystified, wordpiece
 from implementations.demystified.checkpoints import newest
 from implementations.demystified.cornell import CONVERSATIONS, LINES
 from implementations.demystified.dialogues import OWN, Dialogues
-from implementations.demystified.examples import Examples, permuted
+from implementations.demystified.examples import Examples, permuted, shortened
 from implementations.demystified.lock import locked
 from implementations.demystified.network import IGNORED
 from implementations.demystified.pretrain import main
@@ -160,6 +161,14 @@ class TestExamples:
         first, second = ([permuted(i, n, (0, epoch)) for i in range(n)] for epoch in (0, 1))
         assert sorted(first) == sorted(second) == list(range(n))
         assert n < 7 or (first != second and first != list(range(n)))
+
+    def test_a_pair_is_shortened_token_by_token_where_it_is_longer_and_at_the_second_of_two_equal_ones(self) -> None:
+        for first, second, length in product(range(1, 9), range(1, 9), range(2, 12)):
+            a, b = list(range(first)), list(range(second))
+            while len(a) + len(b) > length:
+                (a if len(a) > len(b) else b).pop()
+            kept = shortened(np.arange(first), np.arange(second), length)
+            assert [each.tolist() for each in kept] == [a, b]
 
     def test_every_batch_has_at_least_one_label(self, examples: Examples) -> None:
         assert all((examples.batch(step, 1).labels != IGNORED).any() for step in range(50))

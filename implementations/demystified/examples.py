@@ -118,9 +118,12 @@ def _padded(rows: Sequence[Ids], empty: int) -> NDArray[np.int64]:
 
 
 def shortened(a: Ids, b: Ids, length: int) -> tuple[Ids, Ids]:
-    """Return both utterances, shortened token by token from the end of the longer one, as Google's `truncate_seq_pair` does."""
-    both = min(len(a), max(length - len(b), length // 2))
-    return a[:both], b[: length - both]
+    """Return both utterances, shortened token by token from the end of the longer one, or of `b` where both are equally long.
+
+    So does `_truncate_seq_pair` in Google's `run_classifier.py`.
+    """
+    kept = min(len(a), max(length - len(b), (length + 1) // 2))
+    return a[:kept], b[: length - kept]
 
 
 def permuted(place: int, n: int, seed: tuple[int, int]) -> int:

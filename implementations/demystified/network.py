@@ -22,9 +22,9 @@ class PositionalEmbedding(nn.Module):
     def __init__(self, hidden_size: int, max_positions: int = 512) -> None:
         super().__init__()
         position = torch.arange(max_positions, dtype=torch.float64)[:, None]  # (P, 1)
-        even = torch.arange(0, hidden_size, 2, dtype=torch.float64)  # (H/2,): 2i
-        angle = position / 10000.0 ** (even / hidden_size)  # (P, H/2)
-        table = torch.stack((angle.sin(), angle.cos()), -1).flatten(1)  # (P, H)
+        even = torch.arange(0, hidden_size, 2, dtype=torch.float64)  # (⌈H/2⌉,): 2i
+        angle = position / 10000.0 ** (even / hidden_size)  # (P, ⌈H/2⌉)
+        table = torch.stack((angle.sin(), angle.cos()), -1).flatten(1)[:, :hidden_size]  # (P, H); an odd H ends in a sine
         self.register_buffer("table", table)  # moved and saved with the module
 
     def forward(self, length: int) -> Tensor:
