@@ -1,9 +1,9 @@
 """BERT's tokenizer from scratch: clean a text, split it into words, and cover each with the longest entries of a vocabulary.
 
 The code follows Google's `tokenization.py` (BasicTokenizer and WordpieceTokenizer) and adds offsets: every character of the
-normalised text keeps the index of the original character it came from. Google's code removes
-the categories Cc and Cf; this removes private use (Co) too, as Hugging Face's `tokenizers` does, and surrogates (Cs), which no valid
-text has. Unassigned characters (Cn), which depend on the version of Unicode, are kept, as in both.
+normalised text keeps the index of the original character it came from. Google's code removes the categories Cc and Cf; this also
+removes private use (Co), as Hugging Face's `tokenizers` does, and surrogates (Cs), which no valid text has. Unassigned characters
+(Cn), which depend on the version of Unicode, are kept, as in both.
 """
 
 import unicodedata
