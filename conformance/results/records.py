@@ -75,7 +75,7 @@ class Header(_Record, frozen=True, gc=False, tag="header"):
     Empty and 0 mean that a field is not known, as in files of earlier versions of the suite.
 
     Attributes:
-        shard: the part K/N of the run that this file contains.
+        shard: the part K/N of the run that this file contains; K > N for a worker of pytest-xdist that replaces one that has died.
         run: identifier shared by all shards of a run.
         started: start time in ISO 8601.
         implementations: the registered candidates by name; the version of an unregistered object is not known.

@@ -36,10 +36,13 @@ class RunRecords:
 
     @property
     def shard(self) -> tuple[int, int]:
-        """The number of this shard and the number of shards; raises `UsageError` if the header states no valid shard."""
+        """The number of this shard and the number of shards; raises `UsageError` if the header states no valid shard.
+
+        The number is larger than that of shards for a worker of pytest-xdist that replaces one that has died.
+        """
         which, _, count = (self.header.shard if self.header else "1/1").partition("/")
-        if not (_SHARE.fullmatch(which) and _SHARE.fullmatch(count) and 1 <= int(which) <= int(count)):
-            raise UsageError(f"the header of {self.name} has no shard K/N, 1 ≤ K ≤ N")
+        if not (_SHARE.fullmatch(which) and _SHARE.fullmatch(count) and int(which) and int(count)):
+            raise UsageError(f"the header of {self.name} has no shard K/N, two numbers from 1 to 9999")
         return int(which), int(count)
 
     @property

@@ -157,9 +157,20 @@ def test_report_exits_as_the_runs_did_and_at_least_with_1_where_they_contradict_
     assert f"bert on tiny, cpu, float32: pass in {good}, xfail in {known}; xfail counts" in " ".join(rendered.split())
 
 
-def test_an_invalid_shard_is_refused(tmp_path: Path, capsys: Any) -> None:
-    assert main(["report", _written(run(shard="some"), tmp_path / "odd.jsonl")]) == 2
+@pytest.mark.parametrize("shard", ["some", "0/2", "1/0", "1", "1/2/3"])
+def test_an_invalid_shard_is_refused(shard: str, tmp_path: Path, capsys: Any) -> None:
+    assert main(["report", _written(run(shard=shard), tmp_path / "odd.jsonl")]) == 2
     assert "has no shard K/N" in capsys.readouterr().err
+
+
+def test_results_of_a_worker_that_replaces_a_dead_one_are_merged_and_the_dead_one_is_cut_short() -> None:
+    dead, other = run(shard="1/2", source="1.jsonl", finished=False), run(shard="2/2", source="2.jsonl")
+    replacement = run(checked(CASE), shard="3/2", source="3.jsonl")
+    results = merged([dead, other, replacement])
+    assert [check.outcome for check in results.checks] == ["pass"]
+    assert _notes(results) == ["missing: the end of 1.jsonl: it was cut short, and has no footer"]
+    (note,) = merged([other, replacement]).notes
+    assert note.text == "shard 1/2; of this run there is 2/2 (2.jsonl), 3/2 (3.jsonl)"
 
 
 def test_a_folder_in_place_of_results_is_answered_with_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
