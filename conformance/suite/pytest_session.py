@@ -1,4 +1,4 @@
-"""State of the current pytest run: examples per search, depth of judgements, counts of checks, and the results recording."""
+"""State of the current pytest session: examples per search, depth of judgements, counts of checks, and the results recording."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,52 +49,63 @@ class Count:
         return f"ran {self.executed} / {self.declared} declared check{'s' * (self.declared != 1)}{more}"
 
 
-_examples = EXAMPLES
-_depth: Depth = "full"
-_recording: "Recording | None" = None
-_count = Count()
+@dataclass
+class _Session:
+    """The state of a session.
+
+    Attributes:
+        examples: number of examples per search.
+        depth: depth of judgements.
+        recording: where results are recorded; None if nowhere.
+        count: counts of the checks since they were last taken.
+    """
+
+    examples: int = EXAMPLES
+    depth: Depth = "full"
+    recording: "Recording | None" = None
+    count: Count = Count()
+
+
+_sessions = [_Session()]  # The last one is the current one: a test may run a session within its own, as pytest's `pytester` does.
 
 
 def begin(examples: int = EXAMPLES, depth: Depth = "full") -> None:
-    """Begin a run with this number of examples per search and this depth of judgements."""
-    global _examples, _depth, _recording, _count
-    _examples, _depth, _recording, _count = examples, depth, None, Count()
+    """Begin a session with this number of examples per search and this depth of judgements."""
+    _sessions.append(_Session(examples, depth))
 
 
 def record_into(recording: "Recording") -> None:
-    """Record all further checks in this recording."""
-    global _recording
-    _recording = recording
+    """Record all further checks of the session in this recording."""
+    _sessions[-1].recording = recording
 
 
 def end(*, whole: bool) -> None:
-    """End the run; unless it is `whole`, its recording gets no footer."""
-    if _recording is not None:
-        _recording.close(whole=whole)
-    begin()
+    """End the session and continue the one around it; unless it is `whole`, its recording gets no footer."""
+    recording = _sessions.pop().recording
+    if recording is not None:
+        recording.close(whole=whole)
 
 
 def plan() -> Plan:
-    """Return the run's search plan; Hypothesis's profile determines the seed and the database of failing examples."""
+    """Return the session's search plan; Hypothesis's profile determines the seed and the database of failing examples."""
     from hypothesis import settings
 
     profile = settings()
     seed, database = (0, None) if profile.derandomize else (None, profile.database)
-    return Plan(_examples, seed, database, _depth)
+    return Plan(_sessions[-1].examples, seed, database, _sessions[-1].depth)
 
 
 def record(result: "Result", test: Callable[..., Any] | None) -> None:
     """Count a result, and add it to the recording if there is one."""
-    global _count
+    session = _sessions[-1]
     how, reason = "skipped" if result.outcome == "skip" else "could not run", result.reason.partition("\n")[0]
     why = () if result.executed else (f"{how}: {reason}",)
-    _count += Count(1, int(result.declared), int(result.executed), why)
-    if _recording is not None:
-        _recording.add(result, test=test)
+    session.count += Count(1, int(result.declared), int(result.executed), why)
+    if session.recording is not None:
+        session.recording.add(result, test=test)
 
 
 def taken() -> Count:
     """Return the counts since the last call, and reset them."""
-    global _count
-    found, _count = _count, Count()
+    found, _sessions[-1].count = _sessions[-1].count, Count()
     return found

@@ -19,6 +19,7 @@ from conformance.checks.catalogue import CHECKS, named
 from conformance.checks.run_check import run_check
 from conformance.errors import UnknownNameError
 from conformance.model.batch import Batch
+from conformance.results.file import read_results
 from conformance.tests.broken_pipelines import BROKEN as BROKEN_PIPELINES
 from conformance.tests.planted_mistakes import Planted, epsilon, unscaled
 from implementations.hugging_face import HuggingFace
@@ -207,3 +208,26 @@ def test_the_plugin_imports_no_heavy_module(pytester: pytest.Pytester) -> None:
         "import sys\ndef test_light():\n    assert not {'torch', 'transformers', 'numpy', 'scipy'} & set(sys.modules)\n"
     )
     pytester.runpytest_subprocess().assert_outcomes(passed=1)
+
+
+NESTED = """
+from conformance import parametrize_with_checks
+from implementations.making_bert import making_bert
+
+pytest_plugins = ["pytester"]
+
+def test_own(pytester):
+    pytester.makepyfile("def test_nothing(): pass")
+    assert pytester.runpytest_inprocess("-p", "no:cacheprovider").ret == 0
+
+@parametrize_with_checks([making_bert], goldens=["tiny"], checks=["registered-tensors"])
+def test_bert(check): check()
+"""
+
+
+def test_a_session_within_a_test_does_not_end_the_recording_of_the_session_around_it(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(NESTED)
+    pytester.runpytest_subprocess("--bert-out", "out").assert_outcomes(passed=2)
+    results = read_results(pytester.path / "out" / "results.jsonl")
+    assert [check.check for check in results.checks] == ["registered-tensors"]
+    assert results.footer is not None
