@@ -231,3 +231,27 @@ def test_a_session_within_a_test_does_not_end_the_recording_of_the_session_aroun
     results = read_results(pytester.path / "out" / "results.jsonl")
     assert [check.check for check in results.checks] == ["registered-tensors"]
     assert results.footer is not None
+
+
+DYING = """
+import os
+from conformance import parametrize_with_checks
+from implementations.making_bert import making_bert
+
+class Dying:
+    name = "dying"
+    def prepare(self, checkpoint, device, dtype): os._exit(3)
+
+@parametrize_with_checks([Dying(), making_bert], goldens=["tiny"], checks=["registered-tensors"])
+def test_bert(check): check()
+"""
+
+
+def test_results_of_other_workers_are_reported_when_a_worker_dies(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(DYING)
+    pytester.runpytest_subprocess("--bert-out", "out", "-n", "2").assert_outcomes(passed=1, failed=1)
+    files = sorted((pytester.path / "out").glob("results-*.jsonl"))
+    results = read_results(*files)
+    assert [(check.implementation, check.outcome) for check in results.checks] == [("making-bert", "pass")]
+    (note,) = results.notes
+    assert note.text.endswith("it was cut short, and has no footer")
