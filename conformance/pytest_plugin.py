@@ -1,6 +1,8 @@
 """The pytest plug-in: options, and parametrization of the shipped suite. Imports neither torch nor transformers."""
 
 from argparse import ArgumentTypeError
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,7 +37,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--bert-depth", choices=DEPTHS, default="full", help="screen: fails or not, and where; full: which mistake, too"
     )
     group.addoption(
-        "--bert-out", metavar="DIR", help="write results.jsonl there, one a worker under xdist, and what failures leave"
+        "--bert-out",
+        metavar="DIR",
+        help="write results.jsonl there, one a worker under xdist, and what failures leave; the first check removes those of the "
+        "session before",
     )
 
 
@@ -55,46 +60,40 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Apply the options that concern every check."""
     from conformance.checks.search.plan import EXAMPLES
-    from conformance.errors import ConformanceError
-    from conformance.suite.pytest_session import begin, record_into
+    from conformance.suite.pytest_session import begin
 
-    config = session.config
-    # Under xdist the workers run the checks; the controller only distributes them and records nothing.
-    is_worker = hasattr(config, "workerinput")
-    runs_checks = is_worker or config.getoption("dist", "no") == "no"
-    out = config.getoption("--bert-out") if runs_checks else None
-    begin(config.getoption("--bert-examples") or EXAMPLES, config.getoption("--bert-depth"))
-    if config.getoption("--bert-out") and not is_worker:
-        _remove_earlier_failures(Path(config.getoption("--bert-out")))
-    if out:
+    option = session.config.getoption
+    out = option("--bert-out")
+    if out and not option("collectonly"):
         try:
-            record_into(_recording(config, Path(out)))
-        except (OSError, ConformanceError) as error:
+            Path(out).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
             raise pytest.UsageError(f"--bert-out {out}: {error}") from error
-
-
-def _remove_earlier_failures(out: Path) -> None:
-    """Remove what the failures of an earlier session left in a folder, before a worker of this one writes there."""
-    from conformance.checks.recording import FAILURES
-    from conformance.checks.repro.artifacts import remove_earlier_artifacts
-
-    remove_earlier_artifacts(out / FAILURES)
+    # A test may change the current folder before the first check.
+    opening = partial(_recording, session.config, Path(out).absolute()) if out else None
+    begin(option("--bert-examples") or EXAMPLES, option("--bert-depth"), opening)
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Close the results file; it gets a footer only if every test was run."""
-    from conformance.suite.pytest_session import end
+    from conformance.errors import ConformanceError
+    from conformance.suite.pytest_session import end, start_recording
+    from conformance.suite.tally import is_to_check
 
     whole = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and not (session.shouldstop or session.shouldfail)
+    if whole and hasattr(session.config, "workerinput") and any(map(is_to_check, session.items)):
+        with suppress(ConformanceError):  # the checks of the other workers report it
+            start_recording()  # Without the file of a worker that got no check, its shard would be missing.
     end(whole=whole)
 
 
 def _recording(config: pytest.Config, out: Path) -> "Recording":
-    """Return the recording of this process; under xdist each worker has its own file, a shard of the run."""
-    from conformance.checks.recording import Recording
+    """Open the recording of this process; under xdist each worker has its own file, a shard of the run."""
     from conformance.checks.run_header import header_of
+    from conformance.errors import ConformanceError, UsageError
     from conformance.goldens.manifest import manifest
     from conformance.suite.pytest_session import plan
+    from conformance.suite.session_results import open_recording
 
     worker = getattr(config, "workerinput", None)
     name, shard, run = "results.jsonl", "1/1", ""
@@ -102,7 +101,10 @@ def _recording(config: pytest.Config, out: Path) -> "Recording":
         number = int(worker["workerid"].removeprefix("gw")) + 1
         name, shard, run = f"results-{number}.jsonl", f"{number}/{worker['workercount']}", worker["testrunuid"]
     device = (config.getoption("--bert-device") or ["cpu"])[0]
-    return Recording(out / name, header_of(device, dict.fromkeys(manifest()), plan(), shard, run))
+    try:
+        return open_recording(out / name, header_of(device, dict.fromkeys(manifest()), plan(), shard, run))
+    except (OSError, ConformanceError) as error:
+        raise UsageError(f"--bert-out {out}: {error}") from error
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -6,7 +6,8 @@ Files are written so that a crash loses nothing, and incomplete files can be rea
 import fcntl
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -96,6 +97,18 @@ def _locked(path: Path) -> BinaryIO:
     except OSError:  # the file system does not support locks
         pass
     return file
+
+
+@contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Lock a folder; wait until no other process that uses this function has it locked."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):  # the file system does not support locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def resumable(path: Path) -> tuple[RunRecords, int]:

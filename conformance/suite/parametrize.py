@@ -21,11 +21,11 @@ from conformance.checks.catalogue import CHECKS, named
 from conformance.checks.check import Check
 from conformance.checks.known_failures import KnownFailure, matched, read
 from conformance.checks.run_check import run_check
-from conformance.errors import UsageError
+from conformance.errors import ConformanceError, UsageError
 from conformance.goldens.manifest import DEFAULT_GOLDENS, located, manifest
 from conformance.names import listed
 from conformance.results.case import Case
-from conformance.suite.pytest_session import plan, record
+from conformance.suite.pytest_session import plan, record, start_recording
 
 
 class ConformanceFailure(AssertionError):
@@ -33,7 +33,10 @@ class ConformanceFailure(AssertionError):
 
 
 class CheckError(Exception):
-    """A check could not be run because of an unknown name or a broken fixture or harness; never a known failure."""
+    """A check could not be run: a name is unknown, the results file cannot be opened, or a fixture or the harness is broken.
+
+    It is never a known failure.
+    """
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,10 @@ class BoundCheck:
         __tracebackhide__ = True
         from conformance.checks.apply_known_failures import apply_known_failures
 
+        try:
+            start_recording()
+        except ConformanceError as error:
+            raise CheckError(str(error)) from None
         case, examples = self.case, examples_of(self.asking, self.check.name)
         result = run_check(self.check, self.implementation, case.golden, case.device, case.dtype, self.runs, plan(), examples)
         result = apply_known_failures(result, self.implementation, self.known)

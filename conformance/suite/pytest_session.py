@@ -56,12 +56,14 @@ class _Session:
     Attributes:
         examples: number of examples per search.
         depth: depth of judgements.
-        recording: where results are recorded; None if nowhere.
+        opening: opens the recording; None if results are not recorded.
+        recording: the recording, once it is open.
         count: counts of the checks since they were last taken.
     """
 
     examples: int = EXAMPLES
     depth: Depth = "full"
+    opening: "Callable[[], Recording] | None" = None
     recording: "Recording | None" = None
     count: Count = Count()
 
@@ -69,14 +71,16 @@ class _Session:
 _sessions = [_Session()]  # The last one is the current one: a test may run a session within its own, as pytest's `pytester` does.
 
 
-def begin(examples: int = EXAMPLES, depth: Depth = "full") -> None:
-    """Begin a session with this number of examples per search and this depth of judgements."""
-    _sessions.append(_Session(examples, depth))
+def begin(examples: int, depth: Depth, opening: "Callable[[], Recording] | None") -> None:
+    """Begin a session with this number of examples per search, this depth of judgements, and how to open its recording, if any."""
+    _sessions.append(_Session(examples, depth, opening))
 
 
-def record_into(recording: "Recording") -> None:
-    """Record all further checks of the session in this recording."""
-    _sessions[-1].recording = recording
+def start_recording() -> None:
+    """Open the recording of the session, before its first check; do nothing if it is open or there is none."""
+    session = _sessions[-1]
+    if session.recording is None and session.opening is not None:
+        session.recording = session.opening()
 
 
 def end(*, whole: bool) -> None:

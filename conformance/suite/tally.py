@@ -33,7 +33,7 @@ class Tally:
         """Attach to the report the counts of the checks that its test ran."""
         report = yield
         count = taken()
-        if not count.asked and report.when == "call" and report.passed and _is_to_check(item):
+        if not count.asked and report.when == "call" and report.passed and is_to_check(item):
             count = Count(1, 1, 0, ("not called by a test that takes its check and passes",))
         if count.asked:
             setattr(report, _KEY, astuple(count))
@@ -61,7 +61,8 @@ class Tally:
                 terminalreporter.line(f"and {len(reasons) - _REASONS} more reasons; pytest -rs lists all")
 
 
-def _is_to_check(item: pytest.Item) -> bool:
+def is_to_check(item: pytest.Item) -> bool:
+    """Return whether a test takes a check."""
     checks = sys.modules.get("conformance.suite.parametrize")  # loaded only if there are checks
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     return checks is not None and any(isinstance(value, checks.BoundCheck) for value in parameters.values())

@@ -1,5 +1,8 @@
-"""The folder `failures/` has the failures of the last run only; `--resume` keeps those of the run that it continues."""
+"""The folder `failures/` has the failures of the last run only; `--resume` keeps those of the run that it continues.
 
+A session of pytest also removes the results files of the session before, with its first check."""
+
+import fcntl
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from conformance.cli import main
+from conformance.results.file import read_results
 
 pytest_plugins = ["pytester"]
 
@@ -68,3 +72,64 @@ def test_a_session_of_pytest_removes_the_failures_of_the_session_before(pytester
         counts.append(len(list(failures.iterdir())) if failures.is_dir() else 0)
     assert counts[0] > 0
     assert counts[1] == 0
+
+
+YESTERDAY = {"results.jsonl", "results-3.jsonl", "results-4.jsonl", "failures"}
+SKIPPED = "import pytest\npytestmark = pytest.mark.skip('not here')"
+
+
+@pytest.fixture
+def earlier(pytester: pytest.Pytester) -> Path:
+    """Return the folder of earlier sessions, with and without workers, one of which failed, and a file of results to test."""
+    folder = pytester.path / "out"
+    (folder / "failures").mkdir(parents=True)
+    save_file({"x": np.zeros(1)}, folder / "failures" / "values.safetensors", {"replay": "{}"})
+    for name in YESTERDAY - {"failures"}:
+        (folder / name).write_text("of yesterday")
+    pytester.makepyfile(OWN.replace("CANDIDATE", "making_bert"))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("options", "further"),
+    [
+        (("--collect-only",), ""),
+        (("-k", "nothing"), ""),
+        (("--setup-only",), ""),
+        ((), SKIPPED),
+        ((), "import no_such_module"),
+    ],
+    ids=["collecting", "deselected", "setting up", "skipped by a mark", "not collected"],
+)
+def test_a_session_that_runs_no_check_leaves_the_results_of_the_session_before(
+    options: tuple[str, ...], further: str, earlier: Path, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile(OWN.replace("CANDIDATE", "making_bert") + further)
+    pytester.runpytest_subprocess("--bert-out", "out", *options)
+    assert {file.name for file in earlier.iterdir()} == YESTERDAY
+    assert all(file.read_text() == "of yesterday" for file in earlier.glob("*.jsonl"))
+    assert list((earlier / "failures").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("workers", "files"), [([], {"results.jsonl"}), (["-n", "2"], {"results-1.jsonl", "results-2.jsonl"})], ids=["alone", "workers"]
+)
+def test_a_session_removes_all_results_of_the_session_before_and_no_others(
+    workers: list[str], files: set[str], earlier: Path, pytester: pytest.Pytester
+) -> None:
+    (earlier / "results-main.jsonl").write_text("mine")
+    pytester.runpytest_subprocess("--bert-out", "out", *workers).assert_outcomes(passed=1)
+    assert {file.name for file in earlier.iterdir()} == {*files, "results-main.jsonl", "failures"}
+    assert not list((earlier / "failures").iterdir())
+    results = read_results(*(earlier / name for name in files))
+    assert results.sound  # The worker that ran no check has a complete file as well.
+    assert [check.outcome for check in results.checks] == ["pass"]
+
+
+def test_a_session_does_not_remove_results_that_another_run_writes(earlier: Path, pytester: pytest.Pytester) -> None:
+    with (earlier / "results-4.jsonl").open("r+b") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        ended = pytester.runpytest_subprocess("--bert-out", "out")
+    ended.assert_outcomes(failed=1)
+    ended.stdout.fnmatch_lines(["*CheckError: --bert-out *another run writes *results-4.jsonl; wait for its end*"])
+    assert {file.name for file in earlier.iterdir()} == YESTERDAY
