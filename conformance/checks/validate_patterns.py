@@ -16,6 +16,7 @@ from conformance.goldens.manifest import manifest
 from conformance.model.activations import parameter_shapes, table
 from conformance.model.architecture import Architecture
 from conformance.names import nearest
+from conformance.numerics.devices import USUAL
 
 _LAYERS = 100  # layers of the table against which patterns are matched: covers all numbers of one or two digits
 
@@ -141,7 +142,7 @@ _KINDS: Mapping[str, _Kind] = {
     "check": _Kind(_checks, _checks),
     "implementation": _Kind(_implementations, _implementations, elsewhere=_can_be_named),
     "golden": _Kind(manifest, manifest, elsewhere=_is_custom_golden),
-    "device": _Kind(lambda: (), lambda: ("cuda", "mps", "xpu"), "torch knows it nowhere", _is_a_device),
+    "device": _Kind(lambda: (), lambda: USUAL, "torch knows it nowhere", _is_a_device),
     "dtype": _Kind(_dtypes, _dtypes),
     "activation": _Kind(
         _activations, _parts_of_activations, "`bert-conformance trace golden:tiny` prints those that there are", _is_of_training

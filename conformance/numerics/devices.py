@@ -5,7 +5,9 @@ every later request of this process to the device fails. Checking whether a devi
 """
 
 from conformance.errors import DeviceLostError, Unavailable, UsageError
+from conformance.names import nearest_names, suggestion
 
+USUAL = ("cpu", "cuda", "mps", "xpu")  # names that torch defines on every machine; they are suggested for misspelt ones
 _HAD: set[str] = set()  # Devices that have worked in this process.
 
 
@@ -37,11 +39,14 @@ def require_name(device: str) -> None:
     """
     wrong = not_a_device(device)
     if wrong is not None:
-        raise UsageError(f"no device {device!r}: {wrong}")
+        meant = suggestion(nearest_names(device.partition(":")[0], USUAL))
+        raise UsageError(f"no device {device!r}{f'; {meant}' if meant else f': {wrong}'}")
 
 
 def not_a_device(device: str) -> str | None:
     """Return torch's error message for a text that is not a device name; None for a valid name, available here or not."""
+    if device in USUAL:  # without importing torch, which takes seconds
+        return None
     import torch
 
     try:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.errors import UsageError
+from conformance.names import nearest
 from conformance.numerics.arrays import as_array
 from conformance.numerics.memo import hashed_once
 
@@ -121,4 +122,4 @@ def format_named(name: str) -> Format:
     try:
         return FORMATS[name]
     except KeyError:
-        raise UsageError(f"no floating-point format {name!r}; known are {', '.join(FORMATS)}") from None
+        raise UsageError(f"no floating-point format {name!r}; {nearest(name, FORMATS)}") from None

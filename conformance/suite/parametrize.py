@@ -24,6 +24,8 @@ from conformance.checks.run_check import run_check
 from conformance.errors import ConformanceError, UsageError
 from conformance.goldens.manifest import DEFAULT_GOLDENS, located, manifest
 from conformance.names import listed
+from conformance.numerics.devices import require_name
+from conformance.numerics.formats import format_named
 from conformance.results.case import Case
 from conformance.suite.pytest_session import plan, record, start_recording
 
@@ -114,16 +116,11 @@ def bound_checks(
     devices, dtypes = listed("devices", devices, "'cpu'"), listed("dtypes", dtypes, "'float32'")
     goldens, checks = [os.fspath(g) for g in listed("goldens", goldens)], listed("checks", checks)
     selected = [named(name) for name in checks] or list(CHECKS.values())
-    for name in implementations:
-        if isinstance(name, str):
-            require_known(name)
+    _require_existing([name for name in implementations if isinstance(name, str)], goldens, devices, dtypes)
     names = [name_of(i) for i in implementations]
     twice = sorted({n for n in names if names.count(n) > 1})
     if twice:
         raise UsageError(f"several implementations are called {', '.join(twice)}; give each a `name` of its own")
-    for golden in goldens:
-        if not golden.startswith("checkpoint:"):
-            located(golden)
     own = {name_of(i): _of_trace(i) for i in implementations}
     found = [
         (check, implementation, Case(name_of(implementation), golden, device, dtype, check.name))
@@ -134,6 +131,19 @@ def bound_checks(
         for dtype in dtypes
     ]
     return [BoundCheck(check, implementation, case, len(found)) for check, implementation, case in found]
+
+
+def _require_existing(names: Sequence[str], goldens: Sequence[str], devices: Sequence[str], dtypes: Sequence[str]) -> None:
+    """Raise `UsageError` if a name is that of no implementation, golden, device or format."""
+    for name in names:
+        require_known(name)
+    for golden in goldens:
+        if not golden.startswith("checkpoint:"):
+            located(golden)
+    for device in devices:
+        require_name(device)
+    for dtype in dtypes:
+        format_named(dtype)
 
 
 def _of_trace(implementation: Any) -> list[str]:

@@ -71,7 +71,7 @@ def test_a_truncated_results_file_is_read(tmp_path: Path) -> None:
     [
         (["-i", "hf-eagr"], 2, "did you mean hf-eager"),
         (["-i", "hf-eager", "--golden", "tinny"], 2, "did you mean tiny"),
-        (["-i", "hf-eager", "--dtype", "float31"], 2, "known are float64"),
+        (["-i", "hf-eager", "--dtype", "float31"], 2, "did you mean float32"),
         (["-i", "conformance.tests.broken_plugin:bert"], 1, "could not be imported"),
         (["-i", "hf-eager", "--device", "cuda:99"], 1, "is not available here"),
     ],

@@ -22,6 +22,22 @@ def test_an_output_folder_that_cannot_be_made_is_a_usage_error(pytester: pytest.
     assert "INTERNALERROR" not in ended.stdout.str() + ended.stderr.str()
 
 
+@pytest.mark.parametrize(
+    ("option", "name", "words"),
+    [
+        ("--bert-dtype", "floaty", "no floating-point format 'floaty'; did you mean float*"),
+        ("--bert-device", "cpuu", "no device 'cpuu'; did you mean cpu?"),
+    ],
+)
+def test_an_unknown_format_or_device_is_reported_with_the_nearest_name(
+    option: str, name: str, words: str, pytester: pytest.Pytester
+) -> None:
+    suite = ("--pyargs", "conformance.suite", "--bert-implementation", "making-bert", "--bert-golden", "tiny")
+    ended = pytester.runpytest_subprocess(*suite, option, name)
+    ended.assert_outcomes(errors=1)
+    ended.stdout.fnmatch_lines([f"*{words}"])
+
+
 OWN = """
 from conformance import parametrize_with_checks
 
