@@ -107,6 +107,25 @@ def test_after_hidden_steps_a_wider_arithmetic_is_weighed_against_an_unexplained
     assert verdicts[0].outcome == outcome
 
 
+@pytest.mark.parametrize(
+    ("nll", "explanations", "outcome"),
+    [
+        (-20.0, (), "pass"),  # The other arithmetic is likelier by more than the cost of a failure, 18 nats.
+        (-16.0, (), "fail"),
+        (-20.0, (Explanation((FAULT,), 0, -60.0),), "fail"),
+    ],
+)
+def test_after_hidden_steps_a_large_residual_needs_a_far_likelier_arithmetic_and_no_mistake_that_explains_it(
+    nll: float, explanations: tuple[Explanation, ...], outcome: str
+) -> None:
+    failing = replace(local("modular", 0.0, rms=3.0), explanations=explanations, has_unexposed_steps=True)
+    others = [judged(layer, local("modular", 0.0), local("native", 40.0)) for layer in (1, 2)]
+    wide = replace(local("native", nll), has_unexposed_steps=True)
+    assert select_arithmetic([judged(0, failing, wide), *others])[0].outcome == outcome
+    exposed = replace(failing, has_unexposed_steps=False), replace(wide, has_unexposed_steps=False)
+    assert select_arithmetic([judged(0, *exposed), *others])[0].outcome == "fail"
+
+
 def test_a_failure_that_a_mistake_explains_under_another_arithmetic_is_not_unexplained() -> None:
     failing = replace(local("fused", 0.0), filters=(FAULT,), has_unexposed_steps=True)
     named = replace(

@@ -60,6 +60,12 @@ def test_a_norm_composed_of_operations_after_hidden_steps_raises_no_alarm_where_
     assert result.conforms, (result.reason, [(v.place, v.local and v.local.error) for v in result.origins])
 
 
+def test_one_layer_that_computes_in_other_arithmetics_and_exposes_its_norms_alone_raises_no_alarm() -> None:
+    variant = VARIANTS["several kinds, norms only"].in_layer(1)
+    result = check(variant, network("minilm", 1), dtype="bfloat16")
+    assert result.conforms, (result.reason, [(v.place, v.local and v.local.error) for v in result.origins])
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "seed", "dtype"),
     [

@@ -76,6 +76,12 @@ def test_attention_over_all_rows_has_its_name_where_its_probabilities_round_alik
     assert [one.name for one in found] == [name]
 
 
+def test_an_adapter_that_is_rounded_into_the_weight_has_its_name_where_inputs_do_not_determine_the_weight() -> None:
+    """Each of 1536 outputs has 384 weights and 65 judged rows; the errors of rounding the weights are shared by the rows."""
+    found = findings_of(check(Candidate([PLANTS["adapter"].at(layer) for layer in (3, 4)]), "minilm", dtype="bfloat16"))
+    assert {one.name for one in found} == {"adapter"}
+
+
 @pytest.mark.parametrize("name", ["pooler-mean", "pooler-mean-with-padding", "layers-reversed"])
 def test_a_mistake_has_its_own_name_and_not_that_of_a_similar_one(name: str) -> None:
     """Prove it for a mean that is rounded, and for a step written by hand that reads the weights of the same other layer."""
