@@ -27,6 +27,7 @@ from conformance.results.records import FaultRecord
 from conformance.results.to_records import activation_records
 from conformance.tests.sample_records import activation
 
+HEADING = "# Detection\n"
 FIVE = ("epsilon", "gelu-variant", "query-key-swapped", "residual-from-layer-input", "head-merge-interleaved")
 
 five_faults = Candidate(plants=[PLANTS[name].at(layer) for layer, name in enumerate(FIVE)])
@@ -154,16 +155,16 @@ def test_a_trial_whose_mistake_changes_nothing_is_not_counted() -> None:
 
 def test_the_table_of_detection_counts_missed_mistakes() -> None:
     right = scored(Trial((("bias-missing", 0),), "bert", 1, "float32"))
-    text = table([("alone", right)])
+    text = table([("alone", right)], HEADING)
     assert "| float32 | alone | 1 | 1 | 100.0 % | 100.0 % | 100.0 % | 100.0 % | - |" in text
-    missed = table([("alone", replace(right, detected=False))])
+    missed = table([("alone", replace(right, detected=False))], HEADING)
     assert "| float32 | alone | 1 | 1 | 0.0 % |" in missed
     assert "not detected" in missed
 
 
 def test_a_missed_mistake_of_several_layers_is_listed_with_its_least_expected_z() -> None:
     everywhere = Trial((("epsilon-outside-root", 0), ("epsilon-outside-root", 1)), "tiny", 1, "bfloat16")
-    missed = table([("tiny, every layer", replace(scored(everywhere), expected_z=13.0, detected=False))])
+    missed = table([("tiny, every layer", replace(scored(everywhere), expected_z=13.0, detected=False))], HEADING)
     assert "epsilon-outside-root in 2 layers (tiny, seed 1, bfloat16, expected z 13, under the widest legal arithmetic " in missed
 
 
