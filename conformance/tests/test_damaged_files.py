@@ -73,6 +73,20 @@ def test_a_read_that_is_too_large_is_counted_even_if_an_earlier_one_was_larger(
     assert tally.outcomes == {"too large": 2, "read": 1}
 
 
+def test_a_read_that_is_too_large_is_counted_even_if_freed_memory_suffices_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = [b"%d" % (number % 10) * 2**16 for number in range(2**12)]  # 256 MiB, in blocks that malloc does not map one by one.
+    last = blocks.pop()  # The heap cannot shrink below it.
+    monkeypatch.setattr(readers_benchmark, "MEMORY", 32 * 2**20)
+    sizes = iter((0, 96))  # MiB
+    reader = Reader(lambda _: b"1" * (next(sizes) * 2**20), "a", {"a": b"1"})
+    blocks.clear()
+    tally = readers_benchmark.tried(reader, 1, 0, tmp_path / "damaged")
+    assert tally.outcomes == {"too large": 1}
+    assert len(last) == 2**16
+
+
 def test_the_table_of_some_readers_is_not_saved_as_that_of_all(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         readers_benchmark.main(["--only", "trace", "--write"])
