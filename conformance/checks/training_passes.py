@@ -30,11 +30,11 @@ from conformance.errors import CandidateError, NotApplicable, Unsupported
 from conformance.goldens.golden import Golden, with_config
 from conformance.judge.dropout_masks import Draw, requested, wrong_draws
 from conformance.judge.judge import Judge
-from conformance.judge.judged_elements import Mask, judged_elements
+from conformance.judge.judged_elements import judged_elements
 from conformance.judge.segment import between
 from conformance.model.dropout import OPTIONAL, dropouts, setting_of
 from conformance.model.gradients import grad
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Mask
 from conformance.numerics.machine import this_machine
 from conformance.oracle import Network
 from conformance.results.case import Case

@@ -11,12 +11,12 @@ import numpy as np
 
 from conformance.diagnosis.pooling import Pooling, step_of
 from conformance.diagnosis.printed import KnownNumbers
-from conformance.judge.judged_elements import Mask, judged_elements
+from conformance.judge.judged_elements import judged_elements
 from conformance.model.activation import SENTENCE, Activation
 from conformance.model.activations import last_hidden
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Mask
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Network, Step
 from conformance.oracle.linear_maps import LinearMap, Roundings

@@ -3,20 +3,18 @@
 from collections.abc import Callable, Iterator
 
 import numpy as np
-import numpy.typing as npt
 
 from conformance.faults.altered import Altered, Rearranged
 from conformance.faults.changes import rewritten, with_parent
 from conformance.faults.fault import Fault, FaultContext, Parameter, SameFunction
 from conformance.model.attention import attended_keys
 from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Mask
 from conformance.oracle import Step
 from conformance.oracle.bilinear import merge_heads, split_heads
 
 _HEADS = "Split with x.view(B, S, h, d).transpose(1, 2), and merge with x.transpose(1, 2).reshape(B, S, h · d)."
 
-Mask = npt.NDArray[np.bool_]
 SUMMED = frozenset({"scores_sum"})
 SCORES, PROBS, CONTEXT = frozenset({"scores"}), frozenset({"probs"}), frozenset({"context"})
 

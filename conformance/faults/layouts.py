@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from conformance.faults.altered import Altered, Rearranged
-from conformance.faults.attention import CONTEXT, SCORES, Mask, with_reshaped_heads
+from conformance.faults.attention import CONTEXT, SCORES, with_reshaped_heads
 from conformance.faults.fault import Change, Fault, FaultContext, with_parameters
 from conformance.model.batch import Ids
 from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Mask
 from conformance.oracle import Step
 from conformance.oracle.bilinear import merge_heads, split_heads
 

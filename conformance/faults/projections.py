@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import log_softmax
 
 from conformance.faults.altered import Altered, Rearranged, with_slack
@@ -14,14 +13,13 @@ from conformance.faults.kinds import LINEARS
 from conformance.model.activations import layer_input
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Mask
 from conformance.oracle import Step
 from conformance.oracle.norm import Norm
 
 _POOLER = "Read the first token of each row: hidden[:, 0]."
 _QKV = "Check the order of query, key and value in the fused weight, and split or map it in that order."
 
-Mask = npt.NDArray[np.bool_]
 SELF = (".query", ".key", ".value")
 HIDDEN_STATE = "the last hidden state"
 

@@ -26,7 +26,7 @@ from conformance.faults.fault import Change, Fault, FaultContext, with_parameter
 from conformance.faults.kinds import LINEARS, PRODUCTS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import FORMATS, Array, Single
+from conformance.numerics.formats import FORMATS, Array, Mask, Single
 from conformance.numerics.thresholds import FALSE_ALARM, max_threshold
 from conformance.oracle import Step
 from conformance.oracle.bilinear import merge_heads, split_heads
@@ -52,13 +52,13 @@ def distance_to_tie(quotient: npt.NDArray[np.floating[Any]]) -> Array:
     return as_array(np.abs(quotient - np.floor(quotient) - 0.5))
 
 
-def is_near_tie(quotient: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.bool_]:
+def is_near_tie(quotient: npt.NDArray[np.floating[Any]]) -> Mask:
     """Return where a quotient that was computed in float32 may be rounded either way.
 
     The candidate's and this one may each have up to four roundings, of a product, of quotients and of a reciprocal.
     """
     error = 8.0 * FORMATS["float32"].unit_roundoff * np.maximum(np.abs(quotient), 1.0)
-    near: npt.NDArray[np.bool_] = distance_to_tie(quotient) <= error
+    near: Mask = distance_to_tie(quotient) <= error
     return near
 
 

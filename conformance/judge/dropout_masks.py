@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
-from conformance.judge.judged_elements import Mask
 from conformance.model.activation import Activation
 from conformance.model.architecture import Architecture
 from conformance.model.dropout import rate_of, setting_of
+from conformance.numerics.formats import Mask
 from conformance.numerics.thresholds import BinomialCount, sidak_share
 
 

@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.judge.heads import heads_in
-from conformance.judge.judged_elements import Mask
 from conformance.model.activation import Activation
-from conformance.numerics.formats import Array, Captured
+from conformance.numerics.formats import Array, Captured, Mask
 
 REACH, STEP = 6.0, 0.5  # range and bin width of the histogram, in sigma; values beyond the range are counted in its end bins
 SLICES = 64  # maximum number of slices of a strip, as many as a reader can distinguish

@@ -9,11 +9,11 @@ Numbers below the smallest normal number count as 0, since a device may flush th
 
 import numpy as np
 
-from conformance.judge.judged_elements import Mask, zeroed
+from conformance.judge.judged_elements import zeroed
 from conformance.judge.observation import Block, Observation
 from conformance.model.attention import attended_keys
 from conformance.model.gradients import SUFFIX, is_gradient
-from conformance.numerics.formats import Format
+from conformance.numerics.formats import Format, Mask
 
 _PROBABILITIES = ("probs", "copy", "dropout")  # kinds of attention probabilities, with their dropout
 

@@ -20,10 +20,9 @@ import numpy as np
 from scipy.special import chdtr, chdtrc, ndtr, ndtri
 
 from conformance.judge.initial_distributions import Distribution, Mistakes, legal, usual_draws, usual_mistakes
-from conformance.judge.judged_elements import Mask
 from conformance.model.architecture import Architecture
 from conformance.model.initialization import WORDS, constant_of
-from conformance.numerics.formats import Array, Format
+from conformance.numerics.formats import Array, Format, Mask
 from conformance.numerics.thresholds import BinomialCount, sidak_share
 
 _TESTS = 6  # tests of a single parameter: mean, variance, largest, shape, and independence along both axes

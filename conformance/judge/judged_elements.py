@@ -3,16 +3,14 @@
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from conformance.model.activation import Activation
 from conformance.model.attention import attended_keys
 from conformance.model.batch import Batch
 from conformance.model.training import GIVEN
 from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Single
+from conformance.numerics.formats import Array, Mask, Single
 
-Mask = npt.NDArray[np.bool_]
 Numbers = TypeVar("Numbers", Array, Single)
 
 

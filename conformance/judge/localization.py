@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformance.judge.heads import heads_in
-from conformance.judge.judged_elements import Mask
 from conformance.judge.number_words import listed
 from conformance.judge.residual_models.residual_problem import ResidualProblem
 from conformance.numerics.arrays import as_array
+from conformance.numerics.formats import Mask
 from conformance.oracle import Step
 
 FEW = 3  # up to this number, elements are counted; more are reported as a percentage

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.judge.judged_elements import Mask, zeroed
+from conformance.judge.judged_elements import zeroed
 from conformance.judge.segment import Segment
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Format
+from conformance.numerics.formats import Array, Format, Mask
 from conformance.numerics.memo import cached_property
 
 

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from conformance.judge.effective_samples import Hashes, repeats_of
-from conformance.judge.judged_elements import Mask, count_independent_rows, elements_to_explain, judged_elements
+from conformance.judge.judged_elements import count_independent_rows, elements_to_explain, judged_elements
 from conformance.judge.noise import Noise, of_segment
 from conformance.judge.segment import Segment, between, couples_positions
 from conformance.model.activation import Activation
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.arrays import as_array, placed_like
-from conformance.numerics.formats import Array, Captured, Single
+from conformance.numerics.formats import Array, Captured, Mask, Single
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Network
 

@@ -4,9 +4,8 @@ import math
 
 import numpy as np
 
-from conformance.judge.judged_elements import Mask
 from conformance.judge.segment import Segment
-from conformance.numerics.formats import Format
+from conformance.numerics.formats import Format, Mask
 
 
 def is_overflow_of_inputs(segment: Segment, places: Mask, storage: Format) -> bool:

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformance.judge.depth import NO_PATTERN
-from conformance.judge.judged_elements import Mask
 from conformance.judge.localization import Localization, localize, rendered
 from conformance.judge.residual_models import ResidualFinding, ResidualProblem, residual_findings
 from conformance.judge.residual_models.residual_problem import TINY
 from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Mask
 from conformance.numerics.thresholds import ErrorLimits
 from conformance.oracle import Step
 

@@ -20,9 +20,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from conformance.judge.judged_elements import Mask, zeroed
+from conformance.judge.judged_elements import zeroed
 from conformance.judge.noise import Noise
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Mask
 
 ROWS = 16  # The most rows that are looked at, which limits the cost: one propagation through the segment each.
 

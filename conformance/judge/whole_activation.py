@@ -11,7 +11,6 @@ from conformance.judge.evidence import FilterResult, LocalJudgement
 from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import GROSS, ProjectionSums, gross_result, is_gross, matched, projection_result
 from conformance.judge.input_noise import energy_of_input_noise
-from conformance.judge.judged_elements import Mask
 from conformance.judge.limits import limits_for, limits_of
 from conformance.judge.noise import Noise, of_segment
 from conformance.judge.observation import Observation
@@ -19,7 +18,7 @@ from conformance.judge.segment import Segment
 from conformance.judge.step_problem import StepProblem
 from conformance.judge.sums import LocalSums, in_sigma
 from conformance.numerics.arithmetic import Hypothesis
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Mask
 from conformance.numerics.thresholds import Limits
 
 _Filter = tuple[Direction, FilterResult]

@@ -1,13 +1,13 @@
 """The keys that a query may attend to."""
 
 import numpy as np
-import numpy.typing as npt
 
 from conformance.model.activation import Activation
 from conformance.model.batch import Batch
+from conformance.numerics.formats import Mask
 
 
-def attended_keys(row: Activation, batch: Batch) -> npt.NDArray[np.bool_]:
+def attended_keys(row: Activation, batch: Batch) -> Mask:
     """Return which keys each query may attend to, for an activation over queries and keys.
 
     These are the keys that the mask allows; if the activation is causal, only those up to the query's own position. For

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.errors import UsageError
-from conformance.numerics.formats import Array, format_named
+from conformance.numerics.formats import Array, Mask, format_named
 
 if TYPE_CHECKING:
     import torch
@@ -174,7 +174,7 @@ class Batch:
         return int(self.input_ids.shape[1])
 
     @property
-    def mask(self) -> npt.NDArray[np.bool_]:
+    def mask(self) -> Mask:
         """Boolean array (B, S) of the tokens that are not padding; all True without a mask.
 
         With a (B, S, S) mask, a token is not padding if it attends to any token.
@@ -185,7 +185,7 @@ class Batch:
         return np.asarray(real if real.ndim == 2 else real.any(-1))
 
     @property
-    def keys(self) -> npt.NDArray[np.bool_]:
+    def keys(self) -> Mask:
         """Boolean array (B, Q, S) of the keys that the mask allows, where Q = 1 if they are the same for all queries."""
         if self.attention_mask is not None and self.attention_mask.ndim == 3:
             return np.asarray(self.attention_mask != 0)
@@ -197,7 +197,7 @@ class Batch:
         return 0 if self.encoder_hidden_states is None else int(self.encoder_hidden_states.shape[1])
 
     @property
-    def states_mask(self) -> npt.NDArray[np.bool_]:
+    def states_mask(self) -> Mask:
         """Boolean array (B, T) of the encoder states that may be attended to; all True without a mask."""
         if self.encoder_attention_mask is None:
             return np.ones((self.size, self.states_length), np.bool_)

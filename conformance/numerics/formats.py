@@ -21,6 +21,7 @@ from conformance.numerics.memo import hashed_once
 
 Array = npt.NDArray[np.float64]
 Single = npt.NDArray[np.float32]
+Mask = npt.NDArray[np.bool_]
 Captured = Array | Single  # A candidate's numbers; float32 holds them exactly unless they are float64.
 
 # Mask of a float64's exponent bits; these bits alone are the power of two at or below |x|, or 0 if x is subnormal.

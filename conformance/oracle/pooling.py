@@ -8,13 +8,11 @@ import numpy.typing as npt
 from conformance.model.heads import POOLING
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Mask
 from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import accumulation_variance
 from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity, shared_by_row
 from conformance.oracle.step import Step, elementwise_roundings
-
-Mask = npt.NDArray[np.bool_]
 
 
 def _one(index: npt.NDArray[np.int64], length: int) -> Array:

@@ -1,12 +1,11 @@
 """Softmax over the attended keys (attention probabilities), and log-softmax over classes."""
 
 import numpy as np
-import numpy.typing as npt
 
 from conformance.model.attention import attended_keys
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Mask
 from conformance.numerics.memo import cached_property
 from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity, shared_by_row
 from conformance.oracle.step import Step
@@ -18,7 +17,7 @@ class Probabilities(Step):
     couples_positions = True
 
     @property
-    def keys(self) -> npt.NDArray[np.bool_]:
+    def keys(self) -> Mask:
         """The mask of attended keys, (B, 1, Q, S); Q = 1 if it is the same for every query."""
         return attended_keys(self.site.activation, self.site.batch)[:, None]
 

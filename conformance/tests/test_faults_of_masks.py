@@ -8,11 +8,11 @@ import pytest
 
 from conformance import Architecture, check, golden_of
 from conformance.faults import BY_NAME, FaultContext
-from conformance.faults.attention import Mask, softmax
+from conformance.faults.attention import softmax
 from conformance.goldens.generated_weights import weights
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint
-from conformance.numerics.formats import FORMATS, Array
+from conformance.numerics.formats import FORMATS, Array, Mask
 from conformance.oracle import Network, Step
 from conformance.oracle.norm import Norm
 

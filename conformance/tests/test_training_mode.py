@@ -25,9 +25,9 @@ from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.worker_process import WorkerProcess
 from conformance.judge.dropout_masks import Draw, wrong_draws
 from conformance.judge.judge import Judge
-from conformance.judge.judged_elements import Mask
 from conformance.model.activation import Activation
 from conformance.model.dropout import dropouts
+from conformance.numerics.formats import Mask
 from conformance.oracle import Network
 from conformance.results.result import Result
 from implementations.demystified import demystified

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from conformance.checks.data.examples import Examples, Flags
+from conformance.checks.data.examples import Examples
+from conformance.numerics.formats import Mask
 from conformance.numerics.thresholds import BinomialCount, sidak_share
 
 
@@ -61,7 +62,7 @@ def beyond_chance(rates: Sequence[DescribedCount], agreements: Sequence[Describe
     return (count.sentence(alpha) for count in repeated or wrong or alike)
 
 
-def wrong_rows(examples: Examples, wrong: Flags, what: str) -> Iterator[str]:
+def wrong_rows(examples: Examples, wrong: Mask, what: str) -> Iterator[str]:
     """Yield a sentence with the number of wrong rows and the first of them, if a row (R,) or a position (R, S) is wrong."""
     rows = np.flatnonzero(wrong if wrong.ndim == 1 else wrong.any(1))
     if rows.size:

@@ -15,9 +15,10 @@ import numpy as np
 from conformance.checks.data.binomial_tests import DescribedCount, beyond_chance
 from conformance.checks.data.data_check import DataCheck
 from conformance.checks.data.epochs import Epochs
-from conformance.checks.data.examples import Examples, Flags
+from conformance.checks.data.examples import Examples
 from conformance.model.batch import Ids
 from conformance.model.pretraining import CHOSEN
+from conformance.numerics.formats import Mask
 
 _AGREE = CHOSEN**2 + (1.0 - CHOSEN) ** 2
 
@@ -40,7 +41,7 @@ def _agreements(e: Examples) -> Iterator[DescribedCount]:
 Pairs = tuple[tuple[Ids, Ids], tuple[Ids, Ids]]  # (rows, columns) of the first tokens and of the second tokens
 
 
-def _agreement(trials: str, what: str, chosen: Flags, seen: Flags, pairs: Pairs) -> DescribedCount:
+def _agreement(trials: str, what: str, chosen: Mask, seen: Mask, pairs: Pairs) -> DescribedCount:
     one, other = pairs
     counted = seen[one] & seen[other]
     return DescribedCount.of(trials, what, (chosen[one] == chosen[other])[counted], _AGREE)

@@ -12,10 +12,10 @@ from itertools import product
 from string import ascii_lowercase
 
 import numpy as np
-import numpy.typing as npt
 
 from conformance.model.batch import Ids
 from conformance.model.pretraining import CONTINUES, SPECIAL, PretrainingCorpus
+from conformance.numerics.formats import Mask
 
 _PRIME = 211  # the corpus has 105 · 211 = 22,155 tokens, of which 3,323 are chosen and 332 replaced at random
 CONVERSATIONS = (_PRIME - 1) // 2
@@ -40,14 +40,14 @@ class IndexedCorpus:
     utterances: Ids
     conversations: Ids
     place: Ids
-    continues: npt.NDArray[np.bool_]
+    continues: Mask
 
     def id_of(self, piece: str) -> int:
         """Return the id of a piece."""
         return self.given.vocabulary.index(piece)
 
     @property
-    def ordinary(self) -> npt.NDArray[np.bool_]:
+    def ordinary(self) -> Mask:
         """Whether each piece of the vocabulary is not a special token, (V,)."""
         return ~np.isin(self.given.vocabulary, SPECIAL)
 
@@ -76,7 +76,7 @@ def indexed_corpus(seed: int = 0, conversations: int = CONVERSATIONS) -> Indexed
     return IndexedCorpus(given, ids, utterances, owners, place, np.char.startswith(vocabulary, CONTINUES))
 
 
-def _vocabulary(continues: npt.NDArray[np.bool_], rng: np.random.Generator) -> tuple[str, ...]:
+def _vocabulary(continues: Mask, rng: np.random.Generator) -> tuple[str, ...]:
     """Return pieces of two letters each; special tokens except [PAD] are not at the beginning, as in BERT, and not adjacent."""
     letters = rng.permutation(["".join(pair) for pair in product(ascii_lowercase, repeat=2)])
     pieces = [f"{CONTINUES}{pair}" if goes_on else str(pair) for pair, goes_on in zip(letters, continues, strict=False)]
@@ -85,7 +85,7 @@ def _vocabulary(continues: npt.NDArray[np.bool_], rng: np.random.Generator) -> t
     return tuple(pieces)
 
 
-def _beginnings(words: npt.NDArray[np.bool_], rng: np.random.Generator) -> npt.NDArray[np.bool_]:
+def _beginnings(words: Mask, rng: np.random.Generator) -> Mask:
     """Return which tokens of a conversation begin an utterance; each of them begins a word."""
     found, after = np.zeros(len(words), bool), 0
     for i in np.flatnonzero(words):

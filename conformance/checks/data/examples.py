@@ -9,13 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from conformance.checks.data.corpus import IndexedCorpus
 from conformance.model.batch import Batch, Ids
 from conformance.model.pretraining import PretrainingConventions
-
-Flags = npt.NDArray[np.bool_]
+from conformance.numerics.formats import Mask
 
 
 @dataclass(frozen=True)
@@ -38,15 +36,15 @@ class Examples:
     ids: Ids
     types: Ids
     labels: Ids
-    mask: Flags
+    mask: Mask
     next_labels: Ids | None
     batches: Ids
-    separators: Flags
+    separators: Mask
     segments: Ids
     places: Ids
 
     @property
-    def chosen(self) -> Flags:
+    def chosen(self) -> Mask:
         """Whether each token has a label, (R, S)."""
         return np.asarray(self.labels != self.conventions.ignored_label)
 
@@ -56,7 +54,7 @@ class Examples:
         return self.mask.argmax(1), self.mask.shape[1] - 1 - self.mask[:, ::-1].argmax(1)
 
     @property
-    def known(self) -> Flags:
+    def known(self) -> Mask:
         """Whether each token was located in the corpus, (R, S)."""
         return self.places >= 0
 
@@ -66,7 +64,7 @@ class Examples:
         return np.where(self.known, self.corpus.ids[self.places], -1)
 
     @property
-    def first_seen(self) -> Flags:
+    def first_seen(self) -> Mask:
         """Whether each token is located and the first occurrence of its token of the corpus, (R, S).
 
         A pipeline may choose the tokens of an utterance once and repeat it: only the first occurrence is an independent draw.
@@ -82,7 +80,7 @@ def examples_of(batches: Sequence[Batch], corpus: IndexedCorpus, conventions: Pr
     padding, ignored = corpus.id_of("[PAD]"), conventions.ignored_label
     width = max(batch.length for batch in batches)
 
-    def rows(arrays: Sequence[Ids | Flags], fill: int) -> Ids:
+    def rows(arrays: Sequence[Ids | Mask], fill: int) -> Ids:
         return np.concatenate([np.pad(a, ((0, 0), (0, width - a.shape[1])), constant_values=fill) for a in arrays])
 
     ids, types = rows([b.input_ids for b in batches], padding), rows([b.types for b in batches], 0)

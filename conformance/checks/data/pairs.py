@@ -12,10 +12,11 @@ import numpy as np
 from conformance.checks.data.binomial_tests import DescribedCount, beyond_chance, wrong_rows
 from conformance.checks.data.data_check import DataCheck
 from conformance.checks.data.epochs import Epochs
-from conformance.checks.data.examples import Examples, Flags
+from conformance.checks.data.examples import Examples
 from conformance.errors import NotApplicable
 from conformance.model.batch import Ids
 from conformance.model.pretraining import NEXT
+from conformance.numerics.formats import Mask
 
 
 def _violations(epochs: Epochs, alpha: float) -> Iterator[str]:
@@ -32,16 +33,16 @@ def _violations(epochs: Epochs, alpha: float) -> Iterator[str]:
     yield from wrong_rows(few, ~_labelled_next(few) & np.logical_and(*_follows(few)), "a pair labelled as not next is the next")
 
 
-def _labelled_next(e: Examples) -> Flags:
+def _labelled_next(e: Examples) -> Mask:
     return np.asarray(e.next_labels == e.conventions.next_label)
 
 
-def _found(e: Examples) -> Flags:
+def _found(e: Examples) -> Mask:
     """Return whether both segments of each row were located in the corpus, (R,)."""
     return np.logical_and(*(place >= 0 for place in _places(e)))
 
 
-def _follows(e: Examples) -> tuple[Flags, Flags]:
+def _follows(e: Examples) -> tuple[Mask, Mask]:
     """Return whether B is the utterance after A, and whether both are of one conversation, (R,) each."""
     last, first = _places(e)
     follows = _found(e) & (e.corpus.utterances[first] == e.corpus.utterances[last] + 1)

@@ -16,9 +16,10 @@ from conformance.checks.data.binomial_tests import DescribedCount, beyond_chance
 from conformance.checks.data.corpus import IndexedCorpus
 from conformance.checks.data.data_check import DataCheck
 from conformance.checks.data.epochs import Epochs
-from conformance.checks.data.examples import Examples, Flags
+from conformance.checks.data.examples import Examples
 from conformance.model.batch import Ids
 from conformance.model.pretraining import MASKED, RANDOM
+from conformance.numerics.formats import Mask
 
 
 @dataclass(frozen=True)
@@ -40,19 +41,19 @@ class _Draws:
         return cls(each[0].corpus, shown, originals, np.concatenate([n + at[0] for n, at in zip(before, found, strict=False)]))
 
     @property
-    def masked(self) -> Flags:
+    def masked(self) -> Mask:
         return np.asarray(self.shown == self.corpus.id_of("[MASK]"))
 
     @property
-    def kept(self) -> Flags:
+    def kept(self) -> Mask:
         return np.asarray(self.shown == self.originals)
 
     @property
-    def is_random(self) -> Flags:
+    def is_random(self) -> Mask:
         return ~self.masked & ~self.kept
 
     @property
-    def is_special(self) -> Flags:
+    def is_special(self) -> Mask:
         return self.is_random & ~self.corpus.ordinary[self.shown]
 
 

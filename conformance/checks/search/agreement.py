@@ -27,10 +27,10 @@ import numpy.typing as npt
 from conformance.checks.search.rounding_of_runs import rounding, unknown_before, wrong_steps
 from conformance.checks.search.subject import Subject
 from conformance.errors import Unsupported
-from conformance.judge.judged_elements import Mask, judged_elements
+from conformance.judge.judged_elements import judged_elements
 from conformance.judge.propagated_sigma import Accumulated
 from conformance.model.activation import SCALAR, Activation
-from conformance.numerics.formats import Array, Format, format_named
+from conformance.numerics.formats import Array, Format, Mask, format_named
 from conformance.numerics.thresholds import max_threshold, rms_threshold, sidak_share
 from conformance.results.law_broken import LawBroken, Location, Run, beyond_rounding
 

@@ -7,11 +7,11 @@ import numpy as np
 from conformance.faults.altered import Altered
 from conformance.faults.attention import PROBS, SCORES, softmax
 from conformance.faults.fault import with_batch
-from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted, Mask
+from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.faults.fitted.lookup_words import read_instead
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Mask
 from conformance.oracle import Step
 
 Fitting = Callable[[Step, FitData], Fit | None]

@@ -5,13 +5,10 @@ from dataclasses import dataclass
 from math import exp, log, sqrt
 
 import numpy as np
-import numpy.typing as npt
 
 from conformance.faults.fault import CORRECT, MOST_OPERATIONS
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Mask
 from conformance.oracle import Network, Step
-
-Mask = npt.NDArray[np.bool_]
 
 TINY = float(np.finfo(np.float64).tiny)
 LEAST_ROWS = 3  # The least number of different rows from which one number per feature can be estimated.

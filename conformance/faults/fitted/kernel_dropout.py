@@ -13,9 +13,9 @@ import numpy as np
 from conformance.faults.attention import CONTEXT
 from conformance.faults.fault import MOST_OPERATIONS
 from conformance.faults.fitted.dropout import active, fit_of_share
-from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted, Mask
+from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Mask
 from conformance.oracle import Step
 from conformance.oracle.bilinear import split_heads
 

@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
-from conformance.faults.fitted.fitted_fault import Mask
-from conformance.numerics.formats import Array
+from conformance.model.batch import Ids
+from conformance.numerics.formats import Array, Mask
 
-Ids = npt.NDArray[np.int64]
 _Run = tuple[tuple[int, int], tuple[int, int]]  # first and last expected number, and those that are read instead
 
 MOST_RUNS = 3  # maximum number of runs that are listed

@@ -28,11 +28,11 @@ import numpy as np
 from conformance.faults.altered import Altered, with_slack
 from conformance.faults.changes import variance_of_stored_weight
 from conformance.faults.fault import with_parameters
-from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted, Mask, takes_seconds
+from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted, takes_seconds
 from conformance.faults.kinds import LINEARS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Mask
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
 

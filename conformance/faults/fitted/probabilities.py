@@ -6,11 +6,11 @@ import numpy as np
 
 from conformance.faults.altered import Altered
 from conformance.faults.attention import CONTEXT, PROBS, keys_of, softmax
-from conformance.faults.fitted.fitted_fault import TINY, Fit, FitData, Fitted, Mask, nearest_fit
+from conformance.faults.fitted.fitted_fault import TINY, Fit, FitData, Fitted, nearest_fit
 from conformance.faults.quantized import distance_to_tie
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Mask
 from conformance.oracle import Step
 
 LEVELS = (255, 256, 127, 128)  # Those of eight bits, with and without a sign.

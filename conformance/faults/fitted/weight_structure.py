@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.faults.fitted.fitted_fault import Mask
 from conformance.faults.fitted.lookup_words import read_instead
 from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Mask
 
 MOST_INDICES = 6  # maximum number of indices that are listed
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from conformance.faults.fitted.fitted_fault import TINY, FitData, Mask
+from conformance.faults.fitted.fitted_fault import TINY, FitData
 from conformance.faults.fitted.lookup_words import DIGITS, element_that_differs
 from conformance.faults.fitted.weight_structure import Estimated, assignment
 from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Mask
 from conformance.oracle import Step
 
 Rows = npt.NDArray[np.int64]

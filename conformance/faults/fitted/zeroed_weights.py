@@ -9,10 +9,11 @@ import numpy as np
 
 from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.columns import factors_of
-from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted, Mask
+from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.faults.fitted.lookup_words import first_to_last
 from conformance.faults.kinds import LINEARS
 from conformance.numerics.arrays import as_array
+from conformance.numerics.formats import Mask
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from conformance.judge.judged_elements import Mask
 from conformance.judge.residual_models.arrangement import permutations, rearrangements
 from conformance.judge.residual_models.degenerate import constant, few_elements, not_finite, zeroed
 from conformance.judge.residual_models.gains import gains, gains_and_shifts, shifts
@@ -13,6 +12,7 @@ from conformance.judge.residual_models.other_functions import linear_maps, other
 from conformance.judge.residual_models.residual_problem import ResidualFinding, ResidualProblem
 from conformance.judge.residual_models.scaled_parents import scaled_parents
 from conformance.judge.residual_models.unstructured import fewer_bits, larger_noise
+from conformance.numerics.formats import Mask
 
 __all__ = ["ResidualFinding", "ResidualProblem", "residual_findings"]
 

@@ -12,12 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.judge.heads import heads_in
-from conformance.judge.judged_elements import Mask
 from conformance.judge.number_words import plural
 from conformance.judge.residual_models.index_rules import is_order, rendered, rules
 from conformance.judge.residual_models.residual_problem import ElementNoise, Places, ResidualFinding, ResidualProblem
 from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Mask
 
 LONGEST = 4096  # longest axis of which all pairs of slices are compared: n² float64 distances take 128 MB
 COLUMNS = 2**16  # elements compared over all slices; at least LEAST_COLUMNS per slice

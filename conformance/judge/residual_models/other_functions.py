@@ -8,11 +8,10 @@ import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.special import chdtr
 
-from conformance.judge.judged_elements import Mask
 from conformance.judge.residual_models.index_rules import is_order, rendered, rules
 from conformance.judge.residual_models.residual_problem import ElementNoise, Places, ResidualFinding, ResidualProblem
 from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Mask
 from conformance.numerics.thresholds import FALSE_ALARM, projection_threshold
 from conformance.oracle.linear import Linear
 from conformance.oracle.pointwise import Gelu, GeluTanh, Relu, Tanh

@@ -18,10 +18,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betaincinv, chdtr
 
-from conformance.judge.judged_elements import Mask
 from conformance.judge.residual_models.step_terms import StepTerm, step_terms
 from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Mask
 from conformance.numerics.memo import cached_property
 from conformance.numerics.thresholds import FALSE_ALARM, ErrorLimits
 from conformance.oracle import Step

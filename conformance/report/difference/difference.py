@@ -19,12 +19,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformance.checks.trace import Trace, require_same_inputs
-from conformance.judge.judged_elements import Mask, judged_elements
+from conformance.judge.judged_elements import judged_elements
 from conformance.judge.sampled_sigma import reference
 from conformance.judge.segment import Segment
 from conformance.model.checkpoint import Checkpoint, rounded_weights
 from conformance.numerics.arithmetic import Hypothesis, representative_hypothesis
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Mask
 from conformance.numerics.thresholds import max_threshold, rms_threshold, sidak_share
 from conformance.oracle import Network
 

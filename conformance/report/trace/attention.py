@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
-import numpy.typing as npt
 
 from conformance.checks.trace import Trace
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Mask
 from conformance.report.document import Block, Figures, Folded, Heading, HeatMap, Paragraph
 from conformance.report.trace.trace_view import TracedBatch, TraceView
 
@@ -78,7 +77,7 @@ def _drawn(traced: TracedBatch, row: int, layer: int, traces: Sequence[Trace]) -
     return AttentionLayer(traced, row, layer, tuple(sides))
 
 
-def heads(probs: Array, tokens: Sequence[str], attended: npt.NDArray[np.bool_]) -> Iterator[tuple[HeatMap, str]]:
+def heads(probs: Array, tokens: Sequence[str], attended: Mask) -> Iterator[tuple[HeatMap, str]]:
     """Yield the map and caption of each head for one row of a batch.
 
     If there are more than `LONGEST` attended tokens, a cell covers a block of tokens and shows the largest of their probabilities.
