@@ -9,6 +9,7 @@ from conformance.faults.attention import PROBS, SCORES, softmax
 from conformance.faults.fault import with_batch
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.faults.fitted.lookup_words import read_instead
+from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Mask
@@ -101,27 +102,21 @@ def _zero_heads(step: Step, data: FitData) -> Fit | None:
 def _by_distance(step: Step, data: FitData) -> Fit | None:
     """Return the scores with a bias for each head and each distance i − j of query and key.
 
-    The bias is the mean of the residual there, weighted by w = 1/a² for the allowed error a of each judged element. Score and bias
-    may be rounded before they are added. None is returned unless the Bayesian information criterion prefers the biases (Schwarz
-    1978): with n judged elements, Σ e² falls by ln n or more for each bias.
+    Score and bias may be rounded before they are added. None is returned unless the Bayesian information criterion prefers these
+    biases to none, to one for all scores and to one for each head (Schwarz 1978): with n judged elements, Σ e² + ln n for each
+    bias is less.
     """
     if "key" not in step.site.activation.axes:
         return None
     heads, length = step.value.shape[1], step.value.shape[-1]
     distance = np.arange(length)[:, None] - np.arange(length) + length - 1
-    size = heads * (2 * length - 1)
-    which = np.broadcast_to(np.arange(heads)[:, None, None] * (2 * length - 1) + distance, step.value.shape)
-    free = np.unique(which[data.judged]).size
-    if np.count_nonzero(data.judged) < 2 * free:
-        return None
-
-    def sums(terms: Array) -> Array:
-        return as_array(np.bincount(which[data.judged], terms[data.judged], size)[which])
-
-    weight = 1.0 / np.square(data.allowed)
-    total = np.where(sums(weight) > 0.0, sums(weight), 1.0)
-    bias = sums(weight * (data.actual - step.value)) / total
-    if data.distance(step.value) - data.distance(step.value + bias) < free * np.log(np.count_nonzero(data.judged)):
+    head = np.arange(heads)[:, None, None]
+    groupings = (np.zeros_like(head), head, head * (2 * length - 1) + distance)
+    one, of_head, of_distance = (_bias(step, data, np.broadcast_to(which, step.value.shape)) for which in groupings)
+    bias, free = of_distance
+    judged = np.count_nonzero(data.judged)
+    simpler = min(data.distance(step.value + b) + count * np.log(judged) for b, count in ((np.zeros(()), 0), one, of_head))
+    if judged < 2 * free or simpler - data.distance(step.value + bias) < free * np.log(judged):
         return None
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
@@ -129,6 +124,26 @@ def _by_distance(step: Step, data: FitData) -> Fit | None:
         return as_array(stored(altered.inner.value) + stored(bias))
 
     return Fit(Altered(step, lambda inner: inner.value + bias, slack), free)
+
+
+def _bias(step: Step, data: FitData, which: Ids) -> tuple[Array, int]:
+    """Return a bias for each group of elements, at each element, and how many groups have judged elements.
+
+    It is the mean of the group's residual, weighted by 1/a² for the allowed error a of each judged element.
+
+    Args:
+        step: the correct step.
+        data: the candidate's data.
+        which: the number of each element's group.
+    """
+
+    def sums(terms: Array) -> Array:
+        return as_array(np.bincount(which[data.judged], terms[data.judged], int(which.max()) + 1)[which])
+
+    weight = 1.0 / np.square(data.allowed)
+    total = sums(weight)
+    bias = sums(weight * (data.actual - step.value)) / np.where(total > 0.0, total, 1.0)
+    return as_array(bias), int(np.unique(which[data.judged]).size)
 
 
 FITTED_ATTENTION = (
