@@ -86,7 +86,7 @@ def _row_factors(step: Step, data: FitData) -> Fit | None:
     if off.flat[at] <= data.threshold * noise.flat[at]:
         return None
     faulty = Altered(step, lambda inner: factor * inner.value)
-    return Fit(faulty, int(factor.size), "error", float(off.flat[at]), float(noise.flat[at]))
+    return Fit(faulty, int(known.sum()), "error", float(off.flat[at]), float(noise.flat[at]))
 
 
 FITTED_FUNCTIONS = (

@@ -126,7 +126,12 @@ def _affine(step: Step, data: FitData) -> Fit | None:
 
 
 def _statistics(step: Step, data: FitData) -> Fit | None:
-    """Return the norm with a mean and a standard deviation fitted for each token to the normalized input."""
+    """Return the norm with a mean and a standard deviation fitted for each token to the normalized input.
+
+    With t = (y − β) / γ = (x − μ′) / σ′, n that of the correct norm, and c = n less its mean over the features, the least squares
+    are t̄ = (μ − μ′) / σ′ and k = Σ c t / Σ c² = σ / σ′. Errors are in units of σ′, |t̄ − n̄| and |k − 1|; the largest is reported,
+    that of μ′ or σ′, beyond its own uncertainty.
+    """
     gamma, beta = step.site.parameters["weight"], step.site.parameters["bias"]
     if (gamma == 0.0).any() or step.value.shape[-1] <= 2 * LEAST_ROWS:
         return None
@@ -134,14 +139,37 @@ def _statistics(step: Step, data: FitData) -> Fit | None:
     centred = normal - normal.mean(-1, keepdims=True)
     slope = (centred * target).sum(-1, keepdims=True) / np.maximum((centred**2).sum(-1, keepdims=True), TINY)
     value = gamma * (target.mean(-1, keepdims=True) + slope * centred) + beta
-    off = np.where(data.judged.any(-1, keepdims=True), np.abs(slope - 1.0), 0.0)
-    noise = float(data.threshold * np.median((data.allowed / np.abs(gamma))[data.judged]) / gamma.size**0.5)
+    of, off, noise = _largest_error(data, gamma, centred, slope[..., 0], target.mean(-1) - normal.mean(-1))
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         return as_array(np.maximum(slope**2 - 1.0, 0.0) * altered.inner.roundings(arithmetic).variance())
 
     faulty = Altered(step, lambda _: np.where(data.judged, value, step.value), slack)
-    return Fit(faulty, 2 * int(off.size), "error", float(off.max()), noise)
+    return Fit(faulty, 2 * int(data.judged.any(-1).sum()), f"error of the {of}", off, noise)
+
+
+def _largest_error(data: FitData, gamma: Array, centred: Array, slope: Array, moved: Array) -> tuple[str, float, float]:
+    """Return whether the mean or the deviation is more wrong, by how much at most, and the standard deviation of that error.
+
+    Args:
+        data: the candidate's data.
+        gamma: the norm's weight, (H,).
+        centred: the correct normalized input, without its mean, (…, H).
+        slope: the factor k of each token, (…).
+        moved: the addend t̄ − n̄ of each token, (…).
+    """
+    rows, allowed = data.judged.any(-1), data.allowed / np.abs(gamma)
+    noises = {
+        "deviation": np.sqrt(((centred * allowed) ** 2).sum(-1)) / np.maximum((centred**2).sum(-1), TINY),
+        "mean": np.sqrt((allowed**2).sum(-1)) / gamma.size,
+    }
+    errors = {"deviation": np.abs(slope - 1.0), "mean": np.abs(moved)}
+    found = []
+    for of, noise in noises.items():
+        at = int(np.argmax(np.where(rows, errors[of] - data.threshold * noise, -np.inf)))
+        found.append((float(errors[of].flat[at]), float(noise.flat[at]), of))
+    error, deviation, of = max(found, key=lambda one: one[0] - data.threshold * one[1])
+    return of, error, deviation
 
 
 def _table(step: Step, data: FitData) -> Fit | None:
@@ -192,7 +220,7 @@ FITTED_PARAMETERS = (
            fix="Load every parameter from the checkpoint, and fail on missing and unexpected names.", estimates=_WHERE,
            is_description=True),
     Fitted("norm-statistics-other", frozenset({"norm"}), "the equation holds with another mean or deviation of each token: "
-           "the deviation is off by up to {value}", "constructed", _statistics,
+           "one of them is off by up to {value} deviations", "constructed", _statistics,
            "a fast inverse root; statistics of something other than the token",
            is_largest_error=True, per_token=True,
            equation="y = γ · (x − μ′) / σ′ + β", fix="Normalise each token by its own mean and deviation, with an accurate root.",
