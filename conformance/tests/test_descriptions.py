@@ -100,13 +100,19 @@ def _estimated(found: Any, right: Any = ((1.0, 2.0), (3.0, 5.0), (5.0, 6.0))) ->
     return Estimated(w, np.array(found, np.float64), np.full(w.shape, 1e-9), 5.0)
 
 
+def _assigned(found: Any) -> tuple[str, float, float] | None:
+    """Return code, number and deviation of the assignment that makes these parameters of the right ones; None without one."""
+    made = assignment(_estimated(found))
+    return (made.code, made.value, made.deviation) if made else None
+
+
 def test_an_assignment_is_the_simplest_that_makes_the_parameters() -> None:
     right = _estimated(0).right
-    assert assignment(_estimated(right)) is None
-    assert assignment(_estimated(-right)) == ("[:] *=", -1.0, 0.0)
-    assert assignment(_estimated(right * [[1], [0], [1]])) == ("[1] =", 0.0, 0.0)
-    assert assignment(_estimated(right[[0, 0, 2]])) == (" with other rows: expected 1, estimated", 0.0, 0.0)
-    made = assignment(_estimated(right * [1.0, 3.0]))
+    assert _assigned(right) is None
+    assert _assigned(-right) == ("[:] *=", -1.0, 0.0)
+    assert _assigned(right * [[1], [0], [1]]) == ("[1] =", 0.0, 0.0)
+    assert _assigned(right[[0, 0, 2]]) == (" with other rows: expected 1, estimated", 0.0, 0.0)
+    made = _assigned(right * [1.0, 3.0])
     assert made is not None
     assert made[0] == "[:, 1] *="
     assert made[1] == pytest.approx(3.0, abs=1e-12)
@@ -115,7 +121,7 @@ def test_an_assignment_is_the_simplest_that_makes_the_parameters() -> None:
 def test_one_element_is_no_evidence_for_a_factor() -> None:
     other = _estimated(0).right.copy()
     other[1, 1] = 7.0
-    assert assignment(_estimated(other)) is None
+    assert _assigned(other) is None
 
 
 def test_copied_columns_are_no_adapter_and_neither_are_inputs_of_a_low_rank() -> None:

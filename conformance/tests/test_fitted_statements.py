@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from conformance import check, load_golden
 from conformance.benchmarks.detection.blind.port import OPERATIONS, Mistake, Operation, Port, prefix
+from conformance.faults.fault import with_parameters
 from conformance.faults.fitted import FITTED, Fit, FitData
 from conformance.judge.judged_elements import judged_elements
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Mask
 from conformance.oracle import Network, Step
 from conformance.report.finding_sentences import findings_of
@@ -70,36 +73,116 @@ def test_a_wrong_deviation_is_reported_as_such() -> None:
     assert "error of the deviation 0." in found.evidence
 
 
-def _fitted(fault: str, name: str, error: float, change: Callable[[Array], Array]) -> tuple[Fit, Step, Mask]:
-    """Return the fit of a fault to the changed result of a step of the golden `tiny`, the step, and its judged elements.
-
-    Args:
-        fault: name of the fault.
-        name: activation of the first layer.
-        error: the allowed error, relative to the norm's weight if there is one.
-        change: function from the correct result to the changed one.
-    """
+def _step(name: str) -> tuple[Step, Mask, Network]:
+    """Return a step of the first layer of the golden `tiny`, its judged elements, and the network."""
     tiny = load_golden("tiny")
     network = Network(tiny.checkpoint.architecture, tiny.checkpoint.weights, tiny.batches["padded"])
     activation = network.table[f"encoder.layer.0.{name}"]
     values = dict(network.walk())
     step = network.step(activation.name, *(values[parent] for parent in activation.parents))
-    judged = judged_elements(activation, network.batch, step.value.shape)
-    allowed = error * np.abs(step.site.parameters.get("weight", np.ones(1))) * np.ones_like(step.value)
-    (fitted,) = (one for one in FITTED if one.name == fault)
-    fit = fitted.fit(step, FitData(change(step.value), judged, allowed, 6.0, network))
+    return step, judged_elements(activation, network.batch, step.value.shape), network
+
+
+def _fitted(fault: str, name: str, allowed: Array, change: Callable[[Step], Array]) -> tuple[Fit, Mask]:
+    """Return the fit of a fault to the changed result of a step of the first layer, and the judged elements.
+
+    Args:
+        fault: name of the fault.
+        name: activation in the layer.
+        allowed: the allowed errors.
+        change: function from the correct step to the changed result.
+    """
+    step, judged, network = _step(name)
+    of_name = [one for one in FITTED if one.name == fault and one.is_possible_at(step.site.activation.kind, name)]
+    fit = of_name[0].fit(step, FitData(change(step), judged, np.broadcast_to(allowed, step.value.shape), 6.0, network))
     assert fit is not None
-    return fit, step, judged
+    return fit, judged
 
 
 def test_the_error_of_a_norms_mean_or_deviation_is_a_standard_deviation_and_fits_two_numbers_for_each_judged_token() -> None:
     """With errors of γ e the normalized features have errors of e, and mean and deviation over H of them errors of e / √H."""
-    error = 1e-6
-    fit, step, judged = _fitted("norm-statistics-other", "attention.output.LayerNorm", error, lambda y: 1.01 * y)
-    assert fit.deviation == pytest.approx(error / step.value.shape[-1] ** 0.5, rel=1e-3)
+    name, error = "attention.output.LayerNorm", 1e-6
+    gamma = _step(name)[0].site.parameters["weight"]
+    fit, judged = _fitted("norm-statistics-other", name, error * np.abs(gamma), lambda step: 1.01 * step.value)
+    assert fit.deviation == pytest.approx(error / gamma.size**0.5, rel=1e-3)
     assert fit.free == 2 * judged.any(-1).sum()
 
 
 def test_a_factor_is_fitted_for_each_judged_row_of_probabilities() -> None:
-    fit, _, judged = _fitted("softmax-unnormalised", "attention.self.probs", 1e-6, lambda p: 1.01 * p)
+    fit, judged = _fitted("softmax-unnormalised", "attention.self.probs", np.full(1, 1e-6), lambda step: 1.01 * step.value)
     assert fit.free == judged.any(-1).sum()
+
+
+def _decoder(change: Callable[[Tensor], Tensor]) -> Operation:
+    """Return a decoder with another weight."""
+    name = "bert.embeddings.word_embeddings.weight"
+    return lambda port, _, x: F.linear(x, change(port.weights[name]), port.weights["cls.predictions.bias"])
+
+
+def _noise(weight: Tensor) -> Tensor:
+    return weight + 0.3 * weight.std() * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
+
+
+def test_an_assignment_that_leaves_most_of_the_error_is_not_reported() -> None:
+    """The decoder's inputs, from a norm, nearly determine one another, so that its estimated weight has large errors."""
+    (found,) = _with(decoder=_decoder(_noise))
+    assert found.name == "parameters-other"
+    assert "word_embeddings.weight, all 96 rows" in found.evidence
+    assert "as by" not in found.evidence
+
+
+def _block(weight: Array, bias: Array) -> None:
+    weight[0:8, 0:20] *= 0.5
+
+
+def _added(weight: Array, bias: Array) -> None:
+    weight[4:12] += 0.0123
+
+
+def _scaled(weight: Array, bias: Array) -> None:
+    weight *= -1.7
+    bias *= -1.7
+
+
+def _turned(weight: Array, bias: Array) -> None:
+    weight[:] = np.roll(weight, 1, 1)
+
+
+def _part(gamma: Array, beta: Array) -> None:
+    gamma[3:9] *= 1.5
+
+
+DENSE, NORM = "attention.output.dense", "attention.output.LayerNorm"
+ASSIGNED = {
+    "as by weight[0:8, 0:20] *=": (DENSE, 0.5, _block),
+    "as by weight[4:12] +=": (DENSE, 0.0123, _added),
+    "and likewise bert.encoder.layer.0.attention.output.dense.bias, as by weight[:] *=": (DENSE, -1.7, _scaled),
+    "as by weight with other columns: expected 0, estimated 31; expected 1 to 31, estimated 0 to": (DENSE, 30.0, _turned),
+    "as by weight[3:9] *=": (NORM, 1.5, _part),
+}
+
+
+@pytest.mark.parametrize("unit", [2.0**-24, 2.0**-9], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("text", ASSIGNED)
+def test_an_assignment_that_explains_the_result_is_reported(text: str, unit: float) -> None:
+    """Prove it for parameters and results that are rounded to a format of this unit roundoff."""
+
+    name, value, assign = ASSIGNED[text]
+
+    def change(step: Step) -> Array:
+        weight, bias = (np.array(step.site.parameters[role]) for role in ("weight", "bias"))
+        assign(weight, bias)
+        made = with_parameters(step, weight=_rounded(weight, unit), bias=_rounded(bias, unit))
+        return _rounded(made.value, unit)
+
+    right = _step(name)[0].value
+    fit, *_ = _fitted("parameters-other", name, unit * np.abs(right) / 3.0**0.5, change)
+    assert fit.parameter.endswith(text)
+    assert abs(fit.value - value) <= 6.0 * fit.deviation + np.spacing(value)
+
+
+def _rounded(x: Array, unit: float) -> Array:
+    """Return x rounded to a binary format of this unit roundoff."""
+    _, exponents = np.frexp(x)
+    ulp = np.ldexp(unit, exponents)
+    return as_array(np.rint(x / ulp) * ulp)

@@ -13,6 +13,7 @@ from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted, relative_error
 from conformance.faults.fitted.low_rank import columns_of, is_low, residual_of
 from conformance.faults.fitted.weight_structure import Estimated, assignment, index_of
+from conformance.faults.fitted.wrong_rows import explains
 from conformance.faults.kinds import LINEARS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
@@ -45,10 +46,9 @@ def _few_columns(step: Step, data: FitData) -> Fit | None:
     most = math.sqrt(data.threshold**2 + 2.0 * math.log(change.size))
     made = assignment(Estimated(weight, other, deviation, most))
     text = f"{step.site.activation.parameters['weight']}[:, {index_of(columns)}]"
-    if made is None:
+    if made is None or not explains(step, data, {"weight": made}):
         return Fit(fitted, change.size, f"{text}, number of columns", float(columns.sum()))
-    code, value, error = made
-    return Fit(fitted, change.size, f"{text}, as by weight{code}", value, error)
+    return Fit(fitted, change.size, f"{text}, as by weight{made.code}", made.value, made.deviation)
 
 
 FEW_COLUMNS = (

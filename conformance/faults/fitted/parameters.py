@@ -32,7 +32,7 @@ def _linear(step: Step, data: FitData) -> Fit | None:
         return None
     solution = np.linalg.lstsq(columns, found, rcond=None)[0]
     weight, bias = solution[:-1].T, solution[-1]
-    named = with_assignments(wrong_outputs(step, data), step, _estimated_linear(step, data, columns, weight, bias))
+    named = with_assignments(wrong_outputs(step, data), step, data, _estimated_linear(step, data, columns, weight, bias))
     return Fit(with_parameters(step, weight=weight, bias=bias), solution.size, *named)
 
 
@@ -122,7 +122,7 @@ def _affine(step: Step, data: FitData) -> Fit | None:
     named = wrong_outputs(step, data, Elements(slope, deviations))
     errors = np.hypot(_rms_over_rows(data.allowed[rows]) / math.sqrt(len(target)), deviations * normal.mean(0))  # of beta
     both = _estimated(step, data, weight=(slope, deviations), bias=(fitted.site.parameters["bias"], errors))
-    return Fit(fitted, 2 * gamma.size, *with_assignments(named, step, both))
+    return Fit(fitted, 2 * gamma.size, *with_assignments(named, step, data, both))
 
 
 def _statistics(step: Step, data: FitData) -> Fit | None:

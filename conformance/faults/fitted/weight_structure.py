@@ -6,7 +6,7 @@ The assignments are 0, −W, c W, c and W + c; each is tried for the whole of W,
 their block. The number c is fitted to the elements there by least squares, so at least two have to differ.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,23 +44,41 @@ class Estimated:
         return as_array(np.abs(self.found - other) <= self.most * self.deviation)
 
 
-def assignment(estimated: Estimated) -> tuple[str, float, float] | None:
-    """Return the first assignment that makes the estimated parameters of the right ones; None if there is none.
+@dataclass(frozen=True, eq=False)
+class Assignment:
+    """An assignment to some elements of parameters.
 
-    It consists of the code without its number, such as `[0:8] *=`, or which rows or columns are those of others, that number, and
-    the standard deviation of the number if it is estimated, otherwise 0.
+    Attributes:
+        code: its code without its number, such as `[0:8] *=`, or which rows or columns are those of others.
+        value: that number.
+        deviation: standard deviation of the number if it is estimated, otherwise 0.
+        made: function from the number to the parameters that the assignment makes of the right ones.
     """
+
+    code: str
+    value: float
+    deviation: float
+    made: Callable[[float], Array]
+
+
+def assignment(estimated: Estimated) -> Assignment | None:
+    """Return the first assignment that makes the estimated parameters of the right ones; None if there is none."""
     differs = estimated.differs
     for chosen, index in _parts(differs):
         for operator, value, deviation in _operations(estimated, chosen):
-            made = np.where(chosen, _assigned(estimated.right, operator, value), estimated.right)
+            made = _assigning(estimated.right, chosen, operator)
             least = 2 if deviation > 0.0 else 1  # One element alone determines a fitted number.
-            if differs.sum() >= least and estimated.equals(made).all():
-                return f"{index} {operator}", value, deviation
+            if differs.sum() >= least and estimated.equals(made(value)).all():
+                return Assignment(f"{index} {operator}", value, deviation, made)
     return _rearranged(estimated)
 
 
-def _rearranged(estimated: Estimated) -> tuple[str, float, float] | None:
+def _assigning(right: Array, chosen: Mask, operator: str) -> Callable[[float], Array]:
+    """Return the function from a number to the parameters with that number assigned to the chosen elements."""
+    return lambda value: np.where(chosen, _assigned(right, operator, value), right)
+
+
+def _rearranged(estimated: Estimated) -> Assignment | None:
     """Return which rows, or which columns, are those of others, if each of them is; None if not."""
     if estimated.right.ndim == 1:
         return None
@@ -70,10 +88,16 @@ def _rearranged(estimated: Estimated) -> tuple[str, float, float] | None:
         nearest = ((right**2).sum(1) - 2.0 * found[differs] @ right.T).argmin(1)
         order = np.arange(len(right))
         order[differs] = nearest
-        if (order != np.arange(len(right))).any() and estimated.equals(np.take(estimated.right, order, axis)).all():
+        made = np.take(estimated.right, order, axis)
+        if (order != np.arange(len(right))).any() and estimated.equals(made).all():
             text, value = read_instead(order, np.arange(len(right)), np.ones(len(right), bool))
-            return f" with other {what}: {text}", value, 0.0
+            return Assignment(f" with other {what}: {text}", value, 0.0, _always(made))
     return None
+
+
+def _always(made: Array) -> Callable[[float], Array]:
+    """Return the function of an assignment without a number."""
+    return lambda _: made
 
 
 def _assigned(right: Array, operator: str, value: float) -> Array:

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from conformance.faults.fitted.fitted_fault import TINY, FitData
+from conformance.faults.fault import with_parameters
+from conformance.faults.fitted.fitted_fault import TINY, FitData, relative_error
 from conformance.faults.fitted.lookup_words import DIGITS, element_that_differs
-from conformance.faults.fitted.weight_structure import Estimated, assignment
+from conformance.faults.fitted.weight_structure import Assignment, Estimated, assignment
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Mask
 from conformance.oracle import Step
+from conformance.oracle.linear import Linear
 
 Rows = npt.NDArray[np.int64]
 
@@ -81,24 +83,60 @@ def _varies(left: Array, counts: Rows, data: FitData) -> Mask:
     return as_array((left > 2.0 * data.largest).any(axes) | ((left**2).sum(axes) / counts > most))
 
 
-def with_assignments(named: Named, step: Step, of: Mapping[str, Estimated]) -> Named:
+def with_assignments(named: Named, step: Step, data: FitData, of: Mapping[str, Estimated]) -> Named:
     """Return what `wrong_outputs` has named, with the assignment that makes the parameters of `of`, by role, if there is one.
 
-    If several parameters differ, all must have one assignment in common.
+    If several parameters differ, all must have one assignment in common, and it must explain the result.
     """
     text, first, _ = named
     wrong = {role: estimated for role, estimated in of.items() if estimated.differs.any()}
     found = {role: assignment(estimated) for role, estimated in wrong.items()}
-    if not text or not found or len({made[0] if made else "" for made in found.values()}) != 1:
+    made = {role: one for role, one in found.items() if one is not None}
+    if not text or not found or len(made) < len(found) or len({one.code for one in made.values()}) != 1:
         return named
-    (role, made), *others = found.items()
-    if made is None:
+    (role, one), *others = made.items()
+    if any(abs(other.value - one.value) > wrong[role].most * (other.deviation + one.deviation) for _, other in others):
         return named
-    code, value, deviation = made
-    if any(other is None or abs(other[1] - value) > wrong[role].most * (other[2] + deviation) for _, other in others):
+    if not explains(step, data, made):
         return named
     likewise = f", and likewise {_names(step)[others[0][0]]}" if others else ""
-    return f"{text} {first:.{DIGITS}g}{likewise}, as by {role}{code}", value, deviation
+    return f"{text} {first:.{DIGITS}g}{likewise}, as by {role}{one.code}", one.value, one.deviation
+
+
+def explains(step: Step, data: FitData, made: Mapping[str, Assignment]) -> bool:
+    """Return whether the layer or norm with assigned parameters, by role, has the candidate's result within errors.
+
+    Estimates of parameters alone do not show it: if the inputs nearly depend on each other, estimates that are wrong have errors so
+    large that they equal the right ones. An estimated number is fitted anew, to the result, of which it is the linear function.
+    """
+    (number, is_estimated), *_ = ((one.value, one.deviation > 0.0) for one in made.values())
+
+    def layer(value: float) -> Step:
+        return with_parameters(step, **{role: one.made(value) for role, one in made.items()})
+
+    changed = layer(number)
+    errors = _errors(step, changed, data)
+    residual = np.where(data.judged, data.actual - changed.value, 0.0)
+    if is_estimated:
+        slope = np.where(data.judged, layer(number + 1.0).value - changed.value, 0.0)
+        residual -= slope * float((slope * residual / errors**2).sum() / max((slope**2 / errors**2).sum(), TINY))
+    counts = np.maximum(data.judged.sum(tuple(range(data.actual.ndim - 1))), 1)
+    wrong, others = _beyond_errors(residual * data.allowed / errors, counts, data)
+    return not len(wrong) and not others
+
+
+def _errors(step: Step, changed: Step, data: FitData) -> Array:
+    """Return the allowed errors of a layer or norm with other parameters, which are larger if its results are.
+
+    The changed parameters are rounded to storage.
+    """
+    axes = tuple(range(data.actual.ndim - 1))
+    larger = np.maximum(_rms(changed.value, data, axes) / np.maximum(_rms(step.value, data, axes), TINY), 1.0)
+    unit = relative_error(data.allowed[data.judged], step.value[data.judged])
+    weight, bias = (changed.site.parameters.get(role, np.zeros(())) for role in ("weight", "bias"))
+    # Of a norm it is the square of the product of its weight and the normalized input.
+    squares = step.inputs**2 @ (weight**2).T if isinstance(step, Linear) else (changed.value - bias) ** 2
+    return as_array(np.sqrt((larger * data.allowed) ** 2 + unit**2 * (squares + bias**2)))
 
 
 def _rms(x: Array, data: FitData, axes: tuple[int, ...]) -> Array:
