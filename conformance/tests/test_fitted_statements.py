@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from conformance import check, load_golden
+from conformance import Architecture, Checkpoint, Golden, check, golden_of, load_golden
 from conformance.benchmarks.detection.blind.port import OPERATIONS, Mistake, Operation, Port, prefix
 from conformance.faults.fault import with_parameters
 from conformance.faults.fitted import FITTED, Fit, FitData
+from conformance.goldens.generated_weights import weights
 from conformance.judge.judged_elements import judged_elements
+from conformance.model.batch import Batch
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Mask
 from conformance.oracle import Network, Step
@@ -21,6 +23,8 @@ from conformance.report.finding_sentences import findings_of
 from conformance.results.result import NamedFinding
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+Function = Callable[[Tensor], Tensor]
 
 
 def _with(golden: Any = "tiny", **operations: Operation) -> tuple[NamedFinding, ...]:
@@ -186,3 +190,68 @@ def _rounded(x: Array, unit: float) -> Array:
     _, exponents = np.frexp(x)
     ulp = np.ldexp(unit, exponents)
     return as_array(np.rint(x / ulp) * ulp)
+
+
+def _golden(**changed: tuple[slice | int, Any]) -> Golden:
+    """Return a golden of one layer in which rows of parameters are assigned to.
+
+    Args:
+        changed: the rows and what they are set to, by the end of the parameters' names, with `_` for `.`.
+    """
+    architecture = Architecture(40, 32, 1, 4, 48, 32, heads=("masked_lm", "next_sentence"))
+    made = {name: np.array(value) for name, value in weights(7, architecture).items()}
+    for end, (rows, value) in changed.items():
+        for name in made:
+            if name.replace(".", "_").endswith(end):
+                made[name][rows] = made[name][value] if isinstance(value, slice) else value
+    ids = np.random.default_rng(0).integers(1, architecture.vocab_size, (3, 10))
+    return golden_of("own", Checkpoint(architecture, made), {"own": Batch.of({"input_ids": ids})})
+
+
+def _without_third_head(port: Port, layer: int, probs: Tensor, value: Tensor) -> Tensor:
+    return OPERATIONS["context"](port, layer, probs, value) * (torch.arange(32) // 8 != 2)
+
+
+def test_a_head_that_is_zero_in_the_checkpoint_is_not_reported_as_zeroed() -> None:
+    zero_head = _golden(self_value_weight=(slice(8), 0.0), self_value_bias=(slice(8), 0.0))
+    (found,) = _with(zero_head, context=_without_third_head)
+    assert (found.name, found.evidence.split(", ")[-1]) == ("head-zero", "estimated: head 2")
+
+
+def test_features_with_equal_rows_are_not_reported_as_reordered() -> None:
+    equal = _golden(intermediate_dense_weight=(slice(20, 26), slice(3, 9)), intermediate_dense_bias=(slice(20, 26), slice(3, 9)))
+    order = [*range(30), 31, 30, *range(32, 48)]
+    (found,) = _with(equal, inner=lambda port, layer, x: OPERATIONS["inner"](port, layer, x)[..., order])
+    assert found.name == "features-reordered"
+    assert found.evidence.endswith("the order of the features: expected 30 to 31, estimated 31 to 30")
+
+
+def _with_added(rows: Callable[[Tensor], Tensor]) -> Operation:
+    """Return the look-up that adds the embeddings of other ids."""
+    return lambda port, _, ids: OPERATIONS["word"](port, None, ids) + OPERATIONS["word"](port, None, rows(ids))
+
+
+def test_a_row_that_is_added_to_a_single_id_is_not_added_to_each_token() -> None:
+    """Row 0 of the table is zero, so that it could be the one added to all others."""
+    golden = _golden(word_embeddings_weight=(0, 0.0))
+    first = int(golden.batches["own"].input_ids[0, 0])
+    (found,) = _with(golden, word=_with_added(lambda ids: torch.where(ids == first, 7, 0)))
+    assert found.name == "parameters-other"
+
+
+@pytest.mark.parametrize("has_zero_row", [False, True])
+def test_a_row_that_is_added_to_several_ids_is_named(has_zero_row: bool) -> None:
+    golden = _golden(**({"word_embeddings_weight": (0, 0.0)} if has_zero_row else {}))
+    (found,) = _with(golden, word=_with_added(lambda ids: torch.where(ids < 20, 20, 0)))
+    assert found.name == "words-added"
+
+
+@pytest.mark.parametrize(("golden", "function"), [("odd-width", F.relu), ("tiny", F.gelu)], ids=["ReLU", "GELU"])
+def test_a_result_in_unsigned_bytes_is_not_said_to_lose_what_the_function_does_not_have(golden: str, function: Function) -> None:
+    def rounded(port: Port, layer: int, x: Tensor) -> Tensor:
+        unit = function(x).max() / 255
+        return (function(x) / unit).round().clamp(min=0) * unit
+
+    (found,) = _with(golden, activation=rounded, transform_activation=lambda port, _, x: function(x))
+    assert found.name == "result-unsigned-bytes"
+    assert found.sentence.endswith("from zero up: none is negative")

@@ -85,16 +85,20 @@ def _with_keys(step: Step, keys: Mask, free: int, parameter: str = "", value: fl
 
 
 def _zero_heads(step: Step, data: FitData) -> Fit | None:
-    """Return the step, (B, S, H) or (B, h, S, S), with zeros in the heads whose judged elements are all zero in the candidate."""
+    """Return the step, (B, S, H) or (B, h, S, S), with zeros in the heads whose judged elements are all zero in the candidate.
+
+    Heads in which they are all zero in the correct result as well are not counted.
+    """
     row = step.site.activation
     shape, axes = step.value.shape, (0, 2, 3)
     if "head" not in row.axes:
         if row.kind != "context":
             return None
         shape, axes = (*shape[:-1], -1, step.site.architecture.head_size), (0, 1, 3)
-    zero = ~(data.judged & (data.actual != 0.0)).reshape(shape).any(axes, keepdims=True)
-    if not zero.any() or zero.all():
+    zero, right = (~(data.judged & (y != 0.0)).reshape(shape).any(axes, keepdims=True) for y in (data.actual, step.value))
+    if zero.all() or not (zero & ~right).any():
         return None
+    zero &= ~right
     without = Altered(step, lambda inner: np.where(zero, 0.0, inner.value.reshape(shape)).reshape(inner.value.shape))
     return Fit(without, int(zero.sum()), "head", int(zero.argmax()))
 

@@ -31,7 +31,10 @@ def _other_words(step: Step, data: FitData) -> Fit | None:
 
 
 def _added_words(step: Step, data: FitData) -> Fit | None:
-    """Return the look-up with another row of the table added to each token's own: for each id, the row nearest to the rest."""
+    """Return the look-up with another row of the table added to each token's own: for each id, the row nearest to the rest.
+
+    Where nothing is added to some ids, that may be a row of zeros; it is evidence only if another row is added to several ids.
+    """
     table, ids = step.site.parameters["weight"], step.site.batch.input_ids
     kept = data.judged.any(-1)
     found, first, which = np.unique(ids[kept], return_index=True, return_inverse=True)
@@ -40,13 +43,16 @@ def _added_words(step: Step, data: FitData) -> Fit | None:
         return None
     squares = (table**2).sum(-1)
     other = np.array([int((squares - 2.0 * table @ row).argmin()) for row in left])
+    added = (table[other] != 0.0).any(-1)
+    if not added.all() and len(np.unique(other[added])) == int(added.sum()):
+        return None
     value = np.array(step.value)
     value[kept] += table[other[which.reshape(-1)]]
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         return arithmetic.storage.rounding_variance(altered.value)
 
-    return Fit(Altered(step, lambda _: value, slack), len(np.unique(other)))
+    return Fit(Altered(step, lambda _: value, slack), len(found))
 
 
 def _zero_words(step: Step, data: FitData) -> Fit | None:

@@ -15,7 +15,7 @@ from conformance.faults.kinds import LINEARS
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Mask
 from conformance.oracle import Step
 from conformance.oracle.embeddings import positions
 from conformance.oracle.linear import Linear
@@ -92,18 +92,28 @@ def _other_order_of_weight(step: Step, data: FitData) -> Fit | None:
 
 
 def _reordered(step: Step, data: FitData, roles: Collection[str]) -> Fit | None:
-    """Return the linear layer with the rows of these parameters in another order; the bias is fixed unless it is one of them."""
+    """Return the linear layer with the rows of these parameters in another order; the bias is fixed unless it is one of them.
+
+    Of equal rows, a feature's own is the nearest.
+    """
     assert isinstance(step, Linear)
     features, fixed = step.value.shape[-1], 0.0 if "bias" in roles else step.bias
     right, found = (a[:MOST_ROWS] - fixed for a in data.rows(step.value, data.actual))
     if features > MOST_FEATURES or len(right) < LEAST_ROWS:
         return None
     order = ((right**2).sum(0) - 2.0 * found.T @ right).argmin(1)
-    moved = order != np.arange(features)
+    moved = np.any([_differ_by_row(step.site.parameters[role], order) for role in roles], axis=0)
     if not moved.any():
         return None
+    order = np.where(moved, order, np.arange(features))
     reordered = with_parameters(step, **{role: step.site.parameters[role][order] for role in roles})
     return Fit(reordered, int(moved.sum()), *read_instead(order, np.arange(features), np.ones(features, bool)))
+
+
+def _differ_by_row(parameter: Array, order: Ids) -> Mask:
+    """Return at which places another row is put in this order: one that is not equal to the row there."""
+    other = np.asarray(parameter[order] != parameter)
+    return as_array(other.any(1) if other.ndim > 1 else other)
 
 
 def _affine(step: Step, data: FitData) -> Fit | None:

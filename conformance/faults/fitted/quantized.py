@@ -143,8 +143,8 @@ QUANTIZED_INPUTS = (
 """The faults of dynamic quantization, in which the scale of the inputs depends on all inputs of a call, including padding."""
 
 UNSIGNED = Fitted(
-    "result-unsigned-bytes", FUNCTIONS, "the result is rounded to 256 multiples of {value} from zero up: negative values are lost",
-    "constructed", _unsigned, "a quantiser that takes every activation function for a ReLU", is_largest_error=True,
+    "result-unsigned-bytes", FUNCTIONS, "the result is rounded to 256 multiples of {value} from zero up: none is negative",
+    "constructed", _unsigned, "a quantiser to unsigned bytes, whatever the activation function", is_largest_error=True,
     equation="y = s min(max(round(f(x) / s), 0), 255)", fix=UNQUANTIZED,
 )  # fmt: skip
 """The fault of an activation that is quantized without a sign."""
