@@ -21,6 +21,7 @@ from conformance.model.checkpoint import rounded_weights
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import FORMATS
 from conformance.oracle import Network, Step
+from conformance.oracle.equations import EQUATIONS
 
 GOLDEN = load_golden("tiny")
 NETWORK = Network(GOLDEN.checkpoint.architecture, rounded_weights(GOLDEN.checkpoint, "float32"), GOLDEN.batches["padded"])
@@ -52,6 +53,10 @@ def test_every_fault_is_planted_by_a_table_of_mistakes_or_by_a_test() -> None:
     tests = "".join(path.read_text("utf-8") for path in Path(__file__).parent.glob("test_*.py"))
     names = {fault.name for fault in (*CATALOGUE, *FITTED)}
     assert sorted(name for name in names - planted if f'"{name}"' not in tests) == []
+
+
+def test_every_kind_of_step_that_a_fault_acts_on_has_an_equation() -> None:
+    assert {(fault.name, kind) for fault in (*CATALOGUE, *FITTED) for kind in fault.kinds - EQUATIONS.keys()} == set()
 
 
 @pytest.mark.parametrize("fault", CATALOGUE, ids=lambda f: f.name)

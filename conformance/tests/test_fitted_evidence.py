@@ -1,9 +1,13 @@
 """Evidence of fitted faults: which parameters differ is stated as far as the error shows it, and a name needs evidence."""
 
+from collections.abc import Callable
+
 import pytest
+from torch import Tensor
 
 from conformance import check
 from conformance.benchmarks.detection.blind.fifth import MISTAKES
+from conformance.benchmarks.detection.blind.port import OPERATIONS, Mistake
 from conformance.judge import explanation_search
 from conformance.report.finding_sentences import findings_of
 
@@ -28,3 +32,21 @@ def test_a_least_value_of_exp_at_masked_keys_does_not_hide_its_approximation() -
     (found,) = findings_of(check(MISTAKES["exp of I-BERT"], "tiny"))
     assert found.name == "exp-approximated"
     assert "off by up to 0.0019" in found.sentence
+
+
+@pytest.mark.parametrize("step", ["activation", "inner"])
+@pytest.mark.parametrize(
+    ("name", "moved"),
+    [
+        ("rows-first", lambda y: y[:1].expand_as(y).contiguous()),
+        ("rows-other", lambda y: y.roll(1, 0)),
+        ("tokens-shifted", lambda y: y.roll(1, 1)),
+    ],
+)
+def test_results_of_other_rows_or_tokens_have_a_name_at_an_activation_function_as_at_a_product(
+    name: str, moved: Callable[[Tensor], Tensor], step: str
+) -> None:
+    right = OPERATIONS[step]
+    wrong = Mistake(name, "", "", "first", (), "", {step: lambda *inputs: moved(right(*inputs))})
+    (found,) = findings_of(check(wrong, "tiny"))
+    assert found.name == name

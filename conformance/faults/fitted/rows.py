@@ -6,12 +6,13 @@ import numpy as np
 
 from conformance.faults.altered import Altered, Rearranged
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted
+from conformance.faults.kinds import FUNCTIONS, LINEARS
 from conformance.model.batch import Ids
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 
 _ROWS = "Compute every row of the batch from its own inputs, and restore the order of rows that were sorted."
-_BY_ROW = frozenset({"linear", "first_token_linear", "context", "norm", "function"})
+_BY_ROW = LINEARS | FUNCTIONS | {"context", "norm", "tanh"}
 MOST_TOKENS = 2**12  # A limit of the time: each wrong token is compared with all tokens.
 
 
@@ -69,7 +70,19 @@ def _shifted(step: Step, data: FitData) -> Fit | None:
     least, by, index = min(options)
     if least >= data.distance(step.value):
         return None
-    return Fit(Altered(step, lambda inner: list(shifts(inner.value, by))[index]), 1, "positions", by)
+    return Fit(_with_tokens_moved(step, by, index), 1, "positions", by)
+
+
+def _with_tokens_moved(step: Step, by: int, index: int) -> Step:
+    """Return the step with tokens moved as by the shift of this index; each token keeps its rounding errors, zeros have none."""
+
+    def moved(x: Array) -> Array:
+        return list(shifts(x, by))[index]
+
+    kept = moved(np.ones((1, step.value.shape[1], 1))) > 0.0
+    if kept.all():
+        return Rearranged(step, moved)
+    return Altered(Rearranged(step, lambda x: np.roll(x, by, 1)), lambda turned: np.where(kept, turned.value, 0.0))
 
 
 def _of_other_tokens(step: Step, data: FitData) -> Fit | None:
