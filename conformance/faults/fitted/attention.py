@@ -1,11 +1,9 @@
 """Fitted faults of attention: masks, zero heads and biases, read off the candidate's array."""
 
-from collections.abc import Callable
-
 import numpy as np
 
 from conformance.faults.altered import Altered
-from conformance.faults.attention import PROBS, SCORES, softmax
+from conformance.faults.attention import PROBS, SCORES, keys_of
 from conformance.faults.fault import with_batch
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.faults.fitted.lookup_words import read_instead
@@ -14,8 +12,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Mask
 from conformance.oracle import Step
-
-Fitting = Callable[[Step, FitData], Fit | None]
+from conformance.oracle.softmax import Probabilities
 
 _MASKS = "Use the attention_mask of each call, over the keys and for all heads; export with the mask as an input."
 
@@ -25,63 +22,99 @@ def _attended(step: Step, data: FitData) -> Mask | None:
     mask = step.site.batch.mask
     if data.actual.shape[-1] != mask.shape[-1] or "key" not in step.site.activation.axes:
         return None
-    return as_array((data.actual >= np.finfo(np.float32).tiny) & mask[:, None, :, None])
+    return as_array((data.actual >= np.finfo(np.float32).tiny) & _judged_queries(step))
+
+
+def _judged_queries(step: Step) -> Mask:
+    """Return which queries are no padding, (B, 1, S, 1)."""
+    return step.site.batch.mask[:, None, :, None]
+
+
+def _changed(step: Step, keys: Mask) -> Mask:
+    """Return where queries that are no padding attend to another key among `keys` than in the right step, (B, h, Q, S)."""
+    return as_array((keys != keys_of(step)) & _judged_queries(step))
 
 
 def _other_mask(step: Step, data: FitData) -> Fit | None:
-    """Return the softmax with another mask: the keys that have nonzero probability for any head and query."""
+    """Return the softmax with one mask for all queries: the keys that have nonzero probability for any head and query.
+
+    A number is fitted for each token whose mask changes what any query attends to.
+    """
     mask, attended = step.site.batch.mask, _attended(step, data)
     if attended is None:
         return None
     other = np.where(mask.any(1, keepdims=True), attended.any((1, 2)), mask)  # (B, S)
     read = read_instead(other.astype(np.int64), mask.astype(np.int64), np.ones_like(mask))
-    return Fit(with_batch(step, attention_mask=other.astype(np.int64)), int((other != mask).sum()), *read)
+    faulty = with_batch(step, attention_mask=other.astype(np.int64))
+    return Fit(faulty, int(_changed(step, keys_of(faulty)).any((1, 2)).sum()), *read)
 
 
 def _last_hidden(step: Step, data: FitData) -> Fit | None:
-    """Return the softmax without the last keys: those after the last key that has nonzero probability in any row."""
-    mask, attended = step.site.batch.mask, _attended(step, data)
+    """Return the softmax without the last keys: those after the last key that has nonzero probability in any row.
+
+    None is returned unless a query attends to a part of its keys: without any key, nothing is known of its mask.
+    """
+    attended, keys = _attended(step, data), keys_of(step)
     if attended is None:
         return None
-    length = mask.shape[1]
+    length = keys.shape[-1]
     read = int(np.flatnonzero(attended.any((0, 1, 2))).max(initial=-1)) + 1
-    other = mask & (np.arange(length) < read)
-    if (other == mask).all() or (other.any(1) != mask.any(1)).any():
+    kept = keys & (np.arange(length) < read)
+    if not (_changed(step, kept).any(-1) & kept.any(-1)).any():
         return None
-    return Fit(with_batch(step, attention_mask=other.astype(np.int64)), 1, "keys", length - read)
+    return Fit(_over_keys(step, kept), 1, "keys", length - read)
 
 
-def _mask_of(axis: int) -> Fitting:
-    """Return the fit of a mask that does not depend on `axis`, the axis of the heads or of the queries."""
+def _mask_of_heads(step: Step, data: FitData) -> Fit | None:
+    """Return the softmax with a mask for each head: the keys that have nonzero probability for any of its queries.
 
-    def fit(step: Step, data: FitData) -> Fit | None:
-        attended = _attended(step, data)
-        if attended is None:
-            return None
-        keys = as_array(attended.any(axis, keepdims=True))
-        return _with_keys(step, keys, int((keys != step.site.batch.mask[:, None, None, :]).sum()))
+    They remain limited to those of each query, where these differ.
+    """
+    attended = _attended(step, data)
+    if attended is None:
+        return None
+    keys = as_array(attended.any(2, keepdims=True) & _keys_of_queries(step))
+    return Fit(_over_keys(step, keys), int(_changed(step, keys).any(2).sum()))
 
-    return fit
+
+def _keys_of_queries(step: Step) -> Mask:
+    """Return the keys of each query by a mask that differs between queries, else by the order of a decoder's tokens alone."""
+    if step.site.batch.keys.shape[1] > 1:
+        return keys_of(step)
+    return keys_of(with_batch(step, attention_mask=None))
+
+
+def _mask_of_queries(step: Step, data: FitData) -> Fit | None:
+    """Return the softmax with a mask for each query: the keys that have nonzero probability for any head."""
+    attended = _attended(step, data)
+    if attended is None:
+        return None
+    keys = as_array(attended.any(1, keepdims=True))
+    return Fit(_over_keys(step, keys), int(_changed(step, keys).sum()))
 
 
 def _window(step: Step, data: FitData) -> Fit | None:
     """Return the softmax over the unmasked keys within a window: the largest distance at which any key has nonzero probability."""
-    attended, mask = _attended(step, data), step.site.batch.mask
-    if attended is None or step.site.activation.causal:
+    attended, keys = _attended(step, data), keys_of(step)
+    if attended is None:
         return None
-    length = mask.shape[1]
+    length = keys.shape[-1]
     distance = np.abs(np.arange(length)[:, None] - np.arange(length))
     furthest = int(np.where(attended, distance, 0).max())
-    if furthest >= np.where(mask[:, :, None] & mask[:, None, :], distance, 0).max():
+    if furthest >= np.where(keys & _judged_queries(step), distance, 0).max():
         return None
-    return _with_keys(step, mask[:, None, None, :] & (distance <= furthest), 1, "distance", furthest)
+    return Fit(_over_keys(step, keys & (distance <= furthest)), 1, "distance", furthest)
 
 
-def _with_keys(step: Step, keys: Mask, free: int, parameter: str = "", value: float = 0.0) -> Fit:
-    def value_of(inner: Step) -> Array:
-        return softmax(inner.parents[0], np.broadcast_to(keys, inner.parents[0].shape))
+def _over_keys(step: Step, keys: Mask) -> Step:
+    """Return the softmax over other keys, which broadcast to (B, h, Q, S)."""
 
-    return Fit(Altered(step, value_of), free, parameter, value)
+    class OverKeys(Probabilities):
+        @property
+        def keys(self) -> Mask:
+            return keys
+
+    return step.recast(OverKeys)
 
 
 def _zero_heads(step: Step, data: FitData) -> Fit | None:
@@ -162,10 +195,10 @@ FITTED_ATTENTION = (
            _window, "the window of ModernBERT's or Longformer's local layers", True,
            equation="p = softmax over the unmasked keys j with |i − j| ≤ w", fix="Let every token attend to all unmasked keys."),
     Fitted("mask-by-head", PROBS, "the equation holds with a mask of its own for each head", "constructed",
-           _mask_of(2), "masks of (B · h, S, S) in another order than the scores", True, fix=_MASKS,
+           _mask_of_heads, "masks of (B · h, S, S) in another order than the scores", True, fix=_MASKS,
            estimates="a mask for each head", is_description=True),
     Fitted("mask-by-query", PROBS, "the equation holds with a mask of its own for each query", "constructed",
-           _mask_of(1), "a mask for each pair of tokens, where the batch has one for each token", True, fix=_MASKS,
+           _mask_of_queries, "a mask for each pair of tokens, where the batch has one for each token", True, fix=_MASKS,
            estimates="a mask for each query", is_description=True),
     Fitted("head-zero", frozenset({"context", "copy", "probs"}), "some heads are zero, the first of them head {value}",
            "constructed", _zero_heads, "a head mask that is left in; heads that are pruned but not removed",
