@@ -1,4 +1,7 @@
-"""Fitted masks: each is the mask that the probabilities show, in encoders and decoders, and for masks with keys for each query."""
+"""Fitted masks: each is the mask that the probabilities show, in encoders and decoders, and for masks with keys for each query.
+
+The number of keys that a product with the probabilities does not read is found from judged queries and from every head.
+"""
 
 from typing import Any
 
@@ -97,3 +100,40 @@ def test_the_numbers_of_one_mask_for_all_queries_are_the_tokens_whose_mask_chang
     found = _explaining(_right(ENCODER, mask), np.ones((1, 1, 1, LENGTH), np.bool_))
     assert found["mask-other"].free == free
     assert found["mask-other"].free <= found["mask-by-query"].free
+
+
+def _unread(name: str, step: Step, unread: int, padded: float) -> Fit | None:
+    """Return the fit to the context without the last keys, with this value at queries that are padding."""
+    probs, value = step.parents
+    judged = np.broadcast_to(step.site.batch.mask[..., None], step.value.shape)
+    read = step.replaced(parents=(np.where(np.arange(probs.shape[-1]) < probs.shape[-1] - unread, probs, 0.0), value))
+    (fault,) = (fault for fault in FITTED if fault.name == "keys-last-unread")
+    assert fault.is_possible_at("context", name)
+    return fault.fit(step, FitData(np.where(judged, read.value, padded), judged, np.full(judged.shape, 1e-9), 7.0))
+
+
+@pytest.mark.parametrize("padded", [0.0, 5.0, np.nan])
+def test_the_number_of_unread_keys_does_not_depend_on_padded_queries(padded: float) -> None:
+    name = PROBS.replace("probs", "context")
+    step = _step(*_network(ENCODER, attention_mask=np.array([[0, 0, 1, 1, 1, 1], [0, 0, 0, 1, 1, 1]])), name)
+    fit = _unread(name, step, 2, padded)
+    assert fit
+    assert fit.value == 2
+
+
+def test_the_number_of_unread_keys_is_found_where_the_first_head_has_no_values() -> None:
+    name = PROBS.replace("probs", "context")
+    step = _step(*_network(ENCODER, attention_mask=PADDED), name)
+    probs, value = step.parents
+    fit = _unread(name, step.replaced(parents=(probs, value * (np.arange(value.shape[-1]) >= ENCODER.head_size))), 3, 0.0)
+    assert fit
+    assert fit.value == 3
+
+
+def test_the_number_of_unread_states_of_an_encoder_is_found_for_fewer_states_than_queries() -> None:
+    name = "encoder.layer.0.crossattention.self.context"
+    step = _step(*_network(DECODER, attention_mask=PADDED), name)
+    probs, value = step.parents
+    fit = _unread(name, step.replaced(parents=(probs[..., :-2], value[:, :-2])), 2, 0.0)
+    assert fit
+    assert fit.value == 2

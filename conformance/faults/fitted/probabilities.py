@@ -12,6 +12,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Mask
 from conformance.oracle import Step
+from conformance.oracle.bilinear import split_heads
 
 LEVELS = (255, 256, 127, 128)  # Those of eight bits, with and without a sign.
 QUERIES = 8  # A limit of the time only: a wrong number of unread keys leaves a residual that the judge does not accept.
@@ -205,22 +206,22 @@ def _averaged(step: Step, data: FitData) -> Fit | None:
 
 
 def _unread(step: Step, data: FitData) -> Fit | None:
-    """Return the context without the last keys; their number is determined on a few queries of the row with the largest residual.
-
-    Only the first head is used to determine the number.
-    """
+    """Return the context without the last keys, whose number is that of a few judged queries of the row that is most wrong."""
     probs, value = step.parents
-    width, length = step.site.architecture.head_size, probs.shape[-1]
-    left = np.where(data.judged, np.abs(data.actual - step.value), 0.0).sum(-1)
+    length = probs.shape[-1]
+    left = np.where(data.judged, np.square((data.actual - step.value) / data.allowed), 0.0).sum(-1)
     row = int(left.sum(-1).argmax())
-    some = np.sort(np.argsort(left[row])[-QUERIES:])
-    sums = np.cumsum(probs[row, 0, some][..., None] * value[row, :, :width], 1)  # (queries, S, d)
-    error = ((sums - data.actual[row, some][:, None, :width]) ** 2).sum((0, 2))
+    judged = np.flatnonzero(data.judged[row].any(-1))
+    some = judged[np.argsort(left[row, judged])[-QUERIES:]]
+    size = step.site.architecture.head_size
+    actual, allowed, read = (split_heads(x[row : row + 1], size)[0] for x in (data.actual, data.allowed, value))  # (h, S, d)
+    sums = np.cumsum(probs[row][:, some][..., None] * read[:, None], 2)  # (h, queries, S, d)
+    error = np.square((sums - actual[:, some][:, :, None]) / allowed[:, some][:, :, None]).sum((0, 1, 3))
     unread = int(error[::-1].argmin())  # The fewest of those that fit equally, since masked keys add nothing.
     if not 0 < unread < length:
         return None
-    read = np.arange(length) < length - unread
-    return Fit(step.replaced(parents=(np.where(read, probs, 0.0), value)), 1, "keys", unread)
+    kept = np.arange(length) < length - unread
+    return Fit(step.replaced(parents=(np.where(kept, probs, 0.0), value)), 1, "keys", unread)
 
 
 FITTED_PROBS = (
