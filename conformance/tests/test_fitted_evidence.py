@@ -1,6 +1,7 @@
 """Evidence of fitted faults: which parameters differ is stated as far as the error shows it, and a name needs evidence."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from torch import Tensor
@@ -50,3 +51,21 @@ def test_results_of_other_rows_or_tokens_have_a_name_at_an_activation_function_a
     wrong = Mistake(name, "", "", "first", (), "", {step: lambda *inputs: moved(right(*inputs))})
     (found,) = findings_of(check(wrong, "tiny"))
     assert found.name == name
+
+
+def _with_lowest_feature(step: str, constant: float) -> Mistake:
+    """Return the mistake that one feature of a step's result is this constant, below all others."""
+    right = OPERATIONS[step]
+
+    def wrong(*inputs: Any) -> Tensor:
+        y = right(*inputs).clone()
+        y[..., 3] = constant
+        return y
+
+    return Mistake("", "", "", "first", (), "", {step: wrong})
+
+
+@pytest.mark.parametrize(("step", "is_of_logits"), [("decoder", True), ("transform", False), ("pooler", False)])
+def test_logits_alone_are_suppressed(step: str, is_of_logits: bool) -> None:
+    (found,) = findings_of(check(_with_lowest_feature(step, -1e4), "tiny"))
+    assert (found.name == "logits-suppressed") == is_of_logits

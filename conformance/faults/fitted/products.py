@@ -20,6 +20,7 @@ _LEVELS = 127.0  # the largest magnitude of a symmetric signed byte
 _UNIT = FORMATS["float32"].unit_roundoff
 _PARTS = (2, 4, 8, 16)  # The usual numbers of splits of a sum.
 _SHARES, _BESIDE = 100, 4  # Shares are whole percents; the magnitudes next to the nearest one are tried as well.
+_LOGITS = ("cls.predictions.decoder", "cls.seq_relationship", "classifier", "qa_outputs")
 
 
 def _with_result(step: Step, value: Array, variance: Array) -> Step:
@@ -120,10 +121,10 @@ def _partial_sums(storage: Format, step: Step, data: FitData) -> Fit | None:
 
 
 def _suppressed(step: Step, data: FitData) -> Fit | None:
-    """Return a head's logits with a constant at the features that are equal to it in every row; None if it is not the lowest."""
+    """Return logits with a constant at the features that are equal to it in every row; None if it is not the lowest."""
     rows = data.judged.any(-1)
     found = data.actual[rows]
-    if step.site.activation.layer is not None or len(found) < LEAST_ROWS:
+    if len(found) < LEAST_ROWS:
         return None
     constant = found.min()
     those = (found == constant).all(0)
@@ -145,7 +146,7 @@ def _accumulated(name: str) -> Fitted:
 
 FITTED_PRODUCTS = (
     Fitted("logits-suppressed", LINEARS, "some logits are replaced by the constant {value}", "constructed", _suppressed,
-           "special or unused tokens that must not be predicted, masked in the model",
+           "special or unused tokens that must not be predicted, masked in the model", only=_LOGITS,
            fix="Return all logits as they are computed; suppress tokens where they are chosen."),
     Fitted("inputs-last-unread", LINEARS, "the last {value} inputs are not read", "constructed", _unread_inputs,
            "a loop over blocks of inputs without the last, partial block",
