@@ -28,7 +28,7 @@ BROKEN = (
     ("inputs-zeroed", "tiny", ninth.MISTAKES["first head pruned"]),
     ("outputs-zeroed", "tiny", ninth.MISTAKES["row of the padding zeroed"]),
     ("inputs-scaled", "wide", sixth.MISTAKES["smoothing without its counterpart"]),
-    ("adapter", "wide", sixth.MISTAKES["adapter merged a second time"]),
+    ("adapter", "tiny", sixth.MISTAKES["adapter merged a second time"]),
     ("decoder-untied", "wide", sixth.MISTAKES["decoder left at its initial values"]),
     ("parameters-initial", "wide", second.MISTAKES["pooler is fresh"]),
     ("parameters-initial", "tiny", second.MISTAKES["pooler is fresh"]),
@@ -82,6 +82,27 @@ def test_an_adapter_that_is_rounded_into_the_weight_has_its_name_where_inputs_do
     assert {one.name for one in found} == {"adapter"}
 
 
+def _plus_squares(port: Port, _: None, hidden: Tensor) -> Tensor:
+    """Add a multiple of one vector that depends on the squares of the inputs."""
+    result = OPERATIONS["pooler"](port, None, hidden)
+    return result + hidden[:, 0].square().sum(-1, keepdim=True) * torch.linspace(-1.0, 1.0, result.shape[-1])
+
+
+def _bias_by_row(port: Port, _: None, hidden: Tensor) -> Tensor:
+    """Multiply the bias by a number that differs from row to row."""
+    bias = port.weights["bert.pooler.dense.bias"]
+    return OPERATIONS["pooler"](port, None, hidden) + torch.arange(len(hidden))[:, None] * bias
+
+
+@pytest.mark.parametrize("operation", [_plus_squares, _bias_by_row])
+def test_a_change_of_rank_one_that_is_no_product_of_inputs_is_no_adapter_where_rows_are_fewer_than_inputs(
+    operation: Operation,
+) -> None:
+    """The inputs of 4 rows explain every residual by a weight."""
+    found = findings_of(check(Mistake("", "", "", "all", (), "", {"pooler": operation}), "tiny"))
+    assert [one.name for one in found] == [None]
+
+
 @pytest.mark.parametrize("name", ["pooler-mean", "pooler-mean-with-padding", "layers-reversed"])
 def test_a_mistake_has_its_own_name_and_not_that_of_a_similar_one(name: str) -> None:
     """Prove it for a mean that is rounded, and for a step written by hand that reads the weights of the same other layer."""
@@ -90,7 +111,7 @@ def test_a_mistake_has_its_own_name_and_not_that_of_a_similar_one(name: str) -> 
 
 
 def test_the_rank_of_an_adapter_is_reported() -> None:
-    (found,) = findings_of(check(sixth.MISTAKES["adapter merged a second time"], "wide"))
+    (found,) = findings_of(check(sixth.MISTAKES["adapter merged a second time"], "tiny"))
     assert "a matrix of rank 4" in found.sentence
 
 

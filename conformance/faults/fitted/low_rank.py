@@ -16,11 +16,22 @@ X Δᵀ has about the singular values ω √O s_i(X), which fall as those of X d
 found, which a bias that differs as well does not change. The rank is low only if the next one is below what such a change would
 have there, ω √O s_(r+1)(X); by Weyl's inequality, the noise of the largest singular value τ_n may have moved it by as much as τ_n.
 
+Inputs of which the different rows are linearly independent explain every residual, such as b f(n) with a factor f of each row.
+Then the directions of the rows are required to follow the inputs. Without their means over the rows, X = L S Vᵀ, and Z = Lᵀ R has,
+in its r directions of the outputs, the columns of S Vᵀ Aᵀ. For independent normal elements of A they have the matrix angular
+central Gaussian distribution (Chikuse 1990, *The matrix angular central Gaussian distribution*). Its density relative to the
+uniform one, that of directions which have nothing to do with the inputs, is with n rows of Z
+
+    |S²|^(−r/2) (|Zᵀ S⁻² Z| / |Zᵀ Z|)^(−n/2),
+
+which uniform directions bring above 1/p with a probability of at most p.
+
 A change of r columns of the weight has rank r, too, but is no adapter (`columns_of`). Results of a few wrong rows, or of a few
 wrong outputs, have a low rank as well; such residuals are 0 elsewhere. A wrong bias has rank 1; without the mean over the rows it
 leaves nothing.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +46,8 @@ from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Mask
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
+
+_EPSILON = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +109,7 @@ def _low_rank(step: Step, data: FitData) -> Fit | None:
         or LEAST_ROWS * rank * (known + outputs - rank) > known * outputs
         or min(int(moved.any(1).sum()), int(moved.any(0).sum())) <= 2 * rank
         or columns_of(found) is not None
+        or not _shows_a_product(found, data)
     ):
         return None
     return Fit(_with_change(step, found), rank * (known + outputs - rank), "rank", float(rank))
@@ -140,6 +154,31 @@ def columns_of(found: Residual) -> Mask | None:
         if np.linalg.svd(rest, compute_uv=False)[0] <= found.noise:
             return np.isin(np.arange(len(order)), order[:count])
     return None
+
+
+def _shows_a_product(found: Residual, data: FitData) -> bool:
+    """Return whether the inputs could have refuted that the residual is a product of them, or its directions follow theirs."""
+    different = len(np.unique(found.x, axis=0))
+    return different > int(np.linalg.matrix_rank(found.x)) or _log_density(found) > -math.log(data.chance)
+
+
+def _log_density(found: Residual) -> float:
+    """Return the logarithm of the density of the directions of the rows relative to the uniform one; 0 if there are too few rows.
+
+    Directions of the inputs are left out in which the result of a change of this size is below rounding errors.
+    """
+    x, residual = (a - a.mean(0) for a in (found.x, found.residual))
+    left, sizes, _ = np.linalg.svd(x, full_matrices=False)
+    values, outputs = np.linalg.svd(residual, full_matrices=False)[1:]
+    rank = min(int((values > found.noise).sum()), found.rank)
+    size = values[rank - 1] / np.linalg.norm(sizes)  # of the smallest of the r changes, for inputs of size 1
+    least = max(float(np.sqrt((found.allowed**2).mean()) / size), float(sizes[0]) * max(x.shape) * _EPSILON)
+    kept = sizes > least
+    z, count = (left.T @ residual @ outputs[:rank].T)[kept], int(kept.sum())
+    if count <= rank:
+        return 0.0
+    of_inputs, of_uniform = (np.linalg.slogdet(a.T @ a)[1] for a in (z / sizes[kept, None], z))
+    return float(-rank * np.log(sizes[kept]).sum() - count / 2.0 * (of_inputs - of_uniform))
 
 
 def _explained_by_weight(x: Array, residual: Array) -> Array:
