@@ -13,6 +13,7 @@ from itertools import combinations, pairwise
 from conformance.model.activation import Activation
 from conformance.model.architecture import Architecture
 from conformance.model.dropout import rate_of, setting_of
+from conformance.numerics.arrays import neighbours
 from conformance.numerics.formats import Mask
 from conformance.numerics.thresholds import BinomialCount, sidak_share
 
@@ -122,13 +123,8 @@ def _between(before: Mapping[str, Draw], after: Mapping[str, Draw]) -> Iterator[
 
 def _neighbours(draw: Draw, axis: int, what: str) -> _Count:
     """Return the agreement of elements 0 and 1, 2 and 3, and so on along an axis."""
-    end = draw.kept.shape[axis] // 2 * 2
-
-    def halves(mask: Mask) -> tuple[Mask, Mask]:
-        return mask.take(range(0, end, 2), axis), mask.take(range(1, end, 2), axis)
-
-    first, second = halves(draw.known)
-    return _agreement(draw, halves(draw.kept), first & second, f"itself along the axis `{what}`")
+    first, second = neighbours(draw.known, axis)
+    return _agreement(draw, neighbours(draw.kept, axis), first & second, f"itself along the axis `{what}`")
 
 
 def _agreement(draw: Draw, masks: tuple[Mask, Mask], known: Mask, what: str, other: str = "") -> _Count:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 Kind = TypeVar("Kind", bound=np.generic)
+Pairs = tuple[npt.NDArray[Kind], npt.NDArray[Kind]]
 
 
 def as_array(value: Any, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
@@ -48,3 +49,14 @@ def placed(value: Any, device: str | None, dtype: npt.DTypeLike = np.float64) ->
 def placed_like(value: npt.NDArray[Kind], other: npt.NDArray[Any]) -> npt.NDArray[Kind]:
     """Return an array where `other` is; an axis along which `value` is broadcast stays broadcast."""
     return np.asarray(value, like=other)
+
+
+def neighbours(array: npt.NDArray[Kind], axis: int) -> Pairs[Kind]:
+    """Return the first and the second elements of the pairs 0 and 1, 2 and 3, and so on along an axis.
+
+    Example:
+        >>> neighbours(np.array([True, False, True]), 0)
+        (array([ True]), array([False]))
+    """
+    before, end = (slice(None),) * axis, array.shape[axis] // 2 * 2
+    return array[(*before, slice(0, end, 2))], array[(*before, slice(1, end, 2))]

@@ -103,6 +103,36 @@ def test_a_change_of_rank_one_that_is_no_product_of_inputs_is_no_adapter_where_r
     assert [one.name for one in found] == [None]
 
 
+def _negative_zeroed(port: Port, layer: int, x: Tensor) -> Tensor:
+    return 2.0 * OPERATIONS["query"](port, layer, x).relu()
+
+
+def _half_of_the_outputs_zeroed(port: Port, layer: int, x: Tensor) -> Tensor:
+    result = 2.0 * OPERATIONS["query"](port, layer, x)
+    return result * (torch.arange(result.shape[-1]) % 2)
+
+
+def _half_of_the_tokens_zeroed(port: Port, layer: int, x: Tensor) -> Tensor:
+    result = 2.0 * OPERATIONS["query"](port, layer, x)
+    return result * (torch.arange(result.shape[1]) % 2)[:, None]
+
+
+def _dropped(port: Port, layer: int, x: Tensor) -> Tensor:
+    result = OPERATIONS["query"](port, layer, x)
+    return result * 2.0 * (torch.rand(result.shape, generator=torch.Generator().manual_seed(layer)) < 0.5)
+
+
+ZEROS = ((_negative_zeroed, False), (_half_of_the_outputs_zeroed, False), (_half_of_the_tokens_zeroed, False), (_dropped, True))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("operation", "is_random"), ZEROS)
+def test_zeros_are_dropout_only_if_they_are_random(operation: Operation, is_random: bool, dtype: str) -> None:  # noqa: FBT001
+    """In each case half of the results are zero and the others are doubled."""
+    found = findings_of(check(Mistake("", "", "", "all", (), "", {"query": operation}), "tiny", dtype=dtype))
+    assert ("dropout-active" in {one.name for one in found}) == is_random
+
+
 @pytest.mark.parametrize("name", ["pooler-mean", "pooler-mean-with-padding", "layers-reversed"])
 def test_a_mistake_has_its_own_name_and_not_that_of_a_similar_one(name: str) -> None:
     """Prove it for a mean that is rounded, and for a step written by hand that reads the weights of the same other layer."""
