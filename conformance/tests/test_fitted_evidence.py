@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
 from conformance import check
@@ -69,3 +70,21 @@ def _with_lowest_feature(step: str, constant: float) -> Mistake:
 def test_logits_alone_are_suppressed(step: str, is_of_logits: bool) -> None:
     (found,) = findings_of(check(_with_lowest_feature(step, -1e4), "tiny"))
     assert (found.name == "logits-suppressed") == is_of_logits
+
+
+def _with_noise_in(name: str) -> Mistake:
+    """Return a candidate that adds random numbers to a parameter of the first layer."""
+
+    def load(weights: dict[str, Tensor], _: tuple[int, ...]) -> None:
+        full = f"bert.encoder.layer.0.{name}"
+        noise = torch.randn(weights[full].shape, generator=torch.Generator().manual_seed(1))
+        weights[full] = weights[full] + noise.to(weights[full]) * weights[full].std()
+
+    return Mistake("", "", "", "all", (), "", load=load)
+
+
+@pytest.mark.parametrize("name", ["attention.self.query.weight", "attention.output.dense.weight"])
+def test_other_weights_are_estimated_in_float64_and_where_the_output_of_a_norm_does_not_determine_them(name: str) -> None:
+    (found,) = findings_of(check(_with_noise_in(name), "tiny", dtype="float64"))
+    assert found.name == "parameters-other"
+    assert f"{name}, all 32 rows" in found.evidence

@@ -24,22 +24,38 @@ MOST_FEATURES = 4096  # A limit of work: with more features no other order is lo
 
 
 def _linear(step: Step, data: FitData) -> Fit | None:
-    """Return the linear layer with weight and bias by least squares; None unless there are more different rows than columns."""
+    """Return the linear layer with weight and bias by least squares; None unless more rows differ than the rank of the inputs.
+
+    The correction of the right parameters is fitted, of minimum norm: they are kept where the inputs do not determine them, as in
+    the direction in which the output of a norm is constant. A second fit corrects the rounding errors of the first.
+    """
     assert isinstance(step, Linear)
-    inputs, found = data.rows(step.inputs, data.actual)
+    (inputs,) = data.rows(step.inputs)
     columns = np.concatenate([inputs, np.ones((len(inputs), 1))], 1)
-    if len(np.unique(inputs, axis=0)) <= columns.shape[1] or np.linalg.matrix_rank(columns) < columns.shape[1]:
+    rank = int(np.linalg.matrix_rank(columns))
+    if len(np.unique(inputs, axis=0)) <= rank:
         return None
-    solution = np.linalg.lstsq(columns, found, rcond=None)[0]
-    weight, bias = solution[:-1].T, solution[-1]
-    named = with_assignments(wrong_outputs(step, data), step, data, _estimated_linear(step, data, columns, weight, bias))
-    return Fit(with_parameters(step, weight=weight, bias=bias), solution.size, *named)
+    fitted = _corrected(_corrected(step, data, columns), data, columns)
+    named = wrong_outputs(step, data)
+    if rank == columns.shape[1]:  # Otherwise, single elements are not determined.
+        named = with_assignments(named, step, data, _estimated_linear(step, data, columns, fitted))
+    return Fit(fitted, rank * step.value.shape[-1], *named)
 
 
-def _estimated_linear(step: Linear, data: FitData, columns: Array, weight: Array, bias: Array) -> Mapping[str, Estimated]:
+def _corrected(step: Linear, data: FitData, columns: Array) -> Linear:
+    """Return the linear layer with its parameters corrected by the least squares of its residual, of minimum norm."""
+    (residual,) = data.rows(data.actual - step.value)
+    change = np.linalg.lstsq(columns, residual, rcond=None)[0]
+    fitted = with_parameters(step, weight=step.site.parameters["weight"] + change[:-1].T, bias=step.bias + change[-1])
+    assert isinstance(fitted, Linear)
+    return fitted
+
+
+def _estimated_linear(step: Linear, data: FitData, columns: Array, fitted: Linear) -> Mapping[str, Estimated]:
     """Return weight and bias with the standard deviations of their least squares, (AᵀA)⁻¹ for the inputs and a 1, A = `columns`."""
+    weight, bias = fitted.site.parameters["weight"], fitted.bias
     rows = data.judged.any(-1)
-    spread = np.sqrt(np.diagonal(np.linalg.inv(columns.T @ columns)))
+    spread = np.sqrt(np.diagonal(np.linalg.pinv(columns.T @ columns)))
     larger = np.maximum(_rms_over_rows(data.actual[rows]) / np.maximum(_rms_over_rows(step.value[rows]), TINY), 1.0)
     errors = larger * _rms_over_rows(data.allowed[rows])  # of an output, (O,)
     return _estimated(step, data, weight=(weight, np.outer(errors, spread[:-1])), bias=(bias, errors * spread[-1]))
