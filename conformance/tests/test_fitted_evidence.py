@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from conformance import check
+from conformance import Checkpoint, Golden, check, golden_of, load_golden
 from conformance.benchmarks.detection.blind.fifth import MISTAKES
-from conformance.benchmarks.detection.blind.port import OPERATIONS, Mistake
+from conformance.benchmarks.detection.blind.port import OPERATIONS, Mistake, Port, norm, prefix
 from conformance.judge import explanation_search
 from conformance.report.finding_sentences import findings_of
 
@@ -88,3 +89,39 @@ def test_other_weights_are_estimated_in_float64_and_where_the_output_of_a_norm_d
     (found,) = findings_of(check(_with_noise_in(name), "tiny", dtype="float64"))
     assert found.name == "parameters-other"
     assert f"{name}, all 32 rows" in found.evidence
+
+
+_NORM = "attention.output.LayerNorm"
+
+
+def test_other_factors_of_a_norm_are_estimated_in_float64() -> None:
+    (found,) = findings_of(check(_with_noise_in(f"{_NORM}.weight"), "tiny", dtype="float64"))
+    assert found.name == "parameters-other"
+    assert f"{_NORM}.weight, all 32 elements" in found.evidence
+
+
+def _with_a_factor_of_zero() -> Golden:
+    """Return `tiny` with one factor of a norm that is 0."""
+    tiny, name = load_golden("tiny"), f"bert.encoder.layer.0.{_NORM}.weight"
+    factors = np.array(tiny.checkpoint.weights[name])
+    factors[5] = 0.0
+    checkpoint = Checkpoint(tiny.checkpoint.architecture, {**tiny.checkpoint.weights, name: factors})
+    return golden_of("zero", checkpoint, dict(tiny.batches))
+
+
+def _with_another_deviation(port: Port, layer: int, x: Tensor, skip: Tensor) -> Tensor:
+    """Divide each token's deviations by a standard deviation that is off by up to a part in 100."""
+    name = f"{prefix(layer)}.{_NORM}"
+    right, bias = norm(port, layer, name, x + skip), port.weights[f"{name}.bias"]
+    return (right - bias) * torch.linspace(0.99, 1.01, x.shape[1])[:, None] + bias
+
+
+STATISTICS = Mistake("", "", "", "all", (), "", {"attention_norm": _with_another_deviation})
+
+
+@pytest.mark.parametrize(
+    ("mistake", "name"), [(_with_noise_in(f"{_NORM}.weight"), "parameters-other"), (STATISTICS, "norm-statistics-other")]
+)
+def test_other_factors_or_statistics_of_a_norm_are_found_where_one_factor_is_zero(mistake: Mistake, name: str) -> None:
+    found = findings_of(check(mistake, _with_a_factor_of_zero()))
+    assert {one.name for one in found} == {name}

@@ -133,39 +133,54 @@ def _differ_by_row(parameter: Array, order: Ids) -> Mask:
 
 
 def _affine(step: Step, data: FitData) -> Fit | None:
-    """Return the norm with gamma and beta fitted for each feature to the normalized input."""
-    gamma, beta = step.site.parameters["weight"], step.site.parameters["bias"]
+    """Return the norm with gamma and beta fitted for each feature to the normalized input.
+
+    The corrections are fitted; a second fit corrects the rounding errors of the first.
+    """
     rows = data.judged.any(-1)
-    normal = ((step.value - beta) / np.where(gamma == 0.0, 1.0, gamma))[rows]
-    target = data.actual[rows]
-    if len(np.unique(target, axis=0)) <= 2 or (gamma == 0.0).any():
+    normal, target = _normalized(step).value[rows], data.actual[rows]
+    if len(np.unique(target, axis=0)) <= 2:
         return None
     centred = normal - normal.mean(0)
     squares = np.maximum((centred**2).sum(0), TINY)
-    slope = (centred * target).sum(0) / squares
-    fitted = with_parameters(step, weight=slope, bias=target.mean(0) - slope * normal.mean(0))
+    fitted = step
+    for _ in range(2):
+        residual = target - fitted.value[rows]
+        change = (centred * residual).sum(0) / squares
+        gamma, beta = (fitted.site.parameters[role] for role in ("weight", "bias"))
+        fitted = with_parameters(step, weight=gamma + change, bias=beta + residual.mean(0) - change * normal.mean(0))
+    gamma, beta = (fitted.site.parameters[role] for role in ("weight", "bias"))
     deviations = np.sqrt(((centred * data.allowed[rows]) ** 2).sum(0)) / squares
-    named = wrong_outputs(step, data, Elements(slope, deviations))
+    named = wrong_outputs(step, data, Elements(gamma, deviations))
     errors = np.hypot(_rms_over_rows(data.allowed[rows]) / math.sqrt(len(target)), deviations * normal.mean(0))  # of beta
-    both = _estimated(step, data, weight=(slope, deviations), bias=(fitted.site.parameters["bias"], errors))
+    both = _estimated(step, data, weight=(gamma, deviations), bias=(beta, errors))
     return Fit(fitted, 2 * gamma.size, *with_assignments(named, step, data, both))
 
 
+def _normalized(step: Step) -> Step:
+    """Return the norm with gamma 1 and beta 0."""
+    gamma, beta = step.site.parameters["weight"], step.site.parameters["bias"]
+    return with_parameters(step, weight=np.ones_like(gamma), bias=np.zeros_like(beta))
+
+
 def _statistics(step: Step, data: FitData) -> Fit | None:
-    """Return the norm with a mean and a standard deviation fitted for each token to the normalized input.
+    """Return the norm with a mean and a standard deviation fitted for each token to the normalized input, where gamma is not 0.
 
     With t = (y − β) / γ = (x − μ′) / σ′, n that of the correct norm, and c = n less its mean over the features, the least squares
     are t̄ = (μ − μ′) / σ′ and k = Σ c t / Σ c² = σ / σ′. Errors are in units of σ′, |t̄ − n̄| and |k − 1|; the largest is reported,
     that of μ′ or σ′, beyond its own uncertainty.
     """
     gamma, beta = step.site.parameters["weight"], step.site.parameters["bias"]
-    if (gamma == 0.0).any() or step.value.shape[-1] <= 2 * LEAST_ROWS:
+    seen = gamma != 0.0
+    if seen.sum() <= 2 * LEAST_ROWS:
         return None
-    normal, target = (step.value - beta) / gamma, (data.actual - beta) / gamma
-    centred = normal - normal.mean(-1, keepdims=True)
-    slope = (centred * target).sum(-1, keepdims=True) / np.maximum((centred**2).sum(-1, keepdims=True), TINY)
+    normal, target = _normalized(step).value, ((data.actual - beta)[..., seen] / gamma[seen])
+    centred = normal - normal[..., seen].mean(-1, keepdims=True)
+    squares = np.maximum((centred[..., seen] ** 2).sum(-1, keepdims=True), TINY)
+    slope = (centred[..., seen] * target).sum(-1, keepdims=True) / squares
     value = gamma * (target.mean(-1, keepdims=True) + slope * centred) + beta
-    of, off, noise = _largest_error(data, gamma, centred, slope[..., 0], target.mean(-1) - normal.mean(-1))
+    allowed, moved = data.allowed[..., seen] / np.abs(gamma[seen]), target.mean(-1) - normal[..., seen].mean(-1)
+    of, off, noise = _largest_error(data, allowed, centred[..., seen], slope[..., 0], moved)
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         return as_array(np.maximum(slope**2 - 1.0, 0.0) * altered.inner.roundings(arithmetic).variance())
@@ -174,20 +189,20 @@ def _statistics(step: Step, data: FitData) -> Fit | None:
     return Fit(faulty, 2 * int(data.judged.any(-1).sum()), f"error of the {of}", off, noise)
 
 
-def _largest_error(data: FitData, gamma: Array, centred: Array, slope: Array, moved: Array) -> tuple[str, float, float]:
+def _largest_error(data: FitData, allowed: Array, centred: Array, slope: Array, moved: Array) -> tuple[str, float, float]:
     """Return whether the mean or the deviation is more wrong, by how much at most, and the standard deviation of that error.
 
     Args:
         data: the candidate's data.
-        gamma: the norm's weight, (H,).
-        centred: the correct normalized input, without its mean, (…, H).
+        allowed: the allowed errors of the candidate's normalized input, (…, n).
+        centred: the correct normalized input, without its mean, (…, n).
         slope: the factor k of each token, (…).
         moved: the addend t̄ − n̄ of each token, (…).
     """
-    rows, allowed = data.judged.any(-1), data.allowed / np.abs(gamma)
+    rows = data.judged.any(-1)
     noises = {
         "deviation": np.sqrt(((centred * allowed) ** 2).sum(-1)) / np.maximum((centred**2).sum(-1), TINY),
-        "mean": np.sqrt((allowed**2).sum(-1)) / gamma.size,
+        "mean": np.sqrt((allowed**2).sum(-1)) / allowed.shape[-1],
     }
     errors = {"deviation": np.abs(slope - 1.0), "mean": np.abs(moved)}
     found = []
