@@ -1,6 +1,7 @@
 """Evidence of fitted faults: which parameters differ is stated as far as the error shows it, and a name needs evidence."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from conformance import Checkpoint, Golden, check, golden_of, load_golden
 from conformance.benchmarks.detection.blind.fifth import MISTAKES
 from conformance.benchmarks.detection.blind.port import OPERATIONS, Mistake, Port, norm, prefix
 from conformance.judge import explanation_search
+from conformance.numerics.formats import Array
+from conformance.oracle import Network
 from conformance.report.finding_sentences import findings_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -125,3 +128,38 @@ STATISTICS = Mistake("", "", "", "all", (), "", {"attention_norm": _with_another
 def test_other_factors_or_statistics_of_a_norm_are_found_where_one_factor_is_zero(mistake: Mistake, name: str) -> None:
     found = findings_of(check(mistake, _with_a_factor_of_zero()))
     assert {one.name for one in found} == {name}
+
+
+@dataclass(frozen=True)
+class _OtherDecoder:
+    """The oracle with another weight of the decoder, as `change` makes it of the checkpoint's and of normal numbers."""
+
+    change: Callable[[Array, Array], Array]
+    evaluation_only: bool = True
+
+    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Any:
+        name = "cls.predictions.decoder"
+        right = np.asarray(checkpoint.weights[f"{name}.weight"], np.float64)
+        other = self.change(right, np.random.default_rng(0).standard_normal(right.shape))
+
+        def run(given: Any) -> Any:
+            values = dict(Network(checkpoint.architecture, dict(checkpoint.weights), given.numpy()).walk())
+            values[name] = values["encoder.layer.1.output.LayerNorm"] @ other.T + checkpoint.weights["cls.predictions.bias"]
+            return {activation: value.astype(dtype) for activation, value in values.items() if not activation.endswith("log_probs")}
+
+        return run
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "cause"),
+    [
+        ("parameters-initial", lambda _, drawn: 0.02 * drawn, "a parameter that the checkpoint lacks"),
+        ("parameters-other", lambda right, drawn: right + right.std() * drawn, "whose own weight, if it has one, was not loaded"),
+    ],
+)
+def test_a_cause_given_for_a_decoder_with_a_weight_of_its_own_is_that_it_was_not_loaded(
+    name: str, change: Callable[[Array, Array], Array], cause: str
+) -> None:
+    found = next(one for one in check(_OtherDecoder(change), "sinusoidal").findings if "cls.predictions.decoder" in one.steps)
+    assert found.name == name
+    assert cause in found.cause

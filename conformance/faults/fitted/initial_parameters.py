@@ -25,6 +25,7 @@ from scipy.special import polygamma, psi
 from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.fitted_fault import TINY, Fit, FitData, Fitted, takes_seconds
 from conformance.faults.kinds import LINEARS
+from conformance.model.initialization import WORDS
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
@@ -114,10 +115,15 @@ def _initial(step: Step, data: FitData) -> Fit | None:
     return None
 
 
+def _initial_of_tied(step: Step, data: FitData) -> Fit | None:
+    """Return the fit of a drawn weight where the right one is the table of words; None where it is the layer's own."""
+    return _initial(step, data) if step.site.activation.parameters["weight"] == WORDS else None
+
+
 _SENTENCE = "the weight is not the checkpoint's: it acts like random numbers of deviation {value}, as drawn at initialisation"
 
 INITIAL = (
-    Fitted("decoder-untied", LINEARS, _SENTENCE, "constructed", _initial,
+    Fitted("decoder-untied", LINEARS, _SENTENCE, "constructed", _initial_of_tied,
            "a decoder that is not tied to the word embeddings", only=("cls.predictions.decoder",),
            equation="y = x Wᵀ + b, w drawn at random", fix="Let the decoder use the weight of the word embeddings."),
     Fitted("parameters-initial", LINEARS, _SENTENCE, "transformers#7167", _initial,

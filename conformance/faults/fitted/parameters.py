@@ -254,8 +254,10 @@ FITTED_BIASES_AND_ORDERS = (
 
 FITTED_PARAMETERS = (
     Fitted("parameters-other", LINEARS, OTHER, "constructed",
-           _linear, "a decoder that is not tied to the word embeddings", only=("cls.predictions.decoder",),
-           fix="Let the decoder use the weight of the word embeddings.", estimates=_WHERE, is_description=True),
+           _linear, "a decoder that is not tied to the word embeddings, or whose own weight, if it has one, was not loaded",
+           only=("cls.predictions.decoder",),
+           fix="Let the decoder use the weight of the word embeddings, or load its own where the checkpoint has one.",
+           estimates=_WHERE, is_description=True),
     Fitted("parameters-other", LINEARS, OTHER, "constructed",
            _linear, "parameters that were not loaded, or trained further",
            fix="Load every parameter from the checkpoint, and fail on missing and unexpected names.", estimates=_WHERE,
