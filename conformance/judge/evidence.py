@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from conformance.judge.error_distribution import ErrorDistribution
+from conformance.numerics.formats import Format
 from conformance.numerics.thresholds import SEPARABLE_Z, evidence_threshold
 
 UNKNOWN = "unknown"  # kind of an activation that is not in the table
@@ -53,6 +54,11 @@ class Estimate:
     def is_wrong(self, threshold: float) -> bool:
         """Return whether the estimate differs from the correct value by more than rounding explains."""
         return abs(self.value - self.right) > self.room(threshold)
+
+    def is_usual(self, storage: Format, threshold: float) -> bool:
+        """Return whether the estimate is the usual wrong value, which the candidate may have rounded to its format."""
+        room = threshold * self.deviation + storage.unit_roundoff * abs(self.wrong)
+        return abs(self.value - self.wrong) <= room
 
     def room(self, threshold: float) -> float:
         """Return the largest shift of the estimate by random errors of `threshold` deviations plus deterministic errors."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from conformance.faults import CATALOGUE, reported_as
-from conformance.faults.fitted import FITTED
+from conformance.faults.fitted import DESCRIPTIONS, FITTED
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.judge.evidence import Estimate, Explanation, FilterResult
 from conformance.judge.fault_directions import Direction
@@ -24,7 +24,7 @@ from conformance.judge.search.budget import SearchBudget
 from conformance.judge.search.fault_sets import MOST_FAULTS, explaining_sets
 from conformance.judge.search.placements import EVERYWHERE, SINGLE, FaultPlacement
 from conformance.judge.step_problem import StepProblem, StepTrial
-from conformance.numerics.formats import Array, Format
+from conformance.numerics.formats import Array
 from conformance.numerics.thresholds import evidence_threshold
 
 _RANK = {fault.name: i for i, fault in enumerate(CATALOGUE)}
@@ -86,10 +86,11 @@ def _searched(
 
 
 def _smallest(problem: StepProblem, placements: Sequence[FaultPlacement], most_faults: int) -> tuple[Explanation, ...]:
-    """Return the explanations with the fewest faults."""
+    """Return the explanations with the fewest faults; none if each has as many numbers as the elements that it changes."""
     at_every_step = list(_at_every_step(placements)) if most_faults > 1 else []
     found = explaining_sets(problem, placements, at_every_step, SearchBudget.unlimited(), most_faults)
-    return _ordered([_explanation(trial, problem) for trial in found.explaining], problem) if found.explaining else ()
+    determined = [_explanation(trial, problem) for trial in found.explaining if problem.is_determined(trial)]
+    return _ordered(determined, problem) if determined else ()
 
 
 def _at_every_step(placements: Sequence[FaultPlacement]) -> Iterator[FaultPlacement]:
@@ -144,14 +145,8 @@ def _explanation(trial: StepTrial, problem: StepProblem) -> Explanation:
             own = FilterResult(placement.fault.name, placement.places[0], found.amplitude, found.z, found.expected_z)
             detected_faults.append(own.concluded(detected=True, estimate=number))
     numbers = [number for number in trial.numbers if number is not None]
-    usual = all(_is_usual(number, problem.storage, problem.threshold) for number in numbers)
+    usual = all(number.is_usual(problem.storage, problem.threshold) for number in numbers)
     return Explanation(tuple(detected_faults), len(numbers), problem.nll(whole.segment), usual, problem.draw_count)
-
-
-def _is_usual(estimate: Estimate, storage: Format, threshold: float) -> bool:
-    """Return whether the estimate is the usual wrong value, which the candidate may have rounded to its format."""
-    room = threshold * estimate.deviation + storage.unit_roundoff * abs(estimate.wrong)
-    return abs(estimate.value - estimate.wrong) <= room
 
 
 def _best_fit(problem: StepProblem, *, per_token: bool, one_number: bool = False) -> tuple[Explanation, ...]:
@@ -214,10 +209,13 @@ def _explaining(problem: StepProblem, name: str, fit: Fit) -> _Explaining | None
 
     Fits are tried last, since a fit has many free parameters. As for a fault without a parameter, the z of the residual on the
     fitted effect must exceed its threshold: a fit may also pass because it allows more errors of rounding, which is no evidence.
+    A name needs two different elements that it changes: any function with a number explains a single one.
     """
     place = problem.right.name
     segment = problem.right.replacing(place, fit.step)
     if not problem.passes(segment):
+        return None
+    if name not in DESCRIPTIONS and not problem.determines_more(min(fit.free, 1), segment):
         return None
     found = project(problem.actual - problem.right.value, segment.value - problem.right.value, problem.noise)
     if found is None or not is_detected(found, problem.threshold, signed=True):

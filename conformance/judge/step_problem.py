@@ -107,6 +107,25 @@ class StepProblem(Problem[StepTrial]):
         numbers = estimates(self, fit, projected, weights)
         return StepTrial(fit, all(e is None or e.is_wrong(self.threshold) for e in numbers), numbers=numbers)
 
+    def is_determined(self, trial: StepTrial) -> bool:
+        """Return whether a set of faults changes more different elements than it has numbers with unusual values."""
+        fitted_numbers = [e for e in trial.numbers if e is not None and not e.is_usual(self.storage, self.threshold)]
+        return self.determines_more(len(fitted_numbers), self.faulty(trial.fit.placements).segment)
+
+    def determines_more(self, numbers: int, segment: Segment) -> bool:
+        """Return whether a faulty segment changes more different elements than it has fitted numbers, if it has any.
+
+        Numbers that are as many as the equations from which they are fitted explain any result. Elements whose correct values are
+        equal in float32, and the candidate's as well, are one equation, such as those of the same text in several rows.
+        """
+        right, faulty = np.broadcast_arrays(self.right.value, segment.value)
+        changed = self.noise.judged & (faulty != right)
+        with np.errstate(over="ignore"):
+            equations = np.stack([right[changed].astype(np.float32), self.actual[changed].astype(np.float32)])
+        for _ in range(numbers):
+            equations = equations[:, (equations != equations[:, :1]).any(0)]
+        return not numbers or equations.size > 0
+
     def tie(self, fit: FittedFaults) -> float:
         """Return ∞: all sets that explain the array are reported, and compared by their likelihoods."""
         return math.inf

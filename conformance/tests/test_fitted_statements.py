@@ -21,6 +21,7 @@ from conformance.numerics.formats import Array, Mask
 from conformance.oracle import Network, Step
 from conformance.report.finding_sentences import findings_of
 from conformance.results.result import NamedFinding
+from conformance.tests.planted_mistakes import MadeOf
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -192,19 +193,23 @@ def _rounded(x: Array, unit: float) -> Array:
     return as_array(np.rint(x / ulp) * ulp)
 
 
-def _golden(**changed: tuple[slice | int, Any]) -> Golden:
-    """Return a golden of one layer in which rows of parameters are assigned to.
+IDS = np.random.default_rng(0).integers(1, 40, (4, 9))
+SMALL = Architecture(40, 32, 1, 4, 48, 32, heads=("masked_lm", "next_sentence"))
+
+
+def _golden(ids: Any = IDS, architecture: Architecture = SMALL, **changed: tuple[slice | int, Any]) -> Golden:
+    """Return a golden of one layer, with rows of parameters that are assigned to.
 
     Args:
+        ids: the token ids.
+        architecture: the architecture.
         changed: the rows and what they are set to, by the end of the parameters' names, with `_` for `.`.
     """
-    architecture = Architecture(40, 32, 1, 4, 48, 32, heads=("masked_lm", "next_sentence"))
     made = {name: np.array(value) for name, value in weights(7, architecture).items()}
     for end, (rows, value) in changed.items():
         for name in made:
             if name.replace(".", "_").endswith(end):
                 made[name][rows] = made[name][value] if isinstance(value, slice) else value
-    ids = np.random.default_rng(0).integers(1, architecture.vocab_size, (3, 10))
     return golden_of("own", Checkpoint(architecture, made), {"own": Batch.of({"input_ids": ids})})
 
 
@@ -241,7 +246,7 @@ def test_a_row_that_is_added_to_a_single_id_is_not_added_to_each_token() -> None
 
 @pytest.mark.parametrize("has_zero_row", [False, True])
 def test_a_row_that_is_added_to_several_ids_is_named(has_zero_row: bool) -> None:
-    golden = _golden(**({"word_embeddings_weight": (0, 0.0)} if has_zero_row else {}))
+    golden = _golden(word_embeddings_weight=(0, 0.0)) if has_zero_row else _golden()
     (found,) = _with(golden, word=_with_added(lambda ids: torch.where(ids < 20, 20, 0)))
     assert found.name == "words-added"
 
@@ -255,3 +260,41 @@ def test_a_result_in_unsigned_bytes_is_not_said_to_lose_what_the_function_does_n
     (found,) = _with(golden, activation=rounded, transform_activation=lambda port, _, x: function(x))
     assert found.name == "result-unsigned-bytes"
     assert found.sentence.endswith("from zero up: none is negative")
+
+
+def _classified(ids: Any, change: Function) -> list[str | None]:
+    """Return the names of what is found if a single logit per row is changed."""
+    golden = _golden(ids, Architecture(40, 32, 1, 4, 48, 32, heads=("classification",), num_labels=1))
+    candidate = MadeOf(lambda found: {**found, "classifier": change(found["classifier"])})
+    return [found.name for found in findings_of(check(candidate, golden))]
+
+
+@pytest.mark.parametrize("change", [torch.sigmoid, lambda y: 3.0 * y, lambda y: y + 0.3], ids=["sigmoid", "factor", "bias"])
+def test_no_name_with_a_number_is_given_to_a_single_logit_which_all_of_them_explain(change: Function) -> None:
+    """All rows have the same text, so that they show no more than one does."""
+    assert _classified(np.repeat(IDS[:1], 4, 0), change) == [None]
+
+
+def test_a_factor_of_different_logits_has_its_name() -> None:
+    assert _classified(IDS, lambda y: 3.0 * y) == ["result-scaled"]
+
+
+def test_two_names_with_a_number_each_are_not_given_to_two_logits() -> None:
+    """The batch has one token."""
+
+    def wrong(port: Port, _: None, pooled: Tensor, hidden: Tensor) -> Tensor:
+        right = OPERATIONS["next_sentence"](port, None, pooled, hidden)
+        return right + 0.1 * torch.cos(17.0 * right) * right.abs().mean()
+
+    assert [found.name for found in _with(_golden(IDS[:1, :1]), next_sentence=wrong)] == [None]
+
+
+def test_an_offset_is_not_named_where_all_inputs_are_equal() -> None:
+    """A norm of one feature makes all tokens equal."""
+
+    def wrong(port: Port, layer: int, x: Tensor) -> Tensor:
+        right = OPERATIONS["query"](port, layer, x)
+        return right + 0.1 * torch.cos(17.0 * right)
+
+    golden = _golden(IDS[:1, :3], Architecture(40, 1, 1, 1, 1, 32, heads=("masked_lm", "next_sentence")))
+    assert [found.name for found in _with(golden, query=wrong)] == [None]
