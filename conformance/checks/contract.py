@@ -87,9 +87,15 @@ def prepared(candidate: Implementation, checkpoint: Checkpoint, device: str, dty
 
 
 def accepted(answer: Iterable[tuple[str, Any]], network: Network, dtype: str, device: str) -> Iterator[tuple[str, Array]]:
-    """Yield a candidate's (name, array) pairs in float64; raise `CandidateError` at the first that violates the contract."""
+    """Yield a candidate's (name, array) pairs in float64; raise `CandidateError` at the first that violates the contract.
+
+    Losses that the batch does not define are omitted.
+    """
     seen: set[str] = set()
     for name, value in answer:
+        if isinstance(name, str) and name in network.undefined_losses and name not in seen:
+            seen.add(name)
+            continue
         row = row_of(name, network.table, network.architecture)
         try:
             if name in seen:

@@ -51,6 +51,7 @@ MOST_DESCRIBED = 8  # how many unexplained residuals are described; each costs s
 # Four arrays (B, S, H) in float64, whatever the number of layers.
 _HELD = frozenset({"embeddings.dropout", *(f"encoder.layer.0.attention.self.{n}" for n in ("query", "key", "value"))})
 _GIVEN = "not judged: the steps that follow are judged from it"
+_UNDEFINED = "not judged: the batch does not define it, since its labels are all ignored or one of them depends on padding"
 _NONE_JUDGED = "no element of it is judged: a sentence is read off its first token, and every first token is padding"
 
 
@@ -134,6 +135,10 @@ class Judge:
         """
         broken = 0
         for name, value in stream:
+            if self._is_undefined_loss(name):
+                self._seen.add(name)
+                yield Verdict(name, UNKNOWN, "not_observed", reason=_UNDEFINED), ()
+                continue
             try:
                 row = row_of(name, self._network.table, self._network.architecture)
                 self._refuse_repeated(name)
@@ -154,6 +159,10 @@ class Judge:
             if is_layer_output(row.name):  # all later activations depend on earlier ones through it alone
                 yield from self._judge_up_to(self.order[name])
         yield from self._judge_up_to(len(self.order) - 1)
+
+    def _is_undefined_loss(self, name: Any) -> bool:
+        """Return whether a name is that of a loss that this batch does not define, which has not arrived before."""
+        return isinstance(name, str) and name in self._network.undefined_losses and name not in self._seen
 
     def _accepted(self, row: Activation, value: Any) -> Captured:
         """Return a copy of an activation, on the judging device unless it is small."""

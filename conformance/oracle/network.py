@@ -92,6 +92,15 @@ class Network:
             raise UsageError(f"no backward pass starts from {self.source}, which this batch does not define; its losses: {losses}")
         return with_gradients(rows, self.source, parameter_shapes(self.architecture))
 
+    @cached_property
+    def undefined_losses(self) -> frozenset[str]:
+        """The losses for which this batch has labels and which it does not define, and the sums of such losses."""
+        given, found = self.batch.arrays(), set[str]()
+        for name, row in table(self.architecture).items():
+            if name not in self.table and row.axes == SCALAR and (LABELS.get(row.kind) in given or found & set(row.parents)):
+                found.add(name)
+        return frozenset(found)
+
     def backward_passes(self) -> Iterator["Network"]:
         """Yield this network with each loss and output that has no children as source; together they reach every activation."""
         forward = replace(self, source=None)

@@ -16,13 +16,16 @@ from conformance.benchmarks.detection.planted import PLANTS
 from conformance.benchmarks.detection.planted.plant import override, widely
 from conformance.benchmarks.detection.rewritten.formats import at_least_float32
 from conformance.errors import UnsupportedArchitectureError
+from conformance.judge.evidence import UNKNOWN
+from conformance.judge.judge import Judge
 from conformance.model.activations import outputs, table
 from conformance.model.architecture import COMPATIBLE_HEADS, HEADS, SAME_NAMES
-from conformance.model.batch import IGNORED_LABEL
+from conformance.model.batch import IGNORED_LABEL, Batch
 from conformance.oracle import Network
 from conformance.report.finding_sentences import sentence
 from conformance.report.findings import findings, layers_of
 from conformance.results.to_records import activation_records
+from implementations.hugging_face import hf_eager
 from implementations.torch_encoder import torch_encoder
 
 TOKENS, SENTENCES = load_golden("token-heads"), load_golden("sentence-heads")
@@ -124,6 +127,25 @@ def test_a_span_in_a_row_with_padding_defines_no_loss_since_its_softmax_includes
     assert _losses(TOKENS) == {"classifier.loss", *span}
     assert _losses(TOKENS, start_positions=everywhere) == {"classifier.loss", "qa_outputs.end_loss"}
     assert _losses(TOKENS, attention_mask=None, start_positions=everywhere) >= span
+
+
+@pytest.mark.parametrize("of_check", ["values", "gradients"])
+def test_a_loss_that_depends_on_padding_is_not_judged_where_a_correct_candidate_yields_it(of_check: str) -> None:
+    ids, mask = [[2, 3, 4, 5], [2, 4, 3, 0]], [[1, 1, 1, 1], [1, 1, 1, 0]]
+    batch = Batch.of({"input_ids": ids, "attention_mask": mask, "start_positions": [1, 1], "end_positions": [2, 2]})
+    result = check(hf_eager, golden_of("spans", TOKENS.checkpoint, {"squad": batch}), check=of_check, depth="screen")
+    assert result.conforms, str(result)
+    assert not {"qa_outputs.start_loss", "qa_outputs.loss"} & {v.activation for v in result.verdicts if v.kind != UNKNOWN}
+    said = {v.activation: v.reason for v in result.verdicts if v.activation.startswith("qa_outputs.") and v.reason}
+    assert said.keys() == {"qa_outputs.start_loss", "qa_outputs.end_loss", "qa_outputs.loss"}
+    assert all("the batch does not define it" in reason for reason in said.values())
+
+
+def test_a_loss_without_labels_is_an_unknown_activation() -> None:
+    network = Network(TOKENS.checkpoint.architecture, TOKENS.checkpoint.weights, Batch(np.array([[2, 3, 4, 5]])))
+    assert not network.undefined_losses
+    verdicts = [verdict for verdict, _ in Judge(network, "float32").judge([("qa_outputs.loss", np.float32(1.0))])]
+    assert [v.activation for v in verdicts if "unknown activation" in v.reason] == ["qa_outputs.loss"]
 
 
 def test_choices_are_consecutive_rows_whose_number_follows_from_the_labels() -> None:
