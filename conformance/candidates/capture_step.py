@@ -16,10 +16,10 @@ Named = Iterable[tuple[str, torch.Tensor]]
 def captured_step(
     module: nn.Module, step: Callable[[], Any], *, parameters: Callable[[Named], Named] = lambda named: named
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Run one step of a training loop; yield `NAME.grad` of each trained parameter, then `NAME` of each.
+    """Run one step of a training loop; yield `NAME.grad` of each trained parameter, then `NAME` of each parameter.
 
-    A gradient is the value accumulated after the last backward pass of the step. Parameters that no backward pass reaches are
-    omitted.
+    A gradient is the value accumulated after the last backward pass of the step. Parameters that no backward pass reaches, or that
+    require no gradient, have none.
 
     Args:
         module: the module that is trained.
@@ -42,9 +42,9 @@ def captured_step(
     def accumulated(name: str, parameter: torch.Tensor) -> None:
         found[name] = gradient_of(parameter).detach().clone()
 
-    named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
+    named = list(module.named_parameters())
     handles: list[Any] = []
-    for name, parameter in named:
+    for name, parameter in [(name, parameter) for name, parameter in named if parameter.requires_grad]:
         listen: Any = parameter.register_post_accumulate_grad_hook
         handles.append(listen(partial(accumulated, name)))
     try:
@@ -54,4 +54,7 @@ def captured_step(
         for handle in handles:
             handle.remove()
     yield from ((grad(name), gradient) for name, gradient in parameters(found.items()))
-    yield from parameters((name, parameter.detach().clone()) for name, parameter in named if name in found)
+    trained = dict(parameters((name, parameter.detach().clone()) for name, parameter in named if name in found))
+    yield from trained.items()
+    others = parameters((name, parameter.detach().clone()) for name, parameter in named if name not in found)
+    yield from ((name, value) for name, value in others if name not in trained)

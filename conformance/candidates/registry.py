@@ -42,7 +42,8 @@ class Implementation(Protocol):
     - `train(mode)`: as in `nn.Module`, for `training-mode`. Dropouts are exposed like other activations, and
       `checkpoint.architecture` has their rates;
     - `trainer(training)`: for `optimizer-step` and `schedule`; maps a `conformance.Training` to a function of a batch that does one
-      step and yields `NAME.grad` and `NAME` of each trained parameter (`conformance.captured_step` does so for a module);
+      step and yields `NAME.grad` and `NAME` of each trained parameter (`conformance.captured_step` does so for a module), and may
+      yield `NAME` of others, whose gradient is then judged as 0;
     - `initial()`: for `initialization`; draws new parameters and yields them by the checkpoint's names.
 
     Example:

@@ -1,6 +1,6 @@
 """The gradients of a training loop's loss at the parameters after the previous step."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -10,7 +10,7 @@ from conformance.checks.passes import Pass
 from conformance.checks.training_passes import HeldStream, values_of
 from conformance.judge.judge import Judge
 from conformance.model.activations import parameter_shapes
-from conformance.model.gradients import grad, is_gradient
+from conformance.model.gradients import SUFFIX, grad, is_gradient
 from conformance.model.training import at
 from conformance.numerics.formats import Array
 from conformance.numerics.machine import this_machine
@@ -28,6 +28,10 @@ _HEADS = {
     "classifier.bias": "classifier.loss",
     "qa_outputs.bias": "qa_outputs.loss",
 }
+_NO_GRADIENT = (
+    "{names} no gradient, though {loss} depends on {them}: {it} {is_} not trained; `frozen` of a TorchImplementation declares what "
+    "is not meant to be"
+)
 _OTHER = "not the gradient of {loss} at the parameters before the step; `gradients` and `training-mode` judge the network's own"
 
 
@@ -39,12 +43,14 @@ def gradient_passes(label: str, run: TrainingRun, stream: HeldStream, case: Case
     """
     loss = trained_loss(run)
     arrays, shapes = dict(stream), parameter_shapes(run.architecture)
-    read = {name: values_of(arrays.get(at(STEP - 1, name)), shapes[name]) for name in run.gradients[0]}
+    names = (*run.gradients[0], *run.untrained)
+    read = {name: values_of(arrays.get(at(STEP - 1, name)), shapes[name]) for name in names}
     before = {name: x for name, x in read.items() if x is not None and np.isfinite(x).all()}
-    if not loss or len(before) < len(read):
+    if not loss or not run.gradients[0].keys() <= before.keys():
         return
     network = Network(run.architecture, {**run.weights, **before}, run.batch, source=loss)
     found = [(grad(name), arrays[at(STEP, grad(name))]) for name in run.gradients[0]]
+    found += [(grad(name), held_in(case.dtype, np.zeros(shapes[name]))) for name in missing_gradients(run, network)]
     failure = partial(_failure, run, network, case)
     yield Pass(
         f"{label}, gradients of step {STEP}",
@@ -61,15 +67,23 @@ def trained_loss(run: TrainingRun) -> str:
     return " + ".join(loss for bias, loss in _HEADS.items() if bias in run.gradients[0])
 
 
+def missing_gradients(run: TrainingRun, network: Network) -> list[str]:
+    """Return the names of the parameters that the candidate yields without a gradient and that the backward pass reaches."""
+    return [name for name in run.untrained if grad(name) in network.table]
+
+
 def _failure(run: TrainingRun, network: Network, case: Case) -> str:
     """Return a sentence that says how the gradients differ from the expected ones."""
     earlier, found = run.gradients[STEP - 2 : STEP]
     expected = {name: x for name, x in network.walk() if is_gradient(name)}
+    missing = {name: np.zeros_like(expected[grad(name)]) for name in missing_gradients(run, network)}
+    if wrong := _wrong(missing, network, case):
+        return _untrained(wrong, network)
     left = _slope({name: x - expected[grad(name)] for name, x in found.items()}, earlier)  # the earlier gradient may be clipped
-    if _are_right({name: x - left * earlier[name] for name, x in found.items()}, network, case):
+    if not _wrong({name: x - left * earlier[name] for name, x in found.items()}, network, case):
         return "the gradient of the step before is added to it: zero_grad() is missing"
     scale = _slope(found, {name: expected[grad(name)] for name in found})
-    if scale and _are_right({name: x / scale for name, x in found.items()}, network, case):
+    if scale and not _wrong({name: x / scale for name, x in found.items()}, network, case):
         return f"the gradient is {scale:.4g} times that of {network.source}: the loss, or the gradient, is scaled"
     return _OTHER.format(loss=network.source)
 
@@ -80,8 +94,16 @@ def _slope(found: Mapping[str, Array], of: Mapping[str, Array]) -> float:
     return sum(float(np.vdot(x, of[name])) for name, x in found.items()) / norm if norm else 0.0
 
 
-def _are_right(gradients: Mapping[str, Array], network: Network, case: Case) -> bool:
-    """Return whether the gradients agree with the expected ones to within rounding in the case's format."""
+def _wrong(gradients: Mapping[str, Array], network: Network, case: Case) -> list[str]:
+    """Return the names of the gradients that differ from the expected ones by more than rounding in the case's format."""
     judge = Judge(network, case.dtype, case.device, functions=this_machine(case.device).error_bounds, depth="screen")
     stream = ((grad(name), held_in(case.dtype, x)) for name, x in gradients.items())
-    return all(verdict.outcome != "fail" for verdict, _ in judge.judge(stream))
+    return [verdict.activation for verdict, _ in judge.judge(stream) if verdict.outcome == "fail"]
+
+
+def _untrained(gradients: Sequence[str], network: Network) -> str:
+    """Return a sentence on parameters without a gradient, given the names of their gradients."""
+    first, several = gradients[0].removesuffix(SUFFIX), len(gradients) > 1
+    names = f"{first} and {len(gradients) - 1} more have" if several else f"{first} has"
+    it, them, is_ = ("they", "them", "are") if several else ("it", "it", "is")
+    return _NO_GRADIENT.format(names=names, loss=network.source, it=it, them=them, is_=is_)

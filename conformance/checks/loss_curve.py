@@ -14,13 +14,14 @@ import numpy as np
 from conformance.checks.candidate_device import functions_of
 from conformance.checks.check import CheckRequest
 from conformance.checks.counted import Tried, counted
-from conformance.checks.loop_gradients import trained_loss
+from conformance.checks.loop_gradients import missing_gradients, trained_loss
 from conformance.checks.optimizer_passes import runs_of
 from conformance.checks.training_passes import HeldStream, values_of
 from conformance.errors import CandidateError, NotApplicable
 from conformance.goldens.manifest import DEFAULT_GOLDENS
 from conformance.judge.cache import expected_losses
 from conformance.judge.loss_curve import Expected, TrainedLoss, threshold
+from conformance.model.activations import parameter_shapes
 from conformance.model.training import FOLLOWED, at
 from conformance.numerics.formats import Array
 from conformance.numerics.thresholds import sidak_share
@@ -52,8 +53,9 @@ def _compared(label: str, run: TrainingRun, stream: HeldStream, request: CheckRe
     case, source = request.case, trained_loss(run)
     if not source:
         raise NotApplicable("no bias of a head is trained, so that it is not known of which loss the gradients are")
-    layout = VectorLayout({name: gradient.shape for name, gradient in run.gradients[0].items()})
-    loss = TrainedLoss(Network(run.architecture, run.weights, run.batch, source=source), layout)
+    network, shapes = Network(run.architecture, run.weights, run.batch, source=source), parameter_shapes(run.architecture)
+    layout = VectorLayout({name: shapes[name] for name in (*run.gradients[0], *missing_gradients(run, network))})
+    loss = TrainedLoss(network, layout)
     parameters = _vectors(stream, layout)
     limit = threshold(sidak_share(STEPS * request.runs))
     functions, checkpoint = functions_of(request.candidate, case.device), request.golden.checkpoint

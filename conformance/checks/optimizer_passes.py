@@ -4,14 +4,14 @@ The function passed as `TorchImplementation(train=…)` takes the module and a `
 transformers' `TrainingArguments`). It returns a function of a batch that performs one step: forward and backward pass, clipping,
 the optimizer's step and the schedule's step. The expected step clips by the global norm; applies AdamW (Loshchilov and Hutter 2019)
 or BERT's own Adam without bias correction; and uses transformers' linear or inverse-square-root schedule or BERT's own. The
-gradients of one step are judged from the parameters before it. This finds a missing `zero_grad()`, and a loss that is scaled
-wrongly when gradients are accumulated.
+gradients of one step are judged from the parameters before it. This finds a missing `zero_grad()`, a loss that is scaled wrongly
+when gradients are accumulated, and parameters that are not trained although the loss depends on them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -55,7 +55,7 @@ def schedule_passes(candidate: Implementation, golden: Golden, case: Case) -> Se
 
 
 def _pass(label: str, network: TrainingRun, stream: HeldStream) -> Pass:
-    return Pass(label, "", network, partial(iter, stream))
+    return Pass(label, "", network, partial(iter, [pair for pair in stream if parameter_of(pair[0]) not in network.untrained]))
 
 
 def runs_of(
@@ -101,30 +101,38 @@ def _run(golden: Golden, case: Case, steps: int, runner: Runner, training: Train
     """Run the steps, all on the first batch; raise `Unsupported` if the candidate does not support the settings."""
     trainer = ability(runner, "trainer")
     architecture, weights = golden.checkpoint.architecture, rounded_weights(golden.checkpoint, case.dtype)
-    batch = next(iter(golden.batches.values()))
+    batch, shapes = next(iter(golden.batches.values())), parameter_shapes(architecture)
     gradients: list[Mapping[str, Array]] = []
     stream: HeldStream = []
     with random_numbers_from(0):
         step = call_candidate(lambda: trainer(training), may_refuse=True)
         for t in range(1, steps + 1):
             found = [(name, read(value)) for name, value in yielded(lambda: step(batch.on(case.device)))]
-            gradients.append(_gradients(found, parameter_shapes(architecture)))
-            stream += [(at(t, name), value) for name, value in found]
+            gradients.append(_gradients(found, shapes))
+            stream += [(at(t, name), value) for name, value in found if name.removesuffix(SUFFIX) in shapes]
     if len({frozenset(each) for each in gradients}) > 1 or not gradients[0]:
         raise CandidateError("a step of training yields NAME.grad for the same parameters each time, and for one at least")
-    initial = [(at(0, name), held_in(case.dtype, weights[name])) for name in gradients[0]]
-    return TrainingRun(architecture, weights, batch, training=training, gradients=tuple(gradients)), [*initial, *stream]
+    untrained = tuple(dict.fromkeys(name for name, _ in found if name in shapes and name not in gradients[0]))
+    initial = [(at(0, name), held_in(case.dtype, weights[name])) for name in (*gradients[0], *untrained)]
+    run = TrainingRun(architecture, weights, batch, training=training, gradients=tuple(gradients), untrained=untrained)
+    return run, [*initial, *stream]
 
 
 def _gradients(found: HeldStream, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
-    """Return the gradients by parameter name; raise `CandidateError` for an unknown name or a wrong shape."""
-    gradients = {}
+    """Return the gradients by parameter name; raise `CandidateError` for an unknown name or a wrong shape.
+
+    The checkpoint may lack parameters that the candidate does not train, unless a trained one is missing under its name.
+    """
+    gradients, unknown = {}, list[Any]()
     for name, value in found:
         of = name.removesuffix(SUFFIX) if isinstance(name, str) else ""
         if of not in shapes:
-            raise CandidateError(f"a step of training yields NAME and NAME.grad for parameters, not {name!r:.200}")
-        if name != of:
+            unknown.append(name)
+        elif name != of:
             if not isinstance(value, Described) or value.shape != shapes[of]:
                 raise CandidateError(f"{name} is no array of shape {shapes[of]}")
             gradients[of] = np.asarray(value.read(), np.float64)
+    is_complete = gradients and all(isinstance(name, str) and not name.endswith(SUFFIX) for name in unknown)
+    if unknown and not (is_complete and gradients.keys() <= {name for name, _ in found}):
+        raise CandidateError(f"a step of training yields NAME and NAME.grad for parameters, not {unknown[0]!r:.200}")
     return gradients

@@ -22,11 +22,13 @@ class TrainingRun(Network):
         training: the settings.
         gradients: for each step, in order, the gradients of the trained parameters, by parameter name.
         judged: names of the trained parameters that are judged; all of them if empty.
+        untrained: names of the parameters that the candidate yields without a gradient.
     """
 
     training: Training = field(default_factory=Training, kw_only=True)
     gradients: tuple[Mapping[str, Array], ...] = field(default=(), kw_only=True)
     judged: tuple[str, ...] = field(default=(), kw_only=True)
+    untrained: tuple[str, ...] = field(default=(), kw_only=True)
 
     @property
     def is_repeatable(self) -> bool:
