@@ -1,13 +1,12 @@
 """Capture of a step of a training loop: the gradients before clipping, and the parameters after the step."""
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from conformance.candidates.capture import gradient_of
+from conformance.candidates.step_gradients import captured_gradients
 from conformance.model.gradients import grad
 
 Named = Iterable[tuple[str, torch.Tensor]]
@@ -18,8 +17,8 @@ def captured_step(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Run one step of a training loop; yield `NAME.grad` of each trained parameter, then `NAME` of each parameter.
 
-    A gradient is the value accumulated after the last backward pass of the step. Parameters that no backward pass reaches, or that
-    require no gradient, have none.
+    A gradient is the value after the last backward pass of the step and before clipping (`step_gradients`). Parameters that no
+    backward pass reaches, or that require no gradient, have none.
 
     Args:
         module: the module that is trained.
@@ -37,22 +36,9 @@ def captured_step(
         >>> [(name, value.item()) for name, value in captured_step(net, step)]
         [('weight.grad', 1.0), ('weight', 0.5)]
     """
-    found: dict[str, torch.Tensor] = {}
-
-    def accumulated(name: str, parameter: torch.Tensor) -> None:
-        found[name] = gradient_of(parameter).detach().clone()
-
     named = list(module.named_parameters())
-    handles: list[Any] = []
-    for name, parameter in [(name, parameter) for name, parameter in named if parameter.requires_grad]:
-        listen: Any = parameter.register_post_accumulate_grad_hook
-        handles.append(listen(partial(accumulated, name)))
-    try:
-        with torch.enable_grad():
-            step()
-    finally:
-        for handle in handles:
-            handle.remove()
+    with torch.enable_grad(), captured_gradients(module) as found:
+        step()
     yield from ((grad(name), gradient) for name, gradient in parameters(found.items()))
     trained = dict(parameters((name, parameter.detach().clone()) for name, parameter in named if name in found))
     yield from trained.items()

@@ -1,0 +1,138 @@
+"""Training loops that change their gradients between the backward pass and clipping."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from conformance import Training, captured_step, load_golden
+from conformance.benchmarks.training.loops import Loop, loss
+from conformance.benchmarks.training.measure import gradients_alone, of_few
+from conformance.checks.check_values import check_values
+from conformance.checks.optimizer_passes import optimizer_passes
+from conformance.checks.passes import Pass, Passes
+from conformance.model.training import STEPPED
+from conformance.results.result import Result
+from implementations.making_bert import making_bert
+
+pytestmark = pytest.mark.usefixtures("one_thread", "first_setting")
+
+SCALE = 1024.0
+clip_by_name = nn.utils.clip_grad_norm_
+
+
+@pytest.fixture
+def first_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the loop with the first of the settings only, whose gradients are judged."""
+    monkeypatch.setattr("conformance.checks.optimizer_passes.STEPPED", {"linear": STEPPED["linear"]})
+
+
+def _passes(*asked: Any) -> list[Pass]:
+    return [one if one.only_parameter_gradients else of_few(one) for one in optimizer_passes(*asked)]
+
+
+def _judged(train: Callable[[Any, Training], Any], passes: Passes = gradients_alone) -> Result:
+    return check_values(replace(making_bert, train=train, name="rescaled"), load_golden("tiny"), passes=passes, depth="screen")
+
+
+def _scaled(clip: Callable[..., Any], *, unscales: bool = True) -> Callable[[Any, Training], Any]:
+    """Return a loop with a `GradScaler`, which unscales the gradients before or after they are clipped."""
+
+    def train(model: Any, training: Training) -> Any:
+        scaler, done = torch.amp.GradScaler("cpu", init_scale=SCALE), 0
+        decayed, others = ([p for p in model.parameters() if (p.ndim > 1) is which] for which in (True, False))
+        groups = [{"params": decayed, "weight_decay": training.weight_decay}, {"params": others, "weight_decay": 0.0}]
+        optimizer = torch.optim.AdamW(groups, lr=training.learning_rate, eps=training.adam_epsilon)
+
+        def step(batch: Any) -> None:
+            nonlocal done
+            done += 1
+            optimizer.zero_grad()
+            torch.autograd.backward(scaler.scale(loss(model, batch)))
+            if unscales:
+                scaler.unscale_(optimizer)
+            clip(list(model.parameters()), training.max_grad_norm)
+            for group in optimizer.param_groups:
+                group["lr"] = training.rate(done)
+            scaler.step(optimizer)
+            scaler.update()
+
+        return step
+
+    return train
+
+
+def _divided(model: Any, training: Training) -> Any:
+    """A loss summed over labelled tokens, and gradients divided by their number."""
+    counts: list[float] = []
+
+    def backward(model: Any, batch: Any) -> None:
+        counts.append(float((batch.labels != -100).sum()))
+        torch.autograd.backward(loss(model, batch) * counts[-1])
+
+    def clip(parameters: Any, c: float) -> None:
+        found = list(parameters)
+        for p in found:
+            p.grad.div_(counts[-1])
+        nn.utils.clip_grad_norm_(found, c)
+
+    return Loop(backward=backward, clip=clip)(model, training)
+
+
+def _assigned(model: Any, training: Training) -> Any:
+    """Gradients by `torch.autograd.grad`, assigned to `.grad`."""
+
+    def backward(model: Any, batch: Any) -> None:
+        found = list(model.parameters())
+        for p, gradient in zip(found, torch.autograd.grad(loss(model, batch), found), strict=True):
+            p.grad = gradient
+
+    return Loop(backward=backward)(model, training)
+
+
+CORRECT: Mapping[str, Callable[[Any, Training], Any]] = {
+    "unscaled, then clipped": _scaled(lambda *given: nn.utils.clip_grad_norm_(*given)),
+    "unscaled, then clipped by a function imported before": _scaled(clip_by_name),
+    "divided by the number of labelled tokens": _divided,
+    "by torch.autograd.grad": _assigned,
+    "clipped by a function imported before": Loop(clip=lambda parameters, c: None if clip_by_name(list(parameters), c) else None),
+}
+
+
+@pytest.mark.parametrize("name", CORRECT)
+def test_a_loop_that_rescales_its_gradients_before_it_clips_them_passes(name: str) -> None:
+    result = _judged(CORRECT[name], _passes)
+    assert result.conforms, str(result)
+
+
+def test_gradients_that_are_clipped_before_they_are_unscaled_are_named_as_scaled() -> None:
+    result = _judged(_scaled(lambda *given: nn.utils.clip_grad_norm_(*given), unscales=False))
+    assert any("the gradient is 1024 times" in verdict.reason for verdict in result.failures), str(result)
+
+
+def test_gradients_that_are_divided_once_more_before_clipping_are_named_as_scaled() -> None:
+    def clip(parameters: Any, c: float) -> None:
+        found = list(parameters)
+        for p in found:
+            p.grad.div_(4.0)
+        nn.utils.clip_grad_norm_(found, c)
+
+    result = _judged(Loop(clip=clip))
+    assert any("the gradient is 0.25 times" in verdict.reason for verdict in result.failures), str(result)
+
+
+def test_a_backward_pass_after_clipping_replaces_the_gradient_and_the_functions_are_restored() -> None:
+    net, own = nn.Linear(1, 1, bias=False), (nn.utils.clip_grad_norm_, torch.amp.GradScaler.unscale_)
+    x = torch.ones(1, 1)
+
+    def step() -> None:
+        output: Tensor = net(x).sum()
+        torch.autograd.backward(output, retain_graph=True)
+        nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+        torch.autograd.backward(output)
+
+    assert dict(captured_step(net, step))["weight.grad"].item() == pytest.approx(1.5, abs=1e-5)
+    assert own == (nn.utils.clip_grad_norm_, torch.amp.GradScaler.unscale_)
