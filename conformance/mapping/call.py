@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from conformance.mapping.inspected import parameters_of
+
 # Parts of argument names that identify an array; the first match counts.
 _PARTS = {
     "attention_mask": ("mask", "pad", "allowed", "bias", "len"),
@@ -91,7 +93,7 @@ class Signature:
         """Return the signature of a module; its first parameter is taken as the token ids if no name identifies them."""
         stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
         wrapped = getattr(module, "_orig_mod", module)  # what torch.compile(module) wraps in a module that takes any arguments
-        every = inspect.signature(wrapped.forward).parameters.values()
+        every = parameters_of(wrapped.forward, f"forward of {type(module).__name__}")
         parameters = [p for p in every if p.kind not in stars]
         fields: dict[str, str] = {}
         for p in sorted(parameters, key=lambda p: p.name not in _PARTS):  # exact names of arrays before similar ones

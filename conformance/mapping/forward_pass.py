@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from conformance.candidates.capture import Tap
 from conformance.candidates.module_hooks import Side, listening
 from conformance.errors import CandidateError
+from conformance.mapping.inspected import is_dense
 from conformance.numerics.formats import Array
 
 
@@ -75,7 +76,7 @@ def _arranged(array: Array, shape: tuple[int, ...]) -> Iterator[Array]:
 
 
 class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A dispatch mode that keeps the floating-point results of all operations, and the storages of all operands.
+    """A dispatch mode that keeps the dense floating-point results of all operations, and the storages of all operands.
 
     Results that are a view of a whole parameter, such as the transpose of a weight, are not kept.
     """
@@ -84,14 +85,14 @@ class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.arrays: list[Array] = []
         self.operands: set[int] = set()
-        self._parameters = {(p.untyped_storage().data_ptr(), p.numel()) for p in module.parameters()}
+        self._parameters = {(p.untyped_storage().data_ptr(), p.numel()) for p in module.parameters() if is_dense(p)}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         with torch._C._DisableTorchDispatch():
-            self.operands.update(t.untyped_storage().data_ptr() for t in _tensors([*args, *(kwargs or {}).values()]))
+            self.operands.update(t.untyped_storage().data_ptr() for t in _dense([*args, *(kwargs or {}).values()]))
             self.arrays += [
-                _array(t) for t in _tensors(result) if t.is_floating_point() and t.numel() > 1 and not self._is_parameter(t)
+                _array(t) for t in _dense(result) if t.is_floating_point() and t.numel() > 1 and not self._is_parameter(t)
             ]
         return result
 
@@ -100,14 +101,14 @@ class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def first_tensor(returned: Any) -> torch.Tensor:
-    """Return the first tensor in a module's result: the result itself, or nested in mappings, sequences or dataclasses.
+    """Return the first dense tensor in a module's result: the result itself, or nested in mappings, sequences or dataclasses.
 
     Raises:
-        CandidateError: there is no tensor.
+        CandidateError: there is no such tensor.
     """
-    found = next(_tensors(returned), None)
+    found = next(_dense(returned), None)
     if found is None:
-        raise CandidateError(f"forward returns a {type(returned).__name__}, in which there is no tensor")
+        raise CandidateError(f"forward returns a {type(returned).__name__}, in which there is no tensor with dense values")
     return found
 
 
@@ -124,6 +125,10 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
         yield from _tensors(list(value.values()))
     elif is_dataclass(value):
         yield from _tensors([getattr(value, f.name) for f in fields(value)])
+
+
+def _dense(value: Any) -> Iterator[torch.Tensor]:
+    return (t for t in _tensors(value) if is_dense(t))
 
 
 def observe(module: nn.Module, forward: Callable[[], Any]) -> ForwardPass:
@@ -146,17 +151,19 @@ def observe(module: nn.Module, forward: Callable[[], Any]) -> ForwardPass:
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
     parameters = module.named_parameters(remove_duplicate=False)
-    reading = {name.rpartition(".")[0] for name, p in parameters if p.untyped_storage().data_ptr() in recording.operands}
+    reading = {
+        name.rpartition(".")[0] for name, p in parameters if is_dense(p) and p.untyped_storage().data_ptr() in recording.operands
+    }
     return ForwardPass(Operations(recording.arrays), taps, frozenset(reading), not isinstance(result, torch.Tensor))
 
 
 def _elements(value: Any) -> Iterator[tuple[int | str, torch.Tensor]]:
-    """Yield the floating-point tensors in a module's inputs or outputs, each with the `element` of its `Tap`."""
+    """Yield the dense floating-point tensors in a module's inputs or outputs, each with the `element` of its `Tap`."""
     parts: Any = {0: value}
     if isinstance(value, Mapping):
         parts = value
     elif isinstance(value, tuple | list):
         parts = dict(enumerate(value))
     for element, tensor in parts.items():
-        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
+        if isinstance(tensor, torch.Tensor) and is_dense(tensor) and tensor.is_floating_point():
             yield element, tensor

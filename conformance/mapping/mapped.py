@@ -21,6 +21,7 @@ from conformance.mapping import source
 from conformance.mapping.call import Call, Signature, calls, wrapper
 from conformance.mapping.forward_pass import ForwardPass, first_tensor, observe
 from conformance.mapping.identify import Identification, Known
+from conformance.mapping.inspected import require_values
 from conformance.mapping.probe import PROBE, batch_for
 from conformance.mapping.proposal import Held, Proposal, counted, held, unused_patterns
 from conformance.mapping.signature import Builder, builder_of, takes_sizes
@@ -81,15 +82,19 @@ def _other_activation_function(found: Proposal) -> str:
 def _is_sinusoidal(factory: Any, name: str) -> bool:
     """Return whether no parameter of the module has the size of a table of position embeddings."""
     with restored():
-        module = _guarded(lambda: builder_of(factory, name).build(PROBE), "its constructor")
+        builder = builder_of(factory, name)
+        module = _guarded(lambda: builder.build(PROBE), "its constructor")
+    require_values(module)
     sizes = {tuple(p.shape) for p in module.parameters()}
     return not any(PROBE.max_position_embeddings in shape for shape in sizes)
 
 
 def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Proposal:
-    module = _guarded(lambda: builder.build(a), "its constructor").float().eval()
+    module = _guarded(lambda: builder.build(a), "its constructor")
+    require_values(module)
+    module = module.float().eval()
     _require_unparametrized(module)
-    state = _drawn(module)
+    state = _guarded(lambda: _drawn(module), "setting its parameters")
     tensors = grouped(state, a)
     with eager_if(True):  # a compiled graph hides its operations
         call, computed, known, alpha = _called(module, tensors, a)
@@ -187,7 +192,8 @@ def _called(module: nn.Module, tensors: Tensors, a: Architecture) -> tuple[Call,
     last = last_hidden(a)
     best: tuple[int, Call, ForwardPass, Known, float] | None = None
     for call, given in _distinct(module, a):
-        computed = observe(module, partial(call.run, module, given.on("cpu")))
+        run = partial(call.run, module, given.on("cpu"))
+        computed = _guarded(partial(observe, module, run), "its forward pass")
         search = Identification(tensors, computed.reading, computed.operations, a, given, arithmetic)
         known = search.run()
         if best is None or known.score > best[0]:
@@ -215,7 +221,7 @@ def _distinct(module: nn.Module, a: Architecture) -> Iterator[tuple[Call, Batch]
         try:
             with torch.no_grad():
                 result, again = (first_tensor(call.run(module, b.on("cpu"))) for b in (given, other))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             errors.append("".join(traceback.format_exception(error)[-2:]))
             continue
         if not any(result.shape == r.shape and torch.equal(result.nan_to_num(), r.nan_to_num()) for r in results):

@@ -11,6 +11,7 @@ from typing import Any, get_type_hints
 from torch import nn
 
 from conformance.errors import UsageError
+from conformance.mapping.inspected import parameters_of
 from conformance.mapping.requirements import FOUR_TIMES, Requirement
 from conformance.model.architecture import Architecture
 
@@ -99,7 +100,7 @@ def builder_of(factory: Any, name: str) -> Builder:
         return Builder(f"deepcopy({name})", {name: factory, "deepcopy": deepcopy}, (note,))
     if not callable(factory):
         raise UsageError(f"{name} is {factory!r:.60}, and neither a torch.nn.Module nor a class or function that builds one")
-    arguments, unknown = _arguments(factory)
+    arguments, unknown = _arguments(factory, name)
     config = [p for p in unknown if p.lower() in _CONFIGS]
     if config:
         return _configured(factory, name, config[0])
@@ -138,7 +139,7 @@ def _configured(factory: Any, name: str, parameter: str) -> Builder:
     if config is None:
         note = f"{parameter} is given the architecture itself, whose sizes have the names of Hugging Face's config"
         return Builder(f"{name}(a)", {name: factory}, (note,))
-    arguments, unknown = _arguments(config)
+    arguments, unknown = _arguments(config, config.__name__)
     if unknown:
         raise UsageError(f"{name}: what is the argument {', '.join(unknown)} of {config.__name__}? It has no default")
     objects = {name: factory, config.__name__: config}
@@ -146,10 +147,10 @@ def _configured(factory: Any, name: str, parameter: str) -> Builder:
     return Builder(f"{name}({config.__name__}({_joined(arguments)}))", objects, kept, _requirements(arguments))
 
 
-def _arguments(factory: Callable[..., Any]) -> tuple[dict[str, str], list[str]]:
+def _arguments(factory: Callable[..., Any], name: str) -> tuple[dict[str, str], list[str]]:
     """Return the expression of each argument with a known name, and the unknown arguments without a default."""
     known, unknown = {}, []
-    for parameter in inspect.signature(factory).parameters.values():
+    for parameter in parameters_of(factory, name):
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         is_required = parameter.default is parameter.empty

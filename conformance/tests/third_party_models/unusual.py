@@ -1,0 +1,102 @@
+"""A correct BERT in small pieces, and correct variants of it with one unusual trait each."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+from torch.nn.functional import gelu, one_hot
+
+
+class Layer(nn.Module):
+    def __init__(self, width: int, heads: int, inner: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
+        self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, width)
+        self.norm1, self.norm2 = nn.LayerNorm(width, 1e-12), nn.LayerNorm(width, 1e-12)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        q, k, v = (f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        scores = (q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5).masked_fill(~mask[:, None, None], float("-inf"))
+        x = self.norm1(x + self.o((scores.softmax(-1) @ v).transpose(1, 2).flatten(2)))
+        out: torch.Tensor = self.norm2(x + self.down(gelu(self.up(x))))
+        return out
+
+
+class PlainBert(nn.Module):
+    def __init__(self, vocab: int, width: int, layers: int, heads: int, inner: int, maxlen: int) -> None:
+        super().__init__()
+        self.words, self.places, self.kinds = (nn.Embedding(n, width) for n in (vocab, maxlen, 2))
+        self.norm = nn.LayerNorm(width, 1e-12)
+        self.make(width, layers, heads, inner)
+
+    def make(self, width: int, layers: int, heads: int, inner: int) -> None:
+        self.layers = nn.ModuleList(Layer(width, heads, inner) for _ in range(layers))
+
+    def each(self) -> Iterable[nn.Module]:
+        return self.layers
+
+    def looked_up(self, ids: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.words(ids)
+        return found
+
+    def encode(self, ids: torch.Tensor, kinds: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        x: torch.Tensor = self.norm(self.looked_up(ids) + self.places(torch.arange(ids.shape[1])) + self.kinds(kinds))
+        for layer in self.each():
+            x = layer(x, mask.bool())
+        return x
+
+    def forward(self, input_ids: torch.Tensor, token_type_ids: torch.Tensor, attention_mask: torch.Tensor) -> object:
+        return self.encode(input_ids, token_type_ids, attention_mask)
+
+
+class SparseBert(PlainBert):
+    """Looks words up by a product with a sparse matrix."""
+
+    def looked_up(self, ids: torch.Tensor) -> torch.Tensor:
+        chosen = one_hot(ids, len(self.words.weight)).float()
+        found: torch.Tensor = torch.sparse.mm(chosen.flatten(0, 1).to_sparse(), self.words.weight)
+        return found.unflatten(0, ids.shape)
+
+
+class NestedBert(PlainBert):
+    """Gathers the rows without padding in a nested tensor, which it pads again."""
+
+    def forward(self, input_ids: torch.Tensor, token_type_ids: torch.Tensor, attention_mask: torch.Tensor) -> object:
+        x = self.encode(input_ids, token_type_ids, attention_mask)
+        rows = torch.nested.nested_tensor([row[mask.bool()] for row, mask in zip(x, attention_mask, strict=True)])
+        return x, rows, rows.to_padded_tensor(0.0)
+
+
+class LazyBert(PlainBert):
+    """Has a layer whose width is set by its first input."""
+
+    def make(self, width: int, layers: int, heads: int, inner: int) -> None:
+        super().make(width, layers, heads, inner)
+        self.pool = nn.LazyLinear(width)
+
+
+class UncallableBert(PlainBert):
+    """Has no forward method."""
+
+    forward = None  # type: ignore[assignment]
+
+
+class ExitingBert(PlainBert):
+    """Ends the process when it is called."""
+
+    def forward(self, input_ids: torch.Tensor, token_type_ids: torch.Tensor, attention_mask: torch.Tensor) -> object:
+        raise SystemExit(3)
+
+
+def on_meta(vocab: int, width: int, layers: int, heads: int, inner: int, maxlen: int) -> nn.Module:
+    """Build a BERT without values."""
+    with torch.device("meta"):
+        return PlainBert(vocab, width, layers, heads, inner, maxlen)
+
+
+def traced(vocab: int, width: int, layers: int, heads: int, inner: int, maxlen: int) -> object:
+    """Build a BERT that was compiled to TorchScript."""
+    ones = torch.ones(2, 5, dtype=torch.long)
+    module = PlainBert(vocab, width, layers, heads, inner, maxlen).eval()
+    return torch.jit.trace(module, (ones, ones, ones))  # type: ignore[no-untyped-call]
