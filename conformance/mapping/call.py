@@ -11,13 +11,16 @@ import torch
 from torch import nn
 
 from conformance.mapping.inspected import parameters_of
+from conformance.mapping.name_scores import words
 
 # Parts of argument names that identify an array; the first match counts.
 _PARTS = {
     "attention_mask": ("mask", "pad", "allowed", "bias", "len"),
     "token_type_ids": ("type", "seg", "kind"),
-    "input_ids": ("id", "tok", "src", "inp", "word", "x"),
+    "input_ids": ("tok", "src", "inp", "word"),
 }
+_IDS = frozenset(("id", "ids", "idx", "x", "xs"))  # whole words that identify the token ids: they are parts of many other words
+_POSITIONS = frozenset(("position", "positions", "pos"))  # words of arguments that are none of these arrays
 
 LENGTHS = "batch.attention_mask.sum(1)"
 _SHAPES = (
@@ -80,40 +83,46 @@ class Signature:
 
     Attributes:
         parameters: all parameters except `*args` and `**kwargs`.
-        fields: the array of a batch for each parameter whose name identifies one.
+        matching: for each array of a batch, the names of the parameters that may be it, the likeliest first.
         starred: `*args` and `**kwargs`, as they are written.
     """
 
     parameters: Sequence[inspect.Parameter]
-    fields: Mapping[str, str]
+    matching: Mapping[str, Sequence[str]]
     starred: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, module: nn.Module) -> "Signature":
-        """Return the signature of a module; its first parameter is taken as the token ids if no name identifies them."""
+        """Return the signature of a module; its first unidentified parameter is the token ids if no name identifies them."""
         stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
         wrapped = getattr(module, "_orig_mod", module)  # what torch.compile(module) wraps in a module that takes any arguments
         every = parameters_of(wrapped.forward, f"forward of {type(module).__name__}")
         parameters = [p for p in every if p.kind not in stars]
-        fields: dict[str, str] = {}
-        for p in sorted(parameters, key=lambda p: p.name not in _PARTS):  # exact names of arrays before similar ones
-            array = _array(p.name)
-            if array and array not in fields.values():
-                fields[p.name] = array
-        if "input_ids" not in fields.values() and parameters:
-            fields[parameters[0].name] = "input_ids"
-        return cls(parameters, fields, tuple(f"{stars[p.kind]}{p.name}" for p in every if p.kind in stars))
+        names = {array: [p.name for p in parameters if _array(p) == array] for array in _PARTS}
+        matching = {array: [array] if array in found else found for array, found in names.items() if found}
+        if "input_ids" not in matching and parameters:
+            unidentified = [p.name for p in parameters if not _array(p)]
+            matching["input_ids"] = [(unidentified or [parameters[0].name])[0]]
+        return cls(parameters, matching, tuple(f"{stars[p.kind]}{p.name}" for p in every if p.kind in stars))
+
+    @property
+    def fields(self) -> Mapping[str, str]:
+        """The array of a batch for each parameter that is likeliest to be one."""
+        first = {names[0]: array for array, names in self.matching.items()}
+        return {p.name: first[p.name] for p in self.parameters if p.name in first}
 
     @property
     def unknown(self) -> list[inspect.Parameter]:
         """The parameters whose names identify no array and whose default is missing or None."""
-        return [p for p in self.parameters if p.name not in self.fields and (p.default is p.empty or p.default is None)]
+        return [p for p in self.parameters if p.name not in self.fields and _is_open(p)]
 
     def readings(self) -> Iterator[Mapping[str, str]]:
-        """Yield mappings from parameters to arrays: that of `fields`; if it has no mask, also one for each unknown as the mask."""
-        yield self.fields
-        if "attention_mask" not in self.fields.values():
-            yield from ({**self.fields, p.name: "attention_mask"} for p in self.unknown)
+        """Yield mappings from parameters to arrays: that of `fields` first, at last those with an unknown name as the mask."""
+        for chosen in product(*self.matching.values()):
+            yield dict(zip(chosen, self.matching, strict=True))
+        if self.matching.get("attention_mask") != ["attention_mask"]:
+            others = {name: array for name, array in self.fields.items() if array != "attention_mask"}
+            yield from ({**others, p.name: "attention_mask"} for p in self.unknown if not (_array(p) or _is_position(p)))
 
     def explained(self) -> str:
         """Return what forward takes: one line for each parameter, with the array that it is taken for."""
@@ -124,6 +133,9 @@ class Signature:
     def _meaning(self, parameter: inspect.Parameter) -> str:
         if parameter.name in self.fields:
             return f"taken for {self.fields[parameter.name]}"
+        other = next((array for array, names in self.matching.items() if parameter.name in names), "")
+        if other:
+            return f"may be {other}"
         if parameter in self.unknown:
             return "its name is no usual name of an array"
         return "left at its default" if parameter.default is not parameter.empty else "given None"
@@ -179,9 +191,24 @@ def _takes_one(kind: type) -> bool:
     return [p.default is p.empty for p in parameters].count(True) == 1 and parameters[0].default is parameters[0].empty
 
 
-def _array(name: str) -> str:
-    """Return the array of a batch that a parameter's name identifies; an empty string if it identifies none."""
-    return next((array for array, parts in _PARTS.items() if any(part in name.lower() for part in parts)), "")
+def _array(parameter: inspect.Parameter) -> str:
+    """Return the array of a batch that a parameter's name identifies; an empty string for none, and for settings with defaults."""
+    name = parameter.name.lower()
+    if name in _PARTS:
+        return name
+    if _is_position(parameter) or not _is_open(parameter):
+        return ""
+    found = next((array for array, parts in _PARTS.items() if any(part in name for part in parts)), "")
+    return found or ("input_ids" if _IDS.intersection(words(name)) else "")
+
+
+def _is_open(parameter: inspect.Parameter) -> bool:
+    """Return whether a parameter has no default or None, unlike a setting."""
+    return parameter.default is parameter.empty or parameter.default is None
+
+
+def _is_position(parameter: inspect.Parameter) -> bool:
+    return not _POSITIONS.isdisjoint(words(parameter.name))
 
 
 def _expressions(name: str, array: str, own: type | None = None) -> Sequence[str]:

@@ -1,8 +1,12 @@
 """Modules with unusual traits are mapped by value, or refused with a message that says what to give instead."""
 
+from typing import Any
+
 import pytest
+from torch import nn
 
 from conformance.errors import CandidateError, UsageError
+from conformance.mapping.call import calls
 from conformance.mapping.mapped import proposed
 from conformance.tests.third_party_models import proposal
 
@@ -38,3 +42,43 @@ def test_a_type_whose_arguments_python_cannot_tell_is_a_usage_error() -> None:
 def test_a_forward_pass_that_exits_the_process_is_reported_as_one_that_fails() -> None:
     with pytest.raises(CandidateError, match=r"(?s)no way of calling it gives a tensor.*SystemExit: 3"):
         proposal("unusual:ExitingBert")
+
+
+def test_of_two_masks_the_one_that_is_used_is_found_by_value() -> None:
+    found = proposal("unusual:SquareMaskFirstBert")
+    assert found.call.arguments == "batch.input_ids, batch.token_type_ids, src_key_padding_mask=batch.attention_mask == 0"
+    assert found.open == ()
+
+
+class Sequenced(nn.Module):
+    def forward(self, sequence: Any, position_ids: Any = None, token_type_ids: Any = None, mask: Any = None) -> None: ...
+
+
+class Flagged(nn.Module):
+    def forward(self, sequence: Any, segments: Any, mask: Any, return_hidden: bool = False) -> None: ...
+
+
+class Typed(nn.Module):
+    def forward(self, tokens: Any, mask: Any, return_type: str = "hidden", segments: Any = None) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("module", "call"),
+    [
+        (Sequenced, "batch.input_ids, token_type_ids=batch.token_type_ids, mask=batch.attention_mask"),
+        (Flagged, "batch.input_ids, batch.token_type_ids, batch.attention_mask"),
+        (Typed, "batch.input_ids, batch.attention_mask, segments=batch.token_type_ids"),
+    ],
+)
+def test_positions_settings_and_words_that_contain_id_are_not_taken_for_arrays(module: type[nn.Module], call: str) -> None:
+    assert next(calls(module())).arguments == call
+
+
+class Measured(nn.Module):
+    def forward(self, tokens: Any, segments: Any, max_len: Any = None, mask: Any = None, valid: Any = None) -> None: ...
+
+
+def test_every_argument_that_may_be_the_mask_is_tried_and_those_of_unknown_names_come_last() -> None:
+    tried = [call.arguments for call in calls(Measured())]
+    places = [tried.index(f"batch.input_ids, batch.token_type_ids, {mask}batch.attention_mask") for mask in ("", "mask=", "valid=")]
+    assert places == sorted(places)

@@ -56,7 +56,7 @@ class SparseBert(PlainBert):
     def looked_up(self, ids: torch.Tensor) -> torch.Tensor:
         chosen = one_hot(ids, len(self.words.weight)).float()
         found: torch.Tensor = torch.sparse.mm(chosen.flatten(0, 1).to_sparse(), self.words.weight)
-        return found.unflatten(0, ids.shape)
+        return found.view(*ids.shape, -1)
 
 
 class NestedBert(PlainBert):
@@ -66,6 +66,19 @@ class NestedBert(PlainBert):
         x = self.encode(input_ids, token_type_ids, attention_mask)
         rows = torch.nested.nested_tensor([row[mask.bool()] for row, mask in zip(x, attention_mask, strict=True)])
         return x, rows, rows.to_padded_tensor(0.0)
+
+
+class SquareMaskFirstBert(PlainBert):
+    """Takes the two masks of torch's encoders, and ignores a mask for pairs of tokens."""
+
+    def forward(
+        self,
+        src: torch.Tensor,
+        segments: torch.Tensor,
+        src_mask: torch.Tensor | None = None,
+        src_key_padding_mask: torch.Tensor | None = None,
+    ) -> object:
+        return self.encode(src, segments, torch.ones_like(src) if src_key_padding_mask is None else ~src_key_padding_mask)
 
 
 class LazyBert(PlainBert):
