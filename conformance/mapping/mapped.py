@@ -118,7 +118,7 @@ def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Propos
         unread,
         tuple(n for n in unmapped if n not in unread),
         a,
-        counted(known),
+        counted(known, a),
         has_dropout=any(isinstance(m, nn.Dropout) for m in module.modules()),
         unknown_results=tuple(array.shape for array, one in places.returned() if one is None),
         returns=tuple(one for _, one in places.returned() if one),

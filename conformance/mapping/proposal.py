@@ -12,6 +12,7 @@ from conformance.mapping.requirements import Requirement, head_requirements, set
 from conformance.mapping.signature import Builder
 from conformance.mapping.taps import Located
 from conformance.mapping.tensors import Tensor, Tensors
+from conformance.model.activation import SCALAR
 from conformance.model.activations import last_hidden, outputs, parameter_shapes, table
 from conformance.model.architecture import Architecture
 
@@ -242,6 +243,7 @@ def _anywhere(name: str) -> str:
     return f"{parts[0]}.layer.*.{parts[1].partition('.')[2]}" if len(parts) == 2 else name
 
 
-def counted(known: Known) -> tuple[int, int]:
-    """Return the number of activations that the module computes, and the total number of activations."""
-    return sum(v.found for v in known.values.values()), len(known.values)
+def counted(known: Known, a: Architecture) -> tuple[int, int]:
+    """Return the number of activations that the module computes, and the total number: without heads that the module lacks."""
+    layers = {name for name, row in table(a).items() if row.layer is not None and row.axes != SCALAR}
+    return sum(v.found for v in known.values.values()), len(layers | known.values.keys())

@@ -11,7 +11,7 @@ from conformance.mapping.layout_forms import ALONE, FORMS, Form
 from conformance.model.architecture import Architecture
 from conformance.numerics.formats import Array
 
-_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+_NUMBER = re.compile(r"(?<!\d)\d+(?![^.])")  # at the end of a part of a dotted name, as in `blocks.0` and `blocks.layer_0`
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 from torch import nn
 
+from conformance import check
 from conformance.errors import CandidateError, UsageError
 from conformance.mapping.call import calls
-from conformance.mapping.mapped import proposed
+from conformance.mapping.mapped import implementation_of, proposed
 from conformance.tests.third_party_models import proposal
 
 
@@ -82,3 +83,18 @@ def test_every_argument_that_may_be_the_mask_is_tried_and_those_of_unknown_names
     tried = [call.arguments for call in calls(Measured())]
     places = [tried.index(f"batch.input_ids, batch.token_type_ids, {mask}batch.attention_mask") for mask in ("", "mask=", "valid=")]
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"), [("NamedLayersBert", "blocks.layer_{layer}.q.weight"), ("AttributesBert", "block{layer+1}.q.weight")]
+)
+def test_layers_are_recognised_by_a_number_in_their_name(name: str, layer: str) -> None:
+    found = proposal(f"unusual:{name}")
+    assert found.coverage[0] == found.coverage[1]
+    assert layer in {held.tensor.name for held in found.parameters}
+    assert check(implementation_of(found), "tiny", depth="screen").outcome == "pass"
+
+
+def test_layers_that_are_not_recognised_are_counted_as_not_matching() -> None:
+    embeddings = 5
+    assert proposal("unusual:UnnumberedBert").coverage == (embeddings, proposal("unusual:PlainBert").coverage[1])

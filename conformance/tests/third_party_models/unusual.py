@@ -81,6 +81,37 @@ class SquareMaskFirstBert(PlainBert):
         return self.encode(src, segments, torch.ones_like(src) if src_key_padding_mask is None else ~src_key_padding_mask)
 
 
+class NamedLayersBert(PlainBert):
+    """Holds its layers in a dictionary."""
+
+    def make(self, width: int, layers: int, heads: int, inner: int) -> None:
+        self.blocks = nn.ModuleDict({f"layer_{i}": Layer(width, heads, inner) for i in range(layers)})
+
+    def each(self) -> Iterable[nn.Module]:
+        return self.blocks.values()
+
+
+class AttributesBert(PlainBert):
+    """Holds each layer in an attribute of its own, numbered from 1."""
+
+    def make(self, width: int, layers: int, heads: int, inner: int) -> None:
+        for i in range(layers):
+            self.add_module(f"block{i + 1}", Layer(width, heads, inner))
+
+    def each(self) -> Iterable[nn.Module]:
+        return (module for name, module in self.named_children() if name.startswith("block"))
+
+
+class UnnumberedBert(PlainBert):
+    """Holds each layer in an attribute without a number."""
+
+    def make(self, width: int, layers: int, heads: int, inner: int) -> None:
+        self.first, self.second, self.third = (Layer(width, heads, inner) for _ in range(3))
+
+    def each(self) -> Iterable[nn.Module]:
+        return (self.first, self.second, self.third)
+
+
 class LazyBert(PlainBert):
     """Has a layer whose width is set by its first input."""
 
