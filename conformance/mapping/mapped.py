@@ -26,7 +26,7 @@ from conformance.mapping.probe import PROBE, batch_for
 from conformance.mapping.proposal import Held, Proposal, counted, held, unused_patterns
 from conformance.mapping.signature import Builder, builder_of, takes_sizes
 from conformance.mapping.taps import Places
-from conformance.mapping.tensors import Tensors, grouped, layer_patterns
+from conformance.mapping.tensors import Tensors, grouped, patterns_in
 from conformance.mapping.writable import is_attribute_path, require_writable
 from conformance.model.activations import last_hidden, table
 from conformance.model.architecture import Architecture
@@ -102,7 +102,7 @@ def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Propos
     places = Places(computed.taps, containers, a.num_hidden_layers, table(a), known, alpha)
     parts = tuple(held(known, tensors))
     own = {**dict(module.named_parameters(remove_duplicate=False)), **module.state_dict()}
-    patterns = layer_patterns({n: tuple(t.shape) for n, t in own.items() if isinstance(t, torch.Tensor)}, a.num_hidden_layers)
+    patterns = patterns_in({n: tuple(t.shape) for n, t in own.items() if isinstance(t, torch.Tensor)}, a)
     parts += tuple(_second_names(module, parts, patterns))
     buffers, unmapped = _left_over(module, parts, patterns)
     unread = tuple(n for n in unmapped if in_layer(n.rpartition(".")[0], 0) not in computed.reading)
@@ -124,7 +124,7 @@ def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Propos
         returns=tuple(one for _, one in places.returned() if one),
         is_several=computed.is_several,
     )
-    return require_writable(replace(found, last=_last_layer(found, containers)))
+    return require_writable(replace(found, last=_last_layer(found)))
 
 
 def _require_unparametrized(module: nn.Module) -> None:
@@ -161,10 +161,11 @@ def _left_over(module: nn.Module, parts: Sequence[Held], patterns: Mapping[str, 
     return tuple(buffers), tuple(dict.fromkeys(pattern for n, pattern in left.items() if n in parameters))
 
 
-def _last_layer(found: Proposal, containers: Sequence[str]) -> str:
+def _last_layer(found: Proposal) -> str:
     """Return a Python expression of the index of the last layer, in terms of `model`; an empty string if nothing counts layers."""
-    across = [h.tensor.name for h in found.parameters if h.tensor.across]
-    lists = [c.removesuffix(f".{LAYER}") for c in containers if c.endswith(f".{LAYER}")]
+    of_layers = [h.tensor for h in found.parameters if any(is_layered(name) for name in h.names)]
+    across = [tensor.name for tensor in of_layers if tensor.across]
+    lists = sorted({tensor.name.partition(f".{LAYER}.")[0] for tensor in of_layers if f".{LAYER}." in tensor.name})
     return next((f"len(model.{n}) - 1" for n in (*lists, *across) if is_attribute_path(n)), "")
 
 

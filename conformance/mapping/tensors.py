@@ -2,12 +2,14 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 from conformance.candidates.layouts import Shape, is_layered
 from conformance.mapping.layout_forms import ALONE, FORMS, Form
+from conformance.model.activations import parameter_shapes
 from conformance.model.architecture import Architecture
 from conformance.numerics.formats import Array
 
@@ -94,11 +96,12 @@ def _sources(tensor: Tensor, shape: Shape, a: Architecture) -> Iterator[Paramete
                 )
 
 
-def layer_patterns(shapes: Mapping[str, Shape], layers: int) -> dict[str, str]:
+def layer_patterns(shapes: Mapping[str, Shape], layers: int, least: int = 0) -> dict[str, str]:
     """Return the pattern of each name: the first number that counts layers with the same tensors is replaced by `{layer}`.
 
     If one list holds several parts of each layer, the number is replaced by a linear expression such as `{2*layer+1}`. A name
-    without such a number is its own pattern.
+    without such a number is its own pattern. In a network of one layer, every list has the same tensors in each layer; if there
+    are lists of at least `least` elements, as many as the weights of a layer have, only the smallest of these counts layers.
     """
     members: defaultdict[tuple[int, str, int], dict[str, Shape]] = defaultdict(dict)
     for name, shape in shapes.items():
@@ -108,10 +111,30 @@ def layer_patterns(shapes: Mapping[str, Shape], layers: int) -> dict[str, str]:
     for place, before, each in sorted(members):
         alike[before, frozenset(members[place, before, each].items())].append(each)
     patterns: dict[str, str] = {}
-    for (before, tensors), numbers in alike.items():  # patterns of a name's first number take precedence over those of its second
+    only = _smallest_list(shapes, {before for before, _ in alike}, least) if layers == 1 else None
+    for (before, tensors), numbers in alike.items():
+        if only not in (None, before):
+            continue
+        # Patterns of a name's first number take precedence over those of its second.
         for each, counter in _counters(numbers, layers).items():
             patterns = {f"{before}{each}{after}": f"{before}{counter}{after}" for after, _ in tensors} | patterns
     return {name: patterns.get(name, name) for name in shapes}
+
+
+def _smallest_list(shapes: Mapping[str, Shape], lists: Collection[str], least: int) -> str | None:
+    """Return how the names in the smallest list of at least `least` elements start, the outermost of equal ones; None if none."""
+    sizes = {start: sum(prod(shape) for name, shape in shapes.items() if _is_in(name, start)) for start in lists}
+    return min((start for start in lists if sizes[start] >= least), key=lambda start: (sizes[start], start), default=None)
+
+
+def _is_in(name: str, start: str) -> bool:
+    return name.startswith(start) and _NUMBER.match(name, len(start)) is not None
+
+
+def patterns_in(shapes: Mapping[str, Shape], a: Architecture) -> dict[str, str]:
+    """Return the pattern of each name in a module of this architecture, as `layer_patterns`."""
+    layer = {name: shape for name, shape in parameter_shapes(a).items() if ".layer.0." in name and "distance" not in name}
+    return layer_patterns(shapes, a.num_hidden_layers, sum(prod(shape) for shape in layer.values() if len(shape) == 2))
 
 
 def _counters(numbers: Sequence[int], layers: int) -> dict[int, str]:
@@ -135,7 +158,7 @@ def _counted(step: int, first: int) -> str:
 
 def grouped(state: Mapping[str, Array], a: Architecture) -> Tensors:
     """Group the tensors of a state dict by pattern; one whose first axis has the number of layers may hold every layer."""
-    patterns = layer_patterns({n: t.shape for n, t in state.items()}, a.num_hidden_layers)
+    patterns = patterns_in({n: t.shape for n, t in state.items()}, a)
     groups: defaultdict[str, list[Array]] = defaultdict(list)
     for name, value in state.items():
         groups[patterns[name]].append(value)

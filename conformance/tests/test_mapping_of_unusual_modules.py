@@ -5,11 +5,15 @@ from typing import Any
 import pytest
 from torch import nn
 
-from conformance import check
+from conformance import check, golden_of
 from conformance.errors import CandidateError, UsageError
+from conformance.goldens.generated_weights import weights
+from conformance.goldens.recipe import SEED
 from conformance.mapping.call import calls
 from conformance.mapping.mapped import implementation_of, proposed
-from conformance.tests.third_party_models import proposal
+from conformance.mapping.probe import PROBE, batch_for
+from conformance.model.checkpoint import Checkpoint, read_only
+from conformance.tests.third_party_models import proposal, stranger
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -98,3 +102,12 @@ def test_layers_are_recognised_by_a_number_in_their_name(name: str, layer: str) 
 def test_layers_that_are_not_recognised_are_counted_as_not_matching() -> None:
     embeddings = 5
     assert proposal("unusual:UnnumberedBert").coverage == (embeddings, proposal("unusual:PlainBert").coverage[1])
+
+
+def test_in_a_network_of_one_layer_only_the_list_of_layers_is_taken_for_layers() -> None:
+    a = PROBE.with_(num_hidden_layers=1, heads=("masked_lm",))
+    sizes = (a.vocab_size, a.hidden_size, 1, a.num_attention_heads, a.intermediate_size, a.max_position_embeddings)
+    found = proposed(stranger("unusual:ListedBert")(*sizes), "module", __name__, a)
+    assert (found.open, found.unmapped, found.last) == (found.builder.open, (), "len(model.layers) - 1")
+    golden = golden_of("one layer", Checkpoint(a, read_only(weights(SEED, a))), {"rows": batch_for(a)})
+    assert check(implementation_of(found), golden, depth="screen").outcome == "pass"

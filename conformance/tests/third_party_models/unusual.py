@@ -81,6 +81,25 @@ class SquareMaskFirstBert(PlainBert):
         return self.encode(src, segments, torch.ones_like(src) if src_key_padding_mask is None else ~src_key_padding_mask)
 
 
+class ListedBert(PlainBert):
+    """Has lists of embeddings and of the parts of a head with a tied decoder, beside that of its layers."""
+
+    def __init__(self, vocab: int, width: int, layers: int, heads: int, inner: int, maxlen: int) -> None:
+        nn.Module.__init__(self)
+        self.embeddings = nn.ModuleList(nn.Embedding(n, width) for n in (vocab, maxlen, 2))
+        self.norms = nn.ModuleList([nn.LayerNorm(width, 1e-12)])
+        self.make(width, layers, heads, inner)
+        self.head = nn.ModuleList([nn.Linear(width, width), nn.LayerNorm(width, 1e-12), nn.Linear(width, vocab)])
+        self.head[2].weight = self.embeddings[0].weight
+
+    def forward(self, input_ids: torch.Tensor, token_type_ids: torch.Tensor, attention_mask: torch.Tensor) -> object:
+        words, places, kinds = self.embeddings
+        x = self.norms[0](words(input_ids) + places(torch.arange(input_ids.shape[1])) + kinds(token_type_ids))
+        for layer in self.each():
+            x = layer(x, attention_mask.bool())
+        return x, self.head[2](self.head[1](gelu(self.head[0](x))))
+
+
 class NamedLayersBert(PlainBert):
     """Holds its layers in a dictionary."""
 
