@@ -25,13 +25,13 @@ class ForwardPass:
         operations: results of all operations, float64, in the order of computation.
         taps: each possible tap with its array and the module at which it is.
         reading: paths of the modules of which at least one own parameter was an operand.
-        is_several: whether the module returns several tensors, or one in a container.
+        results: the tensors that the module returns, by the Python source that selects each; empty source if it returns one alone.
     """
 
     operations: "Operations"
     taps: Sequence[tuple[Tap, Array, nn.Module]]
     reading: frozenset[str]
-    is_several: bool
+    results: Mapping[str, Array]
 
 
 class Operations:
@@ -154,7 +154,8 @@ def observe(module: nn.Module, forward: Callable[[], Any]) -> ForwardPass:
     reading = {
         name.rpartition(".")[0] for name, p in parameters if is_dense(p) and p.untyped_storage().data_ptr() in recording.operands
     }
-    return ForwardPass(Operations(recording.arrays), taps, frozenset(reading), not isinstance(result, torch.Tensor))
+    results = {selector: _array(tensor) for selector, tensor in _selected(result)}
+    return ForwardPass(Operations(recording.arrays), taps, frozenset(reading), results)
 
 
 def _elements(value: Any) -> Iterator[tuple[int | str, torch.Tensor]]:
@@ -167,3 +168,29 @@ def _elements(value: Any) -> Iterator[tuple[int | str, torch.Tensor]]:
     for element, tensor in parts.items():
         if isinstance(tensor, torch.Tensor) and is_dense(tensor) and tensor.is_floating_point():
             yield element, tensor
+
+
+def _selected(value: Any, selector: str = "", within: tuple[int, ...] = ()) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the dense floating-point tensors in a module's result, at any depth, each with the Python source that selects it."""
+    if isinstance(value, torch.Tensor):
+        if is_dense(value) and value.is_floating_point():
+            yield selector, value
+    elif id(value) not in within:  # a container may contain itself
+        for part, inner in _parts(value):
+            yield from _selected(inner, selector + part, (*within, id(value)))
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of a mapping, a sequence or a dataclass, each with the Python source that selects it."""
+    if isinstance(value, Mapping):
+        yield from ((f"[{_written(key)}]", part) for key, part in value.items() if type(key) in (int, str))
+    elif isinstance(value, tuple | list):
+        yield from ((f"[{i}]", part) for i, part in enumerate(value))
+    elif is_dataclass(value):
+        yield from ((f".{f.name}", getattr(value, f.name)) for f in fields(value) if hasattr(value, f.name))
+
+
+def _written(key: int | str) -> str:
+    """Return a key as Python source, in double quotes where it has none of its own."""
+    is_plain = isinstance(key, str) and key.isprintable() and not set(key) & set('"\\')
+    return f'"{key}"' if is_plain else repr(key)

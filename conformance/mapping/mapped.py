@@ -99,7 +99,7 @@ def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Propos
     with eager_if(True):  # a compiled graph hides its operations
         call, computed, known, alpha = _called(module, tensors, a)
     containers = sorted({t.name[: t.name.index("}") + 1] for t in tensors.all if is_layered(t.name)})
-    places = Places(computed.taps, containers, a.num_hidden_layers, table(a), known, alpha)
+    places = Places(computed.taps, computed.results, containers, a.num_hidden_layers, table(a), known, alpha)
     parts = tuple(held(known, tensors))
     own = {**dict(module.named_parameters(remove_duplicate=False)), **module.state_dict()}
     patterns = patterns_in({n: tuple(t.shape) for n, t in own.items() if isinstance(t, torch.Tensor)}, a)
@@ -122,7 +122,6 @@ def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Propos
         has_dropout=any(isinstance(m, nn.Dropout) for m in module.modules()),
         unknown_results=tuple(array.shape for array, one in places.returned() if one is None),
         returns=tuple(one for _, one in places.returned() if one),
-        is_several=computed.is_several,
     )
     return require_writable(replace(found, last=_last_layer(found)))
 

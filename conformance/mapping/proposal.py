@@ -65,8 +65,7 @@ class Proposal:
         architecture: architecture with which the module was examined.
         coverage: number of activations that the module computes, and total number.
         last: Python expression, in terms of `model`, of the index of the last layer; empty if nothing in the module counts layers.
-        returns: the activations that the module returns, at the taps of its own result.
-        is_several: whether the module returns several tensors, or one in a container.
+        returns: the activations that the module returns, in its own result.
         has_dropout: whether the module has dropout.
         computes: activation function that the module computes, if it is not the architecture's and cannot be given; else empty.
         unknown_results: shapes of returned tensors that are not activations of the network.
@@ -86,7 +85,6 @@ class Proposal:
     coverage: tuple[int, int]
     last: str = ""
     returns: tuple[Located, ...] = ()
-    is_several: bool = False
     has_dropout: bool = False
     computes: str = ""
     unknown_results: tuple[tuple[int, ...], ...] = ()

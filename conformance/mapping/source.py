@@ -179,7 +179,7 @@ def _call(proposal: Proposal) -> Iterator[str]:
     outputs = proposal.returned_outputs
     if not outputs:
         yield from _broken("    ", made, 4, "")
-    elif not proposal.is_several:
+    elif not outputs[0].selector:
         yield from _broken("    hidden = ", made, 4, "")
         yield from _last_layer(proposal)
         yield f"    return {{{_output(outputs[0], proposal)}: {_arranged(outputs[0], 'hidden')}}}"
@@ -188,7 +188,7 @@ def _call(proposal: Proposal) -> Iterator[str]:
         yield from _last_layer(proposal)
         yield "    return {"
         for one in outputs:
-            yield f"        {_output(one, proposal)}: {_arranged(one, f'outputs[{_quoted(one.tap.element)}]')},"
+            yield f"        {_output(one, proposal)}: {_arranged(one, f'outputs{one.selector}')},"
         yield "    }"
 
 

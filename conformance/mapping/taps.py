@@ -30,12 +30,14 @@ class Located:
         names: names of the activations; several if they are concatenated in one tensor.
         arrangement: Python expression that converts the tensor `x` to the activation's layout; empty if no conversion is needed.
         confirmed: whether the module computes the oracle's value there.
+        selector: Python source that selects the tensor in the module's result, such as `[0]`.
     """
 
     tap: Tap
     names: tuple[str, ...]
     arrangement: str
     confirmed: bool
+    selector: str = ""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Places:
 
     Attributes:
         taps: each tap with its array and its module.
+        results: the tensors that the module returns, by the Python source that selects each.
         containers: patterns of the paths of layers, or of parts of layers, such as `encoder.blocks.{layer}`.
         layers: number of layers.
         rows: the network's activations by name.
@@ -52,6 +55,7 @@ class Places:
     """
 
     taps: Sequence[tuple[Tap, Array, nn.Module]]
+    results: Mapping[str, Array]
     containers: Sequence[str]
     layers: int
     rows: Mapping[str, Activation]
@@ -73,13 +77,12 @@ class Places:
 
     def returned(self) -> list[tuple[Array, Located | None]]:
         """Return the module's results, each with the activation that it is, if any; of equal activations, the last computed."""
-        results = [(tap, array) for tap, array, _ in self.taps if (tap.path, tap.what) == ("", "output") and array.ndim]
-        return [(array, self._returned_at(tap, array)) for tap, array in results]
+        return [(array, self._returned_at(selector, array)) for selector, array in self.results.items() if array.ndim]
 
-    def _returned_at(self, tap: Tap, array: Array) -> Located | None:
+    def _returned_at(self, selector: str, array: Array) -> Located | None:
         named = ((name, text) for name in reversed(list(self.known.values)) for text in _ARRANGEMENTS)
         found = next(((name, text) for name, text in named if self._fits(array, (name,), text)), None)
-        return Located(tap, (found[0],), found[1], self.known.values[found[0]].found) if found else None
+        return Located(Tap(""), (found[0],), found[1], self.known.values[found[0]].found, selector) if found else None
 
     def _of(self, row: Activation) -> Iterator[Located]:
         """Yield every location of this activation, which must hold in every layer."""

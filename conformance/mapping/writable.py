@@ -45,6 +45,6 @@ def _quoted(proposal: Proposal) -> Iterator[str]:
     """Yield the names that are written in strings and comments."""
     yield from (held.tensor.name for held in proposal.parameters)
     yield from (one.tap.path for one in proposal.activations)
-    elements = [one.tap.element for one in (*proposal.returns, *proposal.activations)]
+    elements = [one.tap.element for one in proposal.activations]
     yield from (element for element in elements if isinstance(element, str))
     yield from (*proposal.buffers, *proposal.unmapped)

@@ -111,3 +111,14 @@ def test_in_a_network_of_one_layer_only_the_list_of_layers_is_taken_for_layers()
     assert (found.open, found.unmapped, found.last) == (found.builder.open, (), "len(model.layers) - 1")
     golden = golden_of("one layer", Checkpoint(a, read_only(weights(SEED, a))), {"rows": batch_for(a)})
     assert check(implementation_of(found), golden, depth="screen").outcome == "pass"
+
+
+def test_results_in_a_dataclass_and_in_nested_containers_are_returned_by_name() -> None:
+    found = proposal("unusual:ResultBert")
+    assert {one.names[0]: one.selector for one in found.returns} == {
+        "encoder.layer.2.output.LayerNorm": ".last",
+        "pooler.activation": '.others["pooled"][0]',
+    }
+    assert found.open == ()
+    result = check(implementation_of(found), "tiny", depth="screen")
+    assert result.outcome == "pass", str(result)

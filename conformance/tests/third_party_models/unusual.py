@@ -1,6 +1,7 @@
 """A correct BERT in small pieces, and correct variants of it with one unusual trait each."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -79,6 +80,30 @@ class SquareMaskFirstBert(PlainBert):
         src_key_padding_mask: torch.Tensor | None = None,
     ) -> object:
         return self.encode(src, segments, torch.ones_like(src) if src_key_padding_mask is None else ~src_key_padding_mask)
+
+
+@dataclass
+class Result:
+    """A result with a dictionary in a dataclass."""
+
+    last: torch.Tensor
+    others: dict[str, object] = field(default_factory=dict)
+
+
+class ResultBert(PlainBert):
+    """Calls its layers as functions and returns a dataclass, so that no module has its last hidden state as a result."""
+
+    def forward(self, input_ids: torch.Tensor, token_type_ids: torch.Tensor, attention_mask: torch.Tensor) -> object:
+        x = self.norm(self.looked_up(input_ids) + self.places(torch.arange(input_ids.shape[1])) + self.kinds(token_type_ids))
+        for layer in self.layers:
+            x = type(layer).forward(layer, x, attention_mask.bool())
+        found = Result(x, {"pooled": (torch.tanh(self.pool(x[:, 0])),)})
+        found.others["itself"] = found.others
+        return found
+
+    def make(self, width: int, layers: int, heads: int, inner: int) -> None:
+        super().make(width, layers, heads, inner)
+        self.pool = nn.Linear(width, width)
 
 
 class ListedBert(PlainBert):
