@@ -23,4 +23,5 @@ _MASKS = ("11111111111", "11111111111", "11111110000", "00111111111", "110111011
 def batch_for(a: Architecture, *, padded_at_end: bool = False) -> Batch:
     """Return a batch of at most the longest length; padding is before, between and after tokens, or only after them."""
     masks = ["".join(sorted(mask, reverse=True)) for mask in _MASKS] if padded_at_end else _MASKS
-    return batch(SEED, a, drawn([mask[: a.longest] for mask in masks]))
+    cut = [mask[: a.longest] for mask in masks]
+    return batch(SEED, a, drawn([mask for mask in cut if "1" in mask]))  # what attention to no token computes is undefined
