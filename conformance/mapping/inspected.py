@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -12,11 +13,13 @@ from conformance.errors import UsageError
 
 
 def parameters_of(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
-    """Return the parameters of a function or class.
+    """Return the parameters of a function or class, with the annotations that are strings evaluated where all of them can be.
 
     Raises:
         UsageError: Python has no signature of it, as of TorchScript and of most code that is not written in Python.
     """
+    with suppress(Exception):  # an annotation is any code, such as a name that is imported for type checking alone
+        return list(inspect.signature(function, eval_str=True).parameters.values())
     try:
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from conformance import check, golden_of
@@ -77,6 +78,25 @@ class Typed(nn.Module):
 )
 def test_positions_settings_and_words_that_contain_id_are_not_taken_for_arrays(module: type[nn.Module], call: str) -> None:
     assert next(calls(module())).arguments == call
+
+
+class Wrapping:
+    def __init__(self, mask: Any) -> None:
+        self.mask = mask
+
+
+class Quoted(nn.Module):
+    def forward(self, tokens: "torch.Tensor", segments: "torch.Tensor", mask: "Wrapping") -> None: ...
+
+
+def test_an_annotation_that_is_a_string_is_evaluated() -> None:
+    assert next(calls(Quoted())).arguments == "batch.input_ids, batch.token_type_ids, Wrapping(batch.attention_mask)"
+
+
+@pytest.mark.parametrize("longest", [1, 2, 3])
+def test_every_row_of_the_batch_for_a_mapping_has_a_token(longest: int) -> None:
+    for padded_at_end in (False, True):
+        assert batch_for(PROBE.with_(max_position_embeddings=longest), padded_at_end=padded_at_end).mask.any(-1).all()
 
 
 class Measured(nn.Module):
