@@ -28,9 +28,20 @@ def _array(name: str, values: Any) -> npt.NDArray[Any]:
 
 def _integers(name: str, values: Any) -> Ids:
     array = _array(name, values)
+    if array.dtype == np.bool_ and name in MASKS:
+        return array.astype(np.int64)
+    if array.dtype == np.object_ or (array.dtype == np.uint64 and (array > np.iinfo(np.int64).max).any()):
+        raise UsageError(f"{name} has the value {_no_integer(array)!r:.60}, expected integers of at most 64 bits")
     if not np.issubdtype(array.dtype, np.integer):
         raise UsageError(f"{name} has {array.dtype} values, expected integers")
     return array.astype(np.int64)
+
+
+def _no_integer(array: npt.NDArray[Any]) -> Any:
+    """Return the first element of an array that is no integer, else the largest in magnitude."""
+    elements = array.ravel().tolist()
+    others = [value for value in elements if not isinstance(value, int)]
+    return others[0] if others else max(elements, key=abs)
 
 
 def _numbers(name: str, values: Any) -> Array:
@@ -40,6 +51,7 @@ def _numbers(name: str, values: Any) -> Array:
     return array.astype(np.float64)
 
 
+MASKS = ("attention_mask", "encoder_attention_mask")  # integer arrays that may be given as booleans
 FLOATS = ("class_targets", "encoder_hidden_states")  # floating-point arrays; all others are integer arrays
 
 # The axes of each array that is not (B, S): B rows, S tokens, Q questions of B / Q rows each, T encoder states of width H,
@@ -123,7 +135,7 @@ class Batch:
                 raise UsageError(f"{name} is of shape {array.shape}, expected {expected}; B, S = {self.input_ids.shape}")
         if not self.input_ids.size:
             raise UsageError("the batch is empty")
-        for name in ("attention_mask", "encoder_attention_mask"):
+        for name in MASKS:
             mask = getattr(self, name)
             if mask is not None and not np.isin(mask, (0, 1)).all():
                 raise UsageError(f"{name} has values other than 0 and 1")
@@ -241,11 +253,13 @@ class Batch:
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any]) -> "Batch":
-        """Return a batch from arrays or nested lists by name.
+        """Return a batch from arrays or nested lists by name; None stands for an array that is not given.
 
         Raises:
-            UsageError: a name is unknown, `input_ids` is missing, or values are not integers (numbers for floating-point arrays).
+            UsageError: a name is unknown, `input_ids` is missing, or values are not integers (booleans for masks, numbers for
+                floating-point arrays).
         """
+        arrays = {name: values for name, values in arrays.items() if values is not None}
         names = [f.name for f in fields(cls)]
         unknown = sorted(set(arrays) - set(names))
         if unknown or "input_ids" not in arrays:
