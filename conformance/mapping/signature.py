@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, fields
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from torch import nn
 
@@ -101,7 +101,7 @@ def builder_of(factory: Any, name: str) -> Builder:
     if not callable(factory):
         raise UsageError(f"{name} is {factory!r:.60}, and neither a torch.nn.Module nor a class or function that builds one")
     arguments, unknown = _arguments(factory, name)
-    config = [p for p in unknown if p.lower() in _CONFIGS]
+    config = [p for p in unknown if p.lower() in _CONFIGS] or ([] if arguments or unknown else _optional_config(factory, name))
     if config:
         return _configured(factory, name, config[0])
     if not arguments and len(unknown) == 1 and unknown[0].lower() in _ARCHITECTURES:
@@ -132,10 +132,10 @@ def takes_sizes(function: Callable[..., Any], name: str) -> bool:
 def _configured(factory: Any, name: str, parameter: str) -> Builder:
     """Return the builder for a module with a configuration argument.
 
-    The configuration is of the annotated class, else of the only class of the same Python module with `config` in its name, else
-    the architecture itself.
+    The configuration is of the annotated class, else of that of its default, else of the only class of the same Python module with
+    `config` in its name, else the architecture itself.
     """
-    config = _annotated(factory, parameter) or _only_config(factory)
+    config = _annotated(factory, parameter) or _class_of_default(factory, parameter) or _only_config(factory)
     if config is None:
         note = f"{parameter} is given the architecture itself, whose sizes have the names of Hugging Face's config"
         return Builder(f"{name}(a)", {name: factory}, (note,))
@@ -191,12 +191,27 @@ def _defaults_kept(factory: Callable[..., Any], name: str, arguments: Mapping[st
         )
 
 
+def _optional_config(factory: Callable[..., Any], name: str) -> list[str]:
+    """Return the name of the first argument if it is a configuration with a default: None, or an object of a class of its own."""
+    first = parameters_of(factory, name)[:1]
+    return [p.name for p in first if p.name.lower() in _CONFIGS and (p.default is None or _class_of_default(factory, p.name))]
+
+
+def _class_of_default(factory: Callable[..., Any], parameter: str) -> type | None:
+    """Return the class of an argument's default; None if there is no default, or one of a class of Python's."""
+    default = inspect.signature(factory).parameters[parameter].default
+    is_own = default is not inspect.Parameter.empty and type(default).__module__.partition(".")[0] not in sys.stdlib_module_names
+    return type(default) if is_own else None
+
+
 def _annotated(factory: Any, parameter: str) -> Any:
     try:
         hints = get_type_hints(vars(factory).get("__init__", factory) if isinstance(factory, type) else factory)
     except (NameError, TypeError):
         return None
     found = hints.get(parameter)
+    alternatives = [kind for kind in get_args(found) if kind is not type(None)]
+    found = alternatives[0] if len(alternatives) == 1 and type(None) in get_args(found) else found  # of `Config | None`
     return found if isinstance(found, type) and found is not dict else None
 
 

@@ -1,5 +1,6 @@
 """Modules with unusual traits are mapped by value, or refused with a message that says what to give instead."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from conformance.goldens.recipe import SEED
 from conformance.mapping.call import calls
 from conformance.mapping.mapped import implementation_of, proposed
 from conformance.mapping.probe import PROBE, batch_for
+from conformance.mapping.signature import builder_of
 from conformance.model.checkpoint import Checkpoint, read_only
 from conformance.tests.third_party_models import proposal, stranger
 
@@ -78,6 +80,35 @@ class Typed(nn.Module):
 )
 def test_positions_settings_and_words_that_contain_id_are_not_taken_for_arrays(module: type[nn.Module], call: str) -> None:
     assert next(calls(module())).arguments == call
+
+
+@dataclass
+class Settings:
+    vocab: int = 9
+    hidden: int = 8
+    layers: int = 2
+    ffn: int = 16
+
+
+class Configured(nn.Module):
+    def __init__(self, config: Settings = Settings()) -> None:  # noqa: B008  # the default is what is tested
+        super().__init__()
+
+
+class MaybeConfigured(nn.Module):
+    def __init__(self, config: Settings | None = None, c: int = 3) -> None:
+        super().__init__()
+
+
+class Unannotated(nn.Module):
+    def __init__(self, config=Settings()) -> None:  # type: ignore[no-untyped-def]  # noqa: B008
+        super().__init__()
+
+
+@pytest.mark.parametrize("factory", [Configured, MaybeConfigured, Unannotated])
+def test_a_configuration_is_given_also_if_it_has_a_default(factory: type[nn.Module]) -> None:
+    sizes = "vocab=a.vocab_size, hidden=a.hidden_size, layers=a.num_hidden_layers, ffn=a.intermediate_size"
+    assert builder_of(factory, factory.__name__).text == f"{factory.__name__}(Settings({sizes}))"
 
 
 class Wrapping:
