@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 import conformance
 from conformance.candidates.hook_effects import compiled_around, eager_if, is_so
@@ -36,6 +38,7 @@ from conformance.numerics.formats import Array
 from conformance.numerics.machine import this_machine
 
 T = TypeVar("T")
+_REMOVERS: Mapping[type, str] = {WeightNorm: "remove_weight_norm", SpectralNorm: "remove_spectral_norm"}
 _ACTIVATION_FUNCTIONS = ("gelu", "gelu_new", "relu")  # one name of each function
 
 
@@ -128,6 +131,7 @@ def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Propos
 
 def _require_unparametrized(module: nn.Module) -> None:
     """Raise `UsageError` if a parameter is computed from others: a checkpoint holds the result, which does not fit those."""
+    _require_no_reparametrization_hooks(module)
     computed = [
         f"{path}.{name}".removeprefix(".")
         for path, part in module.named_modules()
@@ -141,6 +145,19 @@ def _require_unparametrized(module: nn.Module) -> None:
             "and a checkpoint holds the result. Map a class or function that builds the module as it is run after training, with "
             f"remove_parametrizations(model.get_submodule({path!r}), {name!r}) for each"
         )
+
+
+def _require_no_reparametrization_hooks(module: nn.Module) -> None:
+    """Raise `UsageError` if a parameter is computed from others by a hook, as of torch.nn.utils.weight_norm."""
+    for path, part in module.named_modules():
+        for hook in part._forward_pre_hooks.values():
+            remover = _REMOVERS.get(type(hook))
+            if remover:
+                raise UsageError(
+                    f"{path}.{getattr(hook, 'name', '')} is computed from others by {type(hook).__name__} of torch.nn.utils, and a "
+                    "checkpoint holds the result. Map a class or function that builds the module as it is run after training, with "
+                    f"torch.nn.utils.{remover} for each such part"
+                )
 
 
 def _second_names(module: nn.Module, parts: Sequence[Held], patterns: Mapping[str, str]) -> Iterator[Held]:

@@ -82,6 +82,18 @@ def test_positions_settings_and_words_that_contain_id_are_not_taken_for_arrays(m
     assert next(calls(module())).arguments == call
 
 
+@pytest.mark.filterwarnings("ignore:.*weight_norm")
+@pytest.mark.parametrize(("name", "remover"), [("weight_norm", "remove_weight_norm"), ("spectral_norm", "remove_spectral_norm")])
+def test_a_weight_that_a_hook_computes_from_others_is_refused(name: str, remover: str) -> None:
+    def build(vocab: int, width: int, layers: int, heads: int, inner: int, maxlen: int) -> nn.Module:
+        module: nn.Module = stranger("unusual:PlainBert")(vocab, width, layers, heads, inner, maxlen)
+        getattr(nn.utils, name)(module.get_submodule("layers.1.up"))
+        return module
+
+    with pytest.raises(UsageError, match=rf"layers\.1\.up\.weight is computed from others by .*{remover} for each such part"):
+        proposed(build, "build", __name__)
+
+
 @dataclass
 class Settings:
     vocab: int = 9
