@@ -6,7 +6,8 @@ any step therefore persists in all later ones. The distance that rounding causes
 (`conformance.judge.loss_curve`).
 
 This is the accumulated judgement of a loop. The local ones are `optimizer-step` and `schedule`: they judge each step from the
-candidate's own gradients, over fewer steps, and name the mistakes.
+candidate's own gradients, over fewer steps, and name the mistakes. Like these, it does not notice a loop that does not call
+`model.train()`.
 """
 
 import numpy as np

@@ -6,6 +6,9 @@ the optimizer's step and the schedule's step. The expected step clips by the glo
 or BERT's own Adam without bias correction; and uses transformers' linear or inverse-square-root schedule or BERT's own. The
 gradients of one step are judged from the parameters before it. This finds a missing `zero_grad()`, a loss that is scaled wrongly
 when gradients are accumulated, and parameters that are not trained although the loss depends on them.
+
+The dropout rates are set to 0, so that each step is repeatable. A loop that does not call `model.train()` computes the same values
+and passes; the module is passed to it in evaluation mode.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

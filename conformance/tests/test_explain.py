@@ -110,6 +110,12 @@ def test_the_command_prints_each_format(capsys: pytest.CaptureFixture[str]) -> N
     assert all(f"  {name}" in listed for names in summaries().values() for name in names)
 
 
+@pytest.mark.parametrize("check_name", ["optimizer-step", "schedule", "loss-curve"])
+def test_it_is_said_that_a_missing_call_of_train_is_not_noticed(check_name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", check_name]) == 0
+    assert "does not call `model.train()`" in " ".join(capsys.readouterr().out.split())
+
+
 def test_an_unknown_name_ends_with_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "no-such-name"]) == 2
     assert "no-such-name" in capsys.readouterr().err
