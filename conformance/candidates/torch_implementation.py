@@ -64,9 +64,7 @@ class TorchImplementation:
             the checkpoint lacks, such as those of a head that is not run. They keep the values that `build` gave them.
         frozen: shell patterns of state-dict entries that are not trained, so that no gradients are requested for them.
         train: maps the module and a `conformance.Training` to a function that does one step of its training loop on a batch; raises
-            `conformance.Unsupported` for settings that it does not support. A loop that rescales its gradients after the backward
-            pass, or does not accumulate them in `.grad`, must clip by calling `torch.nn.utils.clip_grad_norm_` under this name, or
-            unscale with `torch.amp.GradScaler`; otherwise the gradients are read before they are rescaled, or not at all.
+            `conformance.Unsupported` for settings that it does not support. `explain optimizer-step` says how gradients are read.
         untrained: returns the module for an architecture in its state before training; may be the same function as `build` if that
             draws the initial parameters.
         evaluation_only: whether the module is not judged in training mode: it is not meant to be trained and has no dropout, or its

@@ -7,6 +7,10 @@ or BERT's own Adam without bias correction; and uses transformers' linear or inv
 gradients of one step are judged from the parameters before it. This finds a missing `zero_grad()`, a loss that is scaled wrongly
 when gradients are accumulated, and parameters that are not trained although the loss depends on them.
 
+A gradient is read after the last backward pass, and again before a call of `torch.nn.utils.clip_grad_norm_` or after
+`GradScaler.unscale_`. A loop that rescales its gradients in another way, or assigns them to `.grad`, must clip by calling
+`torch.nn.utils.clip_grad_norm_` under this name; otherwise its gradients are read before they are rescaled, or not at all.
+
 The dropout rates are set to 0, so that each step is repeatable. A loop that does not call `model.train()` computes the same values
 and passes; the module is passed to it in evaluation mode.
 """
