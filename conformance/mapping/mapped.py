@@ -57,9 +57,7 @@ def proposed(factory: Any, name: str, home: str, architecture: Architecture | No
     """
     if isinstance(factory, nn.Module) and architecture is None:
         raise UsageError(f"{name} is built already, with sizes of its own: give its checkpoint with --checkpoint DIR, or its class")
-    a = architecture or PROBE
-    if architecture is None and _is_sinusoidal(factory, name):
-        a = a.with_(position_embedding_type="sinusoidal")
+    a = architecture or _with_positions(factory, name)
     with restored():
         builder = builder_of(factory, name)
         found = _proposed(builder, name, home, a)
@@ -82,14 +80,21 @@ def _other_activation_function(found: Proposal) -> str:
     return best_function
 
 
-def _is_sinusoidal(factory: Any, name: str) -> bool:
-    """Return whether no parameter of the module has the size of a table of position embeddings."""
+def _with_positions(factory: Any, name: str) -> Architecture:
+    """Return `PROBE` with the number of positions that the module has, or with sinusoidal positions if it has no table of them."""
     with restored():
         builder = builder_of(factory, name)
         module = _guarded(lambda: builder.build(PROBE), "its constructor")
     require_values(module)
-    sizes = {tuple(p.shape) for p in module.parameters()}
-    return not any(PROBE.max_position_embeddings in shape for shape in sizes)
+    shapes = {parameter: tuple(p.shape) for parameter, p in module.named_parameters()}
+    if any(PROBE.max_position_embeddings in shape for shape in shapes.values()):
+        return PROBE
+    tables = {shapes[n] for n, pattern in patterns_in(shapes, PROBE).items() if n == pattern and len(shapes[n]) == 2}
+    known, needed = PROBE.as_dict().values(), batch_for(PROBE).length
+    lengths = [n for n, width in tables if width == PROBE.hidden_size and n not in known and n >= needed]
+    if len(lengths) == 1:
+        return PROBE.with_(max_position_embeddings=lengths[0])
+    return PROBE.with_(position_embedding_type="sinusoidal")
 
 
 def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Proposal:

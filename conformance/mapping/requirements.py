@@ -28,6 +28,7 @@ _SETTINGS = {
     "layer_norm_eps": "",
     "position_embedding_type": "",
     "position_offset": "",
+    "max_position_embeddings": "bert.embeddings.position_embeddings.weight",
     "type_vocab_size": "bert.embeddings.token_type_embeddings.weight",
 }
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings")
@@ -66,7 +67,7 @@ def settings_requirements(
         computes: another activation function that the module was seen to compute, which is accepted as well.
     """
     fixed = [name for name, table in _SETTINGS.items() if not table or table in used]
-    for name in (*(_SIZES if is_instance else ()), *fixed):
+    for name in dict.fromkeys((*(_SIZES if is_instance else ()), *fixed)):
         if name not in given:
             yield _fixed_to(name, _alternatives(getattr(a, name), computes if name == "hidden_act" else ""))
 

@@ -123,6 +123,14 @@ def test_a_configuration_is_given_also_if_it_has_a_default(factory: type[nn.Modu
     assert builder_of(factory, factory.__name__).text == f"{factory.__name__}(Settings({sizes}))"
 
 
+def test_a_table_of_positions_of_a_fixed_length_is_mapped_and_required() -> None:
+    found = proposal("unusual:FixedLengthBert")
+    assert found.coverage[0] == found.coverage[1]
+    implementation, a = implementation_of(found), found.architecture
+    assert implementation.supports(a.with_(max_position_embeddings=512), "cpu", "float32") is None
+    assert "max_position_embeddings" in str(implementation.supports(a.with_(max_position_embeddings=40), "cpu", "float32"))
+
+
 class Wrapping:
     def __init__(self, mask: Any) -> None:
         self.mask = mask

@@ -51,6 +51,13 @@ class PlainBert(nn.Module):
         return self.encode(input_ids, token_type_ids, attention_mask)
 
 
+class FixedLengthBert(PlainBert):
+    """Has a table of 512 positions in every network."""
+
+    def __init__(self, vocab: int, width: int, layers: int, heads: int, inner: int) -> None:
+        super().__init__(vocab, width, layers, heads, inner, 512)
+
+
 class SparseBert(PlainBert):
     """Looks words up by a product with a sparse matrix."""
 
