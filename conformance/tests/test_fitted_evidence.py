@@ -163,3 +163,16 @@ def test_a_cause_given_for_a_decoder_with_a_weight_of_its_own_is_that_it_was_not
     found = next(one for one in check(_OtherDecoder(change), "sinusoidal").findings if "cls.predictions.decoder" in one.steps)
     assert found.name == name
     assert cause in found.cause
+
+
+def _half_zeroed(port: Port, layer: int, x: Tensor) -> Tensor:
+    """Set half of the first layer's outputs to zero, and double the others."""
+    result = OPERATIONS["query"](port, layer, x)
+    return result if layer else result * 2.0 * (torch.arange(result.shape[-1]) < result.shape[-1] // 2)
+
+
+def test_other_weights_of_which_some_rows_are_zero_are_estimated() -> None:
+    """A result of exactly 0 has no rounding errors."""
+    (found,) = findings_of(check(Mistake("", "", "", "all", (), "", {"query": _half_zeroed}), "tiny"))
+    assert found.name == "parameters-other"
+    assert "attention.self.query.weight, all 32 rows" in found.evidence

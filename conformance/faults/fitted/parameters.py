@@ -27,15 +27,19 @@ def _linear(step: Step, data: FitData) -> Fit | None:
     """Return the linear layer with weight and bias by least squares; None unless more rows differ than the rank of the inputs.
 
     The correction of the right parameters is fitted, of minimum norm: they are kept where the inputs do not determine them, as in
-    the direction in which the output of a norm is constant. A second fit corrects the rounding errors of the first.
+    the direction in which the output of a norm is constant. A second fit corrects the rounding errors of the first. Outputs that
+    are 0 in every row have the parameters 0.
     """
     assert isinstance(step, Linear)
-    (inputs,) = data.rows(step.inputs)
+    inputs, found = data.rows(step.inputs, data.actual)
     columns = np.concatenate([inputs, np.ones((len(inputs), 1))], 1)
     rank = int(np.linalg.matrix_rank(columns))
     if len(np.unique(inputs, axis=0)) <= rank:
         return None
-    fitted = _corrected(_corrected(step, data, columns), data, columns)
+    some = as_array((found != 0.0).any(0))
+    start = with_parameters(step, weight=np.where(some[:, None], step.site.parameters["weight"], 0.0), bias=step.bias * some)
+    assert isinstance(start, Linear)
+    fitted = _corrected(_corrected(start, data, columns), data, columns)
     named = wrong_outputs(step, data)
     if rank == columns.shape[1]:  # Otherwise, single elements are not determined.
         named = with_assignments(named, step, data, _estimated_linear(step, data, columns, fitted))
