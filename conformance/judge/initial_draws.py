@@ -9,12 +9,16 @@ elements
     sup |F_n − F| has Kolmogorov's distribution.
 
 Among n disjoint pairs of independent elements, the number of pairs with equal signs is binomial with probability 1/2. Pairs are
-neighbours along each axis, and equal positions in two parameters of the same shape; repeated rows and copies agree too often.
-P-values are exact (Kolmogorov's as far as Simard and L'Ecuyer 2011 compute it), and two-sided by doubling the smaller tail.
+neighbours along each axis, and equal positions in two parameters of the same shape; copies agree too often. Rows and columns that
+are equal to others, such as those of copied heads or of a transposed matrix, are found as such. P-values are exact (Kolmogorov's as
+far as Simard and L'Ecuyer 2011 compute it), and two-sided by doubling the smaller tail.
 """
 
-from collections.abc import Mapping
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import chdtr, chdtrc, ndtr, ndtri
@@ -42,12 +46,16 @@ def wrong_initially(found: Mapping[str, Array], a: Architecture, storage: Format
     """
     drawn = {name: _without_padding(name, x) for name, x in found.items() if constant_of(name) is None}
     pairs = [(one, other) for one, other in combinations(drawn, 2) if drawn[one].shape == drawn[other].shape]
-    alpha = sidak_share(_TESTS * len(drawn) + len(pairs), total)
-    wrong = {}
+    lengths = {length for x in drawn.values() for length in x.shape}
+    alpha = sidak_share(_TESTS * len(drawn) + len(pairs) + len(lengths), total)
+    copies = {other for one, other in pairs if np.array_equal(drawn[one], drawn[other])}
+    varied = {name: x for name, x in drawn.items() if name not in copies and np.ptp(x)}
+    padding = {name: len(found[name]) - len(x) for name, x in drawn.items()}
+    wrong = _with_equal_lines(varied, padding, storage, alpha)
     for name, x in found.items():
         right = constant_of(name)
         if right is None:
-            said = _unlike_draw(drawn[name], a, storage, alpha)
+            said = wrong.get(name) or _row_of_zeros(x, padding[name]) or _unlike_draw(drawn[name], a, storage, alpha)
         else:
             weight = found.get(name.removesuffix("bias") + "weight", x[:, None])
             said = _unlike_constant(x, right, usual_draws(weight.shape[-1], a.initializer_range), storage, alpha)
@@ -56,9 +64,46 @@ def wrong_initially(found: Mapping[str, Array], a: Architecture, storage: Format
     signs = {name: np.signbit(x) for name, x in drawn.items() if name not in wrong}
     for one, other in pairs:
         if one in signs and other in signs and other not in wrong and not _agree_by_chance(signs[one], signs[other], alpha):
-            same = np.array_equal(drawn[one], drawn[other])
-            wrong[other] = f"{'a copy of' if same else 'not independent of'} {one}"
+            wrong[other] = f"{'a copy of' if other in copies else 'not independent of'} {one}"
     return wrong
+
+
+class _Line(NamedTuple):
+    """A row or a column of a parameter: its number in words, how many elements it has, and their digest."""
+
+    name: str
+    number: str
+    length: int
+    digest: bytes
+
+
+def _lines(drawn: Mapping[str, Array], padding: Mapping[str, int]) -> Iterator[_Line]:
+    """Yield the rows and the columns of the parameters that are not 0; `padding` rows precede those of a parameter."""
+    for name, x in drawn.items():
+        for what, lines, start in (("row", x, padding[name]), ("column", x.T, 0)):
+            for number, line in enumerate(np.ascontiguousarray(lines), start):
+                if line.any():
+                    yield _Line(name, f"{what} {number}", line.size, hashlib.sha256(line).digest())
+
+
+def _with_equal_lines(drawn: Mapping[str, Array], padding: Mapping[str, int], storage: Format, alpha: float) -> dict[str, str]:
+    """Return descriptions of the parameters of which a row or column is equal to an earlier one, of any parameter.
+
+    Two draws of a symmetric unimodal density f are rounded to the same number x with probability at most u = 2^(−p): what is
+    rounded to x has the width of an ulp, at most 2^(1−p) |x|, and |x| f(x) is at most 1/2. A row and a column share one draw at
+    most, so two lines of n elements are equal with probability at most u^(n−1). Lengths for which the sum of this over all pairs
+    exceeds `alpha` are left out.
+    """
+    lines = list(_lines(drawn, padding))
+    counts = Counter(line.length for line in lines)
+    rare = {n for n, count in counts.items() if count * (count - 1) / 2 * storage.unit_roundoff ** (n - 1) <= alpha}
+    first, found = dict[bytes, _Line](), defaultdict[str, list[str]](list)
+    for line in lines:
+        earlier = first.setdefault(line.digest, line)
+        if earlier is not line and line.length in rare:
+            of = "" if earlier.name == line.name else f" of {earlier.name}"
+            found[line.name].append(f"{line.number} is {earlier.number}{of}")
+    return {name: said[0] + (f", and {len(said) - 1} more are not new" if len(said) > 1 else "") for name, said in found.items()}
 
 
 def _without_padding(name: str, x: Array) -> Array:
@@ -71,13 +116,18 @@ def _unlike_constant(x: Array, right: float, usual: Mistakes, storage: Format, a
     return "" if (x == right).all() else f"{_said(x, usual, storage, alpha)}, expected {right:g} everywhere"
 
 
+def _row_of_zeros(x: Array, drawn_from: int) -> str:
+    """Return which rows are 0 from row `drawn_from` on, unless none or all of them are; an empty string if so."""
+    zeros = drawn_from + np.flatnonzero(~x[drawn_from:].any(-1))
+    if not 0 < zeros.size < len(x) - drawn_from:
+        return ""
+    more = f", and {zeros.size - 1} more" if zeros.size > 1 else ""
+    return f"row {zeros[0]} is 0{more}; none may be but row 0 of the words, that of padding"
+
+
 def _unlike_draw(x: Array, a: Architecture, storage: Format, alpha: float) -> str:
     """Return a description of the error in a single drawn parameter, or an empty string."""
     r = a.initializer_range
-    zeros = np.flatnonzero(~x.any(-1))
-    if 0 < zeros.size < len(x):
-        more = f", and {zeros.size - 1} more" if zeros.size > 1 else ""
-        return f"row {zeros[0]} is 0{more}; none may be but row 0 of the words, that of padding"
     if not any(fits(x, distribution, storage, alpha) for distribution in legal(r)):
         return f"{_said(x, usual_mistakes(x.shape, r, a.num_hidden_layers), storage, alpha)}, expected N(0, {r:g}²)"
     for axis, what in enumerate(("rows", "columns")):

@@ -67,6 +67,49 @@ def test_layers_that_are_copies_are_distinguished_from_the_copied_layer() -> Non
     assert all("layer.1." in name and name.endswith("weight") for name in failed)
 
 
+QUERY, KEY, WORDS = (
+    f"bert.{name}.weight"
+    for name in ("encoder.layer.0.attention.self.query", "encoder.layer.0.attention.self.key", "embeddings.word_embeddings")
+)
+
+
+def _drawn(golden: str) -> dict[str, np.ndarray[Any, Any]]:
+    """Return independent draws of a query's and a key's weight and of the words, whose row 0 is zero."""
+    a = load_golden(golden).checkpoint.architecture
+    rng, square = np.random.default_rng(0), (a.hidden_size, a.hidden_size)
+    shapes = {QUERY: square, KEY: square, WORDS: (a.vocab_size, a.hidden_size)}
+    drawn = {name: rng.normal(0.0, a.initializer_range, shape) for name, shape in shapes.items()}
+    drawn[WORDS][0] = 0.0
+    return drawn
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("golden", ["tiny", "wide"])
+def test_copied_heads_rows_and_transposed_matrices_are_not_independent(golden: str, dtype: str) -> None:
+    a, storage = load_golden(golden).checkpoint.architecture, format_named(dtype)
+
+    def wrong(**changed: np.ndarray[Any, Any]) -> dict[str, str]:
+        values = {**_drawn(golden), **{{"query": QUERY, "key": KEY, "words": WORDS}[name]: x for name, x in changed.items()}}
+        return wrong_initially({name: storage.round(x) for name, x in values.items()}, a, storage, 1e-6)
+
+    fair, size, half = _drawn(golden), a.head_size, a.vocab_size // 2
+    assert wrong() == {}
+    heads = np.tile(fair[QUERY][:size], (a.num_attention_heads, 1))
+    assert wrong(query=heads) == {QUERY: f"row {size} is row 0, and {len(heads) - size - 1} more are not new"}
+    repeated = np.array(fair[WORDS])
+    repeated[half : 2 * half - 1] = repeated[1:half]
+    assert wrong(words=repeated) == {WORDS: f"row {half} is row 1, and {half - 2} more are not new"}
+    said = wrong(key=fair[QUERY].T)
+    assert said == {KEY: f"row 0 is column 0 of {QUERY}, and {2 * a.hidden_size - 1} more are not new"}
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_equal_rows_of_few_elements_are_no_evidence(dtype: str) -> None:
+    storage, a = format_named(dtype), GOLDEN.checkpoint.architecture.with_(hidden_size=2, num_attention_heads=1)
+    draws = np.random.default_rng(0).normal(0.0, a.initializer_range, (2**12, 2))
+    assert wrong_initially({WORDS: storage.round(draws)}, a, storage, 1e-6) == {}
+
+
 def test_a_candidate_without_an_initialization_is_skipped_with_the_reason() -> None:
     result = judged(replace(making_bert, untrained=None))
     assert (result.outcome, "has no parameters that training starts from" in result.reason) == ("skip", True)

@@ -144,7 +144,7 @@ WRONG: Mapping[str, Start] = {
     "uniform, of the same variance": Start(_drawn(lambda x, r: x.uniform_(-(3.0**0.5) * r, 3.0**0.5 * r)), WORDS, "but uniform"),
     "about another mean": Start(_drawn(lambda x, r: x.normal_(r, r)), f"{DENSE}.weight", "mean 0.0499"),
     "nothing drawn": Start(_drawn(lambda x, r: x.zero_()), f"{DENSE}.weight", "0 everywhere"),
-    "one row, repeated": Start(_drawn(lambda x, r: x.copy_(x[:1].clone())), f"{DENSE}.weight", "expected N(0, 0.05²)"),
+    "one row, repeated": Start(_drawn(lambda x, r: x.copy_(x[:1].clone())), f"{DENSE}.weight", "row 1 is row 0"),
     "layers that are copies": Start(_altered(_like_one_layer), DENSE.replace("0", "1") + ".weight", f"a copy of {DENSE}.weight"),
     "keys that are queries": Start(
         _altered(_key_is_query),
