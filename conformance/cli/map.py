@@ -27,8 +27,9 @@ def run(arguments: Namespace) -> int:
         CandidateError: the object's own code raised an exception.
     """
     if arguments.output:
-        _require_new_python_file(arguments.output)
+        _require_new_python_file(arguments.output, arguments.module)
     found = proposal_of(arguments.module, arguments.checkpoint)
+    refusal = _written(found, arguments.output) if arguments.output and found.parameters else None
     if arguments.format == "json":
         rows = [dict(zip(("what", "name", "proposed", "evidence"), row, strict=True)) for row in found.rows()]
         print(
@@ -45,21 +46,37 @@ def run(arguments: Namespace) -> int:
             )
         )
     else:
-        show_document(Document(found.name, tuple(_blocks(found, arguments.output))), arguments.format)
-    if arguments.output and found.parameters:
-        from conformance.mapping.source import adaptor
-
-        arguments.output.write_text(adaptor(found), "utf-8")
+        output = None if refusal else arguments.output
+        show_document(Document(found.name, tuple(_blocks(found, output))), arguments.format)
+    if refusal:
+        raise refusal
     return 0 if found.has_output else 1
 
 
-def _require_new_python_file(path: Path) -> None:
+def _written(found: "Proposal", output: Path) -> UsageError | None:
+    """Write the adaptor; return the error if it cannot be written, so that the proposal is printed before it is raised."""
+    from conformance.mapping.source import adaptor
+
+    try:
+        output.write_text(adaptor(found), "utf-8")
+    except UsageError as error:
+        return error
+    return None
+
+
+def _require_new_python_file(path: Path, module: str) -> None:
+    """Raise `UsageError` unless the adaptor can be written at `path`, from where it can import the file of `module`."""
     if path.suffix != ".py":
         raise UsageError(
             f"the adaptor is a Python file, but {path} does not end in .py: give another name, such as {path.with_suffix('.py')}"
         )
     if path.exists():
         raise UsageError(f"{path} already exists and is not overwritten: give another name, or remove it first")
+    if not path.parent.is_dir():
+        raise UsageError(f"there is no folder {path.parent} for the adaptor {path.name}: create it, or give another one")
+    home = Path(module.partition(":")[0])
+    if home.suffix == ".py" and home.parent.resolve() != path.parent.resolve():
+        raise UsageError(f"the adaptor imports {home.name}, so it must be in the same folder: give -o {home.parent / path.name}")
 
 
 def proposal_of(name: str, checkpoint: Path | None = None) -> "Proposal":

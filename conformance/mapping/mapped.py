@@ -26,7 +26,7 @@ from conformance.mapping.identify import Identification, Known
 from conformance.mapping.inspected import require_values
 from conformance.mapping.probe import PROBE, batch_for
 from conformance.mapping.proposal import Held, Proposal, counted, held, unused_patterns
-from conformance.mapping.signature import Builder, builder_of, takes_sizes
+from conformance.mapping.signature import Builder, builder_of, namespace, takes_sizes
 from conformance.mapping.taps import Places
 from conformance.mapping.tensors import Tensors, grouped, patterns_in
 from conformance.mapping.writable import is_attribute_path, require_writable
@@ -280,7 +280,8 @@ def _guarded(run: Callable[[], T], what: str) -> T:
 
 def implementation_of(proposal: Proposal) -> TorchImplementation:
     """Return the implementation that the proposal's adaptor defines, made from the inspected objects."""
-    names = {"torch": torch, **{n: getattr(conformance, n) for n in source.public_names(proposal)}, **proposal.objects}
+    names = {"torch": torch, **{n: getattr(conformance, n) for n in source.public_names(proposal)}}
+    names |= namespace(proposal.objects)
     exec("\n".join(source.body(proposal)), names)
     made: TorchImplementation = names[source.variable(proposal)]
     return made

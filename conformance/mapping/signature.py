@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, fields
+from types import SimpleNamespace
 from typing import Any, get_args, get_type_hints
 
 from torch import nn
@@ -83,10 +84,26 @@ class Builder:
         Raises:
             UsageError: the result is not a module.
         """
-        made = eval(self.text, dict(self.objects), {"a": a})
+        made = eval(self.text, namespace(self.objects), {"a": a})
         if not isinstance(made, nn.Module):
             raise UsageError(f"{self.text} is a {type(made).__name__}, expected a torch.nn.Module")
         return made
+
+
+def namespace(objects: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the names for the evaluation of a text; an object such as `Holder.bert` is an attribute there as well.
+
+    Example:
+        >>> namespace({"Holder.bert": 1})["Holder"].bert
+        1
+    """
+    found = dict[str, Any]()
+    for name, value in objects.items():
+        first, *others = name.split(".")
+        for part in reversed(others):
+            value = SimpleNamespace(**{part: value})
+        found[first] = value
+    return found
 
 
 def builder_of(factory: Any, name: str) -> Builder:

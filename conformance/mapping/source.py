@@ -91,7 +91,7 @@ def _head(proposal: Proposal) -> Iterator[str]:
     for name, value in proposal.objects.items():
         if name != "deepcopy":
             home = proposal.home if name == proposal.name else getattr(value, "__module__", proposal.home)
-            own.setdefault(require_identifiers(home), []).append(name)
+            own.setdefault(require_identifiers(home), []).append(name.partition(".")[0])
     imports = {"conformance": public_names(proposal), **{home: sorted(found) for home, found in own.items()}}
     yield from ["import torch"] if proposal.call.takes_dtype else []
     yield from _import("conformance", imports.pop("conformance"))

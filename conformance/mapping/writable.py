@@ -3,10 +3,14 @@
 from collections.abc import Iterator
 from keyword import iskeyword
 
+import conformance
 from conformance.errors import UsageError
 from conformance.mapping.proposal import Proposal
 
 _QUOTES = frozenset('"\\')
+_OWN = frozenset(
+    {"LAYER", "a", "batch", "call", "model", "supported", "torch"}
+)  # the names that an adaptor gives to its own objects
 
 
 def require_writable(proposal: Proposal) -> Proposal:
@@ -19,7 +23,8 @@ def require_writable(proposal: Proposal) -> Proposal:
         if not name.isprintable() or _QUOTES & set(name):
             raise UsageError(_wrong(name, "printable characters without quotes and backslashes"))
     for name in proposal.objects:
-        require_identifiers(name)
+        if require_identifiers(name) in _OWN or hasattr(conformance, name):
+            raise UsageError(_wrong(name, "one that the adaptor does not need itself"))
     if proposal.last:  # len(model.layers) - 1
         require_identifiers(proposal.last.removeprefix("len(").removesuffix(") - 1"))
     return proposal

@@ -1,6 +1,7 @@
 """Modules with unusual traits are mapped by value, or refused with a message that says what to give instead."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch import nn
 
 from conformance import check, golden_of
+from conformance.cli import main
 from conformance.errors import CandidateError, UsageError
 from conformance.goldens.generated_weights import weights
 from conformance.goldens.recipe import SEED
@@ -15,6 +17,7 @@ from conformance.mapping.call import calls
 from conformance.mapping.mapped import implementation_of, proposed
 from conformance.mapping.probe import PROBE, batch_for
 from conformance.mapping.signature import builder_of
+from conformance.mapping.source import adaptor
 from conformance.model.checkpoint import Checkpoint, read_only
 from conformance.tests.third_party_models import proposal, stranger
 
@@ -193,3 +196,37 @@ def test_results_in_a_dataclass_and_in_nested_containers_are_returned_by_name() 
     assert found.open == ()
     result = check(implementation_of(found), "tiny", depth="screen")
     assert result.outcome == "pass", str(result)
+
+
+def test_a_class_that_is_an_attribute_is_imported_with_its_owner() -> None:
+    found = proposal("unusual:Holder.Bert")
+    source = adaptor(found)
+    assert "import Holder\n" in source
+    assert "build=lambda a: Holder.Bert(" in source
+    assert check(implementation_of(found), "tiny", depth="screen").outcome == "pass"
+
+
+def test_a_function_with_the_name_of_one_in_the_adaptor_is_refused() -> None:
+    with pytest.raises(UsageError, match="the module has the name 'call', expected one that the adaptor does not need itself"):
+        proposal("unusual:call")
+
+
+def test_an_adaptor_is_said_to_be_written_only_if_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    module = tmp_path / "my-models.py"
+    module.write_text("from conformance.tests.third_party_models.unusual import PlainBert\n\nclass MyBert(PlainBert): pass\n")
+    assert main(["map", f"{module}:MyBert", "-o", str(tmp_path / "written.py")]) == 2
+    out, err = capsys.readouterr()
+    assert "word_embeddings" in out
+    assert "the adaptor is in" not in out
+    assert "the module has the name 'my-models'" in err
+    assert not (tmp_path / "written.py").exists()
+
+
+def test_an_adaptor_that_could_not_import_its_module_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    module, other = tmp_path / "models.py", tmp_path / "other"
+    module.write_text("")
+    assert main(["map", f"{module}:MyBert", "-o", str(other / "written.py")]) == 2
+    assert f"there is no folder {other}" in capsys.readouterr().err
+    other.mkdir()
+    assert main(["map", f"{module}:MyBert", "-o", str(other / "written.py")]) == 2
+    assert f"give -o {tmp_path / 'written.py'}" in " ".join(capsys.readouterr().err.split())

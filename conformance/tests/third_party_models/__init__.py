@@ -3,6 +3,7 @@ each."""
 
 from functools import cache
 from importlib import import_module
+from operator import attrgetter
 from typing import Any
 
 from conformance.mapping.mapped import proposed
@@ -14,7 +15,7 @@ STRANGERS = __name__
 def stranger(name: str) -> Any:
     """Return a class or function by `module:name`."""
     module, _, factory = name.partition(":")
-    return getattr(import_module(f"{STRANGERS}.{module}"), factory)
+    return attrgetter(factory)(import_module(f"{STRANGERS}.{module}"))
 
 
 @cache

@@ -51,6 +51,17 @@ class PlainBert(nn.Module):
         return self.encode(input_ids, token_type_ids, attention_mask)
 
 
+class Holder:
+    """Has a module's class as an attribute."""
+
+    Bert = PlainBert
+
+
+def call(vocab: int, width: int, layers: int, heads: int, inner: int, positions: int) -> PlainBert:
+    """Return a module; the function has the name of one in an adaptor."""
+    return PlainBert(vocab, width, layers, heads, inner, positions)
+
+
 class FixedLengthBert(PlainBert):
     """Has a table of 512 positions in every network."""
 
