@@ -6,7 +6,8 @@
 - Torch modules: `torch_implementation` builds a candidate from a table of parameters, in `layouts`, and a table of activations, in
   `output_map`; `table_messages` are on entries that do not fit. `module_runner` is a runner that exposes its module.
 - Capture: `capture` of activations and `capture_gradients` of a backward pass, by `module_hooks`; `capture_step` of a step of a
-  training loop. `hook_effects` finds the modules that hooks change, which are also run without them.
+  training loop, whose gradients `step_gradients` reads before they are clipped. `hook_effects` finds the modules that hooks change,
+  which are also run without them.
 - What a runner yields: `stream` converts it to pairs of a name and an array, and `arrays` reads arrays of any library.
   `returned_value` compares what a module returns with its captured outputs.
 - `torch_state` restores what a candidate has changed in the process.

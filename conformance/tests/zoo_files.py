@@ -68,7 +68,7 @@ MODULES: Mapping[str, tuple[str, str, str, str]] = {
     "raises in its constructor": ("raise ValueError('not built')", "pass", "fail", "not built"),
     "ends the process in its constructor": ("os._exit(6)", "pass", "crash", "exit code 6"),
     "hangs in its constructor": ("time.sleep(600)", "pass", "timeout", "had not come to an end"),
-    "raises in its forward pass": ("pass", "raise SystemExit('not called')", "crash", "not called"),
+    "raises in its forward pass": ("pass", "raise SystemExit('not called')", "fail", "not called"),
     "ends the process in its forward pass": ("pass", "os._exit(8)", "crash", "exit code 8"),
     "returns nothing": ("pass", "return None", "fail", "no way of calling it gives a tensor"),
 }
