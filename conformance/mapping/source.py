@@ -15,7 +15,7 @@ from conformance.mapping.name_scores import words
 from conformance.mapping.proposal import Held, Proposal
 from conformance.mapping.requirements import Requirement
 from conformance.mapping.taps import Located
-from conformance.mapping.writable import require_identifiers
+from conformance.mapping.writable import LAYOUTS, require_identifiers
 from conformance.model.activations import last_hidden
 from conformance.names import printable
 
@@ -25,7 +25,6 @@ _LENGTHS_ALONE = (
     "    if batch.attention_mask.diff(dim=1).gt(0).any():",
     '        raise ValueError("the mask has padding before a token, which lengths cannot say")',
 )
-_LAYOUTS = ("fused", "interleaved", "per_head", "permuted", "stacked", "tied", "transposed")
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ def _head(proposal: Proposal) -> Iterator[str]:
 
 def public_names(proposal: Proposal) -> list[str]:
     """Return the names of `conformance` that the adaptor uses, classes first."""
-    used = sorted({name for held in proposal.parameters for name in _LAYOUTS if f"{name}(" in held.layout})
+    used = sorted({name for held in proposal.parameters for name in LAYOUTS if f"{name}(" in held.layout})
     kinds = ["Tap"] if any(not _is_plain(one.tap) for one in proposal.activations) else []
     kinds += ["OutputMap"] if any(one.arrangement for one in proposal.activations) else []
     return [*sorted([*kinds, "TorchImplementation"]), *used]

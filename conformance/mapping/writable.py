@@ -3,14 +3,13 @@
 from collections.abc import Iterator
 from keyword import iskeyword
 
-import conformance
 from conformance.errors import UsageError
 from conformance.mapping.proposal import Proposal
 
 _QUOTES = frozenset('"\\')
-_OWN = frozenset(
-    {"LAYER", "a", "batch", "call", "model", "supported", "torch"}
-)  # the names that an adaptor gives to its own objects
+LAYOUTS = ("fused", "interleaved", "per_head", "permuted", "stacked", "tied", "transposed")  # functions that an adaptor may import
+# Names that an adaptor imports or gives to its own objects; `a` is the parameter of the function that builds the module.
+_OWN = frozenset((*LAYOUTS, "LAYER", "OutputMap", "Tap", "TorchImplementation", "a", "call", "supported", "torch"))
 
 
 def require_writable(proposal: Proposal) -> Proposal:
@@ -23,7 +22,7 @@ def require_writable(proposal: Proposal) -> Proposal:
         if not name.isprintable() or _QUOTES & set(name):
             raise UsageError(_wrong(name, "printable characters without quotes and backslashes"))
     for name in proposal.objects:
-        if require_identifiers(name) in _OWN or hasattr(conformance, name):
+        if require_identifiers(name) in _OWN:
             raise UsageError(_wrong(name, "one that the adaptor does not need itself"))
     if proposal.last:  # len(model.layers) - 1
         require_identifiers(proposal.last.removeprefix("len(").removesuffix(") - 1"))

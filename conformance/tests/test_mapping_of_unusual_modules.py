@@ -206,7 +206,10 @@ def test_a_class_that_is_an_attribute_is_imported_with_its_owner() -> None:
     assert check(implementation_of(found), "tiny", depth="screen").outcome == "pass"
 
 
-def test_a_function_with_the_name_of_one_in_the_adaptor_is_refused() -> None:
+def test_a_function_is_refused_only_if_the_adaptor_has_one_of_its_name() -> None:
+    found = proposal("unusual:model")
+    assert "build=lambda a: model(" in adaptor(found)
+    assert check(implementation_of(found), "tiny", depth="screen").outcome == "pass"
     with pytest.raises(UsageError, match="the module has the name 'call', expected one that the adaptor does not need itself"):
         proposal("unusual:call")
 

@@ -171,6 +171,8 @@ def _log_density(found: Residual) -> float:
     left, sizes, _ = np.linalg.svd(x, full_matrices=False)
     values, outputs = np.linalg.svd(residual, full_matrices=False)[1:]
     rank = min(int((values > found.noise).sum()), found.rank)
+    if not rank:
+        return 0.0
     size = values[rank - 1] / np.linalg.norm(sizes)  # of the smallest of the r changes, for inputs of size 1
     least = max(float(np.sqrt((found.allowed**2).mean()) / size), float(sizes[0]) * max(x.shape) * _EPSILON)
     kept = sizes > least

@@ -62,6 +62,11 @@ def call(vocab: int, width: int, layers: int, heads: int, inner: int, positions:
     return PlainBert(vocab, width, layers, heads, inner, positions)
 
 
+def model(vocab: int, width: int, layers: int, heads: int, inner: int, positions: int) -> PlainBert:
+    """Return a module; the function has the name of a parameter in an adaptor, of a function that does not call it."""
+    return PlainBert(vocab, width, layers, heads, inner, positions)
+
+
 class FixedLengthBert(PlainBert):
     """Has a table of 512 positions in every network."""
 
