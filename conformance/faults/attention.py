@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from conformance.faults.altered import Altered, Rearranged
+from conformance.faults.altered import Altered, Rearranged, with_slack
 from conformance.faults.changes import rewritten, with_parent
 from conformance.faults.fault import Fault, FaultContext, Parameter, SameFunction
 from conformance.model.attention import attended_keys
+from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Mask
 from conformance.oracle import Step
@@ -67,9 +68,16 @@ def _rescaled(step: Step, scale: float) -> Step:
 
 
 def _bias_unscaled(step: Step, context: FaultContext) -> Step | None:
-    query = step.site.activation.parents[0]
-    bias = context.network.site(query).parameters.get("bias")
-    return None if bias is None else step.replaced(parents=(step.parents[0] + bias * (1.0 / _scale(step) - 1.0), step.parents[1]))
+    """Return the scores of the query plus b (√d − 1), which is (x Wᵀ/√d + b) √d; this sum may be rounded."""
+    bias = context.network.site(step.site.activation.parents[0]).parameters.get("bias")
+    if bias is None:
+        return None
+    query, key = step.parents
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        return altered.inner.jacobians()[0].variance(arithmetic.storage.rounding_variance(altered.inner.parents[0]))
+
+    return with_slack(step.replaced(parents=(query + bias * (1.0 / _scale(step) - 1.0), key)), slack)
 
 
 def _with_temperature(step: Step, temperature: float) -> Step:

@@ -44,7 +44,7 @@ def explanations(
         known: names of faults that explained other activations.
         per_token: whether fits with numbers for each token are tried as well.
     """
-    return _searched(problem, directions, known, MOST_FAULTS) or fitted_explanations(problem, per_token=per_token)
+    return _searched(problem, directions, known, MOST_FAULTS) or fitted_explanations(problem, known, per_token=per_token)
 
 
 def is_of_catalogue(explanation: Explanation) -> bool:
@@ -59,12 +59,12 @@ def single_explanations(
     return _searched(problem, directions, known, 1)
 
 
-def fitted_explanations(problem: StepProblem, *, per_token: bool = True) -> tuple[Explanation, ...]:
+def fitted_explanations(problem: StepProblem, known: Collection[str] = (), *, per_token: bool = True) -> tuple[Explanation, ...]:
     """Return the step with a function or whole tensors fitted to the candidate's array, if such a fit explains the array.
 
-    Fits with numbers for each token are tried if `per_token`.
+    Fits with numbers for each token are tried if `per_token`; `known` are the names of faults that explained other activations.
     """
-    return _best_fit(problem, per_token=per_token)
+    return _best_fit(problem, known, per_token=per_token)
 
 
 def explanations_by_one_number(problem: StepProblem) -> tuple[Explanation, ...]:
@@ -73,7 +73,7 @@ def explanations_by_one_number(problem: StepProblem) -> tuple[Explanation, ...]:
     Its deviation gives the cost of the number (`Explanation.cost_of_parameters`), so that the fit may be compared with an
     arithmetic under which the step passes.
     """
-    return _best_fit(problem, per_token=False, one_number=True)
+    return _best_fit(problem, (), per_token=False, one_number=True)
 
 
 def _searched(
@@ -149,7 +149,9 @@ def _explanation(trial: StepTrial, problem: StepProblem) -> Explanation:
     return Explanation(tuple(detected_faults), len(numbers), problem.nll(whole.segment), usual, problem.draw_count)
 
 
-def _best_fit(problem: StepProblem, *, per_token: bool, one_number: bool = False) -> tuple[Explanation, ...]:
+def _best_fit(
+    problem: StepProblem, known: Collection[str], *, per_token: bool, one_number: bool = False
+) -> tuple[Explanation, ...]:
     """Return the fit of a function or of whole tensors that explains the candidate's array best; empty if none explains it.
 
     It is the first that names a mistake, unless one that only describes the result (`Fitted.is_description`) is as good by the
@@ -158,6 +160,7 @@ def _best_fit(problem: StepProblem, *, per_token: bool, one_number: bool = False
 
     Args:
         problem: the data of the search.
+        known: names of faults that explained other activations.
         per_token: whether fits with numbers for each token are tried as well.
         one_number: whether only fits of one number (`Fitted.of_one_number`) are tried, which are quick.
     """
@@ -169,7 +172,7 @@ def _best_fit(problem: StepProblem, *, per_token: bool, one_number: bool = False
     for fault in FITTED:
         if (named and not fault.is_description) or (fault.per_token and not per_token) or not _is_possible(fault, problem):
             continue
-        fit = fault.fit(step, data) if fault.of_one_number or not one_number else None
+        fit = fault.fit(step, replace(data, is_known=fault.name in known)) if fault.of_one_number or not one_number else None
         if fit is None or (one_number and not fit.deviation):
             continue
         found = _explaining(problem, fault.name, fit)

@@ -145,7 +145,9 @@ def _explained(
     by_one = _with_explanations(found, lambda problem, known, _: single_explanations(problem, faults, known), known)
     if any(local.named for local in by_one):
         return by_one
-    return _with_explanations(found, lambda problem, _, per_token: fitted_explanations(problem, per_token=per_token))
+    return _with_explanations(
+        found, lambda problem, known, per_token: fitted_explanations(problem, known, per_token=per_token), known
+    )
 
 
 def _single(problem: StepProblem, late: Sequence[Direction], known: Collection[str]) -> tuple[Explanation, ...]:
@@ -197,7 +199,7 @@ def _with_explanations(found: Sequence[Judged], search: Search, known: Collectio
     for local, problem in reversed(found):
         is_known = any(is_of_catalogue(explanation) for one in named for explanation in one.explanations)
         if named and not is_known:
-            explained_by = fitted_explanations(problem)
+            explained_by = fitted_explanations(problem, known)
         else:
             explained_by = search(problem, known, not is_known)
             known = {*known, *(fault.name for explanation in explained_by for fault in explanation.faults)}

@@ -44,6 +44,7 @@ class FitData:
         allowed: the magnitude √(σ² + b²) of the error that each element may have in a correct candidate.
         threshold: the threshold of |z| beyond which a deviation is significant.
         network: the network, for the parameters of other modules; None if there are none.
+        is_known: whether the fault explains another activation of the candidate, or this one under a wider arithmetic.
     """
 
     actual: Array
@@ -51,6 +52,7 @@ class FitData:
     allowed: Array
     threshold: float
     network: Network | None = None
+    is_known: bool = False
 
     def distance(self, value: Array) -> float:
         """Return Σ (difference of the candidate's array and `value`)² over the judged elements, each in units of `allowed`."""

@@ -29,6 +29,8 @@ which uniform directions bring above 1/p with a probability of at most p.
 A change of r columns of the weight has rank r, too, but is no adapter (`columns_of`). Results of a few wrong rows, or of a few
 wrong outputs, have a low rank as well; such residuals are 0 elsewhere. A wrong bias has rank 1; without the mean over the rows it
 leaves nothing.
+
+Where another layer of the candidate has an adapter, the fit alone decides: none of the alternatives need be refuted again.
 """
 
 import math
@@ -105,14 +107,17 @@ def _low_rank(step: Step, data: FitData) -> Fit | None:
     moved = np.abs(residual) > data.largest * found.allowed
     if (
         varying[0] <= found.noise
-        or not is_low(found)
         or LEAST_ROWS * rank * (known + outputs - rank) > known * outputs
         or min(int(moved.any(1).sum()), int(moved.any(0).sum())) <= 2 * rank
-        or columns_of(found) is not None
-        or not _shows_a_product(found, data)
+        or not (data.is_known or _is_of_low_rank_alone(found, data))
     ):
         return None
     return Fit(_with_change(step, found), rank * (known + outputs - rank), "rank", float(rank))
+
+
+def _is_of_low_rank_alone(found: Residual, data: FitData) -> bool:
+    """Return whether the residual refutes what else leaves such a one: a change of full rank or of columns, and wrong rows."""
+    return is_low(found) and columns_of(found) is None and _shows_a_product(found, data)
 
 
 def _with_change(step: Linear, found: Residual) -> Altered:

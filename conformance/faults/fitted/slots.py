@@ -1,7 +1,7 @@
 """Fitted faults of the slots of keys and values: each is right, but in the place of another position."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -53,7 +53,7 @@ def _keys_read(step: Step, data: FitData) -> Ids | None:
 class _ValueSearch:
     """The search for the values that the context reads: c = P V_π, with the probabilities P and the captured context c.
 
-    The sum to be minimised is Σ (c − P V_π)² over all rows and heads, in units of the error that a query's context may have; a
+    The sum to be minimised is Σ (c − P V_π)² over all rows and heads, in units of the error that the context may have; a
     change of less than 1 is not significant. The sum is quadratic in the permutation matrix.
 
     Attributes:
@@ -72,6 +72,10 @@ class _ValueSearch:
         """Return Σ (Pᵀ left)_j v_k over rows, heads and features, (S, S), for each array of values."""
         reached = self.probs.swapaxes(-1, -2) @ left
         return tuple((reached @ x.swapaxes(-1, -2)).sum((0, 1)) for x in values)
+
+    def distance(self, places: Ids) -> float:
+        """Return the sum that is to be minimised, for a permutation."""
+        return float(((self.context - self.probs @ self.values[:, :, places]) ** 2).sum())
 
     def relaxed(self) -> Ids:
         """Return the permutation nearest to the doubly stochastic matrix M that minimises Σ (c − P M V)².
@@ -141,15 +145,25 @@ def _values_read(step: Step, data: FitData) -> Ids | None:
     size = step.site.architecture.head_size
     count = MOST_OPERATIONS // (ITERATIONS * math.prod(probs.shape[1:]) * size)
     rows = np.argsort(-data.judged.any(-1).sum(-1), kind="stable")[:count]
-    context, allowed = (split_heads(np.where(data.judged, x, 0.0)[rows], size) for x in (data.actual, data.allowed))
-    squares = (allowed**2).mean(-1, keepdims=True)
-    precision = np.where(squares > 0.0, 1.0 / np.sqrt(np.where(squares > 0.0, squares, 1.0)), 0.0)
-    weights = probs[rows] * precision
+    masked = (np.where(data.judged, x, 0.0) for x in (data.actual, data.allowed**2))
+    context, squares, value = (split_heads(x[rows], size) for x in (*masked, value))
+    # The variance of query q and feature k is nearly that of q times that of k: the context is a mean of nearly the same values.
+    of_query = _inverse_rms(squares)
+    of_feature = _inverse_rms((squares * of_query**2).swapaxes(-1, -2)).swapaxes(-1, -2)
+    weights = probs[rows] * of_query
     if not (np.isfinite(context).all() and weights.any()):
         return None
     read = np.flatnonzero(weights.any(axis=(0, 1, 2)))
-    search = _ValueSearch(weights, context * precision, split_heads(value[rows], size), read)
-    return search.descended(search.relaxed())
+    by_query = _ValueSearch(weights, context * of_query, value, read)
+    search = replace(by_query, context=by_query.context * of_feature, values=value * of_feature)
+    # Features that are known much better than others make the convergence slow, so that the other start may be the better one.
+    return min((search.descended(start.relaxed()) for start in (by_query, search)), key=search.distance)
+
+
+def _inverse_rms(squares: Array) -> Array:
+    """Return 1/√(the mean over the last axis), (…, 1), and 0 where that is 0."""
+    mean = squares.mean(-1, keepdims=True)
+    return as_array(np.where(mean > 0.0, 1.0 / np.sqrt(np.where(mean > 0.0, mean, 1.0)), 0.0))
 
 
 def _in_other_order(step: Step, data: FitData) -> Fit | None:

@@ -148,7 +148,7 @@ def _bias_unscaled(model: Bert, layer: int) -> None:
     own = model.layer(layer).attention.self
     scores, root, bias = own.scores, own.scores.root, own.query.bias
     right = scores.forward
-    override(scores, "forward", lambda query, key: right(query + bias * (root - 1.0), key))
+    override(scores, "forward", lambda query, key: right(torch.add(query, bias, alpha=root - 1.0), key))
 
 
 def _first_values(model: Bert, layer: int) -> None:
