@@ -154,9 +154,10 @@ def _best_fit(
 ) -> tuple[Explanation, ...]:
     """Return the fit of a function or of whole tensors that explains the candidate's array best; empty if none explains it.
 
-    It is the first that names a mistake, a known one before others, unless one that only describes the result (`Fitted.is_description`) is as good by the
-    Bayesian information criterion (Schwarz 1978): Σ e² and ln n for each fitted number, with the n judged elements. A name that
-    needs as many numbers as the description claims more than the result shows. Of several descriptions it is the best one.
+    It is the first that names a mistake, a known one before others, unless one that only describes the result
+    (`Fitted.is_description`) is as good by the Bayesian information criterion (Schwarz 1978): Σ e² and ln n for each fitted number,
+    with the n judged elements. A name that needs as many numbers as the description claims more than the result shows. Of several
+    descriptions it is the best one.
 
     Args:
         problem: the data of the search.

@@ -19,7 +19,8 @@ MOST_WEIGHTS = 2**20  # A limit of work: with more weights no threshold is looke
 _LEVELS = 127.0  # the largest magnitude of a symmetric signed byte
 _UNIT = FORMATS["float32"].unit_roundoff
 _PARTS = (2, 4, 8, 16)  # The usual numbers of splits of a sum.
-_SHARES, _BESIDE = 100, 4  # Shares are whole percents; the magnitudes next to the nearest one are tried as well.
+_SHARES, _COARSE = 100, 10  # Shares are whole percents; those around the nearest multiple of ten percent are tried.
+_BESIDE = 4  # The magnitudes next to the nearest one are tried as well.
 _LOGITS = ("cls.predictions.decoder", "cls.seq_relationship", "classifier", "qa_outputs")
 
 
@@ -89,8 +90,13 @@ def _pruned(step: Step, data: FitData) -> Fit | None:
     def distance(threshold: float) -> float:
         return float(((found - step.bias - inputs @ below(threshold).T) ** 2).sum())
 
-    shares = [float(sizes[weight.size * percent // _SHARES]) for percent in range(1, _SHARES)]
-    near = int(np.searchsorted(levels, min(shares, key=distance)))
+    def nearest(percents: range) -> int:
+        return min(percents, key=lambda percent: distance(float(sizes[weight.size * percent // _SHARES])))
+
+    # Each weight that is zero in the candidate's layer, too, lowers the distance, and each other one raises it.
+    about = nearest(range(_COARSE, _SHARES, _COARSE))
+    percent = nearest(range(about - _COARSE + 1, about + _COARSE))
+    near = int(np.searchsorted(levels, sizes[weight.size * percent // _SHARES]))
     threshold = min((float(level) for level in levels[max(near - _BESIDE, 0) : near + _BESIDE + 1]), key=distance)
     pruned = below(threshold)
     share = float(((pruned == 0.0) & (weight != 0.0)).mean())
@@ -100,24 +106,33 @@ def _pruned(step: Step, data: FitData) -> Fit | None:
 def _partial_sums(storage: Format, step: Step, data: FitData) -> Fit | None:
     """Return the layer with the sums over equal parts of its inputs rounded to a format, for the nearest number of parts."""
     assert isinstance(step, Linear)
-    if not data.is_finite:
+    weight, usual = step.site.parameters["weight"], [parts for parts in _PARTS if step.inputs.shape[-1] % parts == 0]
+    if not (data.is_finite and usual):
         return None
-    weight, count = step.site.parameters["weight"], step.inputs.shape[-1]
+    inputs, found, allowed = (a[:MOST_ROWS] for a in data.rows(step.inputs, data.actual, data.allowed))
 
-    def variants() -> Iterator[tuple[float, Step]]:
-        for parts in (p for p in _PARTS if count % p == 0):
-            value, ties = step.bias + np.zeros_like(step.value), np.zeros_like(step.value)
-            for x, w in zip(np.split(step.inputs, parts, -1), np.split(weight, parts, -1), strict=True):
-                total, size = x @ w.T, np.abs(x) @ np.abs(w).T
-                unit = storage.ulp(total)
-                quotient = total / unit
-                sum_error = x.shape[-1] * _UNIT * size  # γ_n |x||w| (Higham 2002, equation 3.5), for a sum of n terms in float32
-                near = distance_to_tie(quotient) <= sum_error / unit
-                value, ties = value + storage.round(total), ties + np.where(near, unit**2, 0.0)
-            yield float(parts), _with_result(step, value, ties)
+    def left(parts: int) -> float:
+        value, _ = _rounded_sums(storage, inputs, weight, parts)
+        return float((((found - step.bias - value) / allowed) ** 2).sum()) if np.isfinite(value).all() else np.inf
 
-    fit = nearest_fit(step, data, list(variants()), "parts")
-    return fit if fit and np.isfinite(fit.step.value).all() else None
+    parts = min(usual, key=left)
+    rounded, ties = _rounded_sums(storage, step.inputs, weight, parts)
+    value = step.bias + rounded
+    if not np.isfinite(value).all() or data.distance(value) >= data.distance(step.value):
+        return None
+    return Fit(_with_result(step, value, ties), 1, "parts", float(parts))
+
+
+def _rounded_sums(storage: Format, inputs: Array, weight: Array, parts: int) -> tuple[Array, Array]:
+    """Return Σ_i storage(x_i W_iᵀ) over equal parts of the inputs, and the variance of ties."""
+    value = ties = as_array(0.0)
+    for x, w in zip(np.split(inputs, parts, -1), np.split(weight, parts, -1), strict=True):
+        total, size = x @ w.T, np.abs(x) @ np.abs(w).T
+        unit = storage.ulp(total)
+        sum_error = x.shape[-1] * _UNIT * size  # γ_n |x||w| (Higham 2002, equation 3.5), for a sum of n terms in float32
+        near = distance_to_tie(total / unit) <= sum_error / unit
+        value, ties = value + storage.round(total), ties + np.where(near, unit**2, 0.0)
+    return value, ties
 
 
 def _suppressed(step: Step, data: FitData) -> Fit | None:
