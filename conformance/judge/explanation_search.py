@@ -59,12 +59,18 @@ def single_explanations(
     return _searched(problem, directions, known, 1)
 
 
-def fitted_explanations(problem: StepProblem, known: Collection[str] = (), *, per_token: bool = True) -> tuple[Explanation, ...]:
+def fitted_explanations(
+    problem: StepProblem, known: Collection[str] = (), *, likely: Collection[str] = (), per_token: bool = True
+) -> tuple[Explanation, ...]:
     """Return the step with a function or whole tensors fitted to the candidate's array, if such a fit explains the array.
 
-    Fits with numbers for each token are tried if `per_token`; `known` are the names of faults that explained other activations.
+    Args:
+        problem: the data of the search.
+        known: names of faults that explained other activations.
+        likely: names of faults that explain the array under a wider arithmetic; they and the known ones are tried first.
+        per_token: whether fits with numbers for each token are tried as well.
     """
-    return _best_fit(problem, known, per_token=per_token)
+    return _best_fit(problem, known, likely, per_token=per_token)
 
 
 def explanations_by_one_number(problem: StepProblem) -> tuple[Explanation, ...]:
@@ -73,7 +79,7 @@ def explanations_by_one_number(problem: StepProblem) -> tuple[Explanation, ...]:
     Its deviation gives the cost of the number (`Explanation.cost_of_parameters`), so that the fit may be compared with an
     arithmetic under which the step passes.
     """
-    return _best_fit(problem, (), per_token=False, one_number=True)
+    return _best_fit(problem, (), (), per_token=False, one_number=True)
 
 
 def _searched(
@@ -150,27 +156,24 @@ def _explanation(trial: StepTrial, problem: StepProblem) -> Explanation:
 
 
 def _best_fit(
-    problem: StepProblem, known: Collection[str], *, per_token: bool, one_number: bool = False
+    problem: StepProblem, known: Collection[str], likely: Collection[str], *, per_token: bool, one_number: bool = False
 ) -> tuple[Explanation, ...]:
     """Return the fit of a function or of whole tensors that explains the candidate's array best; empty if none explains it.
 
-    It is the first that names a mistake, a known one before others, unless one that only describes the result
+    It is the first that names a mistake, a known or likely one before others, unless one that only describes the result
     (`Fitted.is_description`) is as good by the Bayesian information criterion (Schwarz 1978): Σ e² and ln n for each fitted number,
     with the n judged elements. A name that needs as many numbers as the description claims more than the result shows. Of several
     descriptions it is the best one.
 
-    Args:
-        problem: the data of the search.
-        known: names of faults that explained other activations, or this one under a wider arithmetic.
-        per_token: whether fits with numbers for each token are tried as well.
-        one_number: whether only fits of one number (`Fitted.of_one_number`) are tried, which are quick.
+    The arguments are those of `fitted_explanations`; with `one_number`, only fits of one number (`Fitted.of_one_number`) are tried,
+    which are quick.
     """
     name = problem.right.name
     step, noise = problem.right.steps[name], problem.noise
     data = FitData(problem.actual, noise.judged, np.hypot(noise.sigma, noise.bound), problem.threshold, problem.right.network)
     named: _Explaining | None = None
     described: _Explaining | None = None
-    for fault in sorted(FITTED, key=lambda one: one.name not in known):
+    for fault in sorted(FITTED, key=lambda one: one.name not in known and one.name not in likely):
         if (named and not fault.is_description) or (fault.per_token and not per_token) or not _is_possible(fault, problem):
             continue
         fit = fault.fit(step, replace(data, is_known=fault.name in known)) if fault.of_one_number or not one_number else None

@@ -196,15 +196,16 @@ def _with_explanations(found: Sequence[Judged], search: Search, known: Collectio
     only fits are tried under the others; faults that explain it under the widest sigma are tried first under the others.
     """
     named: list[LocalJudgement] = []
+    likely: set[str] = set()  # explain the result under a wider sigma
     for local, problem in reversed(found):
-        is_known = any(is_of_catalogue(explanation) for one in named for explanation in one.explanations)
-        if named and not is_known:
-            explained_by = fitted_explanations(problem, known)
+        by_catalogue = any(is_of_catalogue(explanation) for one in named for explanation in one.explanations)
+        if named and not by_catalogue:
+            explained_by = fitted_explanations(problem, known, likely=likely)
         else:
-            explained_by = search(problem, known, not is_known)
-            known = {*known, *(fault.name for explanation in explained_by for fault in explanation.faults)}
+            explained_by = search(problem, {*known, *likely}, not by_catalogue)
         if not explained_by and not named:
             return tuple(local for local, _ in found)
+        likely |= {fault.name for explanation in explained_by for fault in explanation.faults}
         named.append(replace(local, explanations=explained_by))
     return tuple(reversed(named))
 

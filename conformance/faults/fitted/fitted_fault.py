@@ -44,7 +44,7 @@ class FitData:
         allowed: the magnitude √(σ² + b²) of the error that each element may have in a correct candidate.
         threshold: the threshold of |z| beyond which a deviation is significant.
         network: the network, for the parameters of other modules; None if there are none.
-        is_known: whether the fault explains another activation of the candidate, or this one under a wider arithmetic.
+        is_known: whether the fault explains another activation of the candidate.
     """
 
     actual: Array
