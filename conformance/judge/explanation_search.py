@@ -67,7 +67,7 @@ def fitted_explanations(
     Args:
         problem: the data of the search.
         known: names of faults that explained other activations.
-        likely: names of faults that explain the array under a wider arithmetic; they and the known ones are tried first.
+        likely: names of faults that explain the array under a wider arithmetic; they are tried first.
         per_token: whether fits with numbers for each token are tried as well.
     """
     return _best_fit(problem, known, likely, per_token=per_token)
@@ -160,7 +160,7 @@ def _best_fit(
 ) -> tuple[Explanation, ...]:
     """Return the fit of a function or of whole tensors that explains the candidate's array best; empty if none explains it.
 
-    It is the first that names a mistake, a known or likely one before others, unless one that only describes the result
+    It is the first that names a mistake, a likely one before others, unless one that only describes the result
     (`Fitted.is_description`) is as good by the Bayesian information criterion (Schwarz 1978): Σ e² and ln n for each fitted number,
     with the n judged elements. A name that needs as many numbers as the description claims more than the result shows. Of several
     descriptions it is the best one.
@@ -173,7 +173,7 @@ def _best_fit(
     data = FitData(problem.actual, noise.judged, np.hypot(noise.sigma, noise.bound), problem.threshold, problem.right.network)
     named: _Explaining | None = None
     described: _Explaining | None = None
-    for fault in sorted(FITTED, key=lambda one: one.name not in known and one.name not in likely):
+    for fault in sorted(FITTED, key=lambda one: one.name not in likely):
         if (named and not fault.is_description) or (fault.per_token and not per_token) or not _is_possible(fault, problem):
             continue
         fit = fault.fit(step, replace(data, is_known=fault.name in known)) if fault.of_one_number or not one_number else None
