@@ -176,7 +176,8 @@ def _best_fit(
     for fault in sorted(FITTED, key=lambda one: one.name not in likely):
         if (named and not fault.is_description) or (fault.per_token and not per_token) or not _is_possible(fault, problem):
             continue
-        fit = fault.fit(step, replace(data, is_known=fault.name in known)) if fault.of_one_number or not one_number else None
+        with np.errstate(all="ignore"):  # An output may be zero in the checkpoint; a fit that is not finite explains nothing.
+            fit = fault.fit(step, replace(data, is_known=fault.name in known)) if fault.of_one_number or not one_number else None
         if fit is None or (one_number and not fit.deviation):
             continue
         found = _explaining(problem, fault.name, fit)

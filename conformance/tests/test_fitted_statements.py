@@ -217,6 +217,20 @@ def _without_third_head(port: Port, layer: int, probs: Tensor, value: Tensor) ->
     return OPERATIONS["context"](port, layer, probs, value) * (torch.arange(32) // 8 != 2)
 
 
+def _with_first_feature(port: Port, layer: int, hidden: Tensor) -> Tensor:
+    """Return the query with another weight at its first feature."""
+    query = OPERATIONS["query"](port, layer, hidden)
+    return torch.cat([query[..., :1] + 50.0 * hidden[..., :1], query[..., 1:]], -1)
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_output_that_is_zero_in_the_checkpoint_is_judged_without_a_warning() -> None:
+    """Its sigma is 0, and the ratio of its size to the expected one is not finite."""
+    zero_output = _golden(self_query_weight=(0, 0.0), self_query_bias=(0, 0.0))
+    result = check(Mistake("", "", "", "first", (), "", {"query": _with_first_feature}), zero_output)
+    assert (result.outcome, [v.activation for v in result.origins]) == ("fail", ["encoder.layer.0.attention.self.query"])
+
+
 def test_a_head_that_is_zero_in_the_checkpoint_is_not_reported_as_zeroed() -> None:
     zero_head = _golden(self_value_weight=(slice(8), 0.0), self_value_bias=(slice(8), 0.0))
     (found,) = _with(zero_head, context=_without_third_head)
