@@ -19,8 +19,9 @@ MOST_WEIGHTS = 2**20  # A limit of work: with more weights no threshold is looke
 _LEVELS = 127.0  # the largest magnitude of a symmetric signed byte
 _UNIT = FORMATS["float32"].unit_roundoff
 _PARTS = (2, 4, 8, 16)  # The usual numbers of splits of a sum.
-_SHARES, _COARSE = 100, 10  # Shares are whole percents; those around the nearest multiple of ten percent are tried.
-_BESIDE = 4  # The magnitudes next to the nearest one are tried as well.
+# Limits of work only: a threshold that is not found leaves a residual that the judge does not accept. Shares are whole percents,
+# first the multiples of ten; the magnitudes next to the one of the nearest share are tried as well.
+_SHARES, _COARSE, _BESIDE = 100, 10, 4
 _LOGITS = ("cls.predictions.decoder", "cls.seq_relationship", "classifier", "qa_outputs")
 
 
@@ -93,7 +94,7 @@ def _pruned(step: Step, data: FitData) -> Fit | None:
     def nearest(percents: range) -> int:
         return min(percents, key=lambda percent: distance(float(sizes[weight.size * percent // _SHARES])))
 
-    # Each weight that is zero in the candidate's layer, too, lowers the distance, and each other one raises it.
+    # On average, each weight that is zero in the candidate's layer, too, lowers the distance, and each other one raises it.
     about = nearest(range(_COARSE, _SHARES, _COARSE))
     percent = nearest(range(about - _COARSE + 1, about + _COARSE))
     near = int(np.searchsorted(levels, sizes[weight.size * percent // _SHARES]))
