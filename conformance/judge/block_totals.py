@@ -25,6 +25,7 @@ from conformance.judge.threads import on_all_cores
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
+from conformance.numerics.memo import cached_property
 from conformance.numerics.thresholds import Limits
 
 
@@ -99,6 +100,11 @@ class GrossEffects:
         self.directions = directions
         self._known: dict[Hypothesis, Mapping[int, Effect]] = {}
 
+    @cached_property
+    def on_whole(self) -> list[Direction]:
+        """The directions on the whole activation, whose faulty steps are kept."""
+        return [direction.on(self._observation.whole.segment) for direction in self.directions]
+
     def under(self, *hypotheses: Hypothesis) -> list[Mapping[int, Effect]]:
         """Return the effects under each hypothesis, by the fault's index."""
         if not self.directions:
@@ -130,26 +136,26 @@ class GrossEffects:
 
 
 def block_totals(
-    observation: Observation, gross_effects: GrossEffects, hypotheses: Sequence[Hypothesis]
+    observation: Observation, gross_effects: GrossEffects, hypotheses: Sequence[Hypothesis], sigma: Array | None = None
 ) -> tuple[list[BlockTotals], GlobalError | None]:
-    """Return the results under each hypothesis, and the global error if the observation has the accumulated sigma.
+    """Return the results under each hypothesis, and the global error if the accumulated sigma is given.
 
     Args:
         observation: the activation.
         gross_effects: the faults that are looked for, and the effects of gross ones.
-        hypotheses: the hypotheses; if any faults are looked for, all of them with parents as captured.
+        hypotheses: the hypotheses, for which each block is evaluated once.
+        sigma: the rounding error accumulated since the token ids (`Observation.sigma`).
     """
     gross = gross_effects.under(*hypotheses)
-    of_block = partial(_totals_of_block, observation, gross_effects, hypotheses, gross)
+    of_block = partial(_totals_of_block, observation, gross_effects, hypotheses, gross, sigma)
     # A device computes one block after another, so that only one takes its memory.
     parts = [of_block(rows) for rows in observation.rows] if observation.on_device else on_all_cores(of_block, observation.rows)
     totals = [reduce(add, of_hypothesis) for of_hypothesis in zip(*(found for found, _ in parts), strict=True)]
     if len(observation.rows) > 1:
-        each = zip(hypotheses, totals, gross, strict=True)
-        totals = [_with_repeats(observation, gross_effects, hypothesis, total, known) for hypothesis, total, known in each]
+        totals = _with_repeats(observation, gross_effects, hypotheses, totals, gross)
     totals = [replace(total, effects={**total.effects, **known}) for total, known in zip(totals, gross, strict=True)]
     global_errors = [global_error for _, global_error in parts if global_error]
-    return totals, None if observation.sigma is None else reduce(add, global_errors)
+    return totals, None if sigma is None else reduce(add, global_errors)
 
 
 def _totals_of_block(
@@ -157,13 +163,15 @@ def _totals_of_block(
     gross_effects: GrossEffects,
     hypotheses: Sequence[Hypothesis],
     gross: Sequence[Mapping[int, Effect]],
+    sigma: Array | None,
     rows: slice,
 ) -> tuple[list[BlockTotals], GlobalError | None]:
     block, is_whole = observation.block(rows), len(observation.rows) == 1
     noises = [block.noise(h) if is_whole else of_segment(block.segment, h, block.judged, apart=True) for h in hypotheses]
+    directions = gross_effects.on_whole if is_whole else [d.on(block.segment) for d in gross_effects.directions]
     on_block = {
-        i: direction.on(block.segment)
-        for i, direction in enumerate(gross_effects.directions)
+        i: direction
+        for i, direction in enumerate(directions)
         if not all(i in known for known in gross) and (is_whole or not direction.fault.couples_rows)
     }
     hashes = block.segment.hashes(hypotheses[0].arithmetic.storage)
@@ -175,44 +183,55 @@ def _totals_of_block(
             if i not in known and direction.effect is not None
         }
         totals.append(BlockTotals(LocalSums.of(block.residual, noise, block.counted, block.first), effects, hashes))
-    return totals, None if observation.sigma is None else GlobalError.of(block, observation.sigma)
+    return totals, None if sigma is None else GlobalError.of(block, sigma)
 
 
 def _with_repeats(
     observation: Observation,
     gross_effects: GrossEffects,
-    hypothesis: Hypothesis,
-    total: BlockTotals,
-    gross: Collection[int],
-) -> BlockTotals:
+    hypotheses: Sequence[Hypothesis],
+    totals: Sequence[BlockTotals],
+    gross: Sequence[Collection[int]],
+) -> list[BlockTotals]:
     """Return the results with the noise that is shared between blocks, and with the faults that act across blocks.
 
     Those in `gross` are left out.
     """
-    directions, largest = gross_effects.directions, gross_effects.largest
-    effects, is_function = dict(total.effects), observation.probe.segment.is_function
-    with_parameter = {i for i in effects if directions[i].parameter} if is_function else set()
-    shared = _noise_of_equal_inputs(observation, directions, hypothesis, with_parameter)
-    effects.update({i: effects[i] + added for i, added in shared})
-    repeating = (
-        {i for i in effects.keys() - with_parameter if not is_gross(effects[i].size, largest)}
-        if is_function or Repeats.of(total.hashes).share(observation.judged) < 1.0
-        else set()
-    )
-    coupling = {i for i, d in enumerate(directions) if d.fault.couples_rows and i not in gross and d.effect is not None}
-    effects.update(_effects_on_whole(observation, gross_effects, hypothesis, repeating | coupling))
-    return replace(total, effects=effects)
+    directions, is_function = gross_effects.directions, observation.probe.segment.is_function
+    rows_repeat = Repeats.of(totals[0].hashes).share(observation.judged) < 1.0
+    effects, across = [], []  # for each hypothesis: all effects, and the indices of those that are computed on the whole activation
+    for hypothesis, total, known in zip(hypotheses, totals, gross, strict=True):
+        inputs_repeat = is_function and hypothesis.parents == "as captured"  # unrounded inputs are not known
+        with_parameter = {i for i in total.effects if directions[i].parameter} if inputs_repeat else set()
+        shared = _noise_of_equal_inputs(observation, directions, hypothesis, with_parameter)
+        effects.append({**total.effects, **{i: total.effects[i] + added for i, added in shared}})
+        subtle = {i for i, effect in total.effects.items() if not is_gross(effect.size, gross_effects.largest)}
+        coupling = {i for i, d in enumerate(directions) if d.fault.couples_rows and i not in known and d.effect is not None}
+        across.append(coupling | (subtle - with_parameter if inputs_repeat or rows_repeat else set()))
+    on_whole = _effects_on_whole(observation, gross_effects, hypotheses, across)
+    found = zip(totals, effects, on_whole, strict=True)
+    return [replace(total, effects={**of_blocks, **of_whole}) for total, of_blocks, of_whole in found]
 
 
 def _effects_on_whole(
-    observation: Observation, gross_effects: GrossEffects, hypothesis: Hypothesis, indices: Collection[int]
-) -> Iterator[tuple[int, Effect]]:
-    if indices:
-        whole = observation.whole
-        noise = of_segment(whole.segment, hypothesis, whole.judged)
-        for i in indices:
-            direction = gross_effects.directions[i].on(whole.segment)
-            yield i, Effect.of(direction, whole.residual, noise, gross_effects.largest)
+    observation: Observation, gross_effects: GrossEffects, hypotheses: Sequence[Hypothesis], indices: Sequence[Collection[int]]
+) -> list[dict[int, Effect]]:
+    """Return the effects of faults on the whole activation; `indices` has those that are needed under each hypothesis."""
+    needed = sorted(set().union(*indices))
+    if not needed:
+        return [{} for _ in hypotheses]
+    whole = observation.whole
+    noises = [whole.noise(hypothesis) for hypothesis in hypotheses]
+
+    def effects(index: int) -> list[Effect | None]:
+        direction = gross_effects.directions[index].on(whole.segment)
+        return [
+            Effect.of(direction, whole.residual, noise, gross_effects.largest) if index in wanted else None
+            for noise, wanted in zip(noises, indices, strict=True)
+        ]
+
+    found = [effects(index) for index in needed] if observation.on_device else on_all_cores(effects, needed)
+    return [{i: one for i, one in zip(needed, of, strict=True) if one} for of in zip(*found, strict=True)]
 
 
 def _noise_of_equal_inputs(

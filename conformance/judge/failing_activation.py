@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from conformance.judge.block_totals import Effect, GrossEffects
+from conformance.judge.block_totals import BlockTotals, GrossEffects
 from conformance.judge.by_hand import mistaken_by_hand, passing_by_hand
 from conformance.judge.depth import Depth
 from conformance.judge.error_distribution import distribution_of
@@ -35,13 +35,11 @@ from conformance.judge.search.first_order_screen import ranked
 from conformance.judge.segment import Segment
 from conformance.judge.step_problem import StepProblem
 from conformance.judge.sums import ErrorSums, LocalSums
-from conformance.judge.whole_activation import WholeActivation
+from conformance.judge.whole_activation import Judged, WholeActivation
 from conformance.numerics.arithmetic import Hypothesis, still_needed
 from conformance.numerics.thresholds import projection_threshold
 
 MOST_OF_OTHER_LAYERS = 12  # number of faults of other layers that are tried; each costs a pass over the segment
-
-Judged = tuple[LocalJudgement, StepProblem]  # of one hypothesis
 
 # A search for explanations: maps a problem, the names of known faults, and whether fits with numbers for each token are tried, to
 # the explanations, the best first.
@@ -71,53 +69,46 @@ class UnexposedLayers(Protocol):
 
 def judge_whole(
     observation: Observation,
-    hypotheses: Sequence[Hypothesis],
+    totals: Mapping[Hypothesis, BlockTotals],
     alpha: float,
     gross: GrossEffects,
     unexposed_layers: UnexposedLayers | None = None,
     known: Collection[str] = (),
-    known_effects: Mapping[Hypothesis, Mapping[int, Effect]] = {},
 ) -> tuple[LocalJudgement, ...]:
     """Judge a whole activation under each hypothesis that is needed, with explanations if it fails.
 
     Args:
         observation: the activation.
-        hypotheses: the hypotheses, the one with the tightest arithmetic first.
+        totals: the totals over its blocks under each hypothesis that may be needed, the one with the tightest arithmetic first.
         alpha: total false-alarm probability of the activation.
         gross: the faults that are looked for, and the effects of gross ones.
         unexposed_layers: the search for mistakes in several unexposed layers.
         known: names of the faults that explained another activation; they are tried before all others.
-        known_effects: effects on the whole activation that are already computed, by hypothesis and by the fault's index.
     """
-    segment = observation.whole.segment
-    near, draw_count = [d.on(segment) for d in gross.directions], observation.independent_draw_count(hypotheses)
+    hypotheses, segment = list(totals), observation.whole.segment  # in memory, unlike those of `gross`, perhaps
+    near, draw_count = [d.on(segment) for d in gross.on_whole], observation.independent_draw_count(hypotheses)
     whole = WholeActivation(observation, gross, near, draw_count, alpha)
-    found, passed = _judged(whole, observation, hypotheses, known_effects)
-    passing = passing_by_hand(observation, hypotheses[0], passed, lambda actual: whole.judge(hypotheses[0], actual)[0])
+    found, passed = _judged(whole, totals)
+    passing = passing_by_hand(observation, hypotheses[0], passed, lambda actual: whole.judge_derived(hypotheses[0], actual))
     if passing:
         return (passing,)
-    tightest, fixed = found[0][0], [d for d in near if d.parameter is None]
+    tightest, fixed = found[0].local, [d for d in near if d.parameter is None]
     likeliest = _mistakes_by_hand(observation, hypotheses[0], fixed, draw_count, tightest, passed)
     mistaken = (replace(tightest, hypothesis=BY_OPERATIONS, arithmetic=BY_OPERATIONS, explanations=likeliest),) if likeliest else ()
     if passed:
-        return (*_named_where_failing(_with_rows(found, near, draw_count), passed, known), *mistaken)
+        return (*_named_where_failing(_with_rows(observation, found, near, draw_count), passed, known), *mistaken)
     return mistaken or _explained(observation, found, near, unexposed_layers, known)
 
 
-def _judged(
-    whole: WholeActivation,
-    observation: Observation,
-    hypotheses: Sequence[Hypothesis],
-    known_effects: Mapping[Hypothesis, Mapping[int, Effect]],
-) -> tuple[list[Judged], set[str]]:
-    """Return the judgement and the problem of each hypothesis that is needed, and the arithmetics that pass."""
+def _judged(whole: WholeActivation, totals: Mapping[Hypothesis, BlockTotals]) -> tuple[list[Judged], set[str]]:
+    """Return the judgement under each hypothesis that is needed, and the arithmetics that pass."""
     found: list[Judged] = []
     passed: set[str] = set()
-    for hypothesis in still_needed(hypotheses, passed):
-        local, problem = whole.judge(hypothesis, observation.whole.actual, known_effects.get(hypothesis))
-        if local.passes:
-            passed.add(local.arithmetic)
-        found.append((local, problem))
+    for hypothesis in still_needed(totals, passed):
+        judged = whole.judge(hypothesis, totals[hypothesis])
+        if judged.local.passes:
+            passed.add(judged.local.arithmetic)
+        found.append(judged)
     return found, passed
 
 
@@ -132,15 +123,15 @@ def _explained(
 
     If whole layers are not exposed, mistakes in several of them are tried first, then single mistakes, then fits.
     """
-    tightest = found[0][1]
+    tightest = found[0].problem
     if not observation.has_unexposed_layers:
         faults = _with_late_directions(near, tightest)
         return _with_explanations(
             found, lambda problem, known, per_token: explanations(problem, faults, known, per_token=per_token), known
         )
-    detected = [d for _, problem in found for d in problem.detected]
+    detected = [d for judged in found for d in judged.detected]
     if unexposed_layers is not None and (by_layers := unexposed_layers.explanations(observation, known, detected)):
-        return tuple(replace(local, explanations=by_layers) for local, _ in found)
+        return tuple(replace(judged.local, explanations=by_layers) for judged in found)
     faults = _with_late_directions(near, tightest)
     by_one = _with_explanations(found, lambda problem, known, _: single_explanations(problem, faults, known), known)
     if any(local.named for local in by_one):
@@ -159,34 +150,34 @@ def _single(problem: StepProblem, late: Sequence[Direction], known: Collection[s
     return found or (explanations_by_one_number(problem) if problem.detected else ())
 
 
-def _with_rows(found: Sequence[Judged], near: Sequence[Direction], draw_count: int) -> list[Judged]:
+def _with_rows(observation: Observation, found: Sequence[Judged], near: Sequence[Direction], draw_count: int) -> list[Judged]:
     """Return the judgements with the evidence of rows, if steps are not exposed and only filters fail under a hypothesis.
 
     The mistake is the one whose filter has the largest |z| under the tightest such hypothesis.
     """
-    failing = next((local for local, _ in found if local.has_unexposed_steps and local.fails_by_filters_alone), None)
+    judgements = [judged.local for judged in found]
+    failing = next((local for local in judgements if local.has_unexposed_steps and local.fails_by_filters_alone), None)
     if failing is None:
         return list(found)
     called = max(failing.detected, key=lambda f: abs(f.z))
     effect = next(d.known_effect for d in near if (d.fault.name, d.step) == (called.name, called.step))
-    residual = found[0][1].actual - found[0][1].right.value
-    compared = [(local, problem.noise) for local, problem in found if local.passes or local.fails_by_filters_alone]
-    fails = [not local.passes for local, _ in compared]
-    found_nlls = row_nlls(residual, effect, [noise for _, noise in compared], fails, draw_count)
-    nlls = dict(zip((local.hypothesis for local, _ in compared), found_nlls, strict=True))
-    return [(replace(local, row_nll=nlls.get(local.hypothesis, 0.0)), problem) for local, problem in found]
+    compared = [judged for judged in found if judged.local.passes or judged.local.fails_by_filters_alone]
+    noises, fails = [judged.problem.noise for judged in compared], [not judged.local.passes for judged in compared]
+    found_nlls = row_nlls(observation.whole.residual, effect, noises, fails, draw_count)
+    nlls = dict(zip((judged.local.hypothesis for judged in compared), found_nlls, strict=True))
+    with_nll = (replace(local, row_nll=nlls.get(local.hypothesis, 0.0)) for local in judgements)
+    return [replace(judged, local=local) for judged, local in zip(found, with_nll, strict=True)]
 
 
 def _named_where_failing(found: Sequence[Judged], passed: Collection[str], known: Collection[str]) -> Iterator[LocalJudgement]:
     """Yield the judgements of an activation that passes under some arithmetic, with single faults under those where it fails."""
-    any_detected = any(problem.detected for _, problem in found)
-    tightest = found[0][1]
-    late = possible_directions(tightest.right, tightest.storage, after_failure=True) if any_detected else []
-    for local, problem in found:
-        if local.arithmetic in passed:
-            yield local
-        else:
-            yield replace(local, explanations=_single(problem, late, known))
+    late: Sequence[Direction] = []
+    if any(judged.detected for judged in found):
+        tightest = found[0].problem
+        late = possible_directions(tightest.right, tightest.storage, after_failure=True)
+    for judged in found:
+        is_passing = judged.local.arithmetic in passed
+        yield judged.local if is_passing else replace(judged.local, explanations=_single(judged.problem, late, known))
 
 
 def _with_explanations(found: Sequence[Judged], search: Search, known: Collection[str] = ()) -> tuple[LocalJudgement, ...]:
@@ -197,14 +188,15 @@ def _with_explanations(found: Sequence[Judged], search: Search, known: Collectio
     """
     named: list[LocalJudgement] = []
     likely: set[str] = set()  # explain the result under a wider sigma
-    for local, problem in reversed(found):
+    for judged in reversed(found):
+        local, problem = judged.local, judged.problem
         by_catalogue = any(is_of_catalogue(explanation) for one in named for explanation in one.explanations)
         if named and not by_catalogue:
             explained_by = fitted_explanations(problem, known, likely=likely)
         else:
             explained_by = search(problem, {*known, *likely}, not by_catalogue)
         if not explained_by and not named:
-            return tuple(local for local, _ in found)
+            return tuple(judged.local for judged in found)
         likely |= {fault.name for explanation in explained_by for fault in explanation.faults}
         named.append(replace(local, explanations=explained_by))
     return tuple(reversed(named))

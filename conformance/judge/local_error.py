@@ -1,7 +1,7 @@
 """The local judgement: one activation compared with the oracle's result from the candidate's own parents, under each hypothesis.
 
-An activation that passes under every arithmetic is judged by its sums over blocks alone; any other is judged as a whole
-(`failing_activation`), in memory.
+An activation that passes under every arithmetic is judged by its sums over blocks alone; for any other, mistakes are looked for in
+the whole activation (`failing_activation`), in memory.
 """
 
 from collections.abc import Collection, Sequence
@@ -16,7 +16,7 @@ from conformance.judge.global_error import GlobalError
 from conformance.judge.limits import STATISTICS, limits_of
 from conformance.judge.observation import Observation
 from conformance.judge.screen import local_of
-from conformance.numerics.arithmetic import Hypothesis, as_captured
+from conformance.numerics.arithmetic import Hypothesis, as_captured, still_needed
 from conformance.numerics.thresholds import Limits
 
 
@@ -44,12 +44,14 @@ def judge_locally(
     directions = [direction.on(observation.whole.segment) if direction.fault.couples_rows else direction for direction in near]
     widest = Limits.of(1, observation.count, STATISTICS + len(directions), alpha)
     gross = GrossEffects(observation, directions, widest.max)
-    found, global_error = block_totals(observation, gross, captured)
+    found, global_error = block_totals(observation, gross, captured, observation.sigma)
     judgements = tuple(_local(observation, h, directions, one, alpha) for h, one in zip(captured, found, strict=True))
-    if not all(local.passes for local in judgements):
-        whole = len(observation.rows) == 1  # then the effects in the totals are what `judge_whole` filters
-        effects = {h: one.effects for h, one in zip(captured, found, strict=True)} if whole else {}
-        judgements = judge_whole(observation.in_memory, hypotheses, alpha, gross, unexposed_layers, known, effects)
+    passed = {local.arithmetic for local in judgements if local.passes}
+    unrounded = [hypothesis for hypothesis in still_needed(hypotheses, passed) if hypothesis not in captured]
+    if unrounded:
+        others, _ = block_totals(observation, gross, unrounded)
+        totals = dict(zip([*captured, *unrounded], [*found, *others], strict=True))
+        judgements = judge_whole(observation.in_memory, totals, alpha, gross, unexposed_layers, known)
     if unexposed_layers is not None and observation.has_unexposed_layers and any(local.passes for local in judgements):
         judgements = unexposed_layers.with_layer_filters(observation.in_memory, judgements)
     return judgements, global_error

@@ -20,7 +20,7 @@ from conformance.judge.noise import of_segment
 from conformance.judge.observation import Observation
 from conformance.judge.segment import Segment
 from conformance.judge.sums import LocalSums
-from conformance.numerics.arithmetic import Hypothesis, hypotheses, still_needed
+from conformance.numerics.arithmetic import Hypothesis, as_captured, hypotheses, still_needed
 from conformance.numerics.formats import Array
 from conformance.numerics.function_error_bounds import FunctionErrorBounds
 from conformance.numerics.thresholds import Limits, sidak_share
@@ -29,13 +29,9 @@ from conformance.oracle import Network
 
 def screened_locally(observation: Observation, legal: Sequence[Hypothesis], alpha: float) -> tuple[LocalJudgement, ...]:
     """Return the judgement under each hypothesis; unrounded parents are tried only where the captured ones fail."""
-    passed: set[str] = set()
-    found = []
-    for hypothesis in still_needed(legal, passed):
-        local = _screened_under(hypothesis, observation, alpha)
-        found.append(local)
-        if local.passes:
-            passed.add(local.arithmetic)
+    found = _screened(observation, as_captured(legal), alpha)
+    passed = {local.arithmetic for local in found if local.passes}
+    found += _screened(observation, [h for h in still_needed(legal, passed) if h.parents == "unrounded"], alpha)
     whole = observation.whole
     handmade = passing_by_hand(
         observation, legal[0], passed, lambda actual: _of_whole(actual, whole.segment, observation, legal[0], alpha)
@@ -60,8 +56,15 @@ def _of_whole(actual: Array, segment: Segment, observation: Observation, hypothe
     return local_of(hypothesis, found, observation.independent_row_count(hypothesis, found.hashes), limits)
 
 
-def _screened_under(hypothesis: Hypothesis, observation: Observation, alpha: float) -> LocalJudgement:
-    (found,), _ = block_totals(observation, GrossEffects(observation, [], math.inf), [hypothesis])
+def _screened(observation: Observation, legal: Sequence[Hypothesis], alpha: float) -> list[LocalJudgement]:
+    """Return the judgement under each hypothesis; each block is evaluated once for all of them."""
+    if not legal:
+        return []
+    found, _ = block_totals(observation, GrossEffects(observation, [], math.inf), legal)
+    return [_local(observation, hypothesis, totals, alpha) for hypothesis, totals in zip(legal, found, strict=True)]
+
+
+def _local(observation: Observation, hypothesis: Hypothesis, found: BlockTotals, alpha: float) -> LocalJudgement:
     limits = limits_of(observation, hypothesis, found.hashes, 0, alpha)
     limits = limits_for(found.errors.errors.rms, limits, observation, hypothesis)
     return local_of(hypothesis, found, observation.independent_row_count(hypothesis, found.hashes), limits)
@@ -125,12 +128,12 @@ def screened(
     for name in sorted(values, key=order.__getitem__):
         observation = Observation(network, name, values[name], dict(seen))
         if observation.count:
-            found.append(_screened(observation, legal, alpha))
+            found.append(_screened_activation(observation, legal, alpha))
         seen[name] = values[name]
     return found
 
 
-def _screened(observation: Observation, legal: Sequence[Hypothesis], alpha: float) -> Screened:
+def _screened_activation(observation: Observation, legal: Sequence[Hypothesis], alpha: float) -> Screened:
     block = observation.whole
     residual = zeroed(block.residual, block.judged)
     index = np.unravel_index(int(np.abs(residual).argmax()), residual.shape) if residual.ndim else ()
@@ -155,7 +158,7 @@ def _excess(observation: Observation, legal: Sequence[Hypothesis], alpha: float)
 
 def _until_one_passes(observation: Observation, legal: Sequence[Hypothesis], alpha: float) -> Iterator[LocalJudgement]:
     for hypothesis in legal:
-        local = _screened_under(hypothesis, observation, alpha)
+        local = _screened(observation, [hypothesis], alpha)[0]
         yield local
         if local.passes:
             return

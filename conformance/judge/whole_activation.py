@@ -1,27 +1,47 @@
 """The judgement of a whole activation under one hypothesis, and the data of the search for explanations if it fails."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from conformance.judge.block_totals import Effect, GrossEffects, filter_result
+from conformance.judge.block_totals import BlockTotals, Effect, GrossEffects, filter_result
 from conformance.judge.error_distribution import distribution_of
 from conformance.judge.evidence import FilterResult, LocalJudgement
 from conformance.judge.fault_directions import Direction
-from conformance.judge.filters import GROSS, ProjectionSums, gross_result, is_gross, matched, projection_result
+from conformance.judge.filters import GROSS, is_gross, projection_result
 from conformance.judge.input_noise import energy_of_input_noise
 from conformance.judge.limits import limits_for, limits_of
 from conformance.judge.noise import Noise, of_segment
 from conformance.judge.observation import Observation
+from conformance.judge.screen import local_of
 from conformance.judge.segment import Segment
 from conformance.judge.step_problem import StepProblem
 from conformance.judge.sums import LocalSums, in_sigma
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array, Mask
+from conformance.numerics.memo import cached_property
 from conformance.numerics.thresholds import Limits
 
-_Filter = tuple[Direction, FilterResult]
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """The judgement of an activation under one hypothesis, and the data of the search for explanations if it fails.
+
+    Attributes:
+        local: the judgement.
+        detected: the faults whose filters found that the residual is not noise.
+        state_problem: function that returns the data of the search.
+    """
+
+    local: LocalJudgement
+    detected: Sequence[Direction]
+    state_problem: Callable[[], StepProblem]
+
+    @cached_property
+    def problem(self) -> StepProblem:
+        """The data of the search for explanations."""
+        return self.state_problem()
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,88 +62,74 @@ class WholeActivation:
     draw_count: int
     alpha: float
 
-    def judge(
-        self, hypothesis: Hypothesis, actual: Array, effects: Mapping[int, Effect] | None = None
-    ) -> tuple[LocalJudgement, StepProblem]:
-        """Return the judgement under one hypothesis, and the data of the search for explanations if it fails.
+    def judge(self, hypothesis: Hypothesis, totals: BlockTotals) -> Judged:
+        """Return the judgement under one hypothesis, given the totals over the activation's blocks."""
+        block, errors = self.observation.whole, totals.errors.errors
+        limits = self._limits(hypothesis, totals)
+        filters = self._filters(hypothesis, totals, limits)
+        detected = [self.near[i] for i, found in filters.items() if found.detected]
+        limits_of_error = limits_for(errors.rms, limits, self.observation, hypothesis)
+        local = self._local(hypothesis, totals, limits_of_error, filters)
+        if not local.passes:
+            scaled = in_sigma(block.residual, block.noise(hypothesis))
+            distribution = distribution_of(block.activation, scaled, block.judged, "sigma", block.head_size, fails=True)
+            local = replace(local, distribution=distribution)
 
-        Args:
-            hypothesis: the hypothesis.
-            actual: the array that is judged: the candidate's, or one derived from it.
-            effects: the faults' effects, by their index in `near`; they are computed if they are not given.
-        """
-        block, (gross,) = self.observation.whole, self.gross_effects.under(hypothesis)
-        limits = self._limits(hypothesis, gross, effects)
-        filters = self._filters(hypothesis, actual, limits, gross, effects)
-        sums = LocalSums.of(actual - block.segment.value, block.noise(hypothesis), block.counted)
-        most = sums.errors.largest + GROSS * limits.max  # a fault that moves an element by more leaves a gross error
-        subtle = [d for i, d in enumerate(self.near) if d.parameter is None and (i not in gross or gross[i].size <= most)]
-        problem = self._problem(hypothesis, actual, limits, filters, subtle)
-        if actual is block.actual:  # A derived array does not contain the rounding errors of the result.
-            limits = limits_for(sums.errors.rms, limits, self.observation, hypothesis)
-        return self._local(hypothesis, actual, limits, filters, sums), problem
+        def problem() -> StepProblem:
+            (gross,), most = self.gross_effects.under(hypothesis), errors.largest + GROSS * limits.max
+            # A fault that moves an element by more than `most` leaves a gross error.
+            subtle = [d for i, d in enumerate(self.near) if d.parameter is None and (i not in gross or gross[i].size <= most)]
+            return self._problem(hypothesis, limits, detected, subtle)
 
-    def _limits(self, hypothesis: Hypothesis, gross: Mapping[int, Effect], effects: Mapping[int, Effect] | None) -> Limits:
+        return Judged(local, detected, problem)
+
+    def judge_derived(self, hypothesis: Hypothesis, actual: Array) -> LocalJudgement:
+        """Return the judgement of an array that is derived from the candidate's; it does not contain the result's roundings."""
+        totals = self._totals_of(hypothesis, actual)
+        limits = self._limits(hypothesis, totals)
+        return self._local(hypothesis, totals, limits, self._filters(hypothesis, totals, limits))
+
+    def _totals_of(self, hypothesis: Hypothesis, actual: Array) -> BlockTotals:
+        """Return the totals for another array in place of the candidate's."""
+        block, noise, largest = self.observation.whole, self.observation.whole.noise(hypothesis), self.gross_effects.largest
+        residual, (gross,) = actual - block.segment.value, self.gross_effects.under(hypothesis)
+        moved = {i: d for i, d in enumerate(self.near) if i not in gross and d.effect is not None}
+        effects = {i: Effect.of(d, residual, noise, largest) for i, d in moved.items()}
+        hashes = block.segment.hashes(hypothesis.arithmetic.storage)
+        return BlockTotals(LocalSums.of(residual, noise, block.counted), {**effects, **gross}, hashes)
+
+    def _limits(self, hypothesis: Hypothesis, totals: BlockTotals) -> Limits:
         """Return the limits of the statistics, among which α is shared."""
-        hashes = self.observation.whole.segment.hashes(hypothesis.arithmetic.storage)
-        tests = sum(i in gross or d.effect is not None for i, d in enumerate(self.near)) if effects is None else len(effects)
-        return limits_of(self.observation, hypothesis, hashes, tests, self.alpha)
+        return limits_of(self.observation, hypothesis, totals.hashes, len(totals.effects), self.alpha)
 
-    def _filters(
-        self,
-        hypothesis: Hypothesis,
-        actual: Array,
-        limits: Limits,
-        gross: Mapping[int, Effect],
-        effects: Mapping[int, Effect] | None,
-    ) -> list[_Filter]:
-        """Return the filter result of each fault that changes a judged element."""
-        noise = self.observation.whole.noise(hypothesis)
+    def _filters(self, hypothesis: Hypothesis, totals: BlockTotals, limits: Limits) -> dict[int, FilterResult]:
+        """Return the filter result of each fault that changes a judged element, by its index in `near`."""
 
-        def result(index: int, look: Direction) -> FilterResult | None:
-            if index in gross:
-                return gross_result(look, gross[index].size)
-            if effects is not None:
-                return filter_result(look, effects[index], limits) if index in effects else None
-            return None if look.effect is None else matched(look, actual, noise, limits.filter, limits.max)
-
-        def confirmed(index: int, look: Direction, found: FilterResult) -> FilterResult | None:
+        def confirmed(index: int, found: FilterResult) -> FilterResult | None:
             if not found.detected or hypothesis.parents == "as captured":
                 return found
-            residual = actual - look.base.value
-            sums = ProjectionSums.of(residual, look.known_effect, noise) if effects is None else effects[index].sums
-            bound = sums.bound + energy_of_input_noise(look, hypothesis, noise)
+            look, sums = self.near[index], totals.effects[index].sums
+            bound = sums.bound + energy_of_input_noise(look, hypothesis, self.observation.whole.noise(hypothesis))
             projection = replace(sums, bound=bound).projection
             return None if projection is None else projection_result(look, projection, limits.filter)
 
-        found = ((i, look, seen) for i, look in enumerate(self.near) if (seen := result(i, look)))
-        return [(look, final) for i, look, seen in found if (final := confirmed(i, look, seen))]
+        seen = ((i, filter_result(self.near[i], totals.effects[i], limits)) for i in sorted(totals.effects))
+        return {i: final for i, found in seen if found and (final := confirmed(i, found))}
 
     def _local(
-        self, hypothesis: Hypothesis, actual: Array, limits: Limits, filters: Sequence[_Filter], sums: LocalSums
+        self, hypothesis: Hypothesis, totals: BlockTotals, limits: Limits, filters: Mapping[int, FilterResult]
     ) -> LocalJudgement:
         """Return the judgement, without explanations."""
-        block = self.observation.whole
-        local = LocalJudgement(
-            str(hypothesis),
-            hypothesis.arithmetic.name,
-            sums.errors.error,
-            sums.mean_nll * self.draw_count,
-            limits.rms,
-            limits.max,
-            limits.filter,
-            tuple(found for _, found in filters),
-            has_unexposed_steps=not block.segment.is_single_step,
-        )
-        scaled, size = in_sigma(actual - block.segment.value, block.noise(hypothesis)), block.head_size
-        distribution = distribution_of(block.activation, scaled, block.judged, "sigma", size, fails=not local.passes)
-        return replace(local, distribution=distribution)
+        local = local_of(hypothesis, totals, self.draw_count, limits)
+        has_unexposed_steps = not self.observation.whole.segment.is_single_step
+        return replace(local, filters=tuple(filters.values()), has_unexposed_steps=has_unexposed_steps)
 
     def _problem(
-        self, hypothesis: Hypothesis, actual: Array, limits: Limits, filters: Sequence[_Filter], subtle: Sequence[Direction]
+        self, hypothesis: Hypothesis, limits: Limits, detected: Sequence[Direction], subtle: Sequence[Direction]
     ) -> StepProblem:
         """Return the data of the search for explanations."""
         block, noise = self.observation.whole, self.observation.whole.noise(hypothesis)
+        actual = block.actual
 
         def sums_of(faulty: Segment, elements: Mask) -> LocalSums:
             return LocalSums.of(actual - faulty.value, of_segment(faulty, hypothesis, elements), block.counted)
@@ -146,7 +152,7 @@ class WholeActivation:
             passes=passes,
             # over the elements of `LocalJudgement.nll`
             nll=lambda faulty: sums_of(faulty, block.judged).mean_nll * self.draw_count,
-            detected=[look for look, found in filters if found.detected],
+            detected=detected,
             subtle=subtle,
             part=part,
             draw_count=self.draw_count,
