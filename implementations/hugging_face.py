@@ -23,7 +23,13 @@ from conformance import (
 from implementations.hugging_face_data import pretraining_data
 from implementations.hugging_face_losses import losses
 from implementations.sentence_pooling import dense_layers, sentence_embedding
-from implementations.transformers_versions import for_each_query, is_of_version_4, require_transformers, tokenizer_of
+from implementations.transformers_versions import (
+    for_each_query,
+    is_of_version_4,
+    require_transformers,
+    tokenizer_of,
+    without_initialization,
+)
 
 Reader = Callable[[str], tuple[list[int], list[tuple[int, int]]]]  # maps a text to token ids and their offsets
 
@@ -158,7 +164,8 @@ class HuggingFace:
     def build(self, checkpoint: Checkpoint) -> BertWithHeads:
         """Return the module in float64, with the checkpoint's parameters loaded strictly."""
         a = checkpoint.architecture
-        model = _with_heads(a, _config(a, self.attention)).to(torch.float64)
+        with without_initialization():
+            model = _with_heads(a, _config(a, self.attention)).to(torch.float64)
         state = checkpoint.state_dict("float64")
         if "masked_lm" in a.heads:
             state["cls.predictions.decoder.weight"] = state["bert.embeddings.word_embeddings.weight"]

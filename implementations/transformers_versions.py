@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,16 @@ def is_of_version_4() -> bool:
     import transformers
 
     return int(transformers.__version__.partition(".")[0]) < 5
+
+
+def without_initialization() -> AbstractContextManager[None]:
+    """Return a context in which modules are built with parameters of arbitrary values, to be loaded from a checkpoint."""
+    if is_of_version_4():
+        from transformers.modeling_utils import no_init_weights
+    else:
+        from transformers.initialization import no_init_weights
+    context: AbstractContextManager[None] = no_init_weights()
+    return context
 
 
 def tokenizer_of(vocabulary: Sequence[str], **switches: bool | None) -> Any:
