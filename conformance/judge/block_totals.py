@@ -42,9 +42,8 @@ class Effect:
     size: float
 
     @classmethod
-    def of(cls, direction: Direction, residual: Array, noise: Noise, largest: float) -> "Effect":
-        """Return the effect of a fault that is known to change the block; `largest` as for `GrossEffects`."""
-        effect = direction.known_effect
+    def of(cls, direction: Direction, effect: Array, residual: Array, noise: Noise, largest: float) -> "Effect":
+        """Return the effect of a fault on a block, given the change of the block by the fault; `largest` as for `GrossEffects`."""
         size = 0.0 if direction.parameter else largest_element(effect, noise)
         return cls(ProjectionSums() if is_gross(size, largest) else ProjectionSums.of(residual, effect, noise), size)
 
@@ -101,6 +100,11 @@ class GrossEffects:
         self._known: dict[Hypothesis, Mapping[int, Effect]] = {}
 
     @cached_property
+    def coupling(self) -> dict[int, Array | None]:
+        """The change of the whole activation by each fault that couples the rows of the batch, by the fault's index."""
+        return {i: direction.effect for i, direction in enumerate(self.directions) if direction.fault.couples_rows}
+
+    @cached_property
     def on_whole(self) -> list[Direction]:
         """The directions on the whole activation, whose faulty steps are kept."""
         return [direction.on(self._observation.whole.segment) for direction in self.directions]
@@ -147,12 +151,13 @@ def block_totals(
         sigma: the rounding error accumulated since the token ids (`Observation.sigma`).
     """
     gross = gross_effects.under(*hypotheses)
-    of_block = partial(_totals_of_block, observation, gross_effects, hypotheses, gross, sigma)
+    coupling = {} if len(observation.rows) == 1 else gross_effects.coupling
+    of_block = partial(_totals_of_block, observation, gross_effects, hypotheses, gross, coupling, sigma)
     # A device computes one block after another, so that only one takes its memory.
     parts = [of_block(rows) for rows in observation.rows] if observation.on_device else on_all_cores(of_block, observation.rows)
     totals = [reduce(add, of_hypothesis) for of_hypothesis in zip(*(found for found, _ in parts), strict=True)]
     if len(observation.rows) > 1:
-        totals = _with_repeats(observation, gross_effects, hypotheses, totals, gross)
+        totals = _with_repeats(observation, gross_effects, hypotheses, totals)
     totals = [replace(total, effects={**total.effects, **known}) for total, known in zip(totals, gross, strict=True)]
     global_errors = [global_error for _, global_error in parts if global_error]
     return totals, None if sigma is None else reduce(add, global_errors)
@@ -163,27 +168,29 @@ def _totals_of_block(
     gross_effects: GrossEffects,
     hypotheses: Sequence[Hypothesis],
     gross: Sequence[Mapping[int, Effect]],
+    coupling: Mapping[int, Array | None],
     sigma: Array | None,
     rows: slice,
 ) -> tuple[list[BlockTotals], GlobalError | None]:
     block, is_whole = observation.block(rows), len(observation.rows) == 1
     noises = [block.noise(h) if is_whole else of_segment(block.segment, h, block.judged, apart=True) for h in hypotheses]
     directions = gross_effects.on_whole if is_whole else [d.on(block.segment) for d in gross_effects.directions]
-    on_block = {
-        i: direction
-        for i, direction in enumerate(directions)
-        if not all(i in known for known in gross) and (is_whole or not direction.fault.couples_rows)
-    }
+    looked_for = {i: direction for i, direction in enumerate(directions) if not all(i in known for known in gross)}
+    changes = {i: _cut(coupling[i], rows) if i in coupling else direction.effect for i, direction in looked_for.items()}
     hashes = block.segment.hashes(hypotheses[0].arithmetic.storage)
     totals = []
     for noise, known in zip(noises, gross, strict=True):
         effects = {
-            i: Effect.of(direction, block.residual, noise, gross_effects.largest)
-            for i, direction in on_block.items()
-            if i not in known and direction.effect is not None
+            i: Effect.of(looked_for[i], change, block.residual, noise, gross_effects.largest)
+            for i, change in changes.items()
+            if i not in known and change is not None
         }
         totals.append(BlockTotals(LocalSums.of(block.residual, noise, block.counted, block.first), effects, hashes))
     return totals, None if sigma is None else GlobalError.of(block, sigma)
+
+
+def _cut(change: Array | None, rows: slice) -> Array | None:
+    return None if change is None else change[rows]
 
 
 def _with_repeats(
@@ -191,23 +198,18 @@ def _with_repeats(
     gross_effects: GrossEffects,
     hypotheses: Sequence[Hypothesis],
     totals: Sequence[BlockTotals],
-    gross: Sequence[Collection[int]],
 ) -> list[BlockTotals]:
-    """Return the results with the noise that is shared between blocks, and with the faults that act across blocks.
-
-    Those in `gross` are left out.
-    """
+    """Return the results with the noise that is shared between blocks."""
     directions, is_function = gross_effects.directions, observation.probe.segment.is_function
     rows_repeat = Repeats.of(totals[0].hashes).share(observation.judged) < 1.0
     effects, across = [], []  # for each hypothesis: all effects, and the indices of those that are computed on the whole activation
-    for hypothesis, total, known in zip(hypotheses, totals, gross, strict=True):
+    for hypothesis, total in zip(hypotheses, totals, strict=True):
         inputs_repeat = is_function and hypothesis.parents == "as captured"  # unrounded inputs are not known
         with_parameter = {i for i in total.effects if directions[i].parameter} if inputs_repeat else set()
         shared = _noise_of_equal_inputs(observation, directions, hypothesis, with_parameter)
         effects.append({**total.effects, **{i: total.effects[i] + added for i, added in shared}})
         subtle = {i for i, effect in total.effects.items() if not is_gross(effect.size, gross_effects.largest)}
-        coupling = {i for i, d in enumerate(directions) if d.fault.couples_rows and i not in known and d.effect is not None}
-        across.append(coupling | (subtle - with_parameter if inputs_repeat or rows_repeat else set()))
+        across.append(subtle - with_parameter if inputs_repeat or rows_repeat else set())
     on_whole = _effects_on_whole(observation, gross_effects, hypotheses, across)
     found = zip(totals, effects, on_whole, strict=True)
     return [replace(total, effects={**of_blocks, **of_whole}) for total, of_blocks, of_whole in found]
@@ -226,7 +228,7 @@ def _effects_on_whole(
     def effects(index: int) -> list[Effect | None]:
         direction = gross_effects.directions[index].on(whole.segment)
         return [
-            Effect.of(direction, whole.residual, noise, gross_effects.largest) if index in wanted else None
+            Effect.of(direction, direction.known_effect, whole.residual, noise, gross_effects.largest) if index in wanted else None
             for noise, wanted in zip(noises, indices, strict=True)
         ]
 

@@ -93,8 +93,8 @@ class WholeActivation:
         """Return the totals for another array in place of the candidate's."""
         block, noise, largest = self.observation.whole, self.observation.whole.noise(hypothesis), self.gross_effects.largest
         residual, (gross,) = actual - block.segment.value, self.gross_effects.under(hypothesis)
-        moved = {i: d for i, d in enumerate(self.near) if i not in gross and d.effect is not None}
-        effects = {i: Effect.of(d, residual, noise, largest) for i, d in moved.items()}
+        changes = {i: d.effect for i, d in enumerate(self.near) if i not in gross}
+        effects = {i: Effect.of(self.near[i], e, residual, noise, largest) for i, e in changes.items() if e is not None}
         hashes = block.segment.hashes(hypothesis.arithmetic.storage)
         return BlockTotals(LocalSums.of(residual, noise, block.counted), {**effects, **gross}, hashes)
 
