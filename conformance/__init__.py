@@ -49,9 +49,9 @@ with this list.
 15.                     `judge.block_totals.block_totals` accumulates errors and effects of faults over the blocks: local errors
                         and, in units of the accumulated sigma, global ones. Values and rounding errors are those of the
                         `oracle` equations (`judge.segment.Segment`, `judge.noise.of_segment`).
-16.                     `judge.failing_activation.judge_whole` judges the whole activation if it fails under an arithmetic: under
-                        each (`judge.whole_activation.WholeActivation.judge`), with a filter for every fault that is not gross,
-                        then as written operation by operation, without a mistake (`judge.by_hand.passing_by_hand`) and with one
+16.                     `judge.failing_activation.judge_whole` looks for mistakes in the whole activation if it fails under an
+                        arithmetic: under each, from these totals (`judge.whole_activation.WholeActivation.judge`), then as written
+                        operation by operation, without a mistake (`judge.by_hand.passing_by_hand`) and with one
                         (`judge.by_hand.mistaken_by_hand`).
 17.                       `judge.explanation_search.explanations` finds the faults; for segments of several unexposed layers,
                           `diagnosis.unexposed_layers.UnexposedLayersSearch.explanations` does first. Both, and `diagnose`, search

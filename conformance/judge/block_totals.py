@@ -23,7 +23,6 @@ from conformance.judge.segment import Segment
 from conformance.judge.sums import LocalSums
 from conformance.judge.threads import on_all_cores
 from conformance.numerics.arithmetic import Hypothesis
-from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.numerics.thresholds import Limits
@@ -98,16 +97,18 @@ class GrossEffects:
         self._observation, self.largest = observation, largest
         self.directions = directions
         self._known: dict[Hypothesis, Mapping[int, Effect]] = {}
+        self._on: tuple[Segment, list[Direction]] | None = None
 
     @cached_property
     def coupling(self) -> dict[int, Array | None]:
         """The change of the whole activation by each fault that couples the rows of the batch, by the fault's index."""
         return {i: direction.effect for i, direction in enumerate(self.directions) if direction.fault.couples_rows}
 
-    @cached_property
-    def on_whole(self) -> list[Direction]:
-        """The directions on the whole activation, whose faulty steps are kept."""
-        return [direction.on(self._observation.whole.segment) for direction in self.directions]
+    def on(self, segment: Segment) -> list[Direction]:
+        """Return the directions on a segment of the whole activation; the faulty steps are kept if it is asked for again."""
+        if self._on is None or self._on[0] is not segment:
+            self._on = segment, [direction.on(segment) for direction in self.directions]
+        return self._on[1]
 
     def under(self, *hypotheses: Hypothesis) -> list[Mapping[int, Effect]]:
         """Return the effects under each hypothesis, by the fault's index."""
@@ -174,7 +175,7 @@ def _totals_of_block(
 ) -> tuple[list[BlockTotals], GlobalError | None]:
     block, is_whole = observation.block(rows), len(observation.rows) == 1
     noises = [block.noise(h) if is_whole else of_segment(block.segment, h, block.judged, apart=True) for h in hypotheses]
-    directions = gross_effects.on_whole if is_whole else [d.on(block.segment) for d in gross_effects.directions]
+    directions = gross_effects.on(block.segment) if is_whole else [d.on(block.segment) for d in gross_effects.directions]
     looked_for = {i: direction for i, direction in enumerate(directions) if not all(i in known for known in gross)}
     changes = {i: _cut(coupling[i], rows) if i in coupling else direction.effect for i, direction in looked_for.items()}
     hashes = block.segment.hashes(hypotheses[0].arithmetic.storage)
@@ -202,7 +203,7 @@ def _with_repeats(
     """Return the results with the noise that is shared between blocks."""
     directions, is_function = gross_effects.directions, observation.probe.segment.is_function
     rows_repeat = Repeats.of(totals[0].hashes).share(observation.judged) < 1.0
-    effects, across = [], []  # for each hypothesis: all effects, and the indices of those that are computed on the whole activation
+    effects, across = [], []  # for each hypothesis: all effects, and the indices of those to be computed on the whole activation
     for hypothesis, total in zip(hypotheses, totals, strict=True):
         inputs_repeat = is_function and hypothesis.parents == "as captured"  # unrounded inputs are not known
         with_parameter = {i for i in total.effects if directions[i].parameter} if inputs_repeat else set()
@@ -217,23 +218,18 @@ def _with_repeats(
 
 def _effects_on_whole(
     observation: Observation, gross_effects: GrossEffects, hypotheses: Sequence[Hypothesis], indices: Sequence[Collection[int]]
-) -> list[dict[int, Effect]]:
-    """Return the effects of faults on the whole activation; `indices` has those that are needed under each hypothesis."""
-    needed = sorted(set().union(*indices))
-    if not needed:
-        return [{} for _ in hypotheses]
+) -> Iterator[dict[int, Effect]]:
+    """Yield the effects of faults on the whole activation; `indices` has those that are needed under each hypothesis."""
+    if not any(indices):
+        yield from ({} for _ in hypotheses)
+        return
     whole = observation.whole
-    noises = [whole.noise(hypothesis) for hypothesis in hypotheses]
-
-    def effects(index: int) -> list[Effect | None]:
-        direction = gross_effects.directions[index].on(whole.segment)
-        return [
-            Effect.of(direction, direction.known_effect, whole.residual, noise, gross_effects.largest) if index in wanted else None
-            for noise, wanted in zip(noises, indices, strict=True)
-        ]
-
-    found = [effects(index) for index in needed] if observation.on_device else on_all_cores(effects, needed)
-    return [{i: one for i, one in zip(needed, of, strict=True) if one} for of in zip(*found, strict=True)]
+    directions = {i: gross_effects.directions[i].on(whole.segment) for wanted in indices for i in wanted}
+    for hypothesis, wanted in zip(hypotheses, indices, strict=True):
+        noise = of_segment(whole.segment, hypothesis, whole.judged)
+        yield {
+            i: Effect.of(directions[i], directions[i].known_effect, whole.residual, noise, gross_effects.largest) for i in wanted
+        }
 
 
 def _noise_of_equal_inputs(
@@ -245,8 +241,7 @@ def _noise_of_equal_inputs(
     """
     if indices:
         (parent,) = observation.activation.parents
-        distinct, counts = np.unique(observation.captured[parent][observation.judged], return_counts=True)
-        inputs, n = (as_array(x[counts > 1], np.float64).reshape(1, -1, 1) for x in (distinct, counts))
+        inputs, n = observation.repeated_inputs
         segment = Segment(observation.network, observation.name, {parent: inputs})
         noise = of_segment(segment, hypothesis, np.ones(inputs.shape, np.bool_), apart=True)
         for i in indices:

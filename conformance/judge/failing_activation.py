@@ -85,8 +85,8 @@ def judge_whole(
         unexposed_layers: the search for mistakes in several unexposed layers.
         known: names of the faults that explained another activation; they are tried before all others.
     """
-    hypotheses, segment = list(totals), observation.whole.segment  # in memory, unlike those of `gross`, perhaps
-    near, draw_count = [d.on(segment) for d in gross.on_whole], observation.independent_draw_count(hypotheses)
+    hypotheses, near = list(totals), gross.on(observation.whole.segment)
+    draw_count = observation.independent_draw_count(hypotheses)
     whole = WholeActivation(observation, gross, near, draw_count, alpha)
     found, passed = _judged(whole, totals)
     passing = passing_by_hand(observation, hypotheses[0], passed, lambda actual: whole.judge_derived(hypotheses[0], actual))

@@ -220,6 +220,14 @@ class Observation:
         return min(self.independent_row_count(hypothesis, hashes) for hypothesis in hypotheses)
 
     @cached_property
+    def repeated_inputs(self) -> tuple[Array, Array]:
+        """The judged inputs that occur at several places, and how often, both (1, N, 1); for a function of one captured number."""
+        (parent,) = self.activation.parents
+        distinct, counts = np.unique(self.captured[parent][self.judged], return_counts=True)
+        inputs, n = (as_array(x[counts > 1], np.float64).reshape(1, -1, 1) for x in (distinct, counts))
+        return inputs, n
+
+    @cached_property
     def whole(self) -> Block:
         """The whole activation as one block."""
         return self._block(self.on_device, 0, lambda _, array: array)
