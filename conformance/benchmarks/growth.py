@@ -1,6 +1,6 @@
 """How the cost of a judged run grows with the number of layers, the batch and the length, and how that of the plain pass does.
 
-The network has base width, as in `benchmarks.cost`. One of the three sizes is doubled at a time, from 2 layers, 4 rows and 64
+The network has base width, as in `benchmarks.subject`. One of the three sizes is doubled at a time, from 2 layers, 4 rows and 64
 tokens. CPU seconds are those of one process, the median of the repeats; a judged run is at depth full with the accumulated sigma
 in the cache. Memory is the peak resident size above that of a plain pass, each in a process of its own.
 
@@ -18,7 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from conformance.benchmarks.cost import Subject, apart, network, peak_mib, times
+from conformance.benchmarks.resources import apart, peak_mib, times
+from conformance.benchmarks.subject import Subject, network
 from conformance.judge import cache
 
 PAGE = Path(__file__).with_name("GROWTH.md")

@@ -1,9 +1,10 @@
 """The cost of judging a candidate on an accelerator, on the device and in memory, in one process.
 
-The network, its batch and the measured operations are those of `benchmarks.cost`, with the candidate on the device. Each judgement
-on the device is compared with that in memory: outcomes, roles and the names of the filters that detect something are equal, and the
-largest relative difference of an RMS is printed. Times are medians of the repeats. Memory is the device's peak above the network's
-own weights. In `on_device.json`, written by an earlier version, `plain` and `seconds` are the smallest times, and `ratios` medians.
+The network, its batch and the measured operations are those of `benchmarks.subject`, with the candidate on the device. Each
+judgement on the device is compared with that in memory: outcomes, roles and the names of the filters that detect something are
+equal, and the largest relative difference of an RMS is printed. Times are medians of the repeats. Memory is the device's peak above
+the network's own weights. In `on_device.json`, written by an earlier version, `plain` and `seconds` are the smallest times, and
+`ratios` medians.
 """
 
 import argparse
@@ -16,7 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from conformance.benchmarks.cost import LAYERS, Seconds, network, ratio, times
+from conformance.benchmarks.resources import Seconds, ratio, times
+from conformance.benchmarks.subject import LAYERS, network
 from conformance.judge import cache
 from conformance.judge.depth import DEPTHS, Depth
 from conformance.judge.evidence import Verdict
@@ -136,7 +138,7 @@ def measured(device: str, layers: int = LAYERS, repeats: int = 3) -> DeviceCost:
 
 
 def _median(found: Sequence[Seconds]) -> float:
-    """Return the median wall time, which `benchmarks.cost.ratio` divides too."""
+    """Return the median wall time, which `benchmarks.resources.ratio` divides too."""
     return statistics.median(wall for wall, _ in found)
 
 

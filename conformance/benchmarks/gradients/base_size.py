@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from conformance import Golden, golden_of
-from conformance.benchmarks.cost import LAYERS, network
 from conformance.benchmarks.gradients.correct import CORRECT
+from conformance.benchmarks.subject import LAYERS, network
 from conformance.checks.backward_passes import backward_passes
 from conformance.checks.check_values import check_values
 from conformance.goldens.batches import batch

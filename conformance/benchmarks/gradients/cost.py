@@ -23,7 +23,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from conformance import golden_of
-from conformance.benchmarks.cost import LAYERS, Ratio, network, ratio, times
+from conformance.benchmarks.resources import Ratio, ratio, times
+from conformance.benchmarks.subject import LAYERS, network
 from conformance.checks.backward_passes import backward_passes_of
 from conformance.judge import cache
 from conformance.judge.depth import Depth

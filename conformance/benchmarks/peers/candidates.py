@@ -5,7 +5,7 @@ from functools import partial
 
 from torch.nn.functional import gelu
 
-from conformance.benchmarks.cost import Subject
+from conformance.benchmarks.subject import Subject
 from conformance.goldens.golden import load_golden
 
 LAYER = 1  # The layer with the mistakes.

@@ -6,7 +6,7 @@ https://docs.pytorch.org/tutorials/recipes/debug_mode_tutorial.html
 from pathlib import Path
 from typing import Any
 
-from conformance.benchmarks.cost import Subject
+from conformance.benchmarks.subject import Subject
 
 
 def debug_mode(reference: Subject, candidate: Subject, _: Path) -> str | None:

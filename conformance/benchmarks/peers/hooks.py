@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from conformance.benchmarks.cost import Subject
+from conformance.benchmarks.subject import Subject
 
 
 def copied(subject: Subject) -> dict[str, torch.Tensor]:

@@ -7,9 +7,10 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance.benchmarks.cost import Ratio, Seconds, Subject, network, peak_mib, ratio, times
 from conformance.benchmarks.peers.candidates import GOLDENS, candidates, subject
 from conformance.benchmarks.peers.peer import PEERS, Peer
+from conformance.benchmarks.resources import Ratio, Seconds, peak_mib, ratio, times
+from conformance.benchmarks.subject import Subject, network
 from conformance.judge import cache
 
 LAYERS = 3  # Fewer than the usual twelve, so that nine tools are measured in about ten minutes.

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from conformance.benchmarks.cost import Subject
+from conformance.benchmarks.subject import Subject
 
 
 def model_debugger(reference: Subject, candidate: Subject, folder: Path) -> str | None:

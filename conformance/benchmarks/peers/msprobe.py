@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from unittest.mock import patch
 
-from conformance.benchmarks.cost import Subject
+from conformance.benchmarks.subject import Subject
 
 
 def msprobe(reference: Subject, candidate: Subject, folder: Path) -> str | None:

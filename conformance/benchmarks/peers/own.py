@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from conformance.benchmarks.cost import Subject
+from conformance.benchmarks.subject import Subject
 
 
 def full(_: Subject, candidate: Subject, __: Path) -> str | None:

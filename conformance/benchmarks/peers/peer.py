@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from conformance.benchmarks.cost import Subject
 from conformance.benchmarks.peers import own
 from conformance.benchmarks.peers.debug_mode import debug_mode
 from conformance.benchmarks.peers.hooks import assert_close, hooks
@@ -13,6 +12,7 @@ from conformance.benchmarks.peers.model_debugger import model_debugger
 from conformance.benchmarks.peers.msprobe import msprobe
 from conformance.benchmarks.peers.polygraphy import polygraphy
 from conformance.benchmarks.peers.torch_lens import torch_lens
+from conformance.benchmarks.subject import Subject
 
 Compare = Callable[[Subject, Subject, Path], str | None]
 

@@ -7,8 +7,8 @@ https://docs.nvidia.com/deeplearning/tensorrt/latest/_static/polygraphy/comparat
 from pathlib import Path
 from typing import Any
 
-from conformance.benchmarks.cost import Subject
 from conformance.benchmarks.peers.hooks import copied
+from conformance.benchmarks.subject import Subject
 
 
 def polygraphy(reference: Subject, candidate: Subject, _: Path) -> str | None:

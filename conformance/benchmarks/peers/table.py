@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from conformance.benchmarks.cost import BATCH, LENGTH
 from conformance.benchmarks.peers.candidates import GOLDENS
 from conformance.benchmarks.peers.measure import LAYERS, PeerVerdict, Row
+from conformance.benchmarks.subject import BATCH, LENGTH
 
 RESULTS = Path(__file__).with_name("peers.json")
 PAGE = Path(__file__).with_name("RESULTS.md")

@@ -6,7 +6,7 @@ It uses `torchlens.debug.first_divergence`, as documented at https://github.com/
 from pathlib import Path
 from typing import Any
 
-from conformance.benchmarks.cost import Subject
+from conformance.benchmarks.subject import Subject
 
 
 def torch_lens(reference: Subject, candidate: Subject, _: Path) -> str | None:

@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from conformance.benchmarks.cost import forget_peak, high_water_mib
 from conformance.benchmarks.readers.full_files import full_files, read_apart
 from conformance.benchmarks.readers.good_files import Reader, readers
 from conformance.benchmarks.readers.mutations import mutated
+from conformance.benchmarks.resources import forget_peak, high_water_mib
 from conformance.errors import ConformanceError
 
 SECONDS, MEMORY = 5.0, 2**30  # Limits for a reader.
