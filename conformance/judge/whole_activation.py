@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from conformance.judge.block_totals import BlockTotals, Effect, GrossEffects, filter_result
-from conformance.judge.error_distribution import distribution_of
+from conformance.judge.error_distribution import ErrorDistribution, distribution_of
 from conformance.judge.evidence import FilterResult, LocalJudgement
 from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import GROSS, is_gross, projection_result
@@ -64,24 +65,13 @@ class WholeActivation:
 
     def judge(self, hypothesis: Hypothesis, totals: BlockTotals) -> Judged:
         """Return the judgement under one hypothesis, given the totals over the activation's blocks."""
-        block, errors = self.observation.whole, totals.errors.errors
-        limits = self._limits(hypothesis, totals)
+        errors, limits = totals.errors.errors, self._limits(hypothesis, totals)
         filters = self._filters(hypothesis, totals, limits)
         detected = [self.near[i] for i, found in filters.items() if found.detected]
-        limits_of_error = limits_for(errors.rms, limits, self.observation, hypothesis)
-        local = self._local(hypothesis, totals, limits_of_error, filters)
+        local = self._local(hypothesis, totals, limits_for(errors.rms, limits, self.observation, hypothesis), filters)
         if not local.passes:
-            scaled = in_sigma(block.residual, block.noise(hypothesis))
-            distribution = distribution_of(block.activation, scaled, block.judged, "sigma", block.head_size, fails=True)
-            local = replace(local, distribution=distribution)
-
-        def problem() -> StepProblem:
-            (gross,), most = self.gross_effects.under(hypothesis), errors.largest + GROSS * limits.max
-            # A fault that moves an element by more than `most` leaves a gross error.
-            subtle = [d for i, d in enumerate(self.near) if d.parameter is None and (i not in gross or gross[i].size <= most)]
-            return self._problem(hypothesis, limits, detected, subtle)
-
-        return Judged(local, detected, problem)
+            local = replace(local, distribution=self._distribution_of_failure(hypothesis))
+        return Judged(local, detected, partial(self._problem, hypothesis, limits, detected, errors.largest))
 
     def judge_derived(self, hypothesis: Hypothesis, actual: Array) -> LocalJudgement:
         """Return the judgement of an array that is derived from the candidate's; it does not contain the result's roundings."""
@@ -124,12 +114,17 @@ class WholeActivation:
         has_unexposed_steps = not self.observation.whole.segment.is_single_step
         return replace(local, filters=tuple(filters.values()), has_unexposed_steps=has_unexposed_steps)
 
-    def _problem(
-        self, hypothesis: Hypothesis, limits: Limits, detected: Sequence[Direction], subtle: Sequence[Direction]
-    ) -> StepProblem:
-        """Return the data of the search for explanations."""
+    def _distribution_of_failure(self, hypothesis: Hypothesis) -> ErrorDistribution:
+        block = self.observation.whole
+        scaled = in_sigma(block.residual, block.noise(hypothesis))
+        return distribution_of(block.activation, scaled, block.judged, "sigma", block.head_size, fails=True)
+
+    def _problem(self, hypothesis: Hypothesis, limits: Limits, detected: Sequence[Direction], largest: float) -> StepProblem:
+        """Return the data of the search for explanations, given the largest error in sigma."""
         block, noise = self.observation.whole, self.observation.whole.noise(hypothesis)
-        actual = block.actual
+        actual, (gross,) = block.actual, self.gross_effects.under(hypothesis)
+        most = largest + GROSS * limits.max  # a fault that moves an element by more leaves a gross error
+        subtle = [d for i, d in enumerate(self.near) if d.parameter is None and (i not in gross or gross[i].size <= most)]
 
         def sums_of(faulty: Segment, elements: Mask) -> LocalSums:
             return LocalSums.of(actual - faulty.value, of_segment(faulty, hypothesis, elements), block.counted)
