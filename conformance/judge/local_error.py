@@ -46,10 +46,10 @@ def judge_locally(
     gross = GrossEffects(observation, directions, widest.max)
     found, global_error = block_totals(observation, gross, captured, observation.sigma)
     judgements = tuple(_local(observation, h, directions, one, alpha) for h, one in zip(captured, found, strict=True))
-    passed = {local.arithmetic for local in judgements if local.passes}
-    unrounded = [hypothesis for hypothesis in still_needed(hypotheses, passed) if hypothesis not in captured]
-    if unrounded:
-        others, _ = block_totals(observation, gross, unrounded)
+    if not all(local.passes for local in judgements):
+        passed = {local.arithmetic for local in judgements if local.passes}
+        unrounded = [hypothesis for hypothesis in still_needed(hypotheses, passed) if hypothesis not in captured]
+        others = block_totals(observation, gross, unrounded)[0] if unrounded else []
         totals = dict(zip([*captured, *unrounded], [*found, *others], strict=True))
         judgements = judge_whole(observation.in_memory, totals, alpha, gross, unexposed_layers, known)
     if unexposed_layers is not None and observation.has_unexposed_layers and any(local.passes for local in judgements):

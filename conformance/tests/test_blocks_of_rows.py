@@ -24,6 +24,7 @@ from conformance.numerics.formats import FORMATS, Array, Captured
 from conformance.numerics.thresholds import max_threshold
 from conformance.oracle import Network
 from conformance.oracle.accumulation import Accumulation
+from conformance.oracle.pointwise import gelu_tanh
 
 ALPHA = 1e-8
 GOLDENS = ("tiny", "tanh", "sinusoidal", "narrow-heads")
@@ -82,6 +83,15 @@ def test_a_judgement_in_blocks_equals_that_of_the_whole(golden: str, dtype: str,
         ]
         for a, b in zip(one, other, strict=True):
             assert figures(a) == pytest.approx(figures(b), rel=1e-4, abs=1e-3)
+
+
+def test_mistakes_are_looked_for_where_no_unrounded_parents_are_legal() -> None:
+    network, name = network_of("tiny", "float32"), "encoder.layer.0.intermediate.intermediate_act_fn"
+    values = correct(network, "float32")
+    wrong = gelu_tanh(np.asarray(values["encoder.layer.0.intermediate.dense"], np.float64)).astype(np.float32)
+    one = next(o for o in observations(network, {**values, name: wrong}) if o.name == name)
+    (local,), _ = judge_locally(one, as_captured(hypotheses("float32")), ALPHA)
+    assert [fault.name for fault in local.named] == ["gelu-variant"]
 
 
 def test_rows_and_values_that_repeat_between_blocks_share_their_noise(monkeypatch: pytest.MonkeyPatch) -> None:
