@@ -107,6 +107,7 @@ class Explanation:
         nll: −ln of the residual's likelihood under these faults, as `LocalJudgement.nll`.
         is_usual: whether each fitted parameter equals, within its error, the usual faulty value.
         draw_count: number ν of independent draws of the noise that `nll` counts.
+        incomplete: whether a part of a fault's effect is left that only the errors explain that the fault allows.
     """
 
     faults: tuple[FilterResult, ...]
@@ -114,6 +115,7 @@ class Explanation:
     nll: float
     is_usual: bool = False
     draw_count: int = 1
+    incomplete: bool = False
 
     @property
     def cost_of_parameters(self) -> float:

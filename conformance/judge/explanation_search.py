@@ -88,7 +88,7 @@ def _searched(
     placements = [FaultPlacement(d.fault, (d.step,), SINGLE) for d in directions]
     familiar = [p for p in placements if p.fault.name in known]
     found = _smallest(problem, familiar, most_faults) if familiar else ()
-    return found if found and found[0].is_usual else _smallest(problem, placements, most_faults)
+    return found if found and found[0].is_usual and not found[0].incomplete else _smallest(problem, placements, most_faults)
 
 
 def _smallest(problem: StepProblem, placements: Sequence[FaultPlacement], most_faults: int) -> tuple[Explanation, ...]:
@@ -115,8 +115,11 @@ def _ordered(found: Sequence[Explanation], problem: StepProblem) -> tuple[Explan
 
     Of explanations whose costs (`Explanation.cost`) exceed the least by less than the evidence threshold, those with the fewest
     free parameters are first, usual values before others, then in the order of the catalogue. Two that are the same function have
-    usual values if one of them has.
+    usual values if one of them has. An incomplete explanation has in the errors that it allows the freedom that others have in a
+    parameter, so it is not taken for the simpler one: it is an explanation only if its cost is the least.
     """
+    if not min(found, key=lambda e: e.cost).incomplete:
+        found = [e for e in found if not e.incomplete]
     usual = {_functions(e) for e in found if e.is_usual}
     found = [replace(e, is_usual=_functions(e) in usual) for e in found]
     most = min(e.cost for e in found) + evidence_threshold(problem.threshold)
@@ -152,7 +155,8 @@ def _explanation(trial: StepTrial, problem: StepProblem) -> Explanation:
             detected_faults.append(own.concluded(detected=True, estimate=number))
     numbers = [number for number in trial.numbers if number is not None]
     usual = all(number.is_usual(problem.storage, problem.threshold) for number in numbers)
-    return Explanation(tuple(detected_faults), len(numbers), problem.nll(whole.segment), usual, problem.draw_count)
+    nll = problem.nll(whole.segment)
+    return Explanation(tuple(detected_faults), len(numbers), nll, usual, problem.draw_count, trial.incomplete)
 
 
 def _best_fit(

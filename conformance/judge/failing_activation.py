@@ -28,7 +28,7 @@ from conformance.judge.fault_directions import Direction, direction
 from conformance.judge.faults_of_segment import effective_directions, in_other_layers, possible_directions
 from conformance.judge.filters import matched, project
 from conformance.judge.judged_elements import zeroed
-from conformance.judge.noise import of_exact, of_segment
+from conformance.judge.noise import Noise, of_exact, of_segment
 from conformance.judge.observation import Observation
 from conformance.judge.row_projections import row_nlls
 from conformance.judge.search.first_order_screen import ranked
@@ -38,6 +38,7 @@ from conformance.judge.sums import ErrorSums, LocalSums
 from conformance.judge.whole_activation import Judged, WholeActivation
 from conformance.numerics.arithmetic import Hypothesis, still_needed
 from conformance.numerics.thresholds import projection_threshold
+from conformance.oracle.linear_maps import Roundings
 
 MOST_OF_OTHER_LAYERS = 12  # number of faults of other layers that are tried; each costs a pass over the segment
 
@@ -274,12 +275,18 @@ def judge_exact_steps(observation: Observation, hypothesis: Hypothesis, alpha: f
         ulps = block.residual / storage.ulp(block.segment.value)
     local = replace(local, distribution=distribution_of(block.activation, ulps, judged, "ulp", block.head_size, fails=True))
 
+    def roundings_of(faulty: Segment) -> Roundings:
+        return faulty.steps[faulty.name].roundings(hypothesis.arithmetic)
+
+    def noise_of(faulty: Segment) -> Noise:
+        return of_exact(block.segment.value, storage, judged, roundings_of(faulty))
+
     def accounts(faulty: Segment) -> bool:
-        rounding = faulty.steps[faulty.name].roundings(hypothesis.arithmetic)
+        rounding = roundings_of(faulty)
         allowed = threshold * np.sqrt(rounding.variance()) + rounding.bound
         return bool((np.abs(storage.round(faulty.value) - actual) <= allowed)[judged].all())
 
-    problem = StepProblem(block.segment, storage, actual, noise, threshold, lambda _: noise, accounts, lambda _: 0.0)
+    problem = StepProblem(block.segment, storage, actual, noise, threshold, noise_of, accounts, lambda _: 0.0)
     return replace(
         local, explanations=explanations(problem, [*near, *possible_directions(block.segment, storage, after_failure=True)])
     )

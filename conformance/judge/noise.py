@@ -11,6 +11,7 @@ from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Format, Mask
 from conformance.numerics.memo import cached_property
+from conformance.oracle.linear_maps import Roundings
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,17 @@ def of_segment(segment: Segment, hypothesis: Hypothesis, judged: Mask, *, apart:
     )
 
 
-def of_exact(value: Array, storage: Format, judged: Mask) -> Noise:
-    """Return a nominal noise to name faults at an exact activation: the largest value's rounding error at every element."""
+def of_exact(value: Array, storage: Format, judged: Mask, roundings: Roundings | None = None) -> Noise:
+    """Return a nominal noise to name faults at an exact activation: the largest value's rounding error at every element.
+
+    Args:
+        value: the correct value.
+        storage: the storage format.
+        judged: mask of the judged elements.
+        roundings: the errors of a faulty step that computes what should be looked up; None for a step that makes none.
+    """
     variance = np.broadcast_to(storage.rounding_variance(np.abs(value).max(keepdims=True)), value.shape)
-    return Noise(np.sqrt(variance), 0.0, judged, lambda w: (float((variance * w**2).sum()), 0.0))
+    bound = np.zeros(())
+    if roundings is not None:
+        variance, bound = variance + roundings.variance(), as_array(roundings.bound)
+    return Noise(np.sqrt(variance), bound, judged, lambda w: (float((variance * w**2).sum()), float((bound * np.abs(w)).sum())))

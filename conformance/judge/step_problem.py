@@ -5,7 +5,7 @@ by the filters that detected that the residual is not noise.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,13 +89,17 @@ class StepProblem(Problem[StepTrial]):
         return None if on_whole is None else fitted(self, on_whole)
 
     def judge(self, fit: FittedFaults, *, own: bool) -> StepTrial:
-        """Return the trial of a set: every parameter must differ from its correct value by more than its error."""
+        """Return the trial of a set: every parameter must differ from its correct value by more than its error.
+
+        It is incomplete if a part of the effect of a fault without a parameter is left, or in excess, and only the errors that the
+        fault allows explain that.
+        """
         segment = self.faulty(fit.placements).segment
         if not self.passes(segment):
             return StepTrial(fit, False)
         noise = self.noise_of(segment)
-        left = (project(self.actual - segment.value, d.effect, noise) for d in self.detected if d.effect is not None)
-        if any(p is not None and abs(p.z) > self.threshold for p in left):
+        left, effects = self.actual - segment.value, (d.effect for d in self.detected if d.effect is not None)
+        if any(self._is_found(left, effect, noise) for effect in effects):
             return StepTrial(fit, False)
         shape, weights = segment.value.shape, np.sqrt(noise.precision).reshape(-1)
 
@@ -105,7 +109,21 @@ class StepProblem(Problem[StepTrial]):
             return variance, bound + abs(noise.stored(weights)) + abs(noise.summed(weights))
 
         numbers = estimates(self, fit, projected, weights)
-        return StepTrial(fit, all(e is None or e.is_wrong(self.threshold) for e in numbers), numbers=numbers)
+        explains = all(e is None or e.is_wrong(self.threshold) for e in numbers)
+        incomplete = explains and any(self._is_found(left, effect, noise) for effect in self._effects_without_number(fit, segment))
+        return StepTrial(fit, explains, incomplete=incomplete, numbers=numbers)
+
+    def _is_found(self, left: Array, effect: Array, noise: Noise) -> bool:
+        """Return whether a residual contains more of an effect, of either sign, than noise does."""
+        found = project(left, effect, noise)
+        return found is not None and abs(found.z) > self.threshold
+
+    def _effects_without_number(self, fit: FittedFaults, segment: Segment) -> Iterator[Array]:
+        """Yield the effect of each fault of a set that has no parameter, given the others."""
+        for index, placement in enumerate(fit.placements):
+            if placement.fault.parameter is None:
+                others = [*fit.placements[:index], *fit.placements[index + 1 :]]
+                yield segment.value - self.faulty(others).segment.value
 
     def is_determined(self, trial: StepTrial) -> bool:
         """Return whether a set of faults changes more different elements than it has numbers with unusual values."""

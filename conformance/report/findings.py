@@ -1,14 +1,15 @@
 """Grouping of the failing activations of a case into findings, one finding for each mistake. Pure functions of the records.
 
 An activation may have several explanations that cannot be distinguished there. The explanation that accounts for the largest
-number of activations is chosen. A mistake that by its nature acts in every layer is considered only if it does act in every layer;
-it is then preferred to mistakes at single steps.
+number of activations is chosen, with one value of its parameter if it has one: a mistake that needs another value in each layer is
+less likely than one that has the same value in all. A mistake that by its nature acts in every layer is considered only if it does
+act in every layer; it is then preferred to mistakes at single steps.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, groupby
 
 from conformance.faults import BY_NAME, reported_as
 from conformance.faults.fitted import FITTED
@@ -105,17 +106,35 @@ _Choice = tuple[ActivationRecord, _Set, Sequence[_Set]]  # an activation, its ch
 
 
 def _chosen(failed: Sequence[ActivationRecord], activations: Sequence[ActivationRecord]) -> list[_Choice]:
-    """Return for each failing activation the explanation whose faults occur at the largest number of failing activations."""
+    """Return for each failing activation the explanation whose faults account for the largest number of failing activations.
+
+    Of explanations that account for as many, one is chosen for all activations where it is possible.
+    """
     layers = layers_of(activations)
-    options = {
-        id(a): [e for e in (a.faults, *a.alternatives) if _is_possible(e, activations, layers)] or [a.faults] for a in failed
-    }
-    count: Counter[str] = Counter(chain.from_iterable({f.name for e in options[id(a)] for f in e} for a in failed))
+    options = [[e for e in (a.faults, *a.alternatives) if _is_possible(e, activations, layers)] or [a.faults] for a in failed]
+    found = defaultdict[str, list[list[FaultRecord]]](list)  # the evidence for each fault, by activation
+    for possible in options:
+        evidence = sorted(chain.from_iterable(possible), key=_name)
+        for name, of_one in groupby(evidence, key=_name):
+            found[name].append(list(of_one))
 
-    def weight(explanation: Sequence[FaultRecord]) -> tuple[float, bool]:
-        return min(count[f.name] for f in explanation), any(f.name in WHOLE for f in explanation)
+    def count(fault: FaultRecord) -> int:
+        every = found[fault.name]
+        return sum(any(_are_alike(fault, other, len(every)) for other in of_one) for of_one in every)
 
-    return [(a, max(options[id(a)], key=weight), options[id(a)]) for a in failed]
+    def weight(explanation: _Set) -> tuple[float, bool]:
+        return min(count(f) for f in explanation), any(f.name in WHOLE for f in explanation)
+
+    def is_like(explanation: _Set, other: _Set) -> bool:
+        pairs = zip(sorted(explanation, key=_name), sorted(other, key=_name), strict=False)
+        return len(explanation) == len(other) and all(a.name == b.name and _are_alike(a, b, len(found[a.name])) for a, b in pairs)
+
+    chosen = dict[int, _Set]()
+    for best in sorted(chain.from_iterable(options), key=weight, reverse=True):
+        for index, possible in enumerate(options):
+            if index not in chosen and (like := next((e for e in possible if is_like(e, best)), None)):
+                chosen[index] = like
+    return [(a, chosen[index], options[index]) for index, a in enumerate(failed)]
 
 
 def _is_possible(explanation: Sequence[FaultRecord], activations: Sequence[ActivationRecord], layers: int) -> bool:
@@ -185,6 +204,19 @@ def agrees(a: FaultRecord, b: FaultRecord, limit: float) -> bool:
     return bool(abs(a.estimate - b.estimate) <= limit * (a.deviation**2 + b.deviation**2) ** 0.5)
 
 
+def _name(fault: FaultRecord) -> str:
+    return fault.name
+
+
+def _are_alike(a: FaultRecord, b: FaultRecord, count: int) -> bool:
+    """Return whether two estimates of one fault differ by no more than `count` estimates of one number do by chance.
+
+    The probability is that of a coincidence in wording, which is larger than that of an error. Estimates of faults in `LARGEST`
+    depend on the inputs and are not compared, nor are those of faults that are not in the catalogue.
+    """
+    return a.name in LARGEST or a.name not in BY_NAME or agrees(a, b, max_threshold(count, COINCIDENCE))
+
+
 def _finding(group: Sequence[_Evidence]) -> Finding:
     strongest = max((fault for _, fault, *_ in group), key=lambda f: abs(f.z))
     sharpest = min(
@@ -212,14 +244,8 @@ def _finding(group: Sequence[_Evidence]) -> Finding:
 
 
 def _deviating(reported: FaultRecord, group: Sequence[FaultRecord]) -> tuple[FaultRecord, ...]:
-    """Return the evidence whose estimates differ from the reported one by more than n estimates of one number by chance.
-
-    The probability is that of a coincidence in wording; the estimates are of one mistake by the limit of a run all the same.
-    """
-    if reported.name in LARGEST or reported.name not in BY_NAME:
-        return ()
-    limit = max_threshold(len(group), COINCIDENCE)
-    return tuple(dict.fromkeys(fault for fault in group if not agrees(fault, reported, limit)))
+    """Return the evidence whose estimates are not like the reported one; they are of one mistake by the limit of a run."""
+    return tuple(dict.fromkeys(fault for fault in group if not _are_alike(fault, reported, len(group))))
 
 
 def is_same(name: str, reported: str) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -45,6 +46,29 @@ def test_many_contradicting_estimates_are_a_range() -> None:
 def test_estimates_that_agree_within_their_errors_are_one() -> None:
     found = _evidence(_layer(0, 1e-5, 2e-8), _layer(1, 1.4e-5, 2e-6), _layer(2, 9.99e-6, 3e-8))
     assert found == "epsilon: estimated epsilon = 1e-05 ± 2e-08, expected 1e-12"
+
+
+def _norm(number: int, outside: float, unbiased: float) -> ActivationRecord:
+    """Return a norm whose error is explained by an epsilon outside the root, or by another with the unbiased deviation."""
+    record = _layer(number, outside, 3e-5)
+    (fault,) = record.faults
+    fault = msgspec.structs.replace(fault, name="epsilon-outside-root", right=0.0)
+    other = msgspec.structs.replace(fault, name="norm-unbiased-deviation", estimate=unbiased)
+    return msgspec.structs.replace(record, faults=[fault], alternatives=[[other]])
+
+
+def test_a_mistake_with_one_number_in_all_layers_is_preferred_to_one_with_another_in_each() -> None:
+    (found,) = findings([_norm(0, 1.6e-3, 1.01e-3), _norm(1, 1.8e-3, 0.99e-3), _norm(2, 2.0e-3, 1.02e-3)])
+    assert found.fault
+    assert (found.fault.name, found.others) == ("norm-unbiased-deviation", ("epsilon-outside-root",))
+
+
+def test_of_mistakes_that_explain_as_many_layers_all_layers_have_the_same() -> None:
+    first, *others = [_norm(0, 1.6e-3, 1e-3), _norm(1, 1.6e-3, 1e-3), _norm(2, 1.6e-3, 1e-3)]
+    exchanged = [msgspec.structs.replace(o, faults=o.alternatives[0], alternatives=[o.faults]) for o in others]
+    (found,) = findings([first, *exchanged])
+    assert found.fault
+    assert (found.fault.name, found.others) == ("epsilon-outside-root", ("norm-unbiased-deviation",))
 
 
 class _Positions(torch.nn.Module):

@@ -115,12 +115,13 @@ class _Search(Generic[AnyTrial]):
     def _single(self, part: Problem[AnyTrial]) -> tuple[list[FittedFaults], list[AnyTrial]]:
         """Return the single faults that reduce the distance, nearest first, and those that explain the numbers.
 
-        If a fault without a parameter explains the numbers, a fault with one is tried only if it comes near with its usual value.
+        If a fault without a parameter explains the numbers, and not incompletely, a fault with one is tried only if it comes near
+        with its usual value.
         """
         fits, explained = list[FittedFaults](), list[AnyTrial]()
         for numbered in (False, True):
             added = [p for p in self.placements if (p.fault.parameter is not None) == numbered]
-            if explained:
+            if any(not trial.incomplete for trial in explained):
                 added = [p for p in added if _is_nearer_by_half(part, p)]
             chosen = self._screened(part, added)
             self.budget.begin(FAULTS[0], len(chosen))

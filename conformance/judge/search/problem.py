@@ -57,12 +57,14 @@ class Trial:
     Attributes:
         fit: the faults with their parameters.
         explains: whether the numbers pass as those of a correct implementation of the segment with these faults.
-        loose: whether they pass only because of a much larger sigma.
+        loose: whether they pass only because of a much larger sigma; more faults are then tried as well.
+        incomplete: whether a part of a fault's effect is left that only the errors explain that the fault allows.
     """
 
     fit: FittedFaults
     explains: bool
     loose: bool = False
+    incomplete: bool = False
 
 
 AnyTrial = TypeVar("AnyTrial", bound=Trial)
