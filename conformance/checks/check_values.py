@@ -1,7 +1,7 @@
 """Run a candidate on a golden: prepare it once, call it with each batch and judge the activations; side effects are undone."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -25,6 +25,7 @@ from conformance.judge.backward_of_wrong_steps import with_forward_steps, withou
 from conformance.judge.depth import Depth
 from conformance.judge.disambiguation import disambiguated
 from conformance.judge.evidence import LocalJudgement, Verdict
+from conformance.judge.further_rows import named_on_further_rows
 from conformance.judge.judge import Judge
 from conformance.judge.layer_order import with_one_origin
 from conformance.judge.select_arithmetic import select_arithmetic
@@ -114,10 +115,10 @@ def _judge_passes(
     finally:
         verdicts += _first_mistakes(select_arithmetic(judged), {_label(one, requested): one.network for one in requested})
     on_batch = requested[-1].on_batch
-    if on_batch is not None and all(termination.outcome == "pass" for termination in terminations.values()):
-        verdicts[:] = disambiguated(
-            verdicts, requested[-1].network, case.dtype, partial(_verdicts_on_batch, on_batch, case, functions, unexposed_layers)
-        )
+    if on_batch is not None and depth == "full" and all(termination.outcome == "pass" for termination in terminations.values()):
+        again = partial(_verdicts_on_batch, on_batch, case, functions, unexposed_layers)
+        named = named_on_further_rows(verdicts, {_label(one, requested): one.network for one in requested}, again)
+        verdicts[:] = disambiguated(named, requested[-1].network, case.dtype, again)
     return _together(terminations, verdicts, golden.batches)
 
 
@@ -166,10 +167,13 @@ def _verdicts_on_batch(
     functions: FunctionErrorBounds,
     unexposed_layers: UnexposedLayersSearch,
     batch: Batch,
+    weights_of: Collection[str] | None = None,
 ) -> Sequence[Verdict]:
-    """Return the verdicts on one additional batch."""
+    """Return the verdicts on one additional batch; with `weights_of`, those on the weights of some linear layers (`Judge`)."""
     one = on_batch(batch)
-    judge = Judge(one.network, case.dtype, case.device, functions=functions, unexposed_layers=unexposed_layers)
+    judge = Judge(
+        one.network, case.dtype, case.device, functions=functions, unexposed_layers=unexposed_layers, weights_of=weights_of
+    )
     return select_arithmetic(_judgements(one, judge))
 
 

@@ -1,7 +1,7 @@
 """Judgement of differences: statistics with derived thresholds, local and global error, matched filters.
 
 - The verdicts: `judge.Judge` decides for each activation of a stream, after `validate`, as far as its `depth` says; `overflow`
-  determines whether wrong inputs explain one that is not finite. `select_arithmetic` and `disambiguation`, by a
+  determines whether wrong inputs explain one that is not finite. `select_arithmetic`, `further_rows` and `disambiguation`, by a
   `discriminating_batch`, decide once all activations are there. `evidence` has the conclusions as values.
 - The expected result and its error: `segment` and `observation` (from the candidate's own inputs), `noise`, `limits`,
   `judged_elements` and `effective_samples` (which elements count, and how many are independent), `heads` (along the last axis).

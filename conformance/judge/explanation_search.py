@@ -60,7 +60,12 @@ def single_explanations(
 
 
 def fitted_explanations(
-    problem: StepProblem, known: Collection[str] = (), *, likely: Collection[str] = (), per_token: bool = True
+    problem: StepProblem,
+    known: Collection[str] = (),
+    *,
+    likely: Collection[str] = (),
+    per_token: bool = True,
+    fits: Sequence[Fitted] = FITTED,
 ) -> tuple[Explanation, ...]:
     """Return the step with a function or whole tensors fitted to the candidate's array, if such a fit explains the array.
 
@@ -69,8 +74,9 @@ def fitted_explanations(
         known: names of faults that explained other activations.
         likely: names of faults that explain the array under a wider arithmetic; they are tried first.
         per_token: whether fits with numbers for each token are tried as well.
+        fits: the fits that are tried.
     """
-    return _best_fit(problem, known, likely, per_token=per_token)
+    return _best_fit(problem, known, sorted(fits, key=lambda one: one.name not in likely), per_token=per_token)
 
 
 def explanations_by_one_number(problem: StepProblem) -> tuple[Explanation, ...]:
@@ -79,7 +85,7 @@ def explanations_by_one_number(problem: StepProblem) -> tuple[Explanation, ...]:
     Its deviation gives the cost of the number (`Explanation.cost_of_parameters`), so that the fit may be compared with an
     arithmetic under which the step passes.
     """
-    return _best_fit(problem, (), (), per_token=False, one_number=True)
+    return _best_fit(problem, (), [fit for fit in FITTED if fit.of_one_number], per_token=False, one_number=True)
 
 
 def _searched(
@@ -160,28 +166,27 @@ def _explanation(trial: StepTrial, problem: StepProblem) -> Explanation:
 
 
 def _best_fit(
-    problem: StepProblem, known: Collection[str], likely: Collection[str], *, per_token: bool, one_number: bool = False
+    problem: StepProblem, known: Collection[str], fits: Sequence[Fitted], *, per_token: bool, one_number: bool = False
 ) -> tuple[Explanation, ...]:
     """Return the fit of a function or of whole tensors that explains the candidate's array best; empty if none explains it.
 
-    It is the first that names a mistake, a likely one before others, unless one that only describes the result
+    It is the first that names a mistake, in the order of `fits`, unless one that only describes the result
     (`Fitted.is_description`) is as good by the Bayesian information criterion (Schwarz 1978): Σ e² and ln n for each fitted number,
     with the n judged elements. A name that needs as many numbers as the description claims more than the result shows. Of several
     descriptions it is the best one.
 
-    The arguments are those of `fitted_explanations`; with `one_number`, only fits of one number (`Fitted.of_one_number`) are tried,
-    which are quick.
+    The arguments are those of `fitted_explanations`; with `one_number`, a fit is tried only if its number has a deviation.
     """
     name = problem.right.name
     step, noise = problem.right.steps[name], problem.noise
     data = FitData(problem.actual, noise.judged, np.hypot(noise.sigma, noise.bound), problem.threshold, problem.right.network)
     named: _Explaining | None = None
     described: _Explaining | None = None
-    for fault in sorted(FITTED, key=lambda one: one.name not in likely):
+    for fault in fits:
         if (named and not fault.is_description) or (fault.per_token and not per_token) or not _is_possible(fault, problem):
             continue
         with np.errstate(all="ignore"):  # An output may be zero in the checkpoint; a fit that is not finite explains nothing.
-            fit = fault.fit(step, replace(data, is_known=fault.name in known)) if fault.of_one_number or not one_number else None
+            fit = fault.fit(step, replace(data, is_known=fault.name in known))
         if fit is None or (one_number and not fit.deviation):
             continue
         found = _explaining(problem, fault.name, fit)

@@ -7,7 +7,7 @@ and released, unless there is a backward pass, which reads the activations of th
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from conformance.judge.error_role import error_role
 from conformance.judge.evidence import UNKNOWN, LocalJudgement, Verdict
 from conformance.judge.exact_requirements import difference_from_exact, violation
 from conformance.judge.failing_activation import UnexposedLayers, judge_exact_steps
+from conformance.judge.further_rows import judge_weights
 from conformance.judge.global_error import GlobalError
 from conformance.judge.layer_order import ComputedAfterError, require_before
 from conformance.judge.local_error import judge_locally
@@ -72,6 +73,8 @@ class Judge:
             activation whatever its values are.
         unexposed_layers: search for mistakes in the layers that a candidate does not expose; without it, only the activation's
             own layer is searched.
+        weights_of: names of linear layers; if given, only they are judged, by their own step, and explained by their weights alone
+            (`judge.further_rows`).
         on: torch device on which the judgement is computed, `IN_MEMORY` for NumPy; by default `devices.judging_device`.
     """
 
@@ -89,6 +92,7 @@ class Judge:
         sigma: Iterable[tuple[str, Array]] | None = None,
         reasons_by_activation: Callable[[float], Mapping[str, str]] = lambda alpha: {},
         unexposed_layers: UnexposedLayers | None = None,
+        weights_of: Collection[str] | None = None,
         on: str | None = None,
     ) -> None:
         """Share the run's false-alarm probability among all activations, and start the accumulation of sigma."""
@@ -99,6 +103,7 @@ class Judge:
         self._alpha = sidak_share(tests_of(network) * runs)
         self._reasons = reasons_by_activation(self._alpha)
         self._unexposed_layers = unexposed_layers
+        self._weights_of = weights_of
         self._known: set[str] = set()  # names of the faults that explained an activation so far
         self._stored = stored or {}
         self._depth: Depth = depth
@@ -218,9 +223,9 @@ class Judge:
         """
         for name in list(self.order)[self._judged_up_to + 1 : last + 1]:
             with products_on_one_thread():
-                sigma = self._sigma_at(name) if self._depth == "full" else None
+                sigma = self._sigma_at(name) if self._depth == "full" and self._weights_of is None else None
                 unjudged = self._not_finite_verdict(name)
-                waits = name in self._waiting and not unjudged
+                waits = name in self._waiting and not unjudged and (self._weights_of is None or name in self._weights_of)
                 judged = self._where_it_fits(partial(self._verdict, name, sigma)) if waits else None
             if judged:
                 yield judged
@@ -310,6 +315,8 @@ class Judge:
         if observation.is_exact:
             exact = judge_exact_steps(observation, self._hypotheses[0], self._alpha, self._depth)
             return (exact,), None if sigma is None else GlobalError.of(observation.whole, sigma)
+        if self._weights_of is not None:
+            return (judge_weights(observation, self._hypotheses, self._alpha),), None
         if self._depth == "full":
             return judge_locally(observation, self._hypotheses, self._alpha, self._unexposed_layers, self._known)
         return screened_locally(observation, self._hypotheses, self._alpha), None

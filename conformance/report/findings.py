@@ -14,6 +14,7 @@ from itertools import chain, groupby
 from conformance.faults import BY_NAME, reported_as
 from conformance.faults.fitted import FITTED
 from conformance.judge.depth import SCREENED
+from conformance.judge.further_rows import FURTHER
 from conformance.judge.number_words import COINCIDENCE, figure
 from conformance.model.activations import LAYER
 from conformance.numerics.thresholds import max_threshold
@@ -35,7 +36,7 @@ class Finding:
         others: names of faults that cannot be distinguished from this one.
         excess: largest error divided by its limit, maximized over the explained activations; None if there is no limit.
         activations: names of the activations that the mistake explains.
-        anatomy: sentences that describe the error of an unidentified mistake.
+        anatomy: sentences that describe the error of an unidentified mistake, or state on which batch its name was found.
         screened: whether no explanation was searched for.
         reason: for an unidentified mistake, an error that does not depend on the values, such as a wrong shape; may be empty.
         hidden: for an unidentified mistake, a sentence on the unexposed steps in which it may be instead; may be empty.
@@ -226,7 +227,7 @@ def _finding(group: Sequence[_Evidence]) -> Finding:
     )
     if strongest.name in LARGEST:
         sharpest = max((fault for _, fault, *_ in group), key=lambda f: f.estimate or 0.0)
-    excesses = [a.excess for a, *_ in group]
+    excesses, lines = [a.excess for a, *_ in group], dict.fromkeys(line for a, *_ in group for line in a.anatomy)
     others = _others(group)
     reported = sharpest if sharpest.estimate is not None else strongest
     return Finding(
@@ -238,7 +239,8 @@ def _finding(group: Sequence[_Evidence]) -> Finding:
         estimates=tuple(dict.fromkeys(text for _, fault, *_ in group if (text := fitted_number(fault)))),
         numbers=tuple(_number_of(name, group) for name in others),
         same=tuple(_phrase_of(name, group) for name in others if is_same(name, strongest.name)),
-        closed_forms=tuple(dict.fromkeys(line for a, *_ in group for line in a.anatomy)),
+        anatomy=tuple(line for line in lines if line.startswith(FURTHER)),
+        closed_forms=tuple(line for line in lines if not line.startswith(FURTHER)),
         deviating=_deviating(reported, [fault for _, fault, *_ in group]),
     )
 

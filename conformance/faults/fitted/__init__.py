@@ -64,4 +64,7 @@ FITTED: tuple[Fitted, ...] = (
 DESCRIPTIONS = frozenset(fitted.name for fitted in FITTED if fitted.is_description)
 """The names of those that describe the result and do not name a mistake (`Fitted.is_description`)."""
 
-__all__ = ["DESCRIPTIONS", "FITTED", "Fit", "FitData", "Fitted"]
+OF_WEIGHTS = frozenset(fitted.name for fitted in (*FEW_COLUMNS, *LOW_RANK, *FITTED_PARAMETERS))
+"""The names of those that fit the weights of a linear layer, for which they need more rows than the layer has inputs."""
+
+__all__ = ["DESCRIPTIONS", "FITTED", "OF_WEIGHTS", "Fit", "FitData", "Fitted"]

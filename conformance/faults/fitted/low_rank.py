@@ -9,7 +9,9 @@ those above the threshold for an unknown noise level of Gavish and Donoho 2014, 
 
 They are required to be above the largest singular value of rounding errors as well. With standard deviations a_no it is at most
 max_n (Σ_o a_no²)^½ + max_o (Σ_n a_no²)^½ + t max a, except with the false-alarm probability of the threshold t (Bandeira and van
-Handel 2016, *Sharp nonasymptotic bounds on the norm of random matrices with independent entries*, to leading order).
+Handel 2016, *Sharp nonasymptotic bounds on the norm of random matrices with independent entries*, to leading order). A weight that
+was rounded to storage after its change has errors E as well, and the k-th singular value of X Eᵀ is at most s_k(X) times this
+bound for E.
 
 A change of full rank leaves such a residual too if the inputs lie near a few directions: with independent elements of one size ω,
 X Δᵀ has about the singular values ω √O s_i(X), which fall as those of X do. ω √O is estimated by the median ratio of the r that are
@@ -41,7 +43,7 @@ import numpy as np
 from conformance.faults.altered import Altered, with_slack
 from conformance.faults.changes import variance_of_stored_weight
 from conformance.faults.fault import with_parameters
-from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted, takes_seconds
+from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted, relative_error, takes_seconds
 from conformance.faults.kinds import LINEARS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
@@ -61,7 +63,7 @@ class Residual:
         left, values, directions: U, S and Vᵀ.
         known: the largest rank that this part can have.
         noise: the largest singular value that rounding errors may have.
-        rank: how many singular values are above τ and above those of noise.
+        rank: how many singular values are above τ and above those of noise, and of a weight that is rounded to storage.
     """
 
     x: Array
@@ -87,7 +89,9 @@ def residual_of(step: Linear, data: FitData) -> Residual | None:
     left, values, directions = np.linalg.svd(_explained_by_weight(x, residual), full_matrices=False)
     known = min(len(x), x.shape[1])
     noise = _largest_of_noise(allowed, data.threshold)
-    rank = _rank(values[:known], (known, found.shape[1]), noise)
+    weight, unit = step.site.parameters["weight"], relative_error(allowed, found)
+    of_stored = _largest_of_noise(unit * np.abs(weight), data.threshold) * np.linalg.svd(x, compute_uv=False)
+    rank = _rank(values[:known], (known, found.shape[1]), noise + of_stored[:known])
     return Residual(x, residual, right, allowed, left, values, directions, known, noise, rank)
 
 
@@ -153,12 +157,26 @@ def columns_of(found: Residual) -> Mask | None:
     sizes = np.linalg.norm(found.x, axis=0)
     outside = np.linalg.norm(found.x - left @ (left.T @ found.x), axis=0)
     order = np.argsort(np.where(sizes > 0.0, outside / np.where(sizes > 0.0, sizes, 1.0), np.inf), kind="stable")
-    for count in range(found.rank, min(2 * found.rank, len(found.x) // LEAST_ROWS, len(order) - 1) + 1):
+    most = min(2 * found.rank, len(found.x) // LEAST_ROWS, len(order) - 1)
+    if most < found.rank:
+        return None
+    norms = _norms_without(found.x[:, order[:most]], found.residual)
+    for count in range(found.rank, most + 1):
+        # A matrix of rank r and Frobenius norm f has a singular value of at least f / √r.
+        if norms[count - 1] > found.noise * math.sqrt(min(found.residual.shape)):
+            continue
         chosen = found.x[:, order[:count]]
         rest = found.residual - chosen @ np.linalg.lstsq(chosen, found.residual, rcond=None)[0]
         if np.linalg.svd(rest, compute_uv=False)[0] <= found.noise:
             return np.isin(np.arange(len(order)), order[:count])
     return None
+
+
+def _norms_without(columns: Array, residual: Array) -> Array:
+    """Return for each count n the Frobenius norm of the residual without its projection on the first n columns."""
+    basis = np.linalg.qr(columns)[0]
+    projected = np.square(basis.T @ residual).sum(1)
+    return as_array(np.sqrt(np.maximum(np.square(residual).sum() - np.cumsum(projected), 0.0)))
 
 
 def _shows_a_product(found: Residual, data: FitData) -> bool:
@@ -199,11 +217,11 @@ def _largest_of_noise(allowed: Array, threshold: float) -> float:
     return rows + columns + threshold * float(allowed.max())
 
 
-def _rank(values: Array, shape: tuple[int, int], noise: float) -> int:
+def _rank(values: Array, shape: tuple[int, int], noise: Array) -> int:
     """Return how many singular values of a matrix of this shape are above τ and above those of noise."""
     beta = min(shape) / max(shape)
     factor = 0.56 * beta**3 - 0.95 * beta**2 + 1.82 * beta + 1.43
-    return int((values > max(factor * float(np.median(values)), noise)).sum())
+    return int((values > np.maximum(factor * float(np.median(values)), noise)).sum())
 
 
 def is_low(found: Residual) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from conformance.faults.altered import Altered
+from conformance.faults.altered import Altered, with_slack
 from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, MOST_ROWS, TINY, Fit, FitData, Fitted, relative_error
 from conformance.faults.fitted.lookup_words import read_instead
@@ -20,6 +20,7 @@ from conformance.oracle import Step
 from conformance.oracle.embeddings import positions
 from conformance.oracle.linear import Linear
 
+_EPSILON = float(np.finfo(np.float64).eps)
 MOST_FEATURES = 4096  # A limit of work: with more features no other order is looked for, nor named.
 
 
@@ -43,7 +44,20 @@ def _linear(step: Step, data: FitData) -> Fit | None:
     named = wrong_outputs(step, data)
     if rank == columns.shape[1]:  # Otherwise, single elements are not determined.
         named = with_assignments(named, step, data, _estimated_linear(step, data, columns, fitted))
-    return Fit(fitted, rank * step.value.shape[-1], *named)
+    return Fit(_with_errors_of_others(fitted, step, data, columns), rank * step.value.shape[-1], *named)
+
+
+def _with_errors_of_others(fitted: Linear, step: Linear, data: FitData, columns: Array) -> Altered:
+    """Return the fitted layer, which may be off at a row by the errors of the other rows, from which it is fitted as well.
+
+    With H = A A⁺ for A = `columns`, the residual at row i is (1 − hᵢᵢ) eᵢ − Σⱼ hᵢⱼ eⱼ over j ≠ i. Since H² = H, that sum has the
+    variance hᵢᵢ (1 − hᵢᵢ) σ² for the mean square σ² of the errors of an output. It exceeds the error of a small result.
+    """
+    left, values, _ = np.linalg.svd(columns, full_matrices=False)
+    leverage = np.square(left[:, values > values[0] * max(columns.shape) * _EPSILON]).sum(1)
+    variance = np.zeros(step.value.shape)
+    variance[data.judged.any(-1)] = np.outer(leverage * (1.0 - leverage), np.square(_errors_of_outputs(step, data)))
+    return with_slack(fitted, lambda altered, arithmetic: variance)
 
 
 def _corrected(step: Linear, data: FitData, columns: Array) -> Linear:
@@ -58,11 +72,16 @@ def _corrected(step: Linear, data: FitData, columns: Array) -> Linear:
 def _estimated_linear(step: Linear, data: FitData, columns: Array, fitted: Linear) -> Mapping[str, Estimated]:
     """Return weight and bias with the standard deviations of their least squares, (AᵀA)⁻¹ for the inputs and a 1, A = `columns`."""
     weight, bias = fitted.site.parameters["weight"], fitted.bias
-    rows = data.judged.any(-1)
     spread = np.sqrt(np.diagonal(np.linalg.pinv(columns.T @ columns)))
-    larger = np.maximum(_rms_over_rows(data.actual[rows]) / np.maximum(_rms_over_rows(step.value[rows]), TINY), 1.0)
-    errors = larger * _rms_over_rows(data.allowed[rows])  # of an output, (O,)
+    errors = _errors_of_outputs(step, data)
     return _estimated(step, data, weight=(weight, np.outer(errors, spread[:-1])), bias=(bias, errors * spread[-1]))
+
+
+def _errors_of_outputs(step: Linear, data: FitData) -> Array:
+    """Return the RMS over the rows of the errors of each output, (O,), which grow with the result."""
+    rows = data.judged.any(-1)
+    larger = np.maximum(_rms_over_rows(data.actual[rows]) / np.maximum(_rms_over_rows(step.value[rows]), TINY), 1.0)
+    return as_array(larger * _rms_over_rows(data.allowed[rows]))
 
 
 def _estimated(step: Step, data: FitData, **found: tuple[Array, Array]) -> Mapping[str, Estimated]:
