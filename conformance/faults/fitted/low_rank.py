@@ -91,7 +91,8 @@ def residual_of(step: Linear, data: FitData) -> Residual | None:
     noise = _largest_of_noise(allowed, data.threshold)
     weight, unit = step.site.parameters["weight"], relative_error(allowed, found)
     of_stored = _largest_of_noise(unit * np.abs(weight), data.threshold) * np.linalg.svd(x, compute_uv=False)
-    rank = _rank(values[:known], (known, found.shape[1]), noise + of_stored[:known])
+    count = min(known, len(values))
+    rank = _rank(values[:count], (known, found.shape[1]), noise + of_stored[:count])
     return Residual(x, residual, right, allowed, left, values, directions, known, noise, rank)
 
 
