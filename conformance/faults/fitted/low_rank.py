@@ -92,7 +92,7 @@ def residual_of(step: Linear, data: FitData) -> Residual | None:
     weight, unit = step.site.parameters["weight"], relative_error(allowed, found)
     of_stored = _largest_of_noise(unit * np.abs(weight), data.threshold) * np.linalg.svd(x, compute_uv=False)
     count = min(known, len(values))
-    rank = _rank(values[:count], (known, found.shape[1]), noise + of_stored[:count])
+    rank = _rank(values[:count], (known, found.shape[1]), as_array(noise + of_stored[:count], np.float64))
     return Residual(x, residual, right, allowed, left, values, directions, known, noise, rank)
 
 
