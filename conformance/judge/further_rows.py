@@ -55,8 +55,9 @@ def named_on_further_rows(verdicts: Sequence[Verdict], networks: Mapping[str, Ne
     where = f"{FURTHER}, of {' × '.join(map(str, further.input_ids.shape))} tokens: this one has fewer than the layer has inputs"
 
     def named(verdict: Verdict) -> Verdict:
-        if verdict.activation not in found or verdict.local is None or verdict not in undetermined:
+        if verdict.activation not in found or not _is_undetermined(verdict, networks[verdict.batch]):
             return verdict
+        assert verdict.local is not None
         local = replace(verdict.local, explanations=found[verdict.activation])
         return replace(verdict, local=local, residual_description=(where,))
 

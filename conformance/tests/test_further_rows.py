@@ -32,6 +32,18 @@ def test_weights_that_seven_tokens_do_not_determine_are_named_on_a_further_batch
     )
 
 
+def test_of_several_batches_each_that_has_too_few_tokens_gets_the_name(short: Golden) -> None:
+    (batch,) = short.batches.values()
+    other = Batch(batch.input_ids[:, :5])
+    golden = golden_of("two", short.checkpoint, {"seven": batch, "five": other})
+    result = check(Candidate([PLANTS["parameters-other"].at(1)]), golden)
+    failed = [v for v in result.verdicts if v.outcome == "fail"]
+    assert [(v.batch, v.activation, v.local and [f.name for f in v.local.named]) for v in failed] == [
+        ("seven", LAYER, ["parameters-other"]),
+        ("five", LAYER, ["parameters-other"]),
+    ]
+
+
 def _changed(change: Callable[[Tensor], Tensor], tokens: int | None = None) -> Candidate:
     """Return a candidate with a changed product in layer 1, which rejects batches of another number of tokens."""
 
