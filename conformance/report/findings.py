@@ -213,9 +213,10 @@ def _are_alike(a: FaultRecord, b: FaultRecord, count: int) -> bool:
     """Return whether two estimates of one fault differ by no more than `count` estimates of one number do by chance.
 
     The probability is that of a coincidence in wording, which is larger than that of an error. Estimates of faults in `LARGEST`
-    depend on the inputs and are not compared, nor are those of faults that are not in the catalogue.
+    depend on the inputs and are not compared, nor are those of faults that are not in the catalogue. An estimate that is not a
+    number is like itself alone.
     """
-    return a.name in LARGEST or a.name not in BY_NAME or agrees(a, b, max_threshold(count, COINCIDENCE))
+    return a is b or a.name in LARGEST or a.name not in BY_NAME or agrees(a, b, max_threshold(count, COINCIDENCE))
 
 
 def _finding(group: Sequence[_Evidence]) -> Finding:
