@@ -44,10 +44,10 @@ def _linear(step: Step, data: FitData) -> Fit | None:
     named = wrong_outputs(step, data)
     if rank == columns.shape[1]:  # Otherwise, single elements are not determined.
         named = with_assignments(named, step, data, _estimated_linear(step, data, columns, fitted))
-    return Fit(_with_errors_of_others(fitted, step, data, columns), rank * step.value.shape[-1], *named)
+    return Fit(with_errors_of_others(fitted, step, data, columns), rank * step.value.shape[-1], *named)
 
 
-def _with_errors_of_others(fitted: Linear, step: Linear, data: FitData, columns: Array) -> Altered:
+def with_errors_of_others(fitted: Linear, step: Linear, data: FitData, columns: Array) -> Altered:
     """Return the fitted layer, which may be off at a row by the errors of the other rows, from which it is fitted as well.
 
     With H = A A⁺ for A = `columns`, the residual at row i is (1 − hᵢᵢ) eᵢ − Σⱼ hᵢⱼ eⱼ over j ≠ i. Since H² = H, that sum has the
