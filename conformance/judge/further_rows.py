@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from conformance.errors import CandidateFailure, NotApplicable
-from conformance.faults.fitted import FITTED, OF_WEIGHTS
+from conformance.faults.fitted import OF_WEIGHTS
 from conformance.faults.kinds import LINEARS
 from conformance.goldens.batches import batch
 from conformance.goldens.recipe import SEED
@@ -79,8 +79,7 @@ def judge_weights(observation: Observation, hypotheses: Sequence[Hypothesis], al
     judged = whole.judge(widest, totals)
     if judged.local.passes:
         return judged.local
-    of_weights = [fit for fit in FITTED if fit.name in OF_WEIGHTS]
-    return replace(judged.local, explanations=fitted_explanations(judged.problem, fits=of_weights))
+    return replace(judged.local, explanations=fitted_explanations(judged.problem, fits=OF_WEIGHTS))
 
 
 def _is_undetermined(verdict: Verdict, network: Network) -> bool:

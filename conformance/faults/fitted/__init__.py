@@ -18,7 +18,7 @@ from conformance.faults.fitted.initial_parameters import INITIAL
 from conformance.faults.fitted.kernel_dropout import KERNEL_DROPOUT
 from conformance.faults.fitted.layouts import FITTED_LAYOUTS
 from conformance.faults.fitted.low_rank import LOW_RANK
-from conformance.faults.fitted.parameters import FITTED_BIASES_AND_ORDERS, FITTED_PARAMETERS
+from conformance.faults.fitted.parameters import FITTED_BIASES_AND_ORDERS, FITTED_PARAMETERS, OTHER_WEIGHTS
 from conformance.faults.fitted.probabilities import FITTED_PROBS
 from conformance.faults.fitted.products import FITTED_PRODUCTS
 from conformance.faults.fitted.quantized import QUANTIZED_INPUTS, UNSIGNED
@@ -64,7 +64,7 @@ FITTED: tuple[Fitted, ...] = (
 DESCRIPTIONS = frozenset(fitted.name for fitted in FITTED if fitted.is_description)
 """The names of those that describe the result and do not name a mistake (`Fitted.is_description`)."""
 
-OF_WEIGHTS = frozenset(fitted.name for fitted in (*FEW_COLUMNS, *LOW_RANK, *FITTED_PARAMETERS))
-"""The names of those that fit the weights of a linear layer, for which they need more rows than the layer has inputs."""
+OF_WEIGHTS = (*FEW_COLUMNS, *LOW_RANK, *OTHER_WEIGHTS)
+"""Those that fit the weights of a linear layer, for which they need more rows than the layer has inputs."""
 
 __all__ = ["DESCRIPTIONS", "FITTED", "OF_WEIGHTS", "Fit", "FitData", "Fitted"]

@@ -24,7 +24,6 @@ from scipy.special import polygamma, psi
 
 from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.fitted_fault import TINY, Fit, FitData, Fitted, takes_seconds
-from conformance.faults.fitted.parameters import with_errors_of_others
 from conformance.faults.kinds import LINEARS
 from conformance.model.initialization import WORDS
 from conformance.numerics.arrays import as_array
@@ -112,9 +111,7 @@ def _initial(step: Step, data: FitData) -> Fit | None:
         enough = len(z) >= _LEAST_DIRECTIONS and z.size > data.threshold**2 / (2.0 * math.log(2.0) ** 2)
         if enough and _is_drawn(z, own, data.threshold) and not _is_drawn(own, np.ones_like(own), data.threshold):
             weight = as_array(np.linalg.lstsq(x, found - draw.bias, rcond=None)[0].T, np.float64)
-            fitted = with_parameters(step, weight=weight, bias=draw.bias)
-            assert isinstance(fitted, Linear)
-            return Fit(with_errors_of_others(fitted, step, data, x), weight.size, "deviation", draw.deviation)
+            return Fit(with_parameters(step, weight=weight, bias=draw.bias), weight.size, "deviation", draw.deviation)
     return None
 
 

@@ -9,9 +9,7 @@ those above the threshold for an unknown noise level of Gavish and Donoho 2014, 
 
 They are required to be above the largest singular value of rounding errors as well. With standard deviations a_no it is at most
 max_n (Σ_o a_no²)^½ + max_o (Σ_n a_no²)^½ + t max a, except with the false-alarm probability of the threshold t (Bandeira and van
-Handel 2016, *Sharp nonasymptotic bounds on the norm of random matrices with independent entries*, to leading order). A weight that
-was rounded to storage after its change has errors E as well, and the k-th singular value of X Eᵀ is at most s_k(X) times this
-bound for E.
+Handel 2016, *Sharp nonasymptotic bounds on the norm of random matrices with independent entries*, to leading order).
 
 A change of full rank leaves such a residual too if the inputs lie near a few directions: with independent elements of one size ω,
 X Δᵀ has about the singular values ω √O s_i(X), which fall as those of X do. ω √O is estimated by the median ratio of the r that are
@@ -43,7 +41,7 @@ import numpy as np
 from conformance.faults.altered import Altered, with_slack
 from conformance.faults.changes import variance_of_stored_weight
 from conformance.faults.fault import with_parameters
-from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted, relative_error, takes_seconds
+from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted, takes_seconds
 from conformance.faults.kinds import LINEARS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
@@ -63,7 +61,7 @@ class Residual:
         left, values, directions: U, S and Vᵀ.
         known: the largest rank that this part can have.
         noise: the largest singular value that rounding errors may have.
-        rank: how many singular values are above τ and above those of noise, and of a weight that is rounded to storage.
+        rank: how many singular values are above τ and above those of noise.
     """
 
     x: Array
@@ -89,10 +87,7 @@ def residual_of(step: Linear, data: FitData) -> Residual | None:
     left, values, directions = np.linalg.svd(_explained_by_weight(x, residual), full_matrices=False)
     known = min(len(x), x.shape[1])
     noise = _largest_of_noise(allowed, data.threshold)
-    weight, unit = step.site.parameters["weight"], relative_error(allowed, found)
-    of_stored = _largest_of_noise(unit * np.abs(weight), data.threshold) * np.linalg.svd(x, compute_uv=False)
-    count = min(known, len(values))
-    rank = _rank(values[:count], (known, found.shape[1]), as_array(noise + of_stored[:count], np.float64))
+    rank = _rank(values[:known], (known, found.shape[1]), noise)
     return Residual(x, residual, right, allowed, left, values, directions, known, noise, rank)
 
 
@@ -218,11 +213,11 @@ def _largest_of_noise(allowed: Array, threshold: float) -> float:
     return rows + columns + threshold * float(allowed.max())
 
 
-def _rank(values: Array, shape: tuple[int, int], noise: Array) -> int:
+def _rank(values: Array, shape: tuple[int, int], noise: float) -> int:
     """Return how many singular values of a matrix of this shape are above τ and above those of noise."""
     beta = min(shape) / max(shape)
     factor = 0.56 * beta**3 - 0.95 * beta**2 + 1.82 * beta + 1.43
-    return int((values > np.maximum(factor * float(np.median(values)), noise)).sum())
+    return int((values > max(factor * float(np.median(values)), noise)).sum())
 
 
 def is_low(found: Residual) -> bool:

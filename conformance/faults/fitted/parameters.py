@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -44,20 +45,26 @@ def _linear(step: Step, data: FitData) -> Fit | None:
     named = wrong_outputs(step, data)
     if rank == columns.shape[1]:  # Otherwise, single elements are not determined.
         named = with_assignments(named, step, data, _estimated_linear(step, data, columns, fitted))
-    return Fit(with_errors_of_others(fitted, step, data, columns), rank * step.value.shape[-1], *named)
+    return Fit(fitted, rank * step.value.shape[-1], *named)
 
 
-def with_errors_of_others(fitted: Linear, step: Linear, data: FitData, columns: Array) -> Altered:
-    """Return the fitted layer, which may be off at a row by the errors of the other rows, from which it is fitted as well.
+def _linear_with_errors(step: Step, data: FitData) -> Fit | None:
+    """Return the fit of `_linear`, which may be off at a row by the errors of the other rows, from which it is fitted as well.
 
-    With H = A A⁺ for A = `columns`, the residual at row i is (1 − hᵢᵢ) eᵢ − Σⱼ hᵢⱼ eⱼ over j ≠ i. Since H² = H, that sum has the
-    variance hᵢᵢ (1 − hᵢᵢ) σ² for the mean square σ² of the errors of an output. It exceeds the error of a small result.
+    With A the inputs and a 1, and H = A A⁺, the residual at row i is (1 − hᵢᵢ) eᵢ − Σⱼ hᵢⱼ eⱼ over j ≠ i. Since H² = H, that sum has
+    the variance hᵢᵢ (1 − hᵢᵢ) σ² for the mean square σ² of the errors of an output. It exceeds the error of a small result.
     """
+    assert isinstance(step, Linear)
+    fit = _linear(step, data)
+    if fit is None:
+        return None
+    (inputs,) = data.rows(step.inputs)
+    columns = np.concatenate([inputs, np.ones((len(inputs), 1))], 1)
     left, values, _ = np.linalg.svd(columns, full_matrices=False)
     leverage = np.square(left[:, values > values[0] * max(columns.shape) * _EPSILON]).sum(1)
     variance = np.zeros(step.value.shape)
     variance[data.judged.any(-1)] = np.outer(leverage * (1.0 - leverage), np.square(_errors_of_outputs(step, data)))
-    return with_slack(fitted, lambda altered, arithmetic: variance)
+    return replace(fit, step=with_slack(fit.step, lambda altered, arithmetic: variance))
 
 
 def _corrected(step: Linear, data: FitData, columns: Array) -> Linear:
@@ -300,3 +307,6 @@ FITTED_PARAMETERS = (
            fix="Load every parameter from the checkpoint, and fail on missing and unexpected names.", estimates=_WHERE,
            is_description=True),
 )  # fmt: skip
+
+OTHER_WEIGHTS = tuple(replace(one, fit=_linear_with_errors) for one in FITTED_PARAMETERS if one.fit is _linear)
+"""The fits of other weights and biases to a batch that is not much larger than they require."""
