@@ -51,8 +51,8 @@ def _linear(step: Step, data: FitData) -> Fit | None:
 def _linear_with_errors(step: Step, data: FitData) -> Fit | None:
     """Return the fit of `_linear`, which may be off at a row by the errors of the other rows, from which it is fitted as well.
 
-    With A the inputs and a 1, and H = A A⁺, the residual at row i is (1 − hᵢᵢ) eᵢ − Σⱼ hᵢⱼ eⱼ over j ≠ i. Since H² = H, that sum has
-    the variance hᵢᵢ (1 − hᵢᵢ) σ² for the mean square σ² of the errors of an output. It exceeds the error of a small result.
+    With A the inputs and a 1, and H = A A⁺, the residual at row i is (1 − hᵢᵢ) eᵢ − Σⱼ hᵢⱼ eⱼ over j ≠ i. Since H² = H, that sum
+    has the variance hᵢᵢ (1 − hᵢᵢ) σ² for the mean square σ² of the errors of an output. It exceeds the error of a small result.
     """
     assert isinstance(step, Linear)
     fit = _linear(step, data)
