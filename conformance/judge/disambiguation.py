@@ -17,6 +17,7 @@ _MASKS = (
     ("1111111111111111", "1111111111111111", "0111111111111111", "0001111111111000"),
     ("1111100000000000", "1111111111111110", "1011111111111111", "0000000011111111"),
 )
+LENGTH = len(_MASKS[0][0])  # tokens of a row of a further batch
 _DRAWS = 2  # draws of ids and token types for each padding pattern
 AT_MOST = 4  # batches tried per run; each is one more call of the candidate
 
@@ -36,7 +37,7 @@ def disambiguated(verdicts: Sequence[Verdict], network: Network, dtype: str, aga
 
 
 def _batches(architecture: Architecture) -> Iterator[Batch]:
-    length = min(len(_MASKS[0][0]), architecture.longest)
+    length = min(LENGTH, architecture.longest)
     for seed in range(SEED, SEED + _DRAWS):
         for masks in _MASKS:
             yield batch(seed, architecture, drawn([m[:length] for m in masks if "1" in m[:length]]), name="disambiguation/")

@@ -17,6 +17,7 @@ from conformance.faults.kinds import LINEARS
 from conformance.goldens.batches import batch
 from conformance.goldens.recipe import SEED
 from conformance.judge.block_totals import GrossEffects, block_totals
+from conformance.judge.disambiguation import LENGTH
 from conformance.judge.evidence import LocalJudgement, Verdict
 from conformance.judge.explanation_search import fitted_explanations
 from conformance.judge.observation import Observation
@@ -28,8 +29,9 @@ from conformance.numerics.arithmetic import Hypothesis, as_captured
 from conformance.oracle import Network
 
 FURTHER = "the name is found on a further batch"  # the beginning of a sentence
-_LENGTH = 16  # as in `judge.disambiguation`
-_OVERDETERMINED = 1.25  # rows for each unknown of an output, its weights and bias: a fifth of the equations tests the fit
+# Rows for each unknown of an output, its weights and bias. It limits the work and is no threshold: with q rows for each, a result
+# that is no product of the inputs keeps the share 1 − 1/q of its squares under the fit, here a fifth, whatever the machine.
+_OVERDETERMINED = 1.25
 
 Again = Callable[[Batch, Collection[str]], Sequence[Verdict]]
 
@@ -100,5 +102,5 @@ def _inputs(activation: str, network: Network) -> int:
 
 def _batch(architecture: Architecture, tokens: int) -> Batch:
     """Return a batch without padding of at least so many tokens."""
-    length = min(_LENGTH, architecture.longest)
+    length = min(LENGTH, architecture.longest)
     return batch(SEED, architecture, np.ones((math.ceil(tokens / length), length), np.int64), name="further rows/")
