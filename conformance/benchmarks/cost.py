@@ -5,12 +5,14 @@ The network has base size (width 768, 12 heads, random weights; batch 8, length 
 - *plain*: a forward pass without hooks; the median of five.
 - *hooks*: a forward pass with every activation copied at its hook and then discarded.
 - *assert_close*: hooks, and `torch.testing.assert_close` at its defaults of each activation against a second forward pass.
-- *full, nothing kept*, *full*, *screen*: a judged run without the cache, with the cache, and at depth screen.
-- *bfloat16 …*: the same of a candidate of two layers in bfloat16, whose own forward pass is slow on a CPU, as ratios to the plain
-  pass of these layers in float32.
+- *full, nothing cached*, *full*, *screen*: a judged run with an empty cache, which it fills, one with that cache, and one at depth
+  screen.
+- *bfloat16 …*: the same of a candidate of one layer in bfloat16, whose own forward pass is slow on a CPU, as ratios to the plain
+  pass of this layer in float32.
 
 Each is repeated, and its ratio is printed with the smallest and the largest. Memory is the peak resident size of a judged run above
-that of a plain pass, each in a separate process, for networks of several depths: it must not grow with depth.
+that of a plain pass, with one row of the batch, for networks of several depths, each in a separate process: it must not grow with
+depth.
 """
 
 import argparse
@@ -18,17 +20,21 @@ import json
 import os
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from conformance.benchmarks.resources import Ratio, Seconds, apart, peak_mib, ratio, times
 from conformance.benchmarks.subject import LAYERS, Subject, network
 from conformance.judge import cache
+from conformance.judge.depth import Depth
 
-DEPTHS = (3, 6, 12)
-HALF, HALF_LAYERS = "bfloat16", 2
+DEPTHS = (6, 12, 24, 48)
+HALF, HALF_LAYERS = "bfloat16", 1
+# Depths of judged runs by name, in their order: the first fills the cache that the others read.
+JUDGED: Mapping[str, Depth] = {"full, nothing cached": "full", "full": "full", "screen": "screen"}
 RESULTS = Path(__file__).with_name("cost.json")
 
 
@@ -41,7 +47,7 @@ class Cost:
         threads: number of torch's threads.
         plain: wall time of the plain pass, in seconds.
         ratios: ratios to the plain pass, by name of the measurement.
-        memory: peak memory above that of the plain pass, in MiB, by number of layers.
+        memory: peak memory above that of the plain pass, with one row, in MiB, by number of layers.
     """
 
     processor: str
@@ -54,13 +60,11 @@ class Cost:
 def _ratios(repeats: int) -> tuple[float, dict[str, Ratio]]:
     subject = Subject(*network(LAYERS))
     plain = _plain(subject)
-    found: dict[str, list[Seconds]] = {
+    found = {
         "hooks": times(subject.hooks, repeats),
         "assert_close": times(subject.assert_close, repeats),
+        **_judged(subject, repeats),
     }
-    os.environ[cache.VARIABLE] = cache.OFF
-    found["full, nothing kept"] = times(subject.judged, repeats)
-    found.update(_judged(subject, repeats))
     ratios = {what: ratio(t, plain) for what, t in found.items()}
     return statistics.median(wall for wall, _ in plain), {**ratios, **_half_ratios(repeats)}
 
@@ -78,17 +82,21 @@ def _plain(subject: Subject) -> list[Seconds]:
 
 
 def _judged(subject: Subject, repeats: int) -> dict[str, list[Seconds]]:
-    with tempfile.TemporaryDirectory() as home:
-        os.environ[cache.VARIABLE] = home
-        subject.judged()
-        full = times(subject.judged, repeats)
-    return {"full": full, "screen": times(lambda: subject.judged("screen"), repeats)}
+    found: dict[str, list[Seconds]] = {}
+    for _ in range(repeats):
+        with tempfile.TemporaryDirectory() as home:
+            os.environ[cache.VARIABLE] = home
+            for what, depth in JUDGED.items():
+                found.setdefault(what, []).extend(times(partial(subject.judged, depth), 1))
+    return found
 
 
-def _peak(layers: int, judged: bool) -> float:
+def _peak_above_plain(layers: int) -> float:
+    """Return the peak memory of a judged run above that of a plain pass, in MiB."""
     os.environ[cache.VARIABLE] = cache.OFF
-    subject = Subject(*network(layers))
-    return peak_mib(subject.judged if judged else subject.plain)
+    subject = Subject(*network(layers, size=1))
+    plain = peak_mib(subject.plain)
+    return peak_mib(subject.judged) - plain
 
 
 def measured(repeats: int) -> Cost:
@@ -96,7 +104,7 @@ def measured(repeats: int) -> Cost:
     import torch
 
     plain, ratios = _ratios(repeats)
-    memory = {str(layers): round(apart(_peak, layers, True) - apart(_peak, layers, False), 0) for layers in DEPTHS}
+    memory = {str(layers): round(apart(_peak_above_plain, layers), 0) for layers in DEPTHS}
     processor = f"{os.cpu_count()} cores, torch {torch.backends.cpu.get_cpu_capability()}"
     return Cost(processor, torch.get_num_threads(), round(plain, 3), ratios, memory)
 
@@ -108,7 +116,7 @@ def lines(cost: Cost, before: dict[str, Any] | None) -> list[str]:
     for what, r in cost.ratios.items():
         was = f"; committed: {earlier[what]['wall']}" if what in earlier else ""
         found.append(f"{what}: {r.wall} times ({r.least} to {r.largest}), CPU {r.cpu} times{was}")
-    found += [f"peak memory above a plain pass, {layers} layers: {mib:.0f} MiB" for layers, mib in cost.memory.items()]
+    found += [f"peak memory above a plain pass, {layers} layers, one row: {mib:.0f} MiB" for layers, mib in cost.memory.items()]
     return found
 
 

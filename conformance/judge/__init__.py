@@ -7,7 +7,7 @@
   `judged_elements` and `effective_samples` (which elements count, and how many are independent), `heads` (along the last axis).
   `input_noise` is that of a direction. `exact_requirements` are those of elements that must be zero or exactly right.
 - The local error: `local_error`, by `block_totals`, `sums` and `filters`, for the faults of `faults_of_segment`, each a direction
-  of `fault_directions`; `screen` is the same without filters.
+  of `fault_directions` with `fault_effects`; `screen` is the same without filters.
 - The global error: `global_error`, with `sampled_sigma` or `propagated_sigma`, kept by `cache`; `error_role` states whether a step
   amplifies it.
 - A failing activation: `failing_activation`, by `whole_activation` under each hypothesis, `explanation_search`, which solves a

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from conformance.judge.block_totals import BlockTotals, GrossEffects
+from conformance.judge.block_totals import BlockTotals
 from conformance.judge.by_hand import mistaken_by_hand, passing_by_hand
 from conformance.judge.depth import Depth
 from conformance.judge.error_distribution import distribution_of
@@ -25,6 +25,7 @@ from conformance.judge.explanation_search import (
     single_explanations,
 )
 from conformance.judge.fault_directions import Direction, direction
+from conformance.judge.fault_effects import GrossEffects
 from conformance.judge.faults_of_segment import effective_directions, in_other_layers, possible_directions
 from conformance.judge.filters import matched, project
 from conformance.judge.judged_elements import zeroed

@@ -16,10 +16,11 @@ from conformance.faults.fitted import OF_WEIGHTS
 from conformance.faults.kinds import LINEARS
 from conformance.goldens.batches import batch
 from conformance.goldens.recipe import SEED
-from conformance.judge.block_totals import GrossEffects, block_totals
+from conformance.judge.block_totals import block_totals
 from conformance.judge.disambiguation import LENGTH
 from conformance.judge.evidence import LocalJudgement, Verdict
 from conformance.judge.explanation_search import fitted_explanations
+from conformance.judge.fault_effects import GrossEffects
 from conformance.judge.observation import Observation
 from conformance.judge.whole_activation import WholeActivation
 from conformance.model.activation import HIDDEN

@@ -7,10 +7,11 @@ the whole activation (`failing_activation`), in memory.
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from conformance.judge.block_totals import BlockTotals, GrossEffects, block_totals, filter_result
+from conformance.judge.block_totals import BlockTotals, block_totals
 from conformance.judge.evidence import LocalJudgement
 from conformance.judge.failing_activation import UnexposedLayers, judge_whole
 from conformance.judge.fault_directions import Direction
+from conformance.judge.fault_effects import GrossEffects, filter_result
 from conformance.judge.faults_of_segment import possible_directions
 from conformance.judge.global_error import GlobalError
 from conformance.judge.limits import STATISTICS, limits_of

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.judge.block_totals import BlockTotals, GrossEffects, block_totals
+from conformance.judge.block_totals import BlockTotals, block_totals
 from conformance.judge.by_hand import passing_by_hand
 from conformance.judge.error_distribution import ErrorDistribution
 from conformance.judge.evidence import LocalJudgement
+from conformance.judge.fault_effects import GrossEffects
 from conformance.judge.judged_elements import zeroed
 from conformance.judge.limits import limits_for, limits_of
 from conformance.judge.noise import of_segment

@@ -6,10 +6,11 @@ from functools import partial
 
 import numpy as np
 
-from conformance.judge.block_totals import BlockTotals, Effect, GrossEffects, filter_result
+from conformance.judge.block_totals import BlockTotals
 from conformance.judge.error_distribution import ErrorDistribution, distribution_of
 from conformance.judge.evidence import FilterResult, LocalJudgement
 from conformance.judge.fault_directions import Direction
+from conformance.judge.fault_effects import Effect, GrossEffects, filter_result
 from conformance.judge.filters import GROSS, is_gross, projection_result
 from conformance.judge.input_noise import energy_of_input_noise
 from conformance.judge.limits import limits_for, limits_of

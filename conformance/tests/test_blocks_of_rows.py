@@ -9,9 +9,9 @@ import pytest
 
 from conformance import load_golden
 from conformance.judge import observation as parts
-from conformance.judge.block_totals import GrossEffects
 from conformance.judge.effective_samples import Repeats, hashed
 from conformance.judge.evidence import LocalJudgement
+from conformance.judge.fault_effects import GrossEffects
 from conformance.judge.faults_of_segment import possible_directions
 from conformance.judge.filters import is_gross, largest_element
 from conformance.judge.global_error import GlobalError

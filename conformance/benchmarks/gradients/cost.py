@@ -5,7 +5,7 @@ attention, and eval mode.
 
 - *plain*: a forward pass, the loss, and a backward pass to every parameter, without hooks; the median of five.
 - *hooks*: the same with every activation and every gradient copied and then discarded.
-- *full, nothing kept*, *full*, *screen*: all activations and gradients judged, before the accumulated sigma is in the cache, with
+- *full, nothing cached*, *full*, *screen*: all activations and gradients judged, before the accumulated sigma is in the cache, with
   it, and at depth screen.
 """
 
@@ -104,7 +104,7 @@ def measured(layers: int, repeats: int) -> Cost:
     found = {"hooks": times(subject.hooks, repeats)}
     with tempfile.TemporaryDirectory() as home:
         os.environ[cache.VARIABLE] = home
-        found["full, nothing kept"] = times(subject.judged, 1)
+        found["full, nothing cached"] = times(subject.judged, 1)
         found["full"] = times(subject.judged, repeats)
         found["screen"] = times(lambda: subject.judged("screen"), repeats)
         tensors = subject.judged("screen")

@@ -1,0 +1,110 @@
+"""The effect of a fault on an activation, and the faults whose effect is gross.
+
+A fault that is gross on a few rows (`filters.is_gross`) is detected without a filter; for most faults nothing else is computed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from conformance.judge.evidence import FilterResult
+from conformance.judge.fault_directions import Direction
+from conformance.judge.filters import ProjectionSums, gross_result, is_gross, largest_element, projection_result
+from conformance.judge.noise import Noise
+from conformance.judge.observation import SMALL, Observation
+from conformance.judge.segment import Segment
+from conformance.judge.threads import on_all_cores
+from conformance.numerics.arithmetic import Hypothesis
+from conformance.numerics.formats import Array
+from conformance.numerics.memo import cached_property
+from conformance.numerics.thresholds import Limits
+
+
+@dataclass(frozen=True)
+class Effect:
+    """The effect of a fault on an activation.
+
+    Attributes:
+        sums: the sums of its projection; empty if the fault is gross.
+        size: its largest element, in sigma; 0 for a fault with a parameter, which is never gross.
+    """
+
+    sums: ProjectionSums
+    size: float
+
+    @classmethod
+    def of(cls, direction: Direction, effect: Array, residual: Array, noise: Noise, largest: float) -> "Effect":
+        """Return the effect of a fault on a block, given the change of the block by the fault; `largest` as for `GrossEffects`."""
+        size = 0.0 if direction.parameter else largest_element(effect, noise)
+        return cls(ProjectionSums() if is_gross(size, largest) else ProjectionSums.of(residual, effect, noise), size)
+
+    def __add__(self, other: "Effect") -> "Effect":
+        """Return the effect on the elements of both operands."""
+        return Effect(self.sums + other.sums, max(self.size, other.size))
+
+
+def filter_result(direction: Direction, effect: Effect, limits: Limits) -> FilterResult | None:
+    """Return the result of one fault's filter; None if the fault changes no judged element."""
+    if not direction.parameter and is_gross(effect.size, limits.max):
+        return gross_result(direction, effect.size)
+    projection = effect.sums.projection
+    return None if projection is None else projection_result(direction, projection, limits.filter)
+
+
+class GrossEffects:
+    """The effects of the faults that are gross on the probe; a faulty step is evaluated once for all hypotheses of a call.
+
+    On a small activation the faulty steps are kept for later calls; otherwise their memory is freed before the next is evaluated.
+
+    Args:
+        observation: the activation.
+        directions: the faults that are looked for, on the probe; faults that couple the rows of the batch, on the whole
+            activation.
+        largest: upper limit of an element's error, in sigma; a fault that changes an element by twice as much is gross.
+    """
+
+    def __init__(self, observation: Observation, directions: Sequence[Direction], largest: float) -> None:
+        """Bind the activation, the faults and the limit."""
+        self._observation, self.largest = observation, largest
+        self.directions = directions
+        self._known: dict[Hypothesis, Mapping[int, Effect]] = {}
+        self._on: tuple[Segment, list[Direction]] | None = None
+
+    @cached_property
+    def coupling(self) -> dict[int, Array | None]:
+        """The change of the whole activation by each fault that couples the rows of the batch, by the fault's index."""
+        return {i: direction.effect for i, direction in enumerate(self.directions) if direction.fault.couples_rows}
+
+    def on(self, segment: Segment) -> list[Direction]:
+        """Return the directions on a segment of the whole activation; the faulty steps are kept if it is asked for again."""
+        if self._on is None or self._on[0] is not segment:
+            self._on = segment, [direction.on(segment) for direction in self.directions]
+        return self._on[1]
+
+    def under(self, *hypotheses: Hypothesis) -> list[Mapping[int, Effect]]:
+        """Return the effects under each hypothesis, by the fault's index."""
+        if not self.directions:
+            return [{} for _ in hypotheses]
+        new = [hypothesis for hypothesis in hypotheses if hypothesis not in self._known]
+        if new:
+            self._known.update(zip(new, self._found([self._observation.probe.noise(h) for h in new]), strict=True))
+        return [self._known[hypothesis] for hypothesis in hypotheses]
+
+    def _found(self, noises: Sequence[Noise]) -> list[dict[int, Effect]]:
+        is_small = self._observation.actual.size <= SMALL
+
+        def sizes(direction: Direction) -> list[float]:
+            couples_rows = direction.fault.couples_rows
+            # A copy does not keep the effect.
+            evaluated = direction if is_small or couples_rows else replace(direction)
+            effect = None if direction.parameter else evaluated.effect
+            if effect is None:
+                return [0.0] * len(noises)
+            on_probe = self._observation.on_probe(effect) if couples_rows else effect
+            return [largest_element(on_probe, noise) for noise in noises]
+
+        # Threads would spend more time on waiting for each other than on a small step.
+        found = [sizes(direction) for direction in self.directions] if is_small else on_all_cores(sizes, self.directions)
+        return [
+            {i: Effect(ProjectionSums(), of[which]) for i, of in enumerate(found) if is_gross(of[which], self.largest)}
+            for which in range(len(noises))
+        ]
