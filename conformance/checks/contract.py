@@ -101,7 +101,7 @@ def accepted(answer: Iterable[tuple[str, Any]], network: Network, dtype: str, de
             if name in seen:
                 raise CandidateError("yielded twice")
             seen.add(name)
-            array = accepted_array(row, value, network.architecture, network.batch, dtype, device)
+            array = accepted_array(row, value, network, dtype, device)
         except CandidateError as error:
             raise CandidateError(f"{name}: {error}") from error
         yield name, np.asarray(array, np.float64)

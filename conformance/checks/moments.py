@@ -45,7 +45,7 @@ def watched(
         alpha, seen = sidak_share(calls * len(norms)), 0
         for name, value in stream:
             if name in norms:
-                made = accepted_array(network.table[name], value, network.architecture, network.batch, dtype, device)
+                made = accepted_array(network.table[name], value, network, dtype, device)
                 _require_moments(name, np.asarray(made, np.float64), norms[name], network.batch, legal, alpha)
                 seen += 1
             yield name, value

@@ -8,14 +8,15 @@ from conformance.judge.judged_elements import count_independent_rows, judged_ele
 from conformance.judge.observation import Observation
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array, Single
-from conformance.numerics.thresholds import rms_threshold
+from conformance.numerics.thresholds import rms_threshold, smallest_rms
 
 
 def error_role(observation: Observation, global_errors: Mapping[str, Single], hypothesis: Hypothesis, alpha: float) -> str | None:
     """Return whether the step is an amplifier or an attenuator of the arriving global error, or None if it is neither.
 
-    It is one if the global error grew or shrank beyond what propagating the arriving error, taken as random, predicts. The
-    result is None if no error beyond rounding arrives. Both tails are tested at the χ²_ν Chernoff bound of `rms_threshold`.
+    It is one if the global error grew or shrank beyond what propagating the arriving error, taken as normal and random, predicts.
+    The result is None if no error beyond rounding arrives. The tails are tested at the bounds of `rms_threshold` and
+    `smallest_rms`.
 
     Args:
         observation: the activation.
@@ -39,7 +40,7 @@ def error_role(observation: Observation, global_errors: Mapping[str, Single], hy
         return None  # indistinguishable from this step's own rounding
     if actual > limit * predicted:
         return "amplifier"
-    return "attenuator" if actual * limit < predicted else None
+    return "attenuator" if actual < smallest_rms(rows, alpha) ** 2 * predicted else None
 
 
 def _judged_squares(observation: Observation, name: str, error: Single) -> Array:

@@ -53,7 +53,8 @@ MOST_DESCRIBED = 8  # how many unexplained residuals are described; each costs s
 _HELD = frozenset({"embeddings.dropout", *(f"encoder.layer.0.attention.self.{n}" for n in ("query", "key", "value"))})
 _GIVEN = "not judged: the steps that follow are judged from it"
 _UNDEFINED = "not judged: the batch does not define it, since its labels are all ignored or one of them depends on padding"
-_NONE_JUDGED = "no element of it is judged: a sentence is read off its first token, and every first token is padding"
+_NONE_JUDGED = "no element of it is judged: every token is padding"
+_NO_FIRST_TOKEN = "no element of it is judged: a sentence is read off its first token, and every first token is padding"
 
 
 class Judge:
@@ -174,7 +175,7 @@ class Judge:
         a, batch = self._network.architecture, self._network.batch
         size = math.prod(row.shape(batch.size, batch.length, a.num_attention_heads, batch.states_length))
         return self._where_it_fits(
-            lambda: accepted_array(row, value, a, batch, self._dtype, self._device, self._on if size > SMALL else None)
+            lambda: accepted_array(row, value, self._network, self._dtype, self._device, self._on if size > SMALL else None)
         )
 
     def _where_it_fits(self, judged: Callable[[], Result]) -> Result:
@@ -279,7 +280,8 @@ class Judge:
             return self._not_judged(name, self._values[name], _GIVEN)
         observation = self._observation(name, sigma)
         if not observation.count:
-            return self._not_judged(name, observation.actual, _NONE_JUDGED)
+            why = _NO_FIRST_TOKEN if self._network.batch.mask.any() else _NONE_JUDGED
+            return self._not_judged(name, observation.actual, why)
         reason = violation(observation, self._storage.smallest_normal) or self._reasons.get(name, "")
         judgements, global_error = self._judgements(observation, sigma)
         if global_error:
@@ -294,7 +296,8 @@ class Judge:
         if passes and self._failed and global_error:  # before any step has failed, no error beyond rounding arrives
             role = error_role(observation, self._global_errors, self._hypotheses[0], self._alpha)
         summary = global_error.summary if global_error else None
-        described = () if passes else self._residual_sentences(observation, judgements)
+        explained = any(local.passes for local in judgements)  # Then only what must be zero is wrong, or a draw.
+        described = () if explained else self._residual_sentences(observation, judgements)
         verdict = Verdict(name, kind, "pass" if passes else "fail", role, judgements[0], summary, reason)
         return replace(verdict, residual_description=described), judgements
 

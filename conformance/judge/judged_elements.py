@@ -1,5 +1,6 @@
 """Selection of the judged elements, and the number of independent rows among them."""
 
+from collections.abc import Mapping
 from typing import TypeVar
 
 import numpy as np
@@ -7,11 +8,13 @@ import numpy as np
 from conformance.model.activation import Activation
 from conformance.model.attention import attended_keys
 from conformance.model.batch import Batch
+from conformance.model.gradients import SUFFIX, is_gradient
 from conformance.model.training import GIVEN
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Mask, Single
 
 Numbers = TypeVar("Numbers", Array, Single)
+_PROBABILITIES = ("probs", "copy", "dropout")  # kinds of attention probabilities, with their dropout
 
 
 def judged_elements(row: Activation, batch: Batch, shape: tuple[int, ...]) -> Mask:
@@ -43,6 +46,33 @@ def judged_elements(row: Activation, batch: Batch, shape: tuple[int, ...]) -> Ma
     else:
         keep = np.ones((1,) * len(shape), np.bool_)
     return np.broadcast_to(keep, shape)
+
+
+def required_zeros(row: Activation, table: Mapping[str, Activation], batch: Batch) -> tuple[Mask, str]:
+    """Return the elements that must be 0, as an array that broadcasts to the activation, and their name.
+
+    They are the attention probabilities of masked keys at unmasked queries, and the gradients at elements on which no result
+    depends: padded positions, masked encoder states, padded queries and, in attention scores, masked keys. A probability is 0 at a
+    masked key, but results depend on it.
+
+    Args:
+        row: the activation's row of the table.
+        table: the rows of the network by name, with the activation that a gradient is of.
+        batch: the batch.
+    """
+    if row.kind == "probs":
+        return (batch.mask[:, :, None] & ~attended_keys(row, batch))[:, None], "masked keys"
+    if not is_gradient(row.name):
+        return np.zeros((), np.bool_), ""
+    if "query" in row.axes:
+        of = table.get(row.name.removesuffix(SUFFIX), row)
+        read = batch.mask[:, :, None] & (attended_keys(row, batch) | (of.kind in _PROBABILITIES))
+        return ~read[:, None] if "head" in row.axes else ~read[..., None], "padded queries or masked keys"
+    if "state" in row.axes:
+        return ~batch.states_mask[:, :, None], "masked encoder states"
+    if "position" in row.axes:
+        return ~batch.mask[:, :, None], "padded positions"
+    return np.zeros((), np.bool_), ""
 
 
 def zeroed(x: Numbers, judged: Mask) -> Numbers:

@@ -7,13 +7,13 @@ import numpy as np
 
 from conformance.candidates.arrays import described
 from conformance.errors import CandidateError, NotFiniteError
-from conformance.judge.judged_elements import judged_elements
+from conformance.judge.judged_elements import judged_elements, required_zeros
 from conformance.model.activation import Activation
 from conformance.model.activations import missing_part
 from conformance.model.architecture import Architecture
-from conformance.model.batch import Batch
 from conformance.numerics.arrays import placed
 from conformance.numerics.formats import Captured
+from conformance.oracle import Network
 
 
 def row_of(name: Any, table: Mapping[str, Activation], a: Architecture) -> Activation:
@@ -53,24 +53,23 @@ def _unlike_config(row: Activation, found: tuple[int, ...], expected: tuple[int,
     return "".join(f"; the config's {name} is {b}, and here it is {a}" for name, (a, b) in sizes.items() if name)
 
 
-def accepted_array(
-    row: Activation, value: Any, architecture: Architecture, batch: Batch, dtype: str, device: str, on: str | None = None
-) -> Captured:
+def accepted_array(row: Activation, value: Any, network: Network, dtype: str, device: str, on: str | None = None) -> Captured:
     """Return `value` as a copy in float32, or in float64 for that dtype, after checking dtype, device, shape and finiteness.
 
     The batch axis may have length 1 or be missing where rows cannot differ (position embeddings). NumPy arrays have no device.
     The copy is a NumPy array in memory, or, if `on` is a device, an array there.
-    Values at padded rows may be anything; non-finite ones are replaced by 0.
+    Values that are neither judged nor required to be 0, as at padded rows, may be anything; non-finite ones are replaced by 0.
 
     Raises:
         CandidateError: dtype, device or shape is not as expected.
-        NotFiniteError: a judged element is not finite.
+        NotFiniteError: an element that is judged, or must be 0, is not finite.
     """
     found = described(value)
     if found.dtype != dtype:
         raise CandidateError(f"dtype is {found.dtype}, expected {dtype}")
     if found.device is not None and found.device.split(":")[0] != device.split(":")[0]:
         raise CandidateError(f"device is {found.device}, expected {device}")
+    architecture, batch = network.architecture, network.batch
     shape = row.shape(batch.size, batch.length, architecture.num_attention_heads, batch.states_length)
     if found.shape != shape and not (row.is_same_for_all_rows and found.shape in ((1, *shape[1:]), shape[1:])):
         axes = f" ({', '.join(row.axes)})" if row.axes else ""
@@ -82,11 +81,14 @@ def accepted_array(
     finite = np.isfinite(copy)
     if finite.all():
         return copy
-    bad = ~finite & judged_elements(row, batch, copy.shape)
+    judged, (zeros, what) = judged_elements(row, batch, copy.shape), required_zeros(row, network.table, batch)
+    bad = ~finite & (judged | zeros)
     if bad.any():
         index = tuple(int(i) for i in np.argwhere(bad)[0])
         message = f"{copy[index]} at {list(index)}, and {int(bad.sum())} elements in all are not finite"
+        if not (bad & judged).any():
+            message += f", all at {what}, where it must be 0"
         raise NotFiniteError(message, np.asarray(bad))
-    # Padded rows are not judged, but a NaN there must not enter the sums.
+    # A NaN that may be there must not enter the sums.
     copy[~finite] = 0.0
     return copy

@@ -77,6 +77,16 @@ def rms_threshold(rows: int, alpha: float) -> float:
     return math.sqrt(-lambertw(-math.exp(-1.0 - s), -1).real)
 
 
+def smallest_rms(rows: int, alpha: float) -> float:
+    """Return the smallest RMS of normal errors in sigma, pooled over `rows` independent rows, at false-alarm probability alpha.
+
+    The mean of the squares of ν independent normal errors has P(mean < t) ≤ exp(−ν/2 · (t − 1 − ln t)) for t < 1 as well. With s as
+    in `rms_threshold`, t = −W₀(−e^(−1−s)); the root of t is returned. Errors that are sub-Gaussian may be smaller.
+    """
+    s = 2.0 * math.log(1.0 / alpha) / max(rows, 1)
+    return math.sqrt(max(-lambertw(-math.exp(-1.0 - s)).real, 0.0))
+
+
 def max_threshold(count: int, alpha: float) -> float:
     """Return the largest of `count` errors in sigma: 2 · count · exp(−t²/2) = alpha (union bound; no independence needed)."""
     return math.sqrt(2.0 * math.log(2.0 * max(count, 1) / alpha))

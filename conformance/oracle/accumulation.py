@@ -41,29 +41,31 @@ import numpy as np
 
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Single
+from conformance.numerics.formats import Array, Captured, Single
 from conformance.numerics.memo import cached_property, once_an_array
 from conformance.oracle.linear_maps import Matrix
 
 BLOCKS = 8
+SPREAD = 2.0**40  # Ratio of numbers whose squares, and sums of 2²⁰ of these, are in float32's range.
+_LARGEST_EXPONENT = 500  # The square of the scale is finite in float64.
 UNIT = 4  # Least number of products that a matrix unit adds at once.
 PASSES = 3  # TF32 passes for a float32 product: big · big, big · small and small · big.
 
 
 class Operand(NamedTuple):
-    """A factor of a product in float32, and its squares; the factor is scaled by a power of two so that its elements are at most 1.
+    """A factor of a product in float32, and its squares; the factor is scaled by powers of two so that its elements are at most 1.
 
-    No square overflows, and elements that underflow are below 1e-38 of the largest.
+    No square overflows. Where the squares of products underflow, these are below 1e-19 of those of the largest elements.
 
     Attributes:
         values: scaled elements.
         squares: squares of the scaled elements.
-        scale: power of two by which the elements were multiplied.
+        scale: power of two by which the elements were multiplied; one for each row, (..., M, 1), if rows differ much.
     """
 
     values: Single
     squares: Single
-    scale: float
+    scale: float | Array
 
     @property
     def transposed(self) -> "Operand":
@@ -73,13 +75,29 @@ class Operand(NamedTuple):
 
 def operand(x: Array) -> Operand:
     """Return an array as a factor of a product."""
-    largest = float(max(x.max(initial=0.0), -x.min(initial=0.0)))
-    scale = 2.0 ** -min(max(math.frexp(largest)[1], -500), 500)
-    values = (x if scale == 1.0 else x * scale).astype(np.float32)
-    return Operand(values, values * values, scale)
+    return _scaled(x, _scale(float(max(x.max(initial=0.0), -x.min(initial=0.0)))))
 
 
 weight_operand = once_an_array(operand)
+
+
+def _left_operand(x: Array) -> Operand:
+    """Return an array as the left factor, each row with a scale of its own if one would let the squares of small rows underflow."""
+    rows = np.maximum(x.max(-1, keepdims=True, initial=0.0), -x.min(-1, keepdims=True, initial=0.0))
+    largest = float(rows.max(initial=0.0))
+    if ((rows == 0.0) | (rows >= largest / SPREAD)).all():
+        return _scaled(x, _scale(largest))
+    exponents = np.ceil(np.log2(np.where(rows > 0.0, rows, 1.0)))
+    return _scaled(x, np.exp2(-np.clip(exponents, -_LARGEST_EXPONENT, _LARGEST_EXPONENT)))
+
+
+def _scale(largest: float) -> float:
+    return 2.0 ** -min(max(math.frexp(largest)[1], -_LARGEST_EXPONENT), _LARGEST_EXPONENT)
+
+
+def _scaled(x: Array, scale: float | Array) -> Operand:
+    values = (x if isinstance(scale, float) and scale == 1.0 else x * scale).astype(np.float32)
+    return Operand(values, values * values, scale)
 
 
 class Accumulation:
@@ -100,11 +118,18 @@ class Accumulation:
     @cached_property
     def squares(self) -> Array:
         """Σ_k s_k², (..., M, N), computed in float32, with a relative error of about 1e-6."""
-        left, right = operand(self._left), self._right_operand()
-        scale, terms = left.scale * right.scale, self._as_matrices(left.squares) @ right.squares
+        left, right = _left_operand(self._left), self._right_operand()
+        terms = self._as_matrices(left.squares) @ right.squares
         sums = _summed(self._as_matrices(left.values), right.values)
-        found = _bridged(sums, terms, self._left.shape[-1], as_array(self._bias * scale, np.float32))
-        return as_array(found * np.float64(scale**-2.0)).reshape(self._shape)
+        of_left = left.scale if isinstance(left.scale, float) else self._as_matrices(left.scale)
+        bias = as_array(self._bias * (of_left * right.scale))
+        if np.abs(bias).max(initial=0.0) < SPREAD:
+            found = _bridged(sums, terms, self._left.shape[-1], bias.astype(np.float32))
+        else:  # The square of the bias would overflow in float32.
+            found = _bridged(sums.in_double, terms.astype(np.float64), self._left.shape[-1], bias)
+        squares = found.astype(np.float64)
+        squares *= (of_left * right.scale) ** -2.0
+        return as_array(squares).reshape(self._shape)
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -116,7 +141,7 @@ class Accumulation:
 
 
 class _Sums(NamedTuple):
-    """A product y computed in n blocks of terms, with the partial sums s_i at the block ends; in float32.
+    """A product y computed in n blocks of terms, with the partial sums s_i at the block ends.
 
     Attributes:
         product: y.
@@ -125,11 +150,17 @@ class _Sums(NamedTuple):
         blocks: n.
     """
 
-    product: Single
-    squares: Single
-    sums: Single
-    increments: Single
+    product: Captured
+    squares: Captured
+    sums: Captured
+    increments: Captured
     blocks: int
+
+    @property
+    def in_double(self) -> "_Sums":
+        """The same values in float64."""
+        y, squares, sums, increments = (x.astype(np.float64) for x in self[:4])
+        return _Sums(y, squares, sums, increments, self.blocks)
 
 
 def _summed(left: Single, right: Single) -> _Sums:
@@ -153,7 +184,7 @@ def _edges(terms: int) -> tuple[int, ...]:
     return tuple(np.linspace(0, terms, min(BLOCKS, terms) + 1).astype(int).tolist())
 
 
-def _bridged(found: _Sums, terms: Single, length: int, bias: Single) -> Single:
+def _bridged(found: _Sums, terms: Captured, length: int, bias: Captured) -> Captured:
     """Return Σ_k s_k² from the sums at the ends of blocks of m terms and from the sum of the squared terms.
 
     Since s_{i-1}² + s_{i-1} s_i + s_i² = 3/2 · (s_{i-1}² + s_i²) − d_i²/2, the sum over all bridges is
@@ -179,7 +210,7 @@ def _bridged(found: _Sums, terms: Single, length: int, bias: Single) -> Single:
     return np.maximum(squares, any_order, out=squares)
 
 
-def _in_any_order(y: Single, terms: Single, length: np.float32, bias: Single) -> Single:
+def _in_any_order(y: Captured, terms: Captured, length: np.float32, bias: Captured) -> Captured:
     """Return the expected Σ_k s_k² if the terms are added in a random order, with the bias last or first: whichever is larger."""
     found = np.square(y)
     found *= np.float32(2.0)
@@ -192,7 +223,7 @@ def _in_any_order(y: Single, terms: Single, length: np.float32, bias: Single) ->
     return found
 
 
-def _orders(y: Single, sums: Single, terms: np.float32, bias: Single) -> Single:
+def _orders(y: Captured, sums: Captured, terms: np.float32, bias: Captured) -> Captured:
     """Return the largest increase of Σ s_k² if terms are added from the last to the first, or a bias b before the terms.
 
     In reverse order s_k becomes y − s_k; with a bias it becomes s_k + b.
@@ -214,6 +245,16 @@ def _orders(y: Single, sums: Single, terms: np.float32, bias: Single) -> Single:
     backwards += last
     np.maximum(first, backwards, out=backwards)
     return backwards
+
+
+def squared_partial_sums(terms: Array, axis: int = -1) -> Array:
+    """Return Σ_k s_k² for the partial sums s_k of terms added from the first to the last, or from the last to the first.
+
+    The larger of the two is returned; `axis` remains, with length 1.
+    """
+    forwards = np.cumsum(terms, axis)
+    backwards = terms.sum(axis, keepdims=True) - forwards + terms
+    return as_array(np.maximum(*(np.square(sums).sum(axis, keepdims=True) for sums in (forwards, backwards))))
 
 
 def accumulation_variance(squares: Array, y: Array, terms: int, arithmetic: Arithmetic) -> Array:

@@ -8,6 +8,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
+from conformance.oracle.accumulation import squared_partial_sums
 from conformance.oracle.embeddings import sum_variance
 from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity, shared_by_row
 from conformance.oracle.step import Step
@@ -101,9 +102,8 @@ class Norm(Step):
         """Return the variance of the mean's error and of r's relative error, (..., 1) each, as derived in `roundings`."""
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise_format, arithmetic.accumulate))
         x, mean = self.summed, self.mean
-        partial = (np.cumsum(x, -1) ** 2).sum(-1, keepdims=True)
-        squares = np.cumsum((x - mean) ** 2, -1)
-        share = (squares**2).sum(-1, keepdims=True) / np.maximum(squares[..., -1:] ** 2, np.finfo(np.float64).tiny)
+        partial, squares = squared_partial_sums(x), (x - mean) ** 2
+        share = squared_partial_sums(squares) / np.maximum(squares.sum(-1, keepdims=True) ** 2, np.finfo(np.float64).tiny)
         root = arithmetic.functions.relative("rsqrt", arithmetic.accumulate) ** 2 / 3.0 + u2
         return a2 * partial / x.shape[-1] ** 2 + u2 * mean**2, (a2 * share + 3.0 * u2) / 4.0 + root
 

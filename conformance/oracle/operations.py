@@ -17,6 +17,7 @@ from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import FORMATS, Array
 from conformance.numerics.functions import TANH_CUBIC, TANH_OUTER
 from conformance.numerics.thresholds import LARGEST_DEVIATION
+from conformance.oracle.accumulation import squared_partial_sums
 from conformance.oracle.linear import Linear
 from conformance.oracle.norm import Norm
 from conformance.oracle.pointwise import Gelu, GeluTanh, Silu
@@ -191,8 +192,7 @@ def _in_one_pass(step: Norm, x: Array, mean: Array, r: Rounding) -> Iterator[Arr
 
 def _of_mean(terms: Array) -> Array:
     """Return the largest error of a float32 mean, whose deviation is √(u²/3 Σ s_k²)/n with the partial sums s_k."""
-    squares = np.square(np.cumsum(terms, -1)).sum(-1, keepdims=True)
-    return as_array(LARGEST_DEVIATION * SINGLE.unit_roundoff * np.sqrt(squares / 3.0) / terms.shape[-1])
+    return as_array(LARGEST_DEVIATION * SINGLE.unit_roundoff * np.sqrt(squared_partial_sums(terms) / 3.0) / terms.shape[-1])
 
 
 def _normalised(step: Norm, x: Array, mean: Array, shifted: Array, r: Rounding) -> Iterator[list[Array]]:

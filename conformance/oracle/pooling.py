@@ -10,7 +10,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Mask
 from conformance.numerics.memo import cached_property
-from conformance.oracle.accumulation import accumulation_variance
+from conformance.oracle.accumulation import accumulation_variance, squared_partial_sums
 from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity, shared_by_row
 from conformance.oracle.step import Step, elementwise_roundings
 
@@ -92,9 +92,9 @@ class Weighted(Step):
         """
         if (self.weights.astype(bool).sum(1) <= 1).all() and self.places.max() <= 1.0:
             return elementwise_roundings(np.full(self.value.shape, arithmetic.storage.floor_variance, like=self.value))
-        partial = np.cumsum(self.weights[:, :, None] * self.parents[0], 1)
+        partial = squared_partial_sums(self.weights[:, :, None] * self.parents[0], 1)[:, 0]
         roots = "sqrt" in self.site.activation.kind
-        squares = (partial**2).sum(1) + (1 + roots) * self.value**2
+        squares = partial + (1 + roots) * self.value**2
         largest = self.places.max(1, keepdims=True)  # 0 if a row has no token, whose e is 0
         divisor = np.where(largest > 0.0, self.weights.max(1, keepdims=True) / np.maximum(largest, 1.0), 1.0)
         stored = divisor**2 * arithmetic.call_rounding_variance(self.value / divisor)  # The undivided sum is e / divisor.
@@ -162,10 +162,10 @@ class Unit(Step):
         It consists of the error of the sum of squares, halved by the root, the error of the root, and its rounding to storage.
         """
         u2 = arithmetic.accumulate.unit_roundoff**2 / 3.0
-        partial = np.cumsum(self.parents[0] ** 2, -1)
+        partial = squared_partial_sums(self.parents[0] ** 2)
         root = arithmetic.functions.relative("rsqrt", arithmetic.accumulate) ** 2 / 3.0
         stored = arithmetic.call_rounding_variance(self.length) / self.length**2
-        return as_array(u2 * (partial**2).sum(-1, keepdims=True) / (4.0 * self.length**4) + root + stored)
+        return as_array(u2 * partial / (4.0 * self.length**4) + root + stored)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the error of |x|, one per row, and the elementwise errors of the division and of the rounding to storage."""

@@ -7,6 +7,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Mask
 from conformance.numerics.memo import cached_property
+from conformance.oracle.accumulation import squared_partial_sums
 from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity, shared_by_row
 from conformance.oracle.step import Step
 
@@ -50,7 +51,7 @@ class Probabilities(Step):
 
         - Elementwise, relative: (u² + a²)/3 · (s − m)² for the shift and the product with log2 e, a third of the square of exp's
           relative error, and u²/3 twice, for the rounding of exp and the division; then the rounding to storage.
-        - One per row, relative: the sum, a²/3 · Σ C_k²/C² for partial sums C_k, and u²/3 for its rounding.
+        - One per row, relative: the sum, a²/3 · Σ C_k²/C² for the partial sums C_k, in either order, and u²/3 for its rounding.
 
         The variance floor is that of the format's smallest normal number, since hardware may flush smaller numbers to zero.
         """
@@ -59,7 +60,7 @@ class Probabilities(Step):
         shift = np.where(keys, self.shifted, 0.0)
         exponential = arithmetic.functions.relative("exp", arithmetic.accumulate) ** 2 / 3.0
         relative = (u2 + a2) * shift**2 + exponential + 2.0 * u2
-        partial = (np.cumsum(p, -1) ** 2).sum(-1, keepdims=True)
+        partial = squared_partial_sums(p)
         floor = max(arithmetic.storage.smallest_normal**2 / 3.0, arithmetic.storage.floor_variance)
         own = np.maximum(p**2 * relative + arithmetic.storage_rounding_variance(p), floor)
         return Roundings((Source(own, identity()), Source(a2 * partial + u2, shared_by_row(p))))
@@ -103,7 +104,7 @@ class LogSoftmax(Step):
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise_format, arithmetic.accumulate))
         (top, log_sum), value = self._parts, self.value
         functions, wide = arithmetic.functions, arithmetic.accumulate
-        shared = a2 * (np.cumsum(np.exp(value), -1) ** 2).sum(-1, keepdims=True) + functions.relative("exp", wide) ** 2 / 3.0
+        shared = a2 * squared_partial_sums(np.exp(value)) + functions.relative("exp", wide) ** 2 / 3.0
         shared = shared + functions.error("log", log_sum, wide) ** 2 / 3.0 + u2 * ((top + log_sum) ** 2 + log_sum**2)
         shifted = self.parents[0] - top
         weights, stored = np.exp(shifted), arithmetic.inner_rounding_variance

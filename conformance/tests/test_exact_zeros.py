@@ -7,6 +7,7 @@ import pytest
 
 from conformance import load_golden
 from conformance.judge.evidence import LocalJudgement
+from conformance.judge.judge import Judge
 from conformance.judge.limits import STATISTICS
 from conformance.judge.observation import Observation
 from conformance.judge.screen import screened_locally
@@ -59,3 +60,26 @@ def test_a_gradient_that_is_zero_everywhere_prefers_no_arithmetic() -> None:
     nothing = _judged(network, WEIGHT, hidden, scale=0.0)
     assert {local.nll for local in nothing} == {0.0}
     assert all(local.passes for local in nothing)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize(
+    ("name", "of_query", "outcome", "place"),
+    [
+        ("encoder.layer.0.attention.self.probs", 0, "fail", "masked keys"),
+        ("encoder.layer.0.attention.self.probs", -1, "pass", ""),  # a padded query
+        ("encoder.layer.0.output.LayerNorm.grad", -1, "fail", "padded positions"),
+        ("encoder.layer.0.output.LayerNorm", -1, "pass", ""),
+    ],
+)
+def test_a_number_that_is_not_finite_is_an_error_where_zero_is_required_and_is_ignored_at_padding(
+    value: float, name: str, of_query: int, outcome: str, place: str
+) -> None:
+    network = _network(GOLDEN.batches["padded"])
+    row = int(network.batch.mask.sum(1).argmin())
+    found = {n: v.astype(np.float32) for n, v in network.walk() if not network.table[n].is_internal}
+    index = (row, slice(None), of_query, -1) if "query" in network.table[name].axes else (row, of_query)
+    found[name][index] = value
+    verdict = next(v for v in Judge(network, "float32", depth="screen").judge(found.items()) if v[0].activation == name)[0]
+    assert (verdict.outcome, verdict.role == "origin") == (outcome, outcome == "fail")
+    assert place in verdict.reason

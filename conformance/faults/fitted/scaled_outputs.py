@@ -49,6 +49,8 @@ def _of(step: Linear, data: FitData, share: float) -> Fit | None:
     allowed, judged = data.allowed.reshape(right.shape), data.judged.reshape(right.shape)
     sizes = np.maximum(np.abs(factors), 1.0) * allowed.max(0, where=judged, initial=0.0)
     some = judged & (right != 0.0)
+    if not some.any():
+        return None
     unit = relative_error(allowed[some], right[some])
     stored = right.T @ step.inputs.reshape(len(right), -1) * step.site.parameters["weight"] * (unit * factors[:, None])
     error = data.threshold * np.sqrt(sizes**2 / energy + (stored**2).sum(1) / energy**2)

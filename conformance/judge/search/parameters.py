@@ -90,6 +90,8 @@ def _farther(
         if value < end:
             return
         value = end = parameter.least + (value - parameter.least) * FARTHEST
+        if not math.isfinite(value):
+            return
         fit = problem.evaluate([*others, placement.of(value)])
 
 

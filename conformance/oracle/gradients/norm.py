@@ -6,6 +6,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
+from conformance.oracle.accumulation import squared_partial_sums
 from conformance.oracle.embeddings import sum_variance
 from conformance.oracle.gradients.sums import over_tokens, summation_variance
 from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity, shared_by_row
@@ -101,9 +102,9 @@ class NormBackward(_GradientOfNorm):
         (g, a, b), z, r, x, mean = self.parts, self.norm.normal, self.norm.inverse, self.norm.summed, self.norm.mean
         n, y = z.shape[-1], self.value
         of_mean, of_inverse = self._statistics_variance(arithmetic)
-        of_a = a2 * (np.cumsum(g, -1) ** 2).sum(-1, keepdims=True) / n**2 + u2 * a**2
+        of_a = a2 * squared_partial_sums(g) / n**2 + u2 * a**2
         products = g * x
-        of_b = a2 * ((np.cumsum(products, -1) ** 2).sum(-1, keepdims=True) + (products**2).sum(-1, keepdims=True)) / n**2
+        of_b = a2 * (squared_partial_sums(products) + (products**2).sum(-1, keepdims=True)) / n**2
         squares = 3.0 * (r * g) ** 2 + 3.0 * (r * z * b) ** 2 + 2.0 * (r * a) ** 2 + y**2
         squares_of_kernel = 2.0 * (r**2 * b) ** 2 * (x**2 + mean**2)
         elementwise = u2 * squares + a2 * squares_of_kernel + arithmetic.storage_rounding_variance(y)

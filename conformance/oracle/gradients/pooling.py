@@ -10,6 +10,7 @@ from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.numerics.thresholds import LARGEST_DEVIATION
+from conformance.oracle.accumulation import squared_partial_sums
 from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity, shared_by_row
 from conformance.oracle.pooling import Maximum, Unit, Weighted
 from conformance.oracle.step import Step, elementwise_roundings
@@ -162,8 +163,8 @@ class UnitBackward(Step):
         w, y, length, c = self.parents[0], self.unit.value, self.unit.length, self.along
         terms, first, second = w * y / length, w / length, y * c
         stored = arithmetic.call_rounding_variance
-        of_sum = a2 * np.cumsum(terms, -1) ** 2 + 3.0 * (u2 * terms**2 + stored(terms))
-        row = of_sum.sum(-1, keepdims=True) + stored(c)
+        of_terms = 3.0 * (u2 * terms**2 + stored(terms)).sum(-1, keepdims=True)
+        row = a2 * squared_partial_sums(terms) + of_terms + stored(c)
         own = u2 * (first**2 + 2.0 * second**2 + self.value**2) + stored(first) + 2.0 * stored(second)
         own = np.maximum(own + arithmetic.storage_rounding_variance(self.value), arithmetic.storage.floor_variance)
         return Roundings(

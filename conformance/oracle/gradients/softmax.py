@@ -6,6 +6,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
+from conformance.oracle.accumulation import squared_partial_sums
 from conformance.oracle.bilinear import Context, split_heads
 from conformance.oracle.correlated_errors import CorrelatedErrors
 from conformance.oracle.linear_maps import LinearMap, Roundings, Source, diagonal, identity, shared_by_row
@@ -115,7 +116,7 @@ def _at_largest(p: Array, elementwise: Array, shared: Array) -> tuple[Source, So
 
 def _partial(terms: Array) -> Array:
     """Return Σ s_k² + Σ t² for each row, where s_k are the partial sums of the terms t."""
-    return as_array((np.cumsum(terms, -1) ** 2 + terms**2).sum(-1, keepdims=True))
+    return as_array(squared_partial_sums(terms) + (terms**2).sum(-1, keepdims=True))
 
 
 class LogSoftmaxBackward(Step):
@@ -157,7 +158,7 @@ class LogSoftmaxBackward(Step):
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise_format, arithmetic.accumulate))
         w, p, t, y = self.parents[0], self._probs, self._total, self.value
         stored = arithmetic.inner_rounding_variance
-        shared = a2 * (np.cumsum(w, -1) ** 2).sum(-1, keepdims=True) + u2 * t**2 + 2.0 * stored(t)
+        shared = a2 * squared_partial_sums(w) + u2 * t**2 + 2.0 * stored(t)
         exponential = arithmetic.functions.relative("exp", arithmetic.accumulate) ** 2 / 3.0
         inner = (2.0 * u2 + exponential + 2.0 * stored(self.parents[1])) * (p * t) ** 2 + u2 * y**2
         own = np.maximum(inner + arithmetic.storage_rounding_variance(y), arithmetic.storage.floor_variance)
