@@ -7,9 +7,10 @@ features, the number of patterns is
 
     n = (Σ s_k²)² / Σ s_k⁴
 
-One wrong factor leaves one pattern in all rows, which later steps bend into few. Rounding leaves about as many as `DRAWS` draws
-show in which only the operands of products are rounded, as under autocast; results that are rounded too have more. The form is
-that of rounding if ln n is nearer to the draws' mean than to ln 1.
+A wrong factor leaves as many patterns as the result itself has, or one, and a wrong weight few. Rounding leaves about as many as
+`DRAWS` draws show in which only the operands of products are rounded, as under autocast; results that are rounded too have more.
+The form is that of rounding if ln n is nearer to the draws' mean than to that of the result. It shows nothing where half of their
+distance is within the standard deviation of a draw, as with few numbers.
 """
 
 import math
@@ -63,8 +64,9 @@ def narrower_format(segment: Segment, actual: Array, judged: Mask, storage: Form
             rms, most = math.sqrt(float(np.square(error).sum()) / int(judged.sum())), float(np.abs(error).max())
             if USUAL[0] <= rms <= USUAL[1] and most <= largest:
                 size = f"RMS {rms:.2g}, largest {most:.2g}, in units of its rounding error"
-                usual = _patterns_of_rounding(segment, FORMATS[name], sigma, judged)
-                found.append(_sentence(name, size, _patterns(error), usual, storage))
+                logs = _log_patterns_of_rounding(segment, FORMATS[name], sigma, judged)
+                own = max(_log_patterns(_in_sigma(segment.value, sigma, judged)), 0.0)
+                found.append(_sentence(name, size, _log_patterns(error), logs, own, storage))
     return tuple(found)
 
 
@@ -73,13 +75,20 @@ def format_of(sentence: str) -> str:
     return next((name for name in HALF if sentence.startswith(_SAID.format(name))), "")
 
 
-def _sentence(name: str, size: str, patterns: float, usual: float, storage: Format) -> str:
-    if patterns >= math.sqrt(usual):  # nearer to the patterns of rounding than to one pattern, in the logarithm
+def _sentence(name: str, size: str, found: float, logs: Array, own: float, storage: Format) -> str:
+    """Return the sentence for a format, given ln n of the residual, of the draws, and of the result."""
+    usual, deviation = float(logs.mean()), float(logs.std(ddof=1)) * math.sqrt(1.0 + 1.0 / (4.0 * DRAWS))
+    if not (usual - own) / 2.0 > deviation:
+        return (
+            f"as large as computing in {name} would leave ({size}); so few numbers do not show whether it has its form: a small "
+            "error in one equation or weight may leave this. Expose more activations to place it"
+        )
+    if found >= (usual + own) / 2.0:
         return f"{_SAID.format(name)}: {size}; {_REMEDY.format(storage=storage.name)}"
     return (
-        f"as large as computing in {name} would leave ({size}), but not of its form: the error consists of about {patterns:.2g} "
-        f"patterns over the features, where rounding leaves about {usual:.2g}; a small error in one equation or weight may leave "
-        "this. Expose more activations to place it"
+        f"as large as computing in {name} would leave ({size}), but not of its form: the error consists of about "
+        f"{math.exp(found):.2g} patterns over the features, where rounding leaves about {math.exp(usual):.2g}; a small error in "
+        "one equation or weight may leave this. Expose more activations to place it"
     )
 
 
@@ -87,17 +96,17 @@ def _in_sigma(error: Array, sigma: Array, judged: Mask) -> Array:
     return np.where(judged, error / sigma, 0.0)
 
 
-def _patterns(error: Array) -> float:
-    """Return the effective number of patterns over the last axis."""
+def _log_patterns(error: Array) -> float:
+    """Return the logarithm of the effective number of patterns over the last axis; −∞ for zeros."""
     squares = np.linalg.svd(error.reshape(-1, error.shape[-1]), compute_uv=False) ** 2
-    return float(squares.sum() ** 2 / np.square(squares).sum()) if squares.any() else 0.0
+    return math.log(squares.sum() ** 2 / np.square(squares).sum()) if squares.any() else -math.inf
 
 
-def _patterns_of_rounding(segment: Segment, narrow: Format, sigma: Array, judged: Mask) -> float:
-    """Return the number of patterns that rounding leaves: the geometric mean over the draws."""
+def _log_patterns_of_rounding(segment: Segment, narrow: Format, sigma: Array, judged: Mask) -> Array:
+    """Return the logarithm of the number of patterns that rounding leaves, in each draw."""
     rng = np.random.default_rng(0)
     draws = (_drawn(segment, narrow, rng) - segment.value for _ in range(DRAWS))
-    return math.exp(sum(math.log(_patterns(_in_sigma(draw, sigma, judged))) for draw in draws) / DRAWS)
+    return np.array([_log_patterns(_in_sigma(draw, sigma, judged)) for draw in draws])
 
 
 def _drawn(segment: Segment, narrow: Format, rng: np.random.Generator) -> Array:

@@ -89,10 +89,11 @@ class StepProblem(Problem[StepTrial]):
         return None if on_whole is None else fitted(self, on_whole)
 
     def judge(self, fit: FittedFaults, *, own: bool) -> StepTrial:
-        """Return the trial of a set: every parameter must differ from its correct value by more than its error.
+        """Return the trial of a set.
 
-        It is incomplete if a part of the effect of a fault without a parameter is left, or in excess, and only the errors that the
-        fault allows explain that.
+        Every parameter must differ from its correct value by more than its error, and the effect of a fault without a parameter
+        must be found in the result even if the errors that the fault allows are counted: a set that passes because of these alone
+        explains nothing. The trial is incomplete if a part of such an effect is left, or in excess.
         """
         segment = self.faulty(fit.placements).segment
         if not self.passes(segment):
@@ -110,8 +111,13 @@ class StepProblem(Problem[StepTrial]):
 
         numbers = estimates(self, fit, projected, weights)
         explains = all(e is None or e.is_wrong(self.threshold) for e in numbers)
-        incomplete = explains and any(self._is_found(left, effect, noise) for effect in self._effects_without_number(fit, segment))
-        return StepTrial(fit, explains, incomplete=incomplete, numbers=numbers)
+        if not explains:
+            return StepTrial(fit, False, numbers=numbers)
+        of_faults = list(self._effects_without_number(fit, segment))
+        if not all(self._is_found(left + effect, effect, noise) for effect in of_faults):
+            return StepTrial(fit, False)
+        incomplete = any(self._is_found(left, effect, noise) for effect in of_faults)
+        return StepTrial(fit, True, incomplete=incomplete, numbers=numbers)
 
     def _is_found(self, left: Array, effect: Array, noise: Noise) -> bool:
         """Return whether a residual contains more of an effect, of either sign, than noise does."""

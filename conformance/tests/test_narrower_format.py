@@ -1,6 +1,7 @@
 """A runtime that computes in a narrower format than it promises, observed only by its last hidden state."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,16 @@ import torch
 
 from conformance import check, load_golden, trace
 from conformance.checks.trace import record
-from conformance.judge.narrower_format import narrower_format
+from conformance.judge.narrower_format import format_of, narrower_format
 from conformance.judge.segment import Segment
+from conformance.model.activations import parameter_shapes
+from conformance.model.batch import Batch
 from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle import Network
 from conformance.tests.planted_mistakes import Planted
 
 LAST = f"encoder.layer.{load_golden('tiny').checkpoint.architecture.num_hidden_layers - 1}.output.LayerNorm"
+POOLER = "bert.pooler.dense.weight"
 SAID = "as much as computing in {} would leave"
 
 
@@ -69,6 +73,21 @@ def test_a_wrong_equation_of_the_same_size_is_not_attributed_to_a_format() -> No
     )
     assert SAID.format("float16") not in rendered
     assert "INFERENCE_PRECISION_HINT" not in rendered
+
+
+@pytest.mark.parametrize(("rows", "labels"), [(1, 16), (8, 2)])
+def test_few_numbers_do_not_show_whether_an_error_has_the_form_of_rounding(rows: int, labels: int) -> None:
+    """The pooler's weight times 1.003, of which only the logits are exposed."""
+    tiny = load_golden("tiny").checkpoint.architecture.with_(num_labels=labels)
+    rng = np.random.default_rng(0)
+    weights = {name: 0.2 * rng.standard_normal(shape) for name, shape in parameter_shapes(tiny).items()}
+    ids = rng.integers(1, tiny.vocab_size, (rows, 8))
+    network = Network(tiny, weights, Batch(ids, np.zeros_like(ids), np.ones_like(ids)))
+    wrong = replace(network, weights={**weights, POOLER: 1.003 * weights[POOLER]})
+    segment, actual = Segment(network, "classifier", {LAST: dict(network.walk())[LAST]}), dict(wrong.walk())["classifier"]
+    sentence, *_ = narrower_format(segment, actual, np.ones(actual.shape, np.bool_), FORMATS["float32"], 8.0)
+    assert "so few numbers do not show whether it has its form" in sentence
+    assert format_of(sentence) == ""
 
 
 @pytest.mark.parametrize("times", [1e-2, 30.0])
