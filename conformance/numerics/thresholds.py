@@ -3,7 +3,7 @@
 Under the model, an error is a sum of independent roundings, each uniform on an interval around zero. A uniform variable is strictly
 sub-Gaussian: E exp(λe) ≤ exp(λ²σ²/2) with its own variance σ² (Arbel et al. 2020, *On strict sub-Gaussianity*, section 3), and
 so are sums of independent ones, in any linear combination. The bounds below hold for strictly sub-Gaussian errors, not only for
-normal ones, and none of them assumes that the elements of a row are independent.
+normal ones, and none of them assumes that the elements of a row are independent; that of the RMS assumes rows of equal size.
 
 If the false-alarm probability changes, these change with it, by hand:
 
@@ -72,6 +72,9 @@ def rms_threshold(rows: int, alpha: float) -> float:
     generating function, even if they are dependent (Jensen), so the mean over ν rows obeys the Chernoff bound of χ²_ν/ν:
     P(mean > t) ≤ exp(−ν/2 · (t − 1 − ln t)). With s = t − 1 − ln t at alpha, t = −W₋₁(−e^(−1−s)) (Lambert's function); the root
     of t is returned.
+
+    The rows are taken as equally long and as drawn equally often. Where their shares w of the elements differ, the bound is proven
+    only for ν = 1/max w; this matters for errors that are shared by a whole row, which are a part of all.
     """
     s = 2.0 * math.log(1.0 / alpha) / max(rows, 1)
     return math.sqrt(-lambertw(-math.exp(-1.0 - s), -1).real)
