@@ -11,7 +11,7 @@ from conformance.diagnosis.black_box import EMBEDDING, Output
 from conformance.diagnosis.printed import KnownNumbers, depth, described, filled
 from conformance.errors import UsageError
 from conformance.model.activation import Activation
-from conformance.model.activations import last_hidden, table
+from conformance.model.activations import OUTPUTS_OF_TRANSFORMERS, last_hidden, table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 
@@ -29,9 +29,7 @@ _ALIASES = {
     "token_embeddings": "last_hidden_state",
     "sentence_embedding": EMBEDDING,
     "embeddings": EMBEDDING,
-    "pooler_output": "pooler.activation",
-    "prediction_logits": "cls.predictions.decoder",
-    "seq_relationship_logits": "cls.seq_relationship",
+    **OUTPUTS_OF_TRANSFORMERS,
 }
 _LOGITS = ("classifier", "qa_outputs", "cls.predictions.decoder", "cls.seq_relationship")
 

@@ -8,7 +8,7 @@ from itertools import product
 
 from conformance.glossary.entry import Section, paragraphs
 from conformance.model.activation import Activation
-from conformance.model.activations import parameter_shapes, table
+from conformance.model.activations import output_of_transformers, parameter_shapes, table
 from conformance.model.architecture import ACTIVATION_FUNCTIONS, COMPATIBLE_HEADS, POOLINGS, POSITIONS, PROBLEMS, Architecture
 from conformance.model.dense import DENSE_ACTIVATIONS, Dense
 from conformance.model.dropout import OPTIONAL, dropouts, in_training
@@ -95,8 +95,11 @@ def sections(name: str) -> Iterator[Section]:
 
 
 def names(written: str) -> tuple[str, ...]:
-    """Return the activation of this name, or those whose names end with it, as for `probs` or `attention.output.LayerNorm`."""
-    name = generic(written)
+    """Return the activation of this name, or those whose names end with it, as for `probs` or `attention.output.LayerNorm`.
+
+    Transformers' names of outputs, such as `last_hidden_state`, are those of the activations that they are.
+    """
+    name = generic(output_of_transformers(written, next(_architectures())) or written)
     return (name,) if name in rows() else tuple(other for other in rows() if other.endswith(f".{name}"))
 
 

@@ -9,7 +9,7 @@ from conformance.candidates.arrays import described
 from conformance.errors import CandidateError, NotFiniteError
 from conformance.judge.judged_elements import judged_elements, required_zeros
 from conformance.model.activation import Activation
-from conformance.model.activations import missing_part
+from conformance.model.activations import missing_part, output_of_transformers
 from conformance.model.architecture import Architecture
 from conformance.numerics.arrays import placed
 from conformance.numerics.formats import Captured
@@ -27,6 +27,8 @@ def row_of(name: Any, table: Mapping[str, Activation], a: Architecture) -> Activ
         raise CandidateError(f"an activation's name is a text, not {type(name).__name__}")
     if name in table:
         return table[name]
+    if (own := output_of_transformers(name, a)) in table:
+        raise CandidateError(f"{name} is called {own} here")
     if part := missing_part(name, a):
         raise CandidateError(f"this network has no {name}, which a network with {part} has; leave it out for networks without")
     from difflib import get_close_matches
@@ -53,6 +55,10 @@ def _unlike_config(row: Activation, found: tuple[int, ...], expected: tuple[int,
     return "".join(f"; the config's {name} is {b}, and here it is {a}" for name, (a, b) in sizes.items() if name)
 
 
+def _counted(count: int) -> str:
+    return "1 element in all is" if count == 1 else f"{count} elements in all are"
+
+
 def accepted_array(row: Activation, value: Any, network: Network, dtype: str, device: str, on: str | None = None) -> Captured:
     """Return `value` as a copy in float32, or in float64 for that dtype, after checking dtype, device, shape and finiteness.
 
@@ -66,7 +72,7 @@ def accepted_array(row: Activation, value: Any, network: Network, dtype: str, de
     """
     found = described(value)
     if found.dtype != dtype:
-        raise CandidateError(f"dtype is {found.dtype}, expected {dtype}")
+        raise CandidateError(f"dtype is {found.dtype}, expected {dtype}; convert it")
     if found.device is not None and found.device.split(":")[0] != device.split(":")[0]:
         raise CandidateError(f"device is {found.device}, expected {device}")
     architecture, batch = network.architecture, network.batch
@@ -85,7 +91,7 @@ def accepted_array(row: Activation, value: Any, network: Network, dtype: str, de
     bad = ~finite & (judged | zeros)
     if bad.any():
         index = tuple(int(i) for i in np.argwhere(bad)[0])
-        message = f"{copy[index]} at {list(index)}, and {int(bad.sum())} elements in all are not finite"
+        message = f"{copy[index]} at {list(index)}, and {_counted(int(bad.sum()))} not finite"
         if not (bad & judged).any():
             message += f", all at {what}, where it must be 0"
         raise NotFiniteError(message, np.asarray(bad))

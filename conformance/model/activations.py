@@ -100,6 +100,17 @@ def last_hidden(a: Architecture) -> str:
     return layer_input(a.num_hidden_layers)
 
 
+def output_of_transformers(name: str, a: Architecture) -> str:
+    """Return the name of the activation that transformers' output of this name is; empty for any other name.
+
+    Example:
+        >>> from conformance import load_golden
+        >>> output_of_transformers("last_hidden_state", load_golden("tiny").checkpoint.architecture)
+        'encoder.layer.1.output.LayerNorm'
+    """
+    return last_hidden(a) if name == "last_hidden_state" else OUTPUTS_OF_TRANSFORMERS.get(name, "")
+
+
 def placed(name: str) -> tuple[str, str]:
     """Return the part of the network that an activation belongs to, for display, and its name within that part."""
     match = LAYER.fullmatch(name)
@@ -121,6 +132,12 @@ def outputs(a: Architecture) -> tuple[str, ...]:
     rows = table(a)
     return (last_hidden(a), *(name for name in (*logits, "classifier", "qa_outputs", "sentence_embedding") if name in rows))
 
+
+OUTPUTS_OF_TRANSFORMERS = {
+    "pooler_output": "pooler.activation",
+    "prediction_logits": "cls.predictions.decoder",
+    "seq_relationship_logits": "cls.seq_relationship",
+}
 
 # Settings that add an optional part to an architecture.
 _PARTS: tuple[dict[str, Any], ...] = (

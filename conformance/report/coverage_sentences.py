@@ -18,7 +18,7 @@ from conformance.results.records import ActivationRecord, CheckRecord, Counterex
 
 
 def headline(footer: Footer, notes: Sequence[Note] = ()) -> str:
-    """Return `ran 25 of 38, 13 skipped: 1 fail, 24 pass`, and the numbers of missing and contradictory results.
+    """Return `ran 25 of 38, 13 skipped: 1 fail, 24 pass`, whether results are missing, and the number of contradictory ones.
 
     The counts of the outcomes are those of all checks but the skipped ones, worst first. They add up to the number that ran and the
     number that could not run.
@@ -29,7 +29,7 @@ def headline(footer: Footer, notes: Sequence[Note] = ()) -> str:
     unable = total - skipped - footer.ran
     rest = f", {skipped} skipped" * (skipped > 0) + f", {unable} could not run" * (unable > 0)
     grave = Counter(note.kind for note in notes if note.grave)
-    beside = "".join(f"; {n} {kind}{'s' if n > 1 and kind != 'missing' else ''}" for kind, n in grave.items())
+    beside = "".join("; results are missing" if kind == "missing" else f"; {number(n, kind)}" for kind, n in grave.items())
     return f"ran {footer.ran} of {total}{rest}{f': {counts}' if counts else ''}{beside}"
 
 

@@ -91,6 +91,7 @@ def test_the_expected_z_of_an_entry_is_that_of_a_run_of_a_candidate_with_the_mis
 def test_a_test_id_an_activation_of_a_layer_and_a_golden_are_found_as_reports_write_them() -> None:
     assert entries("test_conformance[padding-length-making-bert-tiny-cpu-float32]")[0].name == "padding-length"
     assert entries("encoder.layer.11.attention.self.probs")[0].name == "encoder.layer.N.attention.self.probs"
+    assert entries("last_hidden_state")[0].name == "encoder.layer.N.output.LayerNorm"
     assert entries("golden:tiny")[0].group == "golden"
     assert {e.name for e in entries("attention.output.LayerNorm")} == {"encoder.layer.N.attention.output.LayerNorm"}
 

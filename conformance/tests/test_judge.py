@@ -273,7 +273,7 @@ def test_values_at_padded_rows_are_not_judged() -> None:
     ("change", "words"),
     [
         (lambda f: {**f, "pooler.dense": f["pooler.dense"][:, :-1]}, "shape is"),
-        (lambda f: {**f, "pooler.dense": f["pooler.dense"].double()}, "dtype is float64, expected float32"),
+        (lambda f: {**f, "pooler.dense": f["pooler.dense"].double()}, "dtype is float64, expected float32; convert it"),
         (lambda f: {**f, "pooler.dense": f["pooler.dense"] * torch.nan}, "not finite"),
         (lambda f: {**f, "pooler.dens": f["pooler.dense"]}, "did you mean 'pooler.dense'"),
     ],

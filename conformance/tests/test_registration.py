@@ -190,6 +190,7 @@ def test_a_function_with_other_arguments_is_refused_with_the_expected_signature(
         ("sentence_embedding", "this network has no sentence_embedding, which a network with pooling='mean' has; leave it out"),
         ("qa_outputs", r"a network with heads=\('question_answering',\) has"),
         ("encoder.layer.0.crossattention.self.query", "a network with is_decoder=True, add_cross_attention=True has"),
+        ("last_hidden_state", "last_hidden_state is called encoder.layer.1.output.LayerNorm here"),
         ("embeddings.LayerNrom", "unknown activation 'embeddings.LayerNrom'; did you mean 'embeddings.LayerNorm'"),
     ],
 )

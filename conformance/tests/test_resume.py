@@ -117,7 +117,7 @@ def test_an_interrupt_prints_the_results_so_far_and_how_to_resume_without_a_trac
         out, error = run.communicate(timeout=60.0)
     assert run.returncode == INTERRUPTED
     assert "hf-eager on tiny, cpu, float32: conforms" in out
-    assert out.startswith("ran 1 of 1: 1 pass; 1 missing\n")
+    assert out.startswith("ran 1 of 1: 1 pass; results are missing\n")
     assert f"the end of {results}: it was cut short after 1 of 2 checks" in " ".join(out.split())
     assert f"1 of 2 checks are in {results}; the same command with --resume runs the rest" in error
     assert "Traceback" not in error

@@ -47,16 +47,17 @@ def _element(case: ResidualProblem, place: Places) -> str:
 
 
 def constant(case: ResidualProblem) -> Iterator[ResidualFinding]:
-    """Yield findings for zeros, another constant everywhere, or equal values in every row, position, head or query."""
-    values = case.actual_rows[case.kept]
-    if values.size > 1 and np.all(values == values[0]):
-        exact = ElementNoise(np.full_like(case.actual_rows, case.noise.sigma.min()), np.zeros_like(case.actual_rows))
-        what = (
-            ("zeros", "the result is zero everywhere")
-            if values[0] == 0.0
-            else ("constant", f"the result is {values[0]:.6g} everywhere")
-        )
-        yield case.finding_of(*what, np.full_like(case.actual_rows, values[0]), exact)
+    """Yield findings for zeros, another constant everywhere, or equal values in every row, position, head or query.
+
+    Values below the smallest error of the correct result are zeros: such are exponentials of very negative numbers.
+    """
+    values, least = case.actual_rows[case.kept], float(case.noise.sigma.min())
+    is_zero = bool(np.all(np.abs(values) <= least))
+    if values.size > 1 and (is_zero or np.all(values == values[0])):
+        exact = ElementNoise(np.full_like(case.actual_rows, least), np.zeros_like(case.actual_rows))
+        value = 0.0 if is_zero else float(values[0])
+        what = ("zeros", "the result is zero everywhere") if is_zero else ("constant", f"the result is {value:.6g} everywhere")
+        yield case.finding_of(*what, np.full_like(case.actual_rows, value), exact)
         return
     for along, axis in enumerate(case.step.site.activation.axes):
         if case.actual.shape[along] > 1:

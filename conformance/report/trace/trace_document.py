@@ -81,7 +81,7 @@ def document(view: TraceView, traces: Sequence[Trace]) -> Document:
 def _facts(view: TraceView) -> Iterator[str]:
     """Yield a sentence about the network, then one about the activations that each candidate exposes."""
     a = view.architecture
-    sizes = f"{a.num_hidden_layers} layers, width {a.hidden_size}, {a.num_attention_heads} heads, {a.vocab_size} tokens"
+    sizes = f"{a.num_hidden_layers} layers, width {a.hidden_size}, {a.num_attention_heads} heads, vocabulary of {a.vocab_size}"
     yield f"{view.golden}: {sizes}"
     for letter, name, setting, shown in zip(_letters(view), view.names, view.settings, view.shown, strict=True):
         who = f"{letter}: {name}" if letter else name
