@@ -95,6 +95,7 @@ def features(width: int = 32) -> Array:
 # By name: the activation, the expected kind of finding, words of its sentence, and the change.
 RECOGNISED: dict[str, tuple[str, str, str, Change]] = {
     "zeros": (QUERY, "zeros", "zero everywhere", lambda s: 0.0 * s.value),
+    "nearly zeros": (QUERY, "nearly zero", "no value of the result exceeds 5e-30", lambda s: 1e-30 * s.value),
     "constant": (QUERY, "constant", "the result is 3 everywhere", lambda s: 0.0 * s.value + 3.0),
     "same position": (QUERY, "same along an axis", "every position", lambda s: np.broadcast_to(s.value[:, :1], s.value.shape)),
     "parent handed on": (GELU, "copied", f"the input {LAYER}intermediate.dense", lambda s: s.parents[0]),

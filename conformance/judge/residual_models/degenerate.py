@@ -49,20 +49,28 @@ def _element(case: ResidualProblem, place: Places) -> str:
 def constant(case: ResidualProblem) -> Iterator[ResidualFinding]:
     """Yield findings for zeros, another constant everywhere, or equal values in every row, position, head or query.
 
-    Values below the smallest error of the correct result are zeros: such are exponentials of very negative numbers.
+    Values below the smallest error of the correct result are nearly zero: such are exponentials of very negative numbers.
     """
     values, least = case.actual_rows[case.kept], float(case.noise.sigma.min())
-    is_zero = bool(np.all(np.abs(values) <= least))
-    if values.size > 1 and (is_zero or np.all(values == values[0])):
+    largest = float(np.abs(values).max(initial=0.0))
+    if values.size > 1 and (largest <= least or np.all(values == values[0])):
         exact = ElementNoise(np.full_like(case.actual_rows, least), np.zeros_like(case.actual_rows))
-        value = 0.0 if is_zero else float(values[0])
-        what = ("zeros", "the result is zero everywhere") if is_zero else ("constant", f"the result is {value:.6g} everywhere")
-        yield case.finding_of(*what, np.full_like(case.actual_rows, value), exact)
+        value = float(values[0]) if largest > least else 0.0
+        yield case.finding_of(*_constant(value, largest), np.full_like(case.actual_rows, value), exact)
         return
     for along, axis in enumerate(case.step.site.activation.axes):
         if case.actual.shape[along] > 1:
             name = "batch row" if axis == "batch" else axis
             yield from _same_along(case, along, name)
+
+
+def _constant(value: float, largest: float) -> tuple[str, str]:
+    """Return the kind and the sentence of a constant result, whose largest absolute value may differ from it within its error."""
+    if value:
+        return "constant", f"the result is {value:.6g} everywhere"
+    if largest:
+        return "nearly zero", f"no value of the result exceeds {largest:.3g}"
+    return "zeros", "the result is zero everywhere"
 
 
 def _same_along(case: ResidualProblem, along: int, name: str) -> Iterator[ResidualFinding]:
