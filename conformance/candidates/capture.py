@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from conformance.candidates.hook_effects import compiled_around, eager_if
+from conformance.candidates.hook_effects import eager_if, may_be_compiled_around
 from conformance.candidates.module_hooks import Side, listening
 from conformance.errors import CandidateError, RegistrationError, UsageError
 from conformance.model.batch import TorchBatch
@@ -136,9 +136,18 @@ def _streamed(
             except queue.Full:
                 continue
 
+    # Autocast is a setting of the thread.
+    casts = [torch.autocast(d, torch.get_autocast_dtype(d)) for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
+
     def work() -> None:
         try:
-            with hooked(modules, taps, lambda name, tensor: put((name, _copied(tensor)))), torch.no_grad():
+            with (
+                contextlib.ExitStack() as autocast,
+                hooked(modules, taps, lambda name, tensor: put((name, _copied(tensor)))),
+                torch.no_grad(),
+            ):
+                for cast in casts:
+                    autocast.enter_context(cast)
                 for name, value in (forward() or {}).items():
                     put((name, _copied(returned(value, name))))
             put(_END)
@@ -205,11 +214,26 @@ class Showing(nn.Module):
         return {**found, **(returned or {})}
 
 
+def several_calls(modules: Mapping[str, nn.Module], taps: Iterable[Tap]) -> list[str]:
+    """Return an error for each module that taps name by several paths, as if each were a module of its own."""
+    paths: dict[tuple[int, str, int | str, int], set[str]] = {}
+    for tap in taps:
+        if tap.path in modules:
+            paths.setdefault((id(modules[tap.path]), tap.what, tap.element, tap.call), set()).add(tap.path)
+    return [
+        f"{', '.join(sorted(of_one))} are one module, which is called several times: name each call, as by "
+        f"Tap({max(of_one)!r}, call=1)"
+        for of_one in paths.values()
+        if len(of_one) > 1
+    ]
+
+
 @contextlib.contextmanager
 def hooked(modules: Mapping[str, nn.Module], taps: Mapping[str, Tap], put: Callable[[str, torch.Tensor], None]) -> Iterator[None]:
     """Return a context in which one hook per tapped module and side passes on the tensors at the taps.
 
-    Code under `torch.compile` that contains such a hook is run eagerly: the hook would end the compiled graph there in any case.
+    Code under `torch.compile` that may contain such a hook is run eagerly: the hook would end the compiled graph there, or torch
+    would use a graph that was compiled without it.
 
     Args:
         modules: every submodule by its paths.
@@ -229,7 +253,7 @@ def hooked(modules: Mapping[str, nn.Module], taps: Mapping[str, Tap], put: Calla
                     put(name, tensor)
 
     with (
-        eager_if(compiled_around(modules, [tap.path for tap in taps.values()])),
+        eager_if(may_be_compiled_around(modules, [tap.path for tap in taps.values()])),
         listening(((key, modules[wanted[0][1].path], key[1]) for key, wanted in at.items()), emit),
     ):
         yield

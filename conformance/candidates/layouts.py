@@ -7,7 +7,7 @@ indices of the first and the second part.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 from warnings import warn
@@ -257,3 +257,12 @@ def each_layer(pattern: str, text: str) -> str:
 def expanded(pattern: str, layers: int) -> list[str]:
     """Return the name for each layer; the pattern alone if it has no `{layer}`."""
     return [in_layer(pattern, i) for i in range(layers)] if is_layered(pattern) else [pattern]
+
+
+def in_each_layer(pattern: str, layout: Layout, layers: int) -> Iterator[tuple[str, list[str]]]:
+    """Yield (state-dict name, parameters) for each layer, or once for a pattern without layers."""
+    if layout.across:
+        yield pattern, [in_layer(n, i) for i in range(layers) for n in layout.names]
+        return
+    for i, name in enumerate(expanded(pattern, layers)):
+        yield name, [in_layer(n, i) if is_layered(pattern) else n for n in layout.names]

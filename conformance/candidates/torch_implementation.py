@@ -28,11 +28,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from conformance.candidates.capture import Showing, Tap, captured, hooked, require_modules
+from conformance.candidates.capture import Showing, Tap, captured, hooked, require_modules, several_calls
 from conformance.candidates.capture_gradients import captured_with_gradients
 from conformance.candidates.capture_step import captured_step
 from conformance.candidates.hook_effects import SMALL, changes_outputs, is_so, require_named, small_batch
-from conformance.candidates.layouts import LAYER, Layout, expanded, in_layer, is_layered, plain
+from conformance.candidates.layouts import LAYER, Layout, expanded, in_each_layer, in_layer, is_layered, plain
 from conformance.candidates.module_runner import ModuleRunner
 from conformance.candidates.output_map import OutputMap
 from conformance.candidates.returned_value import ReturnedValue
@@ -224,7 +224,9 @@ class TorchImplementation:
         """Yield tensors of the module's parameters, except frozen ones, unpacked to the checkpoint's names and layouts."""
         shapes, own = parameter_shapes(a), {n: tuple(t.shape) for n, t in module.state_dict().items()}
         layouts = {name: (layout, names) for name, layout, names in self._entries(own, shapes, a)[0]}
-        for name, tensor in tensors:
+        renamed = names_in_state_dict(module)
+        for own_name, tensor in tensors:
+            name = renamed.get(own_name, own_name)
             if name in layouts and not _matches(name, self.frozen):
                 layout, names = layouts[name]
                 parts = layout.unpack(tensor.detach().double().cpu().numpy(), [shapes[n] for n in names], a)
@@ -300,9 +302,9 @@ class TorchImplementation:
         wrong: list[str] = []
         absent: dict[str, list[str]] = {}
         table_of = [(pattern, plain(value)) for pattern, value in self.parameters.items()]
-        used_names = {n for pattern, layout in table_of for n, _ in _expanded(pattern, layout, a.num_hidden_layers)}
+        used_names = {n for pattern, layout in table_of for n, _ in in_each_layer(pattern, layout, a.num_hidden_layers)}
         for pattern, layout in table_of:
-            for name, parameters in _expanded(pattern, layout, a.num_hidden_layers):
+            for name, parameters in in_each_layer(pattern, layout, a.num_hidden_layers):
                 known = [p for p in parameters if p in wanted]
                 if not known and _is_of_another_architecture(parameters, a):
                     absent[name] = parameters
@@ -357,10 +359,18 @@ class TorchImplementation:
                 shown_at.update(names)
                 taps[" ".join(names)] = tap
                 seen[" ".join(names)] = OutputMap(names, shown.function)
+        wrong += several_calls(modules, taps.values())
         wrong += [f"shown twice: {n}" for n, times in shown_at.items() if times > 1]
         if wrong:
             raise RegistrationError("the table of activations does not fit\n  " + "\n  ".join(folded(wrong)))
         return taps, seen
+
+
+def names_in_state_dict(module: nn.Module) -> dict[str, str]:
+    """Return the name in the state dict of each parameter that has another one there, as a wrapper's hook may give it."""
+    held = module.state_dict(keep_vars=True)
+    of_tensor = {id(tensor): name for name, tensor in held.items()}
+    return {n: of_tensor[id(p)] for n, p in module.named_parameters() if n not in held and id(p) in of_tensor}
 
 
 def _moved(module: nn.Module, device: str, dtype: torch.dtype) -> nn.Module:
@@ -368,15 +378,6 @@ def _moved(module: nn.Module, device: str, dtype: torch.dtype) -> nn.Module:
     module.to(dtype)
     module.to(torch.device(device))
     return module
-
-
-def _expanded(pattern: str, layout: Layout, layers: int) -> Iterator[tuple[str, list[str]]]:
-    """Yield (state-dict name, parameters) for each layer, or once for a pattern without layers."""
-    if layout.across:
-        yield pattern, [in_layer(n, i) for i in range(layers) for n in layout.names]
-        return
-    for i, name in enumerate(expanded(pattern, layers)):
-        yield name, [in_layer(n, i) if is_layered(pattern) else n for n in layout.names]
 
 
 def _is_of_another_architecture(names: Sequence[str], a: Architecture) -> bool:

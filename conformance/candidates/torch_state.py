@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 
@@ -15,7 +16,13 @@ def _settings() -> tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...]:
         (torch.get_default_device, _set_default_device),
         (torch.get_num_threads, torch.set_num_threads),
         (torch.is_grad_enabled, torch.set_grad_enabled),
-        (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+        (
+            lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
+            lambda both: torch.use_deterministic_algorithms(both[0], warn_only=both[1]),
+        ),
+        (partial(torch.is_autocast_enabled, "cpu"), partial(torch.set_autocast_enabled, "cpu")),
+        (partial(torch.is_autocast_enabled, "cuda"), partial(torch.set_autocast_enabled, "cuda")),
+        (lambda: torch.get_rng_state().tolist(), lambda state: torch.set_rng_state(torch.tensor(state, dtype=torch.uint8))),
         (_float32_precision, _set_float32_precision),
         (torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled),
         (np.geterr, lambda errors: np.seterr(**errors)),

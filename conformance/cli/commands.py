@@ -63,10 +63,10 @@ def run(arguments: Namespace) -> int:
         return 0
     if arguments.out.exists() and not arguments.out.is_dir():
         raise UsageError(f"--out {arguments.out} is a file; give a folder, which is created if it does not exist")
-    if arguments.jobs > 1:
+    if arguments.jobs > 1 or arguments.resume:
         from conformance.cli.jobs import is_for_jobs, run_jobs
 
-        if is_for_jobs(arguments.shard, arguments.out, resume=arguments.resume):
+        if is_for_jobs(arguments.jobs, arguments.shard, arguments.out, resume=arguments.resume):
             return run_jobs(arguments.given, arguments.jobs, arguments.out, arguments.format, resume=arguments.resume)
     if not arguments.in_process:
         # The fork server imports in parallel with this process.

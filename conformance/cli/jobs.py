@@ -21,7 +21,7 @@ import msgspec
 from conformance.checks.recording import FAILURES
 from conformance.checks.repro.artifacts import remove_earlier_artifacts
 from conformance.cli.output import show_results
-from conformance.cli.run import saved_failures
+from conformance.cli.run import PARTS, saved_failures
 from conformance.errors import INTERRUPTED, ConformanceError, UsageError
 from conformance.judge.threads import cores
 from conformance.names import printable
@@ -32,22 +32,25 @@ from conformance.results.records import CaseRecords, Results
 from conformance.results.shards import RunRecords
 from conformance.results.to_records import footer
 
-PARTS = "parts"  # folder of the shards, in the folder of the results file
-
 # Seconds after which an interrupt is noticed that the system has delivered to another thread than the waiting one. It bounds a
 # delay only, and no result depends on it.
 _POLL = 0.2
 
 
-def is_for_jobs(shard: str, out: Path, *, resume: bool) -> bool:
+def is_for_jobs(jobs: int, shard: str, out: Path, *, resume: bool) -> bool:
     """Return whether a run uses several processes; a run that was begun in one process is resumed in one.
 
     Raises:
-        UsageError: a single shard is requested.
+        UsageError: a single shard is requested, or a run that was begun in several processes is to be resumed in one.
     """
+    was_begun = (out / PARTS).is_dir()
+    if jobs == 1:
+        if resume and was_begun:
+            raise UsageError(f"the run in {out} was begun with --jobs: resume it with the same --jobs")
+        return False
     if shard != "1/1":
         raise UsageError(f"--jobs runs all shards of a run, and --shard {shard} one of them: give one of both")
-    return not resume or (out / PARTS).is_dir()
+    return not resume or was_begun
 
 
 def run_jobs(command: Sequence[str], jobs: int, out: Path, how: str, *, resume: bool) -> int:
@@ -69,13 +72,18 @@ def run_jobs(command: Sequence[str], jobs: int, out: Path, how: str, *, resume: 
     with Writer(path, resume=True) as writer:  # refused while another run writes there, whose shards are left alone
         if not resume:
             shutil.rmtree(path.parent / PARTS, ignore_errors=True)
+        (path.parent / PARTS).mkdir(exist_ok=True)  # it marks the results beside it as those of an earlier run
         codes, is_interrupted = _ended(command, folders)
         shards = [shard for folder in folders for shard in _shard(folder)]
         if len(shards) == jobs and all(shard.footer for shard in shards):
             results = in_one(shards)
             _write(writer, results)
-        elif not path.stat().st_size:
+        elif shards or is_interrupted:
             path.unlink()
+        else:  # The processes refused the command, so that earlier results are still the last ones.
+            shutil.rmtree(path.parent / PARTS)
+            if not path.stat().st_size:
+                path.unlink()
     if results is not None:
         return _completed(results, folders, out, how)
     if shards:

@@ -1,5 +1,6 @@
 """A run from the command line: cases, progress, results file, report and exit code."""
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
@@ -29,6 +30,7 @@ from conformance.results.file import ResultsFileError
 from conformance.results.records import Results
 from conformance.results.result import Result
 
+PARTS = "parts"  # folder of the shards of a run in several processes, beside its results file
 _RESULTS, _PAGE = "results.jsonl", "report.html"
 KEPT = 4  # Number of workers that are kept until their cases run; each holds what its candidate has imported.
 
@@ -100,6 +102,7 @@ def _recording(options: RunOptions, everything: Sequence[Case], count: int, out:
     (out.resolve() / _PAGE).unlink(missing_ok=True)
     if not resume:
         remove_earlier_artifacts(path.parent / FAILURES)
+        shutil.rmtree(path.parent / PARTS, ignore_errors=True)
     return recording
 
 

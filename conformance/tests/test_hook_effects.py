@@ -193,3 +193,40 @@ def test_a_module_with_computed_parameters_is_refused_with_the_remedy() -> None:
 
     with pytest.raises(UsageError, match=r"embeddings\.word\.weight .*remove_parametrizations"):
         proposed(build, "build", "")
+
+
+WHOLE = 15  # number of nodes that only the graph of all layers exceeds
+
+
+def _wrong_if_whole(graph: Any, inputs: Any) -> Callable[..., Any]:
+    """Compile to code whose results are wrong if the graph is that of all layers, as no hook leaves it."""
+    factor = WRONG if len(graph.graph.nodes) > WHOLE else 1.0
+    return lambda *given: tuple(x * factor if x.is_floating_point() else x for x in graph.forward(*given))
+
+
+class _Helped(BertOfTorch):
+    """A module whose layers are called in a compiled method that is not a module's `forward`."""
+
+    @torch.compile(backend=_wrong_if_whole)
+    def layers(self, *given: Tensor) -> Tensor:
+        """Return the result of all layers."""
+        return super().forward(*given)
+
+    def forward(self, *given: Tensor) -> Tensor:
+        """Return the result of all layers."""
+        return self.layers(*given)
+
+
+def test_a_mistake_in_a_compiled_method_that_no_module_shows_is_found() -> None:
+    torch.compiler.reset()
+
+    def run(module: Any, batch: Any) -> dict[str, Tensor]:
+        b = batch.filled()
+        return {LAST: module(b.input_ids, b.token_type_ids, b.attention_mask)}
+
+    wrong = TorchImplementation(
+        lambda a: _Helped(a, nested=False), torch_encoder.parameters, {"embeddings.norm": "embeddings.LayerNorm"}, run,
+        torch_encoder.unused,
+    )  # fmt: skip
+    result = check(wrong, "tiny")
+    assert (result.outcome, result.case.check, [v.activation for v in result.origins]) == ("fail", "outputs", [LAST])

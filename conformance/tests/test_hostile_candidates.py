@@ -147,11 +147,24 @@ def test_torch_settings_are_restored_after_a_candidate() -> None:
         torch.set_default_dtype(torch.float64)
         torch.set_default_device("meta")
         torch.set_num_threads(1)
+        torch.set_autocast_enabled("cpu", True)
+        torch.use_deterministic_algorithms(False)
+        torch.manual_seed(1)
         raise RuntimeError("gone")
 
-    before = (torch.get_default_dtype(), torch.get_default_device(), torch.get_num_threads())
-    assert check(prepare).outcome == "crash"
-    assert (torch.get_default_dtype(), torch.get_default_device(), torch.get_num_threads()) == before
+    def settings() -> tuple[Any, ...]:
+        deterministic = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        random = torch.get_rng_state().tolist()
+        places = torch.get_default_device(), torch.get_num_threads(), torch.is_autocast_enabled("cpu")
+        return torch.get_default_dtype(), *places, deterministic, random
+
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        before = settings()
+        assert check(prepare).outcome == "crash"
+        assert settings() == before
+    finally:
+        torch.use_deterministic_algorithms(False)
     assert not torch.overrides._get_current_function_mode_stack()  # This setting would keep other candidates off their fast paths.
 
 

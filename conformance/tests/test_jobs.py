@@ -12,7 +12,7 @@ import pytest
 
 from conformance.cli import jobs, main
 from conformance.cli.interrupts import noted_interrupts
-from conformance.cli.jobs import PARTS
+from conformance.cli.run import PARTS
 from conformance.errors import INTERRUPTED, ConformanceError, UsageError
 from conformance.results.file import Writer, read_results
 from conformance.results.records import Results
@@ -54,6 +54,7 @@ def test_what_each_process_refuses_is_printed_once_and_earlier_results_are_kept(
     assert main(["run", "-i", "no-such-candidate", "--jobs", "2", "--out", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("no-such-candidate") == 1
     assert (tmp_path / "results.jsonl").read_text() == "earlier"
+    assert not (tmp_path / PARTS).exists()
 
 
 def test_a_shard_and_several_processes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,7 +77,9 @@ def _interrupt(process: "subprocess.Popen[bytes]") -> None:
 
 def test_an_interrupted_run_is_resumed_where_each_process_ended(tmp_path: Path) -> None:
     long = [part for name in ("values", "batching", "called-again", "padding-length") for part in ("--check", name)]
-    command = [*RUN, *long, "--jobs", "2", "--out", str(tmp_path)]
+    in_one = [*RUN, *long, "--out", str(tmp_path)]
+    command = [*in_one, "--jobs", "2"]
+    (tmp_path / "results.jsonl").write_text("of an earlier run")
     process = subprocess.Popen(
         [sys.executable, "-m", "conformance", *command], stderr=subprocess.PIPE, env=os.environ, preexec_fn=as_in_a_terminal
     )
@@ -87,6 +90,8 @@ def test_an_interrupted_run_is_resumed_where_each_process_ended(tmp_path: Path) 
     _, errors = process.communicate()
     assert process.returncode == INTERRUPTED
     assert b"the same command with --resume runs the rest" in errors
+    assert not (tmp_path / "results.jsonl").exists()
+    assert main([*in_one, "--resume"]) == UsageError.exit_code
     before = first.read_bytes()
     assert main([*command, "--resume"]) == 1
     assert len(_content(read_results(tmp_path / "results.jsonl"))) == 8

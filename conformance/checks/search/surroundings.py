@@ -196,10 +196,16 @@ def _state(module: Any) -> ModuleState | None:
         f"{path}.{name}".strip("."): tuple(map(_storage, tensors_in(value)))
         for path, part in module.named_modules()
         for name, value in vars(part).items()
-        if name not in ("_parameters", "_buffers", "_modules")
+        if name not in ("_parameters", "_buffers", "_modules") and name not in _recomputed(part)
     }
     training = {path: bool(part.training) for path, part in module.named_modules()}
     return ModuleState(held, {path: found for path, found in attributes.items() if found}, training)
+
+
+def _recomputed(part: Any) -> set[str]:
+    """Return the attributes that torch's pruning, weight norm and spectral norm compute anew before each call of a module."""
+    hooks = (hook for hook in part._forward_pre_hooks.values() if type(hook).__module__.startswith("torch.nn.utils."))
+    return {getattr(hook, "name", getattr(hook, "_tensor_name", "")) for hook in hooks}
 
 
 def _storage(tensor: Any) -> int:
