@@ -44,12 +44,14 @@ class Value:
         variance: variance of the rounding error accumulated since the last of the module's own values; 0 for such a value.
         bound: deterministic error bound of the last step.
         found: whether the module computed the oracle's value.
+        is_own: whether it is the module's own value.
     """
 
     value: Array
     variance: Array
     bound: Array
     found: bool
+    is_own: bool = False
 
     def allowed(self, alpha: float) -> float:
         """Return the largest difference that rounding explains at the false-alarm probability alpha."""
@@ -128,6 +130,22 @@ class Identification:
     def run(self) -> Known:
         """Return the state with every identified parameter and every activation."""
         return self._left_over(self._walked(Known(), list(self._rows.values())))
+
+    def masked_layers(self, known: Known) -> int:
+        """Return the number of layers in which the module masks as the oracle does.
+
+        The module computes the oracle's probabilities there, or an activation that the oracle computes from them. An activation
+        computed from the module's own values confirms no mask: these values may have a wrong one.
+        """
+        found: set[int | None] = set()
+        since: dict[str, set[int | None]] = {}  # the layers whose probabilities are in an activation, and not found before it
+        for name, value in known.values.items():
+            row = self._rows[name]
+            layers = {row.layer} if name.endswith("self.probs") else set[int | None]()
+            layers.update(*(since[parent] for parent in row.parents))
+            found |= layers if value.found else set()
+            since[name] = set() if value.found or value.is_own else layers
+        return len(found)
 
     def _left_over(self, known: Known) -> Known:
         """Identify parameters without an effect on the results, such as a bias that is not added, by name alone."""
@@ -219,7 +237,7 @@ class Identification:
     def _own(self, known: Known, row: Activation) -> Known:
         """Return the state with the oracle's value of an activation replaced by the module's result with the largest cosine."""
         laid = self.operations.nearest(known.values[row.name].value)
-        return replace(known, values={**known.values, row.name: Value(laid, np.zeros(()), np.zeros(()), False)})
+        return replace(known, values={**known.values, row.name: Value(laid, np.zeros(()), np.zeros(()), False, is_own=True)})
 
     def _sources(self, name: str, row: Activation) -> list[ParameterSource]:
         """Return all possible sources of a parameter of the row; for a head, only those in modules that are run."""

@@ -208,28 +208,74 @@ def _deviation(tensor: torch.Tensor) -> float:
     return 0.5 if len(widths) < 2 else 1.4 / float(min(widths[-2:])) ** 0.5
 
 
+@dataclass(frozen=True)
+class _Trial:
+    """A way of calling the module, with what it computes then.
+
+    Attributes:
+        call: the way of calling it.
+        computed: the forward pass.
+        search: the search for parameters in it.
+        known: result of the search.
+    """
+
+    call: Call
+    computed: ForwardPass
+    search: Identification
+    known: Known
+
+    @cached_property
+    def masked_layers(self) -> int:
+        """The number of layers in which the module masks as the oracle does."""
+        return self.search.masked_layers(self.known)
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """The number of layers and of embeddings that match, which depend on the call; other mistakes leave them unchanged."""
+        values = self.known.values
+        return self.masked_layers, sum(values[name].found for name in values if name.startswith("embeddings."))
+
+
 def _called(module: nn.Module, tensors: Tensors, a: Architecture) -> tuple[Call, ForwardPass, Known, float]:
-    """Return the way of calling the module with which it computes the most activations, with the results of the search."""
+    """Return the way of calling the module with which most layers mask as the oracle does, with the results of the search.
+
+    Of equal ways, it is the likeliest by names: the total number of matching activations is no reason to choose another, since with
+    a wrong mask a module that has a mistake may compute more of them.
+    """
     arithmetic = representative_hypothesis("float32", "cpu", this_machine("cpu").error_bounds).arithmetic
     last = last_hidden(a)
-    best: tuple[int, Call, ForwardPass, Known, float] | None = None
-    for call, given in _distinct(module, a):
+    trials: dict[int, _Trial] = {}
+    for place, call, given in _distinct(module, a):
         run = partial(call.run, module, given.on("cpu"))
         computed = _guarded(partial(observe, module, run), "its forward pass")
         search = Identification(tensors, computed.reading, computed.operations, a, given, arithmetic)
-        known = search.run()
-        if best is None or known.score > best[0]:
-            best = (known.score, call, computed, known, search.alpha)
-        if last not in known.values or known.values[last].found:
+        trials[place] = trial = _Trial(call, computed, search, search.run())
+        values = trial.known.values
+        if last not in values or (values[last].found and trial.masked_layers == a.num_hidden_layers):
             break
-    assert best is not None
-    return best[1:]
+    by_name = [trials[place] for place in sorted(trials)]
+    best = max(by_name, key=lambda trial: trial.rank)
+    call = replace(best.call, open=(*best.call.open, *_undecided(best, by_name, a)))
+    return call, best.computed, best.known, best.search.alpha
 
 
-def _distinct(module: nn.Module, a: Architecture) -> Iterator[tuple[Call, Batch]]:
-    """Yield the ways of calling the module that run, each with a suitable batch; one way for each distinct result.
+def _undecided(best: _Trial, by_name: Sequence[_Trial], a: Architecture) -> Iterator[str]:
+    """Yield a message if the module was called in several ways and the values do not decide between them."""
+    first, matching, of = by_name[0], best.masked_layers, a.num_hidden_layers
+    if len(by_name) == 1 or not best.call.takes_mask or matching == of or last_hidden(a) not in best.known.values:
+        return
+    start = f"the form of the mask is not certain: the attention probabilities match in {matching} of {of} layers with"
+    if best is not first:
+        fewer = best.known.score - first.known.score
+        yield f"{start} model({best.call.arguments}); with model({first.call.arguments}), {fewer} fewer activations match"
+    elif any(trial.masked_layers == matching for trial in by_name[1:]):
+        yield f"{start} model({best.call.arguments}), which the names suggest, and in as many with another form"
 
-    Ways with which the ids of padding have no effect on the result come first.
+
+def _distinct(module: nn.Module, a: Architecture) -> Iterator[tuple[int, Call, Batch]]:
+    """Yield the ways of calling the module that run, each with its place by name and a suitable batch; one way for each result.
+
+    Ways with which the ids of padding have no effect on the result come first: they are usually right, and need no other trial.
 
     Raises:
         CandidateError: no way of calling the module returns a tensor.
@@ -255,7 +301,7 @@ def _distinct(module: nn.Module, a: Architecture) -> Iterator[tuple[Call, Batch]
             f"The first call that was tried, model({next(calls(module)).arguments}):\n{errors[0]}"
             f"Give instead a class that calls it, such as\n\n{wrapper(module)}\n"
         )
-    yield from ((call, given) for _, call, given in sorted(found, key=lambda one: one[0]))
+    yield from ((place, call, given) for place, (_, call, given) in sorted(enumerate(found), key=lambda one: one[1][0]))
 
 
 def _same_where_real(result: torch.Tensor, again: torch.Tensor, given: Batch) -> bool:

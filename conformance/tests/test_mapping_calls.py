@@ -34,6 +34,23 @@ def test_a_mask_in_another_form_is_made_from_the_batchs(name: str, mask: str) ->
     assert mask in adaptor(proposal(f"masked:{name}"))
 
 
+@pytest.mark.parametrize(("name", "fault"), [("WrongSignBert", "mask-inverted"), ("WrongSplitBert", "head-split-interleaved")])
+def test_a_mask_with_which_a_mistake_computes_more_activations_is_not_taken_for_the_right_one(name: str, fault: str) -> None:
+    found = proposal(f"mistaken:{name}")
+    assert found.call.arguments == "batch.input_ids, batch.token_type_ids, batch.attention_mask"
+    assert fault in str(check(implementation_of(found), "deep"))
+
+
+def test_a_mask_with_which_no_attention_matches_is_left_open() -> None:
+    assert any(question.startswith("the form of the mask is not certain") for question in proposal("mistaken:WrongSignBert").open)
+
+
+def test_a_mask_to_add_is_found_though_the_module_has_another_mistake() -> None:
+    found = proposal("mistaken:FirstNormAddedMaskBert")
+    assert "torch.finfo(dtype).min" in found.call.arguments
+    assert not any("the form of the mask" in question for question in found.open)
+
+
 def test_an_object_that_holds_only_the_mask_is_constructed_and_imported() -> None:
     found = proposal("masked:KeptMaskBert")
     assert "from conformance.tests.third_party_models.masked import Kept, KeptMaskBert" in adaptor(found)

@@ -1,5 +1,6 @@
 """Third-party models with one mistake each."""
 
+import torch
 from torch import nn
 from torch.nn import functional as F
 
@@ -7,6 +8,7 @@ from conformance.tests.third_party_models import fused
 from conformance.tests.third_party_models.annotated import AnnotatedBert, FeedForward
 from conformance.tests.third_party_models.fairseq import SentenceEncoder
 from conformance.tests.third_party_models.lens import LensBert
+from conformance.tests.third_party_models.masked import AddedMaskBert
 
 
 class UnscaledEncoder(SentenceEncoder):
@@ -66,6 +68,56 @@ class WidthScaledBert(fused.BERT):
         super().__init__(config)
         for block in self.h:
             block.attn.__class__ = WidthScaledAttention
+
+
+class AddedMaskAttention(fused.SelfAttention):
+    """Attention that makes the usual mask to add of a mask that is 1 at tokens."""
+
+    sign = 1
+
+    def heads(self, y):
+        return y.unflatten(-1, (self.n_head, -1)).transpose(1, 2)
+
+    def forward(self, x, mask):
+        q, k, v = (self.heads(y) for y in self.c_attn(x).split(x.shape[-1], dim=2))
+        added = (1 - mask[:, None, None, :].to(x.dtype)) * torch.finfo(x.dtype).min
+        att = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5 + self.sign * added).softmax(-1)
+        return self.c_proj((att @ v).transpose(1, 2).flatten(2))
+
+
+class WrongSignAttention(AddedMaskAttention):
+    sign = -1
+
+
+class WrongSplitAttention(AddedMaskAttention):
+    def heads(self, y):
+        return y.unflatten(-1, (-1, self.n_head)).permute(0, 3, 1, 2)
+
+
+class WrongSignBert(fused.BERT):
+    """A model that adds the mask with the wrong sign: with the inverse mask, all tokens have the same score."""
+
+    def __init__(self, config: fused.Config):
+        super().__init__(config)
+        for block in self.h:
+            block.attn.__class__ = WrongSignAttention
+
+
+class WrongSplitBert(fused.BERT):
+    """A model whose heads take every n-th element: with a mask to add, all tokens have the same score."""
+
+    def __init__(self, config: fused.Config):
+        super().__init__(config)
+        for block in self.h:
+            block.attn.__class__ = WrongSplitAttention
+
+
+class FirstNormAddedMaskBert(AddedMaskBert):
+    """A model that takes a mask to add, and whose embedding norm has an epsilon of its own."""
+
+    def __init__(self, vocab_size, width, num_layers, heads, mlp_width, max_positions):
+        super().__init__(vocab_size, width, num_layers, heads, mlp_width, max_positions)
+        self.norm.eps = 1e-3
 
 
 class ScaledLensBert(LensBert):
