@@ -27,7 +27,7 @@ from conformance.mapping.inspected import require_values
 from conformance.mapping.probe import PROBE, batch_for
 from conformance.mapping.proposal import Held, Proposal, counted, held, unused_patterns
 from conformance.mapping.signature import Builder, builder_of, namespace, takes_sizes
-from conformance.mapping.taps import Places
+from conformance.mapping.taps import Located, Places
 from conformance.mapping.tensors import Tensors, grouped, patterns_in
 from conformance.mapping.writable import is_attribute_path, require_writable
 from conformance.model.activations import last_hidden, table
@@ -131,7 +131,14 @@ def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Propos
         unknown_results=tuple(array.shape for array, one in places.returned() if one is None),
         returns=tuple(one for _, one in places.returned() if one),
     )
-    return require_writable(replace(found, last=_last_layer(found)))
+    found = replace(found, last=_last_layer(found))
+    return require_writable(found if found.has_output else _with_output(found, places.by_shape(last_hidden(a))))
+
+
+def _with_output(found: Proposal, output: Located | None) -> Proposal:
+    """Return the proposal with the module's result as its output, if it can be, so that a mistake in the last step is judged."""
+    named = replace(found, returns=(output,), unknown_results=()) if output else found
+    return named if named.has_output else found
 
 
 def _require_unparametrized(module: nn.Module) -> None:

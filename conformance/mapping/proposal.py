@@ -22,6 +22,7 @@ _EVIDENCE = {
     "name": "by name alone, which no value confirms",
     "tie": "by name, since other choices compute the same",
 }
+_SHAPE_ALONE = "by its shape, which no value confirms"
 _RATES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 _IN_LAYER = f"bert.encoder.layer.{LAYER}."
 
@@ -127,7 +128,7 @@ class Proposal:
             )
         found += [
             f"{', '.join(one.names)}: the module computes something else there; `run` says what"
-            for one in self.activations
+            for one in (*self.activations, *self._outputs_by_shape)
             if not one.confirmed
         ]
         return tuple(found)
@@ -159,6 +160,10 @@ class Proposal:
         return tuple(one for one in self.returns if one.names[0] in wanted)
 
     @property
+    def _outputs_by_shape(self) -> tuple[Located, ...]:
+        return tuple(one for one in self.returned_outputs if one.is_by_shape)
+
+    @property
     def _returns_output(self) -> bool:
         """Whether the module returns the last hidden state, or anything that is computed from it."""
         a = self.architecture
@@ -185,6 +190,8 @@ class Proposal:
             evidence = "by value" if one.confirmed else "differs"
             names = ", ".join(n.replace(_IN_LAYER.removeprefix("bert."), "… ") for n in one.names)
             yield "activation", described(one), names, evidence
+        for one in self._outputs_by_shape:
+            yield "activation", described(one), one.names[0], _SHAPE_ALONE
         for pattern in self.unused:
             yield "unused", "", pattern, "nothing in the module"
         for name in self.buffers:

@@ -31,6 +31,7 @@ class Located:
         arrangement: Python expression that converts the tensor `x` to the activation's layout; empty if no conversion is needed.
         confirmed: whether the module computes the oracle's value there.
         selector: Python source that selects the tensor in the module's result, such as `[0]`.
+        is_by_shape: whether it was found by its shape, which no value confirms.
     """
 
     tap: Tap
@@ -38,6 +39,7 @@ class Located:
     arrangement: str
     confirmed: bool
     selector: str = ""
+    is_by_shape: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,15 @@ class Places:
         found = next(((name, text) for name, text in named if self._fits(array, (name,), text)), None)
         return Located(Tap(""), (found[0],), found[1], self.known.values[found[0]].found, selector) if found else None
 
+    def by_shape(self, name: str) -> Located | None:
+        """Return the module's result as the activation of this name, if it is a single tensor of that shape in some layout."""
+        results = [(selector, array) for selector, array in self.results.items() if array.ndim]
+        if len(results) != 1 or name not in self.known.values:
+            return None
+        (selector, array), shape = results[0], self.known.values[name].value.shape
+        text = next((t for t in _ARRANGEMENTS if _is_laid_out(array, t) and _ARRANGEMENTS[t](array).shape == shape), None)
+        return None if text is None else Located(Tap(""), (name,), text, False, selector, is_by_shape=True)
+
     def _of(self, row: Activation) -> Iterator[Located]:
         """Yield every location of this activation, which must hold in every layer."""
         for tap, array, module in self.taps:
@@ -109,7 +120,7 @@ class Places:
         return bool(there) and self._fits(there[0], [n.replace(".layer.0.", f".layer.{layer}.") for n in names], text)
 
     def _fits(self, array: Array, names: Sequence[str], text: str) -> bool:
-        if not names or array.ndim == 0 or (text and array.ndim < 3 + ("flatten" in text)):
+        if not names or array.ndim == 0 or not _is_laid_out(array, text):
             return False
         laid = _ARRANGEMENTS[text](array)
         if laid.shape[-1] % len(names):
@@ -147,3 +158,8 @@ class Places:
             return one
         tap = Tap(self._pattern_of(one.tap.path), one.tap.what, one.tap.element, one.tap.call)
         return Located(tap, tuple(n.replace(".layer.0.", f".layer.{LAYER}.") for n in one.names), one.arrangement, one.confirmed)
+
+
+def _is_laid_out(array: Array, text: str) -> bool:
+    """Return whether an array has enough axes for an arrangement."""
+    return not text or array.ndim >= 3 + ("flatten" in text)

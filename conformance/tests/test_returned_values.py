@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from conformance import TorchImplementation, check
+from conformance.cli import main
 from conformance.mapping.mapped import implementation_of, proposed
-from conformance.tests.third_party_models import stranger
+from conformance.tests.third_party_models import STRANGERS, proposal, stranger
 
 _PACKED: Any = stranger("packed:PackedBert")
 LAST = "encoder.layer.1.output.LayerNorm"
@@ -119,3 +121,21 @@ def test_map_asks_about_a_module_that_returns_no_output() -> None:
     assert found.open[-1] == (
         "the module returns encoder.layer.0.output.LayerNorm, and neither the last hidden state nor the pooled output nor logits"
     )
+
+
+def test_a_wrong_result_is_mapped_by_its_shape_and_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = proposal("mistaken:LastNormBert")
+    assert found.open == found.builder.open
+    assert found.differs == ("encoder.layer.2.output.LayerNorm: the module computes something else there; `run` says what",)
+    result = check(implementation_of(found), "deep", depth="screen")
+    assert result.outcome == "fail"
+    assert result.origins[0].activation == "encoder.layer.11.output.LayerNorm"
+    name = f"{STRANGERS}.mistaken:LastNormBert"
+    assert main(["map", name]) == 0
+    assert "by its shape, which no value confirms  the module" in capsys.readouterr().out
+    assert main(["new", str(tmp_path / "last-norm"), "--map", name]) == 0
+
+
+def test_a_wrong_result_in_another_layout_is_mapped_by_its_shape() -> None:
+    (output,) = proposal("mistaken:PositionsFirstBert").returned_outputs
+    assert (output.arrangement, output.is_by_shape) == ("x.transpose(0, 1)", True)

@@ -112,6 +112,24 @@ class WrongSplitBert(fused.BERT):
             block.attn.__class__ = WrongSplitAttention
 
 
+class LastNormBert(fused.BERT):
+    """A model whose last norm has an epsilon of its own, so that its only result is wrong."""
+
+    def __init__(self, config: fused.Config):
+        super().__init__(config)
+        self.h[-1].ln_2.eps = 0.05
+
+
+class PositionsFirstBert(LastNormBert):
+    """The same mistake in a model that returns its result with the axis of positions first."""
+
+    def __init__(self, config: fused.Config):
+        super().__init__(config)
+
+    def forward(self, idx, segments, mask):
+        return super().forward(idx, segments, mask).transpose(0, 1)
+
+
 class FirstNormAddedMaskBert(AddedMaskBert):
     """A model that takes a mask to add, and whose embedding norm has an epsilon of its own."""
 
