@@ -106,16 +106,20 @@ class Proposal:
         for held in self.parameters:
             if held.evidence in ("name", "tie"):
                 found.append(f"{held.tensor.name}: {_EVIDENCE[held.evidence]}")
-        found += [
-            f"the module returns a tensor of {shape} that is no activation of the network: it is not judged"
-            for shape in self.unknown_results
-        ]
+        found += [f"the module returns a tensor of {shape} {self._treated(shape)}" for shape in self.unknown_results]
         if self.returns and not self._returns_output:
             names = ", ".join(name for one in self.returns for name in one.names)
             found.append(f"the module returns {names}, and neither the last hidden state nor the pooled output nor logits")
         if not self.has_output:
             found.append("no output was found: the last hidden state or logits; `run` needs one of them in `activations`")
         return tuple(found)
+
+    def _treated(self, shape: tuple[int, ...]) -> str:
+        """Return how `run` treats a returned tensor that is no activation of the network."""
+        is_compared = last_hidden(self.architecture) in self._shown and not self._returns_output  # as in `returned_value`
+        if is_compared and len(shape) == 3 and shape[-1] == self.architecture.hidden_size:
+            return "as wide as the last hidden state but with other values: `run` fails on it unless `call` returns outputs by name"
+        return "that is no activation of the network: it is not judged"
 
     @property
     def differs(self) -> tuple[str, ...]:
@@ -173,8 +177,12 @@ class Proposal:
     @property
     def has_output(self) -> bool:
         """Whether the last hidden state or the logits of a head are exposed, so that the adaptor can be run unchanged."""
-        shown = {n.replace(LAYER, str(self.architecture.num_hidden_layers - 1)) for one in self.activations for n in one.names}
-        return bool(self.returned_outputs) or not shown.isdisjoint(outputs(self.architecture))
+        return bool(self.returned_outputs) or not self._shown.isdisjoint(outputs(self.architecture))
+
+    @property
+    def _shown(self) -> set[str]:
+        """The names of the located activations, of those in layers that in the last one."""
+        return {n.replace(LAYER, str(self.architecture.num_hidden_layers - 1)) for one in self.activations for n in one.names}
 
     @property
     def objects(self) -> Mapping[str, Any]:

@@ -146,6 +146,15 @@ def test_a_returned_tensor_that_is_no_activation_is_reported_as_not_judged() -> 
     )
 
 
+def test_a_returned_tensor_as_wide_as_the_last_hidden_state_is_reported_as_one_on_which_run_fails() -> None:
+    found = proposal("mistaken:DoubledBert")
+    assert found.open == (
+        "the module returns a tensor of (5, 11, 24) as wide as the last hidden state but with other values: `run` fails on it "
+        "unless `call` returns outputs by name",
+    )
+    assert "the module returns another tensor" in check(implementation_of(found), "deep", depth="screen").reason
+
+
 @pytest.mark.parametrize(
     ("name", "layout"),
     [

@@ -130,6 +130,16 @@ class PositionsFirstBert(LastNormBert):
         return super().forward(idx, segments, mask).transpose(0, 1)
 
 
+class DoubledBert(fused.BERT):
+    """A model that returns twice what its last layer computes."""
+
+    def __init__(self, config: fused.Config):
+        super().__init__(config)
+
+    def forward(self, idx, segments, mask):
+        return 2 * super().forward(idx, segments, mask)
+
+
 class FirstNormAddedMaskBert(AddedMaskBert):
     """A model that takes a mask to add, and whose embedding norm has an epsilon of its own."""
 
