@@ -25,7 +25,7 @@ from conformance.judge.threads import products_on_one_thread
 from conformance.model.checkpoint import rounded_weights
 from conformance.model.files import read_text, reading
 from conformance.numerics.arithmetic import as_captured, hypotheses
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Format, format_named
 from conformance.oracle import Network
 from conformance.report.similarity_document import document
 
@@ -95,9 +95,9 @@ def _rounded(golden: Golden, dtype: str, device: str) -> RoundedCosines:
 
 
 def _embeddings(side: str, golden: Golden, place: Namespace) -> tuple[Array, Array]:
-    """Return a side's embeddings, read from a file or computed, and the variance of the rounding by printing, (N, H) each."""
+    """Return a side's embeddings, read from a file or computed, and the variance of printing or storing, (N, H) each."""
     if Path(side).is_file() and Path(side).suffix not in (*READERS, PYTHON):
-        return _stored(Path(side), golden)
+        return _stored(Path(side), golden, format_named(place.dtype))
     (activations,) = traced(side, golden, place, in_a_worker).activations.values()
     if EMBEDDING not in activations:
         raise UsageError(
@@ -113,10 +113,10 @@ def _require_directions(side: str, embeddings: Array) -> None:
         raise UsageError(f"{side}: the embedding of text {empty[0] + 1} is zero, expected a nonzero vector")
 
 
-def _stored(file: Path, golden: Golden) -> tuple[Array, Array]:
-    """Return the embeddings in a file, and the variance of rounding each number to the printed digits."""
+def _stored(file: Path, golden: Golden, computed: Format) -> tuple[Array, Array]:
+    """Return the embeddings in a file, and the variance of rounding each number to the printed digits or the stored format."""
     (batch,) = golden.batches.values()
-    outputs = resolved(read(file).tables, golden.checkpoint.architecture, batch)
+    outputs = resolved(read(file).tables, golden.checkpoint.architecture, batch, computed)
     embeddings = [o.known for o in outputs if o.name in ("embedding", EMBEDDING)]
     if len(embeddings) != 1 or np.isnan(embeddings[0].values).any():
         raise UsageError(

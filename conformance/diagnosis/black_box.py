@@ -62,7 +62,7 @@ class Reading:
 
     Attributes:
         parts: the parents' elements that are gathered.
-        actual, units: (N,) the printed numbers, and the units of their last digits.
+        actual, units: (N,) the printed numbers, and the units of their last digits or places.
         rows: (N,) the batch row of each number, −1 if it belongs to none.
         pooling_count: P, the number of poolings; 1 if no output is pooled.
         names: the outputs, each with its number of elements.
@@ -207,7 +207,7 @@ class BlackBox(Network):
         index = np.asarray(rows)
         batch = self.batch.cut(index)
         outputs = tuple(
-            Output(o.name, KnownNumbers(o.known.values[index], o.known.units[index])) if o.known.values.ndim else o
+            Output(o.name, replace(o.known, values=o.known.values[index], units=o.known.units[index])) if o.known.values.ndim else o
             for o in self.outputs
         )
         leaves = {n: leaf[index] if self.table[n].axes[:1] == ("batch",) else leaf for n, leaf in self.leaves.items()}

@@ -83,6 +83,7 @@ class Diagnosis:
         outputs: the outputs, each with its number of judged elements.
         elements: total number of judged elements.
         digits: decimals of the typical number; None if the numbers are exact.
+        stored: the formats narrower than `dtype` in which numbers are stored.
         dtype, arithmetic: the promised format, and the arithmetic under which the correct network is most likely.
         poolings: poolings under which the correct network explains an embedding.
         pooling: pooling under which the correct network is most likely; empty if there is no embedding.
@@ -119,6 +120,7 @@ class Diagnosis:
     cut_short: str = ""
     unconfirmed: str = ""
     undeclared_pooling: bool = False
+    stored: tuple[str, ...] = ()
 
     @property
     def tied(self) -> tuple[RankedExplanation, ...]:

@@ -50,7 +50,7 @@ def diagnose(
         checkpoint: the checkpoint that the system should have run.
         batch: the inputs.
         outputs: the outputs by name (`last_hidden_state`, `pooler_output`, `embedding`, `logits`, or any activation's): arrays,
-            which are exact; nested lists of numbers, as text if their digits count; or `OutputTable`s.
+            which are exact in their format; nested lists of numbers, as text if their digits count; or `OutputTable`s.
         dtype: the format that the system computes in.
         pooling: the pooling of an embedding; None: the pooling that the checkpoint declares, or any if it declares none.
         words: the token of each id, used to report a missing prefix; ids are used if None.
@@ -66,7 +66,7 @@ def diagnose(
     budget = SearchBudget(time_limit, clock)
     golden_of("outputs", checkpoint, {"outputs": batch})  # raises for inputs that do not fit the architecture
     given = {name: part if isinstance(part, OutputTable) else OutputTable(_plain(part)) for name, part in outputs.items()}
-    found = resolved(given, checkpoint.architecture, batch)
+    found = resolved(given, checkpoint.architecture, batch, format_named(dtype))
     pooling = _pooling_of(checkpoint, found, pooling)
     network = _black_box(checkpoint, batch, found, pooling, dtype)
     of_sentences = all(o.name == EMBEDDING or network.table[o.name].axes == SENTENCE for o in found)
@@ -110,7 +110,10 @@ def _black_box(checkpoint: Checkpoint, batch: Batch, found: tuple[Output, ...], 
 
 
 def _plain(part: Any) -> Any:
-    return part if isinstance(part, list | tuple) else np.asarray(part, np.float64)
+    if isinstance(part, list | tuple):
+        return part
+    array = np.asarray(part)
+    return array if array.dtype.kind == "f" else np.asarray(array, np.float64)
 
 
 def likeliest_arithmetic(case: BlackBoxCase) -> Agreement:
@@ -175,6 +178,7 @@ def _diagnosis(case: BlackBoxCase) -> Diagnosis:
         outputs=reading.names,
         elements=len(reading.actual),
         digits=-math.log10(float(np.median(printed))) if len(printed) else None,
+        stored=tuple(dict.fromkeys(o.known.stored for o in case.network.outputs if o.known.stored)),
         dtype=case.dtype,
         arithmetic=case.base.hypothesis.arithmetic.name,
         poolings=tuple(case.pooling(pooling_index) for pooling_index in good if case.network.poolings),

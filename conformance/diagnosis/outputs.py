@@ -14,6 +14,7 @@ from conformance.model.activation import Activation
 from conformance.model.activations import OUTPUTS_OF_TRANSFORMERS, last_hidden, table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
+from conformance.numerics.formats import FORMATS, Format
 
 AXES = {
     "batch": "rows",
@@ -39,20 +40,26 @@ class OutputTable:
     """An output as it was given.
 
     Attributes:
-        values: an array, which is exact; or nested lists of numbers (text keeps the printed digits), None or `"..."`.
+        values: an array, which is exact in its format; or nested lists of numbers (text keeps the printed digits), None or `"..."`.
         parts: for a part of a table, the `rows`, `positions`, `features` (`heads`, `queries`, `keys`, `states`) that its axes list.
         digits: decimals of every number, which override the printed digits.
         shape: the shape printed with the table, or None.
+        stored: name of the format in which an array was stored, if its dtype is wider; else empty.
     """
 
     values: Any
     parts: Mapping[str, Sequence[int]] = field(default_factory=dict)
     digits: int | None = None
     shape: tuple[int, ...] | None = None
+    stored: str = ""
 
 
-def resolved(given: Mapping[str, OutputTable], architecture: Architecture, batch: Batch) -> tuple[Output, ...]:
+def resolved(
+    given: Mapping[str, OutputTable], architecture: Architecture, batch: Batch, computed: Format = FORMATS["float32"]
+) -> tuple[Output, ...]:
     """Return each output under its activation's name, with its numbers placed in an array of the activation's shape.
+
+    `computed` is the format in which the numbers were computed; those stored in a narrower format have that format's rounding.
 
     Raises:
         UsageError: an output does not exist, has two names, or does not fit its shape; or no number is known.
@@ -70,7 +77,7 @@ def resolved(given: Mapping[str, OutputTable], architecture: Architecture, batch
             if target == EMBEDDING
             else rows[target]
         )
-        found[target] = Output(target, _spread(part, row, batch, architecture.num_attention_heads, called))
+        found[target] = Output(target, _spread(part, row, batch, architecture.num_attention_heads, called, computed))
     if not any((~np.isnan(o.known.values)).any() for o in found.values()):
         raise UsageError("no number of the outputs is known: there is nothing to judge")
     return tuple(found.values())
@@ -115,7 +122,7 @@ def _target(name: str, rows: Mapping[str, Activation], architecture: Architectur
     return plain
 
 
-def _spread(part: OutputTable, row: Activation, batch: Batch, heads: int, name: str) -> KnownNumbers:
+def _spread(part: OutputTable, row: Activation, batch: Batch, heads: int, name: str, computed: Format) -> KnownNumbers:
     shape = row.shape(batch.size, batch.length, heads, batch.states_length)
     values = part.values
     if len(shape) > 1 and shape[0] == 1 and not part.parts and depth(values) == len(shape) - 1:
@@ -127,7 +134,7 @@ def _spread(part: OutputTable, row: Activation, batch: Batch, heads: int, name: 
     expected = tuple(len(i) for i in index)
     try:
         _require_shape(part.shape, expected, name)
-        known = filled(values, expected, name, part.digits)
+        known = filled(values, expected, name, part.digits, stored=part.stored, computed=computed)
     except UsageError as error:
         axes = (
             " × ".join(
@@ -136,7 +143,7 @@ def _spread(part: OutputTable, row: Activation, batch: Batch, heads: int, name: 
             or "one number"
         )
         raise UsageError(f"{error}; read as {name}: {described(values)}, expected: {axes}") from error
-    whole = KnownNumbers(np.full(shape, np.nan), np.zeros(shape))
+    whole = KnownNumbers(np.full(shape, np.nan), np.zeros(shape), known.stored)
     if not shape:
         return known
     whole.values[np.ix_(*index)], whole.units[np.ix_(*index)] = known.values, known.units

@@ -109,7 +109,7 @@ def _table(name: str, part: Any) -> OutputTable:
 
 def _arrays(file: Path) -> Given:
     """Return the arrays of a file; keys are names of inputs and outputs, and `NAME/positions` etc. select a part of a table."""
-    found = read_npz(file) if file.suffix == ".npz" else _tensors(file)
+    found, formats = (read_npz(file), {}) if file.suffix == ".npz" else _tensors(file)
     inputs = {name: found.pop(name) for name in INPUTS if name in found}
     outputs = {}
     for name, array in found.items():
@@ -119,18 +119,19 @@ def _arrays(file: Path) -> Given:
         if not axis:
             parts = {a: found[f"{name}/{a}"].reshape(-1).tolist() for a in AXES.values() if f"{name}/{a}" in found}
             digits = int(found[f"{name}/digits"]) if f"{name}/digits" in found else None
-            outputs[name] = OutputTable(_numbers(array, f"{file}: {name}"), parts, digits)
+            outputs[name] = OutputTable(_numbers(array, f"{file}: {name}"), parts, digits, stored=formats.get(name, ""))
     return Given(outputs, inputs)
 
 
-def _tensors(file: Path) -> dict[str, npt.NDArray[Any]]:
-    """Read tensors through torch, because NumPy has no bfloat16."""
-    found = {}
+def _tensors(file: Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
+    """Return the tensors and the names of their formats. They are read through torch, because NumPy has no bfloat16."""
+    found, formats = {}, {}
     with open_safetensors(file, "pt") as reader:
         for key in reader.keys():  # noqa: SIM118 -- no mapping
             tensor = reader.get_tensor(key)
+            formats[key] = str(tensor.dtype).removeprefix("torch.")
             found[key] = (tensor.float() if tensor.is_floating_point() and tensor.itemsize < 4 else tensor).numpy()
-    return found
+    return found, formats
 
 
 def _array(file: Path) -> Given:

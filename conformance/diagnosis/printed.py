@@ -2,7 +2,8 @@
 
 A number printed as 0.1234 is known to ± half a unit of its last digit, a uniform error of variance 10^-2d / 12, d = 4. Digits are
 counted for each number: if trailing zeros were cut off (0.123 for 0.1230), the unit is too large, which loses some evidence and
-raises no false alarm.
+raises no false alarm. A number of an array that is stored in a narrower format than it was computed in is known to ± half a unit
+in the last place of that format.
 """
 
 import math
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from conformance.errors import UsageError
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import FORMATS, Array, Format
 
 ELLIPSES = ("...", "…")
 _EXPONENT = 300  # largest exponent, within float64's range
@@ -33,11 +34,13 @@ class KnownNumbers:
 
     Attributes:
         values: the numbers; NaN where nothing is known.
-        units: unit of each number's last digit; 0 for exact numbers.
+        units: unit of each number's last digit, or last place in its stored format; 0 for exact numbers.
+        stored: name of the format of stored numbers, if it is narrower than that of the computation; else empty.
     """
 
     values: Array
     units: Array
+    stored: str = ""
 
 
 def unit(text: str) -> float:
@@ -56,14 +59,25 @@ def unit(text: str) -> float:
     return float(10.0**exponent)
 
 
-def filled(tree: Any, shape: tuple[int, ...], name: str, digits: int | None = None) -> KnownNumbers:
+def filled(
+    tree: Any,
+    shape: tuple[int, ...],
+    name: str,
+    digits: int | None = None,
+    *,
+    stored: str = "",
+    computed: Format = FORMATS["float32"],
+) -> KnownNumbers:
     """Return the numbers of a tree of lists, numbers as text, nulls and ellipses, placed in an array of shape `shape`.
 
     Args:
-        tree: nested lists; null stands for one unknown element or part, an ellipsis for any number of them. An array is exact.
+        tree: nested lists; null stands for one unknown element or part, an ellipsis for any number of them. An array is exact
+            unless its format is narrower than `computed`.
         shape: shape of the whole output.
         name: name of the output, for errors.
         digits: decimals of every number, which override the printed digits.
+        stored: name of the format in which an array was stored; that of its dtype if empty.
+        computed: the format in which the numbers were computed.
 
     Raises:
         UsageError: a list has the wrong length, or an entry is not a number; the message states its index.
@@ -76,8 +90,11 @@ def filled(tree: Any, shape: tuple[int, ...], name: str, digits: int | None = No
             raise UsageError(
                 f"{name}{[int(i) for i in bad[0]]} is {tree[tuple(bad[0])]}: not a finite number, and no mistake explains it"
             )
-        known = 0.0 if digits is None else 10.0**-digits
-        return KnownNumbers(np.asarray(tree, np.float64), np.full(shape, known))
+        wide, units = np.asarray(tree, np.float64), np.full(shape, 0.0 if digits is None else 10.0**-digits)
+        narrow = FORMATS.get(stored or tree.dtype.name)
+        if narrow is None or narrow.unit_roundoff <= computed.unit_roundoff:
+            return KnownNumbers(wide, units)
+        return KnownNumbers(wide, np.maximum(units, narrow.ulp(wide)), narrow.name)
     values, units = np.full(shape, math.nan), np.zeros(shape)
     for index, text in _leaves(tree, shape, name, ()):
         values[index], units[index] = _read(text, name, index)

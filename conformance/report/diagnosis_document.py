@@ -41,8 +41,9 @@ def _is_odd_pooling(found: Diagnosis, pooling: str) -> bool:
 
 def _facts(found: Diagnosis) -> Iterator[str]:
     read = ", ".join(f"{count} numbers of {name}" for name, count in found.outputs)
+    stored = f"stored in {' and '.join(found.stored)}; " if found.stored else ""
     digits = "exact" if found.digits is None else f"{found.digits:.2g} decimals in the typical number"
-    yield f"read: {read}; {digits}; computed in {found.dtype}; sigma {found.sigma:.2g} (rounding and printing), the median"
+    yield f"read: {read}; {stored}{digits}; computed in {found.dtype}; sigma {found.sigma:.2g} (rounding and printing), the median"
     under = f" with pooling {found.pooling}" if found.pooling else ""
     yield (
         f"difference from the correct network{under}: rms {found.rms:.3g} σ (limit {found.rms_limit:.3g}), "
