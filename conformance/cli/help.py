@@ -174,8 +174,9 @@ table printed with an ellipsis, the edges are judged if the inputs and the check
 position. The rounding of printed numbers, and of numbers stored in a narrower format than --dtype, is
 part of sigma, and the pooling of an embedding is part of the model. Explanations of one, two and three
 mistakes are ranked by evidence. For embeddings of texts, these include a text that was truncated too
-early and a missing prefix. --time-limit ends the search with the best explanation found so far, and
-reports what was not tried.
+early and a missing prefix. If the outputs conform with their rows in another order, that order is
+reported, and no other explanation. --time-limit ends the search with the best explanation found so far,
+and reports what was not tried.
 
 Formats of FILE, each with an example:
 

@@ -7,7 +7,8 @@
   `black_box_segment` evaluates it, correct or with faults.
 - The judgement: `judgement` tests whether a network could have printed the numbers, and `detectability` applies the filters.
 - The search: `black_box_case` is a diagnosis in progress and `printed_problem` its problem for `judge.search`; `input_mistakes` are
-  mistakes in the inputs. `ranking` orders the explanations, and `attribution` puts them in words.
+  mistakes in the inputs, and `row_order` finds rows of other texts. `ranking` orders the explanations, and `attribution` puts
+  them in words.
 - `unexposed_layers` diagnoses the layers that a candidate does not expose as a black box too.
 """
 

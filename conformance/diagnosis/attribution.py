@@ -37,7 +37,7 @@ def faults_of_inputs(inputs: OtherInputs | None) -> tuple[FaultAttribution, ...]
     """Return the mistake in the inputs in words; empty if there is none."""
     if inputs is None:
         return ()
-    return (FaultAttribution(inputs.mistake.name, (), "in the inputs", inputs.sentence, inputs.mistake.cause, None),)
+    return (FaultAttribution(inputs.mistake.name, (), inputs.mistake.where, inputs.sentence, inputs.mistake.cause, None),)
 
 
 def where(places: Sequence[str], layers: int) -> str:

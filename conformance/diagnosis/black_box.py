@@ -179,7 +179,7 @@ class BlackBox(Network):
         start = 0
         for output in sorted(self.outputs, key=lambda o: o.name == EMBEDDING):
             shape = output.known.values.shape
-            judged = ~np.isnan(output.known.values) & self._judged(output.name, shape)
+            judged = ~np.isnan(output.known.values) & self.judged(output.name, shape)
             flat = np.flatnonzero(judged)
             columns = slice(start, start + len(flat))
             if output.name == EMBEDDING:
@@ -197,7 +197,8 @@ class BlackBox(Network):
             tuple(parts), np.concatenate(actual), np.concatenate(units), np.concatenate(rows), pooling_count, tuple(names)
         )
 
-    def _judged(self, name: str, shape: tuple[int, ...]) -> Mask:
+    def judged(self, name: str, shape: tuple[int, ...]) -> Mask:
+        """Return which elements of an output are judged."""
         if name == EMBEDDING:
             return np.ones(shape, np.bool_)
         return judged_elements(self.table[name], self.batch, shape)

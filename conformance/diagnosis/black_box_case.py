@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from conformance.diagnosis.black_box import BlackBox
+from conformance.diagnosis.black_box import BlackBox, Output
 from conformance.diagnosis.black_box_segment import BlackBoxSegment
 from conformance.diagnosis.detectability import PoolingDetectability, filtered_placements
 from conformance.diagnosis.input_mistakes import OtherInputs
@@ -64,7 +64,7 @@ class BlackBoxCase:
             inputs: inputs that the system may have read instead of the batch.
             legal: the hypotheses for a format where the system runs.
         """
-        self.budget, self.inputs, self._legal = budget, inputs, legal
+        self.budget, self.inputs, self._asked, self._legal = budget, inputs, asked, legal
         self.checkpoint, self.network, self.dtype = checkpoint, network, dtype
         self.storage = format_named(dtype)
         self.right = BlackBoxSegment(network, self.storage)
@@ -92,6 +92,11 @@ class BlackBoxCase:
     def nll(self, judged: JudgedForward) -> float:
         """Return the negative log-likelihood under the likeliest of the poolings that are asked for, in nats."""
         return min(judged.agreement(pooling_index, judged.independent).nll for pooling_index in self.pooling_indices)
+
+    def of_outputs(self, outputs: tuple[Output, ...]) -> "BlackBoxCase":
+        """Return a diagnosis of other outputs of the same system."""
+        network = replace(self.network, outputs=outputs)
+        return BlackBoxCase(self.checkpoint, network, self.dtype, self._asked, self.budget, legal=self._legal)
 
     def use(self, base: JudgedForward) -> None:
         """Take an arithmetic for the system's."""

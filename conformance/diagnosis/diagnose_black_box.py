@@ -20,6 +20,7 @@ from conformance.diagnosis.outputs import OutputTable, resolved
 from conformance.diagnosis.pooling import POOLINGS, declared, in_question
 from conformance.diagnosis.printed_problem import PrintedTrial, free_parameter_count
 from conformance.diagnosis.ranking import ranked_trials
+from conformance.diagnosis.row_order import other_order
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import golden_of
 from conformance.judge.filters import project
@@ -170,7 +171,7 @@ def _diagnosis(case: BlackBoxCase) -> Diagnosis:
     """Return the diagnosis: the judgement of the correct network and, if it fails, the explanations."""
     judged = _judged(case)
     best, good, look = judged.best, judged.good, judged.look
-    trials = [] if good else case.trials_to_report(best, look, case.placements)
+    trials = [] if good else _reordered(case, best) or case.trials_to_report(best, look, case.placements)
     limits, reading = case.limits(best.pooling_index), case.network.reading
     printed = reading.units[reading.units > 0.0]
     return Diagnosis(
@@ -196,6 +197,20 @@ def _diagnosis(case: BlackBoxCase) -> Diagnosis:
         unconfirmed=case.network.architecture.unconfirmed,
         undeclared_pooling=bool(case.network.poolings) and len(case.pooling_indices) > 1,
     )
+
+
+def _reordered(case: BlackBoxCase, best: Agreement) -> list[PrintedTrial]:
+    """Return the trial of the correct network with the rows in another order, if the outputs then conform; else none."""
+    order = other_order(case.right, case.pooling_indices)
+    if order is None:
+        return []
+    restored = case.of_outputs(order.restored(case.network.outputs))
+    judged = _judged(restored)
+    orders = math.lgamma(case.network.batch.size + 1)  # ln of the number of orders, since the best of them is taken
+    if not judged.good or judged.best.nll + orders >= best.nll:
+        return []
+    inputs = order.inputs(case.network.batch)
+    return [PrintedTrial(restored.problem.none, True, agreement=judged.best, dtype=case.dtype, inputs=inputs)]
 
 
 def _explanations(case: BlackBoxCase, trials: Sequence[PrintedTrial], best: Agreement) -> Iterator[RankedExplanation]:

@@ -1,4 +1,4 @@
-"""Mistakes in the inputs, by which a text gets the embedding of other tokens: texts cut too early, or read without a prefix."""
+"""Mistakes in the inputs, by which a text gets the outputs of other tokens: texts cut too early, without a prefix, or reordered."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,15 +17,19 @@ class InputMistake:
 
     Attributes:
         name: name used in reports.
-        sentence: description; `{value}` stands for the length or the prefix.
+        sentence: description; `{value}` stands for the length, the prefix or the order.
         cause: usual cause.
         fix: what to change in the system.
+        where: the place in words.
+        looked_for: the outputs in which the mistake is looked for.
     """
 
     name: str
     sentence: str
     cause: str
     fix: str
+    where: str = "in the inputs"
+    looked_for: str = "in embeddings, one row per text, of texts that are padded at the end"
 
 
 TRUNCATED = InputMistake(
@@ -40,12 +44,20 @@ WITHOUT_PREFIX = InputMistake(
     "a model as e5 or bge is trained on texts with a prefix (query: , passage: ), which the system does not add",
     "Add the prefix to each text before it is tokenized.",
 )
-MISTAKES = (TRUNCATED, WITHOUT_PREFIX)
+REORDERED = InputMistake(
+    "rows-reordered",
+    "the rows are those of other texts: {value}",
+    "texts are sorted by length to save padding, or run concurrently, and their order is not restored",
+    "Return the outputs in the order of the texts; or, if the system does, give the texts to diagnose in the system's order.",
+    "in the order of the rows",
+    "in outputs with one row per text, of several texts",
+)
+MISTAKES = (TRUNCATED, WITHOUT_PREFIX, REORDERED)
 
 
 @dataclass(frozen=True, eq=False)
 class OtherInputs:
-    """The tokens that the system reads because of a mistake, and the description with its length or prefix."""
+    """The tokens that the system reads because of a mistake, and the description with its length, prefix or order."""
 
     mistake: InputMistake
     sentence: str

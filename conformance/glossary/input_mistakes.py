@@ -1,4 +1,4 @@
-"""Entries for mistakes in the inputs of a closed system, which `diagnose` finds from the system's embeddings."""
+"""Entries for mistakes in the inputs of a closed system, which `diagnose` finds from the system's outputs."""
 
 from collections.abc import Iterator, Mapping
 
@@ -21,10 +21,10 @@ def names(written: str) -> tuple[str, ...]:
 def sections(name: str) -> Iterator[Section]:
     """Yield the cause of a mistake, its repair, and how it is recognised."""
     mistake = _BY_NAME[name]
-    yield "looked for", ("in embeddings, one row per text, of texts that are padded at the end",)
+    yield "looked for", (mistake.looked_for,)
     yield "usual cause", (mistake.cause,)
     yield "how to repair it", (mistake.fix,)
     yield (
         "how it is recognised",
-        ("`diagnose` evaluates the right network on the texts with the mistake; the embeddings agree to within rounding",),
+        ("`diagnose` evaluates the right network on the texts with the mistake; the outputs agree to within rounding",),
     )

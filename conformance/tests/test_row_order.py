@@ -1,0 +1,73 @@
+"""`diagnose` of outputs whose rows are those of other texts."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from conformance import Batch
+from conformance.diagnosis import Diagnosis, OutputTable, diagnose
+from conformance.tests.test_diagnose import BATCH, CHECKPOINT, _hidden, _mean, _model, _text
+
+ROTATED = np.roll(np.arange(BATCH.size), 1)
+
+
+def _sentences(found: Diagnosis) -> list[str]:
+    return [fault.sentence for e in found.explanations for fault in e.faults]
+
+
+def _said(order: dict[int, int]) -> str:
+    (first, text), *others = order.items()
+    clauses = [f"row {first} of the outputs is that of text {text}", *(f"row {row} that of text {t}" for row, t in others)]
+    return f"the rows are those of other texts: {', '.join(clauses)}"
+
+
+@pytest.mark.parametrize("order", [[0, 1, 3, 2, 4, 5], ROTATED.tolist()], ids=["two exchanged", "rotated"])
+@pytest.mark.parametrize("kind", ["exact hidden states", "printed hidden states", "embeddings", "both"])
+def test_the_text_of_each_row_is_named_and_no_other_explanation(kind: str, order: list[int]) -> None:
+    hidden = _hidden(_model())
+    outputs: dict[str, Any] = {
+        "exact hidden states": {"last_hidden_state": hidden[order].numpy()},
+        "printed hidden states": {"last_hidden_state": _text(hidden[order])},
+        "embeddings": {"embedding": _text(_mean(hidden)[order])},
+        "both": {"embedding": _text(_mean(hidden)[order]), "last_hidden_state": _text(hidden[order])},
+    }
+    found = diagnose(CHECKPOINT, BATCH, outputs[kind])
+    assert not found.conforms
+    assert _sentences(found) == [_said({row: text for row, text in enumerate(order) if row != text})]
+    (best,) = found.explanations
+    assert best.explains
+    assert best.tied
+    assert best.evidence > 0.0
+    assert best.rms < found.rms_limit < found.rms
+    assert best.faults[0].where == "in the order of the rows"
+
+
+def test_the_rows_of_equal_texts_keep_their_places() -> None:
+    twice = Batch.of({name: array[[0, 0, 1, 2]] for name, array in BATCH.arrays().items()})
+    hidden = _mean(_hidden(_model()))[[0, 0, 2, 1]]
+    assert _sentences(diagnose(CHECKPOINT, twice, {"embedding": _text(hidden)})) == [_said({2: 3, 3: 2})]
+    assert diagnose(CHECKPOINT, twice, {"embedding": _text(_mean(_hidden(_model()))[[0, 0, 1, 2]])}).conforms
+
+
+def test_rows_that_were_not_printed_are_not_named() -> None:
+    printed = OutputTable(_text(_mean(_hidden(_model()))[[3, 1]]), {"rows": [0, 2]})
+    assert _sentences(diagnose(CHECKPOINT, BATCH, {"embedding": printed})) == [_said({0: 3, 2: 1})]
+
+
+def test_of_many_rows_some_are_listed_and_the_others_counted() -> None:
+    size = 16
+    ids = np.random.default_rng(0).integers(5, 90, (size, 4))
+    batch = Batch.of({"input_ids": ids})
+    with torch.no_grad():
+        hidden = _model()(torch.tensor(ids)).last_hidden_state[:, 0]
+    (sentence,) = _sentences(diagnose(CHECKPOINT, batch, {"embedding": _text(hidden.flip(0))}))
+    assert sentence.endswith("row 11 that of text 4, 4 more")
+
+
+def test_a_fault_besides_another_order_is_not_reported_as_an_order() -> None:
+    wrong = _mean(_hidden(_model(hidden_act="relu")))[[1, 0, 2, 3, 4, 5]]
+    found = diagnose(CHECKPOINT, BATCH, {"embedding": _text(wrong)}, time_limit=1.0)
+    assert not found.conforms
+    assert not any("rows" in sentence for sentence in _sentences(found))
