@@ -197,7 +197,7 @@ def _imported(importer: Callable[[], Any], label: str, unfit: type[UsageError] =
     except UsageError as error:
         raise unfit(f"{label}: {error}") from error
     except Exception as error:  # a computed attribute may raise any exception
-        raise PluginError(f"{label} cannot be looked into: {type(error).__name__}: {error}") from error
+        raise PluginError(f"{label} could not be loaded: {_described(error)}") from error
 
 
 def imported(importer: Callable[[], Any], label: str) -> Any:
@@ -212,5 +212,9 @@ def imported(importer: Callable[[], Any], label: str) -> Any:
     except (UsageError, KeyboardInterrupt):
         raise
     except BaseException as error:  # SystemExit must not end the process either
-        what = f"{type(error).__name__}: {error}"
-        raise PluginError(f"{label} could not be imported: {what}\n{traceback.format_exc()}") from error
+        raise PluginError(f"{label} could not be imported: {_described(error)}\n{traceback.format_exc()}") from error
+
+
+def _described(error: BaseException) -> str:
+    """Return the type of an exception, followed by its message if it has one."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -30,13 +30,13 @@ from conformance import (
     transposed,
 )
 from conformance.candidates.lookup import resolved
-from conformance.candidates.registry import as_implementation
+from conformance.candidates.registry import as_implementation, load_implementation
 from conformance.candidates.torch_state import restored, settings_now
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.run_check import run_check
 from conformance.checks.search.plan import Plan
 from conformance.cli import main
-from conformance.errors import CandidateNameError
+from conformance.errors import CandidateNameError, PluginError
 from conformance.mapping.mapped import MappedModule
 from conformance.report.output_formats import REPORT_FORMATS
 from conformance.results.case import Case
@@ -288,6 +288,13 @@ def test_an_object_that_is_not_in_a_file_is_answered_with_its_candidates(tmp_pat
     )
     with pytest.raises(CandidateNameError, match=r"it has Bert, Engine$"):
         resolved(f"{tmp_path / 'mine.py'}:nosuch")
+
+
+@pytest.mark.parametrize(("raised", "said"), [("MemoryError", "MemoryError"), ("OSError('disk')", "OSError: disk")])
+def test_an_object_with_an_attribute_that_raises_could_not_be_loaded(raised: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(f"class Engine:\n    @property\n    def prepare(self): raise {raised}\nengine = Engine()\n")
+    with pytest.raises(PluginError, match=rf"mine\.py:engine could not be loaded: {re.escape(said)}$"):
+        load_implementation(f"{tmp_path / 'mine.py'}:engine")
 
 
 def test_a_function_that_builds_a_module_from_sizes_is_mapped_although_it_could_be_called_with_three_arguments() -> None:
