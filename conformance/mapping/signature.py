@@ -223,7 +223,8 @@ def _class_of_default(factory: Callable[..., Any], parameter: str) -> type | Non
 
 def _annotated(factory: Any, parameter: str) -> Any:
     try:
-        hints = get_type_hints(vars(factory).get("__init__", factory) if isinstance(factory, type) else factory)
+        init = getattr(factory, "__init__") if isinstance(factory, type) else factory  # noqa: B009  # it may be inherited
+        hints = get_type_hints(factory if init is object.__init__ else init)
     except (NameError, TypeError):
         return None
     found = hints.get(parameter)

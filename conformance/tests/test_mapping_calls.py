@@ -1,6 +1,7 @@
 """How a module with unfamiliar arguments is called: masks in every form, sizes with other names, and modules that cannot be
 called."""
 
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -183,3 +184,29 @@ def test_a_class_of_torch_in_an_annotation_is_not_the_modules_own() -> None:
 
     first = next(iter(calls(Annotated())))
     assert "LongTensor(" not in first.arguments
+
+
+@dataclass
+class Sizes:
+    """The sizes of a module, under another name than a config's."""
+
+    vocab_size: int
+    hidden_size: int
+
+
+class Sized(nn.Module):
+    """A module that is built from its sizes."""
+
+    def __init__(self, config: Sizes) -> None:
+        """Build nothing."""
+        super().__init__()
+
+
+class Inherited(Sized):
+    """A module whose constructor is inherited."""
+
+
+@pytest.mark.parametrize("factory", [Sized, Inherited])
+def test_the_config_of_an_inherited_constructor_is_that_of_its_annotation(factory: type[nn.Module]) -> None:
+    expected = f"{factory.__name__}(Sizes(vocab_size=a.vocab_size, hidden_size=a.hidden_size))"
+    assert builder_of(factory, factory.__name__).text == expected
