@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from conformance.candidates.hook_effects import eager_if, may_be_compiled_around
+from conformance.candidates.hook_effects import compiled_around, eager_if
 from conformance.candidates.module_hooks import Side, listening
 from conformance.errors import CandidateError, RegistrationError, UsageError
 from conformance.model.batch import TorchBatch
@@ -232,8 +232,7 @@ def several_calls(modules: Mapping[str, nn.Module], taps: Iterable[Tap]) -> list
 def hooked(modules: Mapping[str, nn.Module], taps: Mapping[str, Tap], put: Callable[[str, torch.Tensor], None]) -> Iterator[None]:
     """Return a context in which one hook per tapped module and side passes on the tensors at the taps.
 
-    Code under `torch.compile` that may contain such a hook is run eagerly: the hook would end the compiled graph there, or torch
-    would use a graph that was compiled without it.
+    Code under `torch.compile` that contains such a hook is run eagerly: the hook would end the compiled graph there in any case.
 
     Args:
         modules: every submodule by its paths.
@@ -253,7 +252,7 @@ def hooked(modules: Mapping[str, nn.Module], taps: Mapping[str, Tap], put: Calla
                     put(name, tensor)
 
     with (
-        eager_if(may_be_compiled_around(modules, [tap.path for tap in taps.values()])),
+        eager_if(compiled_around(modules, [tap.path for tap in taps.values()])),
         listening(((key, modules[wanted[0][1].path], key[1]) for key, wanted in at.items()), emit),
     ):
         yield

@@ -54,14 +54,6 @@ def compiled_around(modules: Mapping[str, nn.Module], paths: Iterable[str]) -> b
     )
 
 
-def may_be_compiled_around(modules: Mapping[str, nn.Module], paths: Sequence[str]) -> bool:
-    """Return whether a hook at one of the paths may be inside code under `torch.compile`.
-
-    It may be if no module is compiled: a method or a function that calls the modules may be, which no module shows.
-    """
-    return bool(paths) and (compiled_around(modules, paths) or not _any_is_compiled(modules))
-
-
 def fused_around(modules: Mapping[str, nn.Module], paths: Iterable[str]) -> bool:
     """Return whether a hook at one of the paths is inside a layer of `nn.TransformerEncoder`, whose fast path hooks disable.
 
@@ -69,10 +61,6 @@ def fused_around(modules: Mapping[str, nn.Module], paths: Iterable[str]) -> bool
     """
     hooked = set(paths)
     return any(isinstance(module, nn.TransformerEncoderLayer) and _is_around(path, hooked) for path, module in modules.items())
-
-
-def _any_is_compiled(modules: Mapping[str, nn.Module]) -> bool:
-    return any(map(_is_compiled, modules.values()))
 
 
 def _is_around(path: str, hooked: Set[str]) -> bool:
@@ -94,7 +82,7 @@ def _is_compiled(module: nn.Module) -> bool:
 @contextmanager
 def eager_if(condition: bool) -> Iterator[None]:
     """Run code under `torch.compile` eagerly inside this context if the condition holds."""
-    if not condition or "torch._dynamo" not in sys.modules or torch.compiler.is_compiling():
+    if not condition or "torch._dynamo" not in sys.modules:
         yield
         return
     with torch.compiler.set_stance("force_eager"):
@@ -109,8 +97,8 @@ def changes_outputs(
 ) -> bool:
     """Return whether hooks at some paths may change the outputs of a module.
 
-    They may if they are inside compiled code, or if code is compiled that is not a module's. Otherwise they may if a forward pass
-    returns outputs by name that are not bitwise equal to those of a pass with hooks, or that depend on a fast path.
+    They may if they are inside compiled code. Otherwise they may if a forward pass returns outputs by name that are not bitwise
+    equal to those of a pass with hooks, or that depend on a fast path.
 
     Args:
         modules: every submodule by its paths.
@@ -118,28 +106,13 @@ def changes_outputs(
         called: runs a forward pass and returns outputs by name.
         hooks: the hooks.
     """
-    if compiled_around(modules, paths) or (not _any_is_compiled(modules) and _compiles(called)):
+    if compiled_around(modules, paths):
         return True
     plain = called()
     with hooks:
         with_hooks = called()
     differ = any(not _equal(plain[name], with_hooks[name]) for name in plain.keys() & with_hooks.keys())
     return differ or (bool(plain) and fused_around(modules, paths))
-
-
-def _compiles(called: Callable[[], Any]) -> bool:
-    """Return whether code under `torch.compile` is run, wherever it is: a backend that was never used is asked to compile it."""
-    if "torch._dynamo" not in sys.modules:
-        return False
-    graphs: list[Any] = []
-
-    def backend(graph: Any, inputs: Any) -> Any:
-        graphs.append(graph)
-        return graph.forward
-
-    with torch.compiler.set_stance("default", force_backend=backend):
-        called()
-    return bool(graphs)
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -64,6 +64,11 @@ class Altered(Step):
         return Roundings((*own.sources, Source(self.slack(self, arithmetic), identity())), own.bound)
 
 
+def allows_errors(step: Step) -> bool:
+    """Return whether a step is changed by a fault that makes additional errors possible."""
+    return isinstance(step, Altered) and (step.slack is not None or allows_errors(step.inner))
+
+
 def with_slack(step: Step, slack: Slack) -> Altered:
     """Return the step with additional errors of this variance and the same result."""
     return Altered(step, lambda inner: inner.value, slack)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from conformance.faults.altered import allows_errors
 from conformance.judge.evidence import Estimate
 from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import project
@@ -91,9 +92,10 @@ class StepProblem(Problem[StepTrial]):
     def judge(self, fit: FittedFaults, *, own: bool) -> StepTrial:
         """Return the trial of a set.
 
-        Every parameter must differ from its correct value by more than its error, and the effect of a fault without a parameter
-        must be found in the result even if the errors that the fault allows are counted: a set that passes because of these alone
-        explains nothing. The trial is incomplete if a part of such an effect is left, or in excess.
+        Every parameter must differ from its correct value by more than its error. The effect of a fault without a parameter that
+        allows additional errors must be found in spite of them: a set that passes because of these alone explains nothing.
+
+        The trial is incomplete if a part of the effect of a fault without a parameter is left, or in excess.
         """
         segment = self.faulty(fit.placements).segment
         if not self.passes(segment):
@@ -113,10 +115,10 @@ class StepProblem(Problem[StepTrial]):
         explains = all(e is None or e.is_wrong(self.threshold) for e in numbers)
         if not explains:
             return StepTrial(fit, False, numbers=numbers)
-        of_faults = list(self._effects_without_number(fit, segment))
-        if not all(self._is_found(left + effect, effect, noise) for effect in of_faults):
+        found = list(self._effects_without_number(fit, segment))
+        if not all(self._is_found(left + effect, effect, noise) for effect, allows_errors in found if allows_errors):
             return StepTrial(fit, False)
-        incomplete = any(self._is_found(left, effect, noise) for effect in of_faults)
+        incomplete = any(self._is_found(left, effect, noise) for effect, _ in found)
         return StepTrial(fit, True, incomplete=incomplete, numbers=numbers)
 
     def _is_found(self, left: Array, effect: Array, noise: Noise) -> bool:
@@ -124,12 +126,13 @@ class StepProblem(Problem[StepTrial]):
         found = project(left, effect, noise)
         return found is not None and abs(found.z) > self.threshold
 
-    def _effects_without_number(self, fit: FittedFaults, segment: Segment) -> Iterator[Array]:
-        """Yield the effect of each fault of a set that has no parameter, given the others."""
+    def _effects_without_number(self, fit: FittedFaults, segment: Segment) -> Iterator[tuple[Array, bool]]:
+        """Yield the effect of each fault of a set that has no parameter, given the others, and whether it allows further errors."""
         for index, placement in enumerate(fit.placements):
             if placement.fault.parameter is None:
                 others = [*fit.placements[:index], *fit.placements[index + 1 :]]
-                yield segment.value - self.faulty(others).segment.value
+                effect = segment.value - self.faulty(others).segment.value
+                yield effect, any(allows_errors(segment.steps[place]) for place in placement.places)
 
     def is_determined(self, trial: StepTrial) -> bool:
         """Return whether a set of faults changes more different elements than it has numbers with unusual values."""

@@ -4,7 +4,9 @@ import ast
 import json
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,18 +22,27 @@ from conformance.checks.repro.snippet import snippet
 from conformance.checks.run_header import header_of
 from conformance.checks.search.plan import Plan
 from conformance.cli import main
-from conformance.model.batch import Batch
+from conformance.model.batch import Batch, TorchBatch
 from conformance.results.case import Case
 from conformance.results.example import Example
 from conformance.results.file import read_results
 from conformance.results.law_broken import Location, Run
 from conformance.results.result import Counterexample
 from conformance.tests.forked import run_python
-from conformance.tests.lawless import BROKEN
+from conformance.tests.lawless import BROKEN, Around
 from conformance.tests.planted_mistakes import Planted, epsilon
 
 pytest_plugins = ["pytester"]
 
+
+def _of_the_call_before(candidate: Any, batch: TorchBatch) -> TorchBatch:
+    """Return the batch with the ids of the call before it, if they have the same shape."""
+    before = batch.input_ids if candidate.calls == 1 else candidate.kept
+    candidate.kept = batch.input_ids.clone()
+    return replace(batch, input_ids=before) if before.shape == batch.input_ids.shape else batch
+
+
+reusing = Around(before=_of_the_call_before)
 leaking = BROKEN["padding-length"]
 clipping = BROKEN["ids-refused"]
 mutating = BROKEN["inputs-untouched"]
@@ -44,6 +55,7 @@ halved = Planted(epsilon(0))
 
 CASES = {
     "leaking": ("padding-length", "differ by"),
+    "reusing": ("batching", "differ by"),
     "clipping": ("ids-refused", "is accepted, where it must be refused"),
     "mutating": ("inputs-untouched", "[[0, 1]"),
     "stale": ("called-again", "differ by"),
@@ -161,8 +173,18 @@ TEST = '''"""Somebody's own test."""
 
 import pytest
 from conformance import parametrize_with_checks
-from conformance.tests.lawless import BROKEN
+from conformance.tests.lawless import BROKEN, Around
 
+
+
+def _of_the_call_before(candidate: Any, batch: TorchBatch) -> TorchBatch:
+    """Return the batch with the ids of the call before it, if they have the same shape."""
+    before = batch.input_ids if candidate.calls == 1 else candidate.kept
+    candidate.kept = batch.input_ids.clone()
+    return replace(batch, input_ids=before) if before.shape == batch.input_ids.shape else batch
+
+
+reusing = Around(before=_of_the_call_before)
 leaking = BROKEN["padding-length"]
 
 

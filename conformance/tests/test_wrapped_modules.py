@@ -1,17 +1,20 @@
 """Modules that wrappers, pruning or autocast change, or that several layers share, are judged as they are run."""
 
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-from torch.nn.utils import prune
+from torch.nn.utils import parameters_to_vector, prune, vector_to_parameters
 
 from conformance import Tap, check
 from conformance.candidates.capture import several_calls
 from conformance.candidates.torch_implementation import names_in_state_dict
+from conformance.checks.search.surroundings import surroundings_here
 from implementations.making_bert import making_bert
 
 DENSE = "lm_head.mlp"
@@ -63,3 +66,15 @@ def test_a_weight_that_pruning_computes_before_each_call_is_no_unregistered_tens
     pruned = replace(making_bert, build=_pruned, parameters=parameters, ignored=("*.weight_mask",))
     assert f"{DENSE}.weight_orig" in parameters
     assert check(pruned, "tiny", check="registered-tensors").outcome == "pass"
+
+
+def test_parameters_that_are_views_of_one_buffer_are_different_tensors_and_can_be_saved(tmp_path: Path) -> None:
+    flat, other = (nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)) for _ in range(2))
+    vector_to_parameters(parameters_to_vector(flat.parameters()).detach().clone(), flat.parameters())
+    around = surroundings_here(SimpleNamespace(module=flat), "cpu")
+    state = around.module()
+    assert state
+    assert (len({t.storage for t in state.tensors.values()}), len({t.address for t in state.tensors.values()})) == (1, 4)
+    around.save(tmp_path / "model.safetensors")
+    surroundings_here(SimpleNamespace(module=other), "cpu").load(tmp_path / "model.safetensors")
+    assert all(torch.equal(one, two) for one, two in zip(flat.parameters(), other.parameters(), strict=True))

@@ -1,6 +1,6 @@
 """The rows of a batch are independent: no result depends on the number, the order or the content of other rows."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 from hypothesis import strategies as st
 
@@ -21,17 +21,24 @@ def _arranged(batch: Batch, architecture: Architecture) -> st.SearchStrategy[Var
     return st.fixed_dictionaries({"order": st.permutations(rows), "rows": st.integers(1, batch.size)})
 
 
-def _parts(subject: Subject, example: Example) -> Iterator[tuple[Run, Run, RowPairs]]:
-    """Yield the run of the whole batch, the run of each part of it, and the rows that they share."""
-    whole, order, rows = run_of(subject, example.batch), list(example.variation["order"]), example.variation["rows"]
+def _compared(subject: Subject, example: Example, require: Callable[[Subject, Run, Run, RowPairs], float]) -> float:
+    """Compare the run of the whole batch with that of each part of it; a failure has all runs in their order."""
+    runs, order, rows = [run_of(subject, example.batch)], list(example.variation["order"]), example.variation["rows"]
+    worst = 0.0
     for start in range(0, len(order), rows):
         part = order[start : start + rows]
         batch = Batch.of({name: array[part] for name, array in example.batch.arrays().items()})
-        yield whole, run_of(subject, batch), RowPairs(part, range(len(part)))
+        runs.append(run_of(subject, batch))
+        try:
+            worst = max(worst, require(subject, runs[0], runs[-1], RowPairs(part, range(len(part)))))
+        except LawBroken as broken:
+            broken.runs = tuple(runs)
+            raise
+    return worst
 
 
 def _changes_nothing(subject: Subject, example: Example) -> float:
-    return max(require_agreement(subject, *part) for part in _parts(subject, example))
+    return _compared(subject, example, require_agreement)
 
 
 batching = Law(_changes_nothing, Batches(least_rows=2), _arranged)
@@ -40,7 +47,7 @@ batching = Law(_changes_nothing, Batches(least_rows=2), _arranged)
 def _changes_no_bit(subject: Subject, example: Example) -> float:
     """Require bitwise identity of a candidate that promises it; for others, raise `Unsupported` with the difference instead."""
     try:
-        return max(require_identity(subject, *part) for part in _parts(subject, example))
+        return _compared(subject, example, require_identity)
     except LawBroken as broken:
         if getattr(subject.candidate, "batch_invariant", False):
             raise

@@ -79,11 +79,11 @@ def _require_tied_head(subject: Subject) -> None:
 
 
 def _copies(subject: Subject) -> dict[str, int]:
-    """Return the storages, by name, of all parameters equal to the word embeddings or their transpose, if there are several."""
+    """Return the addresses, by name, of all parameters equal to the word embeddings or their transpose, if there are several."""
     words, held = subject.weights[_TIED], module_of(subject).tensors
     fitting = [name for name, one in held.items() if one.learns and one.shape in (words.shape, words.T.shape)]
     values = ((name, described(value).read()) for name, value in subject.surroundings.tensors(fitting))
-    found = {name: held[name].storage for name, value in values if any(np.array_equal(value, w) for w in (words, words.T))}
+    found = {name: held[name].address for name, value in values if any(np.array_equal(value, w) for w in (words, words.T))}
     return found if len(found) > 1 else {}
 
 

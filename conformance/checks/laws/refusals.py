@@ -24,7 +24,9 @@ def _refuses(subject: Subject, right: Batch, wrong: Batch, what: str) -> float:
     """Require that `wrong` raises while `right`, which is valid, does not, since refusing everything would prove nothing."""
     subject.run(right)
     if _answers(subject, wrong):
-        raise LawBroken(f"{what} is accepted, where it must be refused with an error", (Run(wrong, {}),), raises=True)
+        raise LawBroken(
+            f"{what} is accepted, where it must be refused with an error", (Run(right, {}), Run(wrong, {})), raises=True
+        )
     return 0.0
 
 

@@ -33,7 +33,8 @@ def snippet(case: Case, network: str, implementation: str | Any, found: Countere
     elif found.claim:
         lines += [f"assert {found.claim}, {reason!r}"]
     elif found.raises:
-        lines += ["try:", *(f"    {_called(run)}" for run in runs), "except Exception as error:", '    print("refused:", error)']
+        *before, refused = map(_called, runs)
+        lines += [*before, "try:", f"    {refused}", "except Exception as error:", '    print("refused:", error)']
         lines += ["else:", f"    raise SystemExit({reason!r})"]
     else:
         lines += [_called(run) for run in runs]

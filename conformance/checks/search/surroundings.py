@@ -44,12 +44,14 @@ class ModuleTensor(msgspec.Struct, frozen=True):
 
     Attributes:
         storage: the address of its memory; tensors that share memory have the same address.
+        address: the address of its first element.
         shape: the shape of the tensor.
         learns: whether the tensor is a parameter.
         has_gradient: whether its `grad` is not None.
     """
 
     storage: int
+    address: int
     shape: tuple[int, ...]
     learns: bool
     has_gradient: bool
@@ -122,18 +124,19 @@ class _Local(Surroundings):
         return ((name, found[name]) for name in names)
 
     def save(self, path: Path) -> None:
-        from safetensors.torch import save_model
+        from safetensors.torch import save_file
 
         state = call_candidate(lambda: dict(self._runner.module.state_dict()))
         odd = [name for name, value in state.items() if not hasattr(value, "dtype")]
         if odd:
             raise Unsupported(f"safetensors cannot store what its state dict has besides tensors: {', '.join(odd)}")
-        call_candidate(lambda: save_model(self._runner.module, str(path)))
+        # Tensors may be views of one buffer, of which safetensors stores none.
+        call_candidate(lambda: save_file({name: value.detach().clone().contiguous() for name, value in state.items()}, path))
 
     def load(self, path: Path) -> None:
-        from safetensors.torch import load_model
+        from safetensors.torch import load_file
 
-        call_candidate(lambda: load_model(self._runner.module, str(path), strict=True, device=self._device))
+        call_candidate(lambda: self._runner.module.load_state_dict(load_file(path, self._device), strict=True))
 
     def settings(self) -> Mapping[str, str]:
         import torch
@@ -189,7 +192,7 @@ def _state(module: Any) -> ModuleState | None:
     if module is None:
         return None
     held = {
-        name: ModuleTensor(_storage(t), tuple(t.shape), isinstance(t, nn.Parameter), t.grad is not None)
+        name: ModuleTensor(_storage(t), _address(t), tuple(t.shape), isinstance(t, nn.Parameter), t.grad is not None)
         for name, t in _tensors(module).items()
     }
     attributes = {
@@ -206,6 +209,13 @@ def _recomputed(part: Any) -> set[str]:
     """Return the attributes that torch's pruning, weight norm and spectral norm compute anew before each call of a module."""
     hooks = (hook for hook in part._forward_pre_hooks.values() if type(hook).__module__.startswith("torch.nn.utils."))
     return {getattr(hook, "name", getattr(hook, "_tensor_name", "")) for hook in hooks}
+
+
+def _address(tensor: Any) -> int:
+    try:
+        return int(tensor.data_ptr())
+    except (RuntimeError, NotImplementedError):
+        return id(tensor)
 
 
 def _storage(tensor: Any) -> int:
