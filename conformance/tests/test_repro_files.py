@@ -4,7 +4,6 @@ import ast
 import json
 import os
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +36,11 @@ pytest_plugins = ["pytester"]
 
 def _of_the_call_before(candidate: Any, batch: TorchBatch) -> TorchBatch:
     """Return the batch with the ids of the call before it, if they have the same shape."""
-    before = batch.input_ids if candidate.calls == 1 else candidate.kept
-    candidate.kept = batch.input_ids.clone()
-    return replace(batch, input_ids=before) if before.shape == batch.input_ids.shape else batch
+    given = batch.filled()
+    before = given.input_ids if candidate.calls == 1 else candidate.kept
+    candidate.kept = ids = given.input_ids.clone()
+    reused = before if before.shape == ids.shape else ids
+    return TorchBatch(input_ids=reused, attention_mask=given.attention_mask, token_type_ids=given.token_type_ids)
 
 
 reusing = Around(before=_of_the_call_before)
@@ -179,9 +180,11 @@ from conformance.tests.lawless import BROKEN, Around
 
 def _of_the_call_before(candidate: Any, batch: TorchBatch) -> TorchBatch:
     """Return the batch with the ids of the call before it, if they have the same shape."""
-    before = batch.input_ids if candidate.calls == 1 else candidate.kept
-    candidate.kept = batch.input_ids.clone()
-    return replace(batch, input_ids=before) if before.shape == batch.input_ids.shape else batch
+    given = batch.filled()
+    before = given.input_ids if candidate.calls == 1 else candidate.kept
+    candidate.kept = ids = given.input_ids.clone()
+    reused = before if before.shape == ids.shape else ids
+    return TorchBatch(input_ids=reused, attention_mask=given.attention_mask, token_type_ids=given.token_type_ids)
 
 
 reusing = Around(before=_of_the_call_before)
