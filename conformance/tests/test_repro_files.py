@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,29 +20,18 @@ from conformance.checks.repro.snippet import snippet
 from conformance.checks.run_header import header_of
 from conformance.checks.search.plan import Plan
 from conformance.cli import main
-from conformance.model.batch import Batch, TorchBatch
+from conformance.model.batch import Batch
 from conformance.results.case import Case
 from conformance.results.example import Example
 from conformance.results.file import read_results
 from conformance.results.law_broken import Location, Run
 from conformance.results.result import Counterexample
 from conformance.tests.forked import run_python
-from conformance.tests.lawless import BROKEN, Around
+from conformance.tests.lawless import BROKEN
 from conformance.tests.planted_mistakes import Planted, epsilon
 
 pytest_plugins = ["pytester"]
 
-
-def _of_the_call_before(candidate: Any, batch: TorchBatch) -> TorchBatch:
-    """Return the batch with the ids of the call before it, if they have the same shape."""
-    given = batch.filled()
-    before = given.input_ids if candidate.calls == 1 else candidate.kept
-    candidate.kept = ids = given.input_ids.clone()
-    reused = before if before.shape == ids.shape else ids
-    return TorchBatch(input_ids=reused, attention_mask=given.attention_mask, token_type_ids=given.token_type_ids)
-
-
-reusing = Around(before=_of_the_call_before)
 leaking = BROKEN["padding-length"]
 clipping = BROKEN["ids-refused"]
 mutating = BROKEN["inputs-untouched"]
@@ -56,7 +44,6 @@ halved = Planted(epsilon(0))
 
 CASES = {
     "leaking": ("padding-length", "differ by"),
-    "reusing": ("batching", "differ by"),
     "clipping": ("ids-refused", "is accepted, where it must be refused"),
     "mutating": ("inputs-untouched", "[[0, 1]"),
     "stale": ("called-again", "differ by"),
@@ -174,20 +161,8 @@ TEST = '''"""Somebody's own test."""
 
 import pytest
 from conformance import parametrize_with_checks
-from conformance.tests.lawless import BROKEN, Around
+from conformance.tests.lawless import BROKEN
 
-
-
-def _of_the_call_before(candidate: Any, batch: TorchBatch) -> TorchBatch:
-    """Return the batch with the ids of the call before it, if they have the same shape."""
-    given = batch.filled()
-    before = given.input_ids if candidate.calls == 1 else candidate.kept
-    candidate.kept = ids = given.input_ids.clone()
-    reused = before if before.shape == ids.shape else ids
-    return TorchBatch(input_ids=reused, attention_mask=given.attention_mask, token_type_ids=given.token_type_ids)
-
-
-reusing = Around(before=_of_the_call_before)
 leaking = BROKEN["padding-length"]
 
 
