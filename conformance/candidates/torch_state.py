@@ -32,8 +32,8 @@ def _settings() -> tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...]:
 def settings_now() -> list[Any]:
     """Return the current settings.
 
-    These are default dtype, default device, thread count, gradient mode, deterministic algorithms, float32 matmul precision
-    (TF32), the fast path of attention, and NumPy's handling of floating-point errors.
+    These are default dtype, default device, thread count, gradient mode, deterministic algorithms, autocast, torch's random state,
+    float32 matmul precision (TF32), the fast path of attention, and NumPy's handling of floating-point errors.
     """
     return [get() for get, _ in _settings()]
 
