@@ -12,7 +12,7 @@ from conformance.model.batch import Batch, Ids
 from conformance.numerics.formats import Array, Mask
 
 _READ = ("input_ids", "token_type_ids", "attention_mask", "position_ids", "encoder_hidden_states", "encoder_attention_mask")
-_LISTED = 12  # maximum number of rows in a sentence
+_LISTED = 12  # maximum number of rows in a sentence; no verdict depends on it
 
 
 @dataclass(frozen=True, eq=False)

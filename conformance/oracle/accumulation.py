@@ -47,7 +47,7 @@ from conformance.oracle.linear_maps import Matrix
 
 BLOCKS = 8
 SPREAD = 2.0**40  # Ratio of numbers whose squares, and sums of 2²⁰ of these, are in float32's range.
-_LARGEST_EXPONENT = 500  # The square of the scale is finite in float64.
+_LARGEST_EXPONENT = 500  # The square of a scale, up to 2¹⁰⁰⁰, is finite in float64.
 UNIT = 4  # Least number of products that a matrix unit adds at once.
 PASSES = 3  # TF32 passes for a float32 product: big · big, big · small and small · big.
 
@@ -128,7 +128,8 @@ class Accumulation:
         else:  # The square of the bias would overflow in float32.
             found = _bridged(sums.in_double, terms.astype(np.float64), self._left.shape[-1], bias)
         squares = found.astype(np.float64)
-        squares *= (of_left * right.scale) ** -2.0
+        squares *= of_left**-2.0  # the square of the product of both scales may exceed float64's range
+        squares *= right.scale**-2.0
         return as_array(squares).reshape(self._shape)
 
     @property

@@ -83,6 +83,13 @@ def test_the_partial_sums_of_a_row_do_not_depend_on_the_size_of_the_others(expon
     assert ratio == pytest.approx(np.full(ratio.shape, 4.0**exponent), rel=1e-5, abs=0.0)
 
 
+def test_factors_whose_scales_exceed_the_range_of_float64_together_have_partial_sums() -> None:
+    x = np.random.default_rng(0).standard_normal((3, 5))
+    assert (Accumulation(x * 2.0**-700, np.ones((5, 2)) * 2.0**-700).squares == 0.0).all()
+    with np.errstate(over="ignore"):
+        assert np.isinf(Accumulation(x * 2.0**505, np.ones((5, 2)) * 2.0**505).squares).all()
+
+
 @pytest.mark.parametrize("exponent", [-10, -60, -100, -300])
 def test_a_bias_that_far_exceeds_the_products_has_partial_sums_of_its_own_size(exponent: int) -> None:
     rng = np.random.default_rng(0)
