@@ -61,13 +61,21 @@ class WidthScaledAttention(fused.SelfAttention):
         return self.c_proj((att @ v).transpose(1, 2).contiguous().view(b, t, c))
 
 
-class WidthScaledBert(fused.BERT):
-    """A model whose scores are divided by the square root of the whole width."""
+class OtherAttentionBert(fused.BERT):
+    """A model with another attention."""
+
+    attention: type[nn.Module]
 
     def __init__(self, config: fused.Config):
         super().__init__(config)
         for block in self.h:
-            block.attn.__class__ = WidthScaledAttention
+            block.attn.__class__ = self.attention
+
+
+class WidthScaledBert(OtherAttentionBert):
+    """A model whose scores are divided by the square root of the whole width."""
+
+    attention = WidthScaledAttention
 
 
 class AddedMaskAttention(fused.SelfAttention):
@@ -94,22 +102,16 @@ class WrongSplitAttention(AddedMaskAttention):
         return y.unflatten(-1, (-1, self.n_head)).permute(0, 3, 1, 2)
 
 
-class WrongSignBert(fused.BERT):
+class WrongSignBert(OtherAttentionBert):
     """A model that adds the mask with the wrong sign: with the inverse mask, all tokens have the same score."""
 
-    def __init__(self, config: fused.Config):
-        super().__init__(config)
-        for block in self.h:
-            block.attn.__class__ = WrongSignAttention
+    attention = WrongSignAttention
 
 
-class WrongSplitBert(fused.BERT):
+class WrongSplitBert(OtherAttentionBert):
     """A model whose heads take every n-th element: with a mask to add, all tokens have the same score."""
 
-    def __init__(self, config: fused.Config):
-        super().__init__(config)
-        for block in self.h:
-            block.attn.__class__ = WrongSplitAttention
+    attention = WrongSplitAttention
 
 
 class LastNormBert(fused.BERT):
@@ -123,18 +125,12 @@ class LastNormBert(fused.BERT):
 class PositionsFirstBert(LastNormBert):
     """The same mistake in a model that returns its result with the axis of positions first."""
 
-    def __init__(self, config: fused.Config):
-        super().__init__(config)
-
     def forward(self, idx, segments, mask):
         return super().forward(idx, segments, mask).transpose(0, 1)
 
 
 class DoubledBert(fused.BERT):
     """A model that returns twice what its last layer computes."""
-
-    def __init__(self, config: fused.Config):
-        super().__init__(config)
 
     def forward(self, idx, segments, mask):
         return 2 * super().forward(idx, segments, mask)
