@@ -4,7 +4,8 @@
   name stands for: an entry point of a package (`entry_points`), an object of a module or of a file (`python_files`), an exported
   program (`archives`), a recorded trace (`recorded`) or a program in any language (`command`).
 - Torch modules: `torch_implementation` builds a candidate from a table of parameters, in `layouts`, and a table of activations, in
-  `output_map`; `table_messages` are on entries that do not fit. `module_runner` is a runner that exposes its module.
+  `output_map`, which may name `absent_components`; `table_messages` are on entries that do not fit. `module_runner` exposes the
+  module that it runs.
 - Capture: `capture` of activations and `capture_gradients` of a backward pass, by `module_hooks`; `capture_step` of a step of a
   training loop, whose gradients `step_gradients` reads before they are clipped. `hook_effects` finds the modules that hooks change,
   which are also run without them.

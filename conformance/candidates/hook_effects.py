@@ -1,14 +1,17 @@
 """Whether hooks change how a module is run, so that a pass in which activations are captured is not the one that users run.
 
 A hook inside code under `torch.compile` ends the compiled graph there, and most of the module is then run eagerly; with
-`fullgraph=True` it is an error. The fast path of `nn.TransformerEncoder` is taken only without hooks. In both cases the activations
-that hooks show are correct or wrong by themselves, and the outputs are judged again in passes without hooks.
+`fullgraph=True` it is an error. A pass with such a hook is therefore run eagerly as a whole. The fast path of
+`nn.TransformerEncoder` is taken only without hooks. In both cases the activations that hooks show are correct or wrong by
+themselves, and the outputs are judged again in passes without hooks.
 """
 
+import contextlib
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -41,7 +44,7 @@ def small_batch() -> Batch:
 
 
 def compiled_around(modules: Mapping[str, nn.Module], paths: Iterable[str]) -> bool:
-    """Return whether a hook at one of the paths is inside code under `torch.compile`.
+    """Return whether a hook at one of the paths is inside a module under `torch.compile`; the modules are not run.
 
     Args:
         modules: every submodule by its paths.
@@ -79,7 +82,7 @@ def _is_compiled(module: nn.Module) -> bool:
     return _compiles_its_hooks(module) or hasattr(forward, "_torchdynamo_orig_callable")
 
 
-@contextmanager
+@contextlib.contextmanager
 def eager_if(condition: bool) -> Iterator[None]:
     """Run code under `torch.compile` eagerly inside this context if the condition holds."""
     if not condition or "torch._dynamo" not in sys.modules:
@@ -89,30 +92,62 @@ def eager_if(condition: bool) -> Iterator[None]:
         yield
 
 
-def changes_outputs(
-    modules: Mapping[str, nn.Module],
-    paths: Sequence[str],
-    called: Callable[[], Mapping[str, Any]],
-    hooks: AbstractContextManager[None],
-) -> bool:
-    """Return whether hooks at some paths may change the outputs of a module.
+@dataclass(frozen=True, eq=False)
+class SmallPass:
+    """A forward pass of a small module, with or without hooks.
 
-    They may if they are inside compiled code. Otherwise they may if a forward pass returns outputs by name that are not bitwise
-    equal to those of a pass with hooks, or that depend on a fast path.
-
-    Args:
+    Attributes:
         modules: every submodule by its paths.
         paths: paths of the hooked modules.
-        called: runs a forward pass and returns outputs by name.
+        called: runs the pass and returns outputs by name.
         hooks: the hooks.
     """
-    if compiled_around(modules, paths):
-        return True
-    plain = called()
-    with hooks:
-        with_hooks = called()
-    differ = any(not _equal(plain[name], with_hooks[name]) for name in plain.keys() & with_hooks.keys())
-    return differ or (bool(plain) and fused_around(modules, paths))
+
+    modules: Mapping[str, nn.Module]
+    paths: Sequence[str]
+    called: Callable[[], Mapping[str, Any]]
+    hooks: AbstractContextManager[None]
+
+    def compiles_hooks(self) -> bool:
+        """Return whether a hook is inside code under `torch.compile`, that of a module or of a function.
+
+        A hook in a function's code is found by a pass, since the compiler runs hooks while it traces. A backend that it has not
+        seen before makes it trace again, and the graphs are not used by later passes.
+        """
+        if compiled_around(self.modules, self.paths):
+            return True
+        if "torch._dynamo" not in sys.modules:
+            self.called()  # may be the first to call torch.compile
+        if "torch._dynamo" not in sys.modules:
+            return False
+        traced: list[bool] = []
+
+        def note(*given: Any) -> None:
+            if torch.compiler.is_compiling():
+                traced.append(True)
+
+        def as_it_is(graph: Any, inputs: Any) -> Any:
+            return graph.forward
+
+        with contextlib.ExitStack() as stack:
+            for module in {id(module): module for module in map(self.modules.__getitem__, self.paths)}.values():
+                for handle in (module.register_forward_pre_hook(note), module.register_forward_hook(note)):
+                    stack.callback(handle.remove)
+            stack.enter_context(torch.compiler.set_stance("default", force_backend=as_it_is))
+            self.called()
+        return bool(traced)
+
+    def changes_outputs(self) -> bool:
+        """Return whether hooks that are not inside compiled code may change the outputs.
+
+        They may if a pass returns outputs by name that are not bitwise equal to those of a pass with hooks, or that depend on a
+        fast path.
+        """
+        plain = self.called()
+        with self.hooks:
+            with_hooks = self.called()
+        differ = any(not _equal(plain[name], with_hooks[name]) for name in plain.keys() & with_hooks.keys())
+        return differ or (bool(plain) and fused_around(self.modules, self.paths))
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property, partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +27,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from conformance.candidates.absent_components import is_of_another_architecture, never_drops
 from conformance.candidates.capture import Showing, Tap, captured, hooked, require_modules, several_calls
 from conformance.candidates.capture_gradients import captured_with_gradients
 from conformance.candidates.capture_step import captured_step
-from conformance.candidates.hook_effects import SMALL, changes_outputs, is_so, require_named, small_batch
+from conformance.candidates.hook_effects import SMALL, SmallPass, eager_if, is_so, require_named, small_batch
 from conformance.candidates.layouts import LAYER, Layout, expanded, in_each_layer, in_layer, is_layered, plain
 from conformance.candidates.module_runner import ModuleRunner
 from conformance.candidates.output_map import OutputMap
@@ -39,9 +39,8 @@ from conformance.candidates.returned_value import ReturnedValue
 from conformance.candidates.table_messages import absent_tensor, folded, hint
 from conformance.errors import CandidateError, RegistrationError
 from conformance.model.activations import outputs, parameter_shapes, parameters_of_head, table
-from conformance.model.architecture import COMPATIBLE_HEADS, Architecture
+from conformance.model.architecture import Architecture
 from conformance.model.checkpoint import Checkpoint
-from conformance.model.dropout import OPTIONAL
 from conformance.model.pretraining import PretrainingData
 from conformance.model.training import Training
 
@@ -140,17 +139,23 @@ class TorchImplementation:
     @cached_property
     def unobserved(self) -> "TorchImplementation":
         """The candidate without hooks, with only the outputs that `call` returns, if hooks change how it is run; else itself."""
-        return self.without_hooks() if self.activations and is_so(self._changed_by_hooks) else self
+        changes = self._compiles_hooks or (self.activations and is_so(lambda: self._small_pass().changes_outputs()))
+        return self.without_hooks() if changes else self
 
     def without_hooks(self) -> "TorchImplementation":
         """Return the candidate without hooks, with only the outputs that `call` returns by name."""
         return replace(self, activations={}, supported=self.supports, call=lambda *given: require_named(self.call(*given)))
 
-    def _changed_by_hooks(self) -> bool:
+    @cached_property
+    def _compiles_hooks(self) -> bool:
+        """Whether a hook is inside code under `torch.compile`; the passes with hooks are then run eagerly."""
+        return bool(self.activations) and is_so(lambda: self._small_pass().compiles_hooks())
+
+    def _small_pass(self) -> SmallPass:
         module = _moved(self.build(SMALL), "cpu", torch.float32).eval()
         taps, _ = self.taps(module, SMALL)
         modules, called = require_modules(module, taps), partial(self._called, module, small_batch().on("cpu"), SMALL)
-        return changes_outputs(modules, [t.path for t in taps.values()], called, hooked(modules, taps, lambda name, tensor: None))
+        return SmallPass(modules, [t.path for t in taps.values()], called, hooked(modules, taps, lambda name, tensor: None))
 
     def _names(self, parameter: str, mapped: Sequence[str]) -> bool:
         """Return whether the tables name a parameter, as used or as unused."""
@@ -167,17 +172,21 @@ class TorchImplementation:
 
         a = checkpoint.architecture
 
+        def called(batch: Any) -> dict[str, Any]:
+            with eager_if(self._compiles_hooks):
+                return self._called(module, batch, a)
+
         def runner(batch: Any) -> Iterator[tuple[str, Any]]:
             if not taps:  # no hooks at all: the module is run as its users run it
                 return (yield from captured(module, taps, lambda: self._called(module, batch, a)))
             returned = ReturnedValue(module, a, batch)
-            found = captured(module, taps, lambda: returned.of(lambda: self._called(module, batch, a)))
+            found = captured(module, taps, lambda: returned.of(lambda: called(batch)))
             yield from returned.compared(found, show)
 
         def gradients(batch: Any, source: str, gradient: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
             def forward() -> dict[str, Any]:
                 tapped = {name for key in taps for name in key.split()}
-                return {n: value for n, value in self._called(module, batch, a).items() if n not in tapped}
+                return {n: value for n, value in called(batch).items() if n not in tapped}
 
             parameters = partial(self._unpacked, module, a)
             return captured_with_gradients(module, taps, forward, source, gradient, show=show, parameters=parameters)
@@ -306,7 +315,7 @@ class TorchImplementation:
         for pattern, layout in table_of:
             for name, parameters in in_each_layer(pattern, layout, a.num_hidden_layers):
                 known = [p for p in parameters if p in wanted]
-                if not known and _is_of_another_architecture(parameters, a):
+                if not known and is_of_another_architecture(parameters, a):
                     absent[name] = parameters
                     continue
                 wrong += [f"unknown parameter: {p}{hint(p, wanted)}" for p in parameters if p not in wanted]
@@ -350,7 +359,7 @@ class TorchImplementation:
                 tap = Tap(in_layer(pattern.path, layer), pattern.what, pattern.element, pattern.call)
                 names = tuple(in_layer(n, layer) for n in shown.names)
                 if not set(names) & set(rows) and (
-                    _never_drops(names, a) or (tap.path not in modules and _is_of_another_architecture(names, a))
+                    never_drops(names, a) or (tap.path not in modules and is_of_another_architecture(names, a))
                 ):
                     continue
                 wrong += [f"unknown activation: {n}{hint(n, rows)}" for n in names if n not in rows]
@@ -378,23 +387,6 @@ def _moved(module: nn.Module, device: str, dtype: torch.dtype) -> nn.Module:
     module.to(dtype)
     module.to(torch.device(device))
     return module
-
-
-def _is_of_another_architecture(names: Sequence[str], a: Architecture) -> bool:
-    """Return whether all names exist in an architecture that differs in heads, pooler, cross-attention or kind of positions.
-
-    One table may be used for architectures with and without these components.
-    """
-    every = [
-        a.with_(pooler=True, heads=heads, position_embedding_type=positions, is_decoder=True, add_cross_attention=True)
-        for heads, positions in product(COMPATIBLE_HEADS, ("absolute", "relative_key"))
-    ]
-    return all(any(n in parameter_shapes(e) or n in table(e) for e in every) for n in names)
-
-
-def _never_drops(names: Sequence[str], a: Architecture) -> bool:
-    """Return whether the names are dropouts that are absent because their rate is 0, or because there is no classifier."""
-    return all(n in table(a.with_(**dict.fromkeys(OPTIONAL, 0.5), pooler=True, heads=("classification",))) for n in names)
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

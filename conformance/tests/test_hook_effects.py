@@ -76,10 +76,17 @@ def _forward_compiled(module: nn.Module) -> None:
     module.forward = torch.compile(module.forward, backend="eager", fullgraph=True)
 
 
+def _function_compiled(module: nn.Module) -> None:
+    """Let the forward pass call a function under torch.compile, so that no module is compiled."""
+    torch.compiler.reset()
+    run = torch.compile(module.forward, backend="eager", fullgraph=True)
+    module.forward = lambda *given: run(*given)
+
+
 PLAIN: Callable[[nn.Module], Any] = lambda module: None  # noqa: E731
 
 
-@pytest.mark.parametrize("finish", [_compiled, _forward_compiled])
+@pytest.mark.parametrize("finish", [_compiled, _forward_compiled, _function_compiled])
 def test_a_mistake_in_compiled_code_alone_is_found(finish: Callable[[nn.Module], Any]) -> None:
     wrong = _candidate(_under_compile, finish)
     assert wrong.unobserved is not wrong
@@ -87,7 +94,7 @@ def test_a_mistake_in_compiled_code_alone_is_found(finish: Callable[[nn.Module],
     assert (result.outcome, result.case.check, [v.activation for v in result.origins]) == ("fail", "outputs", [LAST])
 
 
-@pytest.mark.parametrize("finish", [_compiled, _forward_compiled])
+@pytest.mark.parametrize("finish", [_compiled, _forward_compiled, _function_compiled])
 def test_a_correct_module_compiled_as_one_graph_conforms_with_its_interior_judged(finish: Callable[[nn.Module], Any]) -> None:
     right = _candidate(_right, finish)
     result = check(right, "tiny")
