@@ -11,7 +11,7 @@ from operator import add
 
 import numpy as np
 
-from conformance.judge.effective_samples import Hashes, Repeats
+from conformance.judge.effective_samples import Hashes, repeats_of
 from conformance.judge.fault_directions import Direction
 from conformance.judge.fault_effects import Effect, GrossEffects
 from conformance.judge.filters import ProjectionSums, is_gross
@@ -108,7 +108,7 @@ def _with_repeats(
 ) -> list[BlockTotals]:
     """Return the results with the noise that is shared between blocks."""
     directions, is_function = gross_effects.directions, observation.probe.segment.is_function
-    rows_repeat = Repeats.of(totals[0].hashes).share(observation.judged) < 1.0
+    rows_repeat = repeats_of(totals[0].hashes).any_of(observation.judged)
     effects, across = [], []  # for each hypothesis: all effects, and the indices of those to be computed on the whole activation
     for hypothesis, total in zip(hypotheses, totals, strict=True):
         inputs_repeat = is_function and hypothesis.parents == "as captured"  # unrounded inputs are not known

@@ -10,6 +10,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Captured, Mask
 from conformance.numerics.memo import once_an_array
 
@@ -65,13 +66,18 @@ class Repeats:
         """Whether any two rows share a draw."""
         return self.draws < self.number.size
 
-    def share(self, judged: Mask) -> float:
-        """Return the fraction of the judged rows that are different draws; 1 if `judged` does not have these rows."""
-        if judged.shape[: self.number.ndim] != self.number.shape:
-            return 1.0
-        rows = judged.reshape(*self.number.shape, -1).any(-1)
-        drawn = np.bincount(self.number[rows], minlength=self.draws)
-        return int(np.count_nonzero(drawn)) / max(int(drawn.sum()), 1)
+    def any_of(self, judged: Mask) -> bool:
+        """Return whether any two judged rows share a draw; False if `judged` does not have these rows."""
+        rows = as_array(judged.any(tuple(range(self.number.ndim, judged.ndim))))
+        return rows.shape == self.number.shape and bool((self.merged(rows) > 1.0).any())
+
+    def merged(self, x: Array | Mask) -> Array:
+        """Return the sums of x over the rows of each draw, (draws, …) for x with these rows as its first axes; else x itself."""
+        if x.shape[: self.number.ndim] != self.number.shape:
+            return as_array(x, np.float64)
+        sums = np.zeros((self.draws, *x.shape[self.number.ndim :]))
+        np.add.at(sums, self.number, x)
+        return sums
 
     def variance(self, variance: Array, weights: Array) -> float:
         """Return the variance of Σ w · e for errors e of the given variance, equal in rows of the same draw: Σ v (Σ w)²."""

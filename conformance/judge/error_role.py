@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from conformance.judge.judged_elements import count_independent_rows, judged_elements, zeroed
+from conformance.judge.judged_elements import judged_elements, sums_of_independent_rows, zeroed
 from conformance.judge.observation import Observation
 from conformance.numerics.arithmetic import Hypothesis
-from conformance.numerics.formats import Array, Single
+from conformance.numerics.formats import Array, Mask, Single
 from conformance.numerics.thresholds import rms_threshold, smallest_rms
 
 
@@ -29,18 +29,19 @@ def error_role(observation: Observation, global_errors: Mapping[str, Single], hy
     arriving = {n: _judged_squares(observation, n, global_errors[n]) for n in segment.leaves if n in global_errors}
     if not any(squares.any() for squares in arriving.values()):
         return None
-    predicted = np.where(judged, segment.propagate(arriving, hypothesis), 0.0).sum()
+    predicted, local = (_by_row(observation, segment.propagate(leaves, hypothesis), judged) for leaves in (arriving, {}))
     actual = _judged_squares(observation, observation.name, global_errors[observation.name]).sum()
-    local = np.where(judged, segment.propagate({}, hypothesis), 0.0).sum()
-    rows = count_independent_rows(
-        observation.activation, observation.network.batch, observation.heads, coupled=segment.couples_positions
-    )
-    limit = rms_threshold(rows, alpha) ** 2
-    if max(actual, predicted) <= limit * local or predicted == 0.0:
+    if max(actual, predicted.sum()) <= rms_threshold(local, alpha) ** 2 * local.sum() or not predicted.any():
         return None  # indistinguishable from this step's own rounding
-    if actual > limit * predicted:
+    if actual > rms_threshold(predicted, alpha) ** 2 * predicted.sum():
         return "amplifier"
-    return "attenuator" if actual < smallest_rms(rows, alpha) ** 2 * predicted else None
+    return "attenuator" if actual < smallest_rms(predicted, alpha) ** 2 * predicted.sum() else None
+
+
+def _by_row(observation: Observation, variance: Array, judged: Mask) -> Array:
+    """Return the sum of the variances of the judged elements for each independent row."""
+    coupled = observation.whole.segment.couples_positions
+    return np.asarray(sums_of_independent_rows(observation.activation, np.where(judged, variance, 0.0), coupled=coupled))
 
 
 def _judged_squares(observation: Observation, name: str, error: Single) -> Array:

@@ -1,4 +1,4 @@
-"""Selection of the judged elements, and the number of independent rows among them."""
+"""Selection of the judged elements, and of the independent rows among them."""
 
 from collections.abc import Mapping
 from typing import TypeVar
@@ -102,21 +102,20 @@ def elements_to_explain(row: Activation, batch: Batch, shape: tuple[int, ...]) -
     return judged_elements(row, batch, shape)
 
 
-def count_independent_rows(row: Activation, batch: Batch, heads: int, *, coupled: bool) -> int:
-    """Return the number of groups of elements with independent roundings, if no inputs repeat.
+def sums_of_independent_rows(row: Activation, x: Array | Mask, *, coupled: bool) -> Array:
+    """Return the sum of x over each group of elements with independent roundings, if no inputs repeat.
 
     A step's own roundings are independent between rows (last axis). Errors of a parent are shared by all elements computed from
     it: if queries attend to the same keys (`coupled`), only whole sequences are independent.
 
     Args:
         row: the activation's row of the table.
-        batch: the batch.
-        heads: number of attention heads, unless the activation has its own number.
+        x: an array of the activation's shape.
         coupled: whether errors of a parent are shared by a whole sequence.
     """
-    if "batch" not in row.axes:  # a loss, or the gradient of a parameter
-        return 1 if coupled else max(row.height, 1)
-    if coupled or not {"position", "query", "state"}.intersection(row.axes):
-        return int((batch.mask.any(1) if coupled else _read_sentences(row, batch)).sum())
-    tokens = int((batch.states_mask if "state" in row.axes else batch.mask).sum())
-    return tokens * (row.heads or heads) if "query" in row.axes else tokens
+    depth = max(x.ndim - 1, 1) if "batch" in row.axes else int("row" in row.axes)  # a loss has no rows
+    if coupled:
+        depth = int("batch" in row.axes)
+    # A mask that repeats along an axis is summed once.
+    once = x[tuple(slice(1) if axis >= depth and stride == 0 else slice(None) for axis, stride in enumerate(x.strides))]
+    return as_array(once.sum(tuple(range(depth, x.ndim))) * (x.size / max(once.size, 1)), np.float64)

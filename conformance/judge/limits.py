@@ -27,7 +27,7 @@ def limits_of(observation: Observation, hypothesis: Hypothesis, hashes: Hashes, 
         filters: number of filters, with which RMS and largest error share alpha.
         alpha: total false-alarm probability of the activation.
     """
-    rows = observation.independent_row_count(hypothesis, hashes)
+    rows = observation.independent_rows(hypothesis, hashes)
     return Limits.of(rows, observation.count, STATISTICS + filters, alpha)
 
 

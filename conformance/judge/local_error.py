@@ -61,7 +61,7 @@ def judge_locally(
 def _local(
     observation: Observation, hypothesis: Hypothesis, directions: Sequence[Direction], found: BlockTotals, alpha: float
 ) -> LocalJudgement:
-    rows = observation.independent_row_count(hypothesis, found.hashes)
+    rows = observation.independent_rows(hypothesis, found.hashes).size
     limits = limits_of(observation, hypothesis, found.hashes, len(found.effects), alpha)
     filters = (filter_result(directions[i], found.effects[i], limits) for i in sorted(found.effects))
     return replace(local_of(hypothesis, found, rows, limits), filters=tuple(f for f in filters if f))

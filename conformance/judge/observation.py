@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from conformance.judge.effective_samples import Hashes, repeats_of
-from conformance.judge.judged_elements import count_independent_rows, elements_to_explain, judged_elements
+from conformance.judge.judged_elements import elements_to_explain, judged_elements, sums_of_independent_rows
 from conformance.judge.noise import Noise, of_segment
 from conformance.judge.segment import Segment, between, couples_positions
 from conformance.model.activation import Activation
@@ -197,14 +197,13 @@ class Observation:
         """The number of judged elements."""
         return int(self.judged.sum())
 
-    def independent_row_count(self, hypothesis: Hypothesis, hashes: Hashes) -> int:
-        """Return the number of rows that are independent draws of noise under a hypothesis; rows with equal hashes share a draw."""
+    def independent_rows(self, hypothesis: Hypothesis, hashes: Hashes) -> Array:
+        """Return the number of judged elements of each independent draw of noise; rows with equal hashes share a draw."""
         several = len(self.steps) > 1 or hypothesis.parents == "unrounded"
         coupled = several and couples_positions(step.kind for step in self.steps)
-        rows = count_independent_rows(self.activation, self.network.batch, self.heads, coupled=coupled)
-        if rows > 1 and "row" in self.activation.axes:
-            rows = int(self.whole.counted.any(-1).sum())
-        return max(int(rows * repeats_of(hashes).share(self.judged)), 1)
+        counted = self.whole.counted if "row" in self.activation.axes else self.judged
+        sizes = repeats_of(hashes).merged(np.asarray(sums_of_independent_rows(self.activation, counted, coupled=coupled)))
+        return sizes[sizes > 0] if sizes.any() else np.ones(1)
 
     def independent_draw_count(self, hypotheses: Sequence[Hypothesis]) -> int:
         """Return the number of independent draws of noise that the likelihood counts, which is the same under each hypothesis.
@@ -217,7 +216,7 @@ class Observation:
             (parent,) = segment.leaves.values()
             return len(np.unique(parent[self.judged]))
         hashes = segment.hashes(hypotheses[0].arithmetic.storage)
-        return min(self.independent_row_count(hypothesis, hashes) for hypothesis in hypotheses)
+        return min(self.independent_rows(hypothesis, hashes).size for hypothesis in hypotheses)
 
     @cached_property
     def repeated_inputs(self) -> tuple[Array, Array]:

@@ -54,7 +54,7 @@ def _of_whole(actual: Array, segment: Segment, observation: Observation, hypothe
     limits = limits_of(observation, hypothesis, found.hashes, 0, alpha)
     if actual is block.actual:
         limits = limits_for(errors.errors.rms, limits, observation, hypothesis, segment)
-    return local_of(hypothesis, found, observation.independent_row_count(hypothesis, found.hashes), limits)
+    return local_of(hypothesis, found, observation.independent_rows(hypothesis, found.hashes).size, limits)
 
 
 def _screened(observation: Observation, legal: Sequence[Hypothesis], alpha: float) -> list[LocalJudgement]:
@@ -68,7 +68,7 @@ def _screened(observation: Observation, legal: Sequence[Hypothesis], alpha: floa
 def _local(observation: Observation, hypothesis: Hypothesis, found: BlockTotals, alpha: float) -> LocalJudgement:
     limits = limits_of(observation, hypothesis, found.hashes, 0, alpha)
     limits = limits_for(found.errors.errors.rms, limits, observation, hypothesis)
-    return local_of(hypothesis, found, observation.independent_row_count(hypothesis, found.hashes), limits)
+    return local_of(hypothesis, found, observation.independent_rows(hypothesis, found.hashes).size, limits)
 
 
 def local_of(hypothesis: Hypothesis, found: BlockTotals, rows: int, limits: Limits) -> LocalJudgement:

@@ -3,7 +3,7 @@
 Under the model, an error is a sum of independent roundings, each uniform on an interval around zero. A uniform variable is strictly
 sub-Gaussian: E exp(λe) ≤ exp(λ²σ²/2) with its own variance σ² (Arbel et al. 2020, *On strict sub-Gaussianity*, section 3), and
 so are sums of independent ones, in any linear combination. The bounds below hold for strictly sub-Gaussian errors, not only for
-normal ones, and none of them assumes that the elements of a row are independent; that of the RMS assumes rows of equal size.
+normal ones, and none of them assumes that the elements of a row are independent.
 
 If the false-alarm probability changes, these change with it, by hand:
 
@@ -14,9 +14,15 @@ If the false-alarm probability changes, these change with it, by hand:
 """
 
 import math
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
+import numpy as np
 from scipy.special import bdtr, bdtrc, lambertw
+
+from conformance.numerics.formats import Array
 
 FALSE_ALARM = 1e-6  # of one run, under the model; every threshold below is derived from it
 FALSE_ALARM_TEXT = f"{FALSE_ALARM:.0e}".replace("e-0", "e-")  # as texts write it
@@ -47,11 +53,11 @@ class Limits(ErrorLimits):
         return evidence_threshold(self.filter)
 
     @classmethod
-    def of(cls, rows: int, count: int, tests: int, total: float) -> "Limits":
+    def of(cls, rows: int | Array, count: int, tests: int, total: float) -> "Limits":
         """Return the limits for `tests` statistics that share a false-alarm probability.
 
         Args:
-            rows: number of independent rows.
+            rows: the independent rows, as for `rms_threshold`.
             count: number of elements.
             tests: number of statistics.
             total: their total false-alarm probability.
@@ -65,29 +71,81 @@ def sidak_share(tests: int, total: float = FALSE_ALARM) -> float:
     return -math.expm1(math.log1p(-total) / max(tests, 1))
 
 
-def rms_threshold(rows: int, alpha: float) -> float:
-    """Return the largest RMS of errors in sigma, pooled over `rows` independent rows, at false-alarm probability alpha.
+def rms_threshold(rows: int | Array, alpha: float) -> float:
+    """Return the largest RMS of errors in sigma, pooled over independent rows, at false-alarm probability alpha.
 
     A strictly sub-Gaussian e has E exp(λ e²/σ²) ≤ (1 − 2λ)^(-1/2). The mean of such squares over a row has no larger moment
-    generating function, even if they are dependent (Jensen), so the mean over ν rows obeys the Chernoff bound of χ²_ν/ν:
-    P(mean > t) ≤ exp(−ν/2 · (t − 1 − ln t)). With s = t − 1 − ln t at alpha, t = −W₋₁(−e^(−1−s)) (Lambert's function); the root
-    of t is returned.
+    generating function, even if they are dependent (Jensen). With w the rows' shares of the pooled sum, Σ w = 1, the mean over all
+    rows therefore obeys P(mean > t) ≤ exp(−λt) Π (1 − 2λw)^(-1/2) for each λ (Chernoff), and at alpha
 
-    The rows are taken as equally long and as drawn equally often. Where their shares w of the elements differ, the bound is proven
-    only for ν = 1/max w; this matters for errors that are shared by a whole row, which are a part of all.
+        t = min over λ of (ln 1/α − ½ Σ ln(1 − 2λw)) / λ
+
+    For ν equal rows, the bound is that of χ²_ν/ν, exp(−ν/2 · (t − 1 − ln t)). With s = t − 1 − ln t at alpha, t = −W₋₁(−e^(−1−s))
+    (Lambert's function). The root of t is returned.
+
+    Args:
+        rows: the number of rows, if they are equally long; else the length of each, or its expected sum of squares.
+        alpha: the false-alarm probability.
     """
-    s = 2.0 * math.log(1.0 / alpha) / max(rows, 1)
-    return math.sqrt(-lambertw(-math.exp(-1.0 - s), -1).real)
+    shares, counts = _shares(rows)
+    return _rms_threshold(tuple(shares), tuple(counts), math.log(1.0 / alpha))
 
 
-def smallest_rms(rows: int, alpha: float) -> float:
-    """Return the smallest RMS of normal errors in sigma, pooled over `rows` independent rows, at false-alarm probability alpha.
+@lru_cache  # the layers of a network have the same rows
+def _rms_threshold(shares: tuple[float, ...], counts: tuple[float, ...], evidence: float) -> float:
+    if len(shares) == 1:
+        return math.sqrt(-lambertw(-math.exp(-1.0 - 2.0 * evidence / counts[0]), -1).real)
+    # The minimum is where x g' = g, for g(x) = ln 1/α − ½ Σ ln(1 − x w / max w) and x = 2λ max w.
+    relative, number = np.divide(shares, shares[-1]), np.array(counts)
 
-    The mean of the squares of ν independent normal errors has P(mean < t) ≤ exp(−ν/2 · (t − 1 − ln t)) for t < 1 as well. With s as
-    in `rms_threshold`, t = −W₀(−e^(−1−s)); the root of t is returned. Errors that are sub-Gaussian may be smaller.
+    def excess(x: float) -> float:
+        left = 1.0 - x * relative
+        return float(number @ (x * relative / left + np.log(left))) / 2.0 - evidence
+
+    x = _root(excess, 0.0, 1.0)
+    return math.sqrt(2.0 * shares[-1] * (evidence - float(number @ np.log(1.0 - x * relative)) / 2.0) / x)
+
+
+def smallest_rms(rows: int | Array, alpha: float) -> float:
+    """Return the smallest RMS of normal errors in sigma, pooled over independent rows, at false-alarm probability alpha.
+
+    As in `rms_threshold`, P(mean < t) ≤ exp(λt) Π (1 + 2λw)^(-1/2), and t is the largest value of (½ Σ ln(1 + 2λw) − ln 1/α) / λ.
+    For ν equal rows, t = −W₀(−e^(−1−s)). The root of t is returned. Errors that are sub-Gaussian may be smaller.
+
+    Args:
+        rows: the rows, as for `rms_threshold`.
+        alpha: the false-alarm probability.
     """
-    s = 2.0 * math.log(1.0 / alpha) / max(rows, 1)
-    return math.sqrt(max(-lambertw(-math.exp(-1.0 - s)).real, 0.0))
+    shares, counts = _shares(rows)
+    evidence = math.log(1.0 / alpha)
+    if len(shares) == 1:
+        return math.sqrt(max(-lambertw(-math.exp(-1.0 - 2.0 * evidence / counts[0])).real, 0.0))
+    relative = shares / shares[-1]
+
+    def excess(exponent: float) -> float:
+        moved = math.exp(exponent) * relative
+        return float(counts @ (np.log1p(moved) - moved / (1.0 + moved))) / 2.0 - evidence
+
+    # Above, the term of the largest share alone exceeds the evidence: ln(1 + y) − 1 ≥ 2 ln 1/α.
+    x = math.exp(_root(excess, math.log(sys.float_info.min), 2.0 * evidence + 2.0))
+    return math.sqrt(max(2.0 * shares[-1] * (float(counts @ np.log1p(x * relative)) / 2.0 - evidence) / x, 0.0))
+
+
+def _shares(rows: int | Array) -> tuple[Array, Array]:
+    """Return the different shares of the rows in their sum, in ascending order, and how many rows have each."""
+    if isinstance(rows, int):
+        return np.ones(1), np.array([max(rows, 1.0)])
+    sizes, counts = np.unique(rows[rows > 0.0], return_counts=True)
+    if not len(sizes):
+        return np.ones(1), np.ones(1)
+    return sizes / float(counts @ sizes), counts.astype(np.float64)
+
+
+def _root(increasing: Callable[[float], float], low: float, high: float) -> float:
+    """Return where an increasing function changes its sign, between two numbers, by bisection to the last bit."""
+    while low < (middle := low + (high - low) / 2.0) < high:
+        low, high = (middle, high) if increasing(middle) < 0.0 else (low, middle)
+    return low
 
 
 def max_threshold(count: int, alpha: float) -> float:

@@ -63,7 +63,7 @@ def test_the_rows_of_a_layer_are_those_of_the_heads_that_it_has(name: str, heads
     values = dict(network.walk())
     seen = Observation(network, name, values[name], {parent: values[parent] for parent in network.table[name].parents})
     hashes = np.arange(batch.mask.size, dtype=np.uint64).reshape(batch.mask.shape)  # no token repeats another
-    assert seen.independent_row_count(hypothesis, hashes) == batch.mask.sum() * heads
+    assert seen.independent_rows(hypothesis, hashes).size == batch.mask.sum() * heads
 
 
 def test_the_strip_of_heads_has_the_heads_that_the_layer_has() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from conformance.goldens.shipped_goldens import TINY as RECIPE
-from conformance.judge.judged_elements import count_independent_rows, judged_elements
+from conformance.judge.judged_elements import judged_elements, sums_of_independent_rows
 from conformance.judge.noise import of_segment
 from conformance.judge.residual_description import ResidualDescription, describe_residual, sentences
 from conformance.judge.segment import Segment
@@ -50,7 +50,7 @@ def looked_at(name: str, change: Change, dtype: str = "float32") -> ResidualDesc
     made = FORMATS[dtype].round(np.array(change(step), np.float64))
     judged = judged_elements(row, network.batch, made.shape)
     noise = of_segment(segment, hypotheses(dtype)[0], judged)
-    rows = count_independent_rows(row, network.batch, network.architecture.num_attention_heads, coupled=False)
+    rows = sums_of_independent_rows(row, judged, coupled=False)
     limits = ErrorLimits(rms_threshold(rows, ALPHA), max_threshold(int(judged.sum()), ALPHA))
     return describe_residual(step, made, noise.sigma, noise.bound, judged, limits)
 
