@@ -27,7 +27,7 @@ import numpy.typing as npt
 from conformance.checks.search.rounding_of_runs import rounding, unknown_before, wrong_steps
 from conformance.checks.search.subject import Subject
 from conformance.errors import Unsupported
-from conformance.judge.judged_elements import judged_elements
+from conformance.judge.judged_elements import judged_elements, sums_of_independent_rows
 from conformance.judge.propagated_sigma import Accumulated
 from conformance.model.activation import SCALAR, Activation
 from conformance.numerics.formats import Array, Format, Mask, format_named
@@ -120,14 +120,15 @@ class _Compared:
     def excess(self, rounding: Mapping[str, Accumulated], alpha: float) -> tuple[float, int]:
         """Return the larger of RMS and largest error, each divided by its limit, and the flat index of the worst element.
 
-        The ratio is infinite if elements differ that must be equal. The RMS counts rows as degrees of freedom, since only whole
-        sentences are independent: the error accumulated at one token propagates to the others.
+        The ratio is infinite if elements differ that must be equal. Only whole sentences are independent, since the
+        error accumulated at one token propagates to the others.
         """
         difference, noise = np.abs(self.difference), rounding[self.row.name]
         sigma = np.sqrt(2.0 * self._like(noise.variance, noise.variance.shape))
         beyond = np.maximum(difference - 2.0 * self._like(noise.bound, noise.variance.shape), 0.0)
         scaled = np.divide(beyond, sigma, out=np.where(difference > 0.0, np.inf, 0.0), where=sigma > 0.0)
-        rms = float(np.sqrt((scaled[self.judged] ** 2).mean())) / rms_threshold(len(self.alike.first), alpha)
+        rows = sums_of_independent_rows(self.row, self.judged, coupled=True)
+        rms = float(np.sqrt((scaled[self.judged] ** 2).mean())) / rms_threshold(rows, alpha)
         largest = float(scaled.max()) / max_threshold(int(self.judged.sum()), alpha)
         return max(rms, largest), int(scaled.argmax())
 

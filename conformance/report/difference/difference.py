@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformance.checks.trace import Trace, require_same_inputs
-from conformance.judge.judged_elements import judged_elements
+from conformance.judge.judged_elements import judged_elements, sums_of_independent_rows
 from conformance.judge.sampled_sigma import reference
 from conformance.judge.segment import Segment
 from conformance.model.checkpoint import Checkpoint, rounded_weights
@@ -145,7 +145,7 @@ def _local(
     """
     residual, variance, bound = np.zeros(()), np.zeros(()), np.zeros(())
     common = set.intersection(*(set(found) for found in values))
-    sign, exact, may_begin, rows = 1.0, True, failed is None, 1
+    sign, exact, may_begin = 1.0, True, failed is None
     for network, model, found in zip(networks, models, values, strict=True):
         order = list(network.table)
         before = {n: _finite(n, v, network) for n, v in found.items() if n in common and order.index(n) < order.index(activation)}
@@ -157,11 +157,11 @@ def _local(
         bound = bound + segment.bound(model)
         exact = exact and all(step.site.activation.exact for step in segment.steps.values())
         may_begin = may_begin or any(step in (failed or ()) for step in segment.steps)
-        rows = int(network.batch.mask.any(1).sum())
         sign = -1.0
     if exact:
         return None, None, None, None, bool(residual[judged].any())
     scaled = (np.maximum(np.abs(residual) - bound, 0.0) / np.sqrt(variance))[judged]
+    rows = sums_of_independent_rows(networks[0].table[activation], judged, coupled=True)
     rms, limit = float(np.sqrt((scaled**2).mean())), rms_threshold(rows, alpha)
     largest, largest_limit = float(scaled.max()), max_threshold(scaled.size, alpha)
     exceeds = not (rms <= limit and largest <= largest_limit)  # also if one is NaN
