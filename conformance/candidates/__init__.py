@@ -2,7 +2,8 @@
 
 - The interface: `registry.Implementation`, and `registry.load_implementation`, which loads one by its name. `lookup` says what a
   name stands for: an entry point of a package (`entry_points`), an object of a module or of a file (`python_files`), an exported
-  program (`archives`), a recorded trace (`recorded`) or a program in any language (`command`).
+  program (`archives`), a recorded trace (`recorded`) or a program in any language (`command`). `source_imports` reads, before
+  that, whether it needs a package that is slow to import.
 - Torch modules: `torch_implementation` builds a candidate from a table of parameters, in `layouts`, and a table of activations, in
   `output_map`, which may name `absent_components`; `table_messages` are on entries that do not fit. `module_runner` exposes the
   module that it runs.

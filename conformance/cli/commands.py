@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from conformance.candidates.source_imports import may_import
 from conformance.errors import DependencyMissingError, UsageError
 from conformance.isolation.fork_server import started_context
 from conformance.names import printable
@@ -70,7 +71,9 @@ def run(arguments: Namespace) -> int:
             return run_jobs(arguments.given, arguments.jobs, arguments.out, arguments.format, resume=arguments.resume)
     if not arguments.in_process:
         # The fork server imports in parallel with this process.
-        started_context(*(["conformance.checks.laws.law"] if arguments.check else []))
+        names = arguments.implementation or ()
+        reads = not names or any(may_import(name, "transformers") for name in names)
+        started_context(*(["conformance.checks.laws.law"] if arguments.check else []), transformers=reads)
     from conformance.cli.run import run_all
 
     if arguments.no_cache:

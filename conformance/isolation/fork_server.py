@@ -1,4 +1,7 @@
-"""The fork server for workers: it has imported the suite and torch, but no candidate. This module imports nothing heavy itself."""
+"""The fork server for workers: it has imported the suite, torch and, if asked for it, transformers, but no candidate.
+
+This module imports nothing heavy itself.
+"""
 
 import multiprocessing
 import os
@@ -13,15 +16,17 @@ from conformance.errors import UsageError
 
 _POLL = 0.01  # seconds between two looks at a process that is waited for
 _PRELOADED = "conformance.isolation.preload"
+_TRANSFORMERS = "transformers.models.bert.modeling_bert"  # the slowest import of the reference and of many candidates
 
 
-def started_context(*more: str) -> BaseContext:
+def started_context(*more: str, transformers: bool = True) -> BaseContext:
     """Return the multiprocessing context that starts workers.
 
     Workers are forked from the fork server, which is started if needed. Where there is no fork server, they are spawned.
 
     Args:
         more: additional modules for the fork server to import, if it is started by this call.
+        transformers: whether it is to import Hugging Face's BERT as well, if that is installed.
 
     Raises:
         UsageError: a worker is importing the script that started it, and the script starts workers when it is imported.
@@ -36,7 +41,7 @@ def started_context(*more: str) -> BaseContext:
     from multiprocessing import forkserver, resource_tracker
 
     found = multiprocessing.get_context("forkserver")
-    found.set_forkserver_preload([_PRELOADED, *more])
+    found.set_forkserver_preload([_PRELOADED, *([_TRANSFORMERS] if transformers else []), *more])
     resource_tracker.ensure_running()  # started first, since starting it later would unblock the interrupt
     with interrupts_blocked():
         forkserver.ensure_running()

@@ -1,7 +1,6 @@
 """Imports that every worker needs, done once in the fork server from which workers are forked. It imports no candidate."""
 
 import warnings
-from contextlib import suppress
 
 import conformance.isolation.candidate_work  # noqa: F401
 from conformance.isolation.confinement import adopt_orphans
@@ -9,6 +8,3 @@ from conformance.isolation.confinement import adopt_orphans
 adopt_orphans()
 # The unexpected processes are the adopted orphans.
 warnings.filterwarnings("ignore", "forkserver: waitpid returned unexpected pid")
-
-with suppress(ImportError):
-    import transformers.models.bert.modeling_bert  # noqa: F401  # the slowest import of the reference and of most candidates
