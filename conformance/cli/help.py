@@ -98,8 +98,9 @@ supports this (--network: with network access), and judged in the main process. 
 candidate's module in the worker.
 --timeout SECONDS limits the candidate's time in one check, --memory SIZE (8GiB) its address space,
 beyond that of an idle worker. The first MiB of its output is written to standard error.
---in-process runs candidates in the main process, for a debugger. If a worker ends, this is a crash
-of the candidate, and the next check starts a new worker.
+--in-process runs candidates in the main process, for a debugger; all of their output is written to
+standard error. If a worker ends, this is a crash of the candidate, and the next check starts a new
+worker.
 
 --jobs N runs N shards at a time, each in its own process with its share of the cores, and joins their
 results; the shards are in the folder `parts` of DIR until all are complete.

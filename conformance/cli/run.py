@@ -2,8 +2,8 @@
 
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import Self
@@ -20,7 +20,7 @@ from conformance.cli.run_options import RunOptions
 from conformance.cli.work import IsolatedWork, Work, is_instrumented
 from conformance.errors import INTERRUPTED, UsageError
 from conformance.isolation.candidate_work import CandidateWork
-from conformance.isolation.forwarded_output import to_standard_error
+from conformance.isolation.forwarded_output import output_to_standard_error, to_standard_error
 from conformance.isolation.worker_process import WorkerProcess
 from conformance.names import printable_lines
 from conformance.numerics.machine import measure_early
@@ -38,7 +38,7 @@ KEPT = 4  # Number of workers that are kept until their cases run; each holds wh
 def run_all(options: RunOptions, out: Path, how: str, *, resume: bool = False) -> int:
     """Run every case, write `results.jsonl` and `report.html` to a folder, and print the report.
 
-    No candidate is imported in this process, unless the options say `in_process`.
+    No candidate is imported in this process, unless the options say `in_process`. Its output goes to standard error in either case.
 
     Args:
         options: the options of the run.
@@ -62,10 +62,10 @@ def _run(options: RunOptions, workers: "_Workers", out: Path, how: str, *, resum
     if recorded:
         print(f"resumed: {len(recorded)} checks are already in {recording.path}, {len(left)} remain", file=sys.stderr)
     try:
-        with recording, progress(len(left)) as shown, noted_interrupts() as raise_if_interrupted:
-            for case, result_of in _running(options, workers, left, len(everything)):
-                # Output of candidates must not be mixed with a report that programs read.
-                with shown.case(case), redirect_stdout(sys.stdout if how == "pretty" else sys.stderr):
+        running = closing(_running(options, workers, left, len(everything)))
+        with recording, progress(len(left)) as shown, noted_interrupts() as raise_if_interrupted, running as cases_of_workers:
+            for case, result_of in cases_of_workers:
+                with shown.case(case):
                     result = result_of(case)
                     recording.add(result, options.goldens[case.golden], options.require)
                 shown.ended(result.outcome, result.seconds)
@@ -132,7 +132,7 @@ def _how_to_go_on(recording: Recording) -> str:
 
 def _running(
     options: RunOptions, workers: "_Workers", cases: Sequence[Case], runs: int
-) -> Iterator[tuple[Case, Callable[[Case], Result]]]:
+) -> Generator[tuple[Case, Callable[[Case], Result]], None, None]:
     """Yield each case with the function that computes its result, while the candidate's worker is running."""
     for name, theirs in groupby(cases, lambda case: case.implementation):
         with workers.of(name) as worker:
@@ -152,12 +152,13 @@ class _Workers:
 
     @contextmanager
     def of(self, name: str, *, keep: bool = False) -> Iterator[WorkerProcess | None]:
-        """Open the worker of a candidate; yield None if candidates run in this process.
+        """Open the worker of a candidate; yield None if candidates run in this process, whose output then goes to standard error.
 
         If `keep` is set, the worker is kept for the next call with this name, unless `KEPT` workers are kept already.
         """
         if self._options.in_process:
-            yield None
+            with output_to_standard_error():
+                yield None
             return
         worker = self._kept.pop(name, None) or self._stack.enter_context(WorkerProcess(CandidateWork, self._options.limits, _show))
         try:

@@ -1,9 +1,11 @@
-"""Forwarding of a worker's standard output and standard error, up to a limit."""
+"""Forwarding of candidates' output: of a worker's, up to a limit, and of what candidates in this process write."""
 
 import codecs
+import ctypes
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from multiprocessing.connection import Connection
 
 _CHUNK = 65536  # bytes, the size of a pipe
@@ -39,3 +41,29 @@ def to_standard_error(text: str) -> None:
     if sys.stderr is not None:
         sys.stderr.write(text)
         sys.stderr.flush()
+
+
+@contextmanager
+def output_to_standard_error() -> Iterator[None]:
+    """Write to standard error what Python code, and C code by file descriptor 1, writes to standard output in the context."""
+    _flush()
+    with redirect_stdout(sys.stderr):
+        if sys.__stdout__ is None or sys.__stderr__ is None:  # closed at the start, so that 1 or 2 may be any other file
+            yield
+            return
+        kept = os.dup(1)
+        try:
+            os.dup2(2, 1)
+            yield
+        finally:
+            _flush()
+            os.dup2(kept, 1)
+            os.close(kept)
+
+
+def _flush() -> None:
+    """Write what the interpreter's standard output and, where it can be found, C's have buffered."""
+    if sys.__stdout__ is not None:
+        sys.__stdout__.flush()
+    if os.name == "posix":
+        ctypes.CDLL(None).fflush(None)

@@ -1,6 +1,7 @@
 """Standard output that lacks characters, has no width, or is closed early: reports are complete, and no result is lost."""
 
 import io
+import json
 import os
 import sys
 from pathlib import Path
@@ -8,6 +9,26 @@ from pathlib import Path
 import pytest
 
 from conformance.cli import main
+from conformance.isolation.forwarded_output import output_to_standard_error
+from conformance.tests.forked import run_python
+
+# In each pass: Python's print and C's buffered output; at import, the file descriptor and a handler that keeps Python's stream.
+_PRINTING = """
+import ctypes, logging, os, sys
+from conformance.tests.zoo import right
+logging.getLogger("kept").addHandler(logging.StreamHandler(sys.__stdout__))
+print("printed at import")
+os.write(1, b"written by descriptor\\n")
+def candidate(checkpoint, device, dtype):
+    print("printed when prepared")
+    def run(batch):
+        print("printed in a pass")
+        ctypes.CDLL(None).puts(b"written by C")
+        logging.getLogger("kept").warning("written by a handler")
+        return right(batch)
+    return run
+"""
+_PRINTED = ("printed at import", "printed when prepared", "printed in a pass", "written by descriptor", "by C", "by a handler")
 
 
 @pytest.mark.parametrize("how", ["pretty", "markdown"])
@@ -39,3 +60,29 @@ def test_a_width_that_is_none_is_that_of_a_pipe(
     monkeypatch.setenv("COLUMNS", columns)
     main(["explain", "sigma"])
     assert capsys.readouterr().out == in_a_pipe != ""
+
+
+@pytest.mark.parametrize("how", ["json", "pretty"])
+def test_output_of_a_candidate_in_process_goes_to_standard_error_and_the_report_alone_to_standard_output(
+    how: str, tmp_path: Path
+) -> None:
+    (tmp_path / "printing.py").write_text(_PRINTING)
+    run = ["run", "-i", "printing.py:candidate", "--golden", "tiny", "--depth", "screen", "--in-process", "--format", how]
+    ended = run_python("-m", "conformance", *run, folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert [words for words in _PRINTED if words in ended.stdout or words not in ended.stderr] == []
+    if how == "json":
+        assert [case["check"]["outcome"] for case in json.loads(ended.stdout)["cases"]] == ["pass"]
+
+
+@pytest.mark.usefixtures("capfd")  # descriptors 1 and 2 are two files
+@pytest.mark.parametrize(("closed", "file"), [("", 2), ("__stdout__", 1), ("__stderr__", 1)])
+def test_the_descriptor_is_redirected_only_if_both_streams_were_open_at_the_start(
+    closed: str, file: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inodes = {number: os.fstat(number).st_ino for number in (1, 2)}
+    if closed:
+        monkeypatch.setattr(sys, closed, None)
+    with output_to_standard_error():
+        assert os.fstat(1).st_ino == inodes[file]
+    assert os.fstat(1).st_ino == inodes[1] != inodes[2]
