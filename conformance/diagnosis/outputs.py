@@ -44,7 +44,7 @@ class OutputTable:
         parts: for a part of a table, the `rows`, `positions`, `features` (`heads`, `queries`, `keys`, `states`) that its axes list.
         digits: decimals of every number, which override the printed digits.
         shape: the shape printed with the table, or None.
-        stored: name of the format in which an array was stored, if its dtype is wider; else empty.
+        stored: name of the format in which the numbers were stored, if they are printed or the array's dtype is wider; else empty.
     """
 
     values: Any

@@ -61,10 +61,10 @@ def _text(file: Path) -> Given:
         except (ValueError, RecursionError):
             pass  # lists printed by Rust or NumPy, which are not JSON
     found: dict[str, OutputTable] = {}
-    for name, tree, shape in tables(text, str(file)):
+    for name, tree, shape, stored in tables(text, str(file)):
         if name in found:
             raise UsageError(f"{file} has two tables {f'called {name}' if name else 'without a name'}; write NAME = before each")
-        found[name] = OutputTable(tree, shape=shape)
+        found[name] = OutputTable(tree, shape=shape, stored=stored)
     return Given(found)
 
 
@@ -146,14 +146,15 @@ def _numbers(array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
 
 def _parquet(file: Path) -> Given:
     """Return texts, inputs and outputs of a Parquet file; each column of lists is an output, and number columns make up one."""
-    columns = read_parquet(file)
+    columns, formats = read_parquet(file)
     texts = next((tuple(map(str, columns.pop(name))) for name in _TEXTS if name in columns), ())
     arrays = {name: _stacked(column, f"{file}: {name}") for name, column in columns.items() if not isinstance(column[0], str)}
     inputs = {name: arrays.pop(name) for name in INPUTS if name in arrays}
-    found = {name: OutputTable(array) for name, array in arrays.items() if array.ndim > 1}
-    scalars = [array for array in arrays.values() if array.ndim == 1]
+    found = {name: OutputTable(array, stored=formats.get(name, "")) for name, array in arrays.items() if array.ndim > 1}
+    scalars = {name: array for name, array in arrays.items() if array.ndim == 1}
     if not found and scalars:
-        found = {"": OutputTable(np.stack(scalars, 1))}
+        stored = next((formats[name] for name in scalars if name in formats), "")
+        found = {"": OutputTable(np.stack(list(scalars.values()), 1), stored=stored)}
     return Given(found, inputs, texts)
 
 

@@ -2,8 +2,8 @@
 
 A number printed as 0.1234 is known to ± half a unit of its last digit, a uniform error of variance 10^-2d / 12, d = 4. Digits are
 counted for each number: if trailing zeros were cut off (0.123 for 0.1230), the unit is too large, which loses some evidence and
-raises no false alarm. A number of an array that is stored in a narrower format than it was computed in is known to ± half a unit
-in the last place of that format.
+raises no false alarm. A number that is stored in a narrower format than it was computed in is known to ± half a unit in the last
+place of that format; if it was printed as well, the variances of the two roundings are added.
 """
 
 import math
@@ -34,7 +34,7 @@ class KnownNumbers:
 
     Attributes:
         values: the numbers; NaN where nothing is known.
-        units: unit of each number's last digit, or last place in its stored format; 0 for exact numbers.
+        units: unit of each number's last digit, or last place in its stored format, or √(a² + b²) of both; 0 for exact numbers.
         stored: name of the format of stored numbers, if it is narrower than that of the computation; else empty.
     """
 
@@ -71,36 +71,41 @@ def filled(
     """Return the numbers of a tree of lists, numbers as text, nulls and ellipses, placed in an array of shape `shape`.
 
     Args:
-        tree: nested lists; null stands for one unknown element or part, an ellipsis for any number of them. An array is exact
-            unless its format is narrower than `computed`.
+        tree: nested lists; null stands for one unknown element or part, an ellipsis for any number of them; or an array.
         shape: shape of the whole output.
         name: name of the output, for errors.
         digits: decimals of every number, which override the printed digits.
-        stored: name of the format in which an array was stored; that of its dtype if empty.
+        stored: name of the format in which the numbers were stored, whose rounding is included if it is narrower than `computed`;
+            if empty, that of an array's dtype.
         computed: the format in which the numbers were computed.
 
     Raises:
         UsageError: a list has the wrong length, or an entry is not a number; the message states its index.
     """
     if isinstance(tree, np.ndarray):
-        if tree.shape != shape:
-            raise UsageError(f"{name} is of shape {tree.shape}, expected {shape}")
-        bad = np.argwhere(~np.isfinite(tree))
-        if len(bad):
-            raise UsageError(
-                f"{name}{[int(i) for i in bad[0]]} is {tree[tuple(bad[0])]}: not a finite number, and no mistake explains it"
-            )
-        wide, units = np.asarray(tree, np.float64), np.full(shape, 0.0 if digits is None else 10.0**-digits)
-        narrow = FORMATS.get(stored or tree.dtype.name)
-        if narrow is None or narrow.unit_roundoff <= computed.unit_roundoff:
-            return KnownNumbers(wide, units)
-        return KnownNumbers(wide, np.maximum(units, narrow.ulp(wide)), narrow.name)
-    values, units = np.full(shape, math.nan), np.zeros(shape)
-    for index, text in _leaves(tree, shape, name, ()):
-        values[index], units[index] = _read(text, name, index)
+        values, units, stored = _of_array(tree, shape, name), np.zeros(shape), stored or tree.dtype.name
+    else:
+        values, units = np.full(shape, math.nan), np.zeros(shape)
+        for index, text in _leaves(tree, shape, name, ()):
+            values[index], units[index] = _read(text, name, index)
     if digits is not None:
         units = np.full(shape, 10.0**-digits)
-    return KnownNumbers(values, units)
+    narrow = FORMATS.get(stored)
+    if narrow is None or narrow.unit_roundoff <= computed.unit_roundoff:
+        return KnownNumbers(values, units)
+    return KnownNumbers(values, np.hypot(units, narrow.ulp(np.nan_to_num(values))), narrow.name)
+
+
+def _of_array(array: np.ndarray, shape: tuple[int, ...], name: str) -> Array:
+    """Return an array in float64; raise `UsageError` if its shape is another one or a number is not finite."""
+    if array.shape != shape:
+        raise UsageError(f"{name} is of shape {array.shape}, expected {shape}")
+    bad = np.argwhere(~np.isfinite(array))
+    if len(bad):
+        raise UsageError(
+            f"{name}{[int(i) for i in bad[0]]} is {array[tuple(bad[0])]}: not a finite number, and no mistake explains it"
+        )
+    return np.asarray(array, np.float64)
 
 
 def depth(tree: Any) -> int:

@@ -9,6 +9,7 @@ from conformance.diagnosis.printed import ELLIPSES, PrintedNumber
 from conformance.diagnosis.transcript import printed_text
 from conformance.errors import UsageError
 from conformance.model.files import require_printed
+from conformance.numerics.formats import FORMATS
 
 _BEFORE = 300  # characters before a bracket that are searched for a table's name
 _WORD = string.ascii_letters + string.digits + "_."
@@ -30,6 +31,8 @@ _TYPED = re.compile(r"(?<=[\d.])_?f(?:16|32|64)?$")  # type suffix of a number i
 _SHAPE = re.compile(  # candle's last line, `shape=` of NumPy and of Rust's ndarray
     r"\s*(?:Tensor\[|,\s*(?:shape|size)=)[\[(](?P<sizes>[\d,\s]*)[\])](?:,\s*strides=\[[^\]]*\]|,[^\]\n]*\])?"
 )
+_NARROW = re.compile(r"\bb?float16\b")
+_STORED = re.compile(r"(?:,\s*device='[^']*')?,\s*dtype=(?:torch\.)?(b?float16)\b")  # after a table of PyTorch or NumPy
 _SHAPES = ("dims", "shape")  # names of lists that hold the shape of the table beside them, as in JavaScript
 _LABEL = re.compile(r"^\s*[A-Za-z_][\w .\[\]-]*[:=]\s*(?=[-+.\d])")
 _TYPE = re.compile(r"(?:dtype[=:]?)?(?:torch\.|np\.)?(?:b?float(?:16|32|64)|b?f(?:16|32|64)|half|double)?")
@@ -43,11 +46,13 @@ class PrintedTable(NamedTuple):
         name: the name printed before it, or empty.
         tree: nested lists of `PrintedNumber`s and ellipses.
         shape: the shape printed with it, or None.
+        stored: name of the half format printed with it or with its parts, the coarser of two; else empty.
     """
 
     name: str
     tree: Any
     shape: tuple[int, ...] | None = None
+    stored: str = ""
 
 
 def tables(text: str, file: str) -> list[PrintedTable]:
@@ -66,10 +71,13 @@ def tables(text: str, file: str) -> list[PrintedTable]:
             at = _BRACKETS.match(text, start).end()  # type: ignore[union-attr]  # there is one
             continue
         name = _name(text[max(at, start - _BEFORE) : start])
-        tree, at = _bracket(text, start, file)
+        tree, at, formats = _bracket(text, start, file)
         stated = _SHAPE.match(text, at)
         at = stated.end() if stated else at
-        found.append(PrintedTable(name, tree, _sizes(stated["sizes"]) if stated else None))
+        if stored := _STORED.match(text, at):
+            formats.add(stored[1])
+        coarsest = max(formats, key=lambda name: FORMATS[name].unit_roundoff, default="")
+        found.append(PrintedTable(name, tree, _sizes(stated["sizes"]) if stated else None, coarsest))
         if len(found) > _TABLES:
             raise UsageError(f"{file} has more than {_TABLES} tables; expected one for each output")
     if found:
@@ -145,9 +153,10 @@ def _lines(text: str, file: str) -> list[Any]:
     return found
 
 
-def _bracket(text: str, start: int, file: str) -> tuple[Any, int]:
-    """Return the nested lists of the bracket that opens at `start`, and the index at which it ends."""
+def _bracket(text: str, start: int, file: str) -> tuple[Any, int, set[str]]:
+    """Return the nested lists of the bracket that opens at `start`, the index of its end, and the half formats named in it."""
     open_lists: list[list[Any]] = []
+    formats: set[str] = set()
     at, count = start, 0
     while True:
         token = _TOKEN.match(text, at)
@@ -158,6 +167,8 @@ def _bracket(text: str, start: int, file: str) -> tuple[Any, int]:
             open_lists.append([])
             if len(open_lists) > _AXES:
                 raise UsageError(f"{file}: {_AXES} brackets inside each other at {_where(text, start)}; expected {EXPECTED}")
+        elif token["around"]:
+            formats.update(_NARROW.findall(token["around"]))
         elif token["gap"]:
             open_lists[-1].append("...")
         elif token["number"]:
@@ -170,7 +181,7 @@ def _bracket(text: str, start: int, file: str) -> tuple[Any, int]:
         elif token["close"]:
             done = open_lists.pop()
             if not open_lists:
-                return done, at
+                return done, at, formats
             open_lists[-1].append(done)
 
 

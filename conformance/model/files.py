@@ -194,8 +194,10 @@ def _array(file: IO[bytes], name: str, stored: int) -> "npt.NDArray[Any]":
     return np.frombuffer(content, dtype).reshape(shape, order="F" if columns else "C")
 
 
-def read_parquet(path: Path) -> dict[str, list[Any]]:
-    """Return the columns of a Parquet file by name, reading a batch of rows at a time.
+def read_parquet(path: Path) -> tuple[dict[str, list[Any]], dict[str, str]]:
+    """Return the columns of a Parquet file by name, and the format of those in float16, whose numbers are read as Python's.
+
+    A batch of rows is read at a time.
 
     Raises:
         DependencyMissingError: pyarrow is not installed.
@@ -209,6 +211,7 @@ def read_parquet(path: Path) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = {}
     size = count = 0
     with ParquetFile(path) as file:
+        formats = {field.name: "float16" for field in file.schema_arrow if _element(field.type) == "halffloat"}
         for rows in file.iter_batches(_ROWS):
             size += rows.nbytes
             _require_size(size, OUTPUTS, "unpacked it has at least")
@@ -217,7 +220,14 @@ def read_parquet(path: Path) -> dict[str, list[Any]]:
                 columns.setdefault(name, []).extend(column)
     if not count:
         raise ValueError("it has no rows")
-    return columns
+    return columns, formats
+
+
+def _element(column: Any) -> str:
+    """Return the name of the type of a column's numbers, within lists of any depth."""
+    while hasattr(column, "value_type"):
+        column = column.value_type
+    return str(column)
 
 
 def read_pickle(path: Path) -> dict[str, "torch.Tensor"]:

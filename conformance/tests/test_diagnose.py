@@ -404,8 +404,8 @@ def test_ellipses_stand_for_omitted_numbers() -> None:
     with pytest.raises(UsageError, match="2 ellipses"):
         filled(["...", "1", "..."], (5,), "x")
     assert tables("a = [1, ...] b: array([[2.]])", "f") == [
-        ("a", [PrintedNumber("1"), "..."], None),
-        ("b", [[PrintedNumber("2.")]], None),
+        ("a", [PrintedNumber("1"), "..."], None, ""),
+        ("b", [[PrintedNumber("2.")]], None, ""),
     ]
 
 

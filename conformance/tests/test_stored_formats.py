@@ -1,4 +1,4 @@
-"""`diagnose` and `similarity` of arrays that are stored in a narrower format than they were computed in."""
+"""`diagnose` and `similarity` of numbers that are stored in a narrower format than they were computed in."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +12,8 @@ from safetensors.torch import save_file
 from conformance import golden_of
 from conformance.cli.similarity import _stored
 from conformance.diagnosis import Diagnosis, diagnose, read
+from conformance.diagnosis.printed import filled
+from conformance.diagnosis.tables import tables
 from conformance.numerics.formats import FORMATS
 from conformance.report.diagnosis_document import document
 from conformance.report.markdown import markdown
@@ -34,12 +36,38 @@ def _safetensors(folder: Path, hidden: torch.Tensor) -> Path:
     return folder / "out.safetensors"
 
 
+def _parquet(folder: Path, hidden: torch.Tensor) -> Path:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = [[list(token) for token in row] for row in hidden.numpy()]
+    column = pyarrow.array(rows, pyarrow.list_(pyarrow.list_(pyarrow.float16())))
+    parquet.write_table(pyarrow.table({"last_hidden_state": column}), folder / "out.parquet")
+    return folder / "out.parquet"
+
+
+def _printed(folder: Path, hidden: torch.Tensor) -> Path:
+    torch.set_printoptions(threshold=hidden.numel())
+    try:
+        (folder / "out.txt").write_text(f"last_hidden_state={hidden!r}")
+    finally:
+        torch.set_printoptions(profile="default")
+    return folder / "out.txt"
+
+
 def _of_file(file: Path, **options: Any) -> Diagnosis:
     return diagnose(CHECKPOINT, BATCH, read(file).tables, **options)
 
 
 @pytest.mark.parametrize(
-    ("write", "dtype"), [(_npy, "float16"), (_npz, "float16"), (_safetensors, "float16"), (_safetensors, "bfloat16")]
+    ("write", "dtype"),
+    [
+        (_npy, "float16"),
+        (_npz, "float16"),
+        (_safetensors, "float16"),
+        (_safetensors, "bfloat16"),
+        (_parquet, "float16"),
+        (_printed, "float16"),
+        (_printed, "bfloat16"),
+    ],
 )
 def test_correct_outputs_that_are_stored_in_a_narrower_format_conform(
     write: Callable[[Path, torch.Tensor], Path], dtype: str, tmp_path: Path
@@ -58,11 +86,54 @@ def test_a_fault_is_named_from_numbers_in_float16() -> None:
     assert found.stored == ("float16",)
 
 
+def test_a_fault_is_named_from_numbers_that_are_printed_in_float16(tmp_path: Path) -> None:
+    found = _of_file(_printed(tmp_path, _hidden(_model(hidden_act="relu")).half()))
+    assert not found.conforms
+    assert [f.name for f in found.explanations[0].faults] == ["activation-relu"]
+
+
 @pytest.mark.parametrize(("stored", "computed"), [("float32", "float32"), ("float16", "float16"), ("float16", "bfloat16")])
 def test_numbers_in_a_format_that_is_not_narrower_are_exact(stored: str, computed: str, tmp_path: Path) -> None:
     found = _of_file(_npy(tmp_path, _hidden(_model(computed)).to(getattr(torch, stored))), dtype=computed)
     assert found.conforms
     assert (found.stored, found.digits) == ((), None)
+
+
+def test_number_columns_of_a_parquet_file_in_float16_are_stored_in_it(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = {name: np.array([0.5, 0.25], np.float16) for name in "ab"}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "out.parquet")
+    assert read(tmp_path / "out.parquet").tables[""].stored == "float16"
+
+
+@pytest.mark.parametrize(
+    ("text", "stored"),
+    [
+        (f"{torch.tensor([0.1]).half()}", "float16"),
+        (f"{torch.tensor([[0.1]], requires_grad=True).bfloat16()}", "bfloat16"),
+        ("x = tensor([0.1],\n       device='cuda:0', dtype=torch.float16)", "float16"),
+        (f"{[torch.tensor([0.1]).half(), torch.tensor([0.1])]}", "float16"),
+        (f"{[torch.tensor([0.1]).half(), torch.tensor([0.1]).bfloat16()]}", "bfloat16"),
+        (f"{np.array([0.1], np.float16)!r}", "float16"),
+        (f"{[np.float16(0.1)]}", "float16"),
+        (f"{torch.tensor([0.1])}\n", ""),
+        (f"{torch.tensor([0.1]).double()}", ""),
+    ],
+)
+def test_the_half_format_that_is_printed_with_a_table_is_the_stored_one(text: str, stored: str) -> None:
+    assert [table.stored for table in tables(text, "f")] == [stored]
+
+
+def test_each_of_two_printed_tables_has_its_own_format() -> None:
+    printed = f"a={torch.tensor([0.1])}, b={torch.tensor([0.1]).half()}"
+    assert [(table.name, table.stored) for table in tables(printed, "f")] == [("a", ""), ("b", "float16")]
+
+
+def test_the_variances_of_storing_and_of_printing_are_added() -> None:
+    known = filled(["0.5", "...", "2.00"], (3,), "x", stored="float16")
+    places = FORMATS["float16"].ulp(np.array([0.5, 2.0]))
+    np.testing.assert_array_equal(known.units[[0, 2]], np.hypot([0.1, 0.01], places))
+    assert (known.stored, filled(["0.5"], (1,), "x", stored="float16", computed=FORMATS["float16"]).units[0]) == ("float16", 0.1)
 
 
 def test_the_rounding_of_stored_embeddings_is_part_of_a_similarity(tmp_path: Path) -> None:
