@@ -29,6 +29,7 @@ JUDGEMENT: Mapping[str, Term] = {
             "cannot be compared with each other.",
             "Positions that the attention mask excludes (padding) are not judged: a correct candidate may compute anything there.",
             "`median local error` is the median over all judged activations of all batches.",
+            "Of two candidates, in `diff`: what the step itself adds to their difference, in the σ of both roundings.",
         ),
     ),
     "max": Term(
@@ -57,7 +58,10 @@ JUDGEMENT: Mapping[str, Term] = {
     ),
     "global rms": Term(
         "the error that has accumulated since the token ids, in units of accumulated rounding, not in those of the local rms",
-        ("It is not judged. If it is large and the local error is small, the mistake is at an earlier step.",),
+        (
+            "It is not judged. If it is large and the local error is small, the mistake is at an earlier step.",
+            "Of two candidates, in `diff`: their difference, in units of the rounding that has accumulated in both.",
+        ),
     ),
     "amplitude": Term(
         "the share of the mistake's effect that the error contains: 1 if it is present, 0 if it is absent",

@@ -1,6 +1,7 @@
 """`diff` of two candidates: where their difference begins, and how it is reported."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from conformance import load_golden
 from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.checks.trace import Trace, record
 from conformance.cli import main
+from conformance.glossary.index import entries
 from conformance.numerics.formats import Array
 from conformance.report.difference.difference import Difference, compare
 from conformance.report.difference.difference_document import document, rows
@@ -20,11 +22,12 @@ from conformance.report.difference.difference_view import DifferenceView, differ
 from conformance.report.difference.judged import judged
 from conformance.report.html.page import page
 from conformance.report.markdown import markdown
+from conformance.report.run.run_document import document as run_document
 from conformance.report.terminal import wrapped
 from conformance.results.case import Case
 from conformance.results.records import ActivationRecord, FaultRecord
 from conformance.tests.planted_mistakes import Planted, tanh_gelu, unscaled
-from conformance.tests.sample_records import activation
+from conformance.tests.sample_records import activation, everything
 from implementations.hugging_face import HuggingFace
 
 TINY = load_golden("tiny")
@@ -118,9 +121,19 @@ def test_of_several_batches_the_worst_is_shown_and_the_others_are_counted() -> N
 
 def test_a_difference_of_one_element_is_reported_as_such() -> None:
     (row,) = _view(_differs(NORM, 0.5, local_max=31.0, begins=True)).rows
-    assert row.mark == "begins here: largest 31 σ, limit 8 σ"
+    assert row.mark == "begins here: max 31 σ, limit 8 σ"
     (row,) = _view(_differs(NORM, 9.0)).rows
     assert row.mark == "begins here"
+
+
+def test_the_columns_of_errors_are_called_as_in_the_report_of_a_run_and_are_explained() -> None:
+    of_diff, of_run = (
+        set(re.findall(r'<th scope="col"[^>]*>([^<]*)', page(shown)))
+        for shown in (document(_view(*USUAL)), run_document(everything()))
+    )
+    assert of_diff & of_run == {"activation", "○ global ● local", "local rms", "limit", "global rms"}
+    assert of_diff - of_run == {"|A − B|", "at", "A there", "B there", "origin"}  # which a run does not have
+    assert all(entries(word) for word in ("local", "global", "local rms", "limit", "global rms", "origin"))
 
 
 def test_names_are_shown_as_text_in_every_format() -> None:
@@ -151,7 +164,7 @@ def test_the_command_writes_every_format(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_a_narrow_terminal_keeps_the_important_columns_with_each_row_on_one_line() -> None:
-    for width, there, gone in ((160, "A there", ""), (100, "|A − B|", "A there"), (78, "accumulated", "|A − B|")):
+    for width, there, gone in ((160, "A there", ""), (100, "|A − B|", "A there"), (78, "global rms", "|A − B|")):
         lines = [line.plain for line in wrapped(document(_view(*USUAL)), width)]
         head = next(line for line in lines if line.startswith("  activation "))
         assert there in head

@@ -28,14 +28,15 @@ from conformance.report.document import (
 
 NOTHING = "-"
 SHORT = (
-    "local: what the step itself adds to the difference; accumulated: A − B, with all that earlier steps added; both in σ, the "
-    "standard deviation of both roundings. A step is an origin if local exceeds its limit, or if it rounds nothing and differs."
+    "local rms: what the step itself adds to the difference; global rms: A − B, with all that earlier steps added; both in σ, the "
+    "standard deviation of both roundings. A step is an origin if local rms or max, its largest element, exceeds its limit, or if "
+    "it rounds nothing and differs."
 )
 BUDGET = 1_400  # maximum number of table rows on a page
 _READING = {
-    "local": "The part of the difference that was not there before this step, in σ: what the two compute differently from "
+    "local rms": "The part of the difference that was not there before this step, in σ: what the two compute differently from "
     "their own inputs. Beyond its limit, the green band, it is more than rounding explains, and the step is an origin.",
-    "accumulated": "A − B, in units of the σ that rounding has accumulated in both since the token ids. Every step after the "
+    "global rms": "A − B, in units of the σ that rounding has accumulated in both since the token ids. Every step after the "
     "one at which it begins passes it on.",
     "|A − B|, at": "The largest absolute difference, the element that has it, and the values of A and B there.",
     "exact": "A step that rounds nothing, a look-up or a copy: any difference at all begins there.",
@@ -85,8 +86,8 @@ def _left_out(batches: tuple[str, ...]) -> Iterator[Block]:
 
 def _table(found: Iterable[DifferenceRow], axis: Axis, *, several: bool = False) -> Iterator[Table]:
     there = (Column("at", spare=2), Column("A there", spare=3), Column("B there", spare=3))
-    errors = (Column("local (σ)"), Column("limit (σ)"), Column("accumulated (σ)"), Column("|A − B|", spare=1))
-    plot = Column("○ accumulated ● local", ticks=axis.ticks)
+    errors = (Column("local rms"), Column("limit"), Column("global rms"), Column("|A − B|", spare=1))
+    plot = Column("○ global ● local", ticks=axis.ticks)
     columns = ("activation", plot, *errors, *there, Column("origin", is_text=True))
     yield from tabled(columns, [(group, [_row(r, axis, several) for r in rows]) for group, rows in groupby(found, _group)], None)
 
@@ -102,17 +103,12 @@ def _row(row: DifferenceRow, axis: Axis, several: bool) -> Row:
     name = f"{row.name} [{d.batch}]" if several else row.name
     points = Points((axis.at(d.accumulated), axis.at(d.local)), axis.at(d.limit))
     errors = (
-        ("differs" if d.begins else "exact") if d.local is None else _number(d.local),
-        *map(_number, (d.limit, d.accumulated)),
+        ("differs" if d.begins else "exact") if d.local is None else sigma(d.local),
+        *map(sigma, (d.limit, d.accumulated)),
     )
     values = (f"{value:.5g}" for value in d.values or ())
     cells: tuple[Cell, ...] = (name, points, *errors, f"{d.largest:.3g}", str(list(d.index) or NOTHING), *values, row.mark)
     return Row(cells, "bad" if d.begins else "")
-
-
-def _number(size: float | None) -> str:
-    """Return a size in σ without its unit, which the column's head has."""
-    return sigma(size).removesuffix(" σ")
 
 
 def rows(view: DifferenceView) -> list[dict[str, Any]]:

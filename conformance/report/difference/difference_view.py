@@ -75,7 +75,7 @@ class DifferenceRow:
             return ""
         times = f"begins in {self.begins} of {self.batches}" if self.batches > 1 else "begins here"
         within = d.local is not None and d.limit is not None and d.local <= d.limit
-        return times + (f": largest {d.local_max:.3g} σ, limit {d.max_limit:.3g} σ" if within else "")
+        return times + (f": max {d.local_max:.3g} σ, limit {d.max_limit:.3g} σ" if within else "")
 
 
 @dataclass(frozen=True)
