@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from conformance.faults.attention import CONTEXT, SCORES
 from conformance.faults.fault import MOST_OPERATIONS
@@ -98,6 +97,8 @@ class _ValueSearch:
 
     def _assigned(self, gain: Array) -> Ids:
         """Return the permutation of the positions that are read for which the sum of gains is largest."""
+        from scipy.optimize import linear_sum_assignment  # slow to import
+
         places = np.arange(len(gain))
         places[self.read] = self.read[linear_sum_assignment(gain[np.ix_(self.read, self.read)], maximize=True)[1]]
         return places
