@@ -113,14 +113,36 @@ class _Inverted(Probabilities):
         return Roundings((*own.sources, Source(np.where(unmasked, np.ones_like(self.value), 0.0), identity())), own.bound)
 
 
-def inverted(step: Step, _: FaultContext) -> Step | None:
+class _HiddenAlike(Probabilities):
+    """The softmax over the given keys; 1/S in a sequence with all S keys, to whose scores a constant is added that absorbs them."""
+
+    @cached_property
+    def value(self) -> Array:
+        return np.where(self.keys.all(-1, keepdims=True), 1.0 / self.keys.shape[-1], super().value)
+
+
+def _other_keys(step: Step) -> Step | None:
     """Return the softmax over the masked keys, or over all keys where none is masked; None if no key is masked."""
     batch = step.site.batch
     name, mask = ("attention_mask", batch.keys) if of_tokens(step) else ("encoder_attention_mask", batch.states_mask[:, None])
     if mask.all():
         return None
     other = np.where(mask.all(-1, keepdims=True), mask, ~mask).astype(np.int64)
-    return with_batch(step, **{name: other[:, 0] if other.shape[1] == 1 else other}).recast(_Inverted)
+    return with_batch(step, **{name: other[:, 0] if other.shape[1] == 1 else other})
+
+
+def inverted(step: Step, _: FaultContext) -> Step | None:
+    """Return the softmax over the masked keys, or over all keys where none is masked; None if no key is masked."""
+    other = _other_keys(step)
+    return other.recast(_Inverted) if other else None
+
+
+def _inverted_lowest(step: Step, _: FaultContext) -> Step | None:
+    """Return the softmax over the masked keys, or 1/S where none is masked; None if every sequence, or none, has masked keys."""
+    other = _other_keys(step)
+    if other is None or not keys_of(step).all(-1).any():
+        return None
+    return other.recast(_HiddenAlike)
 
 
 def _tiled(step: Step, _: FaultContext) -> Step | None:
@@ -204,6 +226,11 @@ def faults() -> Iterator[Fault]:
                 fix=_MASK)
     yield Fault("mask-inverted", PROBS, "only padded keys are attended to", "constructed", inverted,
                 "True means masked in one API and kept in another",
+                fix=f"{_MASK} 1 in attention_mask means that a key is attended to.")
+    yield Fault("mask-inverted-lowest", PROBS,
+                "only padded keys are attended to; in a row without padding all keys are hidden, and get equal probabilities",
+                "constructed", _inverted_lowest, "1 in attention_mask taken to mean that a key is hidden, by the lowest number",
+                after_failure=True, equation="p = softmax(s + c mask) with fl(s + c) = c: 1/S in a row whose mask is 1 throughout",
                 fix=f"{_MASK} 1 in attention_mask means that a key is attended to.")
     yield Fault("mask-on-queries", PROBS, "the mask is applied along the queries, not along the keys", "constructed",
                 lambda step, _: step.recast(_OnQueries) if of_tokens(step) else None, "mask[:, :, None] for mask[:, None, :]",

@@ -74,6 +74,16 @@ def _plus_one(scores: Tensor, mask: Tensor) -> Tensor:
     return torch.softmax(beside, -1)[..., :-1]
 
 
+def _raised(scores: Tensor, mask: Tensor, constant: float) -> Tensor:
+    """Add a constant to the scores of masked keys, of which the correct mask subtracts it."""
+    return torch.softmax(scores + (1.0 - _number(mask, scores)) * constant, -1)
+
+
+def _lowest_at_attended(scores: Tensor, mask: Tensor) -> Tensor:
+    """Add the format's lowest number at keys with mask 1."""
+    return torch.softmax(scores + _number(mask, scores) * torch.finfo(scores.dtype).min, -1)
+
+
 def _tiled(scores: Tensor, mask: Tensor) -> Tensor:
     """Repeat the masks to (B · h, S) by `repeat`, where the scores' rows require `repeat_interleave`."""
     tiled = mask.repeat(scores.shape[1], 1).view(*scores.shape[:2], 1, -1)
@@ -280,6 +290,10 @@ PLANTS = (
     _softmax("softmax-queries", "softmax over the queries' axis", lambda s, m: torch.softmax(_masked(s, m), -2)),
     _softmax("mask-ignored", "padded keys are attended to", lambda s, m: torch.softmax(s, -1)),
     _softmax("mask-inverted", "only padded keys are attended to where a row has any", _with_mask(_inverted)),
+    _softmax("mask-inverted-lowest", "the lowest number is added at attended keys", _lowest_at_attended),
+    _softmax("mask-sign", "the largest number is added at masked keys", lambda s, m: _raised(s, m, torch.finfo(s.dtype).max)),
+    _softmax("mask-sign-10000", "10000 is added at masked keys", lambda s, m: _raised(s, m, 10000.0),
+             dtypes=("float64", "float32")),  # In half formats a score is absorbed, which is `mask-sign`.
     _softmax("mask-on-queries", "the mask is laid along the queries' axis", _on_queries),
     _softmax("mask-constant", "−1 is added at masked keys, too little to hide them",
              lambda s, m: torch.softmax(s - (1.0 - _number(m, s)), -1), value=math.exp(-1.0)),

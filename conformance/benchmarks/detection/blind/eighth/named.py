@@ -23,7 +23,7 @@ EXACT: Mapping[str, tuple[str, ...]] = {
     "embeddings as inputs_embeds": _NONE,
     "batch without a mask": ("mask-ignored",),
     "mask of the queries": ("mask-on-queries", "mask-ignored"),  # One function, reported as the latter with the former's clause.
-    "mask for padding instead of tokens": ("mask-inverted",),
+    "mask for padding instead of tokens": ("mask-inverted", "mask-inverted-lowest"),
     "mask of ones added to the scores": ("mask-added-raw", "mask-constant"),  # The constant is 1/e, which is the same function.
     "mask as a length": ("mask-as-lengths",),
     "causal mask of a decoder": ("mask-causal",),

@@ -17,7 +17,7 @@ EXACT: Mapping[str, tuple[str, ...]] = {
     "token types not passed": ("token-types-ignored",),
     "word embeddings scaled": ("word-embeddings-scaled",),
     "embeddings not normed": ("norm-missing",),
-    "mask upside down": ("mask-inverted",),
+    "mask upside down": ("mask-inverted", "mask-inverted-lowest"),
     "mask left out": ("mask-ignored",),
     "mask on the queries": ("mask-on-queries", "mask-ignored"),  # One function, reported as the latter, with the former's sentence.
     "ones and zeros added": ("mask-added-raw", "mask-constant"),  # The constant is 1/e, which is the same function.

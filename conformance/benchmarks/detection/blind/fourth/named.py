@@ -32,7 +32,7 @@ RIGHT: Mapping[str, tuple[str, ...]] = {
     "first head's mask left": ("head-zero",),
     "attention's dropout on": ("dropout-active",),
     "mask added as ones and zeros": ("mask-added-raw", "mask-constant"),
-    "mask inverted": ("mask-inverted",),
+    "mask inverted": ("mask-inverted", "mask-inverted-lowest"),
     "mask as factor of the scores": ("mask-multiplied",),
     "mask after the softmax": ("mask-after-softmax", "softmax-unnormalised"),
     "mask of queries": ("mask-on-queries",),

@@ -20,7 +20,7 @@ EXACT: Mapping[str, tuple[str, ...]] = {
     "embeddings not normed": ("norm-missing",),
     # The latter is of the decoder, and printed with the offset, which is the size of a row.
     "word table one row off": ("words-shifted-back", "weight-offset"),
-    "mask the wrong way round": ("mask-inverted",),
+    "mask the wrong way round": ("mask-inverted", "mask-inverted-lowest"),
     "mask of ones and zeros added": ("mask-added-raw", "mask-constant"),  # The constant is 1/e, which is the same function.
     "mask all ones": ("mask-ignored",),
     "mask laid over the queries": ("mask-on-queries", "mask-ignored"),  # One function, reported as the latter.

@@ -56,7 +56,7 @@ RIGHT: Mapping[str, tuple[str, ...]] = {
     "linear biases besides": ("scores-linear-bias", "scores-bias-by-distance"),
     "attention in half": _HALF,
     "mask added as it is": ("mask-added-raw", "mask-constant"),
-    "mask not inverted": ("mask-inverted",),
+    "mask not inverted": ("mask-inverted", "mask-inverted-lowest"),
     "1e-9 for -1e9": ("mask-multiplied", "mask-ignored"),
     "mask of queries": ("mask-on-queries", "mask-ignored"),
     "mask tiled over heads": ("mask-tiled", "mask-by-head", "mask-other"),

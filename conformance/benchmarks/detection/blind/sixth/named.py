@@ -38,7 +38,7 @@ EXACT: Mapping[str, tuple[str, ...]] = {
     "one row's mask for all": _NONE,
     "mask of ones added": ("mask-added-raw",),
     "masked after the softmax": ("mask-after-softmax",),
-    "mask inverted": ("mask-inverted",),
+    "mask inverted": ("mask-inverted", "mask-inverted-lowest"),
     "causal by chunks": _NONE,
     "window left on": ("mask-window",),
     "segments do not attend to each other": ("mask-by-segment",),

@@ -27,7 +27,7 @@ EXACT: Mapping[str, tuple[str, ...]] = {
     "words times the root of the hidden size": ("word-embeddings-scaled",),
     "ids counted from one": ("words-shifted-back",),
     "scores multiplied by the mask": ("mask-multiplied", "mask-filled"),  # The latter is printed with the score 0.
-    "mask inverted": ("mask-inverted",),
+    "mask inverted": ("mask-inverted", "mask-inverted-lowest"),
     "mask along the queries": ("mask-on-queries", "mask-ignored"),  # One function, reported as the latter.
     "causal": ("mask-causal",),
     "mask after the softmax": ("mask-after-softmax",),
