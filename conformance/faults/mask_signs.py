@@ -112,7 +112,7 @@ def faults() -> Iterator[Fault]:
     yield Fault("mask-sign", PROBS,
                 "a large number is added at masked keys, not subtracted: they alone are attended to, all equally",
                 "constructed", _absorbed, "(1 − mask) multiplied by a large positive number, or subtracted when already negative",
-                after_failure=True, equation="p = softmax(s + c (1 − mask)) with fl(s + c) = c: 1/n at the n masked keys of a row that has any",
+                after_failure=True, equation="p = softmax(s + c (1 − mask)), fl(s + c) = c: 1/n at n masked keys",
                 fix=_FIX)
     yield Fault("mask-sign-10000", PROBS, "10000 is added at masked keys, not subtracted: only they are attended to",
                 "constructed", _added(CONSTANT),

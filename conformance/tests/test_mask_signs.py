@@ -135,5 +135,10 @@ def test_a_mask_without_padding_has_no_sign(name: str) -> None:
     assert _applied(name, ENCODER, PROBS)[1] is None
 
 
-def test_an_inverted_mask_of_padded_rows_alone_is_no_question_of_the_lowest_number() -> None:
-    assert _applied("mask-inverted-lowest", ENCODER, PROBS, attention_mask=PADDED)[1] is None
+def test_an_inverted_mask_of_padded_rows_alone_is_the_same_with_any_constant() -> None:
+    lowest, inverted = (
+        _applied(name, ENCODER, PROBS, attention_mask=PADDED)[1] for name in ("mask-inverted-lowest", "mask-inverted")
+    )
+    assert lowest
+    assert inverted
+    np.testing.assert_array_equal(lowest.value, inverted.value)
