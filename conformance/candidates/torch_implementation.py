@@ -170,10 +170,10 @@ class TorchImplementation:
         """
         module, taps, show = self._tapped(checkpoint, device, dtype)
 
-        a = checkpoint.architecture
+        a, compiles_hooks = checkpoint.architecture, self._compiles_hooks
 
         def called(batch: Any) -> dict[str, Any]:
-            with eager_if(self._compiles_hooks):
+            with eager_if(compiles_hooks):
                 return self._called(module, batch, a)
 
         def runner(batch: Any) -> Iterator[tuple[str, Any]]:
