@@ -1,8 +1,9 @@
 """Judgement of differences: statistics with derived thresholds, local and global error, matched filters.
 
 - The verdicts: `judge.Judge` decides for each activation of a stream, after `validate`, as far as its `depth` says; `overflow`
-  determines whether wrong inputs explain one that is not finite. `select_arithmetic`, `further_rows` and `disambiguation`, by a
-  `discriminating_batch`, decide once all activations are there. `evidence` has the conclusions as values.
+  determines whether wrong inputs explain one that is not finite, `non_finite_places` whether a mask does. `select_arithmetic`,
+  `further_rows` and `disambiguation`, by a `discriminating_batch`, decide once all activations are there. `evidence` has the
+  conclusions as values.
 - The expected result and its error: `segment` and `observation` (from the candidate's own inputs), `noise`, `limits`,
   `judged_elements` and `effective_samples` (which elements count, and how many are independent), `heads` (along the last axis).
   `input_noise` is that of a direction. `exact_requirements` are those of elements that must be zero or exactly right.

@@ -1,5 +1,6 @@
 """Additive masks with the wrong sign, and inverted ones, are named by one name for every usual constant."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -11,6 +12,9 @@ from conformance import check
 from conformance.benchmarks.detection.bert import Bert, Candidate
 from conformance.benchmarks.detection.planted.plant import override
 from conformance.faults.attention import softmax
+from conformance.judge.non_finite_places import mask_that_made
+from conformance.model.activations import table
+from conformance.model.batch import Batch
 from conformance.numerics.formats import Array, Mask
 from conformance.report.findings import findings
 from conformance.results.to_records import activation_records
@@ -22,6 +26,7 @@ CONSTANTS: dict[str, Constant] = {
     "10000": lambda _: 1e4,
     "1e9": lambda _: 1e9,
     "largest": lambda dtype: torch.finfo(dtype).max,
+    "infinity": lambda _: math.inf,
 }
 
 
@@ -92,6 +97,44 @@ def test_an_inverted_mask_has_no_other_name(constant: str, dtype: str, exposes: 
     (names,) = _names(_candidate(_inverted, constant, exposes), "tiny", dtype)
     assert names
     assert names <= {"mask-inverted", "mask-inverted-lowest"}
+
+
+def _filled(mask: Tensor, constant: Constant) -> Tensor:
+    return torch.zeros_like(mask).masked_fill(mask.bool(), -constant(mask.dtype))
+
+
+def _subtracted(mask: Tensor, constant: Constant) -> Tensor:
+    return (1.0 - mask) * -constant(mask.dtype)
+
+
+@of_exposed
+def test_an_inverted_mask_of_infinity_is_said_where_it_leaves_no_number(exposes: Callable[[str], bool]) -> None:
+    (origin,) = check(_candidate(_filled, "infinity", exposes), "tiny").origins
+    assert "all of the sequences without padding, and nothing else. An inverted mask (mask-inverted)" in origin.reason
+
+
+@pytest.mark.parametrize("exposes", [_all, _without_scores])
+def test_a_mask_of_zero_times_infinity_is_said_where_it_leaves_no_number(exposes: Callable[[str], bool]) -> None:
+    (origin,) = check(_candidate(_subtracted, "infinity", exposes), "tiny").origins
+    assert "all of it. A mask that is added as (1 − mask) · −∞" in origin.reason
+
+
+@pytest.mark.parametrize("row", [0, 1], ids=["a row without padding", "a padded row"])
+def test_other_numbers_that_are_missing_say_nothing_of_a_mask(row: int) -> None:
+    """One of two sequences without padding, or a padded one."""
+    mask = np.ones((3, LENGTH), np.int64)
+    mask[1, 2:] = 0
+    batch = Batch(mask, np.zeros_like(mask), mask)
+    activation = table(ENCODER)[PROBS]
+    places = np.zeros((3, ENCODER.num_attention_heads, LENGTH, LENGTH), np.bool_)
+    places[[0, 2]] = True
+    assert "mask-inverted" in mask_that_made(activation, batch, places)
+    places[[0, 2]] = False
+    places[row] = True
+    assert mask_that_made(activation, batch, places) == ""
+    assert (
+        mask_that_made(activation, Batch(np.ones_like(mask), np.zeros_like(mask), np.ones_like(mask)), np.ones_like(places)) == ""
+    )
 
 
 @pytest.mark.parametrize(("added", "name"), [(_wrong_sign, "mask-sign"), (_inverted, "mask-inverted-lowest")])
