@@ -73,7 +73,8 @@ def _added(constant: float) -> Change:
         def slack(altered: Step, arithmetic: Arithmetic) -> Array:
             own = _error_of_scores(altered, context, arithmetic)
             distance = spacing * distance_to_tie(altered.parents[0] / spacing)
-            return as_array(spacing**2 * own / (own + distance**2))
+            total = own + distance**2
+            return spacing**2 * np.divide(own, total, out=np.zeros_like(total), where=total > 0.0)
 
         if raised is None or _are_equal(read(step.parents[0]), raised):
             return None
@@ -95,9 +96,14 @@ def _error_of_scores(step: Step, context: FaultContext, arithmetic: Arithmetic, 
 
 
 def _variance(name: str, context: FaultContext, arithmetic: Arithmetic, generations: int) -> Array:
-    """Return the variance of an activation by its own roundings, and by those of this many generations of its parents."""
+    """Return the variance of an activation by its own roundings, and by those of this many generations of its parents.
+
+    It is that of as many generations as are known, and 0 if its own parents are not: it is then taken as exact.
+    """
     network, values = context.network, context.values
     parents = network.table[name].parents
+    if not all(parent in values for parent in parents):
+        return np.zeros(values[name].shape)
     step = network.step(name, *(values[parent] for parent in parents))
     total = variance_of(step, arithmetic)
     if generations:

@@ -185,7 +185,7 @@ def test_equal_errors_of_products_that_are_rounded_before_they_are_scaled_raise_
     assert {local.hypothesis: local.passes for local in judged}["modular"]
 
 
-@pytest.mark.parametrize(("dtype", "seed"), [("bfloat16", 10), ("float16", 11)])
+@pytest.mark.parametrize(("dtype", "seed"), [("bfloat16", 14), ("float16", 11)])
 def test_the_rms_of_nearly_equal_results_may_be_that_of_their_known_rounding_errors(
     seed: int, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
