@@ -72,8 +72,8 @@ def run(arguments: Namespace) -> int:
     if not arguments.in_process:
         # The fork server imports in parallel with this process.
         names = arguments.implementation or ()
-        reads = not names or any(may_import(name, "transformers") for name in names)
-        started_context(*(["conformance.checks.laws.law"] if arguments.check else []), transformers=reads)
+        may_need_it = not names or any(may_import(name, "transformers") for name in names)
+        started_context(*(["conformance.checks.laws.law"] if arguments.check else []), transformers=may_need_it)
     from conformance.cli.run import run_all
 
     if arguments.no_cache:

@@ -25,7 +25,7 @@ from conformance.judge.global_error import GlobalError
 from conformance.judge.layer_order import ComputedAfterError, require_before
 from conformance.judge.local_error import judge_locally
 from conformance.judge.narrower_format import narrower_format
-from conformance.judge.non_finite_places import mask_that_made
+from conformance.judge.non_finite_places import mask_that_explains
 from conformance.judge.observation import SMALL, Observation
 from conformance.judge.overflow import is_overflow_of_inputs
 from conformance.judge.residual_description import describe_residual, sentences
@@ -256,7 +256,7 @@ class Judge:
             if self._failed and is_overflow_of_inputs(self._segment_in_memory(name), found.places, self._storage):
                 reason = f"not judged: {found}; the float64 result of the inputs, which are wrong, exceeds {self._dtype} as well"
                 return Verdict(name, row.kind, "not_observed", reason=reason, why_unjudged="overflow of wrong inputs")
-            reason = f"{found}{mask_that_made(row, self._network.batch, found.places)}"
+            reason = f"{found}{mask_that_explains(row, self._network.batch, found.places)}"
             return Verdict(name, row.kind, "fail", "origin", reason=reason)
         if name not in self._seen:
             return Verdict(name, row.kind, "not_observed")

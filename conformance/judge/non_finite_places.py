@@ -1,33 +1,35 @@
-"""What the places of values that are not finite say of the attention mask that made them."""
+"""What the places of values that are not finite say of the attention mask that may have made them."""
 
 import numpy as np
 
 from conformance.judge.judged_elements import judged_elements
 from conformance.model.activation import Activation
 from conformance.model.batch import Batch
+from conformance.model.gradients import is_gradient
 from conformance.numerics.formats import Mask
 
 _INVERTED = (
-    ": all of the sequences without padding, and nothing else. An inverted mask (mask-inverted) hides every key of these, and the "
-    "softmax of −∞ alone is NaN; 1 in attention_mask means that a key is attended to"
+    ": all of the sequences without padding, and nothing else, as an inverted mask (mask-inverted) leaves it. It hides every key "
+    "of these, and the softmax of −∞ alone is NaN; 1 in attention_mask means that a key is attended to"
 )
 _PRODUCT = (
-    ": all of it. A mask that is added as (1 − mask) · −∞ is NaN at keys with mask 1, since 0 · −∞ is NaN; use the format's lowest "
-    "number, or `masked_fill`"
+    ": all of it, as a mask leaves it that is added as (1 − mask) · −∞. At keys with mask 1 this is 0 · −∞, which is NaN; use the "
+    "format's lowest number, or `masked_fill`"
 )
 
 
-def mask_that_made(activation: Activation, batch: Batch, places: Mask) -> str:
+def mask_that_explains(activation: Activation, batch: Batch, places: Mask) -> str:
     """Return the end of a sentence on the mask that explains which values are not finite; empty if none does.
 
-    A softmax over keys that are all hidden by −∞ is NaN: with an inverted mask, in the sequences without padding.
+    A softmax over keys that are all hidden by −∞ is NaN: with an inverted mask, in the sequences without padding. A mask explains
+    no gradient, since the forward pass before it is finite.
 
     Args:
         activation: the first activation that is not finite.
         batch: the batch.
         places: the elements that are not finite, in the activation's shape.
     """
-    if activation.layer is None or activation.axes[:1] != ("batch",):
+    if activation.layer is None or activation.axes[:1] != ("batch",) or is_gradient(activation.name):
         return ""
     axes = tuple(range(1, places.ndim))
     judged = judged_elements(activation, batch, places.shape)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ from conformance import check
 from conformance.benchmarks.detection.bert import Bert, Candidate
 from conformance.benchmarks.detection.planted.plant import override
 from conformance.faults.attention import softmax
-from conformance.judge.non_finite_places import mask_that_made
+from conformance.judge.non_finite_places import mask_that_explains
 from conformance.model.activations import table
 from conformance.model.batch import Batch
+from conformance.model.gradients import grad
 from conformance.numerics.formats import Array, Mask
 from conformance.report.findings import findings
 from conformance.results.to_records import activation_records
@@ -110,13 +112,13 @@ def _subtracted(mask: Tensor, constant: Constant) -> Tensor:
 @of_exposed
 def test_an_inverted_mask_of_infinity_is_said_where_it_leaves_no_number(exposes: Callable[[str], bool]) -> None:
     (origin,) = check(_candidate(_filled, "infinity", exposes), "tiny").origins
-    assert "all of the sequences without padding, and nothing else. An inverted mask (mask-inverted)" in origin.reason
+    assert "all of the sequences without padding, and nothing else, as an inverted mask (mask-inverted)" in origin.reason
 
 
 @pytest.mark.parametrize("exposes", [_all, _without_scores])
 def test_a_mask_of_zero_times_infinity_is_said_where_it_leaves_no_number(exposes: Callable[[str], bool]) -> None:
     (origin,) = check(_candidate(_subtracted, "infinity", exposes), "tiny").origins
-    assert "all of it. A mask that is added as (1 − mask) · −∞" in origin.reason
+    assert "all of it, as a mask leaves it that is added as (1 − mask) · −∞" in origin.reason
 
 
 @pytest.mark.parametrize("row", [0, 1], ids=["a row without padding", "a padded row"])
@@ -128,12 +130,14 @@ def test_other_numbers_that_are_missing_say_nothing_of_a_mask(row: int) -> None:
     activation = table(ENCODER)[PROBS]
     places = np.zeros((3, ENCODER.num_attention_heads, LENGTH, LENGTH), np.bool_)
     places[[0, 2]] = True
-    assert "mask-inverted" in mask_that_made(activation, batch, places)
+    assert "mask-inverted" in mask_that_explains(activation, batch, places)
+    assert mask_that_explains(replace(activation, name=grad(PROBS)), batch, places) == ""
     places[[0, 2]] = False
     places[row] = True
-    assert mask_that_made(activation, batch, places) == ""
+    assert mask_that_explains(activation, batch, places) == ""
     assert (
-        mask_that_made(activation, Batch(np.ones_like(mask), np.zeros_like(mask), np.ones_like(mask)), np.ones_like(places)) == ""
+        mask_that_explains(activation, Batch(np.ones_like(mask), np.zeros_like(mask), np.ones_like(mask)), np.ones_like(places))
+        == ""
     )
 
 

@@ -17,6 +17,9 @@ SOURCES = {
     "another.py": "import transformers_of_films, torch\nfrom torch import transformers",
     "itself.py": "import itself, another",
     "wrong.py": "import transformers as",
+    "above.py": "from ..models import bert",
+    "of_suite.py": "import conformance",
+    "conformance/__init__.py": "import transformers",
     "package/__init__.py": "",
     "package/adaptor.py": "from .models import bert",
     "package/plain.py": "from . import numbers\nfrom .models.numbers import one",
@@ -43,13 +46,15 @@ def test_an_import_of_the_module_or_of_one_beside_it_is_found(name: str) -> None
 
 
 @pytest.mark.usefixtures("written")
-@pytest.mark.parametrize("name", ["another.py:x", "itself:x", "package.plain:x", "package:x", "cmd:python direct.py", "model.onnx"])
+@pytest.mark.parametrize(
+    "name", ["another.py:x", "itself:x", "of_suite.py:x", "package.plain:x", "package:x", "cmd:python direct.py", "model.onnx"]
+)
 def test_other_candidates_do_not_import_it(name: str) -> None:
     assert not may_import(name, "transformers")
 
 
 @pytest.mark.usefixtures("written")
-@pytest.mark.parametrize("name", ["wrong.py:x", "absent.py:x", "absent.module:x", ":x", "..:x", ".py:x"])
+@pytest.mark.parametrize("name", ["wrong.py:x", "above.py:x", "absent.py:x", "absent.module:x", ":x", "..:x", ".py:x"])
 def test_a_source_that_cannot_be_read_may_import_anything(name: str) -> None:
     assert may_import(name, "transformers")
 
