@@ -24,6 +24,7 @@ from conformance.judge.further_rows import judge_weights
 from conformance.judge.global_error import GlobalError
 from conformance.judge.layer_order import ComputedAfterError, require_before
 from conformance.judge.local_error import judge_locally
+from conformance.judge.looked_up_rows import LookedUpRows
 from conformance.judge.narrower_format import narrower_format
 from conformance.judge.non_finite_places import mask_that_explains
 from conformance.judge.observation import SMALL, Observation
@@ -317,6 +318,11 @@ class Judge:
 
     def _judgements(self, observation: Observation, sigma: Array | None) -> tuple[tuple[LocalJudgement, ...], GlobalError | None]:
         """Return the local judgement under each hypothesis, and the global error; the latter only at full depth."""
+        looked_up = LookedUpRows.of(observation)
+        if looked_up:
+            found, error = self._judgements(looked_up.observation, looked_up.observation.sigma)
+            if any(local.passes for local in found):
+                return looked_up.in_whole(found, error)
         if observation.is_exact:
             exact = judge_exact_steps(observation, self._hypotheses[0], self._alpha, self._depth)
             return (exact,), None if sigma is None else GlobalError.of(observation.whole, sigma)

@@ -48,9 +48,12 @@ def limits_for(
         hypothesis: the hypothesis under which the errors were measured.
         faulty: the step with a mistake, if the errors are those of its result.
     """
-    block, arithmetic = observation.whole, hypothesis.arithmetic
+    arithmetic = hypothesis.arithmetic
+    if rms <= limits.rms or not (arithmetic.is_mixed and hypothesis.parents == "as captured"):
+        return limits
+    block = observation.whole
     segment = faulty or block.segment
-    if rms <= limits.rms or not (segment.is_single_step and arithmetic.is_mixed and hypothesis.parents == "as captured"):
+    if not segment.is_single_step:
         return limits
     step = segment.steps[segment.name]
     before = np.sqrt(step.roundings(replace(arithmetic, storage=arithmetic.accumulate)).variance())

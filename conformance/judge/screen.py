@@ -33,9 +33,8 @@ def screened_locally(observation: Observation, legal: Sequence[Hypothesis], alph
     found = _screened(observation, as_captured(legal), alpha)
     passed = {local.arithmetic for local in found if local.passes}
     found += _screened(observation, [h for h in still_needed(legal, passed) if h.parents == "unrounded"], alpha)
-    whole = observation.whole
     handmade = passing_by_hand(
-        observation, legal[0], passed, lambda actual: _of_whole(actual, whole.segment, observation, legal[0], alpha)
+        observation, legal[0], passed, lambda actual: _of_whole(actual, observation.whole.segment, observation, legal[0], alpha)
     )
     return (handmade,) if handmade else tuple(found)
 
@@ -150,9 +149,8 @@ def _excess(observation: Observation, legal: Sequence[Hypothesis], alpha: float)
     excess = min(local.excess for local in _until_one_passes(observation, legal, alpha))
     if excess <= 1.0:
         return excess
-    whole = observation.whole
     by_hand = passing_by_hand(
-        observation, legal[0], (), lambda actual: _of_whole(actual, whole.segment, observation, legal[0], alpha)
+        observation, legal[0], (), lambda actual: _of_whole(actual, observation.whole.segment, observation, legal[0], alpha)
     )
     return by_hand.excess if by_hand else excess
 

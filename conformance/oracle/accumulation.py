@@ -47,6 +47,7 @@ from conformance.oracle.linear_maps import Matrix
 
 BLOCKS = 8
 SPREAD = 2.0**40  # Ratio of numbers whose squares, and sums of 2²⁰ of these, are in float32's range.
+_LARGEST_IN_SINGLE = 2.0**127  # The largest power of two in float32.
 _LARGEST_EXPONENT = 500  # The square of a scale, up to 2¹⁰⁰⁰, is finite in float64.
 UNIT = 4  # Least number of products that a matrix unit adds at once.
 PASSES = 3  # TF32 passes for a float32 product: big · big, big · small and small · big.
@@ -75,7 +76,7 @@ class Operand(NamedTuple):
 
 def operand(x: Array) -> Operand:
     """Return an array as a factor of a product."""
-    return _scaled(x, _scale(float(max(x.max(initial=0.0), -x.min(initial=0.0)))))
+    return _scaled(x, _scale(_largest(x)))
 
 
 weight_operand = once_an_array(operand)
@@ -89,6 +90,31 @@ def _left_operand(x: Array) -> Operand:
         return _scaled(x, _scale(largest))
     exponents = np.ceil(np.log2(np.where(rows > 0.0, rows, 1.0)))
     return _scaled(x, np.exp2(-np.clip(exponents, -_LARGEST_EXPONENT, _LARGEST_EXPONENT)))
+
+
+def product_in_single(left: Array | Single, right: Array | Single | Operand) -> Single:
+    """Return left @ right, (..., M, K) by (..., K, N), in float32, where elements of a factor may be subnormal in float32.
+
+    A product with subnormal numbers, such as the errors of a gradient that is 0, takes many times longer. Both factors are
+    therefore scaled by powers of two, so that the largest elements of the left one are about `SPREAD`.
+    """
+    values, of_left = _in_single(left, SPREAD)
+    other, of_right = (right.values, np.float32(right.scale)) if isinstance(right, Operand) else _in_single(right, 1.0)
+    rows = values.reshape(-1, left.shape[-1]) if other.ndim == 2 else values  # One product instead of one per sequence.
+    found = rows @ other
+    found /= of_left
+    found /= of_right
+    return found.reshape(*left.shape[:-1], other.shape[-1])
+
+
+def _in_single(x: Array | Single, largest: float) -> tuple[Single, np.float32]:
+    """Return an array in float32, scaled by a power of two so that its elements are at most `largest`, and that power."""
+    scale = min(_scale(_largest(x)) * largest, _LARGEST_IN_SINGLE)
+    return (x * scale).astype(np.float32), np.float32(scale)
+
+
+def _largest(x: Array | Single) -> float:
+    return float(max(x.max(initial=0.0), -x.min(initial=0.0)))
 
 
 def _scale(largest: float) -> float:

@@ -10,7 +10,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Single
 from conformance.numerics.memo import cached_property
-from conformance.oracle.accumulation import Accumulation, accumulation_variance
+from conformance.oracle.accumulation import Accumulation, accumulation_variance, product_in_single
 from conformance.oracle.correlated_errors import CorrelatedErrors, mixed
 from conformance.oracle.linear_maps import LinearMap, Matrix, Roundings
 from conformance.oracle.step import Step, elementwise_roundings
@@ -122,9 +122,11 @@ class Product(Step):
 
     def effect_of(self, *errors: Array | Single) -> Single:
         """Return c (e_L R + (L − e_L) e_R), in float32: errors are small, so float32 is accurate enough."""
-        left, right = (x.astype(np.float32) for x in self._factors)
-        e_left, e_right = (self._factor(errors[f.parent].astype(np.float32), f) for f in (self.left, self.right))
-        return self._as_result(as_array((e_left @ right + (left - e_left) @ e_right) * np.float32(self.scale)))
+        left, right = self._factors
+        e_left, e_right = (self._factor(as_array(errors[f.parent]), f) for f in (self.left, self.right))
+        effect = product_in_single(e_left, right)
+        effect += product_in_single(left - e_left, e_right)
+        return self._as_result(as_array(effect * np.float32(self.scale)))
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return the maps e -> c e R of the left factor and e -> c L e of the right factor, in the order of the parents."""

@@ -5,8 +5,8 @@ import numpy as np
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Single
 from conformance.numerics.memo import cached_property
-from conformance.oracle.accumulation import BLOCKS, Accumulation, accumulation_variance, weight_operand
-from conformance.oracle.linear_maps import LinearMap, Roundings, matrix, rows_times
+from conformance.oracle.accumulation import BLOCKS, Accumulation, accumulation_variance, product_in_single, weight_operand
+from conformance.oracle.linear_maps import LinearMap, Roundings, matrix
 from conformance.oracle.step import Step, elementwise_roundings
 
 
@@ -35,8 +35,7 @@ class Linear(Step):
 
     def effect_of(self, *errors: Array | Single) -> Single:
         """Return e Wᵀ, in float32: errors are small, so float32 is accurate enough."""
-        weight = weight_operand(self.site.parameters["weight"])
-        return rows_times(errors[0].astype(np.float32), weight.values.T) / np.float32(weight.scale)
+        return product_in_single(errors[0], weight_operand(self.site.parameters["weight"]).transposed)
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return the map W."""

@@ -9,13 +9,13 @@ import numpy as np
 
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Single
 from conformance.numerics.memo import cached_property
-from conformance.oracle.accumulation import Accumulation, accumulation_variance, weight_operand
+from conformance.oracle.accumulation import Accumulation, accumulation_variance, product_in_single, weight_operand
 from conformance.oracle.bilinear import Factor, Product, ScaledProduct
 from conformance.oracle.correlated_errors import CorrelatedErrors, Mixture
 from conformance.oracle.gradients.sums import over_calls
-from conformance.oracle.linear_maps import LinearMap, Roundings, Source, rows_times
+from conformance.oracle.linear_maps import LinearMap, Matrix, Roundings, Source, rows_times
 from conformance.oracle.step import Step, elementwise_roundings
 
 
@@ -31,6 +31,10 @@ class LinearBackward(Step):
     def value(self) -> Array:
         """The gradient."""
         return self._accumulation.product
+
+    def effect_of(self, *errors: Array | Single) -> Single:
+        """Return e W, in float32: errors are small, so float32 is accurate enough."""
+        return product_in_single(errors[0], weight_operand(self.site.parameters["weight"]))
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return the map Wᵀ."""
@@ -51,8 +55,8 @@ class FirstTokenLinearBackward(LinearBackward):
 
     couples_positions = True
 
-    def _placed(self, first: Array) -> Array:
-        whole = np.zeros((len(first), self.site.batch.length, first.shape[-1]), like=first)
+    def _placed(self, first: Matrix) -> Matrix:
+        whole = np.zeros((len(first), self.site.batch.length, first.shape[-1]), first.dtype, like=first)
         whole[:, 0] = first
         return whole
 
@@ -60,6 +64,10 @@ class FirstTokenLinearBackward(LinearBackward):
     def value(self) -> Array:
         """The gradient."""
         return self._placed(self._accumulation.product)
+
+    def effect_of(self, *errors: Array | Single) -> Single:
+        """Return e W at the first token, 0 elsewhere, in float32."""
+        return self._placed(super().effect_of(*errors))
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return the map that is Wᵀ at the first token and 0 at all others."""
