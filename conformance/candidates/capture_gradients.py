@@ -169,12 +169,12 @@ def _without_gradients(module: nn.Module) -> Iterator[None]:
 
 def _only_rearranges(show: Show, key: str, tensor: torch.Tensor) -> bool:
     """Return whether `show` returns each element of the tensor exactly once, so that it can be applied to a gradient."""
-    count = tensor.numel()
-    numbers = torch.arange(count, dtype=torch.float64, device=tensor.device).reshape(tensor.shape)
-    parts = [part for _, part in show(key, numbers)]
-    if len(parts) == 1 and parts[0] is numbers and numbers._version == 0:  # Most tensors are shown as they are, unchanged.
+    count, other = tensor.numel(), torch.empty_like(tensor)
+    parts = [part for _, part in show(key, other)]
+    if len(parts) == 1 and parts[0] is other and other._version == 0:  # Most tensors are shown as they are.
         return True
-    shown = torch.cat([part.double().flatten() for part in parts])
+    numbers = torch.arange(count, dtype=torch.float64, device=tensor.device).reshape(tensor.shape)
+    shown = torch.cat([part.double().flatten() for _, part in show(key, numbers)])
     if len(shown) != count or bool((shown != shown.clamp(0, count - 1).round()).any()):
         return False
     return bool(torch.zeros(count, dtype=torch.bool, device=tensor.device).index_fill_(0, shown.long(), True).all())
