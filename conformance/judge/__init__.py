@@ -5,7 +5,8 @@
   `further_rows` and `disambiguation`, by a `discriminating_batch`, decide once all activations are there. `evidence` has the
   conclusions as values.
 - The expected result and its error: `segment` and `observation` (from the candidate's own inputs), `noise`, `limits`,
-  `judged_elements` and `effective_samples` (which elements count, and how many are independent), `heads` (along the last axis).
+  `judged_elements`, `looked_up_rows` and `effective_samples` (which elements count, and how many are independent), `heads` (along
+  the last axis).
   `input_noise` is that of a direction. `exact_requirements` are those of elements that must be zero or exactly right.
 - The local error: `local_error`, by `block_totals`, `sums` and `filters`, for the faults of `faults_of_segment`, each a direction
   of `fault_directions` with `fault_effects`; `screen` is the same without filters.

@@ -40,11 +40,12 @@ class LookedUpRows:
         device, and if any other row has a gradient.
         """
         network, batch = whole.network, whole.network.batch
-        is_read = any(whole.name in row.parents for row in network.table.values())
-        if whole.activation.kind != KIND or len(whole.steps) > 1 or is_read or whole.on_device:
+        if whole.activation.kind != KIND or len(whole.steps) > 1 or whole.on_device:
+            return None
+        if any(whole.name in row.parents for row in network.table.values()):
             return None
         rows, numbers = np.unique(batch.input_ids, return_inverse=True)
-        has_gradient = whole.actual.any(1)
+        has_gradient = np.array(whole.actual.any(1))
         has_gradient[rows] = False
         if len(rows) == len(whole.actual) or has_gradient.any():
             return None

@@ -82,10 +82,11 @@ def _index_of_largest(difference: Captured) -> tuple[int, ...]:
 
 def in_sigma(residual: Array, noise: Noise) -> Array:
     """Return the signed residual in sigma, after subtracting the deterministic bound from its magnitude."""
-    scaled = as_array(np.abs(residual))  # an array for a scalar residual too
-    if noise.is_bounded:
-        scaled -= noise.bound
-        np.maximum(scaled, 0.0, out=scaled)
+    if not noise.is_bounded:
+        return as_array(residual / noise.sigma)  # an array for a scalar residual too
+    scaled = as_array(np.abs(residual))
+    scaled -= noise.bound
+    np.maximum(scaled, 0.0, out=scaled)
     scaled /= noise.sigma
     np.copysign(scaled, residual, out=scaled)
     return scaled
@@ -110,10 +111,13 @@ class LocalSums:
             first: batch row at which the block starts.
         """
         scaled, judged = zeroed(in_sigma(residual, noise), noise.judged), noise.judged
-        errors = ErrorSums.of(scaled, int(np.count_nonzero(counted)), zeroed(residual, judged), first)
+        count = int(np.count_nonzero(counted))
+        errors = ErrorSums.of(scaled, count, zeroed(residual, judged), first)
         found = counts(scaled)
         found[ZERO] -= 0 if noise.all_judged else residual.size - int(judged.sum())
-        return cls(errors, errors.squares / 2.0 + float(np.sum(np.log(noise.sigma), where=counted)), found)
+        logarithms = np.log(noise.sigma)
+        total = logarithms.sum() if count == residual.size else np.sum(logarithms, where=counted)
+        return cls(errors, errors.squares / 2.0 + float(total), found)
 
     def __add__(self, other: "LocalSums") -> "LocalSums":
         """Return the sums over the elements of both operands."""

@@ -102,8 +102,8 @@ def product_in_single(left: Array | Single, right: Array | Single | Operand) -> 
     other, of_right = (right.values, np.float32(right.scale)) if isinstance(right, Operand) else _in_single(right, 1.0)
     rows = values.reshape(-1, left.shape[-1]) if other.ndim == 2 else values  # One product instead of one per sequence.
     found = rows @ other
-    found /= of_left
-    found /= of_right
+    for scale in sorted((of_left, of_right)):  # The product of both may exceed float32's range; the larger makes results subnormal.
+        found /= scale
     return found.reshape(*left.shape[:-1], other.shape[-1])
 
 
@@ -192,17 +192,16 @@ class _Sums(NamedTuple):
 
 def _summed(left: Single, right: Single) -> _Sums:
     """Return the partial sums at the ends of at most eight blocks of terms; the squared product must not overflow."""
-    shape = (*left.shape[:-1], right.shape[-1])
-    y, squares, sums, increments = (np.zeros(shape, np.float32, like=left) for _ in range(4))
-    block, blocks = np.empty(shape, np.float32, like=left), 0
-    for start, stop in pairwise(_edges(left.shape[-1])):
-        np.matmul(left[..., start:stop], right[..., start:stop, :], out=block)
+    (start, stop), *others = pairwise(_edges(left.shape[-1]))
+    y = left[..., start:stop] @ right[..., start:stop, :]
+    squares, sums, increments, block = np.zeros_like(y), np.zeros_like(y), np.square(y), np.empty_like(y)
+    for start, stop in others:
         sums += y
-        squares += np.square(y)
+        squares += np.square(y, out=block)
+        np.matmul(left[..., start:stop], right[..., start:stop, :], out=block)
         y += block
         increments += np.square(block, out=block)
-        blocks += 1
-    return _Sums(y, squares, sums, increments, blocks)
+    return _Sums(y, squares, sums, increments, 1 + len(others))
 
 
 @cache

@@ -249,3 +249,15 @@ def test_sparse_gradients_of_embeddings_are_judged() -> None:
 
     result = judged(Changed(sparse))
     assert (result.outcome, result.reason) == ("pass", "")
+
+
+def test_a_gradient_that_is_changed_in_place_where_it_is_shown_is_not_yielded() -> None:
+    net, ones = nn.Sequential(nn.Linear(2, 1)), torch.ones(3, 1)
+
+    def doubled(name: str, tensor: Tensor) -> list[tuple[str, Tensor]]:
+        return [(name, tensor.mul_(2.0))]
+
+    for show, expected in ((None, ["y.grad", "0.weight.grad", "0.bias.grad"]), (doubled, ["0.weight.grad", "0.bias.grad"])):
+        shown = {} if show is None else {"show": show}
+        found = captured_with_gradients(net, {"y": Tap("0")}, lambda: net(torch.ones(3, 2)) is None or None, "y", ones, **shown)
+        assert [name for name, _ in found][1:] == expected

@@ -1,0 +1,118 @@
+"""The gradient of the word embeddings is judged on the rows that the batch looks up, with the verdict on the whole gradient."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance import load_golden
+from conformance.judge.judge import Judge
+from conformance.judge.local_error import judge_locally
+from conformance.judge.looked_up_rows import LookedUpRows
+from conformance.judge.observation import Observation
+from conformance.numerics.arithmetic import hypotheses
+from conformance.numerics.formats import Array
+from conformance.oracle import Network
+from conformance.tests.judged_gradients import Changed, judged
+
+NAME = "bert.embeddings.word_embeddings.weight.grad"
+SIGMA = 1e-7  # of the whole gradient
+
+
+def _network(source: str) -> Network:
+    golden = load_golden("tiny")
+    return Network(golden.checkpoint.architecture, golden.checkpoint.weights, golden.batches["padded"], source=source)
+
+
+def _observation(network: Network, name: str, error: Array | float = 0.0) -> Observation:
+    """Return the observation of a gradient in float32 whose captured parents are the oracle's, rounded to float32."""
+    captured: dict[str, Any] = {n: value.astype(np.float32) for n, value in network.walk()}
+    step = network.step(name, *(captured[p].astype(np.float64) for p in network.table[name].parents))
+    actual: Any = captured.pop(name)
+    actual[...] = step.value + error
+    return Observation(network, name, actual, captured, {n: np.zeros_like(v) for n, v in captured.items()}, sigma=np.array(SIGMA))
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-3])
+def test_the_judgement_of_the_rows_is_that_of_the_whole_gradient(size: float) -> None:
+    network = _network("classifier.loss")
+    row = int(network.batch.input_ids[0, 2])
+    error = np.zeros((network.architecture.vocab_size, network.architecture.hidden_size))
+    error[row, 5] = size
+    whole = _observation(network, NAME, error)
+    rows = LookedUpRows.of(whole)
+    assert rows is not None
+    assert rows.rows.tolist() == np.unique(network.batch.input_ids).tolist()
+    assert 0 < len(rows.rows) < len(whole.actual)
+    legal = hypotheses("float32")
+    (expected, *_), global_error = judge_locally(whole, legal, 1e-3)
+    (actual, *_), found = rows.in_whole(*judge_locally(rows.observation, legal, 1e-3))
+    assert actual.passes == expected.passes == (size == 0.0)
+    assert actual.error == expected.error
+    assert actual.error.index[0] in rows.rows
+    assert actual.rms_threshold == expected.rms_threshold
+    assert actual.max_threshold < expected.max_threshold  # Fewer elements are judged.
+    assert actual.nll == pytest.approx(expected.nll)
+    assert [f.name for f in actual.filters] == [f.name for f in expected.filters]
+    assert found is not None
+    assert global_error is not None
+    np.testing.assert_array_equal(found.error, global_error.error)
+    assert found.sums.index == global_error.sums.index
+    assert found.sums.rms == pytest.approx(global_error.sums.rms)  # Sigma is pooled over the rows that have an error.
+
+
+def test_a_gradient_at_a_row_that_is_not_looked_up_fails_there() -> None:
+    unread = next(i for i in range(96) if i not in load_golden("tiny").batches["padded"].input_ids)
+
+    def plant(model: Any) -> None:
+        def spoil(gradient: Any) -> Any:
+            gradient = gradient.clone()
+            gradient[unread, 3] = 1e-6
+            return gradient
+
+        model["bert"].embeddings.word_embeddings.weight.register_hook(spoil)
+
+    result = judged(Changed(plant), source="classifier.loss")
+    assert [v.activation for v in result.failures] == [NAME]
+    local = result.failures[0].local
+    assert local is not None
+    assert local.error.index == (unread, 3)
+
+
+def test_a_gradient_that_another_step_reads_is_judged_whole() -> None:
+    network = _network("cls.loss")
+    names = [name for name, row in network.table.items() if row.kind == "word_lookup_gradient"]
+    assert names == ["embeddings.word_embeddings.grad_weight"]
+    assert LookedUpRows.of(_observation(network, names[0])) is None
+
+
+def test_a_gradient_is_judged_whole_if_every_row_is_looked_up_or_if_its_own_parent_is_not_exposed() -> None:
+    network = _network("classifier.loss")
+    ids = np.arange(network.batch.input_ids.size).reshape(network.batch.input_ids.shape) % network.architecture.vocab_size
+    every = replace(network, batch=replace(network.batch, input_ids=ids))
+    assert len(np.unique(ids)) == network.architecture.vocab_size
+    assert LookedUpRows.of(_observation(every, NAME)) is None
+    observed = _observation(network, NAME)
+    hidden = {n: v for n, v in observed.captured.items() if n not in network.table[NAME].parents}
+    assert LookedUpRows.of(replace(observed, captured=hidden)) is None
+
+
+def test_only_the_gradient_of_the_word_embeddings_is_restricted() -> None:
+    network = _network("classifier.loss")
+    captured: dict[str, Any] = {n: value.astype(np.float32) for n, value in network.walk()}
+    restricted = [
+        name
+        for name in network.table
+        if LookedUpRows.of(Observation(network, name, captured[name], {n: v for n, v in captured.items() if n != name}))
+    ]
+    assert restricted == [NAME]
+
+
+def test_a_correct_gradient_passes_with_the_place_of_its_largest_error() -> None:
+    network = _network("classifier.loss")
+    stream = [(n, v.astype(np.float32)) for n, v in network.walk() if not network.table[n].is_internal]
+    (verdict,) = [v for v, _ in Judge(network, "float32").judge(stream) if v.activation == NAME]
+    assert verdict.outcome == "pass"
+    assert verdict.local is not None
+    assert verdict.local.error.index[0] in network.batch.input_ids
