@@ -16,7 +16,7 @@ from conformance.judge.block_totals import BlockTotals
 from conformance.judge.by_hand import mistaken_by_hand, passing_by_hand
 from conformance.judge.depth import Depth
 from conformance.judge.error_distribution import distribution_of
-from conformance.judge.evidence import BY_OPERATIONS, Explanation, FilterResult, LocalJudgement
+from conformance.judge.evidence import BY_OPERATIONS, Error, Explanation, FilterResult, LocalJudgement
 from conformance.judge.explanation_search import (
     explanations,
     explanations_by_one_number,
@@ -258,7 +258,10 @@ def judge_exact_steps(observation: Observation, hypothesis: Hypothesis, alpha: f
     A fault is named if it leaves no difference at all; a fault that computes values that should be looked up, if it leaves only a
     difference that its rounding explains.
     """
-    block, threshold, storage = observation.whole, projection_threshold(alpha), hypothesis.arithmetic.storage
+    threshold, storage = projection_threshold(alpha), hypothesis.arithmetic.storage
+    if depth == "screen" and observation.is_unchanged_copy:
+        return LocalJudgement("exact", "exact", Error(None, None, 0.0, (0,) * observation.actual.ndim), 0.0, 0.0, 0.0, threshold)
+    block = observation.whole
     actual, judged = block.actual, block.judged
     error = ErrorSums.of(np.zeros(0), 0, zeroed(block.residual, judged)).exact
     local = LocalJudgement("exact", "exact", error, 0.0, 0.0, 0.0, threshold)

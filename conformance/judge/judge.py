@@ -290,7 +290,7 @@ class Judge:
         if global_error:
             self._global_errors[name] = global_error.error
         passes = any(local.passes for local in judgements) and not reason
-        if observation.is_exact:
+        if observation.is_exact and not passes:
             reason = reason or difference_from_exact(observation.whole, self._storage)
         if not passes:
             self._failed = True

@@ -183,6 +183,13 @@ class Observation:
         return all(step.exact for step in self.steps)
 
     @property
+    def is_unchanged_copy(self) -> bool:
+        """Whether the activation, in memory, is a copy of a captured one by its equation, and equals it everywhere."""
+        if self.activation.kind != "copy" or len(self.steps) > 1 or self.on_device:
+            return False
+        return bool(np.array_equal(self.actual, self.captured[self.activation.parents[0]]))
+
+    @property
     def has_unexposed_layers(self) -> bool:
         """Whether the steps from the captured activations belong to several layers of a forward pass."""
         return self.network.source is None and len({step.layer for step in self.steps}) > 1

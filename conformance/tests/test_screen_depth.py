@@ -3,13 +3,17 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from conformance import check
+from conformance import check, load_golden
 from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.cli import main
-from conformance.judge.depth import SCREENED
+from conformance.judge.depth import DEPTHS, SCREENED
+from conformance.judge.judge import Judge
+from conformance.oracle import Network
 from conformance.report.representations import case_text
 from conformance.results.file import read_results
 from conformance.tests.planted_mistakes import Planted, epsilon, native_norms, tanh_gelu, unscaled
@@ -41,6 +45,22 @@ def test_an_unusual_correct_candidate_passes() -> None:
     assert check(Planted(native_norms), "tiny", dtype="bfloat16", depth="screen").conforms
     for variant in list(VARIANTS.values())[:6]:
         assert check(variant, "tiny", depth="screen").outcome in ("pass", "skip")
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_copy_is_compared_bit_for_bit_except_at_padding(padded: bool) -> None:
+    golden, name = load_golden("tiny"), "encoder.layer.0.output.dropout"
+    batch = golden.batches["padded"]
+    network = Network(golden.checkpoint.architecture, golden.checkpoint.weights, batch)
+    values: dict[str, Any] = {n: value.astype(np.float32) for n, value in network.walk() if not network.table[n].is_internal}
+    row, position = np.argwhere(batch.mask != padded)[-1]
+    values[name] = values[name].copy()
+    values[name][row, position, 3] = np.nextafter(values[name][row, position, 3], np.float32(9.0))
+    for depth in DEPTHS:
+        (verdict,) = [v for v, _ in Judge(network, "float32", depth=depth).judge(values.items()) if v.activation == name]
+        assert verdict.outcome == ("pass" if padded else "fail")
+        assert verdict.local is not None
+        assert verdict.local.error.index == ((0, 0, 0) if padded else (row, position, 3))
 
 
 def test_errors_and_limits_equal_those_of_a_full_judgement_of_two_statistics() -> None:
