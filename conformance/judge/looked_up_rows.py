@@ -66,12 +66,17 @@ class LookedUpRows:
         self, judgements: Sequence[LocalJudgement], error: GlobalError | None
     ) -> tuple[tuple[LocalJudgement, ...], GlobalError | None]:
         """Return the judgements of these rows and their global error as those of the whole gradient."""
-        placed = tuple(replace(local, error=replace(local.error, index=self._index(local.error.index))) for local in judgements)
+        placed = tuple(self._placed(local) for local in judgements)
         if error is None:
             return placed, None
         whole = np.zeros(self.shape, np.float32)
         whole[self.rows] = error.error
         return placed, replace(error, error=whole, sums=replace(error.sums, index=self._index(error.sums.index)))
+
+    def _placed(self, local: LocalJudgement) -> LocalJudgement:
+        """Return a judgement with the index in the whole gradient, and without strips, whose places would be those of the rows."""
+        distribution = local.distribution and replace(local.distribution, strips=(), tokens=())
+        return replace(local, error=replace(local.error, index=self._index(local.error.index)), distribution=distribution)
 
     def _index(self, index: tuple[int, ...]) -> tuple[int, ...]:
         return (int(self.rows[index[0]]), *index[1:])

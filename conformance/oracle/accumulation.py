@@ -99,18 +99,19 @@ def product_in_single(left: Array | Single, right: Array | Single | Operand) -> 
     therefore scaled by powers of two, so that the largest elements of the left one are about `SPREAD`.
     """
     values, of_left = _in_single(left, SPREAD)
-    other, of_right = (right.values, np.float32(right.scale)) if isinstance(right, Operand) else _in_single(right, 1.0)
+    other, of_right = (right.values, float(right.scale)) if isinstance(right, Operand) else _in_single(right, 1.0)
     rows = values.reshape(-1, left.shape[-1]) if other.ndim == 2 else values  # One product instead of one per sequence.
-    found = rows @ other
-    for scale in sorted((of_left, of_right)):  # The product of both may exceed float32's range; the larger makes results subnormal.
-        found /= scale
+    found, scale = rows @ other, of_left * of_right
+    # A division by two numbers may overflow or underflow in between, so there is one wherever its divisor is in range.
+    for each in (scale,) if 1.0 / _LARGEST_IN_SINGLE < scale <= _LARGEST_IN_SINGLE else sorted((of_left, of_right)):
+        found /= np.float32(each)
     return found.reshape(*left.shape[:-1], other.shape[-1])
 
 
-def _in_single(x: Array | Single, largest: float) -> tuple[Single, np.float32]:
+def _in_single(x: Array | Single, largest: float) -> tuple[Single, float]:
     """Return an array in float32, scaled by a power of two so that its elements are at most `largest`, and that power."""
     scale = min(_scale(_largest(x)) * largest, _LARGEST_IN_SINGLE)
-    return (x * scale).astype(np.float32), np.float32(scale)
+    return (x * scale).astype(np.float32), scale
 
 
 def _largest(x: Array | Single) -> float:

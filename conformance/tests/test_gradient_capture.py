@@ -251,13 +251,21 @@ def test_sparse_gradients_of_embeddings_are_judged() -> None:
     assert (result.outcome, result.reason) == ("pass", "")
 
 
-def test_a_gradient_that_is_changed_in_place_where_it_is_shown_is_not_yielded() -> None:
+def test_gradients_are_yielded_where_tensors_are_shown_as_they_are_or_rearranged_and_not_where_they_are_changed() -> None:
     net, ones = nn.Sequential(nn.Linear(2, 1)), torch.ones(3, 1)
+    taps, parameters = {"y": Tap("0")}, ["0.weight.grad", "0.bias.grad"]
+
+    def run(**shown: Any) -> list[str]:
+        found = captured_with_gradients(net, taps, lambda: net(torch.ones(3, 2)) is None or None, "y", ones, **shown)
+        return [name for name, _ in found][1:]
 
     def doubled(name: str, tensor: Tensor) -> list[tuple[str, Tensor]]:
-        return [(name, tensor.mul_(2.0))]
+        tensor.data.mul_(2.0)
+        return [(name, tensor)]
 
-    for show, expected in ((None, ["y.grad", "0.weight.grad", "0.bias.grad"]), (doubled, ["0.weight.grad", "0.bias.grad"])):
-        shown = {} if show is None else {"show": show}
-        found = captured_with_gradients(net, {"y": Tap("0")}, lambda: net(torch.ones(3, 2)) is None or None, "y", ones, **shown)
-        assert [name for name, _ in found][1:] == expected
+    def limited(name: str, tensor: Tensor) -> list[tuple[str, Tensor]]:
+        return [(name, tensor if tensor.abs().max() <= 1.0 else tensor / tensor.abs().max())]
+
+    assert run() == run(show=lambda name, tensor: [(name, tensor)]) == ["y.grad", *parameters]
+    for changing in (doubled, limited):
+        assert run(show=changing) == parameters

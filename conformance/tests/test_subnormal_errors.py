@@ -17,8 +17,9 @@ def _close(actual: Array, expected: Array) -> None:
     assert np.abs(actual - expected).max() <= room
 
 
-@pytest.mark.parametrize("size", [1e-45, 1e-42, 1e-38, 1e-12, 1.0, 1e6])
-@pytest.mark.parametrize("other", [1e-3, 1e3])
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("size", [1e-45, 1e-42, 1e-38, 1e-30, 1e-12, 1.0, 1e6])
+@pytest.mark.parametrize("other", [1e-30, 1e-3, 1e3, 1e30])
 def test_a_product_with_small_factors_is_that_of_float64(size: float, other: float) -> None:
     left, right = RNG.normal(size=(2, 3, 8)) * size, RNG.normal(size=(8, 4)) * other
     _close(product_in_single(left, right), left @ right)
