@@ -31,10 +31,21 @@ from conformance.oracle.training_run import TrainingRun
 from conformance.tests.dense_modules import TANH, network
 
 
-@given(st.floats(-1e4, 1e4), st.sampled_from(["float32", "bfloat16", "float16"]))
-def test_rounding_equals_torchs(x: float, name: str) -> None:
+@given(
+    st.tuples(st.floats(-1e4, 1e4), st.just("float32"))
+    | st.tuples(st.floats(-1e4, 1e4, width=32), st.sampled_from(["bfloat16", "float16"]))
+)
+def test_rounding_equals_torchs(drawn: tuple[float, str]) -> None:
+    x, name = drawn
     ours = FORMATS[name].round(np.array([x]))[0]
     assert ours == torch.tensor([x], dtype=torch.float64).to(getattr(torch, name)).double().item()
+
+
+@pytest.mark.parametrize(("name", "nearest", "even"), [("float16", 128.875, 129.0), ("bfloat16", 129.0, 130.0)])
+def test_a_number_is_rounded_once_and_not_to_float32_first(name: str, nearest: float, even: float) -> None:
+    x = np.nextafter((nearest + even) / 2.0, 0.0)  # float32 rounds it to the midpoint, which is then rounded to even
+    assert FORMATS[name].round(FORMATS["float32"].round(np.array([x])))[0] == even
+    assert FORMATS[name].round(np.array([x]))[0] == nearest
 
 
 SOURCES = (
