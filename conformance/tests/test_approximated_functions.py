@@ -89,7 +89,7 @@ def pade_tanh(x: Array) -> Array:
 
 
 def table_tanh(x: Array) -> Array:
-    grid = np.linspace(-4.0, 4.0, 17)
+    grid = np.linspace(-4.0, 4.0, 13)
     return np.interp(x, grid, np.tanh(grid))
 
 
@@ -178,7 +178,7 @@ def test_a_lookup_table_is_named_as_an_approximation_of_the_whole_function() -> 
     assert named(gelu_by(wide(table_gelu))) == ("gelu-approximated", pytest.approx(1.3e-4, rel=0.1))
 
 
-@pytest.mark.parametrize(("f", "largest"), [(pade_tanh, 0.0235), (table_tanh, 0.023)])
+@pytest.mark.parametrize(("f", "largest"), [(pade_tanh, 0.0235), (table_tanh, 0.035)])
 def test_an_approximated_tanh_in_the_pooler_is_named(f: Function, largest: float) -> None:
     name, off = named(pooler_by(f))
     assert name == "tanh-approximated"
