@@ -37,7 +37,7 @@ class LookedUpRows:
         """Return the rows of an activation that are to be judged alone; None if it is to be judged whole.
 
         That is so if it is not the gradient of the word embeddings, if other steps are judged with it or read it, if it is on a
-        device, and if any other row has a gradient.
+        device, if every row is looked up, and if any other row has a gradient.
         """
         network, batch = whole.network, whole.network.batch
         if whole.activation.kind != KIND or len(whole.steps) > 1 or whole.on_device:

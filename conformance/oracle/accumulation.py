@@ -43,11 +43,11 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Captured, Single
 from conformance.numerics.memo import cached_property, once_an_array
-from conformance.oracle.linear_maps import Matrix
+from conformance.oracle.linear_maps import Matrix, rows_times
 
 BLOCKS = 8
 SPREAD = 2.0**40  # Ratio of numbers whose squares, and sums of 2²⁰ of these, are in float32's range.
-_LARGEST_IN_SINGLE = 2.0**127  # The largest power of two in float32.
+_LARGEST_IN_SINGLE = 2.0**127  # The largest power of two in float32 (IEEE 754 binary32, emax = 127).
 _LARGEST_EXPONENT = 500  # The square of a scale, up to 2¹⁰⁰⁰, is finite in float64.
 UNIT = 4  # Least number of products that a matrix unit adds at once.
 PASSES = 3  # TF32 passes for a float32 product: big · big, big · small and small · big.
@@ -100,12 +100,11 @@ def product_in_single(left: Array | Single, right: Array | Single | Operand) -> 
     """
     values, of_left = _in_single(left, SPREAD)
     other, of_right = (right.values, float(right.scale)) if isinstance(right, Operand) else _in_single(right, 1.0)
-    rows = values.reshape(-1, left.shape[-1]) if other.ndim == 2 else values  # One product instead of one per sequence.
-    found, scale = rows @ other, of_left * of_right
+    found, scale = rows_times(values, other) if other.ndim == 2 else values @ other, of_left * of_right
     # A division by two numbers may overflow or underflow in between, so there is one wherever its divisor is in range.
     for each in (scale,) if 1.0 / _LARGEST_IN_SINGLE < scale <= _LARGEST_IN_SINGLE else sorted((of_left, of_right)):
         found /= np.float32(each)
-    return found.reshape(*left.shape[:-1], other.shape[-1])
+    return found
 
 
 def _in_single(x: Array | Single, largest: float) -> tuple[Single, float]:
