@@ -148,9 +148,17 @@ class Product(Step):
         return tuple(maps[parent] for parent in sorted(maps))
 
     def through(self, parent: int, errors: CorrelatedErrors) -> CorrelatedErrors:
-        """Return the errors of the result; if R and the result are split by head, errors of R become a mixture weighted by c L."""
+        """Return the errors of the result.
+
+        If R and the result are split by head, errors of R become a mixture weighted by c L. If the rows of L are those of the
+        parent, the errors that a row shares are summed like the row itself.
+        """
+        if not errors.any:
+            return errors
         if parent == self.right.parent and self.right.layout == self.result == "heads":
             return mixed(self.scale * self._factors[0], errors, self.parents[parent])
+        if parent == self.left.parent and self.left.layout == "as it is" and not self.left.transposed:
+            return CorrelatedErrors(self._as_result(as_array(errors.in_rows(self.scale * self._factors[1]).independent)))
         return super().through(parent, errors)
 
     def accumulated(self, arithmetic: Arithmetic) -> Array:

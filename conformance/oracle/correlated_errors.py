@@ -5,7 +5,7 @@ errors are correlated, and a step that sums many of them has to take this into a
 of different positions that are mixtures of the same independent errors.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -54,18 +54,46 @@ class Mixture:
 
 
 @dataclass(frozen=True)
+class RowError:
+    """One error η of variance 1 for each row, which every element of the row contains: e_i = x_i + a_i η.
+
+    The row's independent errors x may themselves be what η is composed of. A softmax of scores with the errors ε has
+    e_i = p_i (ε_i − Σ_j p_j ε_j): with x_i = p_i ε_i and η = −Σ_j p_j ε_j / s, the score of a key with most of the weight moves
+    all other probabilities alike, and its own hardly. For factors R_i, with k_i = Cov(x_i, η),
+
+        Var Σ_i R_i e_i = Σ_i R_i² Var x_i + (Σ_i R_i a_i)² + 2 (Σ_i R_i a_i) (Σ_i R_i k_i)
+
+    Attributes:
+        effect: a, of the activation's shape.
+        covariance: k, of the activation's shape; 0 if η is independent of x.
+    """
+
+    effect: Array
+    covariance: Array | float = 0.0
+
+    @property
+    def variance(self) -> Array:
+        """What the error adds to the variance of each element, a² + 2 a k."""
+        return as_array(self.effect * (self.effect + 2.0 * self.covariance))
+
+    def after(self, right: Array) -> Array:
+        """Return what the error adds to the variance of each element of e R, for e (..., M, K) and R (..., K, N)."""
+        moved = self.effect @ right
+        return as_array(moved * (moved + 2.0 * (self.covariance @ right if np.ndim(self.covariance) else self.covariance)))
+
+
+@dataclass(frozen=True)
 class CorrelatedErrors:
     """The errors of one activation.
 
     Attributes:
         independent: elementwise variance of the errors that are independent between elements; 0 if there are none.
-        shared: one array of the activation's shape per kind of error that is shared by a row: the effect of an error of one
-            standard deviation.
+        shared: the errors that are shared by a row.
         mixtures: the errors of positions that are mixtures of the same independent errors.
     """
 
     independent: Array | float = 0.0
-    shared: tuple[Array, ...] = ()
+    shared: tuple[RowError, ...] = ()
     mixtures: tuple[Mixture, ...] = ()
 
     @property
@@ -76,8 +104,21 @@ class CorrelatedErrors:
     @property
     def variance(self) -> Array:
         """The elementwise variance of the sum of all errors."""
-        each = (*map(np.square, self.shared), *(mixture.of_positions for mixture in self.mixtures))
-        return sum(each, start=as_array(self.independent))
+        each = (*(error.variance for error in self.shared), *(mixture.of_positions for mixture in self.mixtures))
+        return as_array(np.maximum(sum(each, start=as_array(self.independent)), 0.0))
+
+    def scaled(self, factor: Array | float) -> "CorrelatedErrors":
+        """Return the errors multiplied by a factor, elementwise."""
+        if isinstance(factor, float) and factor == 1.0:
+            return self
+        shared = tuple(RowError(factor * error.effect, factor * error.covariance) for error in self.shared)
+        mixed = sum((mixture.of_positions for mixture in self.mixtures), start=as_array(self.independent))
+        return CorrelatedErrors(factor**2 * mixed, shared)
+
+    def in_rows(self, right: Array) -> "CorrelatedErrors":
+        """Return the errors of e R for the errors e, (..., M, K), whose rows lie along the last axis, and R (..., K, N)."""
+        independent = replace(self, shared=()).variance @ np.square(right)
+        return CorrelatedErrors(np.maximum(sum((error.after(right) for error in self.shared), start=independent), 0.0))
 
     def __add__(self, other: "CorrelatedErrors") -> "CorrelatedErrors":
         """Return the sum of both errors, which are treated as uncorrelated."""
@@ -88,3 +129,18 @@ class CorrelatedErrors:
 def mixed(weights: Array, errors: CorrelatedErrors, of: Array) -> CorrelatedErrors:
     """Return the errors of the product of `weights`, (B, h, S, S'), with each head of the array `of`, (B, S', H)."""
     return CorrelatedErrors(mixtures=(Mixture(weights, np.broadcast_to(errors.variance, of.shape)),)) if errors.any else errors
+
+
+def row_mixed(slope: Array, outer: Array, inner: Array, variance: Array) -> CorrelatedErrors:
+    """Return the errors e = diag(d) ε + a (b · ε) along the last axis, for independent errors ε.
+
+    Args:
+        slope: d.
+        outer: a.
+        inner: b.
+        variance: elementwise variance v of ε, of which η = b · ε has Σ b² v.
+    """
+    reached = inner * variance
+    deviation = np.sqrt((inner * reached).sum(-1, keepdims=True))
+    covariance = slope * reached / np.where(deviation > 0.0, deviation, 1.0)
+    return CorrelatedErrors(np.square(slope) * variance, (RowError(outer * deviation, covariance),))

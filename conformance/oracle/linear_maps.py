@@ -29,10 +29,12 @@ class LinearMap:
     Attributes:
         variance: maps v to the diagonal of J diag(v) Jᵀ.
         adjoint: maps w to Jᵀ w.
+        slope: the diagonal of J if J has no other elements, else None.
     """
 
     variance: Callable[[Array], Array]
     adjoint: Callable[[Array], Array]
+    slope: Array | float | None = None
 
     def then_times(self, factor: Array) -> "LinearMap":
         """Return diag(factor) J."""
@@ -41,12 +43,12 @@ class LinearMap:
 
 def identity() -> LinearMap:
     """Return J = 1."""
-    return LinearMap(lambda v: v, lambda w: w)
+    return LinearMap(lambda v: v, lambda w: w, 1.0)
 
 
 def diagonal(slope: Array) -> LinearMap:
     """Return J = diag(slope), the Jacobian of a pointwise function with this derivative."""
-    return LinearMap(lambda v: slope**2 * v, lambda w: slope * w)
+    return LinearMap(lambda v: slope**2 * v, lambda w: slope * w, slope)
 
 
 def summed(direction: Array) -> LinearMap:

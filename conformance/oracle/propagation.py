@@ -10,7 +10,7 @@ import numpy as np
 
 from conformance.model.activation import Activation
 from conformance.numerics.formats import Array
-from conformance.oracle.correlated_errors import CorrelatedErrors
+from conformance.oracle.correlated_errors import CorrelatedErrors, RowError
 from conformance.oracle.linear_maps import Roundings
 from conformance.oracle.step import Step
 
@@ -77,6 +77,6 @@ def errors_after(step: Step, parents: Iterable[CorrelatedErrors | None], own: Ro
 
 def _made(roundings: Roundings) -> CorrelatedErrors:
     """Return a step's own rounding errors, with those that a row shares kept separate."""
-    shared = tuple(np.sqrt(s.variance) * s.direction for s in roundings.sources if s.direction is not None)
+    shared = tuple(RowError(np.sqrt(s.variance) * s.direction) for s in roundings.sources if s.direction is not None)
     others = (s.to_result.variance(s.variance) for s in roundings.sources if s.direction is None)
     return CorrelatedErrors(sum(others, start=np.zeros(())), shared)

@@ -8,6 +8,7 @@ from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Mask
 from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import squared_partial_sums
+from conformance.oracle.correlated_errors import CorrelatedErrors, row_mixed
 from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity, shared_by_row
 from conformance.oracle.step import Step
 
@@ -46,6 +47,10 @@ class Probabilities(Step):
 
         return (LinearMap(variance, lambda w: p * (w - (p * w).sum(-1, keepdims=True))),)
 
+    def through(self, parent: int, errors: CorrelatedErrors) -> CorrelatedErrors:
+        """Return the errors p_i (ε_i − Σ_j p_j ε_j) for independent errors ε of the scores: their weighted mean is shared by a row."""
+        return row_mixed(self.value, -self.value, self.value, errors.variance) if errors.any else errors
+
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the rounding errors, where u is the unit roundoff of the inner operations and a that of accumulation.
 
@@ -63,7 +68,7 @@ class Probabilities(Step):
         partial = squared_partial_sums(p)
         floor = max(arithmetic.storage.smallest_normal**2 / 3.0, arithmetic.storage.floor_variance)
         own = np.maximum(p**2 * relative + arithmetic.storage_rounding_variance(p), floor)
-        return Roundings((Source(own, identity()), Source(a2 * partial + u2, shared_by_row(p))))
+        return Roundings((Source(own, identity()), Source(a2 * partial + u2, shared_by_row(p), p)))
 
 
 class LogSoftmax(Step):

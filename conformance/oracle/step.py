@@ -77,14 +77,17 @@ class Step(ABC):
     def through(self, parent: int, errors: CorrelatedErrors) -> CorrelatedErrors:
         """Return the errors of the result that are due to errors of one parent.
 
-        This implementation treats the parent's elements as independent. Steps that sum correlated errors, or that correlate
-        independent ones, override it.
+        If the Jacobian is not diagonal, this implementation treats the parent's elements as independent. Steps that sum correlated
+        errors, or that correlate independent ones, override it.
 
         Args:
             parent: index of the parent.
             errors: errors of the parent.
         """
-        return CorrelatedErrors(self.jacobians()[parent].variance(errors.variance)) if errors.any else errors
+        if not errors.any:
+            return errors
+        jacobian = self.jacobians()[parent]
+        return errors.scaled(jacobian.slope) if jacobian.slope is not None else CorrelatedErrors(jacobian.variance(errors.variance))
 
     def stored(self, arithmetic: Arithmetic, error: Array | float = 0.0) -> Array:
         """Return the result plus an error as it is stored if nothing rounds but library calls, each of which rounds its result."""

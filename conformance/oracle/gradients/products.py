@@ -134,13 +134,6 @@ class ScoresBackwardQuery(ScaledBackward):
 
     left, right, result = Factor(0, "as it is"), Factor(1, "heads"), "heads"
 
-    def through(self, parent: int, errors: CorrelatedErrors) -> CorrelatedErrors:
-        """Return the errors of the result; the errors that a row of w shares are summed like the row itself."""
-        if parent != 0:
-            return super().through(parent, errors)
-        summed = (np.square(self.replaced(parents=(moved, self.parents[1])).value) for moved in errors.shared)
-        return super().through(0, replace(errors, shared=())) + CorrelatedErrors(sum(summed, start=np.zeros(())))
-
 
 class ScoresBackwardKey(ScaledBackward):
     """∂L/∂k = wᵀ q / √d per head; w (B, h, S, S), q (B, S, H), result (B, S, H)."""
@@ -148,12 +141,16 @@ class ScoresBackwardKey(ScaledBackward):
     left, right, result = Factor(0, "as it is", transposed=True), Factor(1, "heads"), "heads"
 
     def through(self, parent: int, errors: CorrelatedErrors) -> CorrelatedErrors:
-        """Return the errors of the result; the error shared by the row of w of one query becomes a mixture over the keys."""
-        if parent != 0:
+        """Return the errors of the result; the error shared by the row of w of one query becomes a mixture over the keys.
+
+        Its covariance with the row's other errors is added to the variance of these, which is clipped at 0.
+        """
+        if parent != 0 or not errors.any:
             return super().through(parent, errors)
         squares = np.square(self.parents[1])
-        spread = tuple(Mixture(self.scale * moved.swapaxes(-1, -2), squares) for moved in errors.shared)
-        return super().through(0, replace(errors, shared=())) + CorrelatedErrors(mixtures=spread)
+        spread = tuple(Mixture(self.scale * error.effect.swapaxes(-1, -2), squares) for error in errors.shared)
+        others = errors.variance - sum(np.square(error.effect) for error in errors.shared)
+        return super().through(0, CorrelatedErrors(np.maximum(others, 0.0))) + CorrelatedErrors(mixtures=spread)
 
 
 class ContextBackwardProbs(Product):

@@ -8,7 +8,7 @@ from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import squared_partial_sums
 from conformance.oracle.bilinear import Context, split_heads
-from conformance.oracle.correlated_errors import CorrelatedErrors
+from conformance.oracle.correlated_errors import CorrelatedErrors, row_mixed
 from conformance.oracle.linear_maps import LinearMap, Roundings, Source, diagonal, identity, shared_by_row
 from conformance.oracle.step import Step
 
@@ -65,13 +65,12 @@ class ProbabilitiesBackward(Step):
         """Return the errors of the result.
 
         Errors e of p have two effects: through d, one shared error −Σ_j w_j e_j per row, which is multiplied by p, and the
-        independent errors (w_i − d) e_i. The covariance of both is added to the variance of the latter, which is clipped at 0.
+        independent errors (w_i − d) e_i.
         """
         if parent != 1 or not errors.any:
             return super().through(parent, errors)
-        (w, p), v = self._read, errors.variance
-        centred, shared = w - self._mean, np.sqrt((w**2 * v).sum(-1, keepdims=True))
-        return CorrelatedErrors(np.maximum(centred * (centred - 2.0 * p * w) * v, 0.0), (p * shared,))
+        w, p = self._read
+        return row_mixed(w - self._mean, -p, w, errors.variance)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return three kinds of error, where u is the unit roundoff of the inner operations and a that of accumulation.
