@@ -101,11 +101,27 @@ class Norm(Step):
     def statistics_variance(self, arithmetic: Arithmetic) -> tuple[Array, Array]:
         """Return the variance of the mean's error and of r's relative error, (..., 1) each, as derived in `roundings`."""
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise_format, arithmetic.accumulate))
-        x, mean = self.summed, self.mean
-        partial, squares = squared_partial_sums(x), (x - mean) ** 2
-        share = squared_partial_sums(squares) / np.maximum(squares.sum(-1, keepdims=True) ** 2, np.finfo(np.float64).tiny)
+        x, mean, n = self.summed, self.mean, self.summed.shape[-1]
+        centred = (x - mean) ** 2
+        power = np.maximum(centred.sum(-1, keepdims=True) ** 2, np.finfo(np.float64).tiny)
+        of_mean, share = squared_partial_sums(x) / n**2, squared_partial_sums(centred)
+        if self.centred:
+            left = self._largest_shift
+            shifted = x - mean + left
+            squares, of_rest = shifted**2, squared_partial_sums(shifted) / n**2 + left**2
+            rounded = np.square(squares.sum(-1, keepdims=True)) + n**2 * left**4 + 4.0 * (centred * squares).sum(-1, keepdims=True)
+            share = np.maximum(share, squared_partial_sums(squares) + rounded + 4.0 * n**2 * left**2 * of_rest)
+            of_mean = np.maximum(of_mean, of_rest)
         root = arithmetic.functions.relative("rsqrt", arithmetic.accumulate) ** 2 / 3.0 + u2
-        return a2 * partial / x.shape[-1] ** 2 + u2 * mean**2, (a2 * share + 3.0 * u2) / 4.0 + root
+        return a2 * of_mean + u2 * mean**2, (a2 * share / power + 3.0 * u2) / 4.0 + root
+
+    @property
+    def _largest_shift(self) -> Array:
+        """μ − k for the shift k of a variance in one pass that is farthest from the mean: 0, or an end of the row, (..., 1)."""
+        x, left = self.summed, self.mean
+        for shift in (x[..., :1], x[..., -1:]):
+            left = np.where(np.abs(self.mean - shift) > np.abs(left), self.mean - shift, left)
+        return left
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return four independent kinds of error, where u is the unit roundoff of the inner operations and a that of accumulation.
@@ -115,6 +131,10 @@ class Norm(Step):
         - Variance and inverse root, one relative error per row: a²/3 · Σ q_k²/q² / 4 for the partial sums q_k of the squares (a
           root halves relative errors), u²/3 · 3/4 for the mean of squares, the addition of ε and one product, a third of the square
           of rsqrt's relative error for the root, and u²/3 for the rounding of the root.
+        - The statistics may be computed in one pass, with m = Σ d/n as μ − k and Σ d²/n − m² as σ², for d = x − k and a shift k: 0,
+          or the element that is read first (Chan, Golub and LeVeque 1983, section 3). With the partial sums s_k of d and q_k of d²,
+          the mean then has the error a²/3 · (Σ s_k²/n² + m²), and n σ² has, to first order,
+          a²/3 · (Σ q_k² + (Σ d²)² + n² m⁴ + 4 Σ (x − μ)² d² + 4 n² m² (Σ s_k²/n² + m²)). The larger of both ways is used.
         - Elementwise: u²/3 times the squares of z twice (centring, scaling), of γ z and of y; a²/3 times the squares of x r and μ
           r, since a kernel may form x r − μ r; and the rounding to storage.
         """
