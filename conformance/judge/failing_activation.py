@@ -153,12 +153,12 @@ def _single(problem: StepProblem, late: Sequence[Direction], known: Collection[s
 
 
 def _with_rows(observation: Observation, found: Sequence[Judged], near: Sequence[Direction], draw_count: int) -> list[Judged]:
-    """Return the judgements with the evidence of rows, if steps are not exposed and only filters fail under a hypothesis.
+    """Return the judgements with the evidence of rows, if only filters fail under a hypothesis.
 
     The mistake is the one whose filter has the largest |z| under the tightest such hypothesis.
     """
     judgements = [judged.local for judged in found]
-    failing = next((local for local in judgements if local.has_unexposed_steps and local.fails_by_filters_alone), None)
+    failing = next((local for local in judgements if local.fails_by_filters_alone), None)
     if failing is None:
         return list(found)
     called = max(failing.detected, key=lambda f: abs(f.z))

@@ -20,15 +20,16 @@ a larger sigma, which no other step of its kind needs.
   kernel may also choose its arithmetic by the width of a row, as torch's log-softmax does; the width is that of the vocabulary in
   one head and two in the other.
 - Whether a step consumed its parents rounded or unrounded may differ from step to step; a step passes if either fits.
-- Where steps are not exposed, a step written as elementary operations cannot be judged by these operations. If it fails under
-  the arithmetic of its kind, it may be judged under the likeliest arithmetic under which it passes.
-  - If only a filter fails, provided that this arithmetic is likelier, or, if no mistake explains the failure, not less likely by
+- One layer of several may be computed in another arithmetic than the others, as a norm written by hand in one of them, by
+  operations of which there is no complete list. A step that fails under the arithmetic of its kind is judged under the likeliest
+  arithmetic under which it passes,
+  - if only a filter fails, provided that this arithmetic is likelier, or, if no mistake explains the failure, not less likely by
     the cost of a failure. A real mistake, combined with the roundings of the kind's own arithmetic, would make an arithmetic with a
     larger sigma less likely. The likelihood is the product of that of the elements and that of the rows' projections on the mistake
     (`judge.row_projections`): only the latter shows an error that is shared by a row. Rows of nearly the same variance, as in a
     network with initial weights, may share it too: their inverse roots round to the same number, which no mistake explains.
-  - If the residual is too large as well, provided that no mistake explains it under any arithmetic, and that the arithmetic is
-    likelier by more than the cost of a failure: one layer of several may compute in another arithmetic.
+  - if the residual is too large as well, provided that no mistake explains it under any arithmetic, and that the arithmetic is
+    likelier by more than the cost of a failure.
 
   The disadvantage is that a mistake that matches no known fault and is within the roundings of a wider arithmetic may pass.
 
@@ -113,12 +114,12 @@ def _best(judgements: tuple[LocalJudgement, ...], arithmetic: str, familiar: Col
     """Return the judgement under `arithmetic`, or the one in which a mistake explains the step better.
 
     Of the judgements with parents as captured and with parents unrounded, the first that passes is used, else the first that names
-    a fault. If that fails and steps are not exposed, a judgement that passes may be used (`_with_unexposed_steps`).
+    a fault. If that fails, a judgement that passes may be used (`_in_another_arithmetic`).
     """
     fitting = [local for local in judgements if local.arithmetic == arithmetic] or list(judgements)
     best = min(fitting, key=lambda local: (not local.passes, not local.named))
-    if best.has_unexposed_steps and not best.passes:
-        best = _with_unexposed_steps(best, judgements)
+    if not best.passes:
+        best = _in_another_arithmetic(best, judgements)
     if not best.passes:
         return _with_simplest_explanation(best, judgements, familiar)
     mistaken = [local for local in judgements if local.named]
@@ -126,7 +127,7 @@ def _best(judgements: tuple[LocalJudgement, ...], arithmetic: str, familiar: Col
     return likeliest if _nll(likeliest, len(judgements)) < best.nll else best
 
 
-def _with_unexposed_steps(failing: LocalJudgement, judgements: Sequence[LocalJudgement]) -> LocalJudgement:
+def _in_another_arithmetic(failing: LocalJudgement, judgements: Sequence[LocalJudgement]) -> LocalJudgement:
     """Return the likeliest judgement that passes if it is likelier than `failing`, else `failing`.
 
     If no mistake explains the failure, the cost of a failure, ln 2/α, is added to −ln of the likelihood of `failing` if only a
@@ -137,7 +138,8 @@ def _with_unexposed_steps(failing: LocalJudgement, judgements: Sequence[LocalJud
         return failing
     cost = 0.0 if is_explained else failing.evidence_threshold if failing.fails_by_filters_alone else -failing.evidence_threshold
     passing = [local for local in judgements if local.passes]
-    return min((failing, *passing), key=lambda local: local.nll + local.row_nll + (0.0 if local.passes else cost))
+    rows = 1.0 if failing.fails_by_filters_alone else 0.0  # else the likelihood of its rows is not known
+    return min((failing, *passing), key=lambda local: local.nll + rows * local.row_nll + (0.0 if local.passes else cost))
 
 
 def _with_simplest_explanation(

@@ -82,6 +82,11 @@ class Arithmetic:
         """Whether results are accumulated in a wider format than they are stored in."""
         return self.storage != self.accumulate
 
+    @property
+    def rounds_inside(self) -> bool:
+        """Whether the results of the operations inside a step are rounded to storage."""
+        return self.rounding == "native" and self.is_mixed
+
     def intermediate(self) -> "Arithmetic":
         """Return the model of a step whose result stays inside its kernel: fused results are kept in the accumulation format."""
         return self._intermediate if self.rounding == "fused" else self
@@ -92,7 +97,7 @@ class Arithmetic:
 
     def inner_rounding_variance(self, y: Array) -> Array | float:
         """Return the variance of storing a function value y inside a step; 0 unless every operation rounds to storage."""
-        return self.storage.rounding_variance(y) if self.rounding == "native" and self.is_mixed else 0.0
+        return self.storage.rounding_variance(y) if self.rounds_inside else 0.0
 
     def storage_rounding_variance(self, y: Array) -> Array | float:
         """Return the variance of rounding y to storage; 0 if the formats are equal: accumulation then includes this rounding."""

@@ -143,6 +143,7 @@ class GeluTanh(Pointwise):
         t = gelu_argument(x)
         argument = np.abs(x / 2.0 * (1.0 - self._tanh**2) * t)
         functions = inner.rounding_variance(1.0 + self._tanh) + arithmetic.inner_rounding_variance(self._tanh)
+        functions = functions + tanh_variance(t, arithmetic)
         variance = u2 * (4.0 * argument**2 + 2.0 * y**2) + (x / 2.0) ** 2 * functions
         bound = arithmetic.functions.gelu("gelu_tanh", self._tanh, np.abs(x) / 2.0, argument, arithmetic.accumulate)
         return elementwise_roundings(variance + arithmetic.storage.rounding_variance(y), bound)
@@ -191,6 +192,19 @@ class Tanh(Pointwise):
         return 1.0 - self.value**2
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Return the function's error in the accumulation format (bound) and the rounding of the result (random)."""
+        """Return the function's error in the accumulation format (bound), the rounding of the result and `tanh_variance` (random)."""
         bound = arithmetic.functions.error("tanh", self.value, arithmetic.accumulate)
-        return elementwise_roundings(arithmetic.storage.rounding_variance(self.value), bound)
+        variance = arithmetic.storage.rounding_variance(self.value) + tanh_variance(self.parents[0], arithmetic)
+        return elementwise_roundings(variance, bound)
+
+
+def tanh_variance(x: Array, arithmetic: Arithmetic) -> Array | float:
+    """Return the variance of the roundings inside tanh(x); 0 unless every operation rounds to storage.
+
+    Of the forms without cancellation, −t/(t + 2) with t = expm1(−2|x|) has the largest errors: those of t and of t + 2.
+    """
+    if not arithmetic.rounds_inside:
+        return 0.0
+    e = np.exp(-2.0 * np.abs(x))
+    of_t, of_sum = (arithmetic.inner_rounding_variance(stored) for stored in (1.0 - e, 1.0 + e))
+    return as_array((4.0 * of_t / (1.0 + e) ** 2 + of_sum * ((1.0 - e) / (1.0 + e)) ** 2) / (1.0 + e) ** 2)
