@@ -192,7 +192,7 @@ class Tanh(Pointwise):
         return 1.0 - self.value**2
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Return the function's error in the accumulation format (bound), the rounding of the result and `tanh_variance` (random)."""
+        """Return the function's error in the accumulation format (bound), the rounding of the result and `tanh_variance`."""
         bound = arithmetic.functions.error("tanh", self.value, arithmetic.accumulate)
         variance = arithmetic.storage.rounding_variance(self.value) + tanh_variance(self.parents[0], arithmetic)
         return elementwise_roundings(variance, bound)

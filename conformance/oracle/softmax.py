@@ -48,7 +48,7 @@ class Probabilities(Step):
         return (LinearMap(variance, lambda w: p * (w - (p * w).sum(-1, keepdims=True))),)
 
     def through(self, parent: int, errors: CorrelatedErrors) -> CorrelatedErrors:
-        """Return the errors p_i (ε_i − Σ_j p_j ε_j) for independent errors ε of the scores: their weighted mean is shared by a row."""
+        """Return p_i (ε_i − Σ_j p_j ε_j) for independent errors ε of the scores: their weighted mean is shared by a row."""
         return row_mixed(self.value, -self.value, self.value, errors.variance) if errors.any else errors
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:

@@ -26,6 +26,7 @@ ATTENTION = "encoder.layer.1.attention"
 
 # For each result, the steps hidden before it: their errors are common to several positions or elements of a row that it sums.
 HIDDEN = {
+    f"{ATTENTION}.self.context": ("scores", "probs", "dropout"),
     f"{ATTENTION}.self.query.grad": ("scores.grad",),
     f"bert.{ATTENTION}.output.dense.weight.grad": ("value", "context"),
     f"bert.{ATTENTION}.self.value.weight.grad": ("context.grad", "value.grad"),

@@ -1,16 +1,19 @@
-"""Rounding errors of sums: legal orders of summation pass, and numbers of very different sizes have the errors of their own."""
+"""Legal forms of a function and legal orders of its sums pass, and numbers of very different sizes have the errors of their own."""
 
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 
 from conformance.model.activation import Activation
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import Array
 from conformance.numerics.thresholds import max_threshold, rms_threshold
 from conformance.oracle.accumulation import Accumulation, squared_partial_sums
+from conformance.oracle.norm import Norm
+from conformance.oracle.pointwise import Tanh
 from conformance.oracle.softmax import LogSoftmax, Probabilities
 from conformance.oracle.step import Step
 
@@ -65,6 +68,40 @@ def test_attention_probabilities_may_be_summed_from_either_end(last_first: bool)
     _, weights, total = _in_single(x, last_first)
     assert _passes(_errors(step, (weights / total).astype(np.float64)))
     assert not _passes(_errors(step, (weights / (total * np.float32(1.00005))).astype(np.float64)))
+
+
+@pytest.mark.parametrize("shift", [None, 0, -1])
+@pytest.mark.parametrize("outlier", [0, -1])
+def test_a_variance_in_one_pass_may_be_shifted_by_either_end_of_the_row(shift: int | None, outlier: int) -> None:
+    x = np.random.default_rng(0).standard_normal((256, 96)).astype(np.float32)
+    x[:, outlier] += 8.0
+    ones = np.ones(x.shape[-1])
+    site = SimpleNamespace(parameters={"weight": ones, "bias": ones}, architecture=SimpleNamespace(layer_norm_eps=1e-12))
+    step = Norm(cast(Any, site), x.astype(np.float64))
+    start = np.zeros_like(x[:, :1]) if shift is None else x[:, shift, None]
+    shifted, n = x - start, np.float32(x.shape[-1])
+    mean, squares = (np.cumsum(terms, -1, dtype=np.float32)[:, -1:] / n for terms in (shifted, shifted * shifted))
+
+    def result(divisor: float) -> Array:
+        deviation = np.sqrt((squares - mean * mean) * n / np.float32(divisor))
+        return cast(Array, ((x - (start + mean)) / deviation + np.float32(1.0)).astype(np.float64))
+
+    assert _passes(_errors(step, result(96.0)))
+    assert not _passes(_errors(step, result(95.0)))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_tanh_may_be_composed_of_expm1_in_native_arithmetic(dtype: str) -> None:
+    x = torch.from_numpy(np.linspace(-4.0, 4.0, 5000)).to(getattr(torch, dtype))
+    native = [h.arithmetic for h in hypotheses(dtype) if h.arithmetic.rounding == "native"][0]
+    step = Tanh(cast(Any, None), x.double().numpy()[None])
+    t = torch.expm1(-2.0 * x.abs())
+
+    def errors(result: torch.Tensor) -> Array:
+        return cast(Array, (result.double().numpy() - step.value) / np.sqrt(step.roundings(native).variance()))
+
+    assert _passes(errors(-x.sign() * t / (t + 2.0)))
+    assert not _passes(errors(-x.sign() * t / (t + 2.0) * 1.02))
 
 
 def test_partial_sums_are_those_of_the_order_in_which_they_are_larger() -> None:
