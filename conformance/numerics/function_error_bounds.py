@@ -6,6 +6,8 @@ implementations, so its error is bounded by the maximum over all rows k of a fun
 
     |error| ≤ max_k (absolute_k + ulp_k · ULP(y))
 
+A function that only a fused kernel computes in this way, such as exp in attention, is measured through the kernel.
+
 This bound is the same on every machine, so a verdict does not depend on where the suite runs. The exception is a machine whose
 library exceeds the table: that library is added as one more row (see `numerics.machine`).
 

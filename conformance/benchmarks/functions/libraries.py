@@ -12,6 +12,10 @@ from conformance.benchmarks.functions.composite import EPSILON, ROW_FUNCTIONS
 from conformance.benchmarks.functions.sweep import Kernel
 
 FUSED = ("gelu", "gelu_tanh")  # The functions that torch delegates to oneDNN if allowed to.
+# Differences of scores down to ln u: below, a relative error is none of the row's sum, and what grows with the difference is the
+# rounding of its product with log2 e, which sigma contains (`oracle.softmax`).
+IN_ATTENTION = (-24.0 * np.log(2.0), 0.0)
+KEYS = 33  # More than a vector of the widest instruction set, and an odd one: a kernel computes the rest of a row by other code.
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,7 @@ class Lane:
         kernels: returns the library's function for the names of a function and of a dtype, or None if it has none; functions of
             rows take arrays (N, C), are named as in `composite`, and are measured in float32 only.
         functions: names of the functions to measure; all of them if empty.
+        interval: the arguments to measure, between these; by default all where the function is neither constant nor infinite.
         incorrect: by function and dtype, the reason why the library's row is not a bound: no correct implementation computes this.
     """
 
@@ -33,6 +38,7 @@ class Lane:
     kernels: Callable[[str, str], Kernel | None]
     environment: Mapping[str, str] = field(default_factory=dict)
     functions: tuple[str, ...] = ()
+    interval: tuple[float, float] = (-np.inf, np.inf)
     incorrect: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     @property
@@ -51,6 +57,7 @@ def lanes() -> Iterator[Lane]:
     for capability in _aten_capabilities():
         environment = {"ATEN_CPU_CAPABILITY": capability.lower()}
         yield Lane("torch", f"ATen {capability}", _of_torch(onednn=False), environment)
+        yield Lane("torch", f"ATen {capability}, in attention", _of_attention, environment, ("exp",), IN_ATTENTION)
     for limit in _onednn_limits():
         yield Lane("torch", f"oneDNN {limit}", _of_torch(onednn=True), {"ONEDNN_MAX_CPU_ISA": limit}, FUSED)
     yield Lane("numpy", "its own dispatch", _of_numpy)
@@ -104,6 +111,30 @@ def _of_torch(*, onednn: bool) -> Callable[[str, str], Kernel | None]:
         return kernel
 
     return kernels
+
+
+def _of_attention(name: str, dtype: str) -> Kernel | None:
+    """Return exp as fused attention computes it: x is the score of every key but the first, whose score is 0.
+
+    The value is the ratio of two probabilities, each read off by a value that is 1 at its key and rounded once more.
+    """
+    import torch
+
+    def kernel(x: Any) -> Any:
+        query = torch.zeros(1, 1, len(x), 8)
+        query[..., 0] = torch.from_numpy(np.array(x, np.float32))
+        keys, values = torch.zeros(1, 1, KEYS, 8), torch.zeros(1, 1, KEYS, 8)
+        keys[0, 0, 1:, 0] = values[0, 0, 0, 0] = values[0, 0, -2, 1] = values[0, 0, -1, 2] = 1.0
+        with torch.no_grad():
+            first, *others = (
+                torch.nn.functional.scaled_dot_product_attention(query, keys, values, scale=1.0)[0, 0, :, :3].double().T
+            )
+        last_of_vector, last = ((other / first).float() for other in others)
+        exact = torch.exp(query[0, 0, :, 0].double())
+        farther: Any = torch.where((last_of_vector - exact).abs() > (last - exact).abs(), last_of_vector, last)
+        return farther.numpy()
+
+    return kernel if (name, dtype) == ("exp", "float32") else None
 
 
 def _of_numpy(name: str, dtype: str) -> Kernel | None:

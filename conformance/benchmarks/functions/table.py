@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ def rows_of(lane: Lane, stride: int) -> list[Row]:
     for function in FUNCTIONS.values():
         if lane.functions and function.name not in lane.functions:
             continue
+        lower, upper = lane.interval
+        function = replace(function, lower=max(lower, function.lower), upper=min(upper, function.upper))
         for dtype in FORMATS:
             kernel = lane.kernels(function.name, dtype)
             if kernel is not None and (dtype != "float64" or find_spec("mpmath")):
