@@ -10,13 +10,13 @@ from scipy.stats import kstest, kurtosis
 
 from conformance import check, load_golden
 from conformance.errors import DependencyMissingError
+from conformance.implementations.hugging_face import HuggingFace, run
 from conformance.judge.judged_elements import judged_elements
 from conformance.judge.segment import Segment
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import rounded_weights
 from conformance.numerics.arithmetic import representative_hypothesis
 from conformance.oracle import Network
-from implementations.hugging_face import HuggingFace, run
 
 
 @pytest.fixture(params=["tiny", "minilm"])

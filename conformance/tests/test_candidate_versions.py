@@ -33,7 +33,7 @@ def test_a_header_has_the_versions_of_registered_candidates_and_of_the_libraries
     assert main(["run", "-i", "hf-eager", "-i", BAD, "--golden", "tiny", "--out", str(tmp_path)]) == 1
     (found,) = read_results(tmp_path / "results.jsonl").headers
     ours = ("bert-conformance", metadata.version("bert-conformance"))
-    assert found.implementations["hf-eager"] == ImplementationRecord(*ours, "implementations.hugging_face:hf_eager")
+    assert found.implementations["hf-eager"] == ImplementationRecord(*ours, "conformance.implementations.hugging_face:hf_eager")
     assert BAD not in found.implementations  # An object without a known version.
     assert found.numpy == metadata.version("numpy")
     assert found.onnxruntime is None or found.onnxruntime == metadata.version("onnxruntime")

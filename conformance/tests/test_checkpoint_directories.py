@@ -20,13 +20,13 @@ from conformance.cli import main
 from conformance.errors import CheckpointError, DependencyMissingError, UnsupportedArchitectureError
 from conformance.goldens import minilm
 from conformance.goldens.custom_golden import from_directory
+from conformance.implementations.hugging_face import BertWithHeads, HuggingFace, hf_eager
+from conformance.implementations.inner_workings import inner_workings
 from conformance.model.files import ALLOW_PICKLE
 from conformance.model.tokenizer import tokenized
 from conformance.report.finding_sentences import sentence
 from conformance.report.findings import findings, layers_of
 from conformance.results.to_records import activation_records
-from implementations.hugging_face import BertWithHeads, HuggingFace, hf_eager
-from implementations.inner_workings import inner_workings
 
 LAYERS, WORDS, LABELS = 2, 500, 5
 

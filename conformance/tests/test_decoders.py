@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from conformance import Checkpoint, check, golden_of, load_golden
+from conformance.implementations import inner_workings as walk
+from conformance.implementations.cached import Cached, hf_cached, inner_workings_cached
+from conformance.implementations.inner_workings import BertConfig, inner_workings
 from conformance.judge.segment import Segment
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import hypotheses
 from conformance.oracle import Network
 from conformance.tests.optional_paths import broken, generated, in_attention
-from implementations import inner_workings as walk
-from implementations.cached import Cached, hf_cached, inner_workings_cached
-from implementations.inner_workings import BertConfig, inner_workings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

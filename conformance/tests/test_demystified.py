@@ -15,12 +15,12 @@ from conformance.checks.catalogue import CHECKS
 from conformance.checks.known_failures import KnownFailure
 from conformance.checks.run_check import run_check
 from conformance.checks.search.plan import USUAL
+from conformance.implementations import demystified_as_written as written
+from conformance.implementations.demystified import demystified
+from conformance.implementations.demystified.network import BERT, PositionalEmbedding
+from conformance.implementations.demystified_as_written import demystified_as_written
 from conformance.results.result import Result
 from conformance.tests.optional_paths import generated
-from implementations import demystified_as_written as written
-from implementations.demystified import demystified
-from implementations.demystified.network import BERT, PositionalEmbedding
-from implementations.demystified_as_written import demystified_as_written
 
 VALUES = [e for e in declared(demystified_as_written) if e.check == "values" and e.activation]
 

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from conformance import Golden, Result, check, load_directory
 from conformance.diagnosis import diagnose
 from conformance.errors import CheckpointError, UnsupportedArchitectureError
+from conformance.implementations.hugging_face import BertWithHeads, hf_eager
+from conformance.implementations.inner_workings import inner_workings
 from conformance.model.dense import Dense
 from conformance.report.finding_sentences import sentence
 from conformance.report.findings import findings, layers_of
 from conformance.results.to_records import activation_records
 from conformance.tests.dense_modules import ARCHITECTURE, PLAIN, TANH, WIDTH, directory, network
 from conformance.tests.planted_mistakes import Planted
-from implementations.hugging_face import BertWithHeads, hf_eager
-from implementations.inner_workings import inner_workings
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 

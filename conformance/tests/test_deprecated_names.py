@@ -8,9 +8,9 @@ import pytest
 import conformance
 from conformance.checks.known_failures import read
 from conformance.faults import BY_NAME
+from conformance.implementations import inner_workings
 from conformance.names import RENAMED_FAULTS
 from conformance.results.records import FaultRecord
-from implementations import inner_workings
 
 
 @pytest.mark.parametrize(("former", "present"), RENAMED_FAULTS.items())

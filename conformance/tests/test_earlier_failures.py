@@ -17,7 +17,7 @@ pytest_plugins = ["pytester"]
 WRONG = "def wrong(checkpoint, device, dtype): return lambda batch: {'embeddings.LayerNorm': batch.input_ids}\n"
 OWN = """
 from conformance import parametrize_with_checks
-from implementations.making_bert import making_bert
+from conformance.implementations.making_bert import making_bert
 
 def wrong(checkpoint, device, dtype): return lambda batch: {"embeddings.LayerNorm": batch.input_ids}
 

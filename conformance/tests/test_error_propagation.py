@@ -9,6 +9,8 @@ import pytest
 from conformance import Architecture, Batch, Checkpoint, Golden, check, golden_of, load_golden
 from conformance.checks.backward_passes import backward_passes
 from conformance.checks.check_values import check_values
+from conformance.implementations.inner_workings import inner_workings
+from conformance.implementations.torch_encoder import torch_encoder
 from conformance.judge import screen, whole_activation
 from conformance.judge.evidence import BY_OPERATIONS
 from conformance.judge.local_error import judge_locally
@@ -19,8 +21,6 @@ from conformance.model.activations import parameter_shapes
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import FORMATS
 from conformance.oracle import Network
-from implementations.inner_workings import inner_workings
-from implementations.torch_encoder import torch_encoder
 
 ATTENTION = "encoder.layer.1.attention"
 

@@ -21,6 +21,7 @@ from conformance.glossary.known_faults import known_faults
 from conformance.glossary.outcomes import OF_ACTIVATIONS
 from conformance.glossary.terms import ALIASES, TERMS
 from conformance.goldens.shipped_goldens import RECIPES
+from conformance.implementations.hugging_face import HuggingFace
 from conformance.judge.detection_power import power
 from conformance.model.activations import table
 from conformance.numerics.arithmetic import hypotheses
@@ -30,7 +31,6 @@ from conformance.report.run.run_document import LEGEND, document
 from conformance.report.run.run_environment import _READING
 from conformance.results.outcomes import ORDER, OUTCOME_TEXT
 from conformance.tests.sample_records import everything
-from implementations.hugging_face import HuggingFace
 
 NAMES = {
     "outcome": ORDER,

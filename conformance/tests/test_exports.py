@@ -21,17 +21,17 @@ from conformance.checks.catalogue import CHECKS
 from conformance.checks.run_check import run_check
 from conformance.cli import main
 from conformance.errors import UsageError
+from conformance.implementations import exports
+from conformance.implementations import inner_workings as inner
+from conformance.implementations.demystified import demystified
+from conformance.implementations.exports import Export
+from conformance.implementations.hugging_face import HuggingFace, hf_compiled, hf_sdpa
+from conformance.implementations.inner_workings import inner_workings
+from conformance.implementations.making_bert import making_bert
+from conformance.implementations.torch_encoder import torch_encoder, torch_encoder_fast
 from conformance.report.findings import findings
 from conformance.results.to_records import activation_records
 from conformance.tests import export_mistakes
-from implementations import exports
-from implementations import inner_workings as inner
-from implementations.demystified import demystified
-from implementations.exports import Export
-from implementations.hugging_face import HuggingFace, hf_compiled, hf_sdpa
-from implementations.inner_workings import inner_workings
-from implementations.making_bert import making_bert
-from implementations.torch_encoder import torch_encoder, torch_encoder_fast
 
 needs_onnx = pytest.mark.skipif(
     any(find_spec(name) is None for name in ("onnx", "onnxruntime", "onnxscript")), reason="pip install 'bert-conformance[onnx]'"

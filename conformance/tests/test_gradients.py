@@ -17,9 +17,9 @@ from conformance.benchmarks.gradients.wrong import WRONG, WithWrongBackward, rew
 from conformance.checks.backward_passes import backward_passes
 from conformance.errors import NotApplicable
 from conformance.faults import gradients
+from conformance.implementations.hugging_face import BertWithHeads, HuggingFace
 from conformance.results.case import Case
 from conformance.tests.judged_gradients import Changed, Plant, judged, observed
-from implementations.hugging_face import BertWithHeads, HuggingFace
 
 
 @pytest.mark.parametrize("wrong", WRONG)

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from conformance import Checkpoint
 from conformance.benchmarks.gradients.measure import origins
 from conformance.benchmarks.gradients.wrong import WRONG, WithWrongBackward
+from conformance.implementations.hugging_face import BertWithHeads
 from conformance.results.result import Result
 from conformance.tests.judged_gradients import Changed, Plant, judged
-from implementations.hugging_face import BertWithHeads
 
 
 def _tanh_gelu(model: Any) -> None:

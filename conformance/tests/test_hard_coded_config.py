@@ -14,6 +14,10 @@ from conformance.diagnosis import diagnose
 from conformance.errors import UnsupportedArchitectureError
 from conformance.faults import BY_NAME, FaultContext
 from conformance.goldens.manifest import fixtures_directory, manifest
+from conformance.implementations.hugging_face import hf_eager, hf_sdpa
+from conformance.implementations.inner_workings import inner_workings
+from conformance.implementations.making_bert import making_bert
+from conformance.implementations.torch_encoder import torch_encoder
 from conformance.judge.detection_power import power
 from conformance.judge.number_words import hard_coded
 from conformance.judge.verify_goldens import verify
@@ -23,10 +27,6 @@ from conformance.report.finding_sentences import sentence
 from conformance.report.findings import findings, layers_of
 from conformance.results.result import Result
 from conformance.results.to_records import activation_records
-from implementations.hugging_face import hf_eager, hf_sdpa
-from implementations.inner_workings import inner_workings
-from implementations.making_bert import making_bert
-from implementations.torch_encoder import torch_encoder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

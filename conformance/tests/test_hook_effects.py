@@ -13,10 +13,10 @@ from conformance import Architecture, Tap, TorchImplementation, captured, check
 from conformance.candidates.hook_effects import SMALL, compiled_around
 from conformance.candidates.registry import load_implementation
 from conformance.errors import UsageError
+from conformance.implementations.making_bert import making_bert
+from conformance.implementations.torch_encoder import BertOfTorch, call, torch_encoder, torch_encoder_fast
 from conformance.mapping.call import Signature
 from conformance.mapping.mapped import MappedModule, proposed
-from implementations.making_bert import making_bert
-from implementations.torch_encoder import BertOfTorch, call, torch_encoder, torch_encoder_fast
 
 LAST = "encoder.layer.1.output.LayerNorm"
 WRONG = 1.001  # factor of outputs on the path that no hook sees

@@ -15,6 +15,11 @@ from conformance.benchmarks.training.initial import CORRECT, DENSE, WRONG
 from conformance.checks.catalogue import named
 from conformance.checks.run_check import run_check
 from conformance.errors import UnsupportedArchitectureError
+from conformance.implementations.demystified import demystified
+from conformance.implementations.hugging_face import hf_eager, hf_sdpa
+from conformance.implementations.inner_workings import inner_workings
+from conformance.implementations.making_bert import making_bert
+from conformance.implementations.torch_encoder import torch_encoder, torch_encoder_fast
 from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.worker_process import WorkerProcess
@@ -23,11 +28,6 @@ from conformance.judge.initial_draws import fits, wrong_initially
 from conformance.model.training import at
 from conformance.numerics.formats import FORMATS, format_named
 from conformance.results.result import Result
-from implementations.demystified import demystified
-from implementations.hugging_face import hf_eager, hf_sdpa
-from implementations.inner_workings import inner_workings
-from implementations.making_bert import making_bert
-from implementations.torch_encoder import torch_encoder, torch_encoder_fast
 
 GOLDEN = load_golden("tiny")
 
@@ -118,8 +118,8 @@ def test_a_candidate_without_an_initialization_is_skipped_with_the_reason() -> N
 
 def test_an_initialization_in_a_worker_is_judged_as_in_this_process() -> None:
     with WorkerProcess(CandidateWork) as worker:
-        there = judged(RemoteCandidate(worker, "implementations.making_bert:making_bert"))
-        without = judged(RemoteCandidate(worker, "implementations.torch_encoder:torch_encoder_fast"))
+        there = judged(RemoteCandidate(worker, "conformance.implementations.making_bert:making_bert"))
+        without = judged(RemoteCandidate(worker, "conformance.implementations.torch_encoder:torch_encoder_fast"))
     here = judged(making_bert)
     assert there.outcome == here.outcome == "pass"
     assert [(v.activation, v.local) for v in there.verdicts] == [(v.activation, v.local) for v in here.verdicts]

@@ -9,6 +9,7 @@ import torch
 
 from conformance import Result, check, golden_of, load_golden
 from conformance.errors import DependencyMissingError
+from conformance.implementations.hugging_face import HuggingFace
 from conformance.judge.depth import Depth
 from conformance.tests.planted_mistakes import (
     MadeOf,
@@ -21,7 +22,6 @@ from conformance.tests.planted_mistakes import (
     tanh_gelu,
     unscaled,
 )
-from implementations.hugging_face import HuggingFace
 
 
 def _golden(name: str) -> str:

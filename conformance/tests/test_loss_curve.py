@@ -11,6 +11,10 @@ from scipy.stats import t as student
 
 from conformance import TorchBatch, TorchImplementation, Training, check, load_golden
 from conformance.benchmarks.training.loops import CORRECT, WRONG, WRONG_GRADIENTS, ByHand, Loop
+from conformance.implementations.demystified import demystified
+from conformance.implementations.demystified_as_written import demystified_as_written
+from conformance.implementations.hugging_face import hf_eager
+from conformance.implementations.making_bert import Bert, making_bert
 from conformance.judge import loss_curve
 from conformance.judge.loss_curve import Expected, Replica, TrainedLoss, expected, followed, threshold
 from conformance.model.activations import parameter_shapes
@@ -21,10 +25,6 @@ from conformance.numerics.formats import Array
 from conformance.numerics.function_error_bounds import table_bounds
 from conformance.oracle import Network
 from conformance.oracle.training_loop import State, VectorLayout
-from implementations.demystified import demystified
-from implementations.demystified_as_written import demystified_as_written
-from implementations.hugging_face import hf_eager
-from implementations.making_bert import Bert, making_bert
 
 LOST = 50
 

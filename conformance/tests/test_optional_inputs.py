@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from conformance import UsageError, check, golden_of, load_golden
+from conformance.implementations.cached import inner_workings_cached
+from conformance.implementations.demystified import demystified
+from conformance.implementations.hugging_face import HuggingFace, hf_eager
+from conformance.implementations.inner_workings import encoder, inner_workings
 from conformance.model.batch import Batch
 from conformance.tests.optional_paths import broken, generated
-from implementations.cached import inner_workings_cached
-from implementations.demystified import demystified
-from implementations.hugging_face import HuggingFace, hf_eager
-from implementations.inner_workings import encoder, inner_workings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

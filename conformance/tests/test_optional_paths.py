@@ -13,11 +13,11 @@ from safetensors.numpy import save_file
 
 from conformance import Architecture, check, golden_of, load_directory, load_golden
 from conformance.errors import UnsupportedArchitectureError
+from conformance.implementations import inner_workings as walk
+from conformance.implementations.hugging_face import hf_eager, hf_sdpa
+from conformance.implementations.inner_workings import BertConfig, inner_workings, shape_log
+from conformance.implementations.making_bert import making_bert
 from conformance.tests.optional_paths import DECODERS, DTYPES, RELATIVE
-from implementations import inner_workings as walk
-from implementations.hugging_face import hf_eager, hf_sdpa
-from implementations.inner_workings import BertConfig, inner_workings, shape_log
-from implementations.making_bert import making_bert
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

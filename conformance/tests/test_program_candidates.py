@@ -18,11 +18,11 @@ from conformance import CandidateCrash, check, load_golden
 from conformance.candidates import command
 from conformance.checks.trace import record
 from conformance.cli import main
+from conformance.implementations.making_bert import making_bert
 from conformance.model.files import scratch_folder
 from conformance.results.file import read_results
 from conformance.results.records import CheckRecord
 from conformance.results.to_records import activation_records
-from implementations.making_bert import making_bert
 
 PROGRAMS = Path(__file__).parent / "programs"
 CLIENTS = Path(command.__file__).parent

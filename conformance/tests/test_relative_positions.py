@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from conformance import check
+from conformance.implementations.inner_workings import inner_workings
 from conformance.tests.optional_paths import RELATIVE, broken, in_attention, named
-from implementations.inner_workings import inner_workings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -17,12 +17,12 @@ from conformance.benchmarks.gradients.wrong import rewritten
 from conformance.errors import UsageError
 from conformance.faults import BY_NAME, target_gradients
 from conformance.faults.target_losses import faults
+from conformance.implementations.hugging_face import HuggingFace, hf_eager, run, run_backward
+from conformance.implementations.hugging_face_losses import losses
+from conformance.implementations.inner_workings import inner_workings
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.tests.optional_paths import generated
-from implementations.hugging_face import HuggingFace, hf_eager, run, run_backward
-from implementations.hugging_face_losses import losses
-from implementations.inner_workings import inner_workings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -157,7 +157,7 @@ def test_a_wrong_gradient_of_a_correct_loss_is_named_at_the_logits(name: str, dt
             changed = rewritten(logits["classifier"], Tensor.clone, lambda x, g: slope(x, targets, g))
             return losses({**logits, "classifier": changed}, batch, problem)
 
-        monkeypatch.setattr("implementations.hugging_face.losses", planted)
+        monkeypatch.setattr("conformance.implementations.hugging_face.losses", planted)
         origins = check(HuggingFace("eager"), golden, dtype=dtype, check="gradients").origins
         found = {v.activation: [f.name for f in v.local.explanations[0].faults] for v in origins if v.local}
         assert found == {"classifier.grad": [name]}, golden
@@ -167,7 +167,7 @@ def test_the_weight_of_positive_labels_is_estimated(monkeypatch: pytest.MonkeyPa
     def weighted(x: Tensor, t: Tensor, problem: str | None) -> Tensor:
         return F.binary_cross_entropy_with_logits(x, t.to(x.dtype), pos_weight=torch.full(x.shape[1:], 3.0, dtype=x.dtype))
 
-    monkeypatch.setattr("implementations.hugging_face_losses._loss_of_targets", weighted)
+    monkeypatch.setattr("conformance.implementations.hugging_face_losses._loss_of_targets", weighted)
     (origin,) = (
         v for v in check(HuggingFace("eager"), "multi-label", check="gradients").origins if v.activation == "classifier.grad"
     )

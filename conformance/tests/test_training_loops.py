@@ -21,6 +21,10 @@ from conformance.checks.passes import Pass, Passes
 from conformance.checks.run_check import run_check
 from conformance.errors import UsageError
 from conformance.goldens.golden import with_config
+from conformance.implementations.demystified import demystified
+from conformance.implementations.demystified_as_written import demystified_as_written
+from conformance.implementations.hugging_face import hf_eager
+from conformance.implementations.making_bert import making_bert
 from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.worker_process import WorkerProcess
@@ -28,10 +32,6 @@ from conformance.model.training import SCHEDULED, STEPPED, WHOLE, at, decays, st
 from conformance.oracle.training_run import TrainingRun
 from conformance.results.case import Case
 from conformance.results.result import Result
-from implementations.demystified import demystified
-from implementations.demystified_as_written import demystified_as_written
-from implementations.hugging_face import hf_eager
-from implementations.making_bert import making_bert
 
 GOLDEN = load_golden("tiny")
 MATRIX, VECTOR = "bert.pooler.dense.weight", "bert.pooler.dense.bias"
@@ -135,7 +135,7 @@ def test_a_network_without_a_loss_is_skipped_with_the_reason(check: str) -> None
 def test_a_loop_in_a_worker_is_judged_as_in_this_process() -> None:
     with WorkerProcess(CandidateWork) as worker:
         there = judged("schedule", RemoteCandidate(worker, f"{__name__}:loop"))
-        without = judged("schedule", RemoteCandidate(worker, "implementations.making_bert:making_bert"))
+        without = judged("schedule", RemoteCandidate(worker, "conformance.implementations.making_bert:making_bert"))
     here = judged("schedule", loop)
     assert there.outcome == here.outcome == "pass"
     assert [(v.activation, v.local) for v in there.verdicts] == [(v.activation, v.local) for v in here.verdicts]

@@ -20,6 +20,11 @@ from conformance.checks.run_check import run_check
 from conformance.checks.training_passes import in_training
 from conformance.diagnosis.unexposed_layers import UnexposedLayersSearch
 from conformance.errors import UnsupportedArchitectureError
+from conformance.implementations.demystified import demystified
+from conformance.implementations.hugging_face import hf_eager, hf_sdpa
+from conformance.implementations.inner_workings import inner_workings
+from conformance.implementations.making_bert import making_bert
+from conformance.implementations.torch_encoder import BertOfTorch, torch_encoder
 from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.worker_process import WorkerProcess
@@ -30,11 +35,6 @@ from conformance.model.dropout import dropouts
 from conformance.numerics.formats import Mask
 from conformance.oracle import Network
 from conformance.results.result import Result
-from implementations.demystified import demystified
-from implementations.hugging_face import hf_eager, hf_sdpa
-from implementations.inner_workings import inner_workings
-from implementations.making_bert import making_bert
-from implementations.torch_encoder import BertOfTorch, torch_encoder
 
 TINY = load_golden("tiny")
 ARCHITECTURE = TINY.checkpoint.architecture
@@ -132,7 +132,7 @@ def test_afterwards_the_module_is_in_eval_mode_and_torchs_random_state_is_restor
 
 def test_training_mode_is_judged_in_a_worker() -> None:
     with WorkerProcess(CandidateWork) as worker:
-        right = judged(RemoteCandidate(worker, "implementations.making_bert:making_bert"))
+        right = judged(RemoteCandidate(worker, "conformance.implementations.making_bert:making_bert"))
         wrong = judged(RemoteCandidate(worker, f"{__name__}:planted"))
         skipped = judged(RemoteCandidate(worker, f"{__name__}:for_evaluation"))
     assert right.outcome == "pass", right.reason
