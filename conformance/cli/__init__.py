@@ -66,6 +66,6 @@ def _require_our_package() -> None:
         others = sorted({*packages_distributions().get("conformance", ())} - {"bert-conformance"})
         raise UsageError(
             f"the package 'conformance' in {Path(__file__).parents[1]} is not that of bert-conformance: "
-            f"{' or '.join(others) or 'another distribution'} has a package of that name too, which has replaced it; install each into "
-            "an environment of its own"
+            f"{' or '.join(others) or 'another distribution'} has a package of that name too, which has replaced it; "
+            "install each into an environment of its own"
         )

@@ -36,7 +36,6 @@ ORDER = (
 )
 # Imports for annotations only and imports inside functions do not count as imports at import time.
 LATE = {
-    ("conformance.errors", "conformance.model.batch"),
     ("conformance.candidates.registry", "conformance.mapping.mapped"),
 }
 

@@ -10,9 +10,6 @@ Every tensor reports its shape to a listener when it is computed:
 `candidate` registers the network.
 """
 
-from typing import Any
-from warnings import warn
-
 from .attention import BertAttention, BertSelfAttention, BertSelfOutput
 from .candidate import inner_workings
 from .classification import BertForSequenceClassification, Classified, classification_loss
@@ -46,11 +43,3 @@ __all__ = [
     "reported",
     "shape_log",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Return `shape_log` for its former name `telling`, which is kept for one release."""
-    if name == "telling":
-        warn("implementations.inner_workings.telling is now shape_log", DeprecationWarning, stacklevel=2)
-        return shape_log
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
