@@ -40,8 +40,8 @@ def test_the_page_is_generated_from_the_json() -> None:
     assert "\n".join(page(read())) + "\n" == PAGE.read_text("utf-8")
 
 
-def test_the_readme_has_the_short_table() -> None:
-    assert "\n".join(short(read())) in (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+def test_the_page_of_measurements_has_the_short_table() -> None:
+    assert "\n".join(short(read())) in (Path(__file__).parents[1] / "MEASUREMENTS.md").read_text("utf-8")
 
 
 def test_every_tool_has_a_row() -> None:
