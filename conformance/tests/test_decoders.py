@@ -70,6 +70,7 @@ def test_encoder_states_may_be_exposed_and_are_read_by_every_layer() -> None:
     assert "encoder_hidden_states" in {v.activation for v in result.verdicts if v.outcome == "pass"}
 
 
+@pytest.mark.landing(dtype="float32")
 @pytest.mark.parametrize(("golden", "dtype"), [("decoder", "float32"), ("decoder", "bfloat16"), ("cross-attention", "float32")])
 @pytest.mark.parametrize("candidate", [inner_workings_cached, hf_cached], ids=lambda c: c.name)
 def test_a_decoder_run_step_by_step_equals_one_pass(candidate: Cached, golden: str, dtype: str) -> None:

@@ -61,6 +61,7 @@ def test_dense_modules_are_read_in_order_with_everything_in_their_files(normaliz
         np.testing.assert_array_equal(found.weights[name], w)
 
 
+@pytest.mark.landing({"dtype": "float32"}, dense=MIXED)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("dense", "normalize"), [(MIXED, True), ((TANH,), False), ((PLAIN,), False)])
 def test_dense_layers_conform_in_every_format_and_each_of_their_steps_is_judged(
@@ -83,6 +84,7 @@ def test_the_gradients_of_dense_layers_and_of_their_parameters_conform(dense: tu
     assert "sentence_embedding.dense.1.linear.weight.grad" in passed
 
 
+@pytest.mark.landing(dtype="float32", normalize=True)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize(

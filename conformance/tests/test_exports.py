@@ -65,6 +65,7 @@ def test_a_file_is_written_once_for_the_same_parameters_and_again_for_others() -
     assert len(written) == 3
 
 
+@pytest.mark.landing(dtype="float32")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("implementation", "golden"), CASES, ids=lambda p: getattr(p, "name", p))
 def test_the_export_conforms(implementation: Any, golden: str, dtype: str) -> None:
@@ -72,6 +73,7 @@ def test_the_export_conforms(implementation: Any, golden: str, dtype: str) -> No
     assert result.conforms, result.reason
 
 
+@pytest.mark.landing({"implementation": exports.making_bert_scripted}, name="called-again")
 @pytest.mark.parametrize(
     "name", ["outputs", "generated-batches", "batching", "mask-omitted", "token-types-omitted", "masked-row", "called-again"]
 )

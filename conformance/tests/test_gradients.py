@@ -89,6 +89,7 @@ def test_a_mistake_without_a_name_is_found_and_placed(path: str, change: str, at
     assert set(origins(judged(Unnamed("eager"), source=source))) == _PLACES[path]
 
 
+@pytest.mark.landing({"dtype": "float32"}, name="hf-eager", golden="tiny")
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
 @pytest.mark.parametrize(
     ("name", "golden"),
@@ -157,6 +158,7 @@ def _in_place(model: Any) -> None:
         layer.output.dropout.register_forward_hook(lambda _m, _a, x: (x * 1.0).add_(0.0))
 
 
+@pytest.mark.landing(name=[*CORRECT][::8])
 @pytest.mark.parametrize("name", CORRECT)
 def test_a_correct_variant_of_the_forward_pass_has_a_correct_backward_pass(name: str) -> None:
     asked = {"dtype": "float32"} if "float32" in CORRECT[name].variant.dtypes else {"dtype": "bfloat16"}
@@ -174,6 +176,7 @@ UNUSUAL: Mapping[str, Plant] = {
 }
 
 
+@pytest.mark.landing({"dtype": "float32"}, how=["norms by hand", "in place"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("how", UNUSUAL)
 def test_unusual_correct_backward_passes_pass(how: str, dtype: str) -> None:

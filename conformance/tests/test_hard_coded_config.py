@@ -100,6 +100,7 @@ def _sentences(result: Result) -> dict[str, str]:
     return {f.fault.name if f.fault else "": sentence(f, layers_of(records)) for f in findings(records)}
 
 
+@pytest.mark.landing(dtype="float32")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_hard_coded_number_fails_and_is_named(case: str, dtype: str) -> None:
@@ -133,6 +134,7 @@ CORRECT = [
 ]
 
 
+@pytest.mark.landing({"dtype": "float32"}, golden="narrow-heads")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("candidate", "golden"), CORRECT, ids=lambda v: getattr(v, "name", v))
 def test_a_candidate_that_reads_the_config_conforms(candidate: Any, golden: str, dtype: str) -> None:

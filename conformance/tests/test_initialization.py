@@ -36,6 +36,7 @@ def judged(candidate: Any, dtype: str = "float32", golden: str = "tiny") -> Resu
     return run_check(named("initialization"), candidate, golden, "cpu", dtype)
 
 
+@pytest.mark.landing(dtype="float32")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_initialization_is_named_at_its_place(name: str, dtype: str) -> None:
@@ -44,6 +45,7 @@ def test_a_wrong_initialization_is_named_at_its_place(name: str, dtype: str) -> 
     assert wrong.named in said[at(0, wrong.at)], said
 
 
+@pytest.mark.landing(dtype="float32")
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("name", CORRECT)
 def test_an_unusual_correct_initialization_passes(name: str, dtype: str) -> None:
@@ -51,6 +53,7 @@ def test_an_unusual_correct_initialization_passes(name: str, dtype: str) -> None
     assert result.outcome == "pass", str(result)
 
 
+@pytest.mark.landing({"dtype": "float32"}, candidate=hf_eager)
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize(
     ("candidate", "golden"),
@@ -83,6 +86,7 @@ def _drawn(golden: str) -> dict[str, np.ndarray[Any, Any]]:
     return drawn
 
 
+@pytest.mark.landing({"dtype": "float32"}, golden="tiny")
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("golden", ["tiny", "wide"])
 def test_copied_heads_rows_and_transposed_matrices_are_not_independent(golden: str, dtype: str) -> None:

@@ -52,6 +52,7 @@ CORRECT = [("tiny", dtype, threads) for dtype in ("float64", "float32", "bfloat1
 ]
 
 
+@pytest.mark.landing({"golden": "tiny", "threads": 1}, golden="minilm", dtype="float32", threads=1)
 @pytest.mark.parametrize(("golden", "dtype", "threads"), CORRECT, indirect=["golden"])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_hugging_face_conforms_and_sigma_fits(golden: str, attention: str, dtype: str, threads: int) -> None:
@@ -105,6 +106,7 @@ def test_tanh_gelu_is_an_origin_in_bfloat16(golden: str) -> None:
     assert _names(result) == [(place, "gelu-variant")]
 
 
+@pytest.mark.landing({"dtype": "bfloat16"}, name="tiny")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", ["tiny", "wide", "deep", "minilm"])
 def test_tanh_gelu_in_every_layer_is_detected_under_the_tightest_arithmetic(name: str, dtype: str) -> None:

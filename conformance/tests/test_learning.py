@@ -42,6 +42,7 @@ def _shifted(batch: Any) -> Any:
     return batch
 
 
+@pytest.mark.landing({"dtype": "float32", "golden": ["tiny", "sinusoidal"]})
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize(
     ("candidate", "golden"),

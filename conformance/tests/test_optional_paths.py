@@ -22,6 +22,7 @@ from conformance.tests.optional_paths import DECODERS, DTYPES, RELATIVE
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
+@pytest.mark.landing({"dtype": "float32"}, golden="relative-key-query")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("golden", [*RELATIVE, *DECODERS, "pruned-heads", "further-inputs"])
 def test_inner_workings_conforms_on_every_path(golden: str, dtype: str) -> None:
@@ -29,6 +30,7 @@ def test_inner_workings_conforms_on_every_path(golden: str, dtype: str) -> None:
     assert result.conforms, result
 
 
+@pytest.mark.landing(dtype="float32", candidate=hf_sdpa)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("candidate", [hf_eager, hf_sdpa], ids=lambda c: c.name)
 @pytest.mark.parametrize("golden", [*DECODERS, "further-inputs"])

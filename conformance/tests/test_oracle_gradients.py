@@ -94,6 +94,7 @@ def _require_equal(actual: Mapping[str, Array], expected: Mapping[str, Array], n
         np.testing.assert_allclose(actual[name], expected[name], rtol=1e-9, atol=1e-13 * scale, err_msg=name)
 
 
+@pytest.mark.landing(golden=["tiny", "odd-width"])
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("golden", ["tiny", "tanh", "odd-width", "narrow-heads"])
 def test_gradients_equal_those_of_float64_autograd(golden: str, loss: str) -> None:

@@ -37,6 +37,7 @@ def _einsum(monkeypatch: pytest.MonkeyPatch, of: str, f: Callable[[Tensor, Tenso
 OF_QUERIES, OF_KEYS = "bhld,lrd->bhlr", "bhrd,lrd->bhlr"
 
 
+@pytest.mark.landing(golden="relative-key-query")
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [

@@ -85,6 +85,7 @@ WRONG: dict[str, tuple[str, Loss]] = {
 }  # fmt: skip
 
 
+@pytest.mark.landing({"dtype": "float32"}, form="power")
 @pytest.mark.parametrize(
     ("form", "dtype"), [*product(CORRECT, ["float32", "bfloat16"]), *product(["power", "softplus"], ["float64", "float16"])]
 )
@@ -95,6 +96,7 @@ def test_every_correct_form_of_a_loss_conforms(form: str, dtype: str) -> None:
     assert any(v.activation == "classifier.loss" and v.outcome == "pass" for v in result.verdicts)
 
 
+@pytest.mark.landing(dtype="float32")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", WRONG)
 def test_each_mistake_fails_at_the_loss_and_is_named(name: str, dtype: str) -> None:
@@ -111,6 +113,7 @@ def test_every_fault_of_these_losses_is_planted() -> None:
     assert {*WRONG, *WRONG_GRADIENTS} <= set(BY_NAME)
 
 
+@pytest.mark.landing(dtype=["float32", "bfloat16"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("golden", [REGRESSION, MULTI_LABEL], ids=lambda g: g.name)
 def test_gradients_of_a_correct_loss_conform(golden: Any, dtype: str) -> None:
@@ -146,6 +149,7 @@ WRONG_GRADIENTS: dict[str, list[tuple[str, Slope]]] = {
 }
 
 
+@pytest.mark.landing(dtype="float32")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", WRONG_GRADIENTS)
 def test_a_wrong_gradient_of_a_correct_loss_is_named_at_the_logits(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:

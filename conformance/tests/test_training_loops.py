@@ -77,6 +77,7 @@ def test_without_the_bias_of_a_head_the_loss_is_unknown_and_only_the_steps_are_j
     assert len(gradients_alone(loop, GOLDEN, Case("", "tiny"))) == 1
 
 
+@pytest.mark.landing(check="optimizer-step")
 @pytest.mark.parametrize("check", ["optimizer-step", "schedule"])
 @pytest.mark.parametrize("name", CORRECT)
 def test_an_unusual_correct_loop_passes(name: str, check: str) -> None:
@@ -84,6 +85,7 @@ def test_an_unusual_correct_loop_passes(name: str, check: str) -> None:
     assert result.outcome == "pass", result.reason
 
 
+@pytest.mark.landing({"dtype": "float32"}, candidate=hf_eager)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("check", ["optimizer-step", "schedule"])
 @pytest.mark.parametrize(("candidate", "golden"), [(hf_eager, "tiny"), (demystified, "sinusoidal")])

@@ -54,6 +54,7 @@ def test_a_wrong_dropout_is_named_at_its_place(name: str) -> None:
     assert found_as(WRONG[name], "float32") == (True, True, True)
 
 
+@pytest.mark.landing(dtype="float32")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", CORRECT)
 def test_an_unusual_correct_dropout_passes(name: str, dtype: str) -> None:
