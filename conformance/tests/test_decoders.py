@@ -169,6 +169,7 @@ def test_a_shifted_mask_of_encoder_states_fails_where_it_is_read() -> None:
     assert [v.activation for v in result.origins] == [f"encoder.layer.{i}.crossattention.self.probs" for i in (0, 1)]
 
 
+@pytest.mark.landing(law=["generated-batches", "padding-length", "length-refused"])
 @pytest.mark.parametrize("law", ["generated-batches", "batching", "padding-length", "length-refused", "called-again"])
 def test_drawn_batches_have_encoder_states_where_there_is_cross_attention(law: str) -> None:
     def forgetful(model: Any, batch: Any) -> dict[str, Tensor]:

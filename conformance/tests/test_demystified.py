@@ -180,6 +180,7 @@ def test_each_declared_failure_of_a_check_occurs(name: str) -> None:
     assert outcome == "pass" if name == "data-labels" else outcome in ("xfail", "skip")
 
 
+@pytest.mark.landing(name="schedule")
 @pytest.mark.parametrize("name", ["optimizer-step", "schedule", "loss-curve"])
 def test_its_trainer_fails_as_declared(name: str) -> None:
     screen = replace(USUAL, depth="screen")

@@ -62,6 +62,7 @@ def test_a_resumed_run_keeps_the_failures_of_its_first_part(out: Path) -> None:
     assert _left(out) == before
 
 
+@pytest.mark.landing(workers=[[]])
 @pytest.mark.parametrize("workers", [[], ["-n", "1"]], ids=["in this process", "by a worker"])
 def test_a_session_of_pytest_removes_the_failures_of_the_session_before(pytester: pytest.Pytester, workers: list[str]) -> None:
     counts = []
@@ -90,6 +91,7 @@ def earlier(pytester: pytest.Pytester) -> Path:
     return folder
 
 
+@pytest.mark.landing(options=("-k", "nothing"))
 @pytest.mark.parametrize(
     ("options", "further"),
     [

@@ -177,6 +177,7 @@ def _nearly_equal_scores(dtype: str, seed: int, spread: float, gain: float = 1.0
     return Observation(network, scores, storage.round(storage.round(product) / root), observed)
 
 
+@pytest.mark.landing({"dtype": "bfloat16"}, seed=0)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("seed", range(4))
 def test_equal_errors_of_products_that_are_rounded_before_they_are_scaled_raise_no_alarm(seed: int, dtype: str) -> None:

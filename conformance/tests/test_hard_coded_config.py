@@ -120,6 +120,7 @@ SEEN_NOWHERE_ELSE: dict[str, tuple[TorchImplementation, tuple[str, ...]]] = {
 }
 
 
+@pytest.mark.landing(case=["heads of 64", "GELU"])
 @pytest.mark.parametrize("case", SEEN_NOWHERE_ELSE)
 def test_a_hard_coded_number_passes_where_the_config_has_the_same(case: str) -> None:
     candidate, goldens = SEEN_NOWHERE_ELSE[case]

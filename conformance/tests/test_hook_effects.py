@@ -86,6 +86,7 @@ def _function_compiled(module: nn.Module) -> None:
 PLAIN: Callable[[nn.Module], Any] = lambda module: None  # noqa: E731
 
 
+@pytest.mark.landing(finish=_compiled)
 @pytest.mark.parametrize("finish", [_compiled, _forward_compiled, _function_compiled])
 def test_a_mistake_in_compiled_code_alone_is_found(finish: Callable[[nn.Module], Any]) -> None:
     wrong = _candidate(_under_compile, finish)

@@ -129,6 +129,7 @@ def _by_hand(constant: float, epsilon: float | None = None) -> Plant:
     return plant
 
 
+@pytest.mark.landing(depth="full", golden="tiny")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("depth", ["full", "screen"])
 def test_steps_composed_of_elementary_operations_in_one_layer_are_correct(golden: str, dtype: str, depth: Depth) -> None:
@@ -163,6 +164,7 @@ TANH_FORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+@pytest.mark.landing(form="cube")
 @pytest.mark.parametrize(
     ("name", "dtype", "form"),
     [("minilm", "bfloat16", "cube"), *((("tiny"), dtype, form) for dtype in ("bfloat16", "float16") for form in TANH_FORMS)],
@@ -174,6 +176,7 @@ def test_tanh_gelu_composed_of_operations_in_every_layer_is_named(name: str, dty
     assert _names(result) == [(place, "gelu-variant") for place in places]
 
 
+@pytest.mark.landing(name="tiny")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", ["tiny", "deep"])
 def test_erf_gelu_in_an_order_of_operations_that_is_not_listed_is_correct(name: str, dtype: str) -> None:
@@ -202,6 +205,7 @@ ROOTS: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
 }
 
 
+@pytest.mark.landing(dtype="bfloat16", weight_first=True)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("root", ROOTS)
 @pytest.mark.parametrize("weight_first", [True, False])
@@ -246,6 +250,7 @@ def test_the_golden_tiny_separates_epsilon_in_bfloat16() -> None:
     assert [f.separable for f in verdict.local.filters if f.name == "epsilon"] == [True]
 
 
+@pytest.mark.landing(golden="tiny")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_a_norm_with_every_operation_rounded_is_correct(golden: str, dtype: str) -> None:
     result = check(Planted(native_norms), golden, dtype=dtype)

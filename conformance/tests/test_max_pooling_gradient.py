@@ -64,6 +64,7 @@ def _judged(
     return judged(candidate, _network(seed), dtype)
 
 
+@pytest.mark.landing({"dtype": "bfloat16"}, dtype="float32")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("pool", [_divided, _to_one])
 def test_equal_largest_elements_may_share_the_gradient_or_one_may_have_it(

@@ -100,6 +100,7 @@ def test_ignored_position_ids_are_named() -> None:
     assert any("position_ids" in finding.sentence for finding in result.findings), str(result)
 
 
+@pytest.mark.landing({"head": "classification"}, candidate=inner_workings)
 @pytest.mark.parametrize("candidate", [inner_workings, hf_eager], ids=lambda c: c.name)
 @pytest.mark.parametrize("head", ["classification", "multiple_choice", "token_classification", "question_answering"])
 def test_position_ids_and_encoder_states_are_read_under_each_head(head: str, candidate: Any) -> None:

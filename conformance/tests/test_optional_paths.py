@@ -38,6 +38,7 @@ def test_transformers_conforms_where_it_has_the_path(golden: str, candidate: Any
     assert check(candidate, golden, dtype=dtype).conforms
 
 
+@pytest.mark.landing({"which": "gradients"}, golden="relative-key-query")
 @pytest.mark.parametrize("which", ["gradients", "training-mode"])
 @pytest.mark.parametrize("golden", [*RELATIVE, "cross-attention", "pruned-heads", "further-inputs"])
 def test_backward_passes_conform_on_every_path(golden: str, which: str) -> None:

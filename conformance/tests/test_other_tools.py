@@ -10,6 +10,8 @@ from conformance.benchmarks.peers.measure import MISSING, PeerVerdict, Row, name
 from conformance.benchmarks.peers.peer import PEERS
 from conformance.benchmarks.peers.table import PAGE, SHORT, Table, page, read, short
 
+pytestmark = pytest.mark.thorough  # benchmarks, which no user runs
+
 RIGHT = {
     "repeated": PeerVerdict(None, True),
     "SDPA": PeerVerdict(None, True),

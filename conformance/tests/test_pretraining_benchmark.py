@@ -11,6 +11,8 @@ from conformance.benchmarks.pretraining.kills import Kill, different
 from conformance.benchmarks.pretraining.measure import table
 from conformance.implementations.demystified.dialogues import Dialogues
 
+pytestmark = pytest.mark.thorough  # benchmarks, which no user runs
+
 FILES = ("curve.jsonl", "corpus/ids", "checkpoint-000000001/model.safetensors")
 
 
