@@ -86,6 +86,7 @@ BROKEN = {  # Candidates and their first wrong step.
 
 
 # Correct loops come first: the losses that they store are those that the wrong ones, which end early, are compared with.
+@pytest.mark.landing({"golden": "sinusoidal"}, candidate=[CORRECT["foreach"].candidate, CORRECT["fused"].candidate])
 @pytest.mark.parametrize(
     ("candidate", "golden", "dtype"),
     [
@@ -116,6 +117,7 @@ def test_a_scaled_gradient_is_found_once_it_is_no_longer_clipped() -> None:
     assert result.outcome == "fail"
 
 
+@pytest.mark.thorough
 def test_two_threads_pass() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
