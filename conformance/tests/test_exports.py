@@ -84,6 +84,7 @@ def test_the_export_works_at_other_lengths_and_batch_sizes(implementation: Any, 
 
 
 @needs_onnx
+@pytest.mark.landing(name="values")
 @pytest.mark.parametrize("name", ["values", "outputs", "called-again"])
 def test_the_onnx_export_conforms(name: str) -> None:
     result = run_check(CHECKS[name], exports.hf_onnx, "tiny", "cpu", "float32")
