@@ -148,10 +148,10 @@ def test_the_shipped_suite_runs_from_the_wheel(built: Path, empty: Path) -> None
 
 def test_the_source_distribution_contains_what_the_wheel_is_built_from(tools: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
-    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", ".tox", ".venv", "__pycache__", ".*_cache"))
+    shutil.copytree(ROOT, copy, symlinks=True, ignore=shutil.ignore_patterns(".git", ".tox", ".venv", "__pycache__", ".*_cache"))
     _python(*BUILD, "sdist", "-d", str(tmp_path / "dist"), folder=copy, path=(tools,))
     (archive,) = (tmp_path / "dist").glob("*.tar.gz")
     with tarfile.open(archive) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}
     assert {"pyproject.toml", "README.md", "LICENSE", "fixtures/manifest.json", "fixtures/tiny.safetensors"} <= names
-    assert {"conformance/cli/__init__.py", "implementations/making_bert.py"} <= names
+    assert {"conformance/cli/__init__.py", "conformance/implementations/making_bert.py"} <= names
