@@ -52,7 +52,7 @@ def _scaled_residuals(name: str, attention: str, dtype: str, threads: int) -> np
     return np.concatenate(scaled)
 
 
-@pytest.mark.landing(threads=1)
+@pytest.mark.landing(threads=1, attention="sdpa")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_errors_of_bfloat16_linear_layers_are_uniform(golden: str, attention: str, threads: int) -> None:
@@ -65,7 +65,7 @@ def test_errors_of_bfloat16_linear_layers_are_uniform(golden: str, attention: st
     assert kstest(residuals, "norm").statistic > 0.02
 
 
-@pytest.mark.landing(threads=1)
+@pytest.mark.landing(threads=1, attention="sdpa")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_errors_of_float32_linear_layers_are_bell_shaped_and_within_sigma(golden: str, attention: str, threads: int) -> None:
@@ -116,7 +116,7 @@ class Split(HuggingFace):
         return runner
 
 
-@pytest.mark.landing(golden="tiny")
+@pytest.mark.landing(golden="tiny", dtype="bfloat16")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
     "candidate",

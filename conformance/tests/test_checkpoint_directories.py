@@ -82,6 +82,7 @@ def named(candidate: Any, golden: Golden) -> dict[str, str]:
     return {f.fault.name if f.fault else "": sentence(f, layers_of(records)) for f in findings(records)}
 
 
+@pytest.mark.landing(kind=[*CLASSES][::2])
 @pytest.mark.parametrize("kind", CLASSES)
 def test_a_directory_of_each_class_has_its_heads_and_conforms(kind: str, tmp_path: Path) -> None:
     golden = from_directory(tuned(kind, tmp_path))

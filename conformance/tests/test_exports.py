@@ -65,7 +65,10 @@ def test_a_file_is_written_once_for_the_same_parameters_and_again_for_others() -
     assert len(written) == 3
 
 
-@pytest.mark.landing(dtype="float32")
+@pytest.mark.landing(
+    implementation=[exports.making_bert_traced, exports.inner_workings_scripted, exports.hf_exported, torch_encoder_fast],
+    dtype="float32",
+)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("implementation", "golden"), CASES, ids=lambda p: getattr(p, "name", p))
 def test_the_export_conforms(implementation: Any, golden: str, dtype: str) -> None:
@@ -73,7 +76,7 @@ def test_the_export_conforms(implementation: Any, golden: str, dtype: str) -> No
     assert result.conforms, result.reason
 
 
-@pytest.mark.landing({"implementation": exports.making_bert_scripted}, name="called-again")
+@pytest.mark.landing(implementation=exports.making_bert_scripted)
 @pytest.mark.parametrize(
     "name", ["outputs", "generated-batches", "batching", "mask-omitted", "token-types-omitted", "masked-row", "called-again"]
 )
@@ -92,6 +95,7 @@ def test_the_onnx_export_conforms(name: str) -> None:
 
 
 @needs_onnx
+@pytest.mark.thorough
 def test_onnx_runtimes_tanh_is_within_the_error_allowed_for_libraries() -> None:
     result = check(exports.hf_onnx, "tanh")
     assert result.conforms, result.reason

@@ -22,6 +22,7 @@ from conformance.results.case import Case
 from conformance.tests.judged_gradients import Changed, Plant, judged, observed
 
 
+@pytest.mark.landing(wrong=[*WRONG][::3])
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_wrong_backward_pass_is_found_placed_and_named(wrong: str) -> None:
     planted = WRONG[wrong]
@@ -73,6 +74,7 @@ def _unnamed() -> Iterator[tuple[str, str, int]]:
         yield str(draw.choice(list(_PLACES))), str(draw.choice(list(_CHANGES))), int(draw.integers(1000))
 
 
+@pytest.mark.landing(change=["features rolled", "rounded to bfloat16"])
 @pytest.mark.parametrize(("path", "change", "at"), list(_unnamed()))
 def test_a_mistake_without_a_name_is_found_and_placed(path: str, change: str, at: int) -> None:
     class Unnamed(HuggingFace):
@@ -189,6 +191,7 @@ def test_batches_that_attend_to_the_padding_token_are_omitted() -> None:
         backward_passes(HuggingFace("eager"), golden, Case("hf-eager", golden.name))
 
 
+@pytest.mark.landing(name="norms of seven kinds")
 @pytest.mark.parametrize("name", ["norms of seven kinds", "GELUs of four kinds", "softmaxes of three kinds"])
 def test_backward_steps_of_one_kind_may_use_another_arithmetic_in_each_layer(name: str) -> None:
     found = judged(CORRECT[name], dtype="bfloat16", depth="screen")
@@ -202,6 +205,7 @@ def test_a_factor_of_stored_gradients_has_its_name_where_these_are_subnormal() -
     assert found == dict.fromkeys(planted.at, (planted.named,))
 
 
+@pytest.mark.landing(wrong=["mean detached", "skip twice"])
 @pytest.mark.parametrize("wrong", ["mean detached", "tanh-GELU's derivative", "softmax without its sum", "skip twice"])
 def test_a_mistake_does_not_pass_under_a_wide_arithmetic_that_other_steps_of_its_kind_do_not_need(wrong: str) -> None:
     planted = WRONG[wrong]

@@ -100,7 +100,7 @@ def _sentences(result: Result) -> dict[str, str]:
     return {f.fault.name if f.fault else "": sentence(f, layers_of(records)) for f in findings(records)}
 
 
-@pytest.mark.landing(dtype="float32")
+@pytest.mark.landing(case=[*BROKEN][::2], dtype="float32")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_hard_coded_number_fails_and_is_named(case: str, dtype: str) -> None:
@@ -120,7 +120,7 @@ SEEN_NOWHERE_ELSE: dict[str, tuple[TorchImplementation, tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.landing(case=["heads of 64", "GELU"])
+@pytest.mark.landing(case="GELU")
 @pytest.mark.parametrize("case", SEEN_NOWHERE_ELSE)
 def test_a_hard_coded_number_passes_where_the_config_has_the_same(case: str) -> None:
     candidate, goldens = SEEN_NOWHERE_ELSE[case]

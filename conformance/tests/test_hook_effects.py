@@ -95,6 +95,7 @@ def test_a_mistake_in_compiled_code_alone_is_found(finish: Callable[[nn.Module],
     assert (result.outcome, result.case.check, [v.activation for v in result.origins]) == ("fail", "outputs", [LAST])
 
 
+@pytest.mark.landing(finish=_compiled)
 @pytest.mark.parametrize("finish", [_compiled, _forward_compiled, _function_compiled])
 def test_a_correct_module_compiled_as_one_graph_conforms_with_its_interior_judged(finish: Callable[[nn.Module], Any]) -> None:
     right = _candidate(_right, finish)

@@ -149,7 +149,7 @@ WRONG_GRADIENTS: dict[str, list[tuple[str, Slope]]] = {
 }
 
 
-@pytest.mark.landing(dtype="float32")
+@pytest.mark.landing(name=[*WRONG_GRADIENTS][::3], dtype="float32")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", WRONG_GRADIENTS)
 def test_a_wrong_gradient_of_a_correct_loss_is_named_at_the_logits(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,6 +243,7 @@ LABELLED: dict[tuple[str, int], dict[str, Any]] = {
 }
 
 
+@pytest.mark.landing(candidate=inner_workings)
 @pytest.mark.parametrize("candidate", [inner_workings, hf_eager], ids=lambda c: c.name)
 @pytest.mark.parametrize(("problem", "count"), LABELLED)
 def test_the_loss_is_that_of_the_problem_type_for_any_number_of_labels(problem: str, count: int, candidate: Any) -> None:

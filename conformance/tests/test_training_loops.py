@@ -43,12 +43,14 @@ def judged(check: str, candidate: Any, dtype: str = "float32", golden: str = "ti
     return run_check(named(check), candidate, golden, "cpu", dtype)
 
 
+@pytest.mark.landing(name=[*WRONG][::3])
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_loop_is_named(name: str) -> None:
     found = explained(WRONG[name], "float32")
     assert is_named(WRONG[name], found), found
 
 
+@pytest.mark.landing(name=[*WRONG_GRADIENTS][::3])
 @pytest.mark.parametrize("name", WRONG_GRADIENTS)
 def test_a_wrong_gradient_in_a_loop_is_found_and_described(name: str) -> None:
     assert WRONG_GRADIENTS[name].said in said_of(WRONG_GRADIENTS[name], "float32")
@@ -77,7 +79,7 @@ def test_without_the_bias_of_a_head_the_loss_is_unknown_and_only_the_steps_are_j
     assert len(gradients_alone(loop, GOLDEN, Case("", "tiny"))) == 1
 
 
-@pytest.mark.landing(check="optimizer-step")
+@pytest.mark.landing(name=[*CORRECT][::3])
 @pytest.mark.parametrize("check", ["optimizer-step", "schedule"])
 @pytest.mark.parametrize("name", CORRECT)
 def test_an_unusual_correct_loop_passes(name: str, check: str) -> None:

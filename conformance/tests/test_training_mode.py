@@ -49,12 +49,13 @@ def judged(candidate: Any, golden: str = "tiny", dtype: str = "float32") -> Resu
     return run_check(named("training-mode"), candidate, golden, "cpu", dtype)
 
 
+@pytest.mark.landing(name=[*WRONG][::3])
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_dropout_is_named_at_its_place(name: str) -> None:
     assert found_as(WRONG[name], "float32") == (True, True, True)
 
 
-@pytest.mark.landing(dtype="float32")
+@pytest.mark.landing(name=[*CORRECT][::2], dtype="float32")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", CORRECT)
 def test_an_unusual_correct_dropout_passes(name: str, dtype: str) -> None:
@@ -62,6 +63,7 @@ def test_an_unusual_correct_dropout_passes(name: str, dtype: str) -> None:
     assert result.outcome == "pass", result.reason
 
 
+@pytest.mark.landing(candidate=[hf_sdpa, demystified])
 @pytest.mark.parametrize(
     ("candidate", "golden"),
     [(hf_eager, "tiny"), (hf_sdpa, "tiny"), (inner_workings, "tiny"), (torch_encoder, "tiny"), (demystified, "sinusoidal")],
