@@ -42,7 +42,7 @@ def _shifted(batch: Any) -> Any:
     return batch
 
 
-@pytest.mark.landing({"dtype": "float32", "golden": ["tiny", "sinusoidal"]})
+@pytest.mark.landing(candidate=[hf_eager, demystified], golden=["tiny", "sinusoidal"], dtype="float32")
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize(
     ("candidate", "golden"),

@@ -228,6 +228,7 @@ def _largest_difference(these: list[Verdict], those: list[Verdict]) -> float:
     return max(abs(a - b) / b for a, b in pairs if a and b)
 
 
+@pytest.mark.landing(dtype=["float32", "float16"])
 @pytest.mark.parametrize(
     ("name", "golden", "dtype", "checked", "outcome"),
     [
