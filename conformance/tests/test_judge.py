@@ -164,7 +164,7 @@ TANH_FORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-@pytest.mark.landing(form="cube")
+@pytest.mark.landing(name="tiny", form="cube")
 @pytest.mark.parametrize(
     ("name", "dtype", "form"),
     [("minilm", "bfloat16", "cube"), *((("tiny"), dtype, form) for dtype in ("bfloat16", "float16") for form in TANH_FORMS)],

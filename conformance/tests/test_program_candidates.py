@@ -92,6 +92,7 @@ def test_the_backward_pass_of_a_program_is_judged_and_a_detached_mean_in_it_is_n
     assert [finding.name for finding in wrong.findings] == ["gradient-norm-mean-detached"]
 
 
+@pytest.mark.landing(dtype=["float32", "bfloat16"])
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_every_file_format_is_accepted(dtype: str, beside_clients: Path) -> None:
     result = check(scripted(beside_clients, "right", beside_clients / f"{dtype}.safetensors"), "tiny", dtype=dtype)
