@@ -4,10 +4,7 @@ The exit code is 1 for the candidate, 2 for the caller, and 3 for the harness or
 the outcome of its check, and the run continues.
 """
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from conformance.model.batch import Batch
+from typing import Any
 
 INTERRUPTED = 130  # exit code of shells after SIGINT
 
@@ -84,11 +81,11 @@ class CandidateFailure(ConformanceError):
     """A failure caused by the candidate.
 
     Attributes:
-        batch: the batch on which the candidate failed, or None if it is not known.
+        batch: the `Batch` on which the candidate failed, or None if it is not known; typed as `Any`, since batches raise errors.
     """
 
     exit_code = 1
-    batch: "Batch | None" = None
+    batch: Any = None
 
 
 class CandidateError(CandidateFailure):

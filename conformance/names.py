@@ -5,7 +5,7 @@ No control character of such a text reaches a terminal, a page or a file.
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import TypeVar
 
@@ -16,9 +16,6 @@ _LONGEST = 200  # characters; most file systems allow 255 bytes
 _ALIKE = 0.7  # least similarity (difflib's ratio) of a suggested name, that of `cdua` and `cuda`; at 0.6, words without relation
 _WORD = re.compile(r"[^\W_]+")
 LONGEST = 20_000  # characters of a text from outside; a traceback of several hundred calls
-
-# Former names of faults; old results files and lists of known failures with them can still be read.
-RENAMED_FAULTS: Mapping[str, str] = {"activation-form": "gelu-variant"}
 
 
 def plain_name(name: str, more: str) -> str:

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from conformance import Architecture, Checkpoint, TorchBatch
-from implementations.hugging_face import hf_eager
-from implementations.inner_workings import BertConfig, inner_workings, new_cache
+
+from .hugging_face import hf_eager
+from .inner_workings import BertConfig, inner_workings, new_cache
 
 # Runs a module on one more token, given its inputs by name and the cache; returns hidden states, and each layer's probabilities.
 Step = Callable[[Any, dict[str, Tensor], Any], tuple[list[Tensor], list[Tensor]]]

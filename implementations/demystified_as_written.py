@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from conformance import Architecture, Tap, TorchBatch, TorchImplementation, Training, Unsupported
-from implementations.demystified import candidate as right
-from implementations.demystified.network import BERTLM, PADDING, FeedForward, MultiHeadedAttention
-from implementations.demystified_as_written_data import pretraining_data
+
+from .demystified import candidate as right
+from .demystified.network import BERTLM, PADDING, FeedForward, MultiHeadedAttention
+from .demystified_as_written_data import pretraining_data
 
 LENGTH = 64  # the tutorial's only length; a candidate uses its checkpoint's maximum length
 

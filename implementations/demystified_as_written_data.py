@@ -13,9 +13,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from conformance import PretrainingConventions, PretrainingCorpus, PretrainingData
-from implementations.demystified import wordpiece
-from implementations.demystified.examples import CHOSEN, MASKED, RANDOM
-from implementations.demystified.network import PADDING
+
+from .demystified import wordpiece
+from .demystified.examples import CHOSEN, MASKED, RANDOM
+from .demystified.network import PADDING
 
 BATCH_SIZE = 32
 IGNORED, IS_NEXT = 0, 1

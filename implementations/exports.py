@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from conformance import Architecture, Archive, Checkpoint, DependencyMissingError, TorchBatch
-from implementations.demystified import demystified
-from implementations.hugging_face import hf_eager, hf_sdpa
-from implementations.inner_workings import inner_workings
-from implementations.making_bert import making_bert
+
+from .demystified import demystified
+from .hugging_face import hf_eager, hf_sdpa
+from .inner_workings import inner_workings
+from .making_bert import making_bert
 
 Example = tuple[Tensor, Tensor, Tensor]  # input ids, mask and token types on which an exporter runs the module
 Write = Callable[[nn.Module, Example, Path], None]

@@ -20,10 +20,11 @@ from conformance import (
     captured_step,
     captured_with_gradients,
 )
-from implementations.hugging_face_data import pretraining_data
-from implementations.hugging_face_losses import losses
-from implementations.sentence_pooling import dense_layers, sentence_embedding
-from implementations.transformers_versions import (
+
+from .hugging_face_data import pretraining_data
+from .hugging_face_losses import losses
+from .sentence_pooling import dense_layers, sentence_embedding
+from .transformers_versions import (
     for_each_query,
     is_of_version_4,
     require_transformers,

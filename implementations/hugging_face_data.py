@@ -11,7 +11,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from conformance import PretrainingConventions, PretrainingCorpus, PretrainingData
-from implementations.transformers_versions import tokenizer_of
+
+from .transformers_versions import tokenizer_of
 
 BATCH_SIZE = 32
 

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from conformance import Architecture, Layout, Tap, TorchBatch, TorchImplementation, tied
-from implementations.initialization import initialized
+
+from .initialization import initialized
 
 
 class BertEmbedding(nn.Module):

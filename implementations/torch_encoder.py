@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from conformance import Architecture, Layout, Tap, TorchBatch, TorchImplementation, fused
-from implementations.initialization import initialized
+
+from .initialization import initialized
 
 ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}  # supported by the fast path
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from conformance.benchmarks.resources import Seconds, ratio, times
 from conformance.benchmarks.subject import LAYERS, network
+from conformance.implementations.hugging_face import HuggingFace, run
 from conformance.judge import cache
 from conformance.judge.depth import DEPTHS, Depth
 from conformance.judge.evidence import Verdict
@@ -28,7 +29,6 @@ from conformance.model.checkpoint import rounded_weights
 from conformance.numerics.arithmetic import representative_hypothesis
 from conformance.numerics.devices import description
 from conformance.oracle import Network
-from implementations.hugging_face import HuggingFace, run
 
 RESULTS = Path(__file__).with_name("on_device.json")
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from conformance.implementations.hugging_face import HuggingFace, run
 from conformance.judge import cache
 from conformance.judge.depth import Depth
 from conformance.judge.evidence import Verdict
@@ -16,7 +17,6 @@ from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint, LazyWeights, rounded_weights
 from conformance.numerics.arithmetic import representative_hypothesis
 from conformance.oracle import Network
-from implementations.hugging_face import HuggingFace, run
 
 BATCH, LENGTH, LAYERS = 8, 128, 12
 

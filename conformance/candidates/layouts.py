@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
-from warnings import warn
 
 import numpy as np
 
@@ -50,12 +49,6 @@ class Layout:
     unpack: Callable[[Array, Sequence[Shape], Architecture], list[Array]]
     is_tied: bool = False
     across: bool = False
-
-    @property
-    def again(self) -> bool:
-        """The former name of `is_tied`, kept for one release."""
-        warn("Layout.again is now Layout.is_tied", DeprecationWarning, stacklevel=2)
-        return self.is_tied
 
 
 def plain(name: "str | Layout") -> Layout:

@@ -79,7 +79,6 @@ def resolved(name: str) -> Any:
         CandidateNameError: there is no such module or file, or it has no such object.
     """
     module, _, path = name.partition(":")
-    importlib.import_module("implementations")  # imported first, so that a local folder of that name cannot shadow it
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as `python -m` does
     found: Any = _from_file(Path(module)) if module.endswith(PYTHON) else _from_path(module, name)

@@ -1,4 +1,4 @@
-"""`python -m conformance.checks`: print the table of checks that the README contains."""
+"""`python -m conformance.checks`: print the table of checks in `README.md` beside it."""
 
 from collections.abc import Iterator
 

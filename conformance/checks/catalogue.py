@@ -7,7 +7,7 @@ To add a law:
 2. Add an entry here.
 3. Add a candidate that breaks the law to `BROKEN` in `conformance/tests/lawless.py`, and a correct one to `UNUSUAL` if needed;
    run `conformance/tests/test_laws.py`.
-4. Paste the table printed by `python -m conformance.checks` into the README.
+4. Paste the table printed by `python -m conformance.checks` into `README.md` beside it.
 
 To add a check that judges activations:
 
@@ -15,7 +15,7 @@ To add a check that judges activations:
    passes to run (`conformance.checks.passes.Passes`). A new kind of pass gets a module like `conformance.checks.backward_passes`.
 2. Add an entry here.
 3. Add a candidate that fails it to `BROKEN` in `conformance/tests/test_suite.py`, and a correct one to `UNUSUAL`; run that file.
-4. Paste the table printed by `python -m conformance.checks` into the README.
+4. Paste the table printed by `python -m conformance.checks` into `README.md` beside it.
 
 To add a check of pre-training data:
 
@@ -24,7 +24,7 @@ To add a check of pre-training data:
 2. Add an entry `data-NAME` here, by `_data`, which derives the module and the name of the `DataCheck` from that of the entry.
 3. Add a pipeline that breaks the property to `BROKEN` in `conformance/tests/broken_pipelines.py`, and a correct one to `CORRECT` in
    `pipelines.py` if needed; run `conformance/tests/test_pretraining_data.py`.
-4. Paste the table printed by `python -m conformance.checks` into the README.
+4. Paste the table printed by `python -m conformance.checks` into `README.md` beside it.
 
 To add a check of a whole training loop:
 
@@ -32,7 +32,7 @@ To add a check of a whole training loop:
 2. Add an entry here.
 3. Add a loop that fails it to `WRONG`, and a correct one to `CORRECT`, in `conformance.benchmarks.training.loops`; run
    `conformance/tests/test_training_loops.py`.
-4. Paste the table printed by `python -m conformance.checks` into the README.
+4. Paste the table printed by `python -m conformance.checks` into `README.md` beside it.
 """
 
 from collections.abc import Mapping

@@ -23,12 +23,10 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from warnings import warn
 
 from conformance.checks.validate_patterns import missing
 from conformance.errors import UsageError
 from conformance.model.files import read_toml, reading
-from conformance.names import RENAMED_FAULTS
 from conformance.results.case import Case
 
 _PATTERNS = ("check", "implementation", "golden", "device", "dtype")
@@ -81,10 +79,7 @@ def _entry(entry: object, where: str) -> KnownFailure:
             f"{what} {', '.join(keys)}" for what, keys in (("unknown", unknown), ("lacks", lacking), ("no text:", wrong)) if keys
         ]
         raise UsageError(f"{where}: {'; '.join(rendered)}; an entry may have {', '.join(allowed)}")
-    fault = str(entry.get("fault", ""))
-    if fault in RENAMED_FAULTS:
-        warn(f"{where}: the fault {fault!r} is now called {RENAMED_FAULTS[fault]!r}", DeprecationWarning, stacklevel=2)
-    return KnownFailure(**{**entry, "fault": RENAMED_FAULTS.get(fault, fault)}, where=where)
+    return KnownFailure(**entry, where=where)
 
 
 def matched(entries: Sequence[KnownFailure], cases: Iterable[Case], *, named: bool = True) -> dict[Case, list[KnownFailure]]:

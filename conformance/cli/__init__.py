@@ -9,9 +9,10 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib.util import find_spec
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import conformance
 from conformance.cli.arguments import parsed
 from conformance.errors import INTERRUPTED, ConformanceError, UsageError
 from conformance.model.files import ALLOW_PICKLE
@@ -26,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _replace_unencodable_characters()
     arguments = parsed(argv)
     try:
-        _require_our_packages()
+        _require_our_package()
         if getattr(arguments, "allow_pickle", False):
             os.environ[ALLOW_PICKLE] = "1"  # child processes inherit it
         return int(arguments.command(arguments))
@@ -59,13 +60,12 @@ def _replace_unencodable_characters() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def _require_our_packages() -> None:
-    """Raise `UsageError` if another distribution's package `implementations` shadows ours; the name is generic."""
-    ours = Path(__file__).resolve().parents[2]
-    spec = find_spec("implementations")
-    theirs = Path(spec.origin).resolve().parents[1] if spec and spec.origin else None
-    if theirs != ours:
+def _require_our_package() -> None:
+    """Raise `UsageError` if the files of another distribution's package `conformance` have replaced ours; the name is generic."""
+    if "parametrize_with_checks" not in getattr(conformance, "__all__", ()):
+        others = sorted({*packages_distributions().get("conformance", ())} - {"bert-conformance"})
         raise UsageError(
-            f"the package 'implementations' was found in {theirs}, not in {ours}: it shadows that of bert-conformance; "
-            "run the command bert-conformance, which does not search the current folder first, or change to another folder"
+            f"the package 'conformance' in {Path(__file__).parents[1]} is not that of bert-conformance: "
+            f"{' or '.join(others) or 'another distribution'} has a package of that name too, which has replaced it; "
+            "install each into an environment of its own"
         )

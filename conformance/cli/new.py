@@ -12,7 +12,7 @@ from conformance.errors import UsageError
 
 _TEMPLATES = Path(__file__).parent / "package"
 _OWN = ("__init__", "conformance")  # modules of every package
-_IMPORTED = ("conformance", "implementations", "torch")  # packages that every package imports
+_IMPORTED = ("conformance", "torch")  # packages that every package imports
 
 
 def run(arguments: Namespace) -> int:

@@ -153,8 +153,7 @@ REPORTS: Mapping[str, Term] = {
         (
             "`run --schema` prints the schema. The first line, the header, has its version; the last, the footer, the counts. "
             "Without a footer the file is incomplete.",
-            "Stable: names of fields, outcomes, checks, goldens, activations and mistakes. A renamed mistake is read under "
-            "both names.",
+            "Stable: names of fields, outcomes, checks, goldens, activations and mistakes.",
             "Not stable: sentences, evidence and figures. Compare names and outcomes, not texts.",
             "A release that changes the schema gives it another version, and refuses files of the earlier one.",
         ),

@@ -43,4 +43,4 @@ _ABOUT = (
     "with 0 for padding, no pooler, and heads of one linear layer and a log-softmax each. The sinusoids are of the order of 1, so "
     "hidden states are as well."
 )
-RECIPE = Generated("sinusoidal", _ABOUT, ARCHITECTURE, _batches, version=2, hidden=1.0)
+RECIPE = Generated("sinusoidal", _ABOUT, ARCHITECTURE, _batches, version=2, hidden=1.0, is_complete=True)

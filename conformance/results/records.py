@@ -6,7 +6,6 @@ from typing import Any, Literal
 import msgspec
 
 from conformance.judge.error_distribution import BINS
-from conformance.names import RENAMED_FAULTS
 from conformance.results.deferred_import import deferred
 from conformance.results.outcomes import Outcome
 
@@ -72,7 +71,7 @@ class MachineRecord(msgspec.Struct, frozen=True, gc=False):
 class Header(_Record, frozen=True, gc=False, tag="header"):
     """The versions, machine and settings of a run.
 
-    Empty and 0 mean that a field is not known, as in files of earlier versions of the suite.
+    Empty and 0 mean that a field is not known.
 
     Attributes:
         shard: the part K/N of the run that this file contains; K > N for a worker of pytest-xdist that replaces one that has died.
@@ -121,8 +120,8 @@ class FaultRecord(msgspec.Struct, frozen=True, gc=False):
     """A fault that explains an error.
 
     If the fault is a wrong number, `estimate`, `deviation` and `right` are its estimated value, the standard deviation of the
-    estimate, and the correct value. `kind` is the kind of the step that the fault acts on; empty in older files.
-    `is_description` is true of what describes the result and names no mistake; always false in older files.
+    estimate, and the correct value. `kind` is the kind of the step that the fault acts on.
+    `is_description` is true of what describes the result and names no mistake.
     """
 
     name: str
@@ -135,11 +134,6 @@ class FaultRecord(msgspec.Struct, frozen=True, gc=False):
     right: float | None = None
     kind: str = ""
     is_description: bool = False
-
-    def __post_init__(self) -> None:
-        """Replace a former name of the fault, as found in old results files, by its current name."""
-        if self.name in RENAMED_FAULTS:
-            msgspec.structs.force_setattr(self, "name", RENAMED_FAULTS[self.name])
 
 
 class StripRecord(msgspec.Struct, frozen=True, gc=False):
@@ -270,8 +264,8 @@ class CheckRecord(_Record, frozen=True, gc=False, tag="check"):
         require: patterns of activations that had to be observed.
         runs: number of checks of the run, among which the false-alarm probability is shared.
         examples: number of examples that each search was to try, among which that of the check is shared.
-        candidate_seconds: the part of `seconds` spent waiting for the candidate; null in files of earlier versions of the suite.
-        judge_seconds: the rest of `seconds`; null in files of earlier versions of the suite.
+        candidate_seconds: the part of `seconds` spent waiting for the candidate; null if it was not measured.
+        judge_seconds: the rest of `seconds`; null if it was not measured.
     """
 
     implementation: str

@@ -1,8 +1,32 @@
-"""Fixtures shared by several test files."""
+"""Fixtures shared by several test files, and the marker `landing`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as `thorough` the instances of a parametrised test that its marker `landing` does not select."""
+    selected: dict[str, bool] = {}
+    for item in items:
+        for marker in item.iter_markers("landing"):
+            landing = _matches(item, marker.kwargs) or any(_matches(item, selection) for selection in marker.args)
+            function = item.nodeid.partition("[")[0]
+            selected[function] = selected.get(function, False) or landing
+            if not landing:
+                item.add_marker("thorough")
+    if empty := [name for name, landing in selected.items() if not landing]:
+        raise pytest.UsageError(f"the marker `landing` selects no instance of {', '.join(empty)}")
+
+
+def _matches(item: pytest.Item, selection: Mapping[str, Any]) -> bool:
+    """Return whether the parameters of a test are those of a selection: for each name, a value or a list of values."""
+    parameters = item.callspec.params  # type: ignore[attr-defined]
+    return bool(selection) and all(
+        parameters[name] in (values if isinstance(values, list) else [values]) for name, values in selection.items()
+    )
 
 
 @pytest.fixture(scope="module")

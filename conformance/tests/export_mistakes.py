@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from conformance import load_golden
-from implementations.inner_workings import BertForSequenceClassification, inner_workings
+from conformance.implementations.inner_workings import BertForSequenceClassification, inner_workings
 
 GOLDEN = "tiny"
 Trap = Callable[[Path], Path]

@@ -7,9 +7,9 @@ from conformance import Checkpoint, Golden
 from conformance.checks.backward_passes import backward_passes
 from conformance.checks.check_values import check_values
 from conformance.checks.passes import Pass
+from conformance.implementations.hugging_face import BertWithHeads, HuggingFace
 from conformance.judge.depth import Depth
 from conformance.results.result import Result
-from implementations.hugging_face import BertWithHeads, HuggingFace
 
 Plant = Callable[[Any], None]
 

@@ -13,9 +13,9 @@ from conformance.benchmarks.detection.batching import row_by_row
 from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.rewritten import places
 from conformance.benchmarks.detection.variant import Variant
-from implementations.hugging_face import HuggingFace, run
-from implementations.making_bert import making_bert
-from implementations.wordpiece import tokenizer
+from conformance.implementations.hugging_face import HuggingFace, run
+from conformance.implementations.making_bert import making_bert
+from conformance.implementations.wordpiece import tokenizer
 
 Stream = Iterator[tuple[str, Any]]
 

@@ -8,8 +8,8 @@ from torch import nn
 
 from conformance import Checkpoint, Golden, check, golden_of, load_golden
 from conformance.goldens.generated_weights import weights
+from conformance.implementations.inner_workings import inner_workings
 from conformance.model.batch import Batch
-from implementations.inner_workings import inner_workings
 
 RELATIVE = ("relative-key", "relative-key-query")
 DECODERS = ("decoder", "cross-attention")

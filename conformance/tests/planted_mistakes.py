@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from implementations.hugging_face import HuggingFace, run
+from conformance.implementations.hugging_face import HuggingFace, run
 
 Plant = Callable[[Any], None]
 

@@ -12,6 +12,7 @@ from conformance.checks.run_check import run_check
 from conformance.checks.run_header import header_of
 from conformance.checks.search.plan import Plan
 from conformance.checks.trace import record, true_trace
+from conformance.implementations.hugging_face import HuggingFace
 from conformance.report.changes.changes import changes
 from conformance.report.changes.changes_document import document as changes_document
 from conformance.report.difference.difference import compare
@@ -25,7 +26,6 @@ from conformance.results.records import CaseRecords, Note, Results
 from conformance.results.to_records import records_of
 from conformance.tests.lawless import BROKEN
 from conformance.tests.planted_mistakes import Planted, epsilon, tanh_gelu
-from implementations.hugging_face import HuggingFace
 
 HOSTILE = """<script>hacked()</script><img src=x onerror="hacked()">'"&amp;{{ 7*7 }}"""
 

@@ -16,13 +16,13 @@ from conformance import check
 from conformance.benchmarks.detection.bert import Bert, Candidate
 from conformance.faults.fitted import curve as curves
 from conformance.faults.fitted.curve import curve, may_be_pieces
+from conformance.implementations.hugging_face import hf_eager
 from conformance.numerics.formats import Array
 from conformance.numerics.thresholds import FALSE_ALARM
 from conformance.report.finding_sentences import sentence
 from conformance.report.findings import Finding, findings
 from conformance.report.representations import case_text
 from conformance.results.to_records import activation_records
-from implementations.hugging_face import hf_eager
 
 Function = Callable[[Array], Array]
 Kernel = Callable[[Tensor], Tensor]

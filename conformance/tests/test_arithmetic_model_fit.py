@@ -10,13 +10,13 @@ from scipy.stats import kstest, kurtosis
 
 from conformance import check, load_golden
 from conformance.errors import DependencyMissingError
+from conformance.implementations.hugging_face import HuggingFace, run
 from conformance.judge.judged_elements import judged_elements
 from conformance.judge.segment import Segment
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import rounded_weights
 from conformance.numerics.arithmetic import representative_hypothesis
 from conformance.oracle import Network
-from implementations.hugging_face import HuggingFace, run
 
 
 @pytest.fixture(params=["tiny", "minilm"])
@@ -52,6 +52,7 @@ def _scaled_residuals(name: str, attention: str, dtype: str, threads: int) -> np
     return np.concatenate(scaled)
 
 
+@pytest.mark.landing(threads=1, attention="sdpa")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_errors_of_bfloat16_linear_layers_are_uniform(golden: str, attention: str, threads: int) -> None:
@@ -64,6 +65,7 @@ def test_errors_of_bfloat16_linear_layers_are_uniform(golden: str, attention: st
     assert kstest(residuals, "norm").statistic > 0.02
 
 
+@pytest.mark.landing(threads=1, attention="sdpa")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_errors_of_float32_linear_layers_are_bell_shaped_and_within_sigma(golden: str, attention: str, threads: int) -> None:
@@ -114,6 +116,7 @@ class Split(HuggingFace):
         return runner
 
 
+@pytest.mark.landing(golden="tiny", dtype="bfloat16")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
     "candidate",

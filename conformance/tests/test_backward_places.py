@@ -3,9 +3,9 @@
 import pytest
 
 from conformance.benchmarks.gradients.wrong import WRONG, WithWrongBackward
+from conformance.implementations.hugging_face import HuggingFace
 from conformance.results.result import Result
 from conformance.tests.judged_gradients import judged
-from implementations.hugging_face import HuggingFace
 
 # By mistake: the sentence with which its report begins.
 SENTENCES = {

@@ -20,13 +20,13 @@ from conformance.cli import main
 from conformance.errors import CheckpointError, DependencyMissingError, UnsupportedArchitectureError
 from conformance.goldens import minilm
 from conformance.goldens.custom_golden import from_directory
+from conformance.implementations.hugging_face import BertWithHeads, HuggingFace, hf_eager
+from conformance.implementations.inner_workings import inner_workings
 from conformance.model.files import ALLOW_PICKLE
 from conformance.model.tokenizer import tokenized
 from conformance.report.finding_sentences import sentence
 from conformance.report.findings import findings, layers_of
 from conformance.results.to_records import activation_records
-from implementations.hugging_face import BertWithHeads, HuggingFace, hf_eager
-from implementations.inner_workings import inner_workings
 
 LAYERS, WORDS, LABELS = 2, 500, 5
 
@@ -82,6 +82,7 @@ def named(candidate: Any, golden: Golden) -> dict[str, str]:
     return {f.fault.name if f.fault else "": sentence(f, layers_of(records)) for f in findings(records)}
 
 
+@pytest.mark.landing(kind=[*CLASSES][::2])
 @pytest.mark.parametrize("kind", CLASSES)
 def test_a_directory_of_each_class_has_its_heads_and_conforms(kind: str, tmp_path: Path) -> None:
     golden = from_directory(tuned(kind, tmp_path))
@@ -229,6 +230,7 @@ def test_first_token_pooling_where_the_config_says_mean_is_named_in_one_sentence
     assert "the embedding is the first token" in found["pooling-first-token"]
 
 
+@pytest.mark.landing(dtype="float32")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_a_mean_weighted_by_position_conforms_in_every_format_and_the_plain_mean_does_not(dtype: str, tmp_path: Path) -> None:
     golden = from_directory(of_sentences(tmp_path, pooling_mode_weightedmean_tokens=True))

@@ -25,13 +25,13 @@ from conformance.cli.arguments import argument_parser
 from conformance.errors import CheckpointError, ConformanceError, FixtureError, UnknownNameError
 from conformance.goldens import golden as golden_module
 from conformance.goldens.manifest import fixtures_directory, of_entry
+from conformance.implementations.hugging_face import HuggingFace
 from conformance.judge.verify_goldens import verify
 from conformance.model.checkpoint import check_parameters
 from conformance.model.directory import load_directory
 from conformance.results.file import Writer, read_results
 from conformance.results.records import Footer, json_schema
 from conformance.tests.lawless import BROKEN
-from implementations.hugging_face import HuggingFace
 
 
 def test_a_run_writes_records_that_fit_their_schema(tmp_path: Path) -> None:
@@ -129,11 +129,11 @@ def test_the_name_of_no_candidate_is_refused_before_a_process_is_started_or_a_fi
     ("name", "words"),
     [
         (
-            "implementations.making_bert:making_brt",
-            "implementations.making_bert has no object 'making_brt'; did you mean making_bert?",
+            "conformance.implementations.making_bert:making_brt",
+            "conformance.implementations.making_bert has no object 'making_brt'; did you mean making_bert?",
         ),
-        ("implementations.making_brt:bert", "no module 'implementations.making_brt', here or installed"),
-        ("implementations.hugging_face:HuggingFace", "HuggingFace is a class; give an object of it: HuggingFace()"),
+        ("conformance.implementations.making_brt:bert", "no module 'conformance.implementations.making_brt', here or installed"),
+        ("conformance.implementations.hugging_face:HuggingFace", "HuggingFace is a class; give an object of it: HuggingFace()"),
     ],
 )
 @pytest.mark.parametrize("more", [["--golden", "tiny"], ["--check", "padding-length"]], ids=" ".join)
@@ -157,7 +157,10 @@ def test_every_object_of_a_file_is_listed_once(
 
 
 def test_all_names_are_refused_together_if_none_is_that_of_a_candidate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "-i", "hf-eagr", "-i", "implementations.making_bert:making_brt", "--out", str(tmp_path / "out")]) == 2
+    assert (
+        main(["run", "-i", "hf-eagr", "-i", "conformance.implementations.making_bert:making_brt", "--out", str(tmp_path / "out")])
+        == 2
+    )
     said = capsys.readouterr().err
     assert "did you mean hf-eager" in said
     assert "did you mean making_bert" in said

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from conformance import Checkpoint, check, golden_of, load_golden
+from conformance.implementations import inner_workings as walk
+from conformance.implementations.cached import Cached, hf_cached, inner_workings_cached
+from conformance.implementations.inner_workings import BertConfig, inner_workings
 from conformance.judge.segment import Segment
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import hypotheses
 from conformance.oracle import Network
 from conformance.tests.optional_paths import broken, generated, in_attention
-from implementations import inner_workings as walk
-from implementations.cached import Cached, hf_cached, inner_workings_cached
-from implementations.inner_workings import BertConfig, inner_workings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -70,6 +70,7 @@ def test_encoder_states_may_be_exposed_and_are_read_by_every_layer() -> None:
     assert "encoder_hidden_states" in {v.activation for v in result.verdicts if v.outcome == "pass"}
 
 
+@pytest.mark.landing(dtype="float32")
 @pytest.mark.parametrize(("golden", "dtype"), [("decoder", "float32"), ("decoder", "bfloat16"), ("cross-attention", "float32")])
 @pytest.mark.parametrize("candidate", [inner_workings_cached, hf_cached], ids=lambda c: c.name)
 def test_a_decoder_run_step_by_step_equals_one_pass(candidate: Cached, golden: str, dtype: str) -> None:
@@ -168,6 +169,7 @@ def test_a_shifted_mask_of_encoder_states_fails_where_it_is_read() -> None:
     assert [v.activation for v in result.origins] == [f"encoder.layer.{i}.crossattention.self.probs" for i in (0, 1)]
 
 
+@pytest.mark.landing(law=["generated-batches", "padding-length", "length-refused"])
 @pytest.mark.parametrize("law", ["generated-batches", "batching", "padding-length", "length-refused", "called-again"])
 def test_drawn_batches_have_encoder_states_where_there_is_cross_attention(law: str) -> None:
     def forgetful(model: Any, batch: Any) -> dict[str, Tensor]:

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from conformance import Golden, Result, check, load_directory
 from conformance.diagnosis import diagnose
 from conformance.errors import CheckpointError, UnsupportedArchitectureError
+from conformance.implementations.hugging_face import BertWithHeads, hf_eager
+from conformance.implementations.inner_workings import inner_workings
 from conformance.model.dense import Dense
 from conformance.report.finding_sentences import sentence
 from conformance.report.findings import findings, layers_of
 from conformance.results.to_records import activation_records
 from conformance.tests.dense_modules import ARCHITECTURE, PLAIN, TANH, WIDTH, directory, network
 from conformance.tests.planted_mistakes import Planted
-from implementations.hugging_face import BertWithHeads, hf_eager
-from implementations.inner_workings import inner_workings
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
@@ -61,6 +61,7 @@ def test_dense_modules_are_read_in_order_with_everything_in_their_files(normaliz
         np.testing.assert_array_equal(found.weights[name], w)
 
 
+@pytest.mark.landing({"dtype": "float32"}, dense=MIXED)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("dense", "normalize"), [(MIXED, True), ((TANH,), False), ((PLAIN,), False)])
 def test_dense_layers_conform_in_every_format_and_each_of_their_steps_is_judged(
@@ -83,6 +84,7 @@ def test_the_gradients_of_dense_layers_and_of_their_parameters_conform(dense: tu
     assert "sentence_embedding.dense.1.linear.weight.grad" in passed
 
 
+@pytest.mark.landing(dtype="float32", normalize=True)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from conformance.benchmarks.detection.planted.plant import override
 from conformance.benchmarks.detection.rewritten import places
 from conformance.benchmarks.detection.variant import Variant
 from conformance.errors import DeviceLostError, Unavailable
+from conformance.implementations.demystified_as_written import demystified_as_written
 from conformance.judge.evidence import Verdict
 from conformance.judge.judge import Judge
 from conformance.judge.select_arithmetic import select_arithmetic
@@ -26,7 +27,6 @@ from conformance.oracle import Network
 from conformance.results.file import read_results
 from conformance.results.records import CheckRecord, Results
 from conformance.tests import fake_accelerator, matrix_unit
-from implementations.demystified_as_written import demystified_as_written
 
 MISPLACED = "conformance.tests.wrong_device"
 LAYERS = 3

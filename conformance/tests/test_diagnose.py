@@ -104,6 +104,7 @@ PLANTED: dict[str, tuple[str, Callable[[], Tensor]]] = {
 }
 
 
+@pytest.mark.landing(case=[*PLANTED][::2])
 @pytest.mark.parametrize(
     ("case", "pooled"), [*((case, False) for case in PLANTED), ("mask", True), ("relu", True), ("one layer", True)]
 )

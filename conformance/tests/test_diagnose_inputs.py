@@ -15,11 +15,11 @@ from conformance.diagnosis.input_mistakes import other_inputs
 from conformance.diagnosis.pooling import in_question
 from conformance.errors import UsageError
 from conformance.goldens.generated_weights import weights
+from conformance.implementations.hugging_face import hf_eager
 from conformance.model.tokenizer import tokenized
 from conformance.numerics.formats import Array
 from conformance.oracle.pooling import WEIGHTS
 from conformance.tests.dense_modules import ARCHITECTURE, TANH, directory, network
-from implementations.hugging_face import hf_eager
 
 Captured = pytest.CaptureFixture[str]
 NORMALIZED = network(normalize=True).checkpoint

@@ -15,6 +15,7 @@ from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.checks.trace import Trace, record
 from conformance.cli import main
 from conformance.glossary.index import entries
+from conformance.implementations.hugging_face import HuggingFace
 from conformance.numerics.formats import Array
 from conformance.report.difference.difference import Difference, compare
 from conformance.report.difference.difference_document import document, rows
@@ -28,7 +29,6 @@ from conformance.results.case import Case
 from conformance.results.records import ActivationRecord, FaultRecord
 from conformance.tests.planted_mistakes import Planted, tanh_gelu, unscaled
 from conformance.tests.sample_records import activation, everything
-from implementations.hugging_face import HuggingFace
 
 TINY = load_golden("tiny")
 NORM, PROBS = "encoder.layer.1.attention.output.LayerNorm", "encoder.layer.0.attention.self.probs"

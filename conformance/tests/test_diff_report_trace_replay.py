@@ -13,11 +13,11 @@ from conformance.checks.replay import replayed
 from conformance.checks.trace import record, true_trace
 from conformance.cli import main
 from conformance.errors import UsageError
+from conformance.implementations.hugging_face import HuggingFace
+from conformance.implementations.making_bert import making_bert
 from conformance.report.difference.difference import compare
 from conformance.results.file import read_results
 from conformance.tests.planted_mistakes import Planted, epsilon, tanh_gelu
-from implementations.hugging_face import HuggingFace
-from implementations.making_bert import making_bert
 
 TINY = load_golden("tiny")
 Captured = pytest.CaptureFixture[str]

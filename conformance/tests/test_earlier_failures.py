@@ -17,7 +17,7 @@ pytest_plugins = ["pytester"]
 WRONG = "def wrong(checkpoint, device, dtype): return lambda batch: {'embeddings.LayerNorm': batch.input_ids}\n"
 OWN = """
 from conformance import parametrize_with_checks
-from implementations.making_bert import making_bert
+from conformance.implementations.making_bert import making_bert
 
 def wrong(checkpoint, device, dtype): return lambda batch: {"embeddings.LayerNorm": batch.input_ids}
 
@@ -62,6 +62,7 @@ def test_a_resumed_run_keeps_the_failures_of_its_first_part(out: Path) -> None:
     assert _left(out) == before
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", [[], ["-n", "1"]], ids=["in this process", "by a worker"])
 def test_a_session_of_pytest_removes_the_failures_of_the_session_before(pytester: pytest.Pytester, workers: list[str]) -> None:
     counts = []
@@ -90,6 +91,7 @@ def earlier(pytester: pytest.Pytester) -> Path:
     return folder
 
 
+@pytest.mark.landing(options=("-k", "nothing"))
 @pytest.mark.parametrize(
     ("options", "further"),
     [
@@ -111,6 +113,7 @@ def test_a_session_that_runs_no_check_leaves_the_results_of_the_session_before(
     assert list((earlier / "failures").iterdir())
 
 
+@pytest.mark.landing(workers=[["-n", "2"]])
 @pytest.mark.parametrize(
     ("workers", "files"), [([], {"results.jsonl"}), (["-n", "2"], {"results-1.jsonl", "results-2.jsonl"})], ids=["alone", "workers"]
 )

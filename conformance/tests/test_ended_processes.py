@@ -16,8 +16,8 @@ from conformance.checks.catalogue import CHECKS
 from conformance.checks.run_check import run_check
 from conformance.checks.search.plan import Plan
 from conformance.errors import CandidateEnded
+from conformance.implementations.making_bert import making_bert
 from conformance.isolation.link import Link, NoMessageError
-from implementations.making_bert import making_bert
 
 
 class Ending:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from conformance import check
+from conformance.implementations.hugging_face import HuggingFace
 from conformance.judge.error_distribution import REACH, SLICES, STEP, ErrorDistribution, distribution_of
 from conformance.model.activation import ATTENTION, HIDDEN, SCALAR, Activation
 from conformance.tests.planted_mistakes import Planted, epsilon
-from implementations.hugging_face import HuggingFace
 
 SHAPE, HEADS, HEAD_SIZE = (2, 5, 12), 3, 4
 QUERY = Activation("encoder.layer.0.attention.self.query", "linear", (), HIDDEN, 12, "")

@@ -21,17 +21,17 @@ from conformance.checks.catalogue import CHECKS
 from conformance.checks.run_check import run_check
 from conformance.cli import main
 from conformance.errors import UsageError
+from conformance.implementations import exports
+from conformance.implementations import inner_workings as inner
+from conformance.implementations.demystified import demystified
+from conformance.implementations.exports import Export
+from conformance.implementations.hugging_face import HuggingFace, hf_compiled, hf_sdpa
+from conformance.implementations.inner_workings import inner_workings
+from conformance.implementations.making_bert import making_bert
+from conformance.implementations.torch_encoder import torch_encoder, torch_encoder_fast
 from conformance.report.findings import findings
 from conformance.results.to_records import activation_records
 from conformance.tests import export_mistakes
-from implementations import exports
-from implementations import inner_workings as inner
-from implementations.demystified import demystified
-from implementations.exports import Export
-from implementations.hugging_face import HuggingFace, hf_compiled, hf_sdpa
-from implementations.inner_workings import inner_workings
-from implementations.making_bert import making_bert
-from implementations.torch_encoder import torch_encoder, torch_encoder_fast
 
 needs_onnx = pytest.mark.skipif(
     any(find_spec(name) is None for name in ("onnx", "onnxruntime", "onnxscript")), reason="pip install 'bert-conformance[onnx]'"
@@ -65,6 +65,10 @@ def test_a_file_is_written_once_for_the_same_parameters_and_again_for_others() -
     assert len(written) == 3
 
 
+@pytest.mark.landing(
+    implementation=[exports.making_bert_traced, exports.inner_workings_scripted, exports.hf_exported, torch_encoder_fast],
+    dtype="float32",
+)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("implementation", "golden"), CASES, ids=lambda p: getattr(p, "name", p))
 def test_the_export_conforms(implementation: Any, golden: str, dtype: str) -> None:
@@ -72,6 +76,7 @@ def test_the_export_conforms(implementation: Any, golden: str, dtype: str) -> No
     assert result.conforms, result.reason
 
 
+@pytest.mark.landing(implementation=exports.making_bert_scripted)
 @pytest.mark.parametrize(
     "name", ["outputs", "generated-batches", "batching", "mask-omitted", "token-types-omitted", "masked-row", "called-again"]
 )
@@ -82,6 +87,7 @@ def test_the_export_works_at_other_lengths_and_batch_sizes(implementation: Any, 
 
 
 @needs_onnx
+@pytest.mark.landing(name="values")
 @pytest.mark.parametrize("name", ["values", "outputs", "called-again"])
 def test_the_onnx_export_conforms(name: str) -> None:
     result = run_check(CHECKS[name], exports.hf_onnx, "tiny", "cpu", "float32")
@@ -89,6 +95,7 @@ def test_the_onnx_export_conforms(name: str) -> None:
 
 
 @needs_onnx
+@pytest.mark.thorough
 def test_onnx_runtimes_tanh_is_within_the_error_allowed_for_libraries() -> None:
     result = check(exports.hf_onnx, "tanh")
     assert result.conforms, result.reason

@@ -51,6 +51,7 @@ def test_the_worker_that_ends_the_fork_server_fails_and_an_idle_worker_is_replac
         assert killer.ask("again")[0] == Reason("again")
 
 
+@pytest.mark.landing(signal_name="SIGKILL")
 @pytest.mark.parametrize("signal_name", ["SIGKILL", "SIGTERM"])
 def test_other_candidates_of_a_run_are_judged(signal_name: str, tmp_path: Path) -> None:
     file, out = tmp_path / "killer.py", tmp_path / "out"

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from conformance import Checkpoint, ModuleRunner, Tap, TorchBatch, TorchImplementation, captured_with_gradients, load_golden
 from conformance.benchmarks.gradients.measure import origins
 from conformance.errors import CandidateError
+from conformance.implementations.hugging_face import HuggingFace, hf_eager, run, run_backward
+from conformance.implementations.making_bert import making_bert
+from conformance.implementations.torch_encoder import torch_encoder
 from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.worker_process import WorkerProcess
 from conformance.model.activations import outputs
 from conformance.tests.judged_gradients import Changed, judged, observed
-from implementations.hugging_face import HuggingFace, hf_eager, run, run_backward
-from implementations.making_bert import making_bert
-from implementations.torch_encoder import torch_encoder
 
 
 def test_a_mapping_in_any_order_from_a_plain_runner_is_judged() -> None:

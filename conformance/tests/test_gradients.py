@@ -17,11 +17,12 @@ from conformance.benchmarks.gradients.wrong import WRONG, WithWrongBackward, rew
 from conformance.checks.backward_passes import backward_passes
 from conformance.errors import NotApplicable
 from conformance.faults import gradients
+from conformance.implementations.hugging_face import BertWithHeads, HuggingFace
 from conformance.results.case import Case
 from conformance.tests.judged_gradients import Changed, Plant, judged, observed
-from implementations.hugging_face import BertWithHeads, HuggingFace
 
 
+@pytest.mark.landing(wrong=[*WRONG][::3])
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_wrong_backward_pass_is_found_placed_and_named(wrong: str) -> None:
     planted = WRONG[wrong]
@@ -73,6 +74,7 @@ def _unnamed() -> Iterator[tuple[str, str, int]]:
         yield str(draw.choice(list(_PLACES))), str(draw.choice(list(_CHANGES))), int(draw.integers(1000))
 
 
+@pytest.mark.landing(change=["features rolled", "rounded to bfloat16"])
 @pytest.mark.parametrize(("path", "change", "at"), list(_unnamed()))
 def test_a_mistake_without_a_name_is_found_and_placed(path: str, change: str, at: int) -> None:
     class Unnamed(HuggingFace):
@@ -89,6 +91,7 @@ def test_a_mistake_without_a_name_is_found_and_placed(path: str, change: str, at
     assert set(origins(judged(Unnamed("eager"), source=source))) == _PLACES[path]
 
 
+@pytest.mark.landing({"dtype": "float32"}, name="hf-eager", golden="tiny")
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
 @pytest.mark.parametrize(
     ("name", "golden"),
@@ -157,6 +160,7 @@ def _in_place(model: Any) -> None:
         layer.output.dropout.register_forward_hook(lambda _m, _a, x: (x * 1.0).add_(0.0))
 
 
+@pytest.mark.landing(name=[*CORRECT][::8])
 @pytest.mark.parametrize("name", CORRECT)
 def test_a_correct_variant_of_the_forward_pass_has_a_correct_backward_pass(name: str) -> None:
     asked = {"dtype": "float32"} if "float32" in CORRECT[name].variant.dtypes else {"dtype": "bfloat16"}
@@ -174,6 +178,7 @@ UNUSUAL: Mapping[str, Plant] = {
 }
 
 
+@pytest.mark.landing({"dtype": "float32"}, how=["norms by hand", "in place"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("how", UNUSUAL)
 def test_unusual_correct_backward_passes_pass(how: str, dtype: str) -> None:
@@ -186,6 +191,7 @@ def test_batches_that_attend_to_the_padding_token_are_omitted() -> None:
         backward_passes(HuggingFace("eager"), golden, Case("hf-eager", golden.name))
 
 
+@pytest.mark.landing(name="norms of seven kinds")
 @pytest.mark.parametrize("name", ["norms of seven kinds", "GELUs of four kinds", "softmaxes of three kinds"])
 def test_backward_steps_of_one_kind_may_use_another_arithmetic_in_each_layer(name: str) -> None:
     found = judged(CORRECT[name], dtype="bfloat16", depth="screen")
@@ -199,6 +205,7 @@ def test_a_factor_of_stored_gradients_has_its_name_where_these_are_subnormal() -
     assert found == dict.fromkeys(planted.at, (planted.named,))
 
 
+@pytest.mark.landing(wrong=["mean detached", "skip twice"])
 @pytest.mark.parametrize("wrong", ["mean detached", "tanh-GELU's derivative", "softmax without its sum", "skip twice"])
 def test_a_mistake_does_not_pass_under_a_wide_arithmetic_that_other_steps_of_its_kind_do_not_need(wrong: str) -> None:
     planted = WRONG[wrong]

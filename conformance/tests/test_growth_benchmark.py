@@ -9,6 +9,8 @@ import torch
 from conformance.benchmarks import on_device
 from conformance.benchmarks.growth import Measured, exponent, page
 
+pytestmark = pytest.mark.thorough  # benchmarks, which no user runs
+
 
 def test_the_exponent_is_one_for_proportional_and_two_for_quadratic_costs() -> None:
     assert exponent([2, 4, 8], [0.3, 0.6, 1.2]) == pytest.approx(1.0)

@@ -14,6 +14,10 @@ from conformance.diagnosis import diagnose
 from conformance.errors import UnsupportedArchitectureError
 from conformance.faults import BY_NAME, FaultContext
 from conformance.goldens.manifest import fixtures_directory, manifest
+from conformance.implementations.hugging_face import hf_eager, hf_sdpa
+from conformance.implementations.inner_workings import inner_workings
+from conformance.implementations.making_bert import making_bert
+from conformance.implementations.torch_encoder import torch_encoder
 from conformance.judge.detection_power import power
 from conformance.judge.number_words import hard_coded
 from conformance.judge.verify_goldens import verify
@@ -23,10 +27,6 @@ from conformance.report.finding_sentences import sentence
 from conformance.report.findings import findings, layers_of
 from conformance.results.result import Result
 from conformance.results.to_records import activation_records
-from implementations.hugging_face import hf_eager, hf_sdpa
-from implementations.inner_workings import inner_workings
-from implementations.making_bert import making_bert
-from implementations.torch_encoder import torch_encoder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -100,6 +100,7 @@ def _sentences(result: Result) -> dict[str, str]:
     return {f.fault.name if f.fault else "": sentence(f, layers_of(records)) for f in findings(records)}
 
 
+@pytest.mark.landing(case=[*BROKEN][::2], dtype="float32")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_hard_coded_number_fails_and_is_named(case: str, dtype: str) -> None:
@@ -119,6 +120,7 @@ SEEN_NOWHERE_ELSE: dict[str, tuple[TorchImplementation, tuple[str, ...]]] = {
 }
 
 
+@pytest.mark.landing(case="GELU")
 @pytest.mark.parametrize("case", SEEN_NOWHERE_ELSE)
 def test_a_hard_coded_number_passes_where_the_config_has_the_same(case: str) -> None:
     candidate, goldens = SEEN_NOWHERE_ELSE[case]
@@ -133,6 +135,7 @@ CORRECT = [
 ]
 
 
+@pytest.mark.landing({"dtype": "float32"}, golden="narrow-heads")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("candidate", "golden"), CORRECT, ids=lambda v: getattr(v, "name", v))
 def test_a_candidate_that_reads_the_config_conforms(candidate: Any, golden: str, dtype: str) -> None:

@@ -13,10 +13,10 @@ from conformance import Architecture, Tap, TorchImplementation, captured, check
 from conformance.candidates.hook_effects import SMALL, compiled_around
 from conformance.candidates.registry import load_implementation
 from conformance.errors import UsageError
+from conformance.implementations.making_bert import making_bert
+from conformance.implementations.torch_encoder import BertOfTorch, call, torch_encoder, torch_encoder_fast
 from conformance.mapping.call import Signature
 from conformance.mapping.mapped import MappedModule, proposed
-from implementations.making_bert import making_bert
-from implementations.torch_encoder import BertOfTorch, call, torch_encoder, torch_encoder_fast
 
 LAST = "encoder.layer.1.output.LayerNorm"
 WRONG = 1.001  # factor of outputs on the path that no hook sees
@@ -86,6 +86,7 @@ def _function_compiled(module: nn.Module) -> None:
 PLAIN: Callable[[nn.Module], Any] = lambda module: None  # noqa: E731
 
 
+@pytest.mark.landing(finish=_compiled)
 @pytest.mark.parametrize("finish", [_compiled, _forward_compiled, _function_compiled])
 def test_a_mistake_in_compiled_code_alone_is_found(finish: Callable[[nn.Module], Any]) -> None:
     wrong = _candidate(_under_compile, finish)
@@ -94,6 +95,7 @@ def test_a_mistake_in_compiled_code_alone_is_found(finish: Callable[[nn.Module],
     assert (result.outcome, result.case.check, [v.activation for v in result.origins]) == ("fail", "outputs", [LAST])
 
 
+@pytest.mark.landing(finish=_compiled)
 @pytest.mark.parametrize("finish", [_compiled, _forward_compiled, _function_compiled])
 def test_a_correct_module_compiled_as_one_graph_conforms_with_its_interior_judged(finish: Callable[[nn.Module], Any]) -> None:
     right = _candidate(_right, finish)

@@ -17,6 +17,8 @@ from conformance.benchmarks.detection.bert import Candidate
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.run_check import run_check
 from conformance.cli import main
+from conformance.implementations.hugging_face import HuggingFace
+from conformance.implementations.making_bert import making_bert
 from conformance.model.batch import Batch
 from conformance.oracle.accumulation import Accumulation
 from conformance.report.junit import junit
@@ -24,8 +26,6 @@ from conformance.report.output_formats import REPORT_FORMATS
 from conformance.results.file import read_results
 from conformance.results.to_records import results_of
 from conformance.tests.planted_mistakes import Planted, epsilon
-from implementations.hugging_face import HuggingFace
-from implementations.making_bert import making_bert
 
 TINY = load_golden("tiny")
 Files = dict[str, Path]

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from conformance import check
+from conformance.implementations.hugging_face import HuggingFace
 from conformance.report.document import Table, TextSpan
 from conformance.report.html.drawings import cells
 from conformance.report.html.svg import element
@@ -23,7 +24,6 @@ from conformance.results.records import CaseRecords, ErrorRecord, GoldenRecord, 
 from conformance.results.to_records import records_of, results_of
 from conformance.tests.planted_mistakes import Planted, epsilon, tanh_gelu
 from conformance.tests.sample_pages import HOSTILE, renamed, sample
-from implementations.hugging_face import HuggingFace
 
 VOID = {"meta", "link", "input", "br", "img", "hr", "col", "wbr"}
 

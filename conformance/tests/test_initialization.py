@@ -15,6 +15,11 @@ from conformance.benchmarks.training.initial import CORRECT, DENSE, WRONG
 from conformance.checks.catalogue import named
 from conformance.checks.run_check import run_check
 from conformance.errors import UnsupportedArchitectureError
+from conformance.implementations.demystified import demystified
+from conformance.implementations.hugging_face import hf_eager, hf_sdpa
+from conformance.implementations.inner_workings import inner_workings
+from conformance.implementations.making_bert import making_bert
+from conformance.implementations.torch_encoder import torch_encoder, torch_encoder_fast
 from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.worker_process import WorkerProcess
@@ -23,11 +28,6 @@ from conformance.judge.initial_draws import fits, wrong_initially
 from conformance.model.training import at
 from conformance.numerics.formats import FORMATS, format_named
 from conformance.results.result import Result
-from implementations.demystified import demystified
-from implementations.hugging_face import hf_eager, hf_sdpa
-from implementations.inner_workings import inner_workings
-from implementations.making_bert import making_bert
-from implementations.torch_encoder import torch_encoder, torch_encoder_fast
 
 GOLDEN = load_golden("tiny")
 
@@ -36,6 +36,7 @@ def judged(candidate: Any, dtype: str = "float32", golden: str = "tiny") -> Resu
     return run_check(named("initialization"), candidate, golden, "cpu", dtype)
 
 
+@pytest.mark.landing(name=[*WRONG][::3], dtype="float32")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_initialization_is_named_at_its_place(name: str, dtype: str) -> None:
@@ -44,6 +45,7 @@ def test_a_wrong_initialization_is_named_at_its_place(name: str, dtype: str) -> 
     assert wrong.named in said[at(0, wrong.at)], said
 
 
+@pytest.mark.landing(dtype="float32")
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("name", CORRECT)
 def test_an_unusual_correct_initialization_passes(name: str, dtype: str) -> None:
@@ -51,6 +53,7 @@ def test_an_unusual_correct_initialization_passes(name: str, dtype: str) -> None
     assert result.outcome == "pass", str(result)
 
 
+@pytest.mark.landing({"dtype": "float32"}, candidate=hf_eager)
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize(
     ("candidate", "golden"),
@@ -83,6 +86,7 @@ def _drawn(golden: str) -> dict[str, np.ndarray[Any, Any]]:
     return drawn
 
 
+@pytest.mark.landing({"dtype": "float32"}, golden="tiny")
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("golden", ["tiny", "wide"])
 def test_copied_heads_rows_and_transposed_matrices_are_not_independent(golden: str, dtype: str) -> None:
@@ -118,8 +122,8 @@ def test_a_candidate_without_an_initialization_is_skipped_with_the_reason() -> N
 
 def test_an_initialization_in_a_worker_is_judged_as_in_this_process() -> None:
     with WorkerProcess(CandidateWork) as worker:
-        there = judged(RemoteCandidate(worker, "implementations.making_bert:making_bert"))
-        without = judged(RemoteCandidate(worker, "implementations.torch_encoder:torch_encoder_fast"))
+        there = judged(RemoteCandidate(worker, "conformance.implementations.making_bert:making_bert"))
+        without = judged(RemoteCandidate(worker, "conformance.implementations.torch_encoder:torch_encoder_fast"))
     here = judged(making_bert)
     assert there.outcome == here.outcome == "pass"
     assert [(v.activation, v.local) for v in there.verdicts] == [(v.activation, v.local) for v in here.verdicts]

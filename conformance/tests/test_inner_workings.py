@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from conformance import Checkpoint, Tap, check, golden_of, load_golden
-from implementations import inner_workings as walk
-from implementations.inner_workings import BertConfig, inner_workings, shape_log
+from conformance.implementations import inner_workings as walk
+from conformance.implementations.inner_workings import BertConfig, inner_workings, shape_log
 
 IDS = torch.tensor([[101, 146, 1567, 11771, 106, 102, 0, 0, 0], [101, 1124, 18457, 10194, 11478, 7136, 13473, 119, 102]])
 LABELS = torch.tensor([1, 0])

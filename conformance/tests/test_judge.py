@@ -9,6 +9,7 @@ import torch
 
 from conformance import Result, check, golden_of, load_golden
 from conformance.errors import DependencyMissingError
+from conformance.implementations.hugging_face import HuggingFace
 from conformance.judge.depth import Depth
 from conformance.tests.planted_mistakes import (
     MadeOf,
@@ -21,7 +22,6 @@ from conformance.tests.planted_mistakes import (
     tanh_gelu,
     unscaled,
 )
-from implementations.hugging_face import HuggingFace
 
 
 def _golden(name: str) -> str:
@@ -52,6 +52,7 @@ CORRECT = [("tiny", dtype, threads) for dtype in ("float64", "float32", "bfloat1
 ]
 
 
+@pytest.mark.landing({"golden": "tiny", "threads": 1}, golden="minilm", dtype="float32", threads=1)
 @pytest.mark.parametrize(("golden", "dtype", "threads"), CORRECT, indirect=["golden"])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_hugging_face_conforms_and_sigma_fits(golden: str, attention: str, dtype: str, threads: int) -> None:
@@ -105,6 +106,7 @@ def test_tanh_gelu_is_an_origin_in_bfloat16(golden: str) -> None:
     assert _names(result) == [(place, "gelu-variant")]
 
 
+@pytest.mark.landing({"dtype": "bfloat16"}, name="tiny")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", ["tiny", "wide", "deep", "minilm"])
 def test_tanh_gelu_in_every_layer_is_detected_under_the_tightest_arithmetic(name: str, dtype: str) -> None:
@@ -127,6 +129,7 @@ def _by_hand(constant: float, epsilon: float | None = None) -> Plant:
     return plant
 
 
+@pytest.mark.landing(depth="full", golden="tiny")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("depth", ["full", "screen"])
 def test_steps_composed_of_elementary_operations_in_one_layer_are_correct(golden: str, dtype: str, depth: Depth) -> None:
@@ -161,6 +164,7 @@ TANH_FORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+@pytest.mark.landing(name="tiny", form="cube")
 @pytest.mark.parametrize(
     ("name", "dtype", "form"),
     [("minilm", "bfloat16", "cube"), *((("tiny"), dtype, form) for dtype in ("bfloat16", "float16") for form in TANH_FORMS)],
@@ -172,6 +176,7 @@ def test_tanh_gelu_composed_of_operations_in_every_layer_is_named(name: str, dty
     assert _names(result) == [(place, "gelu-variant") for place in places]
 
 
+@pytest.mark.landing(name="tiny")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", ["tiny", "deep"])
 def test_erf_gelu_in_an_order_of_operations_that_is_not_listed_is_correct(name: str, dtype: str) -> None:
@@ -200,6 +205,7 @@ ROOTS: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
 }
 
 
+@pytest.mark.landing(dtype="bfloat16", weight_first=True)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("root", ROOTS)
 @pytest.mark.parametrize("weight_first", [True, False])
@@ -244,6 +250,7 @@ def test_the_golden_tiny_separates_epsilon_in_bfloat16() -> None:
     assert [f.separable for f in verdict.local.filters if f.name == "epsilon"] == [True]
 
 
+@pytest.mark.landing(golden="tiny")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_a_norm_with_every_operation_rounded_is_correct(golden: str, dtype: str) -> None:
     result = check(Planted(native_norms), golden, dtype=dtype)

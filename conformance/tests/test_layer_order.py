@@ -28,6 +28,7 @@ def _running(order: Sequence[int]) -> TorchImplementation:
     return replace(right, call=call)
 
 
+@pytest.mark.landing({"kind": "values"}, golden="tiny")
 @pytest.mark.parametrize("kind", ["values", "outputs"])
 @pytest.mark.parametrize(
     ("golden", "order", "sentence"),

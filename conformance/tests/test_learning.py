@@ -8,10 +8,10 @@ import pytest
 
 from conformance import ModuleRunner, Training, check
 from conformance.checks import learning
-from implementations.demystified import demystified
-from implementations.demystified_as_written import demystified_as_written
-from implementations.hugging_face import HuggingFace, hf_eager
-from implementations.making_bert import making_bert
+from conformance.implementations.demystified import demystified
+from conformance.implementations.demystified_as_written import demystified_as_written
+from conformance.implementations.hugging_face import HuggingFace, hf_eager
+from conformance.implementations.making_bert import making_bert
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -42,6 +42,7 @@ def _shifted(batch: Any) -> Any:
     return batch
 
 
+@pytest.mark.landing(candidate=[hf_eager, demystified], golden=["tiny", "sinusoidal"], dtype="float32")
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize(
     ("candidate", "golden"),

@@ -11,6 +11,10 @@ from scipy.stats import t as student
 
 from conformance import TorchBatch, TorchImplementation, Training, check, load_golden
 from conformance.benchmarks.training.loops import CORRECT, WRONG, WRONG_GRADIENTS, ByHand, Loop
+from conformance.implementations.demystified import demystified
+from conformance.implementations.demystified_as_written import demystified_as_written
+from conformance.implementations.hugging_face import hf_eager
+from conformance.implementations.making_bert import Bert, making_bert
 from conformance.judge import loss_curve
 from conformance.judge.loss_curve import Expected, Replica, TrainedLoss, expected, followed, threshold
 from conformance.model.activations import parameter_shapes
@@ -21,10 +25,6 @@ from conformance.numerics.formats import Array
 from conformance.numerics.function_error_bounds import table_bounds
 from conformance.oracle import Network
 from conformance.oracle.training_loop import State, VectorLayout
-from implementations.demystified import demystified
-from implementations.demystified_as_written import demystified_as_written
-from implementations.hugging_face import hf_eager
-from implementations.making_bert import Bert, making_bert
 
 LOST = 50
 
@@ -86,6 +86,7 @@ BROKEN = {  # Candidates and their first wrong step.
 
 
 # Correct loops come first: the losses that they store are those that the wrong ones, which end early, are compared with.
+@pytest.mark.landing(candidate=[CORRECT["foreach"].candidate, CORRECT["fused"].candidate])
 @pytest.mark.parametrize(
     ("candidate", "golden", "dtype"),
     [
@@ -103,6 +104,7 @@ def test_correct_loops_pass(candidate: Any, golden: str, dtype: str) -> None:
     assert result.outcome == "pass", result.reason
 
 
+@pytest.mark.landing(name=[*BROKEN][::3])
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_wrong_loop_fails_at_its_first_wrong_step(name: str) -> None:
     made, first = BROKEN[name]
@@ -116,6 +118,7 @@ def test_a_scaled_gradient_is_found_once_it_is_no_longer_clipped() -> None:
     assert result.outcome == "fail"
 
 
+@pytest.mark.thorough
 def test_two_threads_pass() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from conformance import check
-from implementations.making_bert import (
+from conformance.implementations.making_bert import (
     Bert,
     BertEmbedding,
     BertLayer,

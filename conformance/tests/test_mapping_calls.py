@@ -35,6 +35,7 @@ def test_a_mask_in_another_form_is_made_from_the_batchs(name: str, mask: str) ->
     assert mask in adaptor(proposal(f"masked:{name}"))
 
 
+@pytest.mark.landing(name="WrongSignBert")
 @pytest.mark.parametrize(("name", "fault"), [("WrongSignBert", "mask-sign"), ("WrongSplitBert", "head-split-interleaved")])
 def test_a_mask_with_which_a_mistake_computes_more_activations_is_not_taken_for_the_right_one(name: str, fault: str) -> None:
     found = proposal(f"mistaken:{name}")

@@ -178,6 +178,7 @@ IN_DOUBLE = {"gelu-tanh-eight-digits"}  # In the other formats, the constant is 
 IN_HALF = {"precision-int8-held", "precision-int8-channel-held"}  # In wider formats they are the quantisers of float32.
 
 
+@pytest.mark.landing(dtype="float32")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_every_fault_is_separable_on_one_of_the_generated_goldens(dtype: str) -> None:
     best: dict[str, float] = {}
@@ -191,18 +192,21 @@ def test_every_fault_is_separable_on_one_of_the_generated_goldens(dtype: str) ->
     assert {fault for fault, z in best.items() if z < 12.0} == hidden
 
 
+@pytest.mark.thorough
 def test_a_fault_of_float64_alone_is_separable_there_and_changes_nothing_in_float32() -> None:
     z = {dtype: {p.fault: p.best for p in power(load_golden("tiny"), dtype)} for dtype in ("float64", "float32")}
     assert min(z["float64"][fault] for fault in IN_DOUBLE) >= 12.0
     assert IN_DOUBLE & z["float32"].keys() == set()
 
 
+@pytest.mark.thorough
 def test_faults_of_half_precision_are_separable_there_and_change_nothing_in_float32() -> None:
     z = {dtype: {p.fault: p.best for p in power(load_golden("tiny"), dtype)} for dtype in ("bfloat16", "float16", "float32")}
     assert min(z[dtype][fault] for fault in IN_HALF for dtype in ("bfloat16", "float16")) >= 12.0
     assert IN_HALF & z["float32"].keys() == set()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_no_fault_is_more_separable_under_the_widest_arithmetic(dtype: str) -> None:
     golden = load_golden("tiny")
@@ -212,6 +216,7 @@ def test_no_fault_is_more_separable_under_the_widest_arithmetic(dtype: str) -> N
     assert any(widest[fault].separable < cell.separable for fault, cell in modular.items())
 
 
+@pytest.mark.thorough
 def test_rounding_of_weights_to_half_precision_is_separable_on_the_trained_network() -> None:
     golden = load_golden("minilm")
     try:

@@ -13,8 +13,8 @@ import pytest
 
 from conformance import check, load_golden
 from conformance.candidates import command
-from implementations import exports
-from implementations.making_bert import making_bert
+from conformance.implementations import exports
+from conformance.implementations.making_bert import making_bert
 
 VARIABLE = "BERT_CONFORMANCE_NODE_MODULES"
 MODULES = Path(os.environ.get(VARIABLE, "node_modules")).resolve()

@@ -9,10 +9,10 @@ from conformance.checks.catalogue import CHECKS
 from conformance.checks.run_check import run_check
 from conformance.cli import main
 from conformance.errors import Unavailable, UsageError
+from conformance.implementations.making_bert import making_bert
 from conformance.numerics.devices import require_device
 from conformance.results.file import read_results
 from conformance.suite.parametrize import bound_checks
-from implementations.making_bert import making_bert
 
 pytest_plugins = ["pytester"]
 
@@ -20,7 +20,7 @@ QUICK = "registered-tensors"
 FILE = """
 import pytest
 from conformance import parametrize_with_checks
-from implementations.making_bert import making_bert
+from conformance.implementations.making_bert import making_bert
 
 def test_own():
     pass

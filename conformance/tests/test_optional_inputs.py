@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from conformance import UsageError, check, golden_of, load_golden
+from conformance.implementations.cached import inner_workings_cached
+from conformance.implementations.demystified import demystified
+from conformance.implementations.hugging_face import HuggingFace, hf_eager
+from conformance.implementations.inner_workings import encoder, inner_workings
 from conformance.model.batch import Batch
 from conformance.tests.optional_paths import broken, generated
-from implementations.cached import inner_workings_cached
-from implementations.demystified import demystified
-from implementations.hugging_face import HuggingFace, hf_eager
-from implementations.inner_workings import encoder, inner_workings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -100,6 +100,7 @@ def test_ignored_position_ids_are_named() -> None:
     assert any("position_ids" in finding.sentence for finding in result.findings), str(result)
 
 
+@pytest.mark.landing({"head": "classification"}, candidate=inner_workings)
 @pytest.mark.parametrize("candidate", [inner_workings, hf_eager], ids=lambda c: c.name)
 @pytest.mark.parametrize("head", ["classification", "multiple_choice", "token_classification", "question_answering"])
 def test_position_ids_and_encoder_states_are_read_under_each_head(head: str, candidate: Any) -> None:

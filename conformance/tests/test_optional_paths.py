@@ -13,15 +13,16 @@ from safetensors.numpy import save_file
 
 from conformance import Architecture, check, golden_of, load_directory, load_golden
 from conformance.errors import UnsupportedArchitectureError
+from conformance.implementations import inner_workings as walk
+from conformance.implementations.hugging_face import hf_eager, hf_sdpa
+from conformance.implementations.inner_workings import BertConfig, inner_workings, shape_log
+from conformance.implementations.making_bert import making_bert
 from conformance.tests.optional_paths import DECODERS, DTYPES, RELATIVE
-from implementations import inner_workings as walk
-from implementations.hugging_face import hf_eager, hf_sdpa
-from implementations.inner_workings import BertConfig, inner_workings, shape_log
-from implementations.making_bert import making_bert
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
+@pytest.mark.landing({"dtype": "float32"}, golden="relative-key-query")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("golden", [*RELATIVE, *DECODERS, "pruned-heads", "further-inputs"])
 def test_inner_workings_conforms_on_every_path(golden: str, dtype: str) -> None:
@@ -29,6 +30,7 @@ def test_inner_workings_conforms_on_every_path(golden: str, dtype: str) -> None:
     assert result.conforms, result
 
 
+@pytest.mark.landing(dtype="float32", candidate=hf_sdpa)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("candidate", [hf_eager, hf_sdpa], ids=lambda c: c.name)
 @pytest.mark.parametrize("golden", [*DECODERS, "further-inputs"])
@@ -36,6 +38,7 @@ def test_transformers_conforms_where_it_has_the_path(golden: str, candidate: Any
     assert check(candidate, golden, dtype=dtype).conforms
 
 
+@pytest.mark.landing({"which": "gradients"}, golden="relative-key-query")
 @pytest.mark.parametrize("which", ["gradients", "training-mode"])
 @pytest.mark.parametrize("golden", [*RELATIVE, "cross-attention", "pruned-heads", "further-inputs"])
 def test_backward_passes_conform_on_every_path(golden: str, which: str) -> None:

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from conformance import Checkpoint, load_golden
 from conformance.errors import UsageError
+from conformance.implementations.hugging_face import HuggingFace, taps
+from conformance.implementations.hugging_face_losses import losses
 from conformance.model.activations import parameter_shapes
 from conformance.model.batch import IGNORED_LABEL, Batch
 from conformance.model.gradients import SUFFIX, is_gradient
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
 from conformance.oracle.gradients.norm import NormBackward
-from implementations.hugging_face import HuggingFace, taps
-from implementations.hugging_face_losses import losses
 
 LOSSES = ("cls.predictions.loss", "cls.seq_relationship.loss", "cls.loss", "classifier.loss")
 GOLDEN = load_golden("tiny")
@@ -94,6 +94,7 @@ def _require_equal(actual: Mapping[str, Array], expected: Mapping[str, Array], n
         np.testing.assert_allclose(actual[name], expected[name], rtol=1e-9, atol=1e-13 * scale, err_msg=name)
 
 
+@pytest.mark.landing(golden=["tiny", "odd-width"])
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("golden", ["tiny", "tanh", "odd-width", "narrow-heads"])
 def test_gradients_equal_those_of_float64_autograd(golden: str, loss: str) -> None:

@@ -14,12 +14,12 @@ from conformance.cli import main
 from conformance.errors import CheckpointError, UsageError
 from conformance.goldens import saved_golden
 from conformance.goldens.custom_golden import from_directory, read_batches
+from conformance.implementations.hugging_face import HuggingFace
 from conformance.model.checkpoint import Checkpoint
 from conformance.model.tokenizer import tokenized
 from conformance.oracle import Network
 from conformance.results.file import read_results
 from conformance.tests.planted_mistakes import MadeOf, Planted, unscaled
-from implementations.hugging_face import HuggingFace
 
 TINY = load_golden("tiny")
 

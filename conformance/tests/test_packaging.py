@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tarfile
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,48 @@ def test_the_wheel_carries_the_fixtures_and_verifies_them_from_an_empty_folder(b
     assert {part["outcome"] for part in rendered} <= {"pass", "skip"}
 
 
+def test_the_wheel_holds_what_a_user_runs(built: Path) -> None:
+    (wheel,) = (built / "wheels").glob("bert_conformance-*.whl")
+    with zipfile.ZipFile(wheel) as opened:
+        names = opened.namelist()
+    assert {name.partition("/")[0] for name in names} == {"conformance", "bert_conformance-0.1.0.dist-info"}
+    assert not [name for name in names if name.startswith(("conformance/tests/", "conformance/benchmarks/"))]
+    assert wheel.stat().st_size <= 5_000_000
+
+
+OTHER = """
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+[project]
+name = "other"
+version = "1"
+[tool.hatch.build.targets.wheel]
+packages = ["implementations"]
+"""
+
+
+def test_another_distribution_with_a_package_named_implementations_does_no_harm(built: Path, tools: Path, tmp_path: Path) -> None:
+    other, site = tmp_path / "other", built / "site"
+    (other / "implementations").mkdir(parents=True)
+    (other / "pyproject.toml").write_text(OTHER)
+    for name in ("__init__", "making_bert"):
+        (other / "implementations" / f"{name}.py").write_text("raise ImportError('of another distribution')")
+    _python(*BUILD, "wheel", "-d", str(tmp_path), folder=other, path=(tools,))
+    _python(*PIP, "install", "--no-deps", "--target", str(site), *map(str, tmp_path.glob("*.whl")), folder=tmp_path)
+    assert _outcome(site, tmp_path) == "pass"
+    for line in (site / "other-1.dist-info" / "RECORD").read_text().splitlines():  # what pip removes with the distribution
+        (site / line.partition(",")[0]).unlink()
+    assert not list((site / "implementations").glob("*.py"))
+    assert _outcome(site, tmp_path) == "pass"
+
+
+def _outcome(site: Path, folder: Path) -> str:
+    arguments = ("run", "-i", "making-bert", "--golden", "tiny", "--in-process", "--format", "json")
+    (case,) = json.loads(_python("-m", "conformance", *arguments, folder=folder, path=(site,)))["cases"]
+    return str(case["check"]["outcome"])
+
+
 @pytest.mark.parametrize("folder", ["cli/package", "candidates/command"])
 def test_the_wheel_contains_every_file_beside_the_code(built: Path, folder: str) -> None:
     beside = {f.name for f in (ROOT / "conformance" / folder).iterdir() if f.suffix in (".txt", ".md", ".mjs")}
@@ -105,10 +148,10 @@ def test_the_shipped_suite_runs_from_the_wheel(built: Path, empty: Path) -> None
 
 def test_the_source_distribution_contains_what_the_wheel_is_built_from(tools: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
-    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", ".tox", ".venv", "__pycache__", ".*_cache"))
+    shutil.copytree(ROOT, copy, symlinks=True, ignore=shutil.ignore_patterns(".git", ".tox", ".venv", "__pycache__", ".*_cache"))
     _python(*BUILD, "sdist", "-d", str(tmp_path / "dist"), folder=copy, path=(tools,))
     (archive,) = (tmp_path / "dist").glob("*.tar.gz")
     with tarfile.open(archive) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}
     assert {"pyproject.toml", "README.md", "LICENSE", "fixtures/manifest.json", "fixtures/tiny.safetensors"} <= names
-    assert {"conformance/cli/__init__.py", "implementations/making_bert.py"} <= names
+    assert {"conformance/cli/__init__.py", "conformance/implementations/making_bert.py"} <= names

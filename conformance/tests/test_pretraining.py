@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 
 from conformance import DependencyMissingError, UsageError, check, golden_of, load_directory
-from implementations.demystified import corpus, curve, demystified, wordpiece
-from implementations.demystified.checkpoints import newest
-from implementations.demystified.cornell import CONVERSATIONS, LINES
-from implementations.demystified.dialogues import OWN, Dialogues
-from implementations.demystified.examples import Examples, permuted, shortened
-from implementations.demystified.lock import locked
-from implementations.demystified.network import IGNORED
-from implementations.demystified.pretrain import main
-from implementations.demystified.run import pretrain
-from implementations.demystified.scores import together
-from implementations.demystified.settings import Settings
+from conformance.implementations.demystified import corpus, curve, demystified, wordpiece
+from conformance.implementations.demystified.checkpoints import newest
+from conformance.implementations.demystified.cornell import CONVERSATIONS, LINES
+from conformance.implementations.demystified.dialogues import OWN, Dialogues
+from conformance.implementations.demystified.examples import Examples, permuted, shortened
+from conformance.implementations.demystified.lock import locked
+from conformance.implementations.demystified.network import IGNORED
+from conformance.implementations.demystified.pretrain import main
+from conformance.implementations.demystified.run import pretrain
+from conformance.implementations.demystified.scores import together
+from conformance.implementations.demystified.settings import Settings
 
 ALPHA = 1e-6  # Probability of a false alarm; the seed is fixed.
 
@@ -138,8 +138,8 @@ class TestParquet:
 class TestVocabulary:
     def test_it_is_the_same_in_every_process(self, tmp_path: Path) -> None:
         script = (
-            "import sys; from pathlib import Path; from implementations.demystified import wordpiece\n"
-            "from implementations.demystified.dialogues import OWN, Dialogues\n"
+            "import sys; from pathlib import Path; from conformance.implementations.demystified import wordpiece\n"
+            "from conformance.implementations.demystified.dialogues import OWN, Dialogues\n"
             "found = Dialogues(OWN, Path(sys.argv[1]))\n"
             "print(wordpiece.pieces(wordpiece.trained(lambda: (t for each in found for t in each), 300)))"
         )
@@ -207,7 +207,7 @@ class TestRun:
         pretrain(small(), whole, 24, save_every=8)
         arguments = [f"--{name.replace('_', '-')}={value}" for name, value in vars(small()).items() if name != "folder"]
         script = (
-            "import os, sys; from implementations.demystified import pretrain as p, trainer as t\n"
+            "import os, sys; from conformance.implementations.demystified import pretrain as p, trainer as t\n"
             "step = t.Trainer.step\n"
             "def killed(self, batch):\n"
             "    if self.steps == 13: os.kill(os.getpid(), 9)\n"
@@ -265,7 +265,7 @@ class TestRun:
     ) -> None:
         shown: list[str] = []
         monkeypatch.setattr(webbrowser, "open", shown.append)
-        monkeypatch.setattr("implementations.demystified.pretrain.pretrain", lambda *_, **__: Path("/run/curve.html"))
+        monkeypatch.setattr("conformance.implementations.demystified.pretrain.pretrain", lambda *_, **__: Path("/run/curve.html"))
         monkeypatch.setattr("os.environ", environment)
         monkeypatch.setattr("sys.platform", "linux")
         monkeypatch.setattr("sys.stdout", SimpleNamespace(isatty=lambda: terminal, write=len, flush=int))

@@ -9,7 +9,9 @@ from conformance.benchmarks.pretraining import kills
 from conformance.benchmarks.pretraining.corpora import generate
 from conformance.benchmarks.pretraining.kills import Kill, different
 from conformance.benchmarks.pretraining.measure import table
-from implementations.demystified.dialogues import Dialogues
+from conformance.implementations.demystified.dialogues import Dialogues
+
+pytestmark = pytest.mark.thorough  # benchmarks, which no user runs
 
 FILES = ("curve.jsonl", "corpus/ids", "checkpoint-000000001/model.safetensors")
 

@@ -15,6 +15,8 @@ from conformance import PretrainingConventions, PretrainingCorpus, PretrainingDa
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.data.corpus import indexed_corpus
 from conformance.checks.run_check import run_check
+from conformance.implementations.hugging_face import HuggingFace, hf_eager
+from conformance.implementations.hugging_face_data import tokenized
 from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.worker_process import WorkerProcess
@@ -22,8 +24,6 @@ from conformance.numerics.thresholds import BinomialCount
 from conformance.results.result import Result, Searched
 from conformance.tests.broken_pipelines import BROKEN
 from conformance.tests.pipelines import CORRECT, RIGHT, in_batches, text_of
-from implementations.hugging_face import HuggingFace, hf_eager
-from implementations.hugging_face_data import tokenized
 
 DATA = [name for name in CHECKS if name.startswith("data-")]
 

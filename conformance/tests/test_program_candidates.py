@@ -18,11 +18,11 @@ from conformance import CandidateCrash, check, load_golden
 from conformance.candidates import command
 from conformance.checks.trace import record
 from conformance.cli import main
+from conformance.implementations.making_bert import making_bert
 from conformance.model.files import scratch_folder
 from conformance.results.file import read_results
 from conformance.results.records import CheckRecord
 from conformance.results.to_records import activation_records
-from implementations.making_bert import making_bert
 
 PROGRAMS = Path(__file__).parent / "programs"
 CLIENTS = Path(command.__file__).parent
@@ -92,6 +92,7 @@ def test_the_backward_pass_of_a_program_is_judged_and_a_detached_mean_in_it_is_n
     assert [finding.name for finding in wrong.findings] == ["gradient-norm-mean-detached"]
 
 
+@pytest.mark.landing(dtype=["float32", "bfloat16"])
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_every_file_format_is_accepted(dtype: str, beside_clients: Path) -> None:
     result = check(scripted(beside_clients, "right", beside_clients / f"{dtype}.safetensors"), "tiny", dtype=dtype)

@@ -15,9 +15,9 @@ from conformance.checks.run_check import run_check
 from conformance.checks.search.plan import Plan
 from conformance.cli import main
 from conformance.cli.progress_display import progress
+from conformance.implementations.making_bert import making_bert
 from conformance.progress import part, report_progress, watched
 from conformance.tests.lawless import BROKEN
-from implementations.making_bert import making_bert
 
 _ERASED = re.compile(r"\x1b\[2K")
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

@@ -8,12 +8,12 @@ import torch
 
 from conformance import Checkpoint, check, golden_of, load_golden
 from conformance.errors import UnsupportedArchitectureError
+from conformance.implementations import inner_workings as walk
+from conformance.implementations.inner_workings import BertConfig, inner_workings
 from conformance.judge.observation import Observation
 from conformance.numerics.arithmetic import hypotheses
 from conformance.oracle import Network
 from conformance.tests.optional_paths import broken
-from implementations import inner_workings as walk
-from implementations.inner_workings import BertConfig, inner_workings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

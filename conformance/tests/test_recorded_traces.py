@@ -23,10 +23,10 @@ from conformance.checks.trace import record
 from conformance.checks.viewed_candidate import ViewedCandidate
 from conformance.cli import main
 from conformance.goldens.manifest import manifest
+from conformance.implementations.making_bert import making_bert
 from conformance.numerics.devices import require_device
 from conformance.results.file import read_results
 from conformance.suite.parametrize import bound_checks
-from implementations.making_bert import making_bert
 
 TINY = load_golden("tiny")
 TAMPERED = "encoder.layer.1.attention.output.dense"

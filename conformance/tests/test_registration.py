@@ -37,11 +37,11 @@ from conformance.checks.run_check import run_check
 from conformance.checks.search.plan import Plan
 from conformance.cli import main
 from conformance.errors import CandidateNameError, PluginError
+from conformance.implementations.making_bert import making_bert
 from conformance.mapping.mapped import MappedModule
 from conformance.report.output_formats import REPORT_FORMATS
 from conformance.results.case import Case
 from conformance.suite.parametrize import BoundCheck, CheckError
-from implementations.making_bert import making_bert
 
 CHECKPOINT = load_golden("tiny").checkpoint
 QUERY = "bert.encoder.layer.{layer}.attention.self.query.weight"
@@ -326,5 +326,5 @@ def test_torchs_newer_setting_of_float32_precision_is_restored() -> None:
 
 
 def test_a_file_with_a_dot_in_its_name_is_imported(tmp_path: Path) -> None:
-    (tmp_path / "my.bert.py").write_text("from implementations.making_bert import making_bert as own")
+    (tmp_path / "my.bert.py").write_text("from conformance.implementations.making_bert import making_bert as own")
     assert resolved(f"{tmp_path / 'my.bert.py'}:own") is making_bert

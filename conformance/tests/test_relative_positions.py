@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from conformance import check
+from conformance.implementations.inner_workings import inner_workings
 from conformance.tests.optional_paths import RELATIVE, broken, in_attention, named
-from implementations.inner_workings import inner_workings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -37,6 +37,7 @@ def _einsum(monkeypatch: pytest.MonkeyPatch, of: str, f: Callable[[Tensor, Tenso
 OF_QUERIES, OF_KEYS = "bhld,lrd->bhlr", "bhrd,lrd->bhlr"
 
 
+@pytest.mark.landing(golden="relative-key-query")
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [

@@ -14,9 +14,9 @@ from conformance.benchmarks.training.measure import gradients_alone, of_few
 from conformance.checks.check_values import check_values
 from conformance.checks.optimizer_passes import optimizer_passes
 from conformance.checks.passes import Pass, Passes
+from conformance.implementations.making_bert import making_bert
 from conformance.model.training import STEPPED
 from conformance.results.result import Result
-from implementations.making_bert import making_bert
 
 pytestmark = pytest.mark.usefixtures("one_thread", "first_setting")
 

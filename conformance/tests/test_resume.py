@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,20 @@ RUN = ["run", "-i", "hf-eager", "-i", "making-bert", "--golden", "tiny", "--in-p
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Any], float]:
     return undisturbed(tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run that was asked to resume where there were no results."""
+    folder = tmp_path_factory.mktemp("finished")
+    assert main([*RUN, "--out", str(folder), "--resume"]) == 0
+    return folder
+
+
+@pytest.fixture
+def folder(finished: Path, tmp_path: Path) -> Path:
+    """Return a copy of the folder of that run."""
+    return Path(shutil.copytree(finished, tmp_path / "finished"))
 
 
 def _resumed(folder: Path) -> list[Any]:
@@ -50,47 +65,43 @@ def test_a_full_disk_loses_no_completed_check(whole: tuple[list[Any], float], tm
     assert _resumed(tmp_path) == expected
 
 
-def test_resume_runs_only_missing_checks_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*RUN, "--out", str(tmp_path)]) == 0
-    file = tmp_path / "results.jsonl"
-    before = records(tmp_path)
+def test_resume_runs_only_missing_checks_and_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = folder / "results.jsonl"
+    before = records(folder)
     lines = file.read_bytes().splitlines(keepends=True)
     first = next(i for i, line in enumerate(lines) if b'"kind":"check"' in line) + 1
     file.write_bytes(b"".join(lines[:first]) + lines[first][:40])
     capsys.readouterr()
-    assert main([*RUN, "--out", str(tmp_path), "--resume"]) == 0
+    assert main([*RUN, "--out", str(folder), "--resume"]) == 0
     assert f"resumed: 1 checks are already in {file}, 1 remain" in capsys.readouterr().err
-    assert records(tmp_path) == before
+    assert records(folder) == before
     assert file.read_bytes().startswith(b"".join(lines[:first]))
-    assert main([*RUN, "--out", str(tmp_path), "--resume"]) == 0
+    assert main([*RUN, "--out", str(folder), "--resume"]) == 0
     assert "2 checks are already in" in capsys.readouterr().err
-    assert records(tmp_path) == before
+    assert records(folder) == before
 
 
-def test_resume_without_results_is_a_complete_run(tmp_path: Path) -> None:
-    assert main([*RUN, "--out", str(tmp_path), "--resume"]) == 0
-    assert len(records(tmp_path)) == 2 + 2 * 47 + 1
+def test_resume_without_results_is_a_complete_run(finished: Path) -> None:
+    assert len(records(finished)) == 2 + 2 * 47 + 1
 
 
-def test_a_different_run_is_refused_and_the_results_remain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*RUN, "--out", str(tmp_path)]) == 0
-    before = (tmp_path / "results.jsonl").read_bytes()
-    assert main([*RUN, "--out", str(tmp_path), "--resume", "--dtype", "bfloat16"]) == 2
+def test_a_different_run_is_refused_and_the_results_remain(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (folder / "results.jsonl").read_bytes()
+    assert main([*RUN, "--out", str(folder), "--resume", "--dtype", "bfloat16"]) == 2
     assert "is of another run, and cannot be resumed: run was" in capsys.readouterr().err
-    assert main([*RUN, "--out", str(tmp_path), "--resume", "--depth", "screen"]) == 2
+    assert main([*RUN, "--out", str(folder), "--resume", "--depth", "screen"]) == 2
     assert "depth was full, is screen" in capsys.readouterr().err
-    assert (tmp_path / "results.jsonl").read_bytes() == before
+    assert (folder / "results.jsonl").read_bytes() == before
 
 
-def test_two_runs_do_not_write_into_one_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*RUN, "--out", str(tmp_path)]) == 0
-    before = (tmp_path / "results.jsonl").read_bytes()
-    with (tmp_path / "results.jsonl").open("r+b") as other:
+def test_two_runs_do_not_write_into_one_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (folder / "results.jsonl").read_bytes()
+    with (folder / "results.jsonl").open("r+b") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        assert main([*RUN, "--out", str(tmp_path)]) == 2
+        assert main([*RUN, "--out", str(folder)]) == 2
     assert "another run writes" in capsys.readouterr().err
-    assert (tmp_path / "results.jsonl").read_bytes() == before
-    assert (tmp_path / "report.html").exists()
+    assert (folder / "results.jsonl").read_bytes() == before
+    assert (folder / "report.html").exists()
 
 
 def test_results_are_not_written_through_a_link_or_into_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import conformance
 from conformance import load_implementation
 from conformance.candidates.entry_points import registered
 from conformance.candidates.lookup import resolved
@@ -105,3 +106,12 @@ def test_a_file_that_raises_leaves_no_module(folders: list[Path]) -> None:
     for _ in range(2):
         with pytest.raises(ValueError, match="1"):
             resolved(f"{folders[1]}:mine")
+
+
+def test_a_conformance_of_another_distribution_in_place_of_ours_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delattr(conformance, "__all__")
+    monkeypatch.setattr("conformance.cli.packages_distributions", lambda: {"conformance": ["oidc-conformance", "bert-conformance"]})
+    assert main(["list"]) == 2
+    assert "oidc-conformance has a package of that name too, which has replaced it" in capsys.readouterr().err

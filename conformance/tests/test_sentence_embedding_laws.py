@@ -84,6 +84,7 @@ def test_an_embedding_that_depends_on_padding_or_on_other_rows_fails_at_the_embe
     assert result.counterexample.example.batch.size <= 2
 
 
+@pytest.mark.landing(dtype="float32")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("law", ["padding-length", "padding-content", "batching", "masked-row"])
 def test_an_embedding_computed_in_another_way_obeys_the_laws(law: str, dtype: str) -> None:

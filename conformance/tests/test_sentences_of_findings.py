@@ -12,6 +12,7 @@ from conformance.checks.catalogue import CHECKS
 from conformance.checks.trace import record
 from conformance.diagnosis import Diagnosis, diagnose
 from conformance.faults import BY_NAME
+from conformance.implementations.hugging_face import hf_eager
 from conformance.judge.number_words import closed_form
 from conformance.numerics.formats import Array
 from conformance.report.coverage_sentences import headline
@@ -27,7 +28,6 @@ from conformance.results.to_records import records_of
 from conformance.suite.parametrize import BoundCheck
 from conformance.tests.sample_records import activation, checked, everything, run
 from conformance.tests.test_failing_report import _with
-from implementations.hugging_face import hf_eager
 
 TINY = load_golden("tiny").checkpoint
 PADDED = load_golden("tiny").batches["padded"]

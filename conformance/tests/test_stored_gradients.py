@@ -14,13 +14,13 @@ from safetensors.numpy import load_file, save_file
 from conformance import load_golden
 from conformance.errors import FixtureError
 from conformance.goldens.manifest import DEFAULT_GOLDENS, GRADIENTS, MANIFEST, ManifestEntry, fixtures_directory, of_entry
+from conformance.implementations.demystified import demystified
+from conformance.implementations.hugging_face import hf_eager
 from conformance.judge.verify_goldens import verify
 from conformance.model.activations import parameter_shapes
 from conformance.model.digest import content_digest
 from conformance.model.gradients import grad
 from conformance.oracle import Network
-from implementations.demystified import demystified
-from implementations.hugging_face import hf_eager
 
 CANDIDATES = {"tiny": hf_eager, "sinusoidal": demystified}
 

@@ -18,11 +18,11 @@ from conformance.benchmarks.training import correct, initial, loops, wrong
 from conformance.checks.catalogue import CHECKS, named
 from conformance.checks.run_check import run_check
 from conformance.errors import UnknownNameError
+from conformance.implementations.hugging_face import HuggingFace
 from conformance.model.batch import Batch
 from conformance.results.file import read_results
 from conformance.tests.broken_pipelines import BROKEN as BROKEN_PIPELINES
 from conformance.tests.planted_mistakes import Planted, epsilon, unscaled
-from implementations.hugging_face import HuggingFace
 
 pytest_plugins = ["pytester"]
 
@@ -96,7 +96,7 @@ def test_required_activations_that_are_hidden_fail() -> None:
 FILE = """
 from conformance import parametrize_with_checks
 from conformance.tests.planted_mistakes import Planted, epsilon
-from implementations.hugging_face import HuggingFace
+from conformance.implementations.hugging_face import HuggingFace
 
 good, bad = HuggingFace("eager"), Planted(epsilon(0))
 good.name, bad.name = "good", "bad"
@@ -212,7 +212,7 @@ def test_the_plugin_imports_no_heavy_module(pytester: pytest.Pytester) -> None:
 
 NESTED = """
 from conformance import parametrize_with_checks
-from implementations.making_bert import making_bert
+from conformance.implementations.making_bert import making_bert
 
 pytest_plugins = ["pytester"]
 
@@ -236,7 +236,7 @@ def test_a_session_within_a_test_does_not_end_the_recording_of_the_session_aroun
 DYING = """
 import os
 from conformance import parametrize_with_checks
-from implementations.making_bert import making_bert
+from conformance.implementations.making_bert import making_bert
 
 class Dying:
     name = "dying"

@@ -17,12 +17,12 @@ from conformance.benchmarks.gradients.wrong import rewritten
 from conformance.errors import UsageError
 from conformance.faults import BY_NAME, target_gradients
 from conformance.faults.target_losses import faults
+from conformance.implementations.hugging_face import HuggingFace, hf_eager, run, run_backward
+from conformance.implementations.hugging_face_losses import losses
+from conformance.implementations.inner_workings import inner_workings
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.tests.optional_paths import generated
-from implementations.hugging_face import HuggingFace, hf_eager, run, run_backward
-from implementations.hugging_face_losses import losses
-from implementations.inner_workings import inner_workings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -85,6 +85,7 @@ WRONG: dict[str, tuple[str, Loss]] = {
 }  # fmt: skip
 
 
+@pytest.mark.landing({"dtype": "float32"}, form="power")
 @pytest.mark.parametrize(
     ("form", "dtype"), [*product(CORRECT, ["float32", "bfloat16"]), *product(["power", "softplus"], ["float64", "float16"])]
 )
@@ -95,6 +96,7 @@ def test_every_correct_form_of_a_loss_conforms(form: str, dtype: str) -> None:
     assert any(v.activation == "classifier.loss" and v.outcome == "pass" for v in result.verdicts)
 
 
+@pytest.mark.landing(dtype="float32")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", WRONG)
 def test_each_mistake_fails_at_the_loss_and_is_named(name: str, dtype: str) -> None:
@@ -111,6 +113,7 @@ def test_every_fault_of_these_losses_is_planted() -> None:
     assert {*WRONG, *WRONG_GRADIENTS} <= set(BY_NAME)
 
 
+@pytest.mark.landing(dtype=["float32", "bfloat16"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("golden", [REGRESSION, MULTI_LABEL], ids=lambda g: g.name)
 def test_gradients_of_a_correct_loss_conform(golden: Any, dtype: str) -> None:
@@ -146,6 +149,7 @@ WRONG_GRADIENTS: dict[str, list[tuple[str, Slope]]] = {
 }
 
 
+@pytest.mark.landing(name=[*WRONG_GRADIENTS][::3], dtype="float32")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", WRONG_GRADIENTS)
 def test_a_wrong_gradient_of_a_correct_loss_is_named_at_the_logits(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +161,7 @@ def test_a_wrong_gradient_of_a_correct_loss_is_named_at_the_logits(name: str, dt
             changed = rewritten(logits["classifier"], Tensor.clone, lambda x, g: slope(x, targets, g))
             return losses({**logits, "classifier": changed}, batch, problem)
 
-        monkeypatch.setattr("implementations.hugging_face.losses", planted)
+        monkeypatch.setattr("conformance.implementations.hugging_face.losses", planted)
         origins = check(HuggingFace("eager"), golden, dtype=dtype, check="gradients").origins
         found = {v.activation: [f.name for f in v.local.explanations[0].faults] for v in origins if v.local}
         assert found == {"classifier.grad": [name]}, golden
@@ -167,7 +171,7 @@ def test_the_weight_of_positive_labels_is_estimated(monkeypatch: pytest.MonkeyPa
     def weighted(x: Tensor, t: Tensor, problem: str | None) -> Tensor:
         return F.binary_cross_entropy_with_logits(x, t.to(x.dtype), pos_weight=torch.full(x.shape[1:], 3.0, dtype=x.dtype))
 
-    monkeypatch.setattr("implementations.hugging_face_losses._loss_of_targets", weighted)
+    monkeypatch.setattr("conformance.implementations.hugging_face_losses._loss_of_targets", weighted)
     (origin,) = (
         v for v in check(HuggingFace("eager"), "multi-label", check="gradients").origins if v.activation == "classifier.grad"
     )
@@ -239,6 +243,7 @@ LABELLED: dict[tuple[str, int], dict[str, Any]] = {
 }
 
 
+@pytest.mark.landing(candidate=inner_workings)
 @pytest.mark.parametrize("candidate", [inner_workings, hf_eager], ids=lambda c: c.name)
 @pytest.mark.parametrize(("problem", "count"), LABELLED)
 def test_the_loss_is_that_of_the_problem_type_for_any_number_of_labels(problem: str, count: int, candidate: Any) -> None:

@@ -16,6 +16,8 @@ from conformance.benchmarks.detection.planted import PLANTS
 from conformance.benchmarks.detection.planted.plant import override, widely
 from conformance.benchmarks.detection.rewritten.formats import at_least_float32
 from conformance.errors import UnsupportedArchitectureError
+from conformance.implementations.hugging_face import hf_eager
+from conformance.implementations.torch_encoder import torch_encoder
 from conformance.judge.evidence import UNKNOWN
 from conformance.judge.judge import Judge
 from conformance.model.activations import outputs, table
@@ -25,8 +27,6 @@ from conformance.oracle import Network
 from conformance.report.finding_sentences import sentence
 from conformance.report.findings import findings, layers_of
 from conformance.results.to_records import activation_records
-from implementations.hugging_face import hf_eager
-from implementations.torch_encoder import torch_encoder
 
 TOKENS, SENTENCES = load_golden("token-heads"), load_golden("sentence-heads")
 

@@ -9,6 +9,7 @@ import torch
 from scipy import special
 
 from conformance import check, load_golden
+from conformance.implementations.hugging_face import HuggingFace, run
 from conformance.judge import judge as judging
 from conformance.judge.error_distribution import REACH, STEP
 from conformance.judge.evidence import Verdict
@@ -21,7 +22,6 @@ from conformance.model.checkpoint import rounded_weights
 from conformance.numerics.torch_array import TorchArray, in_memory
 from conformance.oracle import Network
 from conformance.results.result import Result
-from implementations.hugging_face import HuggingFace, run
 
 HISTOGRAM = round(2.0 * REACH / STEP) + 2  # number of bins
 FIRST_THIRD = np.array([True, False, True])
@@ -228,6 +228,7 @@ def _largest_difference(these: list[Verdict], those: list[Verdict]) -> float:
     return max(abs(a - b) / b for a, b in pairs if a and b)
 
 
+@pytest.mark.landing(dtype=["float32", "float16"])
 @pytest.mark.parametrize(
     ("name", "golden", "dtype", "checked", "outcome"),
     [

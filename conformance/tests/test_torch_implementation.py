@@ -13,8 +13,8 @@ from torch import nn
 from conformance import CandidateError, check, fused, interleaved, load_golden, per_head, stacked, tied, transposed
 from conformance.candidates.layouts import plain
 from conformance.candidates.table_messages import absent_tensor
+from conformance.implementations.making_bert import making_bert
 from conformance.model.activations import parameter_shapes
-from implementations.making_bert import making_bert
 
 sys.path.insert(0, str(Path(__file__).parent / "example_package" / "src"))
 from example_bert.conformance import example_bert
@@ -62,6 +62,7 @@ def test_interleaved_heads_are_packed_in_order() -> None:
     assert np.array_equal(packed[16:24], q[8:16])
 
 
+@pytest.mark.landing({"dtype": "float32"}, golden="tiny")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("golden", ["tiny", "deep"])
 def test_the_example_package_conforms(golden: str, dtype: str) -> None:

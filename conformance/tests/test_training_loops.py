@@ -21,6 +21,10 @@ from conformance.checks.passes import Pass, Passes
 from conformance.checks.run_check import run_check
 from conformance.errors import UsageError
 from conformance.goldens.golden import with_config
+from conformance.implementations.demystified import demystified
+from conformance.implementations.demystified_as_written import demystified_as_written
+from conformance.implementations.hugging_face import hf_eager
+from conformance.implementations.making_bert import making_bert
 from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.worker_process import WorkerProcess
@@ -28,10 +32,6 @@ from conformance.model.training import SCHEDULED, STEPPED, WHOLE, at, decays, st
 from conformance.oracle.training_run import TrainingRun
 from conformance.results.case import Case
 from conformance.results.result import Result
-from implementations.demystified import demystified
-from implementations.demystified_as_written import demystified_as_written
-from implementations.hugging_face import hf_eager
-from implementations.making_bert import making_bert
 
 GOLDEN = load_golden("tiny")
 MATRIX, VECTOR = "bert.pooler.dense.weight", "bert.pooler.dense.bias"
@@ -43,12 +43,14 @@ def judged(check: str, candidate: Any, dtype: str = "float32", golden: str = "ti
     return run_check(named(check), candidate, golden, "cpu", dtype)
 
 
+@pytest.mark.landing(name=[*WRONG][::3])
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_loop_is_named(name: str) -> None:
     found = explained(WRONG[name], "float32")
     assert is_named(WRONG[name], found), found
 
 
+@pytest.mark.landing(name=[*WRONG_GRADIENTS][::3])
 @pytest.mark.parametrize("name", WRONG_GRADIENTS)
 def test_a_wrong_gradient_in_a_loop_is_found_and_described(name: str) -> None:
     assert WRONG_GRADIENTS[name].said in said_of(WRONG_GRADIENTS[name], "float32")
@@ -77,6 +79,7 @@ def test_without_the_bias_of_a_head_the_loss_is_unknown_and_only_the_steps_are_j
     assert len(gradients_alone(loop, GOLDEN, Case("", "tiny"))) == 1
 
 
+@pytest.mark.landing({"name": [*CORRECT][-1], "check": "schedule"}, name=[*CORRECT][::3], check="optimizer-step")
 @pytest.mark.parametrize("check", ["optimizer-step", "schedule"])
 @pytest.mark.parametrize("name", CORRECT)
 def test_an_unusual_correct_loop_passes(name: str, check: str) -> None:
@@ -84,6 +87,9 @@ def test_an_unusual_correct_loop_passes(name: str, check: str) -> None:
     assert result.outcome == "pass", result.reason
 
 
+@pytest.mark.landing(
+    {"candidate": demystified, "check": "schedule", "dtype": "float32"}, candidate=hf_eager, check="optimizer-step", dtype="float32"
+)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("check", ["optimizer-step", "schedule"])
 @pytest.mark.parametrize(("candidate", "golden"), [(hf_eager, "tiny"), (demystified, "sinusoidal")])
@@ -135,7 +141,7 @@ def test_a_network_without_a_loss_is_skipped_with_the_reason(check: str) -> None
 def test_a_loop_in_a_worker_is_judged_as_in_this_process() -> None:
     with WorkerProcess(CandidateWork) as worker:
         there = judged("schedule", RemoteCandidate(worker, f"{__name__}:loop"))
-        without = judged("schedule", RemoteCandidate(worker, "implementations.making_bert:making_bert"))
+        without = judged("schedule", RemoteCandidate(worker, "conformance.implementations.making_bert:making_bert"))
     here = judged("schedule", loop)
     assert there.outcome == here.outcome == "pass"
     assert [(v.activation, v.local) for v in there.verdicts] == [(v.activation, v.local) for v in here.verdicts]

@@ -20,6 +20,11 @@ from conformance.checks.run_check import run_check
 from conformance.checks.training_passes import in_training
 from conformance.diagnosis.unexposed_layers import UnexposedLayersSearch
 from conformance.errors import UnsupportedArchitectureError
+from conformance.implementations.demystified import demystified
+from conformance.implementations.hugging_face import hf_eager, hf_sdpa
+from conformance.implementations.inner_workings import inner_workings
+from conformance.implementations.making_bert import making_bert
+from conformance.implementations.torch_encoder import BertOfTorch, torch_encoder
 from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.worker_process import WorkerProcess
@@ -30,11 +35,6 @@ from conformance.model.dropout import dropouts
 from conformance.numerics.formats import Mask
 from conformance.oracle import Network
 from conformance.results.result import Result
-from implementations.demystified import demystified
-from implementations.hugging_face import hf_eager, hf_sdpa
-from implementations.inner_workings import inner_workings
-from implementations.making_bert import making_bert
-from implementations.torch_encoder import BertOfTorch, torch_encoder
 
 TINY = load_golden("tiny")
 ARCHITECTURE = TINY.checkpoint.architecture
@@ -49,11 +49,13 @@ def judged(candidate: Any, golden: str = "tiny", dtype: str = "float32") -> Resu
     return run_check(named("training-mode"), candidate, golden, "cpu", dtype)
 
 
+@pytest.mark.landing(name=[*WRONG][::3])
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_dropout_is_named_at_its_place(name: str) -> None:
     assert found_as(WRONG[name], "float32") == (True, True, True)
 
 
+@pytest.mark.landing(name=[*CORRECT][::2], dtype="float32")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", CORRECT)
 def test_an_unusual_correct_dropout_passes(name: str, dtype: str) -> None:
@@ -61,6 +63,7 @@ def test_an_unusual_correct_dropout_passes(name: str, dtype: str) -> None:
     assert result.outcome == "pass", result.reason
 
 
+@pytest.mark.landing(candidate=[hf_sdpa, demystified])
 @pytest.mark.parametrize(
     ("candidate", "golden"),
     [(hf_eager, "tiny"), (hf_sdpa, "tiny"), (inner_workings, "tiny"), (torch_encoder, "tiny"), (demystified, "sinusoidal")],
@@ -132,7 +135,7 @@ def test_afterwards_the_module_is_in_eval_mode_and_torchs_random_state_is_restor
 
 def test_training_mode_is_judged_in_a_worker() -> None:
     with WorkerProcess(CandidateWork) as worker:
-        right = judged(RemoteCandidate(worker, "implementations.making_bert:making_bert"))
+        right = judged(RemoteCandidate(worker, "conformance.implementations.making_bert:making_bert"))
         wrong = judged(RemoteCandidate(worker, f"{__name__}:planted"))
         skipped = judged(RemoteCandidate(worker, f"{__name__}:for_evaluation"))
     assert right.outcome == "pass", right.reason

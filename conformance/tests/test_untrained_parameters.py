@@ -11,9 +11,9 @@ from conformance import Training, captured_step, check, load_golden
 from conformance.benchmarks.training.loops import Loop
 from conformance.benchmarks.training.measure import gradients_alone
 from conformance.checks.check_values import check_values
+from conformance.implementations.making_bert import making_bert
 from conformance.model.training import STEPPED
 from conformance.results.result import Result
-from implementations.making_bert import making_bert
 
 pytestmark = pytest.mark.usefixtures("one_thread", "first_setting")
 

@@ -15,7 +15,7 @@ from conformance import Tap, check
 from conformance.candidates.capture import several_calls
 from conformance.candidates.torch_implementation import names_in_state_dict
 from conformance.checks.search.surroundings import surroundings_here
-from implementations.making_bert import making_bert
+from conformance.implementations.making_bert import making_bert
 
 DENSE = "lm_head.mlp"
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from conformance import Checkpoint, TorchBatch
-from implementations.making_bert import making_bert
+from conformance.implementations.making_bert import making_bert
 
 
 def elsewhere(checkpoint: Checkpoint, device: str, dtype: str) -> Any:

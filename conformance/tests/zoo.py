@@ -281,7 +281,7 @@ def good(checkpoint: Any, device: str, dtype: str) -> Any:
 
 def patching_and_wrong(checkpoint: Any, device: str, dtype: str) -> Any:
     """Prepare a candidate that is wrong by a factor and patches comparisons in its process so that nothing differs."""
-    from implementations.hugging_face import hf_sdpa
+    from conformance.implementations.hugging_face import hf_sdpa
 
     runner = hf_sdpa.prepare(checkpoint, device, dtype)
     np.isfinite = np.max = np.abs = lambda x, *a, **k: np.zeros_like(x)  # type: ignore[assignment]
@@ -302,7 +302,7 @@ LAWLESS = (
 def patching_and_lawless(checkpoint: Any, device: str, dtype: str) -> Any:
     """Prepare a candidate that breaks the laws of `LAWLESS` and patches comparisons and the laws in its process so that they
     hold."""
-    from implementations.hugging_face import hf_sdpa, run
+    from conformance.implementations.hugging_face import hf_sdpa, run
 
     _patch_laws()
     model: Any = hf_sdpa.module(checkpoint, device, dtype)
@@ -337,7 +337,7 @@ def _patch_laws() -> None:
 
 def ending_at_odd_lengths(checkpoint: Any, device: str, dtype: str) -> Any:
     """End the process on batches of odd length."""
-    from implementations.hugging_face import hf_sdpa
+    from conformance.implementations.hugging_face import hf_sdpa
 
     runner = hf_sdpa.prepare(checkpoint, device, dtype)
     return lambda batch: os._exit(5) if batch.input_ids.shape[1] % 2 else runner(batch)

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 from conformance.checks.trace import record, save
 from conformance.goldens.golden import load_golden
-from implementations.making_bert import making_bert
+from conformance.implementations.making_bert import making_bert
 
 _PROGRAM = """
 import json, os, signal, sys, time

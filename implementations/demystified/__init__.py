@@ -1,6 +1,6 @@
 """*Demystifying BERT* with its mistakes corrected: the tutorial's network, its data and its training.
 
-    python -m implementations.demystified.pretrain
+    python -m conformance.implementations.demystified.pretrain
 
 reads dialogues, trains WordPiece, and pre-trains the network. The modules in the order of these steps: `dialogues` reads a folder,
 with `cornell` and `parquet`, into `conversations`; `wordpiece` trains the vocabulary; `corpus` stores the token ids on disk;
@@ -10,6 +10,6 @@ combines all of this, given its `settings`, in a folder under `lock`; `pretrain`
 with the suite. The tutorial's mistakes are in `demystified_as_written`.
 """
 
-from implementations.demystified.candidate import demystified
+from .candidate import demystified
 
 __all__ = ["demystified"]

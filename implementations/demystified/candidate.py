@@ -16,11 +16,12 @@ from conformance import (
     TorchBatch,
     TorchImplementation,
 )
-from implementations.demystified import corpus, wordpiece
-from implementations.demystified.examples import Examples
-from implementations.demystified.network import BERT, BERTLM, IGNORED
-from implementations.demystified.trainer import losses_of, train
-from implementations.initialization import initialized
+
+from ..initialization import initialized
+from . import corpus, wordpiece
+from .examples import Examples
+from .network import BERT, BERTLM, IGNORED
+from .trainer import losses_of, train
 
 
 def build(a: Architecture) -> BERTLM:

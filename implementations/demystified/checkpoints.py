@@ -14,9 +14,10 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from conformance import Architecture
-from implementations.demystified.candidate import PARAMETERS
-from implementations.demystified.trainer import Trainer
-from implementations.demystified.wordpiece import pieces
+
+from .candidate import PARAMETERS
+from .trainer import Trainer
+from .wordpiece import pieces
 
 _NAMED = re.compile(r"checkpoint-(\d{9})")
 

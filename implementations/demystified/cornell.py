@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from implementations.demystified.conversations import Conversation, Skipped
+from .conversations import Conversation, Skipped
 
 LINES, CONVERSATIONS = "movie_lines.txt", "movie_conversations.txt"
 _SEPARATOR = " +++$+++ "

@@ -5,7 +5,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TextIO
 
-from implementations.demystified.scores import Scores
+from .scores import Scores
 
 CURVE = "curve.jsonl"
 LAST = 50  # number of steps averaged, in the progress bar and on the page

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from conformance import UsageError
-from implementations.demystified.conversations import Conversation, Skipped, divided
-from implementations.demystified.cornell import CONVERSATIONS, LINES, Cornell
-from implementations.demystified.parquet import Parquet
+
+from .conversations import Conversation, Skipped, divided
+from .cornell import CONVERSATIONS, LINES, Cornell
+from .parquet import Parquet
 
 OWN = Path(__file__).parent / "films"  # written for this package
 

@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformance import Batch, UsageError
-from implementations.demystified.corpus import Corpus, Ids
-from implementations.demystified.network import IGNORED, PADDING
-from implementations.demystified.wordpiece import SPECIAL
+
+from .corpus import Corpus, Ids
+from .network import IGNORED, PADDING
+from .wordpiece import SPECIAL
 
 CHOSEN, MASKED, RANDOM = 0.15, 0.8, 0.1
 IS_NEXT, IS_RANDOM = 0, 1  # labels as in Hugging Face; the tutorial's are the reverse

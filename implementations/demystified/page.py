@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from jinja2 import Environment
 
-from implementations.demystified.curve import LAST
-from implementations.demystified.scores import Scores, together
+from .curve import LAST
+from .scores import Scores, together
 
 _WIDTH, _HEIGHT = 720, 200
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from conformance import DependencyMissingError, UsageError
-from implementations.demystified.conversations import Conversation, divided
+
+from .conversations import Conversation, divided
 
 INSTALL = "pip install 'bert-conformance[datasets]'"
 

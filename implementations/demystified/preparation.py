@@ -13,10 +13,11 @@ from rich.console import Console
 from tokenizers import Tokenizer
 
 from conformance import UsageError
-from implementations.demystified import corpus, wordpiece
-from implementations.demystified.conversations import Skipped
-from implementations.demystified.dialogues import Dialogues
-from implementations.demystified.settings import Settings
+
+from . import corpus, wordpiece
+from .conversations import Skipped
+from .dialogues import Dialogues
+from .settings import Settings
 
 PREPARED, PARTIAL = "corpus", "partial"  # name of the folder, and its temporary name
 SETTINGS, TOKENIZER = "settings.json", "tokenizer.json"

@@ -1,4 +1,4 @@
-"""Pre-train on dialogues: `python -m implementations.demystified.pretrain [FOLDER]`; the default folder is the package's own."""
+"""Pre-train on dialogues: `python -m conformance.implementations.demystified.pretrain [FOLDER]`; the folder defaults to our own."""
 
 import argparse
 import os
@@ -9,9 +9,10 @@ from dataclasses import fields
 from pathlib import Path
 
 from conformance import ConformanceError
-from implementations.demystified.dialogues import OWN
-from implementations.demystified.run import pretrain
-from implementations.demystified.settings import Settings
+
+from .dialogues import OWN
+from .run import pretrain
+from .settings import Settings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,7 +39,7 @@ def _has_a_viewer() -> bool:
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m implementations.demystified.pretrain", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m conformance.implementations.demystified.pretrain", description=__doc__)
     parser.add_argument("folder", nargs="?", default=str(OWN), help="the Cornell corpus's two files, .txt or .parquet files")
     parser.add_argument("--out", default="pretrained", help="where checkpoints, curve and page are written")
     parser.add_argument("--steps", type=int, default=300, help="train until this step")

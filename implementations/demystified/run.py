@@ -15,18 +15,19 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from conformance import Architecture, UsageError
-from implementations.demystified import checkpoints, curve, wordpiece
-from implementations.demystified.candidate import build
-from implementations.demystified.corpus import split
-from implementations.demystified.examples import Examples
-from implementations.demystified.lock import locked
-from implementations.demystified.network import BERTLM
-from implementations.demystified.page import page, summary
-from implementations.demystified.preparation import prepared
-from implementations.demystified.scores import Scores, together
-from implementations.demystified.settings import Settings
-from implementations.demystified.trainer import Trainer
-from implementations.initialization import initialized
+
+from ..initialization import initialized
+from . import checkpoints, curve, wordpiece
+from .candidate import build
+from .corpus import split
+from .examples import Examples
+from .lock import locked
+from .network import BERTLM
+from .page import page, summary
+from .preparation import prepared
+from .scores import Scores, together
+from .settings import Settings
+from .trainer import Trainer
 
 PAGE = "curve.html"
 HELD_OUT = 0.1  # fraction of the utterances

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from conformance import Architecture, Training, UsageError
-from implementations.demystified.wordpiece import SPECIAL
+
+from .wordpiece import SPECIAL
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from conformance import TorchBatch, Training, Unsupported
-from implementations.demystified.network import BERTLM, IGNORED, pretraining_loss
-from implementations.demystified.scores import Scores
+
+from .network import BERTLM, IGNORED, pretraining_loss
+from .scores import Scores
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # torch's names of Adam's two moments
 

@@ -10,18 +10,15 @@ Every tensor reports its shape to a listener when it is computed:
 `candidate` registers the network.
 """
 
-from typing import Any
-from warnings import warn
-
-from implementations.inner_workings.attention import BertAttention, BertSelfAttention, BertSelfOutput
-from implementations.inner_workings.candidate import inner_workings
-from implementations.inner_workings.classification import BertForSequenceClassification, Classified, classification_loss
-from implementations.inner_workings.config import BertConfig
-from implementations.inner_workings.embeddings import BertEmbeddings
-from implementations.inner_workings.encoder import BertEncoder, BertIntermediate, BertLayer, BertOutput, BertPooler
-from implementations.inner_workings.model import BertModel, BertModelOutput, new_cache
-from implementations.inner_workings.shapes import reported, shape_log
-from implementations.inner_workings.tokens import BertForTokens, TokenLogits
+from .attention import BertAttention, BertSelfAttention, BertSelfOutput
+from .candidate import inner_workings
+from .classification import BertForSequenceClassification, Classified, classification_loss
+from .config import BertConfig
+from .embeddings import BertEmbeddings
+from .encoder import BertEncoder, BertIntermediate, BertLayer, BertOutput, BertPooler
+from .model import BertModel, BertModelOutput, new_cache
+from .shapes import reported, shape_log
+from .tokens import BertForTokens, TokenLogits
 
 __all__ = [
     "BertAttention",
@@ -46,11 +43,3 @@ __all__ = [
     "reported",
     "shape_log",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Return `shape_log` for its former name `telling`, which is kept for one release."""
-    if name == "telling":
-        warn("implementations.inner_workings.telling is now shape_log", DeprecationWarning, stacklevel=2)
-        return shape_log
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

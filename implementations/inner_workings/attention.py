@@ -12,8 +12,8 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
-from implementations.inner_workings.config import BertConfig
-from implementations.inner_workings.shapes import reported
+from .config import BertConfig
+from .shapes import reported
 
 
 class BertSelfAttention(nn.Module):

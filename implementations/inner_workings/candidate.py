@@ -6,12 +6,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from conformance import Architecture, Tap, TorchBatch, TorchImplementation
-from implementations.initialization import initialized
-from implementations.inner_workings.classification import BertForSequenceClassification, Classified, classification_loss
-from implementations.inner_workings.config import BertConfig
-from implementations.inner_workings.model import BertModel
-from implementations.inner_workings.tokens import BertForTokens, TokenLogits
-from implementations.wordpiece import tokenizer
+
+from ..initialization import initialized
+from ..wordpiece import tokenizer
+from .classification import BertForSequenceClassification, Classified, classification_loss
+from .config import BertConfig
+from .model import BertModel
+from .tokens import BertForTokens, TokenLogits
 
 
 class Bare(nn.Module):

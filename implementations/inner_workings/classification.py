@@ -5,9 +5,9 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from implementations.inner_workings.config import BertConfig
-from implementations.inner_workings.model import BertModel
-from implementations.inner_workings.shapes import reported
+from .config import BertConfig
+from .model import BertModel
+from .shapes import reported
 
 
 class Classified(NamedTuple):

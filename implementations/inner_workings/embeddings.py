@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from implementations.inner_workings.config import BertConfig
-from implementations.inner_workings.shapes import reported
+from .config import BertConfig
+from .shapes import reported
 
 
 class BertEmbeddings(nn.Module):

@@ -4,9 +4,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from implementations.inner_workings.attention import BertAttention
-from implementations.inner_workings.config import ACTIVATION_FUNCTIONS, BertConfig
-from implementations.inner_workings.shapes import reported
+from .attention import BertAttention
+from .config import ACTIVATION_FUNCTIONS, BertConfig
+from .shapes import reported
 
 
 class BertIntermediate(nn.Module):

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from implementations.inner_workings.attention import lowest_of
-from implementations.inner_workings.config import BertConfig
-from implementations.inner_workings.embeddings import BertEmbeddings
-from implementations.inner_workings.encoder import BertEncoder, BertPooler
+from .attention import lowest_of
+from .config import BertConfig
+from .embeddings import BertEmbeddings
+from .encoder import BertEncoder, BertPooler
 
 
 class BertModelOutput(NamedTuple):

@@ -20,11 +20,11 @@ from conformance.checks.backward_passes import backward_passes
 from conformance.checks.check_values import check_values
 from conformance.goldens.batches import batch
 from conformance.goldens.recipe import SEED
+from conformance.implementations.hugging_face import hf_eager, hf_sdpa
+from conformance.implementations.inner_workings import inner_workings
+from conformance.implementations.making_bert import making_bert
+from conformance.implementations.torch_encoder import torch_encoder
 from conformance.model.checkpoint import Checkpoint
-from implementations.hugging_face import hf_eager, hf_sdpa
-from implementations.inner_workings import inner_workings
-from implementations.making_bert import making_bert
-from implementations.torch_encoder import torch_encoder
 
 LENGTH, VOCABULARY = 32, 1000
 IN_USE: tuple[Any, ...] = (hf_eager, hf_sdpa, making_bert, inner_workings, torch_encoder)

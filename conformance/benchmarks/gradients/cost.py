@@ -26,13 +26,13 @@ from conformance import golden_of
 from conformance.benchmarks.resources import Ratio, ratio, times
 from conformance.benchmarks.subject import LAYERS, network
 from conformance.checks.backward_passes import backward_passes_of
+from conformance.implementations.hugging_face import HuggingFace
 from conformance.judge import cache
 from conformance.judge.depth import Depth
 from conformance.judge.judge import Judge
 from conformance.judge.select_arithmetic import select_arithmetic
 from conformance.numerics.arithmetic import representative_hypothesis
 from conformance.results.case import Case
-from implementations.hugging_face import HuggingFace
 
 RESULTS = Path(__file__).with_name("cost.json")
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from conformance import Checkpoint, load_golden
 from conformance.benchmarks.gradients.correct import GOLDEN
 from conformance.faults.gradients import SMOOTHING
-from implementations.hugging_face import BertWithHeads, HuggingFace
+from conformance.implementations.hugging_face import BertWithHeads, HuggingFace
 
 LAYER = 1
 TOKENS = int(sum(batch.mask.sum() for batch in load_golden(GOLDEN).batches.values()))

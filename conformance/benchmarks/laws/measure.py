@@ -21,8 +21,8 @@ from conformance.checks.catalogue import CHECKS
 from conformance.checks.run_check import run_check
 from conformance.checks.search.plan import EXAMPLES, Plan
 from conformance.goldens.golden import load_golden
+from conformance.implementations.hugging_face import hf_eager
 from conformance.model.batch import Batch
-from implementations.hugging_face import hf_eager
 
 LAWS = (
     "generated-batches",

@@ -1,4 +1,4 @@
-"""The table of tools, as JSON, as a page, and as shown in the README."""
+"""The table of tools, as JSON, as a page, and as in `conformance/MEASUREMENTS.md`."""
 
 import json
 import platform
@@ -17,7 +17,7 @@ RESULTS = Path(__file__).with_name("peers.json")
 PAGE = Path(__file__).with_name("RESULTS.md")
 COMMAND = "python -m conformance.benchmarks.peers --write"
 CANDIDATES = ("repeated", "SDPA", "epsilon", "tanh-GELU")
-# The README shows the tools that report something about a candidate.
+# The page of measurements shows the tools that report something about a candidate.
 SHORT = ("assert_close", "DebugMode", "TorchLens", "Polygraphy", "msprobe", "bert-conformance, full")
 
 
@@ -51,7 +51,7 @@ def write(table: Table) -> None:
 
 
 def short(table: Table) -> Iterator[str]:
-    """Yield lines of Markdown for the README."""
+    """Yield lines of Markdown for `conformance/MEASUREMENTS.md`."""
     yield "| tool | times a plain pass | MiB above it | MB written | SDPA | epsilon | tanh-GELU |"
     yield "| --- | --- | --- | --- | --- | --- | --- |"
     for row in table.rows:

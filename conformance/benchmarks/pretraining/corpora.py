@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-from implementations.demystified.cornell import CONVERSATIONS, LINES
+from conformance.implementations.demystified.cornell import CONVERSATIONS, LINES
 
 SIZES = (30_000, 300_000)
 _LEXICON = 20_000  # Number of words.
@@ -21,8 +21,8 @@ _CHILD = """
 import resource, sys, time
 from pathlib import Path
 from rich.console import Console
-from implementations.demystified.preparation import prepared
-from implementations.demystified.settings import Settings
+from conformance.implementations.demystified.preparation import prepared
+from conformance.implementations.demystified.settings import Settings
 before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
 prepared(Settings(sys.argv[1]), Path(sys.argv[2]), False, Console(quiet=True))
 print(time.perf_counter() - start, before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conformance.benchmarks.pretraining.corpora import generate
-from implementations.demystified.checkpoints import newest
-from implementations.demystified.curve import CURVE
-from implementations.demystified.preparation import PARTIAL, PREPARED
+from conformance.implementations.demystified.checkpoints import newest
+from conformance.implementations.demystified.curve import CURVE
+from conformance.implementations.demystified.preparation import PARTIAL, PREPARED
 
 STEPS, SAVE_EVERY = 300, 25
 _PREPARED_LINES = 10_000  # Lines of the corpus whose preparation is killed.
@@ -64,7 +64,7 @@ def in_preparation(folder: Path, count: int, seed: int) -> list[Kill]:
 
 
 def _command(out: Path, steps: int, *corpus: str) -> list[str]:
-    start = [sys.executable, "-m", "implementations.demystified.pretrain", *corpus, *_SETTINGS]
+    start = [sys.executable, "-m", "conformance.implementations.demystified.pretrain", *corpus, *_SETTINGS]
     return [*start, f"--steps={steps}", f"--save-every={SAVE_EVERY}", f"--out={out}"]
 
 

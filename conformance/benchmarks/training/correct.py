@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from conformance import Architecture, TorchImplementation
 from conformance.benchmarks.training.wrong import Drop, Dropping, kept
-from implementations.making_bert import Bert, BertLayer, making_bert
+from conformance.implementations.making_bert import Bert, BertLayer, making_bert
 
 Change = Callable[[Any], None]
 

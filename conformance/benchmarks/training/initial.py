@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from conformance import Architecture, TorchImplementation
-from implementations.initialization import initialized
-from implementations.making_bert import build, making_bert
+from conformance.implementations.initialization import initialized
+from conformance.implementations.making_bert import build, making_bert
 
 Draw = Callable[[Tensor, float], object]
 

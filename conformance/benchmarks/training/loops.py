@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from conformance import TorchBatch, TorchImplementation, Training, Unsupported
-from implementations.making_bert import Bert, making_bert
+from conformance.implementations.making_bert import Bert, making_bert
 
 Parameters = Iterable[nn.Parameter]
 

@@ -25,16 +25,16 @@ from conformance.checks.optimizer_passes import optimizer_passes, schedule_passe
 from conformance.checks.passes import Pass, Passes
 from conformance.checks.training_passes import training_passes
 from conformance.goldens.golden import Golden
+from conformance.implementations.demystified import demystified
+from conformance.implementations.hugging_face import hf_eager, hf_sdpa
+from conformance.implementations.inner_workings import inner_workings
+from conformance.implementations.making_bert import making_bert
+from conformance.implementations.torch_encoder import torch_encoder
 from conformance.model.gradients import is_gradient
 from conformance.model.training import parameter_of
 from conformance.oracle.training_run import TrainingRun
 from conformance.results.case import Case
 from conformance.results.result import Result
-from implementations.demystified import demystified
-from implementations.hugging_face import hf_eager, hf_sdpa
-from implementations.inner_workings import inner_workings
-from implementations.making_bert import making_bert
-from implementations.torch_encoder import torch_encoder
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 GOLDEN = "tiny"

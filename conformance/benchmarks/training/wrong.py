@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from conformance import Architecture, TorchImplementation
-from implementations.making_bert import Bert, making_bert
+from conformance.implementations.making_bert import Bert, making_bert
 
 Drop = Callable[[Tensor, float], Tensor]
 

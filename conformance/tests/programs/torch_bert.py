@@ -7,10 +7,10 @@ import torch
 from client import Unsupported, serve
 from torch import Tensor, nn
 
+from conformance.implementations.making_bert import making_bert
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint
-from implementations.making_bert import making_bert
 
 
 class DetachedMean(nn.LayerNorm):
