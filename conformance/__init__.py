@@ -16,7 +16,7 @@ with this list.
           `checks.activation_checks.ActivationCheck`. A law is run by `checks.execute_law.execute`.
 5.          `checks.check_values.check_values` judges the candidate in each pass. The public function `checks.public_check.check`
             calls it for `values`, and step 4 for every other check.
-6.            `checks.forward_passes.forward_passes` prepares the candidate (`checks.passes.opened`) and lists the passes: it
+6.            `checks.passes.forward_passes` prepares the candidate (`checks.passes.opened`) and lists the passes: it
               calls `checks.contract.require_support` and `checks.contract.prepared`, which ask the candidate, here
               `isolation.remote.RemoteCandidate.prepare`. Other checks list their passes in `checks.backward_passes`,
               `checks.training_passes` and `checks.optimizer_passes`.
@@ -27,7 +27,7 @@ with this list.
               accumulated sigma (`judge.cache.cached_sigma`) and the number of judgements in the run, among whose activations
               `judge.judge.Judge.__init__` shares the false-alarm probability.
 9.            `checks.check_values._pass` runs a pass and collects the judgements (`checks.check_values._judgements`). The runner
-              (`isolation.remote.RemoteRunner.__call__`) is called through `checks.forward_passes._called` and
+              (`isolation.remote.RemoteRunner.__call__`) is called through `checks.passes._called` and
               `results.termination.call_candidate`.
 10.             Worker: `isolation.candidate_work.CandidateWork.call` calls the candidate's runner, and
                 `isolation.candidate_work.CandidateWork.next` returns one activation; a large array follows when it is needed
@@ -59,7 +59,7 @@ with this list.
 18.                     `diagnosis.unexposed_layers.UnexposedLayersSearch.with_layer_filters` adds the filters of unexposed layers
                         to judgements that pass.
 19.                   `judge.judge.Judge._residual_sentences` describes a residual that no fault explains
-                      (`judge.residual_description.describe_residual`). After a failure, `judge.error_role.error_role` states
+                      (`judge.residual_description.describe_residual`). After a failure, `judge.global_error.error_role` states
                       whether a passing step amplifies the arriving error.
 20.           `judge.select_arithmetic.select_arithmetic` selects the arithmetic of each kind of step, when all passes are judged,
               and returns the verdicts. `checks.check_values._first_mistakes` leaves gradients unjudged that are wrong because a

@@ -61,10 +61,9 @@ def _of_results(before: Path, after: Path) -> Comparison:
 def _of_traces(arguments: Namespace) -> Comparison:
     """Compare two candidates, traces or goldens."""
     from conformance.cli.traced_subject import in_a_worker, subject, traced
-    from conformance.report.difference.difference import compare
+    from conformance.report.difference.difference import compare, judged
     from conformance.report.difference.difference_document import document, rows
     from conformance.report.difference.difference_view import difference_view
-    from conformance.report.difference.judged import judged
 
     golden = subject(arguments, (arguments.a, arguments.b))
     a, b = (traced(side, golden, arguments, in_a_worker) for side in (arguments.a, arguments.b))

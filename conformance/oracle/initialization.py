@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from conformance.model.initialization import constant_of
-from conformance.model.training import parameter_of
+from conformance.model.training import constant_of, parameter_of
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from conformance import Golden, Result, check, load_directory
 from conformance.diagnosis import diagnose
 from conformance.errors import CheckpointError, UnsupportedArchitectureError
-from conformance.model.dense import Dense
+from conformance.model.architecture import Dense
 from conformance.report.finding_sentences import sentence
 from conformance.report.findings import findings, layers_of
 from conformance.results.to_records import activation_records
