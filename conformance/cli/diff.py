@@ -50,8 +50,7 @@ def _require_two_of_a_kind(sides: tuple[str, str]) -> None:
 def _of_results(before: Path, after: Path) -> Comparison:
     """Compare two results files."""
     from conformance.report.changes.changes import changes
-    from conformance.report.changes.changes_document import document
-    from conformance.report.changes.changes_rows import rows
+    from conformance.report.changes.changes_document import document, rows
     from conformance.results.file import read_results
 
     found = changes(read_results(before), read_results(after), (str(before), str(after)))

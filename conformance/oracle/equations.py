@@ -51,7 +51,6 @@ from conformance.oracle.gradients.sums import (
     TokenTypeLookupGradient,
     WordLookupGradient,
 )
-from conformance.oracle.initialization import InitialConstant, InitialDraw
 from conformance.oracle.linear import FirstTokenLinear, Linear
 from conformance.oracle.losses import (
     BinaryCrossEntropy,
@@ -64,7 +63,7 @@ from conformance.oracle.losses import (
     TotalLoss,
 )
 from conformance.oracle.norm import Norm
-from conformance.oracle.optimizer import Adam, GivenGradient, GradientNorm, Initial
+from conformance.oracle.optimizer import Adam, GivenGradient, GradientNorm, Initial, InitialConstant, InitialDraw
 from conformance.oracle.pointwise import Dropout, Gelu, GeluTanh, Relu, Tanh
 from conformance.oracle.pooling import Maximum, Unit, Weighted
 from conformance.oracle.softmax import LogSoftmax, Probabilities

@@ -15,8 +15,8 @@ from conformance.checks.counted import Tried, counted
 from conformance.checks.data.corpus import CONVERSATIONS, indexed_corpus
 from conformance.checks.data.examples import Examples, examples_of
 from conformance.checks.data.request_examples import epoch_of, require_data
-from conformance.checks.search.identity_key import IdentityKey
 from conformance.model.pretraining import NEXT
+from conformance.numerics.memo import IdentityKey
 from conformance.numerics.thresholds import FALSE_ALARM, sidak_share
 from conformance.results.result import Result
 

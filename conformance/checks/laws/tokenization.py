@@ -21,12 +21,12 @@ import numpy as np
 from hypothesis import strategies as st
 
 from conformance.checks.laws.law import Law
-from conformance.checks.search.identity_key import IdentityKey
 from conformance.checks.search.subject import Subject
 from conformance.errors import Unsupported
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.model.pretraining import SPECIAL
+from conformance.numerics.memo import IdentityKey
 from conformance.results.example import Example
 from conformance.results.law_broken import LawBroken
 from conformance.results.termination import call_candidate

@@ -32,17 +32,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from conformance.checks.search.identity_key import IdentityKey
 from conformance.checks.search.subject import Subject
 from conformance.errors import Unsupported
-from conformance.judge.found_equations import FoundEquations, found_equations
+from conformance.judge.found_equations import CORRECT, Accumulated, FoundEquations, accumulated, found_equations
 from conformance.judge.judged_elements import judged_elements, sums_of_independent_rows
-from conformance.judge.propagated_sigma import CORRECT, Accumulated, accumulated
 from conformance.judge.screen import screened
 from conformance.model.activation import SCALAR, Activation
 from conformance.model.gradients import ancestors
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import Array, Format, Mask, format_named
+from conformance.numerics.memo import IdentityKey
 from conformance.numerics.thresholds import max_threshold, rms_threshold, sidak_share
 from conformance.results.law_broken import LawBroken, Location, Run, beyond_rounding
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from conformance.judge.heads import heads_in
+from conformance.judge.error_distribution import heads_in
 from conformance.judge.number_words import plural
 from conformance.judge.residual_models.residual_problem import ElementNoise, Places, ResidualFinding, ResidualProblem
 from conformance.model.architecture import Architecture
