@@ -17,7 +17,7 @@ from conformance.benchmarks.gradients.wrong import rewritten
 from conformance.errors import UsageError
 from conformance.faults import BY_NAME
 from conformance.faults.gradients import target_gradient_faults
-from conformance.faults.losses import faults
+from conformance.faults.losses import target_loss_faults
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.tests.optional_paths import generated
@@ -107,7 +107,7 @@ def test_each_mistake_fails_at_the_loss_and_is_named(name: str, dtype: str) -> N
 
 
 def test_every_fault_of_these_losses_is_planted() -> None:
-    assert {fault.name for fault in faults()} == set(WRONG)
+    assert {fault.name for fault in target_loss_faults()} == set(WRONG)
     assert {fault.name for fault in target_gradient_faults()} == set(WRONG_GRADIENTS)
     assert {*WRONG, *WRONG_GRADIENTS} <= set(BY_NAME)
 
