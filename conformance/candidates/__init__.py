@@ -8,7 +8,7 @@
   `output_map`, which may name `absent_components`; `table_messages` are on entries that do not fit. `module_runner` exposes the
   module that it runs.
 - Capture: `capture` of activations and `capture_gradients` of a backward pass, by `module_hooks`; `capture_step` of a step of a
-  training loop, whose gradients `step_gradients` reads before they are clipped. `hook_effects` finds the modules that hooks change,
+  training loop, whose gradients it reads before they are clipped. `hook_effects` finds the modules that hooks change,
   which are also run without them.
 - What a runner yields: `stream` converts it to pairs of a name and an array, and `arrays` reads arrays of any library.
   `returned_value` compares what a module returns with its captured outputs.

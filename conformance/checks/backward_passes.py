@@ -14,8 +14,7 @@ from typing import Any
 from conformance.candidates.registry import Implementation, Runner
 from conformance.candidates.stream import pairs
 from conformance.checks.contract import ability
-from conformance.checks.forward_passes import forward_passes_of
-from conformance.checks.passes import Pass, opened
+from conformance.checks.passes import Pass, forward_passes_of, opened
 from conformance.errors import CandidateError, NotApplicable
 from conformance.goldens.golden import Golden
 from conformance.model.activations import outputs, parameter_shapes, table

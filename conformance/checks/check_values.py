@@ -12,9 +12,8 @@ from conformance.candidates.stream import pairs
 from conformance.candidates.torch_state import restored
 from conformance.checks.candidate_device import functions_of, require_place
 from conformance.checks.candidate_stream import guarded
-from conformance.checks.forward_passes import forward_passes
 from conformance.checks.integrity import unaltered
-from conformance.checks.passes import Pass, Passes
+from conformance.checks.passes import Pass, Passes, forward_passes
 from conformance.checks.search.static_shape import fixed_size
 from conformance.diagnosis.unexposed_layers import UnexposedLayersSearch
 from conformance.errors import CandidateError, UsageError

@@ -15,7 +15,6 @@ from conformance.checks.integrity import unaltered
 from conformance.checks.laws.inputs import MASKS
 from conformance.checks.laws.law import Law
 from conformance.checks.search.find import SearchState, find_counterexample
-from conformance.checks.search.identity_key import IdentityKey
 from conformance.checks.search.static_shape import static_shape
 from conformance.checks.search.strategies import ROWS
 from conformance.checks.search.subject import Subject
@@ -25,6 +24,7 @@ from conformance.judge.evidence import Verdict
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint
 from conformance.numerics.formats import format_named
+from conformance.numerics.memo import IdentityKey
 from conformance.results.law_broken import LawBroken, Run
 from conformance.results.outcomes import Outcome
 from conformance.results.result import Counterexample, Result, Searched

@@ -1,9 +1,13 @@
-"""Types of command-line arguments: functions of the text that argparse calls, and whose errors it prints."""
+"""Types of command-line arguments: functions of the text that argparse calls, and whose errors it prints.
+
+`checkpoint_arguments` are shared by several commands.
+"""
 
 import argparse
 import math
 import os
 import re
+from pathlib import Path
 
 _UNDECODED = re.compile("[\ud800-\udfff]")  # for the bytes that Python could not decode
 _SIZE = re.compile(r"(\d{1,15})(KiB|MiB|GiB)?")
@@ -44,3 +48,13 @@ def size(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size; write 8GiB, 512MiB or a number of bytes")
     exponent: int = ["", "KiB", "MiB", "GiB"].index(match[2] or "")
     return int(match[1]) << (10 * exponent)
+
+
+def add_checkpoint(parser: argparse.ArgumentParser, says: str, *, required: bool = False) -> None:
+    """Add the folder of a checkpoint, described by `says`, and the permission to read a pickle."""
+    parser.add_argument("--checkpoint", type=Path, metavar="DIR", required=required, help=says)
+    parser.add_argument(
+        "--allow-pickle",
+        action="store_true",
+        help="if DIR has no safetensors file, read its pytorch_model.bin (tensors only)",
+    )

@@ -12,8 +12,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any, NoReturn
 
-from conformance.cli.argument_types import utf8
-from conformance.cli.checkpoint_arguments import add_checkpoint
+from conformance.cli.argument_types import add_checkpoint, utf8
 from conformance.cli.help import REFERENCE
 from conformance.cli.run_arguments import add_run_arguments
 from conformance.errors import UsageError

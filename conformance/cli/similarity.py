@@ -19,8 +19,7 @@ from conformance.diagnosis.outputs_file import read
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import from_directory
 from conformance.goldens.golden import Golden
-from conformance.judge.cosines import EMBEDDING, RoundedCosines
-from conformance.judge.rank_changes import compare_ranks
+from conformance.judge.cosines import EMBEDDING, RoundedCosines, compare_ranks
 from conformance.judge.threads import products_on_one_thread
 from conformance.model.checkpoint import rounded_weights
 from conformance.model.files import read_text, reading

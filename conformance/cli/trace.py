@@ -8,8 +8,7 @@ from conformance.cli.output import TRACE, formats_of, show_document, text_of, wr
 from conformance.cli.traced_subject import subject, traced
 from conformance.errors import UsageError
 from conformance.report.output_formats import DOCUMENT_FORMATS
-from conformance.report.trace.trace_document import document
-from conformance.report.trace.trace_rows import rows
+from conformance.report.trace.trace_document import document, rows
 from conformance.report.trace.trace_view import trace_view
 
 

@@ -1,7 +1,7 @@
 """Diagnosis of a black box: the faults that explain its outputs, from the outputs and the checkpoint alone.
 
 - `diagnose_black_box.diagnose` is the entry point, and `conclusions.Diagnosis` its result.
-- Reading: `outputs_file` reads a file, by `tables`, `transcript` and `server_replies`, and `piped_outputs` a pipe; `outputs` are
+- Reading: `outputs_file` reads a file, by `tables`, and `piped_outputs` a pipe; `outputs` are
   the numbers with the activations that they belong to, and `printed` what their digits say.
 - The network: `black_box` is its table and its last step, the printed numbers, under each pooling of `pooling`;
   `black_box_segment` evaluates it, correct or with faults.

@@ -32,8 +32,6 @@ from collections.abc import Mapping
 from conformance.faults import (
     attention,
     batch_attention,
-    dense,
-    distances,
     dropout,
     earlier_layers,
     embeddings,
@@ -50,50 +48,46 @@ from conformance.faults import (
     norm_forms,
     norms,
     optimizer,
-    pooler,
     pooling,
     precision,
     projections,
     quantized,
     score_positions,
-    target_gradients,
-    target_losses,
-    weights,
 )
 from conformance.faults.fault import Fault, FaultContext, Parameter
 
 _THEMES = (
-    functions,
-    norms,
-    attention,
-    masks,
-    mask_signs,
-    score_positions,
-    distances,
-    batch_attention,
-    heads,
-    kernels,
-    projections,
-    masked_lm_transform,
-    embeddings,
-    losses,
-    target_losses,
-    pooling,
-    dense,
-    layers,
-    earlier_layers,
-    precision,
-    quantized,
-    norm_forms,
-    layouts,
-    pooler,
-    weights,
-    dropout,
-    target_gradients,
-    gradients,
-    optimizer,
+    functions.faults,
+    norms.faults,
+    attention.faults,
+    masks.faults,
+    mask_signs.faults,
+    score_positions.faults,
+    score_positions.distance_faults,
+    batch_attention.faults,
+    heads.faults,
+    kernels.faults,
+    projections.faults,
+    masked_lm_transform.faults,
+    embeddings.faults,
+    losses.faults,
+    losses.target_loss_faults,
+    pooling.faults,
+    pooling.dense_faults,
+    layers.faults,
+    earlier_layers.faults,
+    precision.faults,
+    quantized.faults,
+    norm_forms.faults,
+    layouts.faults,
+    pooling.pooler_faults,
+    layouts.weight_faults,
+    dropout.faults,
+    gradients.target_gradient_faults,
+    gradients.faults,
+    optimizer.faults,
 )
-CATALOGUE: tuple[Fault, ...] = tuple(fault for theme in _THEMES for fault in theme.faults())
+CATALOGUE: tuple[Fault, ...] = tuple(fault for theme in _THEMES for fault in theme())
 """All faults, in the order in which equally good explanations are reported; fitted faults are in `faults.fitted`."""
 
 BY_NAME: Mapping[str, Fault] = {fault.name: fault for fault in CATALOGUE}
@@ -106,8 +100,17 @@ def reported_as(name: str) -> str:
 
 
 OF_SOME: tuple[frozenset[str], ...] = tuple(
-    frozenset(fault.name for fault in theme.faults())
-    for theme in (distances, target_losses, target_gradients, pooling, dense, dropout, gradients, optimizer)
+    frozenset(fault.name for fault in theme())
+    for theme in (
+        score_positions.distance_faults,
+        losses.target_loss_faults,
+        gradients.target_gradient_faults,
+        pooling.faults,
+        pooling.dense_faults,
+        dropout.faults,
+        gradients.faults,
+        optimizer.faults,
+    )
 )
 """For each theme whose steps occur only in some networks or checks, the names of its faults."""
 

@@ -7,7 +7,7 @@ import numpy as np
 from conformance.faults.altered import Altered, Rearranged, with_slack
 from conformance.faults.changes import rewritten, with_parent
 from conformance.faults.fault import Fault, FaultContext, Parameter, SameFunction
-from conformance.model.attention import attended_keys
+from conformance.model.activation import attended_keys
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Mask

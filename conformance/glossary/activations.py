@@ -9,8 +9,16 @@ from itertools import product
 from conformance.glossary.entry import Section, paragraphs
 from conformance.model.activation import Activation
 from conformance.model.activations import output_of_transformers, parameter_shapes, table
-from conformance.model.architecture import ACTIVATION_FUNCTIONS, COMPATIBLE_HEADS, POOLINGS, POSITIONS, PROBLEMS, Architecture
-from conformance.model.dense import DENSE_ACTIVATIONS, Dense
+from conformance.model.architecture import (
+    ACTIVATION_FUNCTIONS,
+    COMPATIBLE_HEADS,
+    DENSE_ACTIVATIONS,
+    POOLINGS,
+    POSITIONS,
+    PROBLEMS,
+    Architecture,
+    Dense,
+)
 from conformance.model.dropout import OPTIONAL, dropouts, in_training
 from conformance.model.gradients import ends, sources, with_gradients
 from conformance.model.training import run_table

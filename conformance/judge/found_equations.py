@@ -1,8 +1,13 @@
-"""The equations by which a candidate computes its wrong steps, as far as mistakes of the catalogue explain them."""
+"""The equations by which a candidate computes its wrong steps, as far as mistakes of the catalogue explain them.
 
-from collections.abc import Collection, Mapping, Sequence
+Elementwise variance of the rounding errors accumulated since the token ids, propagated analytically rather than sampled.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, product
+
+import numpy as np
 
 from conformance.faults import BY_NAME, Fault, FaultContext
 from conformance.judge.evidence import Explanation, LocalJudgement
@@ -13,9 +18,10 @@ from conformance.judge.faults_of_segment import faults_at_steps
 from conformance.judge.local_error import judge_locally
 from conformance.judge.observation import Observation
 from conformance.judge.screen import fits
-from conformance.numerics.arithmetic import Hypothesis
+from conformance.numerics.arithmetic import Arithmetic, Hypothesis
 from conformance.numerics.formats import Array
 from conformance.oracle import Network, Step
+from conformance.oracle.propagation import accumulated_errors
 
 Found = tuple[Fault, float | None]  # a fault, and the value of its parameter
 
@@ -109,3 +115,53 @@ def _explanation(observation: Observation, legal: Sequence[Hypothesis], alpha: f
     else:
         judgements, _ = judge_locally(observation, legal, alpha, known=known)
     return next((e for local in judgements for e in local.explanations[:1] if is_of_catalogue(e)), None)
+
+
+CORRECT = FoundEquations()  # no mistake
+
+
+@dataclass(frozen=True)
+class Accumulated:
+    """Elementwise variance of the rounding errors accumulated by one correct run, and the last step's deterministic bound.
+
+    Attributes:
+        variance: variance of the accumulated error of each element.
+        bound: largest deterministic error of the activation's own step; broadcasts to `variance`.
+    """
+
+    variance: Array
+    bound: Array | float
+
+
+def accumulated(
+    network: Network,
+    arithmetic: Arithmetic,
+    captured: Mapping[str, Array] = {},
+    found: FoundEquations = CORRECT,
+) -> Mapping[str, Accumulated]:
+    """Return the accumulated error of every activation; the recursion starts at the token ids and is first order, as in a segment.
+
+    Each step's Jacobian and rounding errors are those at the candidate's own inputs to it, as far as it exposes them. If its
+    forward pass is wrong, they differ by any factor from those at a correct BERT's values. The deterministic bound b of an earlier
+    step enters as a variance b², because the signs of later weights are independent of that error.
+
+    Args:
+        network: the oracle's network.
+        arithmetic: the arithmetic model.
+        captured: the candidate's exposed activations by name; others are computed from these.
+        found: the mistakes with which the candidate computes its steps.
+    """
+    values: dict[str, Array] = {}
+
+    def steps() -> Iterator[tuple[str, Step]]:
+        for name, row in network.table.items():
+            right = network.step(name, *(values[p] for p in row.parents))
+            step = found.applied(name, right, FaultContext(network, values, arithmetic.storage))
+            values[name] = captured.get(name, step.value)
+            yield name, step
+
+    errors = accumulated_errors(network.table, steps(), {}, lambda _, step: step.roundings(arithmetic))
+    return {
+        name: Accumulated(np.broadcast_to(made.variance, values[name].shape), bound)
+        for name, (made, bound) in zip(network.table, errors, strict=True)
+    }

@@ -6,18 +6,23 @@ errors of the parents x,
     e_out = (actual − f(x)) + (f(x) − f(x − e)),
 
 which is exact for errors of any size (`Step.effect_of`). The error is stored in float32, because it is small.
+
+A passing step has a role in the propagation of the global error: it amplifies the arriving error, attenuates it, or neither.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from conformance.judge.evidence import Error
-from conformance.judge.judged_elements import zeroed
-from conformance.judge.observation import Block
+from conformance.judge.judged_elements import judged_elements, sums_of_independent_rows, zeroed
+from conformance.judge.observation import Block, Observation
 from conformance.judge.sums import ErrorSums
+from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Single
+from conformance.numerics.formats import Array, Mask, Single
+from conformance.numerics.thresholds import rms_threshold, smallest_rms
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,3 +57,42 @@ class GlobalError:
     def summary(self) -> Error:
         """RMS and maximum of the global error in sigma; for exact activations, the largest difference alone."""
         return self.sums.error if self.has_sigma else self.sums.exact
+
+
+def error_role(observation: Observation, global_errors: Mapping[str, Single], hypothesis: Hypothesis, alpha: float) -> str | None:
+    """Return whether the step is an amplifier or an attenuator of the arriving global error, or None if it is neither.
+
+    It is one if the global error grew or shrank beyond what propagating the arriving error, taken as normal and random, predicts.
+    The result is None if no error beyond rounding arrives. The tails are tested at the bounds of `rms_threshold` and
+    `smallest_rms`.
+
+    Args:
+        observation: the activation.
+        global_errors: the global errors of the activation and of those from which it is computed, by name.
+        hypothesis: the hypothesis under which errors are propagated.
+        alpha: false-alarm probability of each tail.
+    """
+    block = observation.whole
+    segment, judged = block.segment, block.judged
+    arriving = {n: _judged_squares(observation, n, global_errors[n]) for n in segment.leaves if n in global_errors}
+    if not any(squares.any() for squares in arriving.values()):
+        return None
+    predicted, local = (_by_row(observation, segment.propagate(leaves, hypothesis), judged) for leaves in (arriving, {}))
+    actual = _judged_squares(observation, observation.name, global_errors[observation.name]).sum()
+    if max(actual, predicted.sum()) <= rms_threshold(local, alpha) ** 2 * local.sum() or not predicted.any():
+        return None  # indistinguishable from this step's own rounding
+    if actual > rms_threshold(predicted, alpha) ** 2 * predicted.sum():
+        return "amplifier"
+    return "attenuator" if actual < smallest_rms(predicted, alpha) ** 2 * predicted.sum() else None
+
+
+def _by_row(observation: Observation, variance: Array, judged: Mask) -> Array:
+    """Return the sum of the variances of the judged elements for each independent row."""
+    coupled = observation.whole.segment.couples_positions
+    return np.asarray(sums_of_independent_rows(observation.activation, np.where(judged, variance, 0.0), coupled=coupled))
+
+
+def _judged_squares(observation: Observation, name: str, error: Single) -> Array:
+    """Return the squared global error of an activation, with 0 at elements that are not judged."""
+    judged = judged_elements(observation.network.table[name], observation.network.batch, error.shape)
+    return np.square(zeroed(error, judged).astype(np.float64))

@@ -5,8 +5,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from conformance.model.activation import Activation
-from conformance.model.attention import attended_keys
+from conformance.model.activation import Activation, attended_keys
 from conformance.model.batch import Batch
 from conformance.model.gradients import SUFFIX, is_gradient
 from conformance.model.training import GIVEN

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.judge.heads import heads_in
+from conformance.judge.error_distribution import heads_in
 from conformance.judge.number_words import listed
 from conformance.judge.residual_models.residual_problem import ResidualProblem
 from conformance.numerics.arrays import as_array

@@ -1,12 +1,18 @@
-"""What the places of values that are not finite say of the attention mask that may have made them."""
+"""What the places of values that are not finite say of the attention mask that may have made them.
+
+Elsewhere they may be an overflow of wrong inputs: the correct result is beyond the range of the format.
+"""
+
+import math
 
 import numpy as np
 
 from conformance.judge.judged_elements import judged_elements
+from conformance.judge.segment import Segment
 from conformance.model.activation import Activation
 from conformance.model.batch import Batch
 from conformance.model.gradients import is_gradient
-from conformance.numerics.formats import Mask
+from conformance.numerics.formats import Format, Mask
 
 _INVERTED = (
     ": all of the sequences without padding, and nothing else, as an inverted mask (mask-inverted) leaves it. It hides every key "
@@ -44,3 +50,20 @@ def mask_that_explains(activation: Activation, batch: Batch, places: Mask) -> st
     if np.array_equal(sequences, rows):
         return _PRODUCT if activation.kind == "probs" else ""
     return _INVERTED if np.array_equal(sequences, unpadded) else ""
+
+
+def is_overflow_of_inputs(segment: Segment, places: Mask, storage: Format) -> bool:
+    """Return whether the float64 result of the captured inputs exceeds the format's range at all of these places.
+
+    The product of query and key may be stored before it is divided by √d, so scores overflow if √d times the scores does.
+
+    Args:
+        segment: the segment of the activation.
+        places: the judged elements that are not finite in the candidate.
+        storage: storage format of the candidate.
+    """
+    activation = segment.network.table[segment.name]
+    factor = math.sqrt(segment.network.architecture.head_size) if activation.kind == "scores" else 1.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = storage.round(np.asarray(segment.value) * factor)
+    return not bool(np.isfinite(rounded[places]).any())

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from conformance.model.activation import HIDDEN, SCALAR, SENTENCE, Activation, affine
-from conformance.model.architecture import MULTI_LABEL, REGRESSION, Architecture
-from conformance.model.dense import Dense
+from conformance.model.architecture import MULTI_LABEL, REGRESSION, Architecture, Dense
 
 POOLING = "pooling-"  # prefix of the kinds of pooling, followed by the name
 _POOLED = {

@@ -1,10 +1,14 @@
-"""Caches: results computed once per array and kept as long as the array lives (other forms of a weight), or once per object."""
+"""Caches: results computed once per array and kept as long as the array lives (other forms of a weight), or once per object.
+
+`IdentityKey` is a cache key that compares by identity.
+"""
 
 import functools
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -67,3 +71,21 @@ else:
             if self.attrname not in known:
                 known[self.attrname] = self.func(instance)
             return known[self.attrname]
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class IdentityKey(Generic[T]):
+    """A key that is equal only to a key of the same object, not to a key of an equal object."""
+
+    value: T
+
+    def __hash__(self) -> int:
+        """Return a hash of the object's identity."""
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether the other key is of the same object."""
+        return isinstance(other, IdentityKey) and other.value is self.value

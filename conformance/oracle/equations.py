@@ -3,22 +3,27 @@
 from collections.abc import Mapping
 
 from conformance.oracle.bilinear import Context, Scores
-from conformance.oracle.distances import DistanceLookup, KeyDistanceScores, QueryDistanceScores, ScoresSum
-from conformance.oracle.dropout import Dropout
-from conformance.oracle.embeddings import Copy, EncoderStates, PositionLookup, Sinusoids, Sum, TokenTypeLookup, WordLookup
-from conformance.oracle.gradients.distances import (
-    DistanceLookupGradient,
-    KeyDistanceBackwardDistance,
-    KeyDistanceBackwardKey,
-    QueryDistanceBackwardDistance,
-    QueryDistanceBackwardQuery,
+from conformance.oracle.embeddings import (
+    Copy,
+    DistanceLookup,
+    EncoderStates,
+    KeyDistanceScores,
+    PositionLookup,
+    QueryDistanceScores,
+    ScoresSum,
+    Sinusoids,
+    Sum,
+    TokenTypeLookup,
+    WordLookup,
 )
 from conformance.oracle.gradients.losses import (
+    BinaryCrossEntropyBackward,
     ChoiceCrossEntropyBackward,
     CrossEntropyBackward,
     MeanLossBackward,
     NegativeLogLikelihoodBackward,
     SpanCrossEntropyBackward,
+    SquaredErrorBackward,
 )
 from conformance.oracle.gradients.norm import NormBackward, NormGradient
 from conformance.oracle.gradients.pointwise import GeluBackward, GeluTanhBackward, ReluBackward, TanhBackward
@@ -26,10 +31,15 @@ from conformance.oracle.gradients.pooling import MaximumBackward, UnitBackward, 
 from conformance.oracle.gradients.products import (
     ContextBackwardProbs,
     ContextBackwardValue,
+    DistanceLookupGradient,
     FirstTokenLinearBackward,
     FirstTokenLinearGradient,
+    KeyDistanceBackwardDistance,
+    KeyDistanceBackwardKey,
     LinearBackward,
     LinearGradient,
+    QueryDistanceBackwardDistance,
+    QueryDistanceBackwardQuery,
     ScoresBackwardKey,
     ScoresBackwardQuery,
 )
@@ -41,24 +51,23 @@ from conformance.oracle.gradients.sums import (
     TokenTypeLookupGradient,
     WordLookupGradient,
 )
-from conformance.oracle.gradients.target_losses import BinaryCrossEntropyBackward, SquaredErrorBackward
-from conformance.oracle.initialization import InitialConstant, InitialDraw
 from conformance.oracle.linear import FirstTokenLinear, Linear
 from conformance.oracle.losses import (
+    BinaryCrossEntropy,
     ChoiceCrossEntropy,
     CrossEntropy,
     MeanLoss,
     NegativeLogLikelihood,
     SpanCrossEntropy,
+    SquaredError,
     TotalLoss,
 )
 from conformance.oracle.norm import Norm
-from conformance.oracle.optimizer import Adam, GivenGradient, GradientNorm, Initial
-from conformance.oracle.pointwise import Gelu, GeluTanh, Relu, Tanh
+from conformance.oracle.optimizer import Adam, GivenGradient, GradientNorm, Initial, InitialConstant, InitialDraw
+from conformance.oracle.pointwise import Dropout, Gelu, GeluTanh, Relu, Tanh
 from conformance.oracle.pooling import Maximum, Unit, Weighted
 from conformance.oracle.softmax import LogSoftmax, Probabilities
 from conformance.oracle.step import Step
-from conformance.oracle.target_losses import BinaryCrossEntropy, SquaredError
 
 EQUATIONS: Mapping[str, type[Step]] = {
     "word_lookup": WordLookup,

@@ -1,7 +1,11 @@
-"""Optimizer steps: clipping by the global norm, and Adam with decoupled weight decay (see `conformance.model.training`)."""
+"""Optimizer steps: clipping by the global norm, and Adam with decoupled weight decay (see `conformance.model.training`).
+
+Parameters before training: some are constants, others are drawn from a known distribution.
+"""
 
 import numpy as np
 
+from conformance.model.training import constant_of, parameter_of
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
@@ -9,7 +13,7 @@ from conformance.numerics.memo import cached_property
 from conformance.oracle.correlated_errors import CorrelatedErrors
 from conformance.oracle.embeddings import Exact
 from conformance.oracle.linear_maps import LinearMap, Roundings, Source, diagonal, identity, of_scalar, summed
-from conformance.oracle.step import Step
+from conformance.oracle.step import Step, elementwise_roundings
 
 CLIP_EPSILON = 1e-6  # torch.nn.utils.clip_grad_norm_ adds this to the norm; the equation does not.
 
@@ -203,3 +207,29 @@ class Adam(Step):
 
 _BETAS = ("beta1", "beta2")
 _TINY = float(np.finfo(np.float64).tiny)
+
+
+def _shape(step: Step) -> tuple[int, ...]:
+    return step.site.activation.shape(0, 0, 0)
+
+
+class InitialConstant(Exact):
+    """A constant initial parameter: 0 for biases, 1 for LayerNorm weights."""
+
+    @cached_property
+    def value(self) -> Array:
+        """The constant, in the shape of the parameter."""
+        return np.full(_shape(self), constant_of(parameter_of(self.site.activation.name)))
+
+
+class InitialDraw(Step):
+    """A parameter drawn from N(0, r²): its expected value is 0 and its variance is r², with r the `initializer_range`."""
+
+    @cached_property
+    def value(self) -> Array:
+        """The expected value, 0."""
+        return np.zeros(_shape(self))
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """Return the variance r² of the draw; truncation reduces it, and rounding adds less than a fraction u²."""
+        return elementwise_roundings(np.full(_shape(self), self.site.architecture.initializer_range**2))

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from conformance.model.attention import attended_keys
+from conformance.model.activation import attended_keys
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Mask

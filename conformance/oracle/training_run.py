@@ -5,8 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from conformance.model.activation import Activation
 from conformance.model.activations import parameter_shapes
-from conformance.model.initialization import initial_table
-from conformance.model.training import ADAM, GRADIENT, INITIAL, Training, decays, parameter_of, run_table, step_of
+from conformance.model.training import ADAM, GRADIENT, INITIAL, Training, decays, initial_table, parameter_of, run_table, step_of
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property

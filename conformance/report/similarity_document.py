@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from conformance.judge.rank_changes import RankChange, RankComparison
+from conformance.judge.cosines import RankChange, RankComparison
 from conformance.names import printable
 from conformance.report.document import Block, Column, Document, Headline, Paragraph, tabled
 

@@ -7,7 +7,7 @@ from safetensors.numpy import save_file
 
 from conformance import Checkpoint, Golden, golden_of, load_golden
 from conformance.goldens.generated_weights import weights
-from conformance.model.dense import Dense
+from conformance.model.architecture import Dense
 
 _TINY = load_golden("tiny")
 _SEED = 7

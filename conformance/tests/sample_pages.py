@@ -15,10 +15,9 @@ from conformance.checks.trace import record, true_trace
 from conformance.implementations.hugging_face import HuggingFace
 from conformance.report.changes.changes import changes
 from conformance.report.changes.changes_document import document as changes_document
-from conformance.report.difference.difference import compare
+from conformance.report.difference.difference import compare, judged
 from conformance.report.difference.difference_document import document as difference_document
 from conformance.report.difference.difference_view import difference_view
-from conformance.report.difference.judged import judged
 from conformance.report.html.page import page
 from conformance.report.trace.trace_document import document as trace_document
 from conformance.report.trace.trace_view import trace_view

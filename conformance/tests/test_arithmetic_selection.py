@@ -8,7 +8,7 @@ from conformance.judge.evidence import BY_OPERATIONS, WIDEST_ARITHMETIC, Error, 
 from conformance.judge.select_arithmetic import select_arithmetic
 
 THRESHOLD = 6.0  # With this share of the false-alarm probability for the filters, a false alarm costs 18 nats.
-FAULT = FilterResult("gelu-approximated", "intermediate_act_fn", 1.0, 50.0, 50.0, True)
+FAULT = FilterResult("gelu-variant", "intermediate_act_fn", 1.0, 50.0, 50.0, True)
 
 
 def local(arithmetic: str, nll: float, *, rms: float = 1.0) -> LocalJudgement:

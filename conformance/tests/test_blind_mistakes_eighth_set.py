@@ -8,7 +8,7 @@ from conformance import check
 from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.blind.eighth import MISTAKES
 from conformance.benchmarks.detection.blind.eighth.named import ADDED, AT_FIRST, RIGHT
-from conformance.benchmarks.detection.blind.port import OPERATIONS, Mistake, Operation, Port, Weights
+from conformance.benchmarks.detection.blind.port import OPERATIONS, Mistake, Operation, Port
 from conformance.benchmarks.detection.blind.score import Outcome, outcomes
 from conformance.benchmarks.detection.planted import PLANTS
 
@@ -64,22 +64,6 @@ RELATIVES: dict[str, tuple[str, str, Operation]] = {
 def test_relatives_of_the_mistakes_are_named(relative: str, dtype: str) -> None:
     name, step, operation = RELATIVES[relative]
     assert _named(Mistake(relative, "", "", "all", (), "", {step: operation}), dtype=dtype) == {name}
-
-
-def _pooler_of_deviation(deviation: float) -> Mistake:
-    def load(weights: Weights, _: tuple[int, ...]) -> None:
-        weight = weights["bert.pooler.dense.weight"]
-        drawn = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)) * deviation
-        weights["bert.pooler.dense.weight"] = drawn.to(weight)
-        weights["bert.pooler.dense.bias"] = torch.zeros_like(weights["bert.pooler.dense.bias"])
-
-    return Mistake("", "", "", "all", (), "", load=load)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_two_rows_tell_an_initial_pooler_from_one_of_another_deviation(dtype: str) -> None:
-    assert _named(_pooler_of_deviation(0.02), "wide", dtype) == {"parameters-initial"}
-    assert _named(_pooler_of_deviation(0.025), "wide", dtype) == {None}
 
 
 def test_a_change_of_full_rank_seen_through_inputs_of_few_directions_is_no_adapter() -> None:

@@ -27,7 +27,6 @@ MENDED = (
     "probabilities in 256 steps",
     "prefix of the first row",
     "block of another row",
-    "keys in zigzag order",
 )
 
 

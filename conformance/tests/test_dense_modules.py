@@ -15,7 +15,7 @@ from conformance.diagnosis import diagnose
 from conformance.errors import CheckpointError, UnsupportedArchitectureError
 from conformance.implementations.hugging_face import BertWithHeads, hf_eager
 from conformance.implementations.inner_workings import inner_workings
-from conformance.model.dense import Dense
+from conformance.model.architecture import Dense
 from conformance.report.finding_sentences import sentence
 from conformance.report.findings import findings, layers_of
 from conformance.results.to_records import activation_records

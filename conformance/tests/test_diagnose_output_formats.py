@@ -12,7 +12,7 @@ import torch
 from conformance.cli.diagnose_formats import FORMATS, OutputFormat
 from conformance.diagnosis.outputs import resolved
 from conformance.diagnosis.outputs_file import read
-from conformance.diagnosis.transcript import printed_text
+from conformance.diagnosis.tables import printed_text
 from conformance.errors import ConformanceError, DependencyMissingError, UsageError
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch

@@ -17,10 +17,9 @@ from conformance.cli import main
 from conformance.glossary.index import entries
 from conformance.implementations.hugging_face import HuggingFace
 from conformance.numerics.formats import Array
-from conformance.report.difference.difference import Difference, compare
+from conformance.report.difference.difference import Difference, compare, judged
 from conformance.report.difference.difference_document import document, rows
 from conformance.report.difference.difference_view import DifferenceView, difference_view
-from conformance.report.difference.judged import judged
 from conformance.report.html.page import page
 from conformance.report.markdown import markdown
 from conformance.report.run.run_document import document as run_document

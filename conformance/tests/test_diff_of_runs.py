@@ -13,8 +13,7 @@ import pytest
 from conformance.cli import main
 from conformance.numerics.thresholds import max_threshold, projection_threshold, rms_threshold
 from conformance.report.changes.changes import CaseChange, Changes, changes
-from conformance.report.changes.changes_document import document
-from conformance.report.changes.changes_rows import rows
+from conformance.report.changes.changes_document import document, rows
 from conformance.report.changes.changes_words import headline, mistakes
 from conformance.report.changes.scale import scale_changed
 from conformance.report.html.page import page

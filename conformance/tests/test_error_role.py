@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import chi2
 
 from conformance import load_golden
-from conformance.judge.error_role import error_role
+from conformance.judge.global_error import error_role
 from conformance.judge.observation import Observation
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import Array

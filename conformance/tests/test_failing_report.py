@@ -15,8 +15,8 @@ from conformance.faults import CATALOGUE
 from conformance.faults.fitted import FITTED
 from conformance.judge.segment import between
 from conformance.model.activations import table
+from conformance.model.architecture import Dense
 from conformance.model.batch import Batch
-from conformance.model.dense import Dense
 from conformance.oracle import Network
 from conformance.report.coverage_sentences import smallest
 from conformance.report.finding_sentences import cause, evidence, sentence

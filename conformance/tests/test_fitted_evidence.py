@@ -34,12 +34,6 @@ def test_a_fit_whose_effect_is_not_significant_gives_no_name(monkeypatch: pytest
     assert [one.name for one in found] == [None, None]
 
 
-def test_a_least_value_of_exp_at_masked_keys_does_not_hide_its_approximation() -> None:
-    (found,) = findings_of(check(MISTAKES["exp of I-BERT"], "tiny"))
-    assert found.name == "exp-approximated"
-    assert "off by up to 0.0019" in found.sentence
-
-
 @pytest.mark.parametrize("step", ["activation", "inner"])
 @pytest.mark.parametrize(
     ("name", "moved"),
@@ -150,19 +144,11 @@ class _OtherDecoder:
         return run
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "cause"),
-    [
-        ("parameters-initial", lambda _, drawn: 0.02 * drawn, "a parameter that the checkpoint lacks"),
-        ("parameters-other", lambda right, drawn: right + right.std() * drawn, "whose own weight, if it has one, was not loaded"),
-    ],
-)
-def test_a_cause_given_for_a_decoder_with_a_weight_of_its_own_is_that_it_was_not_loaded(
-    name: str, change: Callable[[Array, Array], Array], cause: str
-) -> None:
-    found = next(one for one in check(_OtherDecoder(change), "sinusoidal").findings if "cls.predictions.decoder" in one.steps)
-    assert found.name == name
-    assert cause in found.cause
+def test_a_cause_given_for_a_decoder_with_a_weight_of_its_own_is_that_it_was_not_loaded() -> None:
+    candidate = _OtherDecoder(lambda right, drawn: right + right.std() * drawn)
+    found = next(one for one in check(candidate, "sinusoidal").findings if "cls.predictions.decoder" in one.steps)
+    assert found.name == "parameters-other"
+    assert "whose own weight, if it has one, was not loaded" in found.cause
 
 
 def _half_zeroed(port: Port, layer: int, x: Tensor) -> Tensor:

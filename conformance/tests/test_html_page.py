@@ -14,8 +14,8 @@ import pytest
 from conformance import check
 from conformance.implementations.hugging_face import HuggingFace
 from conformance.report.document import Table, TextSpan
+from conformance.report.html.diagram import element
 from conformance.report.html.drawings import cells
-from conformance.report.html.svg import element
 from conformance.report.output_formats import REPORT_FORMATS
 from conformance.report.representations import results_fragment
 from conformance.report.run.network import network

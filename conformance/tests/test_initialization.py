@@ -23,8 +23,7 @@ from conformance.implementations.torch_encoder import torch_encoder, torch_encod
 from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.worker_process import WorkerProcess
-from conformance.judge.initial_distributions import legal
-from conformance.judge.initial_draws import fits, wrong_initially
+from conformance.judge.initial_draws import fits, legal, wrong_initially
 from conformance.model.training import at
 from conformance.numerics.formats import FORMATS, format_named
 from conformance.results.result import Result

@@ -24,8 +24,7 @@ from conformance.checks.known_failures import KnownFailure
 from conformance.checks.laws.generated import generated
 from conformance.checks.laws.law import Law
 from conformance.checks.laws.padding import padding_length
-from conformance.checks.laws.tokenization import reference
-from conformance.checks.laws.vocabulary import VOCABULARY
+from conformance.checks.laws.tokenization import VOCABULARY, reference
 from conformance.checks.run_check import entry_point, run_check
 from conformance.checks.search.child import answers_in_a_child
 from conformance.checks.search.find import SearchState, find_counterexample

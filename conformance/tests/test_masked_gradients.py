@@ -7,7 +7,7 @@ import pytest
 
 from conformance import load_golden
 from conformance.judge.judge import Judge
-from conformance.model.attention import attended_keys
+from conformance.model.activation import attended_keys
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
 

@@ -25,8 +25,7 @@ from conformance.oracle import EQUATIONS, Network
 from conformance.oracle.embeddings import EncoderStates, Lookup, Sinusoids
 from conformance.oracle.gradients.pooling import MaximumBackward
 from conformance.oracle.gradients.sums import Seed
-from conformance.oracle.initialization import InitialConstant, InitialDraw
-from conformance.oracle.optimizer import Initial
+from conformance.oracle.optimizer import Initial, InitialConstant, InitialDraw
 from conformance.oracle.training_run import TrainingRun
 from conformance.tests.dense_modules import TANH, network
 

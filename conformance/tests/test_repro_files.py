@@ -103,7 +103,7 @@ def test_the_script_reproduces_the_failure_without_the_suite(name: str, left: Pa
         "import sys",
         "import torch",
         "from conformance import Batch, load_golden, load_implementation",
-        "from conformance.checks.laws.vocabulary import VOCABULARY",
+        "from conformance.checks.laws.tokenization import VOCABULARY",
     )
     assert set(imports) <= set(allowed)
     code, rendered = shown[name]

@@ -155,7 +155,7 @@ def test_the_digest_of_the_code_changes_with_each_file_that_determines_an_entry(
 
 def test_the_cached_sigma_agrees_with_the_accumulated_variances() -> None:
     """First-order propagation counts deterministic bounds as variances as well, so its sigma is larger, but not by much."""
-    from conformance.judge.propagated_sigma import accumulated
+    from conformance.judge.found_equations import accumulated
     from conformance.model.checkpoint import rounded_weights
     from conformance.numerics.arithmetic import representative_hypothesis
     from conformance.oracle import Network

@@ -10,8 +10,7 @@ from conformance import Checkpoint, trace
 from conformance.cli import main
 from conformance.goldens.custom_golden import from_directory
 from conformance.goldens.generated_weights import weights
-from conformance.judge.cosines import EMBEDDING, Cosines, RoundedCosines
-from conformance.judge.rank_changes import compare_ranks
+from conformance.judge.cosines import EMBEDDING, Cosines, RoundedCosines, compare_ranks
 from conformance.judge.segment import Segment
 from conformance.model.checkpoint import rounded_weights
 from conformance.numerics.arithmetic import representative_hypothesis

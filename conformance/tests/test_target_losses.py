@@ -15,8 +15,9 @@ from torch.nn import functional as F
 from conformance import ModuleRunner, TorchBatch, check, golden_of, load_golden
 from conformance.benchmarks.gradients.wrong import rewritten
 from conformance.errors import UsageError
-from conformance.faults import BY_NAME, target_gradients
-from conformance.faults.target_losses import faults
+from conformance.faults import BY_NAME
+from conformance.faults.gradients import target_gradient_faults
+from conformance.faults.losses import target_loss_faults
 from conformance.implementations.hugging_face import HuggingFace, hf_eager, run, run_backward
 from conformance.implementations.hugging_face_losses import losses
 from conformance.implementations.inner_workings import inner_workings
@@ -108,8 +109,8 @@ def test_each_mistake_fails_at_the_loss_and_is_named(name: str, dtype: str) -> N
 
 
 def test_every_fault_of_these_losses_is_planted() -> None:
-    assert {fault.name for fault in faults()} == set(WRONG)
-    assert {fault.name for fault in target_gradients.faults()} == set(WRONG_GRADIENTS)
+    assert {fault.name for fault in target_loss_faults()} == set(WRONG)
+    assert {fault.name for fault in target_gradient_faults()} == set(WRONG_GRADIENTS)
     assert {*WRONG, *WRONG_GRADIENTS} <= set(BY_NAME)
 
 

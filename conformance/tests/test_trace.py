@@ -22,8 +22,7 @@ from conformance.report.document import Block, Folded, Ranges, Table
 from conformance.report.html.page import page
 from conformance.report.markdown import markdown
 from conformance.report.terminal import plain
-from conformance.report.trace.trace_document import document
-from conformance.report.trace.trace_rows import rows
+from conformance.report.trace.trace_document import document, rows
 from conformance.report.trace.trace_view import rendered, trace_view
 from conformance.tests.test_own_checkpoints import _write
 

@@ -16,7 +16,7 @@ from conformance.report.html.drawings import drawn
 from conformance.report.html.layout import WIDTH, layout, wrapped
 from conformance.report.markdown import mermaid
 from conformance.report.trace.attention import attention, heads, pooled
-from conformance.report.trace.parts import parts, shape
+from conformance.report.trace.trace_document import parts, shape
 from conformance.report.trace.trace_view import TracedBatch, TraceView, trace_view
 
 TINY = load_golden("tiny")

@@ -20,7 +20,7 @@ from conformance.goldens.shipped_goldens import TINY
 from conformance.model.activations import parameter_shapes
 from conformance.model.architecture import Architecture
 from conformance.model.checkpoint import Checkpoint
-from conformance.model.initialization import constant_of
+from conformance.model.training import constant_of
 from conformance.numerics.formats import Array
 
 LAYERS = 3

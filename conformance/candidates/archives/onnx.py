@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from conformance.candidates.archives.graph import Constant, Graph, Node, kind_of
-from conformance.candidates.archives.program_inputs import fields_of
+from conformance.candidates.archives.program import fields_of
 from conformance.errors import CandidateError, DependencyMissingError
 
 INSTALL = "pip install 'bert-conformance[onnx]'"

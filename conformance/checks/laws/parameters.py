@@ -15,10 +15,10 @@ from conformance.candidates.arrays import described
 from conformance.checks.laws.law import Law, run_of
 from conformance.checks.laws.surroundings import module_of, require_module
 from conformance.checks.search.agreement import RowPairs, require_identity
-from conformance.checks.search.identity_key import IdentityKey
 from conformance.checks.search.subject import Subject
 from conformance.errors import Unsupported
 from conformance.model.checkpoint import Checkpoint, read_only
+from conformance.numerics.memo import IdentityKey
 from conformance.results.example import Example
 from conformance.results.law_broken import LawBroken
 

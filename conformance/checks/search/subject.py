@@ -12,7 +12,6 @@ from conformance.candidates.stream import pairs
 from conformance.checks.candidate_device import functions_of, inputs_device
 from conformance.checks.candidate_stream import guarded
 from conformance.checks.contract import accepted, prepared
-from conformance.checks.search.identity_key import IdentityKey
 from conformance.checks.search.surroundings import Surroundings, surroundings_here
 from conformance.errors import CandidateCrash, CandidateEnded, CandidateError, CandidateFailure
 from conformance.model.activations import outputs, table
@@ -20,6 +19,7 @@ from conformance.model.batch import Batch, TorchBatch
 from conformance.model.checkpoint import Checkpoint, rounded_weights
 from conformance.numerics.formats import Array
 from conformance.numerics.function_error_bounds import FunctionErrorBounds
+from conformance.numerics.memo import IdentityKey
 from conformance.oracle import Network
 from conformance.results.law_broken import Values
 from conformance.results.termination import call_candidate

@@ -1,33 +1,25 @@
 """Fitted faults: steps with numbers that are estimated from the candidate's array, such as other parameters, ids or masks.
 
-Such fits can explain many errors, so they are tried last. A fit is considered only if the array could refute it: by more judged
-elements than numbers that are fitted to them or, for a weight that acts like a random one (`initial_parameters`), by their
-distribution. The judge accepts a fit if the remaining residual passes as that of a correct step.
+Such fits can explain many errors, so they are tried last. A fit is considered only if the array could refute it, by more judged
+elements than numbers that are fitted to them. The judge accepts a fit if the remaining residual passes as that of a correct step.
 """
 
-from conformance.faults.fitted.approximations import APPROXIMATED
 from conformance.faults.fitted.attention import FITTED_ATTENTION
-from conformance.faults.fitted.clipped_inputs import CLIPPED_INPUTS
 from conformance.faults.fitted.columns import SCALED_COLUMNS
 from conformance.faults.fitted.dropout import FITTED_DROPOUT
 from conformance.faults.fitted.embeddings import FITTED_TYPES_AND_POSITIONS, FITTED_WORDS
-from conformance.faults.fitted.few_columns import FEW_COLUMNS
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.faults.fitted.functions import FITTED_FUNCTIONS, UNNORMALISED
-from conformance.faults.fitted.initial_parameters import INITIAL
-from conformance.faults.fitted.kernel_dropout import KERNEL_DROPOUT
 from conformance.faults.fitted.layouts import FITTED_LAYOUTS
-from conformance.faults.fitted.low_rank import LOW_RANK
+from conformance.faults.fitted.low_rank import FEW_COLUMNS, LOW_RANK
 from conformance.faults.fitted.parameters import FITTED_BIASES_AND_ORDERS, FITTED_PARAMETERS, OTHER_WEIGHTS
 from conformance.faults.fitted.probabilities import FITTED_PROBS
 from conformance.faults.fitted.products import FITTED_PRODUCTS
-from conformance.faults.fitted.quantized import QUANTIZED_INPUTS, UNSIGNED
+from conformance.faults.fitted.quantized import CLIPPED_INPUTS, QUANTIZED_INPUTS, UNSIGNED
 from conformance.faults.fitted.rows import FITTED_ROWS, ROWS_OF_LOOKUPS, ZERO_TOKENS
-from conformance.faults.fitted.scaled_outputs import SCALED_OUTPUTS
+from conformance.faults.fitted.scaled_outputs import SCALED_OUTPUTS, ZEROED_WEIGHTS
 from conformance.faults.fitted.scores import FITTED_SCORES
-from conformance.faults.fitted.slots import FITTED_SLOTS
 from conformance.faults.fitted.zero_points import ZERO_POINTS
-from conformance.faults.fitted.zeroed_weights import ZEROED_WEIGHTS
 
 FITTED: tuple[Fitted, ...] = (
     *ROWS_OF_LOOKUPS,
@@ -37,7 +29,6 @@ FITTED: tuple[Fitted, ...] = (
     *FITTED_SCORES,
     *FITTED_PROBS,
     *FITTED_ROWS,
-    *FITTED_SLOTS,
     *FITTED_DROPOUT,
     *FITTED_TYPES_AND_POSITIONS,
     *FITTED_PRODUCTS,
@@ -50,14 +41,11 @@ FITTED: tuple[Fitted, ...] = (
     *SCALED_COLUMNS,
     *FEW_COLUMNS,
     *LOW_RANK,
-    *INITIAL,
     *FITTED_PARAMETERS,
     *QUANTIZED_INPUTS,
     *FITTED_FUNCTIONS,
     UNSIGNED,
-    *APPROXIMATED,
     UNNORMALISED,
-    *KERNEL_DROPOUT,
 )
 """All fitted faults, in the order in which they are tried."""
 

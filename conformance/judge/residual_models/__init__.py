@@ -7,10 +7,9 @@ from itertools import chain
 from conformance.judge.residual_models.arrangement import permutations, rearrangements
 from conformance.judge.residual_models.degenerate import constant, few_elements, not_finite, zeroed
 from conformance.judge.residual_models.gains import gains, gains_and_shifts, shifts
-from conformance.judge.residual_models.linear_combinations import multiples, terms
+from conformance.judge.residual_models.linear_combinations import multiples, scaled_parents, terms
 from conformance.judge.residual_models.other_functions import linear_maps, other_functions, transposed_weight
 from conformance.judge.residual_models.residual_problem import ResidualFinding, ResidualProblem
-from conformance.judge.residual_models.scaled_parents import scaled_parents
 from conformance.judge.residual_models.unstructured import fewer_bits, larger_noise
 from conformance.numerics.formats import Mask
 

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.special import chdtr
 
-from conformance.judge.residual_models.index_rules import is_order, rendered, rules
+from conformance.judge.residual_models.arrangement import is_order, rendered, rules
 from conformance.judge.residual_models.residual_problem import ElementNoise, Places, ResidualFinding, ResidualProblem
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Mask

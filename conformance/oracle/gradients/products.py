@@ -1,6 +1,8 @@
 """Gradients of linear layers, of attention scores and of the attention context.
 
 w is the gradient of L with respect to the result of the forward step.
+
+Gradients of relative positions in scores are with respect to queries, keys, distance embeddings and their table.
 """
 
 from dataclasses import replace
@@ -14,7 +16,8 @@ from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import Accumulation, accumulation_variance, product_in_single, weight_operand
 from conformance.oracle.bilinear import Factor, Product, ScaledProduct
 from conformance.oracle.correlated_errors import CorrelatedErrors, Mixture
-from conformance.oracle.gradients.sums import over_calls
+from conformance.oracle.embeddings import DistanceLookup
+from conformance.oracle.gradients.sums import LookupGradient, over_calls
 from conformance.oracle.linear_maps import LinearMap, Matrix, Roundings, Source, rows_times
 from conformance.oracle.step import Step, elementwise_roundings
 
@@ -163,3 +166,33 @@ class ContextBackwardValue(Product):
     """∂L/∂v = pᵀ w per head; w (B, S, H), p (B, h, S, S), result (B, S, H)."""
 
     left, right, result = Factor(1, "as it is", transposed=True), Factor(0, "heads"), "heads"
+
+
+class QueryDistanceBackwardQuery(ScaledBackward):
+    """∂L/∂q_i = Σ_j w_ij D_ij / √d; w (B, h, S, S), D (B, S, S, d), result (B, S, H)."""
+
+    left, right, result = Factor(0, "by query"), Factor(1, "as it is"), "by token"
+
+
+class QueryDistanceBackwardDistance(ScaledBackward):
+    """∂L/∂D_ij = Σ w_ij q_i / √d over heads; w (B, h, S, S), q (B, S, H), result (B, S, S, d)."""
+
+    left, right = Factor(0, "by query", transposed=True), Factor(1, "by token")
+
+
+class KeyDistanceBackwardKey(ScaledBackward):
+    """∂L/∂k_j = Σ_i w_ij D_ij / √d; w (B, h, S, S), D (B, S, S, d), result (B, S, H)."""
+
+    left, right, result = Factor(0, "by key"), Factor(1, "distances by key"), "by token"
+
+
+class KeyDistanceBackwardDistance(ScaledBackward):
+    """∂L/∂D_ij = Σ w_ij k_j / √d over heads; w (B, h, S, S), k (B, S, H), result (B, S, S, d)."""
+
+    left, right, result = Factor(0, "by key", transposed=True), Factor(1, "by token"), "distances by key"
+
+
+class DistanceLookupGradient(LookupGradient):
+    """The gradient of the distance table, summed over the positions of each distance: (B, S, S, d) -> (2P − 1, d)."""
+
+    lookup = DistanceLookup

@@ -1,11 +1,13 @@
-"""Document of the changes between two runs. Pure functions."""
+"""Document of the changes between two runs, and the same as rows for programs. Pure functions."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from conformance.report.axis import Axis, axis_of
-from conformance.report.changes.changes import KINDS, CaseChange, Changes, Kind
+from conformance.report.changes.changes import KINDS, ActivationChange, CaseChange, Changes, Kind
 from conformance.report.changes.changes_words import (
+    NOTHING,
     TONES,
     ChangeRow,
     by_activation,
@@ -23,7 +25,7 @@ from conformance.report.changes.changes_words import (
     tone,
     why,
 )
-from conformance.report.coverage_sentences import number
+from conformance.report.coverage_sentences import number, place, rendered
 from conformance.report.document import (
     Abridged,
     Block,
@@ -40,7 +42,8 @@ from conformance.report.document import (
     Section,
     tabled,
 )
-from conformance.results.records import ActivationRecord
+from conformance.report.findings import Finding
+from conformance.results.records import ActivationRecord, CheckRecord
 
 _READING = {
     "worse, better": "Another outcome than before, or a failure that is larger or smaller by more than noise. A mistake is new at "
@@ -133,3 +136,62 @@ def _unchanged(changes: Changes) -> Iterator[Block]:
         columns = (Column("check"), *(Column(head, is_text=True) for head in ("outcome", "judged", "within noise")))
         rows = [(title(c), outcome(c), coverage(c), changed_within_noise(c) if c.within_noise else "") for c in cases]
         yield Abridged((Folded(number(len(cases), "check"), tuple(tabled(columns, [("", rows)]))),))
+
+
+def rows(changes: Changes) -> list[dict[str, Any]]:
+    """Return one row for each changed check, activation on a batch, and mistake, worst first, followed by rows of kind `note`.
+
+    Every row has `change`, `what`, `before` and `after`. Rows of checks also have the coverage, rows of activations the local
+    errors, and rows of mistakes the sentence; all three identify the case.
+    """
+    found = sorted((row for case in changes.cases for row in _rows_of_case(case)), key=lambda row: KINDS.index(row["change"]))
+    noise = [_as_row("note", f"{title(case)}: {changed_within_noise(case)}") for case in changes.cases if case.within_noise]
+    environment = [_as_row("note", d.what, d.before, d.after) for d in changes.environment]
+    return [*found, *noise, *environment, *(_as_row("note", note) for note in changes.notes)]
+
+
+def _rows_of_case(case: CaseChange) -> Iterator[dict[str, Any]]:
+    if case.kind:
+        sides = {"judged_before": _judged(case.before), "judged_after": _judged(case.after)}
+        yield _of(case, _as_row(case.kind, title(case), _outcome(case.before), _outcome(case.after))) | sides
+    yield from (_of(case, _activation(case, change)) for change in case.activations)
+    if case.is_compared:
+        yield from (_of(case, row) for row in _mistakes(case, "worse", case.appeared))
+        yield from (_of(case, row) for row in _mistakes(case, "better", case.vanished))
+
+
+def _of(case: CaseChange, row: dict[str, Any]) -> dict[str, Any]:
+    c = case.case
+    return row | {"implementation": c.implementation, "golden": c.golden, "device": c.device, "dtype": c.dtype, "check": c.check}
+
+
+def _activation(case: CaseChange, change: ActivationChange) -> dict[str, Any]:
+    record = change.record
+    row = _as_row(change.kind, f"{title(case)}: {place(record)}", _outcome(change.before), _outcome(change.after))
+    errors = {"local_before": _error(change.before), "local_after": _error(change.after)}
+    return row | {"activation": record.activation, "batch": record.batch, "reason": record.reason} | errors
+
+
+def _mistakes(case: CaseChange, kind: Kind, found: Iterable[Finding]) -> Iterator[dict[str, Any]]:
+    sides = (NOTHING, "mistake") if kind == "worse" else ("mistake", NOTHING)
+    for finding in found:
+        sentence, *about = rendered(finding, case.layers)
+        yield _as_row(kind, f"{title(case)}: {sentence}", *sides) | {"mistake": sentence, "about": about}
+
+
+def _as_row(change: str, what: str, before: str = NOTHING, after: str = NOTHING) -> dict[str, Any]:
+    return {"change": change, "what": what, "before": before, "after": after}
+
+
+def _outcome(record: ActivationRecord | CheckRecord | None) -> str:
+    return record.outcome if record else NOTHING
+
+
+def _judged(check: CheckRecord | None) -> int | None:
+    return check.judged if check else None
+
+
+def _error(record: ActivationRecord | None) -> dict[str, float | None] | None:
+    if record is None or record.local is None:
+        return None
+    return {"rms": record.local.rms, "max": record.local.max, "limit": limit_of(record)}

@@ -11,22 +11,32 @@ expose; a difference that begins in a step that only one candidate exposes is re
 
 The σ are those of library calls that each round once. Correct candidates may compute in wider arithmetics, so no difference begins
 in steps that pass in both candidates, each judged under its own arithmetic.
+
+`judged` judges a trace's activations against the oracle, as in a run.
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 
 from conformance.checks.trace import Trace, require_same_inputs
+from conformance.judge.evidence import Verdict
+from conformance.judge.judge import Judge
 from conformance.judge.judged_elements import judged_elements, sums_of_independent_rows
 from conformance.judge.sampled_sigma import reference
 from conformance.judge.segment import Segment
+from conformance.judge.select_arithmetic import select_arithmetic
 from conformance.model.checkpoint import Checkpoint, rounded_weights
 from conformance.numerics.arithmetic import Hypothesis, representative_hypothesis
 from conformance.numerics.formats import Array, Mask
 from conformance.numerics.thresholds import max_threshold, rms_threshold, sidak_share
 from conformance.oracle import Network
+from conformance.results.case import Case
+from conformance.results.records import ActivationRecord
+from conformance.results.result import Result
+from conformance.results.to_records import activation_records
 
 Places = Collection[tuple[str, str]]  # Names of batches, "" for the only one, each with the name of an activation.
 
@@ -177,3 +187,21 @@ def _finite(name: str, value: Array, network: Network) -> Array:
 def _unrounded(model: Hypothesis) -> Hypothesis:
     """Return the hypothesis of unrounded parents, the wider of two: a step is blamed only if neither explains the difference."""
     return Hypothesis(model.arithmetic, "unrounded")
+
+
+def judged(trace: Trace, checkpoint: Checkpoint) -> list[ActivationRecord]:
+    """Return a record for each activation and batch of a trace; `findings` derives the mistakes from them."""
+    weights, verdicts = rounded_weights(checkpoint, trace.dtype), list[Verdict]()
+    for batch in trace.batches:
+        network = Network(checkpoint.architecture, weights, trace.batches[batch].held_in(trace.dtype))
+        judge = Judge(network, trace.dtype, trace.device, len(trace.batches), recorded=True)
+        label = batch if len(trace.batches) > 1 else ""
+        verdicts += [replace(v, batch=label) for v in select_arithmetic(judge.judge(_of_candidate(trace, batch)))]
+    case = Case(trace.name, trace.golden, trace.device, trace.dtype)
+    return activation_records(Result(case, "pass", "", 0, True, True, 0.0, tuple(verdicts)))
+
+
+def _of_candidate(trace: Trace, batch: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the activations of a batch, converted from the float64 of a trace to the candidate's format, which is exact."""
+    for name, value in trace.activations[batch].items():
+        yield name, torch.tensor(value).to(getattr(torch, trace.dtype))

@@ -6,8 +6,7 @@ from functools import singledispatch
 from markupsafe import Markup
 
 from conformance.report.document import Diagram, HeatMap, HeatStrip, Histogram, Points, Ranges
-from conformance.report.html.diagram import diagram
-from conformance.report.html.svg import drawing, element
+from conformance.report.html.diagram import diagram, drawing, element
 
 _WIDTH, _HEIGHT, _FOOT = 330.0, 130.0, 18.0  # size of a histogram, and height of its labels
 _CELL, _SMALL = 12.0, 6.0  # side of a heat map's cell: the minimum with labels, and the value without labels

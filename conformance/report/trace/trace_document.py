@@ -1,16 +1,27 @@
-"""Document of one trace, or of two side by side: the network, then every batch step by step. Pure functions of the view."""
+"""Document of one trace, or of two side by side: the network, then every batch step by step. Pure functions of the view.
+
+Diagrams of the embeddings, one encoder layer, and pooler and heads are derived from the table of activations.
+
+`rows` are the same for programs, one for each activation and batch.
+"""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import groupby
+from typing import Any
 
 from conformance.checks.trace import Trace
+from conformance.model.activation import SCALAR, Activation
+from conformance.model.activations import placed
 from conformance.report.document import (
     Abridged,
     Block,
     Blocks,
     Cell,
     Column,
+    Diagram,
+    DiagramNode,
     Document,
     Figures,
     Folded,
@@ -26,7 +37,7 @@ from conformance.report.document import (
 )
 from conformance.report.html.page import fragment
 from conformance.report.trace.attention import attention
-from conformance.report.trace.parts import parts, times
+from conformance.report.trace.predictions import SCORED
 from conformance.report.trace.trace_view import (
     STATISTICS_NOTE,
     Statistics,
@@ -36,6 +47,59 @@ from conformance.report.trace.trace_view import (
     rendered,
     trace_view,
 )
+
+
+def parts(view: TraceView) -> tuple[Diagram, ...]:
+    """Return the diagrams of the parts that the network has; the first encoder layer represents all layers."""
+    layers = view.architecture.num_hidden_layers
+    rows = view.table.values()
+    embeddings = [row for row in rows if placed(row.name)[0] == "embeddings"]
+    layer = [row for row in rows if row.layer == 0]
+    heads = [row for row in rows if row.layer is None and placed(row.name)[0] != "embeddings"]
+    last = embeddings[-1].name
+    found = [_part("Embeddings", embeddings, view, {})]
+    if layer:
+        before = (last, "or what the layer before gives") if layers > 1 else (last,)
+        found.append(_part(f"Encoder layer, × {layers}", layer, view, {last: before}))
+    if heads:
+        found.append(_part("Pooler and heads" if len(view.architecture.heads) else "Pooler", heads, view, {}))
+    return tuple(found)
+
+
+def _part(title: str, rows: Sequence[Activation], view: TraceView, called: Mapping[str, tuple[str, ...]]) -> Diagram:
+    """Return the diagram of one part; `called` has the lines in the box of a parent from outside, by default its name."""
+    names = {row.name for row in rows}
+    outside = dict.fromkeys(parent for row in rows for parent in row.parents if parent not in names)
+    sources = [DiagramNode(name, called.get(name, (name,)), (), "source") for name in outside]
+    return Diagram(title, (*sources, *(_node(row, view) for row in rows)))
+
+
+def _node(row: Activation, view: TraceView) -> DiagramNode:
+    """Return the box of an activation, with a remark unless every candidate exposes the activation in every layer."""
+    alike = [other.name for other in view.table.values() if placed(other.name)[1] == placed(row.name)[1]]
+    exposed = all(name in side for side in view.shown for name in (alike if row.layer is not None else [row.name]))
+    remark = "" if exposed else "not exposed by every candidate" if len(view.names) > 1 else f"not exposed by {view.names[0]}"
+    kind = "filled" if row.parameters else "plain"
+    return DiagramNode(row.name, (placed(row.name)[1], row.equation, shape(row, view)), row.parents, kind, remark)
+
+
+def shape(row: Activation, view: TraceView) -> str:
+    """Return the shape as text, with numbers if there is a single batch, else with B for batch size and S for sequence length."""
+    if row.axes == SCALAR:
+        return "scalar"
+    heads = view.architecture.num_attention_heads
+    if len(view.batches) == 1:
+        batch = view.batches[0].batch
+        return times(row.shape(batch.size, batch.length, heads, batch.states_length))
+    own = str(row.heads or heads)
+    letters = {"batch": "B", "position": "S", "query": "S", "key": "S", "state": "T", "state key": "T", "head": own}
+    return times(letters.get(axis, str(row.width)) for axis in row.axes)
+
+
+def times(lengths: Iterable[object]) -> str:
+    """Return a shape as text, such as `2 × 9 × 384`, or `scalar`."""
+    return " × ".join(map(str, lengths)) or "scalar"
+
 
 STATISTICS = {"mean": "mean", "deviation": "deviation", "least": "min", "most": "max", "rms": "rms"}
 BUDGET = 1_400  # maximum number of table rows on a page; a row with two traces counts twice
@@ -194,3 +258,37 @@ def _range(side: Statistics | None, reach: float) -> tuple[float, float, float, 
     low, high = max(side.least, side.mean - side.deviation), min(side.most, side.mean + side.deviation)
     least, low, high, most = (50.0 + 50.0 * math.asinh(x) / math.asinh(reach) for x in (side.least, low, high, side.most))
     return least, low, high, most
+
+
+def rows(view: TraceView) -> list[dict[str, Any]]:
+    """Return one row of JSON values for each activation and batch.
+
+    The statistics of the first trace are texts with four significant digits (`-` if the trace does not expose the activation).
+    `sides` has the numbers of every trace (null if not exposed), and rows with the scores of a masked-LM head have `predictions`
+    for each `[MASK]`.
+    """
+    return [_step_row(view, traced, step) for traced in view.batches for step in traced.steps]
+
+
+def _side(name: str, side: Statistics) -> dict[str, Any]:
+    """Return the statistics of one trace; values that are not finite, for example after overflow of a square, are null in JSON."""
+    return {"name": name, **{n: value if math.isfinite(value) else None for n, value in asdict(side).items()}}
+
+
+def _step_row(view: TraceView, traced: TracedBatch, step: TracedStep) -> dict[str, Any]:
+    name, first = step.row.name, step.sides[0]
+    predicted = [asdict(prediction) for prediction in traced.predictions] if name in SCORED else []
+    return {
+        "activation": name if len(view.batches) == 1 else f"{name} [{traced.name}]",
+        "shape": times(step.shape),
+        **{statistic: f"{getattr(first, statistic):.4g}" if first else "-" for statistic in STATISTICS},
+        "equation": step.row.equation,
+        "batch": traced.name,
+        "axes": list(step.row.axes),
+        "lengths": list(step.shape),
+        "parents": list(step.row.parents),
+        "layer": step.row.layer,
+        "sides": [_side(who, side) if side else None for who, side in zip(view.names, step.sides, strict=True)],
+        "largest_difference": step.largest,
+        **({"predictions": predicted} if predicted else {}),
+    }

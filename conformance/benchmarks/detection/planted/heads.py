@@ -297,7 +297,7 @@ PLANTS = (
     in_place("heads-read-norm-twice", "the pooler reads LayerNorm(x), with γ and β of the last norm, of the last hidden state x",
              _reads_norm(True), "pooler.dense", suits=_pooled),
     in_place("decoder-untied", "the masked-LM decoder has weights of its own, randomly initialised",
-             _untied, "cls.predictions.decoder", suits=_tied),
+             _untied, "cls.predictions.decoder", suits=_tied, reported_as="parameters-other"),
     in_place("logits-capped", "20 · tanh(x / 20) of the masked-LM logits x",
              lambda m: after(predictions_head(m).decoder, widely(_capped)), DECODER, suits=_tied),
     in_place("logits-suppressed", "the masked-LM logits of the first four ids are −10000",

@@ -25,13 +25,6 @@ def _first_of_first_row(x: Tensor) -> Tensor:
     return torch.cat([x[:1, :3].expand(len(x), -1, -1), x[:, 3:]], 1)
 
 
-def _values_late(model: Bert, layer: int) -> None:
-    """Let the context read the values moved by one position."""
-    context = model.layer(layer).attention.self.context
-    right = context.forward
-    override(context, "forward", lambda probs, value: right(probs, value.roll(1, 1)))
-
-
 def _packed(model: Bert, layer: int) -> None:
     """Write the results of a layer's unmasked tokens to the beginning of each row."""
     changed = model.layer(layer)
@@ -49,32 +42,6 @@ def _packed(model: Bert, layer: int) -> None:
 
     override(changed, "forward", forward)
     after(changed.output.LayerNorm, moved)
-
-
-def _values_in_zigzag(model: Bert, layer: int) -> None:
-    """Let the context read the values in the order of the quarters 0, 3, 1 and 2 of the sequence."""
-    context = model.layer(layer).attention.self.context
-    right = context.forward
-
-    def forward(probs: Tensor, value: Tensor) -> Tensor:
-        quarters = torch.arange(value.shape[1]).tensor_split(4)
-        out: Tensor = right(probs, value[:, torch.cat([quarters[i] for i in (0, 3, 1, 2)])])
-        return out
-
-    override(context, "forward", forward)
-
-
-def _zigzag(model: Bert, layer: int) -> None:
-    """Let the scores read the keys in the order of quarters 0, 3, 1, 2."""
-    scores = model.layer(layer).attention.self.scores
-    right = scores.forward
-
-    def forward(query: Tensor, key: Tensor) -> Tensor:
-        quarters = key.tensor_split(4, 1)
-        out: Tensor = right(query, torch.cat([quarters[i] for i in (0, 3, 1, 2)], 1))
-        return out
-
-    override(scores, "forward", forward)
 
 
 def _of_one_product(architecture: Architecture) -> bool:
@@ -122,16 +89,10 @@ PLANTS = (
         )
         for end, clause, masked in (("", ", without padding", True), ("-unmasked", ", padding included", False))
     ),
-    in_layer("keys-reordered", "scores of the keys in the order of quarters 0, 3, 1, 2 of the sequence", _zigzag,
-             "attention.self.scores"),
     _moved("rows-first", "the values of every row are those of the first row", lambda x: x[:1].expand_as(x).contiguous()),
     _moved("rows-other", "the values' rows in reverse order", lambda x: x.flip(0)),
     in_layer("tokens-packed-left-norm", "a layer's results of the unmasked tokens are written to the beginning of each row",
              _packed, "output.LayerNorm", reported_as="tokens-packed-left"),
-    in_layer("slots-shifted", "each probability is multiplied by the value of the token before, the first by the last",
-             _values_late, CONTEXT),
     _moved("tokens-other", "the first three tokens of every row have the values of the first row's", _first_of_first_row),
-    in_layer("values-reordered", "the context reads the values in the order of the quarters 0, 3, 1 and 2",
-             _values_in_zigzag, CONTEXT, reported_as="keys-reordered"),
     _moved("tokens-shifted", "each token has the value of the token before it", lambda x: x.roll(1, 1)),
 )  # fmt: skip

@@ -56,14 +56,6 @@ def _with_adapter(weight: Tensor) -> Tensor:
     return weight + up @ down * weight.std() / 20
 
 
-def _pooler_initial(model: Bert) -> None:
-    """Draw the pooler's weight as BERT does."""
-    assert model.pooler
-    dense = model.pooler.dense
-    drawn = torch.randn(dense.weight.shape, generator=torch.Generator().manual_seed(0)) * model.architecture.initializer_range
-    dense.weight, dense.bias = parameter(drawn.to(dense.weight)), parameter(torch.zeros_like(dense.bias))
-
-
 def _by_feature(model: Bert, layer: int) -> None:
     """Read the columns of the attention's output weight, (heads, head size), as (head size, heads)."""
     linear, heads = model.layer(layer).attention.output.dense, model.architecture.num_attention_heads
@@ -122,8 +114,6 @@ def _even_heads(a: Architecture) -> bool:
 
 
 PLANTS = (
-    in_place("parameters-initial", "the pooler has BERT's initial weight, and no bias", _pooler_initial, "pooler.dense",
-             suits=lambda a: a.pooler, dtypes=SHORT),
     _other_weight("adapter", "an adapter of rank 2 is merged into the intermediate weight", INNER, _with_adapter),
     in_layer("heads-averaged", "both heads of each pair have the mean of their keys", _pooled, "attention.self.key",
              suits=_even_heads),

@@ -64,8 +64,8 @@ EXACT: Mapping[str, tuple[str, ...]] = {
     "square matrices not transposed": ("weight-transposed", "weight-reshaped"),  # The same of square matrices.
     "fused rows by heads": ("qkv-interleaved",),
     "one instance for all layers": ("layer-neighbour",),  # Of the second layer, which is the last one.
-    "last layer not loaded": ("parameters-initial", "norm-affine-missing"),  # The latter of the norms.
-    "pooler not loaded": ("parameters-initial",),
+    "last layer not loaded": ("norm-affine-missing",),  # The latter of the norms.
+    "pooler not loaded": _NONE,
     "attention without biases": ("bias-missing",),
     "evaluation mode forgotten": ("dropout-active",),
     "eight bits for each matrix": ("precision-int8",),

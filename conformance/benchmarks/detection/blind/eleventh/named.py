@@ -50,12 +50,12 @@ EXACT: Mapping[str, tuple[str, ...]] = {
     "mean into the pooler": ("pooler-mean-with-padding",),
     "pooler without tanh": ("pooler-activation-missing", "head-without-tanh"),
     "decoder without bias": ("bias-missing",),
-    "decoder not tied": ("decoder-untied", "parameters-initial"),
+    "decoder not tied": _NONE,
     "transform without activation": ("activation-missing",),
     "next sentence without the pooler": ("head-without-pooler",),
     "next sentence the other way round": ("next-sentence-order", "weight-reversed"),  # The same of two features.
     "heads on the last layer but one": ("heads-read-layer-before", "input-embeddings"),  # The latter in a network of one layer.
-    "last layer left at its initial values": ("parameters-initial", "norm-affine-missing"),  # Of the products, and of the norms.
+    "last layer left at its initial values": ("norm-affine-missing",),  # Of the products, and of the norms.
     "key and value exchanged": ("key-value-swapped",),
     "kernels reshaped": ("weight-reshaped",),
     "int8 with one scale": ("precision-int8", "precision-int8-held"),

@@ -44,7 +44,7 @@ RIGHT: Mapping[str, tuple[str, ...]] = {
     "tanh-GELU": ("gelu-variant",),
     "quick-GELU": ("activation-quick-gelu",),
     "SiLU": ("activation-silu",),
-    "mistyped constant of GELU": ("gelu-tanh-cubic", "gelu-approximated"),
+    "mistyped constant of GELU": ("gelu-tanh-cubic",),
     "bias after GELU": ("bias-after-activation", "bias-missing"),
     "mask of minus ten": ("mask-constant",),
     "mask of ones added": ("mask-added-raw",),

@@ -6,6 +6,7 @@ A mistake in parameters that has no name of its own is rightly called by what it
 from collections.abc import Mapping
 
 _OTHER = ("parameters-other",)
+_NONE: tuple[str, ...] = ()
 _HALF = ("precision-bfloat16", "result-bfloat16")
 
 RIGHT: Mapping[str, tuple[str, ...]] = {
@@ -16,7 +17,7 @@ RIGHT: Mapping[str, tuple[str, ...]] = {
     "first and last layer exchanged": ("layers-reversed", "layer-neighbour"),
     "four-bit blocks": ("precision-int4-block", *_OTHER),
     "adapter left merged": (*_OTHER, "adapter"),  # The second name was added when it became known.
-    "pooler is fresh": ("parameters-initial", *_OTHER),
+    "pooler is fresh": _OTHER,
     "dynamic int8": ("precision-int8", "precision-int8-dynamic"),
     "products of ten bits": ("precision-tf32",),
     "ids one too high": ("words-shifted", "words-other"),
@@ -40,7 +41,7 @@ RIGHT: Mapping[str, tuple[str, ...]] = {
     "ReLU in every layer": ("activation-relu",),
     "quick GELU": ("activation-quick-gelu",),
     "GELU twice": ("activation-twice",),
-    "GELU by a polynomial": ("erf-approximated", "gelu-approximated"),
+    "GELU by a polynomial": _NONE,
     "bias twice": ("bias-twice",),
     "last chunk lost": ("tokens-zero",),
     "static scale saturates": (),
@@ -64,7 +65,7 @@ RIGHT: Mapping[str, tuple[str, ...]] = {
     "masked in the first layer only": ("mask-ignored",),
     "softmax over heads": ("softmax-heads",),
     "a zero key more": ("softmax-plus-one",),
-    "exp by bits": ("exp-approximated",),
+    "exp by bits": _NONE,
     "window of three": ("mask-window",),
     "one head masked": ("head-zero",),
     "value by key's weights": ("value-from-key",),

@@ -88,7 +88,7 @@ GENERAL: Mapping[str, tuple[str, ...]] = {
     "causal by chunks": ("mask-by-query",),
     "approximate root": ("norm-statistics-other",),
     "residual weighted by depth": ("sublayer-scaled",),  # The same, but for epsilon.
-    "GELU from a table of halves": ("gelu-variant", "gelu-approximated", "precision-float16", "result-float16"),
+    "GELU from a table of halves": ("gelu-variant", "precision-float16", "result-float16"),
     "bias of each rank": ("bias-other",),
     "fused weights read by head": _OTHER,
     "biases of query and key exchanged": ("bias-other", *_OTHER),
@@ -111,8 +111,6 @@ ADDED: Mapping[str, str] = {
     "positions after a stale cache": "positions-offset",
     "token type added after the norm": "token-types-after-norm",
     "rest of the keys dropped": "keys-last-hidden",
-    "values one slot late": "slots-shifted",
-    "decoder left at its initial values": "decoder-untied",
     "adapter merged a second time": "adapter",
     "smoothing without its counterpart": "inputs-scaled",
     "zero point forgotten": "zero-point-missing-inputs",

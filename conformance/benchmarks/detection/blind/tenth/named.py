@@ -12,14 +12,14 @@ _POSITIONS = ("positions-other", *_OTHER)
 _NONE: tuple[str, ...] = ()
 
 EXACT: Mapping[str, tuple[str, ...]] = {
-    "first layer left as it was initialised": ("parameters-initial", "norm-affine-missing"),  # Of the products, and of the norms.
+    "first layer left as it was initialised": ("norm-affine-missing",),  # Of the products, and of the norms.
     "kernels reshaped": ("weight-reshaped",),
     "biases of key and value swapped": _NONE,
     "query permuted for a rotary embedding": ("features-reordered",),  # Printed with the order.
     "norm found by the end of its name": ("norm-shared",),
     "layers in reverse order": ("layers-reversed", "layer-neighbour"),  # The same of two layers.
     "bfloat16 read as float16": ("weights-bfloat16-as-float16",),
-    "pooler left as it was initialised": ("parameters-initial",),
+    "pooler left as it was initialised": _NONE,
     "positions from 2": ("positions-shifted", "positions-offset"),  # The latter is printed with the number 2.
     "positions of attended tokens only": ("positions-counted-by-mask",),
     "positions restart at the second segment": ("positions-restarted",),
@@ -56,7 +56,7 @@ EXACT: Mapping[str, tuple[str, ...]] = {
     "next sentence from the first token": ("head-without-pooler",),
     "labels of the next sentence swapped": ("next-sentence-order", "weight-reversed"),  # The same of two features.
     "bias of the vocabulary twice": ("bias-twice",),
-    "decoder not tied": ("decoder-untied",),
+    "decoder not tied": _NONE,
     "decoder scaled as in T5": ("product-scaled",),  # Printed with the factor.
     "scales along the other axis": ("precision-int8-scales-of-inputs",),
     "zero point left out": ("zero-point-missing",),

@@ -7,6 +7,7 @@ have then are those that it was extended by.
 from collections.abc import Mapping
 
 _OTHER = ("parameters-other",)
+_NONE: tuple[str, ...] = ()
 
 RIGHT: Mapping[str, tuple[str, ...]] = {
     "blank line in the vocabulary": ("words-other", "words-shifted"),
@@ -138,8 +139,8 @@ RIGHT: Mapping[str, tuple[str, ...]] = {
     "square heads transposed": ("weight-transposed",),
     "new tokens at the mean": _OTHER,
     "log2 e of three digits": ("softmax-temperature",),
-    "cubic exp": ("exp-approximated",),
-    "exp by the bits of a float": ("exp-approximated",),
+    "cubic exp": _NONE,
+    "exp by the bits of a float": _NONE,
     "reciprocal of eleven bits": ("softmax-unnormalised",),
     "probabilities of a byte": ("probabilities-rounded",),
     "softmax guarded against zero": ("softmax-denominator-epsilon",),
@@ -150,12 +151,12 @@ RIGHT: Mapping[str, tuple[str, ...]] = {
     "partial sums in float16": ("accumulated-float16",),
     "integer inputs of the outer product": ("precision-int8-inputs",),
     "integer inputs after attention": ("precision-int8-inputs",),
-    "erf of three terms": ("erf-approximated",),
-    "table of GELU": ("gelu-approximated",),
-    "integer-only GELU": ("gelu-approximated", "erf-approximated"),
+    "erf of three terms": _NONE,
+    "table of GELU": _NONE,
+    "integer-only GELU": _NONE,
     "norm in float16": ("precision-float16",),
     "quick inverse root": ("norm-statistics-other",),
-    "rational tanh": ("tanh-approximated",),
+    "rational tanh": _NONE,
     "keys and values of the layer before": ("layer-before-kept",),
     "probabilities of the first layer": ("layer-before-kept", "layer-kept"),
     "scores added to the layer's before": ("layer-before-added",),
