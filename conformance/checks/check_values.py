@@ -39,6 +39,7 @@ from conformance.oracle import Network
 from conformance.progress import part, report_progress
 from conformance.results.candidate_time import waiting
 from conformance.results.case import Case
+from conformance.results.example import Size, largest_sizes
 from conformance.results.result import Result
 from conformance.results.termination import Termination, run_guarded
 
@@ -63,9 +64,11 @@ def check_values(
     golden = os.fspath(golden) if isinstance(golden, os.PathLike) else golden
     case = Case(name_of(implementation), getattr(golden, "name", str(golden)), str(device), str(dtype))
     verdicts: list[Verdict] = []
+    sizes: list[Size] = []
 
     def judged() -> Termination:
         candidate, opened = _opened(implementation, golden, case, require)
+        sizes.extend((batch.size, batch.length) for batch in opened.batches.values())
         with unaltered(opened, candidate):
             return _judge_passes(candidate, opened, case, require, runs, depth, passes, verdicts)
 
@@ -73,7 +76,7 @@ def check_values(
         termination = run_guarded(judged)
     # A violation of the contract before the first verdict is a result of running the candidate, too.
     executed = termination.outcome == "fail" or any(v.outcome in ("pass", "fail") for v in verdicts)
-    return termination.result(case, executed=executed, verdicts=tuple(verdicts))
+    return termination.result(case, executed=executed, verdicts=tuple(verdicts), sizes=largest_sizes(sizes) if executed else ())
 
 
 def _opened(implementation: str | Any, golden: str | Golden, case: Case, require: Sequence[str]) -> tuple[Implementation, Golden]:

@@ -52,6 +52,7 @@ def execute(law: Law, request: CheckRequest) -> Result:
         executed=termination.outcome in ("pass", "fail", "crash") and found.tried > 0,
         verdicts=verdicts,
         by_values=any(v.outcome == "fail" for v in verdicts),
+        sizes=found.sizes,
         searched=Searched(found.tried, found.worst, request.plan.seed is not None),
         counterexample=_counterexample(found),
     )

@@ -267,6 +267,7 @@ class CheckRecord(_Record, frozen=True, gc=False, tag="check"):
         judged: number of judged activations, out of `activations`.
         tried: number of examples, for a check that generates its batches.
         worst: largest ratio of an error to its limit among the examples that pass.
+        sizes: the largest sizes of the judged batches, each as rows and tokens per row.
         require: patterns of activations that had to be observed.
         runs: number of checks of the run, among which the false-alarm probability is shared.
         examples: number of examples that each search was to try, among which that of the check is shared.
@@ -297,6 +298,7 @@ class CheckRecord(_Record, frozen=True, gc=False, tag="check"):
     judge_seconds: float | None = None
     runs: int = 1
     examples: int = 0
+    sizes: list[tuple[int, int]] = []
 
 
 class Footer(_Record, frozen=True, gc=False, tag="footer"):

@@ -64,6 +64,7 @@ def check_record(result: Result) -> CheckRecord:
         require=list(result.require),
         runs=result.runs,
         examples=result.examples,
+        sizes=list(result.sizes),
         candidate_seconds=result.candidate_seconds,
         judge_seconds=result.seconds - result.candidate_seconds,
     )

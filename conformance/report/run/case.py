@@ -17,6 +17,7 @@ from conformance.report.coverage_sentences import (
     exclusion_lists,
     mistakes,
     numbers_checked,
+    of_sizes,
     origin,
     place,
     rendered,
@@ -130,7 +131,7 @@ def first_line(text: str) -> str:
 
 
 def _median(check: CheckRecord) -> str:
-    return f"median local error {sigma(check.median_rms)}, {duration([check])}"
+    return f"median local error {sigma(check.median_rms)}{of_sizes([check])}, {duration([check])}"
 
 
 def _reason(reason: str) -> Iterator[Block]:
