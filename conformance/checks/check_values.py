@@ -17,7 +17,7 @@ from conformance.checks.integrity import unaltered
 from conformance.checks.passes import Pass, Passes
 from conformance.checks.search.static_shape import fixed_size
 from conformance.diagnosis.unexposed_layers import UnexposedLayersSearch
-from conformance.errors import CandidateError, UsageError
+from conformance.errors import CandidateError, FixtureError, UsageError
 from conformance.goldens.custom_golden import open_golden
 from conformance.goldens.golden import Golden
 from conformance.judge import cache
@@ -69,8 +69,12 @@ def check_values(
     def judged() -> Termination:
         candidate, opened = _opened(implementation, golden, case, require)
         sizes.extend((batch.size, batch.length) for batch in opened.batches.values())
-        with unaltered(opened, candidate):
-            return _judge_passes(candidate, opened, case, require, runs, depth, passes, verdicts)
+        try:
+            with unaltered(opened, candidate):
+                return _judge_passes(candidate, opened, case, require, runs, depth, passes, verdicts)
+        except FixtureError:
+            verdicts.clear()  # of a golden that was altered
+            raise
 
     with restored():
         termination = run_guarded(judged)

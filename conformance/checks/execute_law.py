@@ -46,7 +46,7 @@ def execute(law: Law, request: CheckRequest) -> Result:
     termination = run_guarded(judged)
     if termination.outcome not in ("pass", "fail", "skip"):
         _prepared.cache_clear()  # The process in which the candidate was prepared may have ended.
-    verdicts = _verdicts(request, found) if law.by_oracle else ()
+    verdicts = _verdicts(request, found) if law.by_oracle and termination.outcome != "error" else ()
     return termination.result(
         request.case,
         executed=termination.outcome in ("pass", "fail", "crash") and found.tried > 0,
