@@ -12,7 +12,7 @@ from conformance.goldens.custom_golden import open_golden
 from conformance.goldens.golden import Golden
 from conformance.results.case import Case
 from conformance.results.file import Writer, resumable
-from conformance.results.merge import case_of, merged
+from conformance.results.merge import merged
 from conformance.results.records import CaseRecords, Header, Results
 from conformance.results.result import Result
 from conformance.results.shards import RunRecords
@@ -63,7 +63,7 @@ class Recording:
     @property
     def recorded(self) -> frozenset[Case]:
         """The cases whose results are in the file."""
-        return frozenset(case_of(records.check) for records in self._records)
+        return frozenset(records.check.case for records in self._records)
 
     def __enter__(self) -> Self:
         """Return the recording."""

@@ -13,7 +13,6 @@ from conformance.report.finding_sentences import cause, evidence, residual_sente
 from conformance.report.findings import Finding, findings
 from conformance.report.unexposed_steps import possibly_before
 from conformance.results.example import largest_sizes
-from conformance.results.merge import case_of
 from conformance.results.outcomes import ORDER, OUTCOME_TEXT
 from conformance.results.records import ActivationRecord, CheckRecord, CounterexampleRecord, Footer, Note, Sensitivity
 
@@ -38,7 +37,7 @@ def headline(footer: Footer, notes: Sequence[Note] = ()) -> str:
 
 def subject(check: CheckRecord) -> str:
     """Return the name of the case of a check: candidate, golden, device, format and check."""
-    return str(case_of(check))
+    return str(check.case)
 
 
 def verdict(check: CheckRecord) -> str:

@@ -7,6 +7,7 @@ import msgspec
 
 from conformance.judge.error_distribution import BINS
 from conformance.names import RENAMED_FAULTS
+from conformance.results.case import Case
 from conformance.results.deferred_import import deferred
 from conformance.results.outcomes import Outcome
 
@@ -268,6 +269,7 @@ class CheckRecord(_Record, frozen=True, gc=False, tag="check"):
         tried: number of examples, for a check that generates its batches.
         worst: largest ratio of an error to its limit among the examples that pass.
         sizes: the largest sizes of the judged batches, each as rows and tokens per row.
+        verdicts: the numbers of activations' records by outcome; empty in files of earlier versions of the suite.
         require: patterns of activations that had to be observed.
         runs: number of checks of the run, among which the false-alarm probability is shared.
         examples: number of examples that each search was to try, among which that of the check is shared.
@@ -299,6 +301,12 @@ class CheckRecord(_Record, frozen=True, gc=False, tag="check"):
     runs: int = 1
     examples: int = 0
     sizes: list[tuple[int, int]] = []
+    verdicts: dict[str, int] = {}
+
+    @property
+    def case(self) -> Case:
+        """The case that the record describes."""
+        return Case(self.implementation, self.golden, self.device, self.dtype, self.check)
 
 
 class Footer(_Record, frozen=True, gc=False, tag="footer"):
