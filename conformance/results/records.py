@@ -82,6 +82,9 @@ class Header(_Record, frozen=True, gc=False, tag="header"):
         implementations: the registered candidates by name; the version of an unregistered object is not known.
         transformers, onnxruntime: versions; null if not installed.
         cases: number of checks that this shard was to run.
+        settings: what else decides a verdict, each in a word or a digest: required activations, known failures, the code of each
+            candidate, the architecture of each custom golden.
+        limits: the limits of candidates, which may differ between shards.
     """
 
     schema: int
@@ -107,6 +110,8 @@ class Header(_Record, frozen=True, gc=False, tag="header"):
     cases: int = 0
     machine: MachineRecord | None = None
     depth: str = "full"
+    settings: dict[str, str] = {}
+    limits: dict[str, str] = {}
 
 
 class ErrorRecord(msgspec.Struct, frozen=True, gc=False):

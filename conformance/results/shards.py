@@ -52,7 +52,7 @@ class RunRecords:
             return {}
         candidates = {f"the version of {name}": f"{i.distribution} {i.version}" for name, i in self.header.implementations.items()}
         said = {field: str(value) for field in _ALIKE if (value := getattr(self.header, field)) != ""}
-        return said | candidates
+        return said | candidates | self.header.settings
 
 
 def require_one_version(runs: Iterable[RunRecords]) -> None:
