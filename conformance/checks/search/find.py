@@ -7,7 +7,6 @@ example fails once and then passes, the result depends on earlier calls; this is
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings, target
 from hypothesis import seed as seeded
 from hypothesis.database import ExampleDatabase
@@ -15,10 +14,9 @@ from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
 from conformance.checks.search.plan import Plan
-from conformance.checks.search.static_shape import fewer
+from conformance.checks.search.static_shape import fewer, shorter
 from conformance.checks.search.strategies import ROWS
 from conformance.errors import CandidateCrash, CandidateEnded, CandidateError, CandidateTimeout, Unsupported, UsageError
-from conformance.model.batch import Batch
 from conformance.progress import report_progress
 from conformance.results.example import Example, Size, largest_sizes
 from conformance.results.law_broken import LawBroken
@@ -169,7 +167,7 @@ class _GuardedExamples:
         ended = isinstance(found.failure, CandidateEnded | CandidateTimeout)
         if found.example is None or found.example.batch.size <= ROWS or found.example.variation or ended:
             return
-        for size, cut in ((found.example.batch.size, fewer), (found.example.batch.length, _shorter)):
+        for size, cut in ((found.example.batch.size, fewer), (found.example.batch.length, shorter)):
             passing, failing = 0, size
             while failing - passing > 1:
                 middle = (passing + failing) // 2
@@ -185,10 +183,6 @@ class _GuardedExamples:
         except _Falsified:
             return True
         return False
-
-
-def _shorter(batch: Batch, length: int) -> Batch:
-    return batch.at(np.arange(length))
 
 
 def _progress(found: SearchState, planned: int) -> tuple[str, float]:
