@@ -1,13 +1,18 @@
-"""Whether the source of a candidate imports a package, as far as that can be read without importing anything."""
+"""The source of a candidate, and what it imports, as far as that can be read without importing anything."""
 
 import ast
+import hashlib
+import shlex
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from conformance.candidates.entry_points import registered_origin
+from conformance.candidates.lookup import described_by
 
 _SUITE = "conformance"  # imports none of the packages that candidates need
+_UNREADABLE = (OSError, SyntaxError, ValueError, IndexError, RecursionError)  # an IndexError: a relative import above the root
 
 
 def may_import(name: str, package: str) -> bool:
@@ -24,31 +29,69 @@ def may_import(name: str, package: str) -> bool:
     if not colon or module == "cmd":
         return False
     try:
-        if module.endswith(".py"):
-            return _imports(Path(module).parent, Path(module).stem, package)
+        root, module = _located(module)
+        sources = _sources(root, module, module.rpartition(".")[0])
+        first = next(sources, None)
+        return first is None or any(one.partition(".")[0] == package for _, names in (first, *sources) for one in names)
+    except _UNREADABLE:
+        return True
+
+
+def source_digest(name: str) -> str:
+    """Return a digest of the files that a candidate's name stands for, by which an edited candidate is recognized.
+
+    These are the module of `package.module:object` or `FILE.py:object` with what it imports from its own package or folder, an
+    exported program, a recorded trace, and the files that a command names. The digest is empty if none of them is found.
+    """
+    digest, found = hashlib.sha256(), False
+    for file in _files_of(registered_origin(name) or name):
+        found = True
+        with file.open("rb") as content:
+            digest.update(hashlib.file_digest(content, "sha256").digest())
+    return digest.hexdigest() if found else ""
+
+
+def _files_of(name: str) -> list[Path]:
+    """Return the files that a candidate's name stands for, in an order that does not depend on where they are."""
+    if described_by(name) is not None:
+        parts = shlex.split(name.removeprefix("cmd:")) if name.startswith("cmd:") else [name]
+        return [Path(part) for part in (shutil.which(part) or part for part in parts) if Path(part).is_file()]
+    found: list[Path] = []
+    try:
+        root, module = _located(name.partition(":")[0])
         top = module.partition(".")[0]
-        root = next((Path(folder) for folder in ("", *sys.path) if _files(Path(folder), top)), Path())
-        return _imports(root, module, package)
-    except (OSError, SyntaxError, ValueError, IndexError, RecursionError):  # an IndexError: a relative import above the root
-        return True
+        found += _files(root, module)
+        for file, _ in _sources(root, module, module.rpartition(".")[0] if top == _SUITE or "." not in module else top):
+            found.append(file)
+    except _UNREADABLE:  # the files before the one that cannot be parsed, which is reported when it is imported
+        pass
+    return sorted({*found})
 
 
-def _imports(root: Path, module: str, package: str) -> bool:
-    """Return whether a module below a folder imports a package, by itself or by a module of its own package."""
-    own, left = module.rpartition(".")[0], _files(root, module)
-    if not left:
-        return True
+def _located(module: str) -> tuple[Path, str]:
+    """Return the folder that a module or file is imported from, and its dotted name there."""
+    if module.endswith(".py"):
+        return Path(module).parent, Path(module).stem
+    top = module.partition(".")[0]
+    return next((Path(folder) for folder in ("", *sys.path) if _files(Path(folder), top)), Path()), module
+
+
+def _sources(root: Path, module: str, own: str) -> Iterator[tuple[Path, list[str]]]:
+    """Yield the files of a module below a folder, and of those that it imports from the package `own`, with what each imports.
+
+    Without `own`, modules of the folder are followed.
+    """
+    left = _files(root, module)
     seen = set(left)
     while left:
-        for imported in _imported(left.pop(), root):
-            top = imported.partition(".")[0]
-            if top == package:
-                return True
-            if imported.startswith(f"{own}.") if own else top != _SUITE:
+        file = left.pop()
+        names = list(_imported(file, root))
+        yield file, names
+        for imported in names:
+            if imported.startswith(f"{own}.") if own else imported.partition(".")[0] != _SUITE:
                 new = [file for file in _files(root, imported) if file not in seen]
                 seen.update(new)
                 left += new
-    return False
 
 
 def _imported(file: Path, root: Path) -> Iterator[str]:

@@ -16,7 +16,7 @@ from conformance.checks.integrity import unaltered
 from conformance.checks.passes import Pass, Passes, forward_passes
 from conformance.checks.search.static_shape import fixed_size
 from conformance.diagnosis.unexposed_layers import UnexposedLayersSearch
-from conformance.errors import CandidateError, UsageError
+from conformance.errors import CandidateError, FixtureError, UsageError
 from conformance.goldens.custom_golden import open_golden
 from conformance.goldens.golden import Golden
 from conformance.judge import cache
@@ -38,6 +38,7 @@ from conformance.oracle import Network
 from conformance.progress import part, report_progress
 from conformance.results.candidate_time import waiting
 from conformance.results.case import Case
+from conformance.results.example import Size, largest_sizes
 from conformance.results.result import Result
 from conformance.results.termination import Termination, run_guarded
 
@@ -62,17 +63,23 @@ def check_values(
     golden = os.fspath(golden) if isinstance(golden, os.PathLike) else golden
     case = Case(name_of(implementation), getattr(golden, "name", str(golden)), str(device), str(dtype))
     verdicts: list[Verdict] = []
+    sizes: list[Size] = []
 
     def judged() -> Termination:
         candidate, opened = _opened(implementation, golden, case, require)
-        with unaltered(opened, candidate):
-            return _judge_passes(candidate, opened, case, require, runs, depth, passes, verdicts)
+        sizes.extend((batch.size, batch.length) for batch in opened.batches.values())
+        try:
+            with unaltered(opened, candidate):
+                return _judge_passes(candidate, opened, case, require, runs, depth, passes, verdicts)
+        except FixtureError:
+            verdicts.clear()  # of a golden that was altered
+            raise
 
     with restored():
         termination = run_guarded(judged)
     # A violation of the contract before the first verdict is a result of running the candidate, too.
     executed = termination.outcome == "fail" or any(v.outcome in ("pass", "fail") for v in verdicts)
-    return termination.result(case, executed=executed, verdicts=tuple(verdicts))
+    return termination.result(case, executed=executed, verdicts=tuple(verdicts), sizes=largest_sizes(sizes) if executed else ())
 
 
 def _opened(implementation: str | Any, golden: str | Golden, case: Case, require: Sequence[str]) -> tuple[Implementation, Golden]:

@@ -46,12 +46,13 @@ def execute(law: Law, request: CheckRequest) -> Result:
     termination = run_guarded(judged)
     if termination.outcome not in ("pass", "fail", "skip"):
         _prepared.cache_clear()  # The process in which the candidate was prepared may have ended.
-    verdicts = _verdicts(request, found) if law.by_oracle else ()
+    verdicts = _verdicts(request, found) if law.by_oracle and termination.outcome != "error" else ()
     return termination.result(
         request.case,
         executed=termination.outcome in ("pass", "fail", "crash") and found.tried > 0,
         verdicts=verdicts,
         by_values=any(v.outcome == "fail" for v in verdicts),
+        sizes=found.sizes,
         searched=Searched(found.tried, found.worst, request.plan.seed is not None),
         counterexample=_counterexample(found),
     )

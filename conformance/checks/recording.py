@@ -12,7 +12,7 @@ from conformance.goldens.custom_golden import open_golden
 from conformance.goldens.golden import Golden
 from conformance.results.case import Case
 from conformance.results.file import Writer, resumable
-from conformance.results.merge import case_of, merged
+from conformance.results.merge import merged
 from conformance.results.records import CaseRecords, Header, Results
 from conformance.results.result import Result
 from conformance.results.shards import RunRecords
@@ -20,8 +20,22 @@ from conformance.results.to_records import footer, records_of
 
 FAILURES = "failures"  # folder of the files that reproduce failures, in the folder of the results file
 
-# The fields that a resumed run must share with its first part; the candidate's code is not among them and may have changed.
+# The fields that a resumed run must share with its first part.
 _OF_A_RUN = tuple(name for name in Header.__struct_fields__ if name not in ("started", "machine"))
+
+
+def _identity(header: Header) -> dict[str, object]:
+    """Return what a resumed run must share with its first part, by name."""
+    fields = {name: getattr(header, name) for name in _OF_A_RUN}
+    named = {
+        f"the golden {k}": f"version {v.version}, {v.stored_digest:.12}, {v.weights_digest:.12}" for k, v in header.goldens.items()
+    }
+    return {
+        **{k: v for k, v in fields.items() if k not in ("goldens", "settings", "limits")},
+        **named,
+        **header.settings,
+        **header.limits,
+    }
 
 
 class Recording:
@@ -53,17 +67,21 @@ class Recording:
         run, size = resumable(self.path)
         if run.header is None:
             raise UsageError(f"{self.path} has no header, so that it cannot be resumed")
-        other = [name for name in _OF_A_RUN if getattr(run.header, name) != getattr(self._header, name)]
+        before, now = _identity(run.header), _identity(self._header)
+        other = [name for name in before | now if before.get(name) != now.get(name)]
         if other:
-            differ = "; ".join(f"{n} was {getattr(run.header, n)!s:.60}, is {getattr(self._header, n)!s:.60}" for n in other)
-            raise UsageError(f"{self.path} is of another run, and cannot be resumed: {differ}")
+            differ = "; ".join(f"{n} was {before.get(n, 'absent')!s:.60}, is {now.get(n, 'absent')!s:.60}" for n in other)
+            raise UsageError(
+                f"{self.path} is of another run, and cannot be resumed: {differ}; its verdicts hold for what was run then: repeat "
+                "that command with --resume, or judge anew without --resume"
+            )
         self._header, self._records = run.header, list(run.cases)
         self._writer.keep(size)
 
     @property
     def recorded(self) -> frozenset[Case]:
         """The cases whose results are in the file."""
-        return frozenset(case_of(records.check) for records in self._records)
+        return frozenset(records.check.case for records in self._records)
 
     def __enter__(self) -> Self:
         """Return the recording."""

@@ -21,7 +21,6 @@ from conformance.model.files import parsed_json, read_safetensors, reading
 from conformance.results.case import Case
 from conformance.results.example import Example
 from conformance.results.file import read_results
-from conformance.results.merge import case_of
 from conformance.results.records import CheckRecord, Header
 from conformance.results.result import Result
 from conformance.results.termination import Termination, run_guarded
@@ -86,7 +85,7 @@ def replayed(path: Path, again: "Callable[[Failure], Result] | None" = None) -> 
 
 def _attempted(record: CheckRecord, headers: Sequence[Header], again: "Callable[[Failure], Result]") -> Result:
     found = run_guarded(lambda: again(_of_record(record, headers)))
-    return found.result(case_of(record)) if isinstance(found, Termination) else found
+    return found.result(record.case) if isinstance(found, Termination) else found
 
 
 def failure_of(path: Path) -> Failure:
@@ -102,7 +101,7 @@ def failure_of(path: Path) -> Failure:
 
 
 def _of_record(record: CheckRecord, headers: Sequence[Header]) -> Failure:
-    case, found = case_of(record), record.counterexample
+    case, found = record.case, record.counterexample
     if found is None:
         case = replace(case, golden=_network(record.golden, headers))
         return Failure(case, {}, require=record.require, runs=record.runs, examples=record.examples)

@@ -1,14 +1,19 @@
 """The header of a run: what was run, on which machine, and with which versions."""
 
+import hashlib
 import math
 import os
 import platform
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
+from types import MappingProxyType
+
+import msgspec
 
 from conformance import __version__
 from conformance.candidates.entry_points import registered
+from conformance.candidates.source_imports import source_digest
 from conformance.checks.search.plan import Plan
 from conformance.goldens.golden import Golden, stored_arrays
 from conformance.goldens.manifest import manifest
@@ -25,6 +30,8 @@ from conformance.results.records import (
     MachineRecord,
 )
 
+_DIGITS = 12  # of a digest that is compared with another and shown
+
 
 def header_of(
     device: str,
@@ -34,6 +41,8 @@ def header_of(
     run: str = "",
     implementations: Sequence[str] = (),
     cases: int = 0,
+    settings: Mapping[str, str] = MappingProxyType({}),
+    limits: Mapping[str, str] = MappingProxyType({}),
 ) -> Header:
     """Return the header of a run on this machine.
 
@@ -45,6 +54,8 @@ def header_of(
         run: an identifier that distinguishes runs whose shards may be in the same folder.
         implementations: the names of the candidates; if empty, all registered ones.
         cases: the number of checks in this shard; 0 if not known.
+        settings: what else decides a verdict.
+        limits: the limits of candidates.
     """
     import torch
 
@@ -64,6 +75,8 @@ def header_of(
         seed=plan.seed,
         examples=plan.examples,
         depth=plan.depth,
+        settings={**settings, **_architectures(goldens), **_code(implementations)},
+        limits=dict(limits),
         shard=shard,
         run=run,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -90,6 +103,22 @@ def _custom_golden_record(golden: Golden) -> GoldenRecord:
     weights = content_digest(golden.checkpoint.weights)
     unconfirmed = golden.checkpoint.architecture.unconfirmed if golden.folder else ""
     return GoldenRecord(golden.version, content_digest(stored_arrays(golden.batches, {})), weights, golden.origin, unconfirmed)
+
+
+def _architectures(goldens: Mapping[str, Golden | None]) -> dict[str, str]:
+    """Return a digest of the architecture of each custom golden, whose configuration may be edited while its weights stay."""
+    own = {name: golden.checkpoint.architecture.as_dict() for name, golden in goldens.items() if golden}
+    return {f"the architecture of {name}": short_digest(settings) for name, settings in own.items()}
+
+
+def _code(names: Sequence[str]) -> dict[str, str]:
+    """Return a digest of the source of each candidate of these names that has one."""
+    return {f"the code of {name}": found[:_DIGITS] for name in names if (found := source_digest(name))}
+
+
+def short_digest(content: object) -> str:
+    """Return the first digits of the digest of what JSON can hold."""
+    return hashlib.sha256(msgspec.json.encode(content, order="deterministic")).hexdigest()[:_DIGITS]
 
 
 def _implementation_records(names: Sequence[str]) -> dict[str, ImplementationRecord]:

@@ -107,7 +107,9 @@ results; the shards are in the folder `parts` of DIR until all are complete.
 
 An interrupted run (killed, interrupted, a full disk) is resumed by the same command with --resume:
 results in the results file are kept, the other checks are run. A run with other candidates, goldens,
-versions or options is not resumed. Two simultaneous runs with the same --out are refused.
+versions, options or code is not resumed; a candidate's code is its file or module, and what that imports
+from its own package or folder. Two simultaneous runs with the same --out are refused. If a file of a
+checkpoint or golden changes while a check runs, that check and later ones are errors that name the file.
 
 Devices: `--device cuda`, or any other device of torch. Matrix units may truncate sums instead of
 rounding them; they multiply half-precision formats, and float32 if a kernel splits it into TF32

@@ -16,7 +16,7 @@ from conformance.cli.cases import cases_of, digest
 from conformance.cli.interrupts import noted_interrupts
 from conformance.cli.output import show_results
 from conformance.cli.progress_display import progress
-from conformance.cli.run_options import RunOptions
+from conformance.cli.run_options import RunOptions, limits_of, settings_of
 from conformance.cli.work import IsolatedWork, Work, is_instrumented
 from conformance.errors import INTERRUPTED, UsageError
 from conformance.isolation.candidate_work import CandidateWork
@@ -96,7 +96,15 @@ def _recording(options: RunOptions, everything: Sequence[Case], count: int, out:
     path = out.resolve() / _RESULTS
     which, shards = options.shard
     header = header_of(
-        options.device, options.goldens, options.plan, f"{which}/{shards}", digest(everything), options.implementations, count
+        options.device,
+        options.goldens,
+        options.plan,
+        f"{which}/{shards}",
+        digest(everything),
+        list(dict.fromkeys(case.implementation for case in everything)),
+        count,
+        settings_of(options),
+        limits_of(options),
     )
     recording = Recording(path, header, resume=resume)
     (out.resolve() / _PAGE).unlink(missing_ok=True)

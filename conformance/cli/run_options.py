@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from conformance.checks.known_failures import KnownFailure
+from conformance.checks.run_header import short_digest
 from conformance.checks.search.plan import Plan
 from conformance.errors import UsageError
 from conformance.goldens.golden import Golden
@@ -41,6 +42,23 @@ class RunOptions:
     shard: tuple[int, int] = (1, 1)
     limits: ResourceLimits = field(default_factory=ResourceLimits)
     in_process: bool = False
+
+
+def settings_of(options: RunOptions) -> dict[str, str]:
+    """Return the required activations and the known failures, in words, as `results.records.Header.settings` has them."""
+    entries = [{k: v for k, v in vars(entry).items() if k != "where"} for entry in options.known]
+    return {
+        "the required activations": ", ".join(sorted(options.require)) or "none",
+        "the known failures": f"{len(entries)} ({short_digest(entries)})" if entries else "none",
+    }
+
+
+def limits_of(options: RunOptions) -> dict[str, str]:
+    """Return the limits of candidates in words."""
+    limits = options.limits
+    said = {"the time limit": limits.seconds, "the memory limit": limits.memory}
+    allowed = {"the network": limits.network, "the isolation": not options.in_process}
+    return {k: f"{v:g}" if v else "none" for k, v in said.items()} | {k: "on" if v else "off" for k, v in allowed.items()}
 
 
 def shard_of(text: str) -> tuple[int, int]:

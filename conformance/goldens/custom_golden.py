@@ -14,8 +14,8 @@ from conformance.goldens.recipe import SEED
 from conformance.model.architecture import MULTI_LABEL, SINGLE_LABEL, Architecture
 from conformance.model.batch import IGNORED_LABEL, Batch
 from conformance.model.checkpoint import Checkpoint
-from conformance.model.directory import load_directory
-from conformance.model.files import read_json, read_safetensors, reading
+from conformance.model.directory import files_of, load_directory
+from conformance.model.files import read_json, read_safetensors, reading, stamps_of
 from conformance.model.tokenizer import tokenized
 
 _MASKS = ("1111111111111111", "1111111111000000", "0000011111111111", "1101101011101101")
@@ -69,15 +69,15 @@ def from_directory(folder: Path, texts: Sequence[str] = (), file: Path | None = 
         CheckpointError: the directory or its tokenizer cannot be read.
         UsageError: the file cannot be read, or an input does not fit the network.
     """
+    files = stamps_of(files_of(folder.resolve()))
     checkpoint = load_directory(folder)
     batches = _given(folder, texts, file)
     if not batches:
         length = min(len(_MASKS[0]), checkpoint.architecture.longest)
         masks = drawn([mask[:length] for mask in _MASKS if "1" in mask[:length]])
         batches["generated"] = batch(SEED, checkpoint.architecture, masks)
-    return replace(
-        golden_of(folder.resolve().name, checkpoint, batches), origin=f"{PREFIX}{folder.resolve()}", folder=folder.resolve()
-    )
+    own = golden_of(folder.resolve().name, checkpoint, batches)
+    return replace(own, origin=f"{PREFIX}{folder.resolve()}", folder=folder.resolve(), files=files)
 
 
 def on_inputs(golden: Golden, texts: Sequence[str] = (), file: Path | None = None) -> Golden:
@@ -94,7 +94,7 @@ def on_inputs(golden: Golden, texts: Sequence[str] = (), file: Path | None = Non
             "--checkpoint DIR, or token ids with --batch FILE"
         )
     fitting = golden_of(golden.name, checkpoint, _given(golden.folder, texts, file))
-    return replace(fitting, origin=golden.origin or golden.name, folder=golden.folder)
+    return replace(fitting, origin=golden.origin or golden.name, folder=golden.folder, files=golden.files)
 
 
 def _given(folder: Path | None, texts: Sequence[str], file: Path | None) -> dict[str, Batch]:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.errors import FixtureError, UsageError
-from conformance.goldens.manifest import GRADIENTS, ManifestEntry, fixtures_directory, located, manifest
+from conformance.goldens.manifest import GRADIENTS, MANIFEST, ManifestEntry, fixtures_directory, located, manifest
 from conformance.goldens.recipe import Recipe
 from conformance.goldens.saved_golden import SavedGolden
 from conformance.goldens.shipped_goldens import RECIPES
@@ -18,7 +18,8 @@ from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint
 from conformance.model.digest import content_digest
-from conformance.model.files import read_safetensors, reading
+from conformance.model.directory import files_of
+from conformance.model.files import Stamp, read_safetensors, reading, stamps_of
 from conformance.numerics.formats import Array
 
 Gradients = Mapping[str, Mapping[str, Mapping[str, Array]]]
@@ -37,6 +38,7 @@ class Golden:
             differently in every format, so the judge runs the oracle, as for all of the user's own goldens.
         origin: the name under which `open_golden` finds the network, if it is not `name`.
         folder: folder of the tokenizer, or None if there is none.
+        files: the files that the golden is read from, each with its stamp before it was read.
         read_gradients: function that reads `gradients`, or None if none are stored.
 
     Example:
@@ -56,6 +58,7 @@ class Golden:
     folder: Path | None = None
     recorded: Mapping[str, Mapping[str, Array]] = field(default_factory=dict, repr=False)
     read_gradients: Callable[[], Gradients] | None = field(default=None, repr=False)
+    files: Mapping[Path, Stamp | None] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def gradients(self) -> Gradients:
@@ -134,12 +137,14 @@ def load_golden(name: str | Path, folder: Path | None = None) -> Golden:
         conformance.errors.UnknownNameError: no golden 'tinny', and no folder is called so; did you mean 'tiny'?
     """
     called, home = located(name, folder)
+    place = home or fixtures_directory()
+    files = stamps_of(place / file for file in (MANIFEST, f"{called}.safetensors", f"{called}{GRADIENTS}"))
     entry = manifest(home)[called]
     if not entry.is_whole:
         raise FixtureError(f"golden {called}: its entry in the manifest is not as it was written; it was altered")
     try:
-        stored = _stored(called, entry, f"{called}.safetensors", entry.stored_digest, home or fixtures_directory())
-        return _described(called, entry, stored, home)
+        stored = _stored(called, entry, f"{called}.safetensors", entry.stored_digest, place)
+        return _described(called, entry, stored, home, files)
     except (KeyError, OSError, TypeError, ValueError, UsageError) as error:
         raise FixtureError(f"golden {called}: its manifest does not describe it ({error!r:.300}); it was altered") from error
 
@@ -158,7 +163,9 @@ def _stored(name: str, entry: ManifestEntry, called: str, digest: str, home: Pat
     return stored
 
 
-def _described(name: str, entry: ManifestEntry, stored: Mapping[str, npt.NDArray[Any]], home: Path | None) -> Golden:
+def _described(
+    name: str, entry: ManifestEntry, stored: Mapping[str, npt.NDArray[Any]], home: Path | None, files: Mapping[Path, Stamp | None]
+) -> Golden:
     """Return the golden described by a manifest entry; its network comes from a recipe, or from the checkpoint it was made from."""
     recipe: Recipe = SavedGolden.described(name, home, entry) if home and entry.checkpoint else RECIPES[name]
     kept = isinstance(recipe, SavedGolden)
@@ -180,6 +187,7 @@ def _described(name: str, entry: ManifestEntry, stored: Mapping[str, npt.NDArray
         origin=str(home) if kept else "",
         folder=recipe.folder,
         read_gradients=partial(_gradients, name, entry, home or fixtures_directory()) if entry.gradients_digest else None,
+        files={**files, **(stamps_of(files_of(recipe.folder)) if recipe.folder else {})},
     )
 
 

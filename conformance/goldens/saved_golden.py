@@ -15,8 +15,8 @@ from conformance.goldens.manifest import MANIFEST, ManifestEntry
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint
 from conformance.model.digest import content_digest
-from conformance.model.directory import load_directory
-from conformance.model.stored import PICKLE, SAFETENSORS
+from conformance.model.directory import files_of, load_directory
+from conformance.model.files import Stamp, stamps_of
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class SavedGolden:
         home: the golden's folder.
         source: path of the checkpoint directory when the golden was made.
         beside: the same path relative to `home`, which is tried first, since both may have been moved together.
-        stamp: modification times and sizes of the checkpoint's files; when they change, the checkpoint is verified again.
+        stamp: the files of the checkpoint and their stamps; when they change, the checkpoint is verified again.
         given: the batches while the golden is made; empty for a loaded golden, which has the stored ones.
     """
 
@@ -37,7 +37,7 @@ class SavedGolden:
     source: str
     beside: str
     version: int = 1
-    stamp: tuple[tuple[int, int], ...] = ()
+    stamp: tuple[tuple[Path, Stamp | None], ...] = ()
     given: Mapping[str, Batch] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
@@ -50,7 +50,14 @@ class SavedGolden:
     def described(cls, name: str, home: Path, entry: ManifestEntry) -> Self:
         """Return the recipe described by the manifest in `home`."""
         found = cls(name, home, entry.source, entry.checkpoint, entry.version)
-        return cls(name, home, found.source, found.beside, found.version, _stamp(found.folder))
+        return cls(
+            name,
+            home,
+            found.source,
+            found.beside,
+            found.version,
+            tuple(stamps_of(files_of(found.folder)).items()) if found.folder else (),
+        )
 
     @property
     def folder(self) -> Path | None:
@@ -90,12 +97,3 @@ class SavedGolden:
     def keeps(self, activation: str) -> bool:
         """Return True, since all activations are stored."""
         return True
-
-
-def _stamp(folder: Path | None) -> tuple[tuple[int, int], ...]:
-    """Return what changes if a file of a checkpoint does; sentence-transformers has files in folders of their own."""
-    if folder is None:
-        return ()
-    folders = (folder, *sorted(path for path in folder.iterdir() if path.is_dir())) if folder.is_dir() else ()
-    files = [one / name for one in folders for name in ("modules.json", "config.json", SAFETENSORS, PICKLE)]
-    return tuple((file.stat().st_mtime_ns, file.stat().st_size) for file in files if file.is_file())

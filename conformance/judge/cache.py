@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 from platformdirs import user_cache_path
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from conformance.judge.loss_curve import Expected, TrainedLoss
@@ -26,6 +26,7 @@ from conformance.judge.loss_curve import expected as sampled_losses
 from conformance.judge.sampled_sigma import accumulated_sigma as sampled_sigma
 from conformance.model.checkpoint import Checkpoint
 from conformance.model.digest import content_digest
+from conformance.model.files import open_safetensors
 from conformance.model.training import Training, at
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
@@ -142,7 +143,7 @@ def code_digest(package: Path = PACKAGE) -> str:
 def _read(path: Path, names: Sequence[str]) -> Mapping[str, Array] | None:
     """Return an entry's arrays in the order of `names`, or None, with a warning, if the file is damaged."""
     try:
-        with safe_open(path, "np") as stored:
+        with open_safetensors(path) as stored:
             found = {name: as_array(stored.get_tensor(name)) for name in stored.keys()}  # noqa: SIM118  # no mapping
             digest = (stored.metadata() or {}).get("digest")
         if set(found) != set(names) or digest != content_digest(found):

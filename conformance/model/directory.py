@@ -14,8 +14,8 @@ from conformance.model.checkpoint import Checkpoint, LazyWeights, check_paramete
 from conformance.model.files import read_json, reading
 from conformance.model.model_types import require_bert, require_head
 from conformance.model.published_heads import heads_of
-from conformance.model.sentence_transformers import dense_parameters, sentence_embedding, transformer_folder
-from conformance.model.stored import ABSOLUTE_POSITIONS, BUFFERS, COPIES, SAFETENSORS, Stored, stored_parameters
+from conformance.model.sentence_transformers import MODULES, dense_parameters, sentence_embedding, transformer_folder
+from conformance.model.stored import ABSOLUTE_POSITIONS, BUFFERS, COPIES, PICKLE, SAFETENSORS, Stored, stored_parameters
 
 
 def load_directory(folder: Path | str) -> Checkpoint:
@@ -42,6 +42,12 @@ def load_directory(folder: Path | str) -> Checkpoint:
     folder = Path(folder)
     with reading(folder, "a checkpoint", CheckpointError):
         return _loaded(folder)
+
+
+def files_of(folder: Path) -> list[Path]:
+    """Return the files of which `load_directory` reads those that exist; sentence-transformers has some in folders of their own."""
+    folders = (folder, *sorted(path for path in folder.iterdir() if path.is_dir())) if folder.is_dir() else ()
+    return [part / name for part in folders for name in (MODULES, "config.json", SAFETENSORS, PICKLE)]
 
 
 def _loaded(folder: Path) -> Checkpoint:

@@ -6,11 +6,12 @@ takes at most 5 s and 1 GiB; `python -m conformance.benchmarks.readers --full` m
 
 import json
 import os
+import shutil
 import stat
 import tempfile
 import tomllib
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
@@ -30,10 +31,11 @@ TEXT = 16 * 2**20  # bytes of a text file; a tokenizer.json of 900,000 pieces fi
 JSON = 4 * 2**20  # bytes of a configuration, a manifest or batches; ids of a few hundred thousand tokens fit
 SETTINGS, DOTS = 2**18, 100  # bytes of a TOML file, and dots per line, since tomllib's time is cubic in the parts of a key
 PRINTED = 2**19  # numbers read from decimal text, one Python object each; a hidden state of 4 x 128 x 768 has fewer
-ARRAYS = 3 * 2**29  # bytes of a file of parameters, which is memory-mapped; BERT-large in float32 has 1.34e9
+ARRAYS = 3 * 2**29  # bytes of a file of parameters, whose copy is memory-mapped; BERT-large in float32 has 1.34e9
 OUTPUTS = 2**28  # bytes of arrays that are unpacked or read at once: two float32 hidden states of 64 x 512 x 1024
 LARGEST = "BERT_CONFORMANCE_LARGEST_FILE"  # environment variable: bytes, replaces the two limits above where it is larger
 _ROWS = 64  # rows of a Parquet file per read
+_PIECE = 2**20  # bytes that are copied at a time
 QUOTED_CHARACTERS = 300  # characters of a library's error message that are quoted
 
 ALLOW_PICKLE = (
@@ -43,6 +45,21 @@ ALLOW_PICKLE = (
 SCRATCH = "BERT_CONFORMANCE_SCRATCH"  # environment variable: parent of a worker's temporary folders, removed with the worker
 
 T = TypeVar("T")
+Stamp = tuple[int, int, int, int]
+
+
+def stamp_of(path: Path) -> Stamp | None:
+    """Return what differs after a file was replaced or written to, even if its times were set back; None if there is none."""
+    try:
+        about = path.stat()
+    except OSError:
+        return None
+    return about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
+
+
+def stamps_of(files: Iterable[Path]) -> dict[Path, Stamp | None]:
+    """Return the stamp of each file."""
+    return {path: stamp_of(path) for path in files}
 
 
 def scratch_folder() -> Path:
@@ -126,12 +143,26 @@ def read_toml(path: Path) -> dict[str, Any]:
     return tomllib.loads(content.decode("utf-8"))
 
 
+@contextmanager
+def private_copy(path: Path, limit: int) -> Iterator[Path]:
+    """Yield the path of a copy of a file of at most `limit` bytes of arrays, by which it can be opened or memory-mapped.
+
+    The copy has no name in any folder, so that no other program, such as a candidate, changes or truncates what is mapped. It
+    exists as long as the context or a mapping of it does.
+    """
+    _require_arrays(path, limit)
+    with path.open("rb") as original, tempfile.TemporaryFile(dir=os.environ.get(SCRATCH)) as copy:
+        shutil.copyfileobj(original, copy, _PIECE)
+        copy.flush()
+        yield Path(f"/proc/self/fd/{copy.fileno()}")
+
+
 def open_safetensors(path: Path, framework: str = "np", limit: int = OUTPUTS) -> Any:
-    """Open a safetensors file after checking the size of the file and of its header.
+    """Open a private copy of a safetensors file after checking the size of the file and of its header.
 
     Args:
         path: the file.
-        framework: `pt` for torch tensors, which are views of the memory-mapped file, or `np` for NumPy arrays, which are copies.
+        framework: `pt` for torch tensors, which are views of the memory-mapped copy, or `np` for NumPy arrays, which are copies.
         limit: largest file size in bytes.
 
     Raises:
@@ -139,12 +170,12 @@ def open_safetensors(path: Path, framework: str = "np", limit: int = OUTPUTS) ->
     """
     from safetensors import safe_open
 
-    _require_arrays(path, limit)
-    with path.open("rb") as file:
-        header = int.from_bytes(file.read(8), "little")
-    if header > JSON:
-        raise ValueError(f"its header has {header} bytes, and at most {JSON} are read")
-    return safe_open(path, framework)
+    with private_copy(path, limit) as copy:
+        with copy.open("rb") as file:
+            header = int.from_bytes(file.read(8), "little")
+        if header > JSON:
+            raise ValueError(f"its header has {header} bytes, and at most {JSON} are read")
+        return safe_open(copy, framework)
 
 
 def read_safetensors(path: Path, prefix: str = "") -> tuple["Arrays", Mapping[str, str]]:
@@ -239,8 +270,8 @@ def read_pickle(path: Path) -> dict[str, "torch.Tensor"]:
     import torch
 
     is_mapped = zipfile.is_zipfile(path)  # the format since torch 1.6; older files are read into memory
-    _require_arrays(path, ARRAYS if is_mapped else OUTPUTS)
-    found = torch.load(path, map_location="cpu", weights_only=True, mmap=is_mapped)
+    with private_copy(path, ARRAYS if is_mapped else OUTPUTS) as copy:
+        found = torch.load(copy, map_location="cpu", weights_only=True, mmap=is_mapped)
     if not isinstance(found, dict) or not all(isinstance(n, str) and isinstance(t, torch.Tensor) for n, t in found.items()):
         raise ValueError("it is no dictionary of tensors by name")
     return found

@@ -12,9 +12,11 @@ from conformance.numerics.thresholds import SEPARABLE_Z
 from conformance.report.finding_sentences import cause, evidence, residual_sentences, sentence
 from conformance.report.findings import Finding, findings
 from conformance.report.unexposed_steps import possibly_before
-from conformance.results.merge import case_of
+from conformance.results.example import largest_sizes
 from conformance.results.outcomes import ORDER, OUTCOME_TEXT
 from conformance.results.records import ActivationRecord, CheckRecord, CounterexampleRecord, Footer, Note, Sensitivity
+
+ROWS = 8  # of a failing batch that are shown
 
 
 def headline(footer: Footer, notes: Sequence[Note] = ()) -> str:
@@ -35,7 +37,7 @@ def headline(footer: Footer, notes: Sequence[Note] = ()) -> str:
 
 def subject(check: CheckRecord) -> str:
     """Return the name of the case of a check: candidate, golden, device, format and check."""
-    return str(case_of(check))
+    return str(check.case)
 
 
 def verdict(check: CheckRecord) -> str:
@@ -50,9 +52,15 @@ def number(n: int, what: str) -> str:
 
 
 def searched(check: CheckRecord) -> str:
-    """Return the number of examples of a search without a failure, and the largest error as a share of its limit."""
+    """Return the number and sizes of the examples of a search without a failure, and the largest error as a share of its limit."""
     worst = f", the largest error {check.worst:.2g} of its limit" if check.worst else ""
-    return f"{number(check.tried, 'example')}{worst}"
+    return f"{number(check.tried, 'example')}{of_sizes([check])}{worst}"
+
+
+def of_sizes(checks: Iterable[CheckRecord]) -> str:
+    """Return, after a comma, the largest sizes of the batches that any of the checks judged; empty if there are none."""
+    largest = largest_sizes(size for check in checks for size in check.sizes)
+    return f", batches of up to {' and '.join(f'{rows} × {length}' for rows, length in largest)} tokens" if largest else ""
 
 
 def duration(checks: Sequence[CheckRecord]) -> str:
@@ -95,11 +103,11 @@ def smallest(check: str, found: CounterexampleRecord) -> list[str]:
     unread = padding(mask) if mask else None
     masked = ", masked ones in brackets" if unread and any(map(any, unread)) else ""
     lines = [f"smallest failing batch: {len(ids)} × {len(ids[0])} tokens{masked}{f'; {variation}' if variation else ''}"]
-    for row in range(len(ids)):
+    for row in range(min(len(ids), ROWS)):
         shown = [f"[{t}]" if unread and unread[row][i] else f"{t}" for i, t in enumerate(ids[row])]
         rendered = f"; token types {' '.join(map(str, types[row]))}" if types else ""
         lines.append(f"  {' '.join(shown)}{'' if mask else '; no mask'}{rendered}")
-    return lines
+    return lines + [f"  … and {number(len(ids) - ROWS, 'row')} more"] * (len(ids) > ROWS)
 
 
 def padding(mask: Sequence[Sequence[Any]]) -> list[list[bool]]:

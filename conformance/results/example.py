@@ -1,11 +1,27 @@
 """Examples on which a law is tested. They consist of plain numbers, so that a results file can contain them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from conformance.errors import UsageError
 from conformance.model.batch import Batch
+
+Size = tuple[int, int]  # of a batch: rows, and tokens per row
+
+
+def largest_sizes(sizes: Iterable[Size]) -> tuple[Size, ...]:
+    """Return the sizes that no other size reaches in both numbers, most rows first.
+
+    Example:
+        >>> largest_sizes([(1, 64), (6, 16), (6, 15)])
+        ((6, 16), (1, 64))
+    """
+    found: list[Size] = []
+    for size in sorted(set(sizes), reverse=True):
+        if not found or size[1] > found[-1][1]:
+            found.append(size)
+    return tuple(found)
 
 
 @dataclass(frozen=True)

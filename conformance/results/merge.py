@@ -10,7 +10,7 @@ from itertools import chain
 
 from conformance.results.case import Case
 from conformance.results.outcomes import ORDER
-from conformance.results.records import CaseRecords, CheckRecord, Note, Results
+from conformance.results.records import CaseRecords, Note, Results
 from conformance.results.shards import RunRecords, by_source, differing, incomplete, require_one_version, sources
 
 
@@ -26,11 +26,6 @@ def merged(runs: Sequence[RunRecords]) -> Results:
     notes = tuple(chain(_contradictions(reported), differing(runs), incomplete(runs), _duplicates(reported.values())))
     as_it_stands = len(runs) == 1 and len(cases) == len(runs[0].cases)
     return Results(tuple(run.header for run in runs if run.header), cases, runs[0].footer if as_it_stands else None, notes)
-
-
-def case_of(check: CheckRecord) -> Case:
-    """Return the case that a record describes."""
-    return Case(check.implementation, check.golden, check.device, check.dtype, check.check)
 
 
 @dataclass(frozen=True)
@@ -58,7 +53,7 @@ def _by_case(runs: Iterable[RunRecords]) -> Mapping[Case, _OfCase]:
     found: dict[Case, list[_Report]] = {}
     for run in runs:
         for records in run.cases:
-            found.setdefault(case_of(records.check), []).append(_Report(records, run.source))
+            found.setdefault(records.check.case, []).append(_Report(records, run.source))
     return found
 
 

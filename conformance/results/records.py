@@ -6,6 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from conformance.judge.error_distribution import BINS
+from conformance.results.case import Case
 from conformance.results.deferred_import import deferred
 from conformance.results.outcomes import Outcome
 
@@ -80,6 +81,9 @@ class Header(_Record, frozen=True, gc=False, tag="header"):
         implementations: the registered candidates by name; the version of an unregistered object is not known.
         transformers, onnxruntime: versions; null if not installed.
         cases: number of checks that this shard was to run.
+        settings: what else decides a verdict, each in a word or a digest: required activations, known failures, the code of each
+            candidate, the architecture of each custom golden.
+        limits: the limits of candidates, which may differ between shards.
     """
 
     schema: int
@@ -105,6 +109,8 @@ class Header(_Record, frozen=True, gc=False, tag="header"):
     cases: int = 0
     machine: MachineRecord | None = None
     depth: str = "full"
+    settings: dict[str, str] = {}
+    limits: dict[str, str] = {}
 
 
 class ErrorRecord(msgspec.Struct, frozen=True, gc=False):
@@ -261,6 +267,8 @@ class CheckRecord(_Record, frozen=True, gc=False, tag="check"):
         judged: number of judged activations, out of `activations`.
         tried: number of examples, for a check that generates its batches.
         worst: largest ratio of an error to its limit among the examples that pass.
+        sizes: the largest sizes of the judged batches, each as rows and tokens per row.
+        verdicts: the numbers of activations' records by outcome; empty in files of earlier versions of the suite.
         require: patterns of activations that had to be observed.
         runs: number of checks of the run, among which the false-alarm probability is shared.
         examples: number of examples that each search was to try, among which that of the check is shared.
@@ -291,6 +299,13 @@ class CheckRecord(_Record, frozen=True, gc=False, tag="check"):
     judge_seconds: float | None = None
     runs: int = 1
     examples: int = 0
+    sizes: list[tuple[int, int]] = []
+    verdicts: dict[str, int] = {}
+
+    @property
+    def case(self) -> Case:
+        """The case that the record describes."""
+        return Case(self.implementation, self.golden, self.device, self.dtype, self.check)
 
 
 class Footer(_Record, frozen=True, gc=False, tag="footer"):

@@ -8,7 +8,7 @@ import numpy as np
 from conformance.judge.evidence import UNKNOWN, Verdict
 from conformance.results.case import Case
 from conformance.results.deferred_import import deferred
-from conformance.results.example import Example
+from conformance.results.example import Example, Size
 from conformance.results.law_broken import Location, Run
 from conformance.results.outcomes import Outcome
 
@@ -107,6 +107,7 @@ class Result:
         candidate_seconds: the part of `seconds` spent waiting for the candidate; the rest is the judge's.
         by_values: whether the case fails only because of its verdicts, without a violation of the contract.
         verdicts: one verdict for each batch and activation, in the order of computation; those before a crash are kept.
+        sizes: the largest sizes of the judged batches, each as rows and tokens per row.
         searched: the extent of the search, for a check that generates its batches; otherwise None.
         counterexample: the counterexample found by the search, or None.
         require: patterns of the activations that had to be observed.
@@ -128,6 +129,7 @@ class Result:
     seconds: float = 0.0
     verdicts: tuple[Verdict, ...] = field(default=(), repr=False)
     by_values: bool = False
+    sizes: tuple[Size, ...] = ()
     searched: Searched | None = None
     counterexample: Counterexample | None = None
     require: tuple[str, ...] = ()

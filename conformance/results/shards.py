@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from conformance.errors import UsageError
+from conformance.results.consistency import inconsistencies
 from conformance.results.records import CaseRecords, Footer, GoldenRecord, Header, Note
-from conformance.results.to_records import footer
 
 _SHARE = re.compile(r"[0-9]{1,4}")  # at most 9999 shards
 _ALIKE = ("suite", "torch", "transformers", "numpy", "onnxruntime", "seed", "examples")  # equal in all shards of a run
@@ -52,7 +52,7 @@ class RunRecords:
             return {}
         candidates = {f"the version of {name}": f"{i.distribution} {i.version}" for name, i in self.header.implementations.items()}
         said = {field: str(value) for field in _ALIKE if (value := getattr(self.header, field)) != ""}
-        return said | candidates
+        return said | candidates | self.header.settings
 
 
 def require_one_version(runs: Iterable[RunRecords]) -> None:
@@ -70,7 +70,7 @@ def require_one_version(runs: Iterable[RunRecords]) -> None:
 
 
 def incomplete(runs: Sequence[RunRecords]) -> Iterator[Note]:
-    """Yield notes on missing shards and missing ends of runs."""
+    """Yield notes on missing shards, missing ends of runs, and records that disagree."""
     for shards in _shards(runs):
         there = {run.shard[0]: run for run in reversed(shards)}
         count = shards[0].shard[1]
@@ -79,30 +79,7 @@ def incomplete(runs: Sequence[RunRecords]) -> Iterator[Note]:
             only = (f"{k}/{count}{f' ({run.source})' if run.source else ''}" for k, run in sorted(there.items()))
             yield Note("missing", f"shard {', '.join(missing)}; of this run there is {', '.join(only)}")
     for run in runs:
-        yield from _unlike_ends(run)
-
-
-def _unlike_ends(run: RunRecords) -> Iterator[Note]:
-    """Yield notes where the header or footer of a run disagrees with its checks."""
-    planned = run.header.cases if run.header else 0
-    if run.footer is None:
-        after = f" after {len(run.cases)} of {planned} checks" if planned else ""
-        yield Note("missing", f"the end of {run.name}: it was cut short{after}, and has no footer")
-        return
-    if planned > len(run.cases):
-        yield Note("missing", f"{planned - len(run.cases)} of the {planned} checks of {run.name}")
-    if (ended := sum(run.footer.outcomes.values())) > len(run.cases):
-        yield Note("missing", f"{run.name} has {len(run.cases)} checks, and its footer counts {ended}")
-        return
-    counted = footer(records.check for records in run.cases)
-    for what in ("outcomes", "ran", "declared", "exit_code"):
-        said, found = getattr(run.footer, what), getattr(counted, what)
-        if said != found:
-            yield Note("contradiction", f"{run.name}: the footer says {what} {_listed(said)}, the checks {_listed(found)}")
-
-
-def _listed(found: object) -> str:
-    return ", ".join(f"{n} {outcome}" for outcome, n in sorted(found.items())) if isinstance(found, dict) else str(found)
+        yield from inconsistencies(run.name, run.cases, run.footer, run.header.cases if run.header else 0)
 
 
 def differing(runs: Iterable[RunRecords]) -> Iterator[Note]:

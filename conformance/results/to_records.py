@@ -64,6 +64,8 @@ def check_record(result: Result) -> CheckRecord:
         require=list(result.require),
         runs=result.runs,
         examples=result.examples,
+        sizes=list(result.sizes),
+        verdicts=dict(Counter(v.outcome for v in result.verdicts)),
         candidate_seconds=result.candidate_seconds,
         judge_seconds=result.seconds - result.candidate_seconds,
     )
@@ -200,7 +202,7 @@ def _smallest(best: FilterResult) -> float | None:
     return e.right + math.copysign(e.room(SEPARABLE_Z), e.wrong - e.right) if e and best.expected_z else None
 
 
-def _exit_code(check: CheckRecord) -> int:
+def exit_code_of(check: CheckRecord) -> int:
     """Return the exit code of a check's outcome, independently of the recorded one, except that an error may be the caller's."""
     if check.outcome == "error":
         return check.exit_code if check.exit_code in (1, 2) else 3
@@ -213,7 +215,7 @@ def footer(checks: Iterable[CheckRecord]) -> Footer:
     The exit code is the highest of 3 (harness), 2 (usage) and 1 (does not conform, or nothing judged), otherwise 0.
     """
     checks = list(checks)
-    code = max(map(_exit_code, checks), default=1)
+    code = max(map(exit_code_of, checks), default=1)
     if not any(c.executed for c in checks):
         code = max(code, 1)
     return Footer(sum(c.declared for c in checks), sum(c.executed for c in checks), dict(Counter(c.outcome for c in checks)), code)

@@ -2,6 +2,7 @@
 
 import contextvars
 import pickle
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,7 @@ from conformance.checks.search.find import SearchState, find_counterexample
 from conformance.checks.search.plan import Plan
 from conformance.checks.search.subject import Subject
 from conformance.errors import CandidateError
+from conformance.goldens.manifest import DEFAULT_GOLDENS
 from conformance.implementations.demystified import demystified
 from conformance.implementations.hugging_face import HuggingFace
 from conformance.implementations.making_bert import making_bert
@@ -364,8 +366,70 @@ def test_a_failure_at_a_boundary_is_minimised_only_as_far_as_it_stays_at_the_bou
     drawn = made.examples(architecture).filter(lambda example: example.batch.length < architecture.longest)
     find_counterexample(holds, drawn, Plan(), found, boundaries=made.boundaries(architecture))
     assert found.example
-    assert found.example.batch.length == architecture.longest
-    assert found.example.batch.size == 2
+    assert found.example.batch.input_ids.shape == (1, architecture.longest)
+
+
+@pytest.mark.parametrize(
+    "fails",
+    [
+        lambda rows, length: rows > 30,
+        lambda rows, length: rows > 1000,
+        lambda rows, length: rows * length > 2000,
+        lambda rows, length: length > 31,
+        lambda rows, length: rows == 1,
+    ],
+    ids=["more than 30 rows", "more than 1000 rows", "more than 2000 tokens", "the longest rows", "one row"],
+)
+def test_a_result_that_is_wrong_at_some_sizes_alone_fails_at_the_smallest_of_them(fails: Callable[[int, int], bool]) -> None:
+    made: Law = entry_point(CHECKS["generated-batches"])
+    architecture, found = load_golden("tiny").checkpoint.architecture, SearchState()
+
+    def holds(example: Example) -> float:
+        if fails(*example.batch.input_ids.shape):
+            raise LawBroken("wrong at this size")
+        return 0.0
+
+    find_counterexample(holds, made.examples(architecture), Plan(), found, boundaries=made.boundaries(architecture))
+    assert found.example
+    rows, length = found.example.batch.input_ids.shape
+    assert fails(rows, length)
+    assert rows == 1 or not fails(rows - 1, length)
+    assert length == 1 or not fails(rows, length - 1)
+
+
+@pytest.mark.parametrize("name", ["tiny", "sinusoidal", "edges"])
+def test_batches_at_boundaries_are_larger_than_those_of_every_golden_on_which_each_check_runs(name: str) -> None:
+    architecture, found = load_golden(name).checkpoint.architecture, SearchState()
+    made: Law = entry_point(CHECKS["generated-batches"])
+    find_counterexample(lambda _: 0.0, made.examples(architecture), Plan(), found, boundaries=made.boundaries(architecture))
+    goldens = [batch for golden in (*DEFAULT_GOLDENS, "edges") for batch in load_golden(golden).batches.values()]
+    assert max(rows for rows, _ in found.sizes) > max(batch.size for batch in goldens)
+    assert max(length for _, length in found.sizes) == architecture.longest
+    assert max(rows * length for rows, length in found.sizes) > max(batch.input_ids.size for batch in goldens)
+
+
+class OtherWeightsAt:
+    """Correct but for batches of some sizes, as an engine with fixed buffers is: there, one weight has another factor."""
+
+    def __init__(self, is_wrong: Callable[[int, int], bool]) -> None:
+        self._is_wrong = is_wrong
+
+    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Any:
+        name = "bert.encoder.layer.1.intermediate.dense.weight"
+        other = {**checkpoint.weights, name: 1.5 * checkpoint.weights[name]}
+        right, wrong = (making_bert.prepare(c, device, dtype) for c in (checkpoint, replace(checkpoint, weights=other)))
+        return lambda batch: (wrong if self._is_wrong(*batch.input_ids.shape) else right)(batch)
+
+
+@pytest.mark.parametrize("is_wrong", [lambda rows, _: rows > 30, lambda rows, length: rows * length > 1900])
+def test_an_engine_that_is_wrong_beyond_its_buffers_fails_and_a_pass_states_how_large_its_batches_were(
+    is_wrong: Callable[[int, int], bool],
+) -> None:
+    assert run_check(CHECKS["generated-batches"], OtherWeightsAt(is_wrong), "tiny", "cpu", "float32").outcome == "fail"
+    passed = run_check(CHECKS["generated-batches"], OtherWeightsAt(lambda *_: False), "tiny", "cpu", "float32")
+    assert passed.outcome == "pass"
+    assert "batches of up to 1025 × 2 and" in str(passed)
+    assert "64 × 32 tokens" in str(passed)
 
 
 @pytest.mark.parametrize(

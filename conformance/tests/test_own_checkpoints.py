@@ -12,10 +12,11 @@ from conformance import golden_of, load_directory, load_golden
 from conformance.checks.published import BERT_BASE_UNCASED, Published, check_published, published_of
 from conformance.cli import main
 from conformance.errors import CheckpointError, UsageError
-from conformance.goldens import saved_golden
 from conformance.goldens.custom_golden import from_directory, read_batches
 from conformance.implementations.hugging_face import HuggingFace
 from conformance.model.checkpoint import Checkpoint
+from conformance.model.directory import files_of
+from conformance.model.files import stamps_of
 from conformance.model.tokenizer import tokenized
 from conformance.oracle import Network
 from conformance.results.file import read_results
@@ -223,6 +224,6 @@ def test_a_file_of_a_folder_of_sentence_transformers_is_read_again_after_it_chan
     (tmp_path / "0_Transformer").mkdir()
     file = tmp_path / "0_Transformer" / "config.json"
     file.write_text("{}")
-    before = saved_golden._stamp(tmp_path)
+    before = stamps_of(files_of(tmp_path))
     file.write_text("{ }")
-    assert saved_golden._stamp(tmp_path) != before
+    assert stamps_of(files_of(tmp_path)) != before

@@ -2,20 +2,24 @@
 
 import fcntl
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from conformance.benchmarks.interruptions import command, interrupted, on_a_full_disk, records, undisturbed
 from conformance.cli import main
 from conformance.errors import INTERRUPTED
 from conformance.tests.terminal import as_in_a_terminal
+from conformance.tests.test_own_checkpoints import _write
 
 RUN = ["run", "-i", "hf-eager", "-i", "making-bert", "--golden", "tiny", "--in-process"]
 
@@ -92,6 +96,101 @@ def test_a_different_run_is_refused_and_the_results_remain(folder: Path, capsys:
     assert main([*RUN, "--out", str(folder), "--resume", "--depth", "screen"]) == 2
     assert "depth was full, is screen" in capsys.readouterr().err
     assert (folder / "results.jsonl").read_bytes() == before
+
+
+CANDIDATE = """
+from beside import factor
+from conformance import Checkpoint
+from conformance.implementations.making_bert import making_bert
+
+class Scaled:
+    def prepare(self, checkpoint, device, dtype):
+        weights = {n: factor * w if n.endswith("layer.1.attention.self.query.weight") else w for n, w in checkpoint.weights.items()}
+        return making_bert.prepare(Checkpoint(checkpoint.architecture, weights), device, dtype)
+
+scaled = Scaled()
+"""
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> list[str]:
+    """The arguments of a run of a candidate in a file, with a module beside it, on a checkpoint; each test has its own files."""
+    folder = tmp_path / "candidate"
+    folder.mkdir()
+    (folder / "scaled.py").write_text(CANDIDATE)
+    (folder / "beside.py").write_text("factor = 1.0\n")
+    return ["-i", f"{folder / 'scaled.py'}:scaled", "--checkpoint", str(_write(tmp_path / "bert")), "--depth", "screen"]
+
+
+def code(folder: Path) -> list[str]:
+    with (folder / "candidate" / "scaled.py").open("a") as file:
+        file.write("\nScaled.batch_invariant = True\n")
+    return []
+
+
+def code_beside(folder: Path) -> list[str]:
+    (folder / "candidate" / "beside.py").write_text("factor = 1.5\n")
+    return []
+
+
+def weights(folder: Path) -> list[str]:
+    file = folder / "bert" / "model.safetensors"
+    state = {name: tensor.clone() for name, tensor in load_file(file).items()}
+    state["bert.encoder.layer.0.output.dense.bias"] += 1.0
+    save_file(state, file)
+    return []
+
+
+def configuration(folder: Path) -> list[str]:
+    file = folder / "bert" / "config.json"
+    file.write_text(file.read_text().replace('"layer_norm_eps": 1e-12', '"layer_norm_eps": 1e-05'))
+    return []
+
+
+def known_failures(folder: Path) -> list[str]:
+    (folder / "known.toml").write_text('[[known-failure]]\ncheck = "values"\nreason = "it is"\n')
+    return ["--known-failures", str(folder / "known.toml")]
+
+
+OTHER: dict[str, Callable[[Path], list[str]]] = {
+    "the code of": code,
+    "the code of .*": code_beside,
+    "the golden bert was": weights,
+    "the architecture of bert was": configuration,
+    "the known failures was none": known_failures,
+    r"the required activations was none, is \*query": lambda _: ["--require-activations", "*query"],
+    "depth was screen, is full": lambda _: ["--depth", "full"],
+    "examples was 20, is 21": lambda _: ["--examples", "21"],
+    "seed was 0, is 1": lambda _: ["--seed", "1"],
+    "the time limit was none, is 60": lambda _: ["--timeout", "60"],
+    "the isolation was on, is off": lambda _: ["--in-process"],
+}
+
+
+def test_a_run_that_is_whole_is_resumed_by_the_same_command_alone(arguments: list[str], tmp_path: Path) -> None:
+    command = ["run", *arguments, "--out", str(tmp_path / "results")]
+    assert main(command) == 0
+    assert main([*command, "--resume"]) == 0
+    code_beside(tmp_path)
+    assert main([*command, "--resume"]) == 2
+    assert main(command) == 1
+
+
+def test_what_decides_a_verdict_is_not_changed_by_resuming(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["run", *arguments, "--out", str(tmp_path / "results")]
+    assert main(command) == 0
+    before = (tmp_path / "results" / "results.jsonl").read_bytes()
+    for expected, change in OTHER.items():
+        kept = shutil.copytree(tmp_path, tmp_path.parent / f"{tmp_path.name}-kept", dirs_exist_ok=True)
+        assert main([*command, *change(tmp_path), "--resume"]) == 2
+        error = " ".join(capsys.readouterr().err.split())
+        assert re.search(f"is of another run, and cannot be resumed: .*{expected}", error), error
+        assert "judge anew without --resume" in error
+        assert (tmp_path / "results" / "results.jsonl").read_bytes() == before
+        for file in ("candidate/scaled.py", "candidate/beside.py", "bert/config.json", "bert/model.safetensors"):
+            shutil.copy2(kept / file, tmp_path / file)
 
 
 def test_two_runs_do_not_write_into_one_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

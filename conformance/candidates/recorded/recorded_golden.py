@@ -24,7 +24,7 @@ def recorded_on(recorded: Recorded, network: Golden | None = None) -> Golden:
     if digests_of(recorded.batches) == digests_of(golden.batches):
         return golden
     fitting = golden_of(golden.name, golden.checkpoint, recorded.batches)
-    return replace(fitting, origin=golden.origin or golden.name, folder=golden.folder)
+    return replace(fitting, origin=golden.origin or golden.name, folder=golden.folder, files=golden.files)
 
 
 def require_its_checkpoint(recorded: Recorded, golden: Golden) -> None:

@@ -1,6 +1,7 @@
 """The law that every activation on drawn batches agrees with the oracle; it is the only law with a reference."""
 
 from conformance.checks.laws.law import Law, run_of
+from conformance.checks.search.strategies import Batches
 from conformance.checks.search.subject import Subject
 from conformance.judge.screen import screened
 from conformance.results.example import Example
@@ -19,4 +20,4 @@ def _is_what_the_oracle_makes(subject: Subject, example: Example) -> float:
     raise LawBroken(rendered, (run,), place, wrong.excess)
 
 
-generated = Law(_is_what_the_oracle_makes, by_oracle=True)
+generated = Law(_is_what_the_oracle_makes, Batches(is_large=True), by_oracle=True)

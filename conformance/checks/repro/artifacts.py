@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from conformance.candidates.torch_state import restored
@@ -20,6 +20,7 @@ from conformance.errors import ConformanceError
 from conformance.goldens.golden import Golden, stored_arrays
 from conformance.judge.screen import screened
 from conformance.model.batch import Batch
+from conformance.model.files import open_safetensors
 from conformance.model.tokenizer import words
 from conformance.results.case import Case
 from conformance.results.example import Example
@@ -50,9 +51,9 @@ def remove_earlier_artifacts(folder: Path) -> None:
 
 def _is_artifact(file: Path) -> bool:
     try:
-        with safe_open(file, "np") as reader:
+        with open_safetensors(file) as reader:
             return "replay" in (reader.metadata() or {})
-    except (OSError, SafetensorError):  # no such file, or cut short
+    except (OSError, ValueError, SafetensorError):  # no such file, or cut short
         return False
 
 

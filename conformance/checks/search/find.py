@@ -14,9 +14,11 @@ from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
 from conformance.checks.search.plan import Plan
+from conformance.checks.search.static_shape import fewer, shorter
+from conformance.checks.search.strategies import ROWS
 from conformance.errors import CandidateCrash, CandidateEnded, CandidateError, CandidateTimeout, Unsupported, UsageError
 from conformance.progress import report_progress
-from conformance.results.example import Example
+from conformance.results.example import Example, Size, largest_sizes
 from conformance.results.law_broken import LawBroken
 
 Failure = LawBroken | CandidateError | CandidateCrash | CandidateTimeout
@@ -29,12 +31,14 @@ class SearchState:
     Attributes:
         tried: the number of examples run, not counting shrinking.
         worst: the largest ratio of an error to its limit among the examples that pass.
+        sizes: the largest numbers of rows and tokens per row of the examples that pass.
         example, failure: the smallest failing example, and its failure.
         repeatable: whether the failing example failed again when it was run again.
     """
 
     tried: int = 0
     worst: float = 0.0
+    sizes: tuple[Size, ...] = ()
     example: Example | None = None
     failure: Failure | None = None
     repeatable: bool = True
@@ -74,7 +78,7 @@ def find_counterexample(
 
     The known examples are tried first, unchanged; then drawn examples; then one example per boundary. The number of examples in the
     plan includes those at boundaries, but at least half of it are drawn without restriction. A failure at a boundary is shrunk only
-    within that boundary.
+    within that boundary, but a batch of more rows than are usually drawn is cut by bisection.
 
     Args:
         holds: returns the ratio of an error to its limit, which the search maximizes, or raises a `Failure`.
@@ -105,7 +109,7 @@ def find_counterexample(
             if count and found.failure is None:
                 _configured(given(examples)(maximized), replace(plan, examples=count), name)()
     except _Falsified:
-        pass
+        guarded.cut()
     except Flaky:
         if found.failure is None:
             raise
@@ -154,7 +158,31 @@ class _GuardedExamples:
                 raise _Falsified from None
             return 0.0
         found.worst = max(found.worst, excess)
+        found.sizes = largest_sizes([*found.sizes, (example.batch.size, example.batch.length)])
         return excess
+
+    def cut(self) -> None:
+        """Cut a large batch that fails to the fewest rows, and these to the fewest tokens, with which it fails, by bisection."""
+        found = self.found
+        ended = isinstance(found.failure, CandidateEnded | CandidateTimeout)
+        if found.example is None or found.example.batch.size <= ROWS or found.example.variation or ended:
+            return
+        for size, cut in ((found.example.batch.size, fewer), (found.example.batch.length, shorter)):
+            passing, failing = 0, size
+            while failing - passing > 1:
+                middle = (passing + failing) // 2
+                fails = self._fails(Example(cut(found.example.batch, middle)))
+                passing, failing = (passing, middle) if fails else (middle, failing)
+
+    def _fails(self, example: Example) -> bool:
+        """Run an example; return whether it fails. A row whose mask is all zeros has no defined result."""
+        if not example.batch.mask.any(-1).all():
+            return False
+        try:
+            self.run(example)
+        except _Falsified:
+            return True
+        return False
 
 
 def _progress(found: SearchState, planned: int) -> tuple[str, float]:

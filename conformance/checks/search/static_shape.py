@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from contextlib import suppress
 
+import numpy as np
+
 from conformance.checks.search.subject import Subject
 from conformance.errors import CandidateCrash, CandidateEnded, CandidateError
 from conformance.model.batch import Batch
@@ -22,7 +24,7 @@ def _static_shape(subject: Subject, batches: Mapping[str, Batch]) -> str:
     whole = max(batches.values(), key=lambda batch: batch.input_ids.size)
     if not _runs(subject, whole):
         return ""
-    for what, size, cut in (("length", whole.length, _shorter), ("batch size", whole.size, _fewer)):
+    for what, size, cut in (("length", whole.length, shorter), ("batch size", whole.size, fewer)):
         # Size 1 is used only if there is no other, since broadcasting would let it run with a wrong result.
         smaller = sorted({2, (size + 1) // 2, size - 1} - {0, 1, size}) or [1] * (size > 1)
         if smaller and not any(_runs(subject, cut(whole, n)) for n in smaller):
@@ -46,10 +48,11 @@ def _runs(subject: Subject, batch: Batch) -> bool:
     return True
 
 
-def _shorter(batch: Batch, length: int) -> Batch:
-    inputs = ("input_ids", "token_type_ids", "attention_mask")
-    return Batch.of({name: array[:, :length] for name, array in batch.arrays().items() if name in inputs})
+def shorter(batch: Batch, length: int) -> Batch:
+    """Return the first tokens of each row of a batch."""
+    return batch.at(np.arange(length))
 
 
-def _fewer(batch: Batch, size: int) -> Batch:
+def fewer(batch: Batch, size: int) -> Batch:
+    """Return the first rows of a batch."""
     return Batch.of({name: array[:size] for name, array in batch.arrays().items()})

@@ -11,7 +11,6 @@ from conformance.report.changes.environment_changes import EnvironmentChange, di
 from conformance.report.changes.scale import scale_changed, size
 from conformance.report.findings import Finding, agrees, findings, layers_of
 from conformance.results.case import Case
-from conformance.results.merge import case_of
 from conformance.results.outcomes import FAILING, ORDER, Outcome
 from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, Results
 
@@ -84,7 +83,7 @@ class CaseChange:
     @property
     def case(self) -> Case:
         """The case, with the name of the candidate in the later run."""
-        return case_of(self.record)
+        return self.record.case
 
     @property
     def is_new_failure(self) -> bool:

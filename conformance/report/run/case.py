@@ -17,6 +17,7 @@ from conformance.report.coverage_sentences import (
     exclusion_lists,
     mistakes,
     numbers_checked,
+    of_sizes,
     origin,
     place,
     rendered,
@@ -46,7 +47,6 @@ from conformance.report.run.network import network
 from conformance.report.run.places import histogram, placed_error, pooled, scale_of, tokens
 from conformance.report.run.wrong_shapes import shared_wrong_length
 from conformance.report.unexposed_steps import not_exposed, unexposed_before
-from conformance.results.merge import case_of
 from conformance.results.outcomes import FAILING, OUTCOME_TEXT
 from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, Header, PlaceRecord
 
@@ -116,7 +116,7 @@ def _script(check: CheckRecord, script: str, *, saved: bool) -> Iterator[Block]:
 
 def script_file(check: CheckRecord) -> str:
     """Return the path of the script that reproduces the failure of a check, in the folder of the results file."""
-    return f"failures/{case_of(check).file_name}.py"
+    return f"failures/{check.case.file_name}.py"
 
 
 def has_script(check: CheckRecord) -> bool:
@@ -130,7 +130,7 @@ def first_line(text: str) -> str:
 
 
 def _median(check: CheckRecord) -> str:
-    return f"median local error {sigma(check.median_rms)}, {duration([check])}"
+    return f"median local error {sigma(check.median_rms)}{of_sizes([check])}, {duration([check])}"
 
 
 def _reason(reason: str) -> Iterator[Block]:

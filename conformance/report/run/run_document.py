@@ -3,7 +3,17 @@
 from collections.abc import Iterator, Sequence
 
 from conformance.report.axis import sigma
-from conformance.report.coverage_sentences import duration, headline, mistakes, number, padding, rendered, searched, subject
+from conformance.report.coverage_sentences import (
+    duration,
+    headline,
+    mistakes,
+    number,
+    of_sizes,
+    padding,
+    rendered,
+    searched,
+    subject,
+)
 from conformance.report.document import (
     Abridged,
     Block,
@@ -172,7 +182,7 @@ def _passes(checks: Sequence[CheckRecord]) -> Iterator[Block]:
         largest = f", the largest error {worst.worst:.2g} of its limit ({worst.check})" if worst.worst else ""
         tried = sum(c.tried for c in searches)
         searched_in = "1 search" if len(searches) == 1 else f"{len(searches)} searches"
-        yield Paragraph(f"{number(tried, 'example')} in {searched_in}{largest}, {duration(checks)}")
+        yield Paragraph(f"{number(tried, 'example')} in {searched_in}{of_sizes(searches)}{largest}, {duration(checks)}")
 
 
 def _every_check(cases: Sequence[CaseRecords]) -> Iterator[Block]:
