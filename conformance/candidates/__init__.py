@@ -11,6 +11,6 @@
   training loop, whose gradients `step_gradients` reads before they are clipped. `hook_effects` finds the modules that hooks change,
   which are also run without them.
 - What a runner yields: `stream` converts it to pairs of a name and an array, and `arrays` reads arrays of any library.
-  `returned_value` compares what a module returns with its captured outputs.
+  `returned_value` compares the `returned_tensors` of a module with its captured activations.
 - `torch_state` restores what a candidate has changed in the process.
 """

@@ -5,11 +5,14 @@ from typing import Any
 
 from conformance.errors import CandidateError
 
+NOTE = "the returned value"  # name of an item that is no activation: its value, an `Unreadable`, says what was not compared
 Stream = Iterator[tuple[str, Any]]  # pairs of an activation's name and its value, in the order of computation
 
 
-def pairs(output: Any, names: Iterable[str]) -> Stream:
+def pairs(output: Any, names: Iterable[str], *, notes: bool = False) -> Stream:
     """Yield the pairs of a mapping in the order of `names`, unknown names last, or the pairs of an iterable in its own order.
+
+    Items with the name `NOTE` are left out, unless `notes` is true.
 
     Raises:
         CandidateError: `output` is neither a mapping nor an iterable, or yields an item that is not a pair.
@@ -24,7 +27,9 @@ def pairs(output: Any, names: Iterable[str]) -> Stream:
     for item in output:
         if not isinstance(item, tuple) or len(item) != 2:
             raise CandidateError(f"a runner yields pairs of a name and an array, not {type(item).__name__}")
-        yield _plain(item[0]), item[1]
+        name = _plain(item[0])
+        if notes or name != NOTE:
+            yield name, item[1]
 
 
 def _plain(name: Any) -> Any:

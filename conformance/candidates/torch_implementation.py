@@ -180,8 +180,12 @@ class TorchImplementation:
             if not taps:  # no hooks at all: the module is run as its users run it
                 return (yield from captured(module, taps, lambda: self._called(module, batch, a)))
             returned = ReturnedValue(module, a, batch)
-            found = captured(module, taps, lambda: returned.of(lambda: called(batch)))
-            yield from returned.compared(found, show)
+
+            def forward() -> Mapping[str, Any]:
+                with eager_if(compiles_hooks):
+                    return returned.of(lambda: self.call(module, batch), lambda value: self._named(value, a))
+
+            yield from returned.compared(captured(module, taps, forward), show)
 
         def gradients(batch: Any, source: str, gradient: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
             def forward() -> dict[str, Any]:
@@ -254,8 +258,10 @@ class TorchImplementation:
         return module, taps, lambda key, tensor: (seen.get(key) or OutputMap.of(key)).show(tensor)
 
     def _called(self, module: nn.Module, batch: Any, a: Architecture) -> dict[str, Any]:
+        return self._named(self.call(module, batch), a)
+
+    def _named(self, returned: Any, a: Architecture) -> dict[str, Any]:
         """Return the activations that `call` returns by name; raise `CandidateError` for interior activations of a layer."""
-        returned = self.call(module, batch)
         found = dict(returned) if isinstance(returned, Mapping) else {}
         late = [n for n in found if str(n).startswith("encoder.layer.") and n not in outputs(a)]
         if late:

@@ -7,8 +7,9 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
+from conformance.candidates.arrays import Unreadable
 from conformance.candidates.registry import Implementation, load_implementation, name_of
-from conformance.candidates.stream import pairs
+from conformance.candidates.stream import NOTE, Stream, pairs
 from conformance.candidates.torch_state import restored
 from conformance.checks.candidate_device import functions_of, require_place
 from conformance.checks.candidate_stream import guarded
@@ -174,18 +175,30 @@ def _verdicts_on_batch(
     judge = Judge(
         one.network, case.dtype, case.device, functions=functions, unexposed_layers=unexposed_layers, weights_of=weights_of
     )
-    return select_arithmetic(_judgements(one, judge))
+    return select_arithmetic(_judgements(one, judge, []))
 
 
-def _judgements(one: Pass, judge: Judge) -> Iterator[_Judgement]:
-    """Call the runner for one pass, and return the judgements of its activations, each judged as it is yielded."""
-    return judge.judge(guarded(pairs(one.call(), judge.order)))
+def _judgements(one: Pass, judge: Judge, notes: list[str]) -> Iterator[_Judgement]:
+    """Call the runner for one pass, and return the judgements of its activations, each judged as it is yielded.
+
+    Its notes are appended to `notes`.
+    """
+    return judge.judge(_without_notes(guarded(pairs(one.call(), judge.order, notes=True)), notes))
+
+
+def _without_notes(stream: Stream, notes: list[str]) -> Stream:
+    """Yield the activations of a stream; append its notes to `notes`."""
+    for name, value in stream:
+        if name == NOTE and isinstance(value, Unreadable):
+            notes.append(value.reason)
+        else:
+            yield name, value
 
 
 def _pass(label: str, one: Pass, judge: Judge, require: Sequence[str], judged: list[_Judgement]) -> Termination:
     """Call the runner for one pass, judge each activation as it is yielded, and append the judgements to `judged`."""
-    before = len(judged)
-    for verdict, judgements in _reported(_judgements(one, judge), judge.order):
+    before, notes = len(judged), list[str]()
+    for verdict, judgements in _reported(_judgements(one, judge, notes), judge.order):
         if not (verdict.is_unexposed and one.only_parameter_gradients):
             judged.append((replace(verdict, batch=label), judgements))
     if one.describe_failure and any(v.outcome == "fail" and not v.reason for v, _ in judged[before:]):
@@ -202,7 +215,7 @@ def _pass(label: str, one: Pass, judge: Judge, require: Sequence[str], judged: l
         raise CandidateError(f"no output is exposed: a candidate yields at least one of {', '.join(judge.outputs)}")
     if one.network.source and not any(is_gradient(v.activation) and not v.is_unexposed for v, _ in judged[before:]):
         raise CandidateError("no gradient is exposed: a backward pass yields NAME.grad for activations and parameters")
-    return Termination("pass")
+    return Termination("pass", "; ".join(notes))
 
 
 def _together(terminations: Mapping[str, Termination], verdicts: Sequence[Verdict], batches: Mapping[str, Batch]) -> Termination:
@@ -216,7 +229,9 @@ def _together(terminations: Mapping[str, Termination], verdicts: Sequence[Verdic
     failed = [v for v in verdicts if v.outcome == "fail"]
     if failed:
         return Termination("fail", _counted(failed, sum(v.outcome in ("pass", "fail") for v in verdicts)), 1, by_values=True)
-    return Termination("pass")
+    return Termination(
+        "pass", "; ".join(dict.fromkeys(termination.reason for termination in terminations.values() if termination.reason))
+    )
 
 
 def _counted(failed: Sequence[Verdict], observed: int) -> str:

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from typing import Any, get_args
 
 import numpy as np
@@ -10,10 +10,11 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from conformance.candidates.arrays import tensors_in
 from conformance.candidates.capture import Tap
 from conformance.candidates.module_hooks import Side, listening
+from conformance.candidates.returned_tensors import is_dense, selected
 from conformance.errors import CandidateError
-from conformance.mapping.inspected import is_dense
 from conformance.numerics.formats import Array
 
 
@@ -101,12 +102,12 @@ class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def first_tensor(returned: Any) -> torch.Tensor:
-    """Return the first dense tensor in a module's result: the result itself, or nested in mappings, sequences or dataclasses.
+    """Return the first tensor in a module's result, as `selected`: the result itself, or a part at any depth.
 
     Raises:
         CandidateError: there is no such tensor.
     """
-    found = next(_dense(returned), None)
+    found = next((tensor for _, tensor in selected(returned)), None)
     if found is None:
         raise CandidateError(f"forward returns a {type(returned).__name__}, in which there is no tensor with dense values")
     return found
@@ -116,19 +117,8 @@ def _array(tensor: torch.Tensor) -> Array:
     return np.array(tensor.detach().double().cpu().numpy())
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, tuple | list):
-        yield from (t for part in value for t in _tensors(part))
-    elif isinstance(value, Mapping):
-        yield from _tensors(list(value.values()))
-    elif is_dataclass(value):
-        yield from _tensors([getattr(value, f.name) for f in fields(value)])
-
-
 def _dense(value: Any) -> Iterator[torch.Tensor]:
-    return (t for t in _tensors(value) if is_dense(t))
+    return (t for t in tensors_in(value) if is_dense(t))
 
 
 def observe(module: nn.Module, forward: Callable[[], Any]) -> ForwardPass:
@@ -154,7 +144,7 @@ def observe(module: nn.Module, forward: Callable[[], Any]) -> ForwardPass:
     reading = {
         name.rpartition(".")[0] for name, p in parameters if is_dense(p) and p.untyped_storage().data_ptr() in recording.operands
     }
-    results = {selector: _array(tensor) for selector, tensor in _selected(result)}
+    results = {selector: _array(tensor) for selector, tensor in selected(result)}
     return ForwardPass(Operations(recording.arrays), taps, frozenset(reading), results)
 
 
@@ -168,29 +158,3 @@ def _elements(value: Any) -> Iterator[tuple[int | str, torch.Tensor]]:
     for element, tensor in parts.items():
         if isinstance(tensor, torch.Tensor) and is_dense(tensor) and tensor.is_floating_point():
             yield element, tensor
-
-
-def _selected(value: Any, selector: str = "", within: tuple[int, ...] = ()) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the dense floating-point tensors in a module's result, at any depth, each with the Python source that selects it."""
-    if isinstance(value, torch.Tensor):
-        if is_dense(value) and value.is_floating_point():
-            yield selector, value
-    elif id(value) not in within:  # a container may contain itself
-        for part, inner in _parts(value):
-            yield from _selected(inner, selector + part, (*within, id(value)))
-
-
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of a mapping, a sequence or a dataclass, each with the Python source that selects it."""
-    if isinstance(value, Mapping):
-        yield from ((f"[{_written(key)}]", part) for key, part in value.items() if type(key) in (int, str))
-    elif isinstance(value, tuple | list):
-        yield from ((f"[{i}]", part) for i, part in enumerate(value))
-    elif is_dataclass(value):
-        yield from ((f".{f.name}", getattr(value, f.name)) for f in fields(value) if hasattr(value, f.name))
-
-
-def _written(key: int | str) -> str:
-    """Return a key as Python source, in double quotes where it has none of its own."""
-    is_plain = isinstance(key, str) and key.isprintable() and not set(key) & set('"\\')
-    return f'"{key}"' if is_plain else repr(key)

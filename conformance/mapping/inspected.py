@@ -1,11 +1,10 @@
-"""Inspection of a stranger's code that may fail: signatures that Python cannot tell, and tensors without dense values."""
+"""Inspection of a stranger's code that may fail: signatures that Python cannot tell, and tensors without values."""
 
 import inspect
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
@@ -27,11 +26,6 @@ def parameters_of(function: Callable[..., Any], name: str) -> list[inspect.Param
             f"{name} is a {type(function).__name__}, whose arguments Python cannot tell: give a class or function that is written "
             "in Python and not compiled by torch.jit"
         ) from error
-
-
-def is_dense(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor has one stored value for each element: it is not sparse, nested or on the device `meta`."""
-    return tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_meta
 
 
 def require_values(module: nn.Module) -> None:

@@ -99,7 +99,7 @@ class Result:
 
     Attributes:
         outcome: `pass`, `fail`, `error` (unusable input, or a broken harness), `crash` (the candidate raised) or `skip`.
-        reason: the reason, if the outcome is not `pass`.
+        reason: the reason of the outcome; of a pass, what of the returned value was not compared.
         exit_code: exit code of this result; the run's exit code is derived from those of all results.
         declared: whether the case is counted as declared; cases that the candidate does not support are not.
         executed: whether the candidate was run and judged.
