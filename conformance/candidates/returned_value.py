@@ -145,9 +145,8 @@ class ReturnedValue:
             if name in self._late | self._states and isinstance(tensor, torch.Tensor):
                 self._keep(name, tensor)
             yield name, tensor
-        if is_in_order:
-            if note := self._judged(hooked):
-                yield NOTE, Unreadable(note)
+        if is_in_order and (note := self._judged(hooked)):
+            yield NOTE, Unreadable(note)
 
     def _keep(self, name: str, tensor: torch.Tensor) -> None:
         """Keep the digests of an activation: of its real tokens, and of the first token alone."""

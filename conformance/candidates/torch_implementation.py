@@ -33,6 +33,7 @@ from conformance.candidates.capture_gradients import captured_with_gradients
 from conformance.candidates.capture_step import captured_step
 from conformance.candidates.hook_effects import SMALL, SmallPass, eager_if, is_so, require_named, small_batch
 from conformance.candidates.layouts import LAYER, Layout, expanded, in_each_layer, in_layer, is_layered, plain
+from conformance.candidates.live_adapters import low_rank_pairs, require_inactive
 from conformance.candidates.module_runner import ModuleRunner
 from conformance.candidates.output_map import OutputMap
 from conformance.candidates.returned_value import ReturnedValue
@@ -171,12 +172,16 @@ class TorchImplementation:
         module, taps, show = self._tapped(checkpoint, device, dtype)
 
         a, compiles_hooks = checkpoint.architecture, self._compiles_hooks
+        ignored = {name: p for name, p in module.named_parameters() if _matches(name, self.ignored)}
+        adapter = low_rank_pairs(ignored, a.hidden_size)
 
         def called(batch: Any) -> dict[str, Any]:
             with eager_if(compiles_hooks):
                 return self._called(module, batch, a)
 
         def runner(batch: Any) -> Iterator[tuple[str, Any]]:
+            if adapter:
+                require_inactive(module, adapter, lambda: self.call(module, batch))
             if not taps:  # no hooks at all: the module is run as its users run it
                 return (yield from captured(module, taps, lambda: self._called(module, batch, a)))
             returned = ReturnedValue(module, a, batch)

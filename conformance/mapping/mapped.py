@@ -366,11 +366,19 @@ class MappedModule:
         except UsageError as error:  # the class cannot be mapped; the message says what to register instead
             raise RegistrationError(str(error)) from error
 
+    @cached_property
+    def _instances(self) -> dict[Architecture, TorchImplementation]:
+        """The implementations of a module that was built before, by architecture."""
+        return {}
+
     def _of(self, a: Architecture) -> TorchImplementation:
-        if isinstance(self.factory, nn.Module):
-            found = implementation_of(proposed(self.factory, self.name, type(self.factory).__module__, a))
-        else:
+        if not isinstance(self.factory, nn.Module):
             found = self._implementation
+        elif a in self._instances:
+            found = self._instances[a]
+        else:
+            found = implementation_of(proposed(self.factory, self.name, type(self.factory).__module__, a))
+            self._instances[a] = found
         return found if self.is_observed else found.without_hooks()
 
     def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
