@@ -95,7 +95,9 @@ class ReturnedValue:
         self._last, self._outputs = last_hidden(a), outputs(a)
         names = list(rows)
         self._late = frozenset(names[names.index(self._last) :])
-        self._states = frozenset(layer_input(i) for i in range(a.num_hidden_layers + 1))
+        states = [rows[layer_input(i)] for i in range(a.num_hidden_layers + 1)]
+        # A copy, such as a dropout that is off, may have no module of its own.
+        self._states = {name: row.name for row in states for name in (row.name, *row.parents * (row.kind == "copy"))}
         every = torch.ones_like(batch.input_ids, dtype=torch.bool)
         self._layouts = _Layouts(mask != 0 if mask is not None and mask.shape == every.shape else every)
         size, length = every.shape
@@ -104,7 +106,7 @@ class ReturnedValue:
         self._results: list[Any] = []
         self._value: Any = None
         self._is_named = False
-        self._exposed: set[str] = set()
+        self._unexposed = set(self._states.values())
         self._digests: dict[_Kind, set[bytes]] = {"output": set(), "state": set()}
 
     def of(self, call: Callable[[], Any], named_in: Callable[[Any], Mapping[str, Any]]) -> Mapping[str, torch.Tensor]:
@@ -142,7 +144,7 @@ class ReturnedValue:
             is_in_order &= self._last not in hooked or name in self._late
             if name in self._late:
                 hooked[name] = tensor
-            if name in self._late | self._states and isinstance(tensor, torch.Tensor):
+            if (name in self._late or name in self._states) and isinstance(tensor, torch.Tensor):
                 self._keep(name, tensor)
             yield name, tensor
         if is_in_order and (note := self._judged(hooked)):
@@ -150,7 +152,7 @@ class ReturnedValue:
 
     def _keep(self, name: str, tensor: torch.Tensor) -> None:
         """Keep the digests of an activation: of its real tokens, and of the first token alone."""
-        self._exposed.add(name)
+        self._unexposed.discard(self._states.get(name, ""))
         digests = self._digests["output" if name in self._late else "state"]
         digests.add(_digest(self._layouts.rows(tensor)))
         if tensor.ndim == 3:
@@ -169,7 +171,7 @@ class ReturnedValue:
         parts = [part for value in values for selector, t in selected(value) for part in self._parts(selector, t)]
         wide = [part for part in parts if part.is_state]
         if wide and not self._is_named and self._last in hooked:
-            starts_with_another = len(values) == 1 and wide[0].kind == "other" and self._states <= self._exposed
+            starts_with_another = len(values) == 1 and wide[0].kind == "other" and not self._unexposed
             if starts_with_another or not any(part.kind == "output" for part in wide):
                 difference = self._difference(self._last, hooked[self._last], wide[0].tensor)
                 raise CandidateError(f"{difference}; if it is meant to, return its outputs by name in `call`")

@@ -27,12 +27,14 @@ class ForwardPass:
         taps: each possible tap with its array and the module at which it is.
         reading: paths of the modules of which at least one own parameter was an operand.
         results: the tensors that the module returns, by the Python source that selects each; empty source if it returns one alone.
+        length: number of items that the module returns in a tuple or list; 0 if it returns anything else.
     """
 
     operations: "Operations"
     taps: Sequence[tuple[Tap, Array, nn.Module]]
     reading: frozenset[str]
     results: Mapping[str, Array]
+    length: int
 
 
 class Operations:
@@ -145,7 +147,8 @@ def observe(module: nn.Module, forward: Callable[[], Any]) -> ForwardPass:
         name.rpartition(".")[0] for name, p in parameters if is_dense(p) and p.untyped_storage().data_ptr() in recording.operands
     }
     results = {selector: _array(tensor) for selector, tensor in selected(result)}
-    return ForwardPass(Operations(recording.arrays), taps, frozenset(reading), results)
+    length = len(result) if isinstance(result, tuple | list) else 0
+    return ForwardPass(Operations(recording.arrays), taps, frozenset(reading), results, length)
 
 
 def _elements(value: Any) -> Iterator[tuple[int | str, torch.Tensor]]:

@@ -13,20 +13,19 @@ from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-import conformance
 from conformance.candidates.hook_effects import compiled_around, eager_if, is_so
 from conformance.candidates.layouts import LAYER, in_layer, is_layered
 from conformance.candidates.torch_implementation import TorchImplementation
 from conformance.candidates.torch_state import restored
 from conformance.errors import CandidateError, RegistrationError, UsageError
-from conformance.mapping import source
 from conformance.mapping.call import Call, Signature, calls, wrapper
 from conformance.mapping.forward_pass import ForwardPass, first_tensor, observe
 from conformance.mapping.identify import Identification, Known
+from conformance.mapping.implementation import at_another_depth, implementation_of
 from conformance.mapping.inspected import require_values
 from conformance.mapping.probe import PROBE, batch_for
 from conformance.mapping.proposal import Held, Proposal, counted, held, unused_patterns
-from conformance.mapping.signature import Builder, builder_of, namespace, takes_sizes
+from conformance.mapping.signature import Builder, builder_of, takes_sizes
 from conformance.mapping.taps import Located, Places
 from conformance.mapping.tensors import Tensors, grouped, patterns_in
 from conformance.mapping.writable import is_attribute_path, require_writable
@@ -61,7 +60,7 @@ def proposed(factory: Any, name: str, home: str, architecture: Architecture | No
     with restored():
         builder = builder_of(factory, name)
         found = _proposed(builder, name, home, a)
-        return replace(found, computes=_other_activation_function(found))
+        return at_another_depth(replace(found, computes=_other_activation_function(found)))
 
 
 def _other_activation_function(found: Proposal) -> str:
@@ -130,6 +129,7 @@ def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Propos
         has_dropout=any(isinstance(m, nn.Dropout) for m in module.modules()),
         unknown_results=tuple(array.shape for array, one in places.returned() if one is None),
         returns=tuple(one for _, one in places.returned() if one),
+        items=computed.length,
     )
     found = replace(found, last=_last_layer(found))
     return require_writable(found if found.has_output else _with_output(found, places.by_shape(last_hidden(a))))
@@ -329,15 +329,6 @@ def _guarded(run: Callable[[], T], what: str) -> T:
     except BaseException as error:  # the code may raise anything, including SystemExit
         tail = "".join(traceback.format_exception(error)[-3:])
         raise CandidateError(f"{what} raised {type(error).__name__}: {error}\n{tail}") from error
-
-
-def implementation_of(proposal: Proposal) -> TorchImplementation:
-    """Return the implementation that the proposal's adaptor defines, made from the inspected objects."""
-    names = {"torch": torch, **{n: getattr(conformance, n) for n in source.public_names(proposal)}}
-    names |= namespace(proposal.objects)
-    exec("\n".join(source.body(proposal)), names)
-    made: TorchImplementation = names[source.variable(proposal)]
-    return made
 
 
 @dataclass(frozen=True)

@@ -67,9 +67,11 @@ class Proposal:
         coverage: number of activations that the module computes, and total number.
         last: Python expression, in terms of `model`, of the index of the last layer; empty if nothing in the module counts layers.
         returns: the activations that the module returns, in its own result.
+        items: number of items that the module returns in a tuple or list, 0 if it returns anything else.
         has_dropout: whether the module has dropout.
         computes: activation function that the module computes, if it is not the architecture's and cannot be given; else empty.
         unknown_results: shapes of returned tensors that are not activations of the network.
+        fails_elsewhere: a sentence on the adaptor's error on a network with another number of layers; empty if there is none.
     """
 
     name: str
@@ -86,9 +88,11 @@ class Proposal:
     coverage: tuple[int, int]
     last: str = ""
     returns: tuple[Located, ...] = ()
+    items: int = 0
     has_dropout: bool = False
     computes: str = ""
     unknown_results: tuple[tuple[int, ...], ...] = ()
+    fails_elsewhere: str = ""
 
     @property
     def open(self) -> tuple[str, ...]:
@@ -110,6 +114,7 @@ class Proposal:
         if self.returns and not self._returns_output:
             names = ", ".join(name for one in self.returns for name in one.names)
             found.append(f"the module returns {names}, and neither the last hidden state nor the pooled output nor logits")
+        found += [self.fails_elsewhere] if self.fails_elsewhere else []
         if not self.has_output:
             found.append("no output was found: the last hidden state or logits; `run` needs one of them in `activations`")
         return tuple(found)
@@ -175,8 +180,13 @@ class Proposal:
         return any(names.index(n) >= names.index(last_hidden(a)) for one in self.returns for n in one.names)
 
     @property
+    def is_runnable(self) -> bool:
+        """Whether the adaptor can be run unchanged: it exposes an output, and the module computes activations of the network."""
+        return self.has_output and self.coverage[0] > 0 and not self.fails_elsewhere
+
+    @property
     def has_output(self) -> bool:
-        """Whether the last hidden state or the logits of a head are exposed, so that the adaptor can be run unchanged."""
+        """Whether the last hidden state or the logits of a head are exposed."""
         return bool(self.returned_outputs) or not self._shown.isdisjoint(outputs(self.architecture))
 
     @property

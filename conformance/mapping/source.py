@@ -4,6 +4,7 @@ The source is formatted as by ruff and Black with 88 columns, so that a formatte
 """
 
 import keyword
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
@@ -192,8 +193,9 @@ def _call(proposal: Proposal) -> Iterator[str]:
 
 
 def _last_layer(proposal: Proposal) -> Iterator[str]:
-    """Yield a line that counts the layers in the module, if the last hidden state is among its outputs."""
-    if any(_is_last_hidden(one, proposal) for one in proposal.returned_outputs):
+    """Yield a line that counts the layers in the module, if an output is named or selected by that."""
+    outputs = proposal.returned_outputs
+    if any(_is_last_hidden(one, proposal) or re.search(r"[[{]last\b", one.selector) for one in outputs):
         yield f"    last = {proposal.last}"
 
 

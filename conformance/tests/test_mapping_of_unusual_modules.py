@@ -233,3 +233,24 @@ def test_an_adaptor_that_could_not_import_its_module_is_refused(tmp_path: Path, 
     other.mkdir()
     assert main(["map", f"{module}:MyBert", "-o", str(other / "written.py")]) == 2
     assert f"give -o {tmp_path / 'written.py'}" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "selected"),
+    [("ListedBert", "outputs[0][last]"), ("FlatBert", "outputs[last + 1]"), ("NumberedBert", 'outputs[f"layer_{last}_output"]')],
+)
+def test_the_last_of_the_outputs_of_all_layers_is_selected_in_a_network_of_any_depth(name: str, selected: str) -> None:
+    found = proposal(f"listed:{name}")
+    assert found.is_runnable
+    assert f": {selected},\n" in adaptor(found)
+    for golden in ("tiny", "deep"):
+        result = check(implementation_of(found), golden, depth="screen")
+        assert (result.outcome, result.reason) == ("pass", "")
+
+
+def test_an_adaptor_that_fails_at_another_depth_cannot_be_run_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
+    found = proposal("listed:ThirdLayerBert")
+    assert not found.is_runnable
+    assert "on a network of 2 layers, the adaptor fails: IndexError: list index out of range" in found.open
+    assert main(["map", "conformance.tests.third_party_models.listed:ThirdLayerBert"]) == 1
+    assert "next: " not in capsys.readouterr().out
