@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -45,7 +45,12 @@ from conformance.model.checkpoint import Checkpoint
 from conformance.model.pretraining import PretrainingData
 from conformance.model.training import Training
 
-Show = Callable[[str, torch.Tensor], list[tuple[str, Any]]]
+
+
+class Show(Protocol):
+    """A function from the key of a tap, the tensor there and the batch to activations."""
+
+    def __call__(self, key: str, tensor: torch.Tensor, batch: Any) -> list[tuple[str, Any]]: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -190,7 +195,7 @@ class TorchImplementation:
                 with eager_if(compiles_hooks):
                     return returned.of(lambda: self.call(module, batch), lambda value: self._named(value, a))
 
-            yield from returned.compared(captured(module, taps, forward), show)
+            yield from returned.compared(captured(module, taps, forward), partial(show, batch=batch))
 
         def gradients(batch: Any, source: str, gradient: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
             def forward() -> dict[str, Any]:
@@ -198,7 +203,7 @@ class TorchImplementation:
                 return {n: value for n, value in called(batch).items() if n not in tapped}
 
             parameters = partial(self._unpacked, module, a)
-            return captured_with_gradients(module, taps, forward, source, gradient, show=show, parameters=parameters)
+            return captured_with_gradients(module, taps, forward, source, gradient, show=partial(show, batch=batch), parameters=parameters)
 
         def trainer(training: Training) -> Callable[[Any], Iterator[tuple[str, torch.Tensor]]]:
             assert self.train is not None
@@ -257,10 +262,14 @@ class TorchImplementation:
         return Showing(module, taps, lambda batch: self._called(module, batch, checkpoint.architecture), show)
 
     def _tapped(self, checkpoint: Checkpoint, device: str, dtype: str) -> tuple[nn.Module, dict[str, Tap], Show]:
-        """Return the module, its taps, and the function from (key, tensor) at a tap to activations."""
+        """Return the module, its taps, and the function from key, tensor at the tap, and batch to activations."""
         module = self.module(checkpoint, device, dtype)
         taps, seen = self.taps(module, checkpoint.architecture)
-        return module, taps, lambda key, tensor: (seen.get(key) or OutputMap.of(key)).show(tensor)
+
+        def show(key: str, tensor: torch.Tensor, batch: Any) -> list[tuple[str, Any]]:
+            return (seen.get(key) or OutputMap.of(key)).show(tensor, batch)
+
+        return module, taps, show
 
     def _called(self, module: nn.Module, batch: Any, a: Architecture) -> dict[str, Any]:
         return self._named(self.call(module, batch), a)
@@ -378,7 +387,7 @@ class TorchImplementation:
                     wrong.append(f"matches nothing: the module has no submodule {tap.path!r}{hint(tap.path, modules)}")
                 shown_at.update(names)
                 taps[" ".join(names)] = tap
-                seen[" ".join(names)] = OutputMap(names, shown.function)
+                seen[" ".join(names)] = replace(shown, names=names)
         wrong += several_calls(modules, taps.values())
         wrong += [f"shown twice: {n}" for n, times in shown_at.items() if times > 1]
         if wrong:

@@ -15,7 +15,7 @@ from conformance.candidates.capture import Tap
 from conformance.candidates.module_hooks import Side, listening
 from conformance.candidates.returned_tensors import is_dense, selected
 from conformance.errors import CandidateError
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Mask
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,21 @@ class Operations:
         near = np.flatnonzero(np.abs(self._smallest.get(wanted.size, np.empty(0)) - wanted[0]) <= allowed)
         return any(np.abs(found[i] - wanted).max() <= allowed for i in near)
 
-    def nearest(self, expected: Array) -> Array:
-        """Return the result with the largest cosine with `expected`, in its shape; `expected` if no result has its size."""
+    def nearest(self, expected: Array, real: Mask) -> Array:
+        """Return the result with the largest cosine with `expected`, in its shape; `expected` if no result has its size.
+
+        A result may have the rows of the real tokens alone, which `real` selects, (B, S); it is then `expected` at padding.
+        """
+        cosine, laid = self._nearest(expected)
+        if expected.shape[:2] == real.shape:
+            of_rows, rows = self._nearest(expected[real])
+            if of_rows > cosine:
+                laid = expected.copy()
+                laid[real] = rows
+        return laid
+
+    def _nearest(self, expected: Array) -> tuple[float, Array]:
+        """Return the largest cosine of a result with `expected`, and the result in its shape; −1 and `expected` if there is none."""
         best: tuple[float, Array] = (-1.0, expected)
         norm = float(np.linalg.norm(expected))
         for array in self._by_size[expected.size]:
@@ -69,7 +82,7 @@ class Operations:
                 scale = norm * float(np.linalg.norm(laid))
                 cosine = float(abs((laid * expected).sum()) / scale) if scale > 0 else 0.0
                 best = max(best, (cosine, laid), key=lambda pair: pair[0])
-        return best[1]
+        return best
 
 
 def _arranged(array: Array, shape: tuple[int, ...]) -> Iterator[Array]:

@@ -231,12 +231,15 @@ class Identification:
         own = step.roundings(self.arithmetic)
         errors = [CorrelatedErrors(np.broadcast_to(p.variance + p.bound**2, p.value.shape)) for p in parents]
         made = Value(step.value, errors_after(step, errors, own).variance, np.asarray(own.bound), False)
-        forms = [made.value, made.value[0]] if row.is_same_for_all_rows else [made.value]
-        return replace(made, found=any(self.operations.has(form, made.allowed(self.alpha)) for form in forms))
+        forms = [made.value, *([made.value[0]] if row.is_same_for_all_rows else [])]
+        forms += [made.value[self.batch.mask]] if made.value.shape[:2] == self.batch.mask.shape else []  # packed, without padding
+        allowed = made.allowed(self.alpha)
+        is_constant = float(np.ptp(made.value)) <= allowed  # as what is computed from zeros, which any module has
+        return replace(made, found=not is_constant and any(self.operations.has(form, allowed) for form in forms))
 
     def _own(self, known: Known, row: Activation) -> Known:
         """Return the state with the oracle's value of an activation replaced by the module's result with the largest cosine."""
-        laid = self.operations.nearest(known.values[row.name].value)
+        laid = self.operations.nearest(known.values[row.name].value, self.batch.mask)
         return replace(known, values={**known.values, row.name: Value(laid, np.zeros(()), np.zeros(()), False, is_own=True)})
 
     def _sources(self, name: str, row: Activation) -> list[ParameterSource]:

@@ -104,9 +104,9 @@ def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Propos
     state = _guarded(lambda: _drawn(module), "setting its parameters")
     tensors = grouped(state, a)
     with eager_if(True):  # a compiled graph hides its operations
-        call, computed, known, alpha = _called(module, tensors, a)
+        call, computed, known, search = _called(module, tensors, a)
     containers = sorted({t.name[: t.name.index("}") + 1] for t in tensors.all if is_layered(t.name)})
-    places = Places(computed.taps, computed.results, containers, a.num_hidden_layers, table(a), known, alpha)
+    places = Places(computed.taps, computed.results, containers, a.num_hidden_layers, table(a), known, search.alpha, search.batch.mask)
     parts = tuple(held(known, tensors))
     own = {**dict(module.named_parameters(remove_duplicate=False)), **module.state_dict()}
     patterns = patterns_in({n: tuple(t.shape) for n, t in own.items() if isinstance(t, torch.Tensor)}, a)
@@ -243,7 +243,7 @@ class _Trial:
         return self.masked_layers, sum(values[name].found for name in values if name.startswith("embeddings."))
 
 
-def _called(module: nn.Module, tensors: Tensors, a: Architecture) -> tuple[Call, ForwardPass, Known, float]:
+def _called(module: nn.Module, tensors: Tensors, a: Architecture) -> tuple[Call, ForwardPass, Known, Identification]:
     """Return the way of calling the module with which most layers mask as the oracle does, with the results of the search.
 
     Of equal ways, it is the likeliest by names: the total number of matching activations is no reason to choose another, since with
@@ -263,7 +263,7 @@ def _called(module: nn.Module, tensors: Tensors, a: Architecture) -> tuple[Call,
     by_name = [trials[place] for place in sorted(trials)]
     best = max(by_name, key=lambda trial: trial.rank)
     call = replace(best.call, open=(*best.call.open, *_undecided(best, by_name, a)))
-    return call, best.computed, best.known, best.search.alpha
+    return call, best.computed, best.known, best.search
 
 
 def _undecided(best: _Trial, by_name: Sequence[_Trial], a: Architecture) -> Iterator[str]:

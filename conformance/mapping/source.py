@@ -104,7 +104,7 @@ def public_names(proposal: Proposal) -> list[str]:
     """Return the names of `conformance` that the adaptor uses, classes first."""
     used = sorted({name for held in proposal.parameters for name in LAYOUTS if f"{name}(" in held.layout})
     kinds = ["Tap"] if any(not _is_plain(one.tap) for one in proposal.activations) else []
-    kinds += ["OutputMap"] if any(one.arrangement for one in proposal.activations) else []
+    kinds += ["OutputMap"] if any(one.arrangement or one.packed for one in proposal.activations) else []
     return [*sorted([*kinds, "TorchImplementation"]), *used]
 
 
@@ -279,4 +279,7 @@ def _tap(tap: Tap) -> str:
 
 def _shown(one: Located) -> _Expression:
     names: _Expression = _name(one.names[0]) if len(one.names) == 1 else _Call("", tuple(map(_name, one.names)))
-    return _Call("OutputMap", (names, f"lambda x: {one.arrangement}")) if one.arrangement else names
+    if not (one.arrangement or one.packed):
+        return names
+    parts = f"{one.arrangement or 'x'}.chunk({len(one.names)}, -1)" if len(one.names) > 1 else one.arrangement
+    return _Call("OutputMap", (names, *([f"lambda x: {parts}"] if parts else [])), "packed=True" if one.packed else "")
