@@ -1,8 +1,8 @@
 """Adapters such as LoRA: pairs of matrices of low rank that a module adds to what the checkpoint's parameters compute.
 
-A module that is loaded with a checkpoint keeps its adapter. If the adapter was merged into the checkpoint, it is then added twice; if
-it was not, the module computes another network than the checkpoint's. Either way every step after it is wrong, and one sentence says
-why.
+A module that is loaded with a checkpoint keeps its adapter. If the adapter was merged into the checkpoint, it is then added twice;
+if it was not, the module computes another network than the checkpoint's. Either way every step after it is wrong, and one sentence
+says why.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -47,11 +47,10 @@ def require_inactive(module: nn.Module, names: Collection[str], call: Callable[[
         with _zeroed([p for name, p in module.named_parameters() if name in names]):
             without = _returned(module, call)
     if len(usual) != len(without) or not all(torch.equal(one, other) for one, other in zip(usual, without, strict=True)):
-        more = f" and {len(names) - 2} more matrices" if len(names) > 2 else ""
+        which = f"{', '.join(sorted(names)[:2])}{f' and {len(names) - 2} more matrices' if len(names) > 2 else ''}"
         raise CandidateError(
-            f"an adapter is active that the checkpoint lacks: merge it. {', '.join(sorted(names)[:2])}{more} of low rank change the "
-            "result and hold nothing of the checkpoint; merge them into the weights that they are added to (in peft, "
-            "`merge_and_unload()`), and run the merged module"
+            f"an adapter is active that the checkpoint lacks: merge it. {which} of low rank change the result and hold nothing of "
+            "the checkpoint; merge them into the weights that they are added to (in peft, `merge_and_unload()`), and run that module"
         )
 
 

@@ -18,7 +18,7 @@ from conformance.candidates.arrays import Unreadable
 from conformance.candidates.capture import returned
 from conformance.candidates.module_hooks import listening
 from conformance.candidates.returned_tensors import selected
-from conformance.candidates.stream import NOTE
+from conformance.candidates.stream import UNCOMPARED
 from conformance.errors import CandidateError
 from conformance.model.activations import last_hidden, layer_input, outputs, table
 from conformance.model.architecture import Architecture
@@ -148,7 +148,7 @@ class ReturnedValue:
                 self._keep(name, tensor)
             yield name, tensor
         if is_in_order and (note := self._judged(hooked)):
-            yield NOTE, Unreadable(note)
+            yield UNCOMPARED, Unreadable(note)
 
     def _keep(self, name: str, tensor: torch.Tensor) -> None:
         """Keep the digests of an activation: of its real tokens, and of the first token alone."""

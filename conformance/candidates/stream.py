@@ -5,14 +5,17 @@ from typing import Any
 
 from conformance.errors import CandidateError
 
-NOTE = "the returned value"  # name of an item that is no activation: its value, an `Unreadable`, says what was not compared
+# Names of items that are no activations. The value of each is an `Unreadable`, whose reason is a sentence for the report.
+UNCOMPARED = "the returned value"  # what of it was not compared with activations
+GUESSED = "the mapping"  # what of it no value confirms
+NOTES = (UNCOMPARED, GUESSED)
 Stream = Iterator[tuple[str, Any]]  # pairs of an activation's name and its value, in the order of computation
 
 
 def pairs(output: Any, names: Iterable[str], *, notes: bool = False) -> Stream:
     """Yield the pairs of a mapping in the order of `names`, unknown names last, or the pairs of an iterable in its own order.
 
-    Items with the name `NOTE` are left out, unless `notes` is true.
+    Items with a name of `NOTES` are left out, unless `notes` is true.
 
     Raises:
         CandidateError: `output` is neither a mapping nor an iterable, or yields an item that is not a pair.
@@ -28,7 +31,7 @@ def pairs(output: Any, names: Iterable[str], *, notes: bool = False) -> Stream:
         if not isinstance(item, tuple) or len(item) != 2:
             raise CandidateError(f"a runner yields pairs of a name and an array, not {type(item).__name__}")
         name = _plain(item[0])
-        if notes or name != NOTE:
+        if notes or name not in NOTES:
             yield name, item[1]
 
 

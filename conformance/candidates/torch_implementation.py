@@ -46,7 +46,6 @@ from conformance.model.pretraining import PretrainingData
 from conformance.model.training import Training
 
 
-
 class Show(Protocol):
     """A function from the key of a tap, the tensor there and the batch to activations."""
 
@@ -203,7 +202,9 @@ class TorchImplementation:
                 return {n: value for n, value in called(batch).items() if n not in tapped}
 
             parameters = partial(self._unpacked, module, a)
-            return captured_with_gradients(module, taps, forward, source, gradient, show=partial(show, batch=batch), parameters=parameters)
+            return captured_with_gradients(
+                module, taps, forward, source, gradient, show=partial(show, batch=batch), parameters=parameters
+            )
 
         def trainer(training: Training) -> Callable[[Any], Iterator[tuple[str, torch.Tensor]]]:
             assert self.train is not None

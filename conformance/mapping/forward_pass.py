@@ -74,7 +74,7 @@ class Operations:
         return laid
 
     def _nearest(self, expected: Array) -> tuple[float, Array]:
-        """Return the largest cosine of a result with `expected`, and the result in its shape; −1 and `expected` if there is none."""
+        """Return the largest cosine of a result with `expected`, and it in its shape; −1 and `expected` if there is none."""
         best: tuple[float, Array] = (-1.0, expected)
         norm = float(np.linalg.norm(expected))
         for array in self._by_size[expected.size]:

@@ -4,6 +4,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,8 +14,11 @@ from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
+from conformance.candidates.arrays import Unreadable
 from conformance.candidates.hook_effects import compiled_around, eager_if, is_so
 from conformance.candidates.layouts import LAYER, in_layer, is_layered
+from conformance.candidates.module_runner import ModuleRunner
+from conformance.candidates.stream import GUESSED
 from conformance.candidates.torch_implementation import TorchImplementation
 from conformance.candidates.torch_state import restored
 from conformance.errors import CandidateError, RegistrationError, UsageError
@@ -106,7 +110,9 @@ def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Propos
     with eager_if(True):  # a compiled graph hides its operations
         call, computed, known, search = _called(module, tensors, a)
     containers = sorted({t.name[: t.name.index("}") + 1] for t in tensors.all if is_layered(t.name)})
-    places = Places(computed.taps, computed.results, containers, a.num_hidden_layers, table(a), known, search.alpha, search.batch.mask)
+    places = Places(
+        computed.taps, computed.results, containers, a.num_hidden_layers, table(a), known, search.alpha, search.batch.mask
+    )
     parts = tuple(held(known, tensors))
     own = {**dict(module.named_parameters(remove_duplicate=False)), **module.state_dict()}
     patterns = patterns_in({n: tuple(t.shape) for n, t in own.items() if isinstance(t, torch.Tensor)}, a)
@@ -267,9 +273,9 @@ def _called(module: nn.Module, tensors: Tensors, a: Architecture) -> tuple[Call,
 
 
 def _undecided(best: _Trial, by_name: Sequence[_Trial], a: Architecture) -> Iterator[str]:
-    """Yield a message if the module was called in several ways and the values do not decide between them."""
+    """Yield a message if the values do not decide between the ways of calling the module."""
     first, matching, of = by_name[0], best.masked_layers, a.num_hidden_layers
-    if len(by_name) == 1 or not best.call.takes_mask or matching == of or last_hidden(a) not in best.known.values:
+    if not best.call.takes_mask or matching == of or last_hidden(a) not in best.known.values:
         return
     start = f"the form of the mask is not certain: the attention probabilities match in {matching} of {of} layers with"
     if best is not first:
@@ -277,6 +283,8 @@ def _undecided(best: _Trial, by_name: Sequence[_Trial], a: Architecture) -> Iter
         yield f"{start} model({best.call.arguments}); with model({first.call.arguments}), {fewer} fewer activations match"
     elif any(trial.masked_layers == matching for trial in by_name[1:]):
         yield f"{start} model({best.call.arguments}), which the names suggest, and in as many with another form"
+    elif not matching:
+        yield f"{start} model({best.call.arguments}), which the names suggest"
 
 
 def _distinct(module: nn.Module, a: Architecture) -> Iterator[tuple[int, Call, Batch]]:
@@ -352,33 +360,37 @@ class MappedModule:
 
     @cached_property
     def _implementation(self) -> TorchImplementation:
-        try:
-            return implementation_of(proposed(self.factory, self.name, getattr(self.factory, "__module__", "")))
-        except UsageError as error:  # the class cannot be mapped; the message says what to register instead
-            raise RegistrationError(str(error)) from error
+        return self._mapped(None)[0]
 
     @cached_property
-    def _instances(self) -> dict[Architecture, TorchImplementation]:
-        """The implementations of a module that was built before, by architecture."""
+    def _known(self) -> dict[Architecture | None, tuple[TorchImplementation, str]]:
         return {}
 
-    def _of(self, a: Architecture) -> TorchImplementation:
-        if not isinstance(self.factory, nn.Module):
-            found = self._implementation
-        elif a in self._instances:
-            found = self._instances[a]
-        else:
-            found = implementation_of(proposed(self.factory, self.name, type(self.factory).__module__, a))
-            self._instances[a] = found
-        return found if self.is_observed else found.without_hooks()
+    def _mapped(self, a: Architecture | None) -> tuple[TorchImplementation, str]:
+        """Return the proposed implementation and what was guessed, of a module that was built before for an architecture."""
+        if a not in self._known:
+            home = getattr(self.factory if a is None else type(self.factory), "__module__", "")
+            try:
+                found = proposed(self.factory, self.name, home, a)
+            except UsageError as error:  # it cannot be mapped; the message says what to register instead
+                raise RegistrationError(str(error)) from error
+            self._known[a] = implementation_of(found), found.guesses
+        return self._known[a]
+
+    def _of(self, a: Architecture) -> tuple[TorchImplementation, str]:
+        found, guesses = self._mapped(a if isinstance(self.factory, nn.Module) else None)
+        return found if self.is_observed else found.without_hooks(), guesses
 
     def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
         """Return the reason of the proposed implementation for not supporting a case, or None."""
-        return self._of(architecture).supports(architecture, device, dtype)
+        return self._of(architecture)[0].supports(architecture, device, dtype)
 
-    def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
-        """Return a runner, as `TorchImplementation.prepare` of the proposed implementation."""
-        return self._of(checkpoint.architecture).prepare(checkpoint, device, dtype)
+    def prepare(self, checkpoint: Any, device: str, dtype: str) -> ModuleRunner:
+        """Return a runner, as `TorchImplementation.prepare` of the proposed implementation; it also yields what was guessed."""
+        found, guesses = self._of(checkpoint.architecture)
+        runner = found.prepare(checkpoint, device, dtype)
+        noted = [(GUESSED, Unreadable(guesses))] if guesses else []
+        return replace(runner, call=lambda batch: chain(noted, runner.call(batch)))
 
 
 def mapped_builder(function: Callable[..., Any], name: str) -> MappedModule | None:

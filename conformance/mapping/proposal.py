@@ -107,9 +107,7 @@ class Proposal:
             found.append(
                 f"{', '.join(self.unmapped[:3])}{more}: nothing of the checkpoint fits; ignored, with the values that `build` gives"
             )
-        for held in self.parameters:
-            if held.evidence in ("name", "tie"):
-                found.append(f"{held.tensor.name}: {_EVIDENCE[held.evidence]}")
+        found += self._by_name
         found += [f"the module returns a tensor of {shape} {self._treated(shape)}" for shape in self.unknown_results]
         if self.returns and not self._returns_output:
             names = ", ".join(name for one in self.returns for name in one.names)
@@ -118,6 +116,17 @@ class Proposal:
         if not self.has_output:
             found.append("no output was found: the last hidden state or logits; `run` needs one of them in `activations`")
         return tuple(found)
+
+    @property
+    def _by_name(self) -> list[str]:
+        return [f"{held.tensor.name}: {_EVIDENCE[held.evidence]}" for held in self.parameters if held.evidence in ("name", "tie")]
+
+    @property
+    def guesses(self) -> str:
+        """A sentence on what no value confirms, empty if there is nothing; a run on which the module fails repeats it."""
+        more = [f"and {len(self._by_name) - 2} more by name"] if len(self._by_name) > 2 else []
+        found = [*self.call.open, *self._by_name[:2], *more]
+        return f"guessed where `map` saw no value that decides: {'; '.join(found)}" if found else ""
 
     def _treated(self, shape: tuple[int, ...]) -> str:
         """Return how `run` treats a returned tensor that is no activation of the network."""
@@ -163,10 +172,13 @@ class Proposal:
 
     @property
     def returned_outputs(self) -> tuple[Located, ...]:
-        """The outputs that `call` returns by name: those that the module returns, and that no tap captures at its own result."""
+        """The outputs that `call` returns by name: those that the module returns, and that no tap captures at its own result.
+
+        Packed ones are left out: they are compared as the module returns them.
+        """
         a, tapped = self.architecture, {n for one in self.activations if not one.tap.path for n in one.names}
         wanted = set(outputs(a)) - tapped - (set() if self.last else {last_hidden(a)})
-        return tuple(one for one in self.returns if one.names[0] in wanted)
+        return tuple(one for one in self.returns if one.names[0] in wanted and not one.packed)
 
     @property
     def _outputs_by_shape(self) -> tuple[Located, ...]:

@@ -85,10 +85,13 @@ class Places:
         """Return the module's results, each with the activation that it is, if any; of equal activations, the last computed."""
         return [(array, self._returned_at(selector, array)) for selector, array in self.results.items() if array.ndim]
 
-    def _returned_at(self, selector: str, array: Array) -> Located | None:
-        named = ((name, text) for name in reversed(list(self.known.values)) for text in _ARRANGEMENTS)
-        found = next(((name, text) for name, text in named if self._fits(array, (name,), text, real_alone=True)), None)
-        return Located(Tap(""), (found[0],), found[1], self.known.values[found[0]].found, selector) if found else None
+    def _returned_at(self, selector: str, returned: Array) -> Located | None:
+        array, packed = self._unpacked(returned)
+        for name in reversed(list(self.known.values)):
+            for text in _ARRANGEMENTS:
+                if self._fits(array, (name,), text, real_alone=True):
+                    return Located(Tap(""), (name,), text, self.known.values[name].found, selector, packed=packed)
+        return None
 
     def by_shape(self, name: str) -> Located | None:
         """Return the module's result as the activation of this name, if it is a single tensor of that shape in some layout."""
@@ -152,7 +155,10 @@ class Places:
         if array.shape != expected.shape or not np.isfinite(array).all():
             return False
         difference = np.abs(array - expected)
-        return bool((difference[self.real] if real_alone and difference.shape[:2] == self.real.shape else difference).max() <= value.allowed(self.alpha))
+        return bool(
+            (difference[self.real] if real_alone and difference.shape[:2] == self.real.shape else difference).max()
+            <= value.allowed(self.alpha)
+        )
 
     def _preference(self, row: Activation) -> Callable[[Located], tuple[bool, bool, bool, int]]:
         """Return the sort key of locations.

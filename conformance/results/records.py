@@ -272,6 +272,7 @@ class CheckRecord(_Record, frozen=True, gc=False, tag="check"):
         examples: number of examples that each search was to try, among which that of the check is shared.
         candidate_seconds: the part of `seconds` spent waiting for the candidate; null in files of earlier versions of the suite.
         judge_seconds: the rest of `seconds`; null in files of earlier versions of the suite.
+        note: what of the returned value was not compared, and what of a mapping no value confirms.
     """
 
     implementation: str
@@ -297,6 +298,7 @@ class CheckRecord(_Record, frozen=True, gc=False, tag="check"):
     judge_seconds: float | None = None
     runs: int = 1
     examples: int = 0
+    note: str = ""
 
 
 class Footer(_Record, frozen=True, gc=False, tag="footer"):

@@ -99,12 +99,14 @@ class Result:
 
     Attributes:
         outcome: `pass`, `fail`, `error` (unusable input, or a broken harness), `crash` (the candidate raised) or `skip`.
-        reason: the reason of the outcome; of a pass, what of the returned value was not compared.
+        reason: the reason, if the outcome is not `pass`.
         exit_code: exit code of this result; the run's exit code is derived from those of all results.
         declared: whether the case is counted as declared; cases that the candidate does not support are not.
         executed: whether the candidate was run and judged.
         seconds: duration of the case.
         candidate_seconds: the part of `seconds` spent waiting for the candidate; the rest is the judge's.
+        note: what of the returned value was not compared with activations and, unless the outcome is `pass`, what of the
+            candidate's mapping no value confirms.
         by_values: whether the case fails only because of its verdicts, without a violation of the contract.
         verdicts: one verdict for each batch and activation, in the order of computation; those before a crash are kept.
         searched: the extent of the search, for a check that generates its batches; otherwise None.
@@ -134,6 +136,7 @@ class Result:
     runs: int = 1
     examples: int = 0
     candidate_seconds: float = 0.0
+    note: str = ""
 
     @property
     def origins(self) -> tuple[Verdict, ...]:

@@ -66,6 +66,7 @@ def check_record(result: Result) -> CheckRecord:
         examples=result.examples,
         candidate_seconds=result.candidate_seconds,
         judge_seconds=result.seconds - result.candidate_seconds,
+        note=result.note,
     )
 
 

@@ -1,6 +1,5 @@
 """An adapter that the checkpoint lacks, such as LoRA, fails with one sentence where it is active, and nowhere else."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -71,7 +70,7 @@ def test_an_active_adapter_is_named_and_nothing_is_judged(kind: type) -> None:
 @pytest.mark.parametrize(("kind", "up"), [(_InTheLayer, 0.0), (_Bottleneck, 0.0), (_Disabled, 0.1)])
 def test_an_adapter_without_effect_conforms(kind: type, up: float) -> None:
     result = check(_adapted(kind, up), "tiny", depth="screen")
-    assert (result.outcome, result.reason) == ("pass", "")
+    assert (result.outcome, result.note) == ("pass", "")
 
 
 def test_a_head_of_few_classes_that_the_checkpoint_lacks_is_no_adapter() -> None:

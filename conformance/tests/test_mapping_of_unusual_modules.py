@@ -14,7 +14,8 @@ from conformance.errors import CandidateError, UsageError
 from conformance.goldens.generated_weights import weights
 from conformance.goldens.recipe import SEED
 from conformance.mapping.call import calls
-from conformance.mapping.mapped import implementation_of, proposed
+from conformance.mapping.implementation import implementation_of
+from conformance.mapping.mapped import proposed
 from conformance.mapping.probe import PROBE, batch_for
 from conformance.mapping.signature import builder_of
 from conformance.mapping.source import adaptor
@@ -245,7 +246,7 @@ def test_the_last_of_the_outputs_of_all_layers_is_selected_in_a_network_of_any_d
     assert f": {selected},\n" in adaptor(found)
     for golden in ("tiny", "deep"):
         result = check(implementation_of(found), golden, depth="screen")
-        assert (result.outcome, result.reason) == ("pass", "")
+        assert (result.outcome, result.note) == ("pass", "")
 
 
 def test_an_adaptor_that_fails_at_another_depth_cannot_be_run_unchanged(capsys: pytest.CaptureFixture[str]) -> None:

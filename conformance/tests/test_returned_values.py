@@ -12,7 +12,8 @@ from torch import nn
 
 from conformance import TorchImplementation, check
 from conformance.cli import main
-from conformance.mapping.mapped import implementation_of, proposed
+from conformance.mapping.implementation import implementation_of
+from conformance.mapping.mapped import proposed
 from conformance.tests.third_party_models import STRANGERS, proposal, stranger
 from implementations.making_bert import build, making_bert
 
@@ -216,7 +217,7 @@ def test_a_wrong_tensor_is_seen_in_any_container_and_layout(form: Any) -> None:
 @_FORMS
 def test_the_last_hidden_state_is_recognized_in_any_container_and_layout(form: Any) -> None:
     result = check(_around(lambda last, *_: form(last)), depth="screen")
-    assert (result.outcome, result.reason) == ("pass", "")
+    assert (result.outcome, result.note) == ("pass", "")
 
 
 def test_a_wrong_first_tensor_fails_beside_the_right_one() -> None:
@@ -236,15 +237,15 @@ def test_a_wrong_first_tensor_fails_beside_the_right_one() -> None:
 def test_a_pass_names_a_returned_tensor_of_an_outputs_shape_that_is_no_activation(form: Any, tensor: str) -> None:
     result = check(_around(form), depth="screen")
     assert result.outcome == "pass"
-    assert f"not compared in the returned value: {tensor} of" in result.reason
+    assert f"not compared in the returned value: {tensor} of" in result.note
 
 
 @pytest.mark.parametrize("form", [lambda *_: None, lambda last, *_: last.sum(), lambda last, *_: iter([last * 1.5])])
 def test_a_pass_says_that_nothing_returned_could_be_compared(form: Any) -> None:
     result = check(_around(form), depth="screen")
     assert result.outcome == "pass"
-    assert result.reason == "the returned value was not compared: no tensor in it equals an exposed activation"
-    assert result.reason in str(result).replace("\n  ", " ")
+    assert result.note == "the returned value was not compared: no tensor in it equals an exposed activation"
+    assert result.note in str(result).replace("\n  ", " ")
 
 
 @pytest.mark.parametrize(
@@ -257,14 +258,14 @@ def test_a_pass_says_that_nothing_returned_could_be_compared(form: Any) -> None:
 )
 def test_all_hidden_states_may_be_returned_with_the_last(form: Any) -> None:
     result = check(_around(form), depth="screen")
-    assert (result.outcome, result.reason) == ("pass", "")
+    assert (result.outcome, result.note) == ("pass", "")
 
 
 def test_hidden_states_that_are_not_exposed_are_named_and_do_not_fail() -> None:
     shown = {key: value for key, value in making_bert.activations.items() if "embedding" not in str(key)}
     result = check(_around(lambda last, embeddings, _: (embeddings, last), shown=shown), depth="screen")
     assert result.outcome == "pass"
-    assert "not compared in the returned value: [0] of" in result.reason
+    assert "not compared in the returned value: [0] of" in result.note
 
 
 def test_the_second_of_two_calls_is_compared_as_well() -> None:
@@ -280,7 +281,7 @@ def test_the_second_of_two_calls_is_compared_as_well() -> None:
 
     result = check(_around(form, call=twice), depth="screen")
     assert result.outcome == "pass"
-    assert "not compared in the returned value: a tensor of" in result.reason
+    assert "not compared in the returned value: a tensor of" in result.note
 
 
 def test_what_a_method_of_the_module_returns_is_compared() -> None:
