@@ -17,6 +17,8 @@ from conformance.candidates.returned_tensors import is_dense, selected
 from conformance.errors import CandidateError
 from conformance.numerics.formats import Array, Mask
 
+NEAREST = 3  # results that are tried in place of an activation: two layers' results may be more alike than right and wrong ones
+
 
 @dataclass(frozen=True)
 class ForwardPass:
@@ -60,29 +62,28 @@ class Operations:
         near = np.flatnonzero(np.abs(self._smallest.get(wanted.size, np.empty(0)) - wanted[0]) <= allowed)
         return any(np.abs(found[i] - wanted).max() <= allowed for i in near)
 
-    def nearest(self, expected: Array, real: Mask) -> Array:
-        """Return the result with the largest cosine with `expected`, in its shape; `expected` if no result has its size.
+    def nearest(self, expected: Array, real: Mask) -> list[Array]:
+        """Return the results with the largest cosines with `expected`, in its shape, the nearest first; at most `NEAREST`.
 
         A result may have the rows of the real tokens alone, which `real` selects, (B, S); it is then `expected` at padding.
         """
-        cosine, laid = self._nearest(expected)
+        near = self._with_cosines(expected)
         if expected.shape[:2] == real.shape:
-            of_rows, rows = self._nearest(expected[real])
-            if of_rows > cosine:
-                laid = expected.copy()
-                laid[real] = rows
-        return laid
+            for cosine, rows in self._with_cosines(expected[real]).items():
+                near[cosine] = expected.copy()
+                near[cosine][real] = rows
+        return [near[cosine] for cosine in sorted(near, reverse=True)[:NEAREST]]
 
-    def _nearest(self, expected: Array) -> tuple[float, Array]:
-        """Return the largest cosine of a result with `expected`, and it in its shape; −1 and `expected` if there is none."""
-        best: tuple[float, Array] = (-1.0, expected)
+    def _with_cosines(self, expected: Array) -> dict[float, Array]:
+        """Return the results of the size of `expected`, in its shape, by their cosines with it; of equal ones, the first."""
+        found: dict[float, Array] = {}
         norm = float(np.linalg.norm(expected))
         for array in self._by_size[expected.size]:
             for laid in _arranged(array, expected.shape):
                 scale = norm * float(np.linalg.norm(laid))
-                cosine = float(abs((laid * expected).sum()) / scale) if scale > 0 else 0.0
-                best = max(best, (cosine, laid), key=lambda pair: pair[0])
-        return best
+                if scale > 0.0:
+                    found.setdefault(round(float(abs((laid * expected).sum()) / scale), 9), laid)
+        return found
 
 
 def _arranged(array: Array, shape: tuple[int, ...]) -> Iterator[Array]:

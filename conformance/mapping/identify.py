@@ -3,7 +3,7 @@
 The module keeps its own random parameters. A hypothesis assigns some of them to the oracle's parameters. The oracle then computes
 the next activation, and the hypothesis is confirmed if the module computed the same numbers, in any layout, to within rounding. One
 forward pass decides about all parameters. A mistake in the module affects the identification of its own step only: the oracle's
-activation is replaced by the module's result that has the largest cosine with it, if that confirms the following steps.
+activation is replaced by one of the module's results with the largest cosines with it, if that confirms the following steps.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -201,7 +201,7 @@ class Identification:
                     with_it = advanced.taking({name: source}, "value")
                     yield replace(with_it, values={**with_it.values, row.name: self._value(with_it, row)})
         if row.name in advanced.values and not advanced.values[row.name].found:
-            yield self._own(advanced, row)
+            yield from self._own(advanced, row)
 
     def _advanced(self, known: Known, row: Activation) -> Known:
         """Return the state with the oracle's value of this row's activation, and with its parameters if they were not known."""
@@ -237,10 +237,11 @@ class Identification:
         is_constant = float(np.ptp(made.value)) <= allowed  # as what is computed from zeros, which any module has
         return replace(made, found=not is_constant and any(self.operations.has(form, allowed) for form in forms))
 
-    def _own(self, known: Known, row: Activation) -> Known:
-        """Return the state with the oracle's value of an activation replaced by the module's result with the largest cosine."""
-        laid = self.operations.nearest(known.values[row.name].value, self.batch.mask)
-        return replace(known, values={**known.values, row.name: Value(laid, np.zeros(()), np.zeros(()), False, is_own=True)})
+    def _own(self, known: Known, row: Activation) -> Iterator[Known]:
+        """Yield the state with the oracle's value of an activation replaced by each of the module's nearest results."""
+        for laid in self.operations.nearest(known.values[row.name].value, self.batch.mask):
+            own = Value(laid, np.zeros(()), np.zeros(()), False, is_own=True)
+            yield replace(known, values={**known.values, row.name: own})
 
     def _sources(self, name: str, row: Activation) -> list[ParameterSource]:
         """Return all possible sources of a parameter of the row; for a head, only those in modules that are run."""
