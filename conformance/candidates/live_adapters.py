@@ -49,8 +49,8 @@ def require_inactive(module: nn.Module, names: Collection[str], call: Callable[[
     if len(usual) != len(without) or not all(torch.equal(one, other) for one, other in zip(usual, without, strict=True)):
         which = f"{', '.join(sorted(names)[:2])}{f' and {len(names) - 2} more matrices' if len(names) > 2 else ''}"
         raise CandidateError(
-            f"an adapter is active that the checkpoint lacks: merge it. {which} of low rank change the result and hold nothing of "
-            "the checkpoint; merge them into the weights that they are added to (in peft, `merge_and_unload()`), and run that module"
+            f"an adapter is active that the checkpoint lacks: merge it. {which} of low rank change the result and hold nothing "
+            "of the checkpoint; merge them into the weights that they are added to, in peft by `merge_and_unload()`, and run that"
         )
 
 

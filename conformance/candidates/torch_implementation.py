@@ -32,7 +32,7 @@ from conformance.candidates.capture import Showing, Tap, captured, hooked, requi
 from conformance.candidates.capture_gradients import captured_with_gradients
 from conformance.candidates.capture_step import captured_step
 from conformance.candidates.hook_effects import SMALL, SmallPass, eager_if, is_so, require_named, small_batch
-from conformance.candidates.layouts import LAYER, Layout, expanded, in_each_layer, in_layer, is_layered, plain
+from conformance.candidates.layouts import LAYER, Layout, expanded, in_each_head, in_each_layer, in_layer, is_layered, plain
 from conformance.candidates.live_adapters import low_rank_pairs, require_inactive
 from conformance.candidates.module_runner import ModuleRunner
 from conformance.candidates.output_map import OutputMap
@@ -59,7 +59,8 @@ class TorchImplementation:
     Attributes:
         build: returns the module for an architecture; the values of its parameters do not matter.
         parameters: maps names in the module's state dict to Hugging Face's names, or to a layout of them; `{layer}` stands for the
-            index of each layer (`{2*layer+1}` for the second part, if the module keeps two parts of each layer in one list).
+            index of each layer (`{2*layer+1}` for the second part, if the module keeps two parts of each layer in one list), and
+            `{head}` for that of each head, if a head is a module of its own (`per_head(QUERY)`).
         activations: maps module paths (or `Tap`s) to an activation name, to several names for a fused tensor, or to an `OutputMap`.
         call: runs the module on a batch; returns its outputs by name, and may return further activations that are computed after
             the layers. An output that is hooked as well must be the same tensor.
@@ -248,14 +249,20 @@ class TorchImplementation:
         """Yield tensors of the module's parameters, except frozen ones, unpacked to the checkpoint's names and layouts."""
         shapes, own = parameter_shapes(a), {n: tuple(t.shape) for n, t in module.state_dict().items()}
         layouts = {name: (layout, names) for name, layout, names in self._entries(own, shapes, a)[0]}
-        renamed = names_in_state_dict(module)
+        renamed, joined = names_in_state_dict(module), dict[str, list[torch.Tensor]]()
         for own_name, tensor in tensors:
             name = renamed.get(own_name, own_name)
             if name in layouts and not _matches(name, self.frozen):
                 layout, names = layouts[name]
                 parts = layout.unpack(tensor.detach().double().cpu().numpy(), [shapes[n] for n in names], a)
                 for each, part in zip(names, parts, strict=True):
-                    yield each, torch.from_numpy(np.array(part, order="C")).to(tensor)
+                    found = torch.from_numpy(np.array(part, order="C")).to(tensor)
+                    if layout.is_of_head:
+                        joined.setdefault(each, []).append(found)
+                        if len(joined[each]) < a.num_attention_heads:
+                            continue
+                        found = torch.stack(joined.pop(each)).sum(0)
+                    yield each, found
 
     def shown(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> nn.Module:
         """Return the module with every tapped activation as an output, so that it can be traced or exported."""
@@ -332,18 +339,23 @@ class TorchImplementation:
         wrong: list[str] = []
         absent: dict[str, list[str]] = {}
         table_of = [(pattern, plain(value)) for pattern, value in self.parameters.items()]
-        used_names = {n for pattern, layout in table_of for n, _ in in_each_layer(pattern, layout, a.num_hidden_layers)}
-        for pattern, layout in table_of:
-            for name, parameters in in_each_layer(pattern, layout, a.num_hidden_layers):
-                known = [p for p in parameters if p in wanted]
-                if not known and is_of_another_architecture(parameters, a):
-                    absent[name] = parameters
-                    continue
-                wrong += [f"unknown parameter: {p}{hint(p, wanted)}" for p in parameters if p not in wanted]
-                if name not in own:
-                    wrong.append(absent_tensor(name, own, used_names, parameters))
-                elif len(known) == len(parameters):
-                    entries.append((name, layout, parameters))
+        every = [
+            (name, of_name, parameters)
+            for pattern, layout in table_of
+            for of_layer, parameters in in_each_layer(pattern, layout, a.num_hidden_layers)
+            for name, of_name in in_each_head(of_layer, layout, a.num_attention_heads)
+        ]
+        used_names = {name for name, _, _ in every}
+        for name, layout, parameters in every:
+            known = [p for p in parameters if p in wanted]
+            if not known and is_of_another_architecture(parameters, a):
+                absent[name] = parameters
+                continue
+            wrong += [f"unknown parameter: {p}{hint(p, wanted)}" for p in parameters if p not in wanted]
+            if name not in own:
+                wrong.append(absent_tensor(name, own, used_names, parameters))
+            elif len(known) == len(parameters):
+                entries.append((name, layout, parameters))
         mapped = Counter(name for name, _, _ in entries)
         wrong += [f"the checkpoint has no {', '.join(p)}, of which {n} is made: give that reason in "
                   f"`supported`, to skip such checkpoints, or name {n} in `ignored` instead of mapping it"

@@ -1,8 +1,8 @@
 """Recording of a module's forward pass: the result of every operation, and the inputs and outputs of each submodule."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import numpy as np
@@ -15,6 +15,7 @@ from conformance.candidates.capture import Tap
 from conformance.candidates.module_hooks import Side, listening
 from conformance.candidates.returned_tensors import is_dense, selected
 from conformance.errors import CandidateError
+from conformance.mapping.tensors import NUMBER
 from conformance.numerics.formats import Array, Mask
 
 NEAREST = 3  # results that are tried in place of an activation: two layers' results may be more alike than right and wrong ones
@@ -137,8 +138,8 @@ def _dense(value: Any) -> Iterator[torch.Tensor]:
     return (t for t in tensors_in(value) if is_dense(t))
 
 
-def observe(module: nn.Module, forward: Callable[[], Any]) -> ForwardPass:
-    """Run a forward pass of a module without gradients and return its record."""
+def observe(module: nn.Module, forward: Callable[[], Any], heads: int) -> ForwardPass:
+    """Run a forward pass of a module, of that number of attention heads, without gradients and return its record."""
     taps: list[tuple[Tap, Array, nn.Module]] = []
     parts, sides = dict(module.named_modules()), get_args(Side)
 
@@ -162,7 +163,18 @@ def observe(module: nn.Module, forward: Callable[[], Any]) -> ForwardPass:
     }
     results = {selector: _array(tensor) for selector, tensor in selected(result)}
     length = len(result) if isinstance(result, tuple | list) else 0
-    return ForwardPass(Operations(recording.arrays), taps, frozenset(reading), results, length)
+    return ForwardPass(Operations([*recording.arrays, *_joined(taps, heads)]), taps, frozenset(reading), results, length)
+
+
+def _joined(taps: Iterable[tuple[Tap, Array, nn.Module]], heads: int) -> Iterator[Array]:
+    """Yield the inputs and outputs of the modules of all heads, joined along the features, where each head is a module."""
+    members: defaultdict[tuple[str, str, Tap], list[Array]] = defaultdict(list)
+    for tap, array, _ in taps:
+        for number in NUMBER.finditer(tap.path):
+            members[tap.path[: number.start()], tap.path[number.end() :], replace(tap, path="")].append(array)
+    for arrays in members.values():
+        if len(arrays) == heads and arrays[0].ndim and len({array.shape for array in arrays}) == 1:
+            yield np.concatenate(arrays, -1)
 
 
 def _elements(value: Any) -> Iterator[tuple[int | str, torch.Tensor]]:

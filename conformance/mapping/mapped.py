@@ -16,7 +16,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from conformance.candidates.arrays import Unreadable
 from conformance.candidates.hook_effects import compiled_around, eager_if, is_so
-from conformance.candidates.layouts import LAYER, in_layer, is_layered
+from conformance.candidates.layouts import HEAD, LAYER, in_layer, is_layered
 from conformance.candidates.module_runner import ModuleRunner
 from conformance.candidates.stream import GUESSED
 from conformance.candidates.torch_implementation import TorchImplementation
@@ -118,7 +118,7 @@ def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Propos
     patterns = patterns_in({n: tuple(t.shape) for n, t in own.items() if isinstance(t, torch.Tensor)}, a)
     parts += tuple(_second_names(module, parts, patterns))
     buffers, unmapped = _left_over(module, parts, patterns)
-    unread = tuple(n for n in unmapped if in_layer(n.rpartition(".")[0], 0) not in computed.reading)
+    unread = tuple(n for n in unmapped if in_layer(n.rpartition(".")[0], 0).replace(HEAD, "0") not in computed.reading)
     found = Proposal(
         name,
         home,
@@ -132,6 +132,7 @@ def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Propos
         tuple(n for n in unmapped if n not in unread),
         a,
         counted(known, a),
+        any(value.found for name, value in known.values.items() if table(a)[name].layer is not None),
         has_dropout=any(isinstance(m, nn.Dropout) for m in module.modules()),
         unknown_results=tuple(array.shape for array, one in places.returned() if one is None),
         returns=tuple(one for _, one in places.returned() if one),
@@ -260,7 +261,7 @@ def _called(module: nn.Module, tensors: Tensors, a: Architecture) -> tuple[Call,
     trials: dict[int, _Trial] = {}
     for place, call, given in _distinct(module, a):
         run = partial(call.run, module, given.on("cpu"))
-        computed = _guarded(partial(observe, module, run), "its forward pass")
+        computed = _guarded(partial(observe, module, run, a.num_attention_heads), "its forward pass")
         search = Identification(tensors, computed.reading, computed.operations, a, given, arithmetic)
         trials[place] = trial = _Trial(call, computed, search, search.run())
         values = trial.known.values

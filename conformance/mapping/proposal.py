@@ -65,6 +65,7 @@ class Proposal:
         unmapped: patterns of the other parameters that hold none of the checkpoint's.
         architecture: architecture with which the module was examined.
         coverage: number of activations that the module computes, and total number.
+        has_layers: whether it computes an activation of a layer.
         last: Python expression, in terms of `model`, of the index of the last layer; empty if nothing in the module counts layers.
         returns: the activations that the module returns, in its own result.
         items: number of items that the module returns in a tuple or list, 0 if it returns anything else.
@@ -86,6 +87,7 @@ class Proposal:
     unmapped: tuple[str, ...]
     architecture: Architecture
     coverage: tuple[int, int]
+    has_layers: bool
     last: str = ""
     returns: tuple[Located, ...] = ()
     items: int = 0
@@ -193,8 +195,8 @@ class Proposal:
 
     @property
     def is_runnable(self) -> bool:
-        """Whether the adaptor can be run unchanged: it exposes an output, and the module computes activations of the network."""
-        return self.has_output and self.coverage[0] > 0 and not self.fails_elsewhere
+        """Whether the adaptor can be run unchanged: it exposes an output, and the module computes activations of layers."""
+        return self.has_output and self.has_layers and not self.fails_elsewhere
 
     @property
     def has_output(self) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 
 from conformance.candidates.capture import Tap
-from conformance.candidates.layouts import LAYER, each_layer
+from conformance.candidates.layouts import HEAD, LAYER, each_layer
 from conformance.mapping.call import DTYPE
 from conformance.mapping.name_scores import words
 from conformance.mapping.proposal import Held, Proposal
@@ -136,7 +136,7 @@ def body(proposal: Proposal) -> Iterator[str]:
     yield "    },"
     yield from _activations(proposal)
     yield "    call=call,"
-    ignored = [each_layer(name, "*") for name in (*proposal.buffers, *proposal.unread, *proposal.unmapped)]
+    ignored = [each_layer(name, "*").replace(HEAD, "*") for name in (*proposal.buffers, *proposal.unread, *proposal.unmapped)]
     for what, patterns in (("unused", proposal.unused), ("ignored", ignored)):
         if patterns:
             yield from _laid_out(f"{what}=", _Call("", tuple(f'"{p}"' for p in patterns)), 4)

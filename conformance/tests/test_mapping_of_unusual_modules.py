@@ -255,3 +255,31 @@ def test_an_adaptor_that_fails_at_another_depth_cannot_be_run_unchanged(capsys: 
     assert "on a network of 2 layers, the adaptor fails: IndexError: list index out of range" in found.open
     assert main(["map", "conformance.tests.third_party_models.listed:ThirdLayerBert"]) == 1
     assert "next: " not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "entry"),
+    [
+        ("SeparateHeadsBert", '"layers.{layer}.attention.heads.{head}.q.weight": per_head('),
+        ("KernelHeadsBert", '"layers.{layer}.attention.heads.{head}.w_q": permuted('),
+    ],
+)
+def test_heads_that_are_modules_are_mapped_by_value(name: str, entry: str) -> None:
+    found = proposal(f"separate_heads:{name}")
+    assert found.is_runnable
+    assert found.open == ()
+    assert entry in adaptor(found)
+    assert check(implementation_of(found), "tiny").outcome == "pass"
+
+
+def test_the_gradients_of_heads_that_are_modules_are_joined() -> None:
+    found = implementation_of(proposal("separate_heads:SeparateHeadsBert"))
+    result = check(found, "tiny", check="gradients", depth="screen")
+    assert result.outcome == "pass", str(result)
+    judged = {v.activation for v in result.verdicts if v.outcome == "pass"}
+    assert "bert.encoder.layer.0.attention.self.query.weight.grad" in judged
+
+
+def test_a_module_of_which_nothing_matches_is_not_offered_to_be_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["map", "conformance.tests.third_party_models.unusual:Unrelated"]) == 1
+    assert "next: " not in capsys.readouterr().out
