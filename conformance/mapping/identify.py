@@ -238,8 +238,12 @@ class Identification:
         return replace(made, found=not is_constant and any(self.operations.has(form, allowed) for form in forms))
 
     def _own(self, known: Known, row: Activation) -> Iterator[Known]:
-        """Yield the state with the oracle's value of an activation replaced by each of the module's nearest results."""
-        for laid in self.operations.nearest(known.values[row.name].value, self.batch.mask):
+        """Yield the state with the oracle's value of an activation replaced by each of the module's nearest results.
+
+        Of pairs of tokens it is the nearest alone: another may be the scores with a mask, which any mask leaves as they are.
+        """
+        near = self.operations.nearest(known.values[row.name].value, self.batch.mask)
+        for laid in near[:1] if "query" in row.axes else near:
             own = Value(laid, np.zeros(()), np.zeros(()), False, is_own=True)
             yield replace(known, values={**known.values, row.name: own})
 

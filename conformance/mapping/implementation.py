@@ -35,7 +35,8 @@ def implementation_of(proposal: Proposal) -> TorchImplementation:
 def at_another_depth(proposal: Proposal) -> Proposal:
     """Return the proposal as it holds on a network with one layer less: an output may be one of a list with an item a layer.
 
-    The adaptor is run there with each way to select the outputs. A proposal for which all ways fail has the first error.
+    The adaptor is run there with each way to select the outputs. A proposal for which all ways fail has the first error, unless it
+    fails on the examined network as well.
     """
     a = proposal.architecture
     if a.num_hidden_layers < 2 or "num_hidden_layers" not in proposal.builder.given or not proposal.has_output:
@@ -46,10 +47,12 @@ def at_another_depth(proposal: Proposal) -> Proposal:
     for activations in dict.fromkeys((proposal.activations, tuple(_from_the_end(one, proposal) for one in proposal.activations))):
         for chosen in product(*(_selections(one, proposal) for one in outputs)):
             tried = replace(proposal, activations=activations, returns=(*chosen, *others))
-            found = _error_of(tried)
+            found = _error_of(tried, a.num_hidden_layers - 1)
             if not found:
                 return tried
             error = error or found
+    if _error_of(proposal, a.num_hidden_layers):
+        return proposal
     return replace(proposal, fails_elsewhere=f"on a network of {a.num_hidden_layers - 1} layers, the adaptor fails: {error}")
 
 
@@ -73,9 +76,9 @@ def _by_layer(selector: str, proposal: Proposal) -> Iterator[str]:
         yield f"{selector[: match.start()]}{item}{selector[match.end() :]}"
 
 
-def _error_of(proposal: Proposal) -> str:
-    """Return the first line of the error of the adaptor on a network with one layer less; empty if it runs."""
-    a = proposal.architecture.with_(num_hidden_layers=proposal.architecture.num_hidden_layers - 1)
+def _error_of(proposal: Proposal, layers: int) -> str:
+    """Return the first line of the error of the adaptor on a network of that number of layers; empty if it runs."""
+    a = proposal.architecture.with_(num_hidden_layers=layers)
     try:
         with at_once():
             runner = implementation_of(proposal).prepare(Checkpoint(a, weights(SEED, a)), "cpu", "float32")

@@ -195,7 +195,7 @@ def _call(proposal: Proposal) -> Iterator[str]:
 def _last_layer(proposal: Proposal) -> Iterator[str]:
     """Yield a line that counts the layers in the module, if an output is named or selected by that."""
     outputs = proposal.returned_outputs
-    if any(_is_last_hidden(one, proposal) or re.search(r"[[{]last\b", one.selector) for one in outputs):
+    if any(_is_last_hidden(one, proposal) or re.search(r"[\[{]last\b", one.selector) for one in outputs):
         yield f"    last = {proposal.last}"
 
 
