@@ -78,7 +78,6 @@ with this list.
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-from warnings import warn
 
 __version__ = "0.1.0"
 
@@ -217,19 +216,12 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-# Former public names, kept for one release.
-_DEPRECATED = {"Running": "ModuleRunner", "Seen": "OutputMap"}
-
-
 def __getattr__(name: str) -> Any:
     """Import and return a public name on first access.
 
     Raises:
         AttributeError: the name is not public.
     """
-    if name in _DEPRECATED:
-        warn(f"conformance.{name} is now conformance.{_DEPRECATED[name]}", DeprecationWarning, stacklevel=2)
-        name = _DEPRECATED[name]
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'conformance' has no attribute {name!r}")
     return getattr(import_module(f"conformance.{_MODULE_OF[name]}"), name)

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
-from warnings import warn
 
 import numpy as np
 
@@ -54,12 +53,6 @@ class Layout:
     is_tied: bool = False
     across: bool = False
     is_of_head: bool = False
-
-    @property
-    def again(self) -> bool:
-        """The former name of `is_tied`, kept for one release."""
-        warn("Layout.again is now Layout.is_tied", DeprecationWarning, stacklevel=2)
-        return self.is_tied
 
 
 def plain(name: "str | Layout") -> Layout:

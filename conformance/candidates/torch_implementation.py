@@ -27,7 +27,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from conformance.candidates.absent_components import is_of_another_architecture, never_drops
 from conformance.candidates.capture import Showing, Tap, captured, hooked, require_modules, several_calls
 from conformance.candidates.capture_gradients import captured_with_gradients
 from conformance.candidates.capture_step import captured_step
@@ -37,7 +36,7 @@ from conformance.candidates.live_adapters import low_rank_pairs, require_inactiv
 from conformance.candidates.module_runner import ModuleRunner
 from conformance.candidates.output_map import OutputMap
 from conformance.candidates.returned_value import ReturnedValue
-from conformance.candidates.table_messages import absent_tensor, folded, hint
+from conformance.candidates.table_messages import absent_tensor, folded, hint, is_of_another_architecture, never_drops
 from conformance.errors import CandidateError, RegistrationError
 from conformance.model.activations import outputs, parameter_shapes, parameters_of_head, table
 from conformance.model.architecture import Architecture

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
@@ -26,7 +27,6 @@ from conformance.mapping.call import Call, Signature, calls, wrapper
 from conformance.mapping.forward_pass import ForwardPass, first_tensor, observe
 from conformance.mapping.identify import Identification, Known
 from conformance.mapping.implementation import at_another_depth, implementation_of
-from conformance.mapping.inspected import require_values
 from conformance.mapping.probe import PROBE, batch_for
 from conformance.mapping.proposal import Held, Proposal, counted, held, unused_patterns
 from conformance.mapping.signature import Builder, builder_of, takes_sizes
@@ -88,7 +88,7 @@ def _with_positions(factory: Any, name: str) -> Architecture:
     with restored():
         builder = builder_of(factory, name)
         module = _guarded(lambda: builder.build(PROBE), "its constructor")
-    require_values(module)
+    _require_values(module)
     shapes = {parameter: tuple(p.shape) for parameter, p in module.named_parameters()}
     if any(PROBE.max_position_embeddings in shape for shape in shapes.values()):
         return PROBE
@@ -102,7 +102,7 @@ def _with_positions(factory: Any, name: str) -> Architecture:
 
 def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Proposal:
     module = _guarded(lambda: builder.build(a), "its constructor")
-    require_values(module)
+    _require_values(module)
     module = module.float().eval()
     _require_unparametrized(module)
     state = _guarded(lambda: _drawn(module), "setting its parameters")
@@ -146,6 +146,16 @@ def _with_output(found: Proposal, output: Located | None) -> Proposal:
     """Return the proposal with the module's result as its output, if it can be, so that a mistake in the last step is judged."""
     named = replace(found, returns=(output,), unknown_results=()) if output else found
     return named if named.has_output else found
+
+
+def _require_values(module: nn.Module) -> None:
+    """Raise `UsageError` if a tensor of a module has no values yet."""
+    lacking = [name for name, tensor in (*module.named_parameters(), *module.named_buffers()) if is_lazy(tensor) or tensor.is_meta]
+    if lacking:
+        raise UsageError(
+            f"{lacking[0]} ({len(lacking)} such tensors in all) has no values: it is on the device meta, or in a lazy module that "
+            "was not run. Give a class or function that builds the module with every tensor's values"
+        )
 
 
 def _require_unparametrized(module: nn.Module) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import conformance
 from conformance.checks.known_failures import read
 from conformance.faults import BY_NAME
 from conformance.names import RENAMED_FAULTS
@@ -31,17 +30,6 @@ def test_a_renamed_fault_is_read_under_its_current_name_in_results_and_known_fai
     assert entry.fault == present
 
 
-@pytest.mark.parametrize(("former", "present"), [("Running", "ModuleRunner"), ("Seen", "OutputMap")])
-def test_a_renamed_class_is_available_under_its_former_name(former: str, present: str) -> None:
-    with pytest.warns(DeprecationWarning, match=present):
-        assert getattr(conformance, former) is getattr(conformance, present)
-
-
 def test_the_shape_listener_is_available_under_its_former_name() -> None:
     with pytest.warns(DeprecationWarning, match="shape_log"):
         assert inner_workings.telling is inner_workings.shape_log
-
-
-def test_the_attribute_of_tied_layouts_is_available_under_its_former_name() -> None:
-    with pytest.warns(DeprecationWarning, match="is_tied"):
-        assert conformance.tied("bert.embeddings.word_embeddings.weight").again is True
