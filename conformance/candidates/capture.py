@@ -189,7 +189,9 @@ class Showing(nn.Module):
         module: nn.Module,
         taps: Mapping[str, Tap],
         forward: Callable[[TorchBatch], Mapping[str, Any] | None],
-        shown: Callable[[str, torch.Tensor], Iterable[tuple[str, torch.Tensor]]] = lambda name, tensor: [(name, tensor)],
+        shown: Callable[[str, torch.Tensor, TorchBatch], Iterable[tuple[str, torch.Tensor]]] = lambda name, tensor, _: [
+            (name, tensor)
+        ],
     ) -> None:
         """Wrap a module.
 
@@ -197,7 +199,7 @@ class Showing(nn.Module):
             module: the module that is run.
             taps: tap of each key.
             forward: runs the module on a batch; may return further activations by name.
-            shown: maps (key, tensor at the tap) to one or several activations, by name.
+            shown: maps (key, tensor at the tap, batch) to one or several activations, by name.
         """
         super().__init__()
         self.module, self._taps, self._forward, self._shown = module, dict(taps), forward, shown
@@ -209,7 +211,7 @@ class Showing(nn.Module):
         found: dict[str, torch.Tensor] = {}
         batch = TorchBatch(input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
         modules = dict(self.module.named_modules(remove_duplicate=False))
-        with hooked(modules, self._taps, lambda name, tensor: found.update(self._shown(name, _copied(tensor)))):
+        with hooked(modules, self._taps, lambda name, tensor: found.update(self._shown(name, _copied(tensor), batch))):
             returned = self._forward(batch)
         return {**found, **(returned or {})}
 

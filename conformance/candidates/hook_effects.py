@@ -23,6 +23,8 @@ from conformance.errors import CandidateError
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 
+# Modules without an argument for the intermediate size use four times the hidden size (Devlin et al. 2019, section 3).
+# B, S, h, d, L, P, V and the multiples of H in fused products (2 H, 3 H, 4 H) are all different.
 SMALL = Architecture(
     vocab_size=53,
     hidden_size=24,

@@ -3,7 +3,8 @@
 A layout packs one or several parameters into one tensor and unpacks that tensor. Both directions are exact, so a mapping made of
 layouts can be checked by a round trip. Layouts can be nested: `transposed(fused(query, key, value))`. In names, `{layer}` stands
 for the index of each layer, from 0. If a module keeps two parts of each layer in one list, `{2*layer}` and `{2*layer+1}` are the
-indices of the first and the second part.
+indices of the first and the second part. `{head}` in a module's name stands for the index of each head, if every head is a module
+of its own; the first axis of the layout is then the head, as that of `per_head`.
 """
 
 import re
@@ -20,6 +21,7 @@ from conformance.numerics.formats import Array
 Shape = tuple[int, ...]
 T = TypeVar("T")
 LAYER = "{layer}"
+HEAD = "{head}"
 _LAYER = re.compile(r"\{(?:(\d+)\*)?layer(?:\+(\d+))?\}")
 
 
@@ -33,6 +35,7 @@ class Layout:
         unpack: maps the module's tensor and the parameters' shapes to the parameters.
         is_tied: whether the parameters are also mapped elsewhere (a tied decoder).
         across: whether one tensor holds the parameters of every layer.
+        is_of_head: whether the tensor holds the part of one head, and `unpack` returns zeros for the others.
 
     Example:
         >>> a = load_golden("tiny").checkpoint.architecture
@@ -49,6 +52,7 @@ class Layout:
     unpack: Callable[[Array, Sequence[Shape], Architecture], list[Array]]
     is_tied: bool = False
     across: bool = False
+    is_of_head: bool = False
 
 
 def plain(name: "str | Layout") -> Layout:
@@ -250,6 +254,27 @@ def each_layer(pattern: str, text: str) -> str:
 def expanded(pattern: str, layers: int) -> list[str]:
     """Return the name for each layer; the pattern alone if it has no `{layer}`."""
     return [in_layer(pattern, i) for i in range(layers)] if is_layered(pattern) else [pattern]
+
+
+def in_each_head(name: str, layout: Layout, heads: int) -> Iterator[tuple[str, Layout]]:
+    """Yield (state-dict name, layout) for each head, or once for a name without `{head}`."""
+    if HEAD not in name:
+        yield name, layout
+        return
+    for head in range(heads):
+        yield name.replace(HEAD, str(head)), _of_head(layout, head)
+
+
+def _of_head(layout: Layout, head: int) -> Layout:
+    """Return the layout of the tensor of one head; only the first counts as a use of the parameters."""
+
+    def unpack(part: Array, shapes: Sequence[Shape], a: Architecture) -> list[Array]:
+        whole = np.zeros((a.num_attention_heads, *part.shape))
+        whole[head] = part
+        return layout.unpack(whole, shapes, a)
+
+    is_tied = layout.is_tied or head > 0
+    return Layout(layout.names, lambda parts, a: layout.pack(parts, a)[head], unpack, is_tied, layout.across, is_of_head=True)
 
 
 def in_each_layer(pattern: str, layout: Layout, layers: int) -> Iterator[tuple[str, list[str]]]:

@@ -1,28 +1,86 @@
-"""Comparison of the value that a module returns with its outputs, which are captured by hooks.
+"""Comparison of the value that a module returns with its activations, which are captured by hooks.
 
 A hook on the last layer shows what that layer computes, not what the module returns to its caller: a module that computes every
 layer and returns another tensor is wrong, and its hooked activations are right.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
-from typing import Any
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import permutations
+from math import prod
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
+from conformance.candidates.arrays import Unreadable
 from conformance.candidates.capture import returned
 from conformance.candidates.module_hooks import listening
+from conformance.candidates.returned_tensors import selected
+from conformance.candidates.stream import UNCOMPARED
 from conformance.errors import CandidateError
-from conformance.model.activations import last_hidden, outputs, table
+from conformance.model.activations import last_hidden, layer_input, outputs, table
 from conformance.model.architecture import Architecture
 
 Show = Callable[[str, torch.Tensor], Iterable[tuple[str, Any]]]
 _RETURNED = "returned "  # start of the keys of returned tensors; no tap has such a key
 
 
+_Kind = Literal["output", "state", "other"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """A returned tensor that has the shape of an output.
+
+    Attributes:
+        selector: Python source that selects it in the returned value.
+        tensor: the tensor.
+        kind: whether it equals an exposed output, or a hidden state before the last, or none.
+        is_state: whether it has the shape of a hidden state.
+    """
+
+    selector: str
+    tensor: torch.Tensor
+    kind: _Kind
+    is_state: bool
+
+
+@dataclass(frozen=True)
+class _Layouts:
+    """The layouts in which a module may return an output: with its axes in any order, flattened, or packed without padding.
+
+    Attributes:
+        real: which tokens are real, (B, S).
+    """
+
+    real: torch.Tensor
+
+    def of_tokens(self, tensor: torch.Tensor, width: int) -> Iterator[torch.Tensor]:
+        """Yield the rows of the real tokens, (tokens, width), in each layout that a tensor's shape allows."""
+        size, length = self.real.shape
+        shape, flat, packed = tuple(tensor.shape), (size * length, width), (int(self.real.sum()), width)
+        if tensor.ndim == 3:
+            orders = (tensor.permute(axes) for axes in permutations(range(3)))
+            yield from (self.rows(laid) for laid in orders if laid.shape == (size, length, width))
+        if shape in (flat, (1, *flat), (size, length * width), (prod(flat),)):
+            yield self.rows(tensor.reshape(size, length, width))
+            yield self.rows(tensor.reshape(length, size, width).transpose(0, 1))
+        if shape in (packed, (1, *packed)):
+            yield tensor.reshape(packed)
+
+    def rows(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the rows of the real tokens of an activation; an activation without an axis of tokens unchanged."""
+        return tensor[self.real.to(tensor.device)] if tensor.ndim > 2 and tensor.shape[:2] == self.real.shape else tensor
+
+
 class ReturnedValue:
     """The value that a module returns in one forward pass.
+
+    Each tensor in it that has the shape of an output is compared with the activations that hooks capture. The comparison is exact
+    at every position that the attention mask includes, since returning a tensor rounds nothing; only digests are kept of the
+    activations before the last hidden state, so that memory does not grow with depth.
 
     Args:
         module: the module that is run.
@@ -32,26 +90,42 @@ class ReturnedValue:
 
     def __init__(self, module: nn.Module, architecture: Architecture, batch: Any) -> None:
         """Start with no forward pass."""
-        self._module, self._mask, self._width = module, batch.attention_mask, architecture.hidden_size
-        self._last, self._outputs = last_hidden(architecture), outputs(architecture)
-        names = list(table(architecture))
-        self._compared = frozenset(names[names.index(self._last) :])
+        a, rows, mask = architecture, table(architecture), batch.attention_mask
+        self._module, self._mask, self._width = module, mask, a.hidden_size
+        self._last, self._outputs = last_hidden(a), outputs(a)
+        names = list(rows)
+        self._late = frozenset(names[names.index(self._last) :])
+        states = [rows[layer_input(i)] for i in range(a.num_hidden_layers + 1)]
+        # A copy, such as a dropout that is off, may have no module of its own.
+        self._states = {name: row.name for row in states for name in (row.name, *row.parents * (row.kind == "copy"))}
+        every = torch.ones_like(batch.input_ids, dtype=torch.bool)
+        self._layouts = _Layouts(mask != 0 if mask is not None and mask.shape == every.shape else every)
+        size, length = every.shape
+        shaped = [rows[name] for name in (*self._outputs, "pooler.activation") if name in rows]
+        self._shapes = {row.shape(size, length, a.num_attention_heads) for row in shaped}
         self._results: list[Any] = []
+        self._value: Any = None
         self._is_named = False
+        self._unexposed = set(self._states.values())
+        self._digests: dict[_Kind, set[bytes]] = {"output": set(), "state": set()}
 
-    def of(self, forward: Callable[[], Mapping[str, Any]]) -> Mapping[str, torch.Tensor]:
-        """Return the activations that `forward` returns, under keys of their own; what the module itself returns is kept."""
+    def of(self, call: Callable[[], Any], named_in: Callable[[Any], Mapping[str, Any]]) -> Mapping[str, torch.Tensor]:
+        """Run a forward pass and return the activations that it returns, under keys of their own.
+
+        Args:
+            call: runs the module; what the module itself returns is kept.
+            named_in: returns the activations by name in what `call` returns.
+        """
         with listening([("", self._module, "output")], lambda _key, _call, value, _named: self._results.append(value)):
-            named = forward()
+            self._value = call()
+        named = named_in(self._value)
         self._is_named = not named.keys().isdisjoint(self._outputs)
         return {f"{_RETURNED}{name}": returned(value, name) for name, value in named.items()}
 
     def compared(self, captured: Iterable[tuple[str, torch.Tensor]], show: Show) -> Iterator[tuple[str, Any]]:
-        """Yield a pass's activations by name, without outputs that are also hooked: those are compared with the hooked ones.
+        """Yield a pass's activations by name, and at the end a note if a part of the returned value was not compared.
 
-        The comparison is exact at every position that the attention mask includes, since returning a tensor rounds nothing. If
-        `forward` returns no output by name, the module's own result is compared with the last hidden state, if it contains a
-        tensor of that width.
+        Outputs that are also hooked are not yielded again: they are compared with the hooked ones.
 
         Args:
             captured: tensors at the taps, then those of `of`, by key.
@@ -67,27 +141,66 @@ class ReturnedValue:
                 if is_in_order:
                     self._require_equal(name, hooked[name], tensor)
                 continue
-            is_in_order &= self._last not in hooked or name in self._compared
-            if name in self._compared:
+            is_in_order &= self._last not in hooked or name in self._late
+            if name in self._late:
                 hooked[name] = tensor
+            if (name in self._late or name in self._states) and isinstance(tensor, torch.Tensor):
+                self._keep(name, tensor)
             yield name, tensor
-        if is_in_order and not self._is_named and len(self._results) == 1 and self._last in hooked:
-            self._require_output(hooked)
+        if is_in_order and (note := self._judged(hooked)):
+            yield UNCOMPARED, Unreadable(note)
 
-    def _require_output(self, hooked: Mapping[str, Any]) -> None:
-        """Raise `CandidateError` if tensors of the last hidden state's width are returned, and none of them is an output."""
-        wide = [t for t in _tensors(self._results[0]) if t.ndim == 3 and t.shape[-1] == self._width]
-        arranged = [*wide, *(t.transpose(0, 1) for t in wide)]
-        if wide and not any(self._equal(one, t) for one in hooked.values() for t in arranged):
-            difference = self._difference(self._last, hooked[self._last], wide[0])
-            raise CandidateError(f"{difference}; if it is meant to, return its outputs by name in `call`")
+    def _keep(self, name: str, tensor: torch.Tensor) -> None:
+        """Keep the digests of an activation: of its real tokens, and of the first token alone."""
+        self._unexposed.discard(self._states.get(name, ""))
+        digests = self._digests["output" if name in self._late else "state"]
+        digests.add(_digest(self._layouts.rows(tensor)))
+        if tensor.ndim == 3:
+            digests.add(_digest(tensor[:, 0]))
+
+    def _judged(self, hooked: Mapping[str, Any]) -> str:
+        """Return a sentence on what of the returned value was not compared; empty if all of it equals activations.
+
+        Unless `call` names the outputs, one of the returned hidden states must be an output, and the first of them a hidden state
+        that the module computes, if all of those are exposed.
+
+        Raises:
+            CandidateError: the module returns another tensor.
+        """
+        values = self._results or ([] if self._is_named else [self._value])
+        parts = [part for value in values for selector, t in selected(value) for part in self._parts(selector, t)]
+        wide = [part for part in parts if part.is_state]
+        if wide and not self._is_named and self._last in hooked:
+            starts_with_another = len(values) == 1 and wide[0].kind == "other" and not self._unexposed
+            if starts_with_another or not any(part.kind == "output" for part in wide):
+                difference = self._difference(self._last, hooked[self._last], wide[0].tensor)
+                raise CandidateError(f"{difference}; if it is meant to, return its outputs by name in `call`")
+        others = [f"{part.selector or 'a tensor'} of {tuple(part.tensor.shape)}" for part in parts if part.kind == "other"]
+        if values and len(others) == len(parts):
+            return "the returned value was not compared: no tensor in it equals an exposed activation"
+        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+        return (
+            f"not compared in the returned value: {', '.join(others[:3])}{more}, equal to no exposed activation" if others else ""
+        )
+
+    def _parts(self, selector: str, tensor: torch.Tensor) -> Iterator["_Part"]:
+        """Yield a returned tensor, or the hidden states that are stacked in it, if it has the shape of an output."""
+        for axis in (0, 1) if tensor.ndim == 4 and tensor.numel() else ():
+            if any(True for _ in self._layouts.of_tokens(tensor.select(axis, 0), self._width)):
+                yield from (part for inner in tensor.unbind(axis) for part in self._parts(selector, inner))
+                return
+        widths = {shape[-1] for shape in self._shapes if len(shape) == 3}
+        digests = {width: [_digest(rows) for rows in self._layouts.of_tokens(tensor, width)] for width in widths}
+        is_state = bool(digests.get(self._width)) or (tensor.ndim == 3 and tensor.shape[-1] == self._width)
+        every = {digest for found in digests.values() for digest in found}
+        every |= {_digest(tensor)} if tuple(tensor.shape) in self._shapes else set()
+        if every or is_state:
+            kinds: list[_Kind] = [kind for kind, exposed in self._digests.items() if not exposed.isdisjoint(every)]
+            yield _Part(selector, tensor, [*kinds, "other"][0], is_state)
 
     def _require_equal(self, name: str, hooked: Any, returned: Any) -> None:
-        if not self._equal(hooked, returned):
+        if hooked.shape != returned.shape or bool(self._differs(hooked, returned).any()):
             raise CandidateError(self._difference(name, hooked, returned))
-
-    def _equal(self, hooked: Any, returned: Any) -> bool:
-        return hooked.shape == returned.shape and not bool(self._differs(hooked, returned).any())
 
     def _differs(self, hooked: torch.Tensor, returned: torch.Tensor) -> torch.Tensor:
         """Return where two tensors of one shape differ at positions that the attention mask includes."""
@@ -112,14 +225,6 @@ def _shown(captured: Iterable[tuple[str, torch.Tensor]], show: Show) -> Iterator
         yield from [(key.removeprefix(_RETURNED), tensor)] if key.startswith(_RETURNED) else show(key, tensor)
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the dense floating-point tensors in a module's result."""
-    if isinstance(value, torch.Tensor):
-        if value.is_floating_point() and not value.is_nested:
-            yield value
-    elif isinstance(value, Mapping):
-        yield from (t for part in value.values() for t in _tensors(part))
-    elif isinstance(value, tuple | list):
-        yield from (t for part in value for t in _tensors(part))
-    elif is_dataclass(value):
-        yield from (t for f in fields(value) for t in _tensors(getattr(value, f.name)))
+def _digest(rows: torch.Tensor) -> bytes:
+    """Return a digest of a tensor's numbers, in the order of its elements; a zero has one, whatever its sign and dtype."""
+    return blake2b((rows.detach().double() + 0.0).contiguous().cpu().numpy().data, digest_size=16).digest()

@@ -5,11 +5,17 @@ from typing import Any
 
 from conformance.errors import CandidateError
 
+# Names of items that are no activations. The value of each is an `Unreadable`, whose reason is a sentence for the report.
+UNCOMPARED = "the returned value"  # what of it was not compared with activations
+GUESSED = "the mapping"  # what of it no value confirms
+NOTES = (UNCOMPARED, GUESSED)
 Stream = Iterator[tuple[str, Any]]  # pairs of an activation's name and its value, in the order of computation
 
 
-def pairs(output: Any, names: Iterable[str]) -> Stream:
+def pairs(output: Any, names: Iterable[str], *, notes: bool = False) -> Stream:
     """Yield the pairs of a mapping in the order of `names`, unknown names last, or the pairs of an iterable in its own order.
+
+    Items with a name of `NOTES` are left out, unless `notes` is true.
 
     Raises:
         CandidateError: `output` is neither a mapping nor an iterable, or yields an item that is not a pair.
@@ -24,7 +30,9 @@ def pairs(output: Any, names: Iterable[str]) -> Stream:
     for item in output:
         if not isinstance(item, tuple) or len(item) != 2:
             raise CandidateError(f"a runner yields pairs of a name and an array, not {type(item).__name__}")
-        yield _plain(item[0]), item[1]
+        name = _plain(item[0])
+        if notes or name not in NOTES:
+            yield name, item[1]
 
 
 def _plain(name: Any) -> Any:

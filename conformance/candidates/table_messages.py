@@ -1,11 +1,15 @@
-"""Messages about entries of a table that do not fit."""
+"""Entries of a table that do not fit: messages about them, and components that an architecture lacks."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import product
 from typing import Any
 
 from conformance.candidates.layouts import LAYER, is_layered
+from conformance.model.activations import parameter_shapes, table
+from conformance.model.architecture import COMPATIBLE_HEADS, Architecture
+from conformance.model.dropout import OPTIONAL
 
 _LAYER_NUMBER = re.compile(r"(?<=\.layer\.)\d+(?=\.)")
 
@@ -49,3 +53,20 @@ def absent_tensor(name: str, own: Mapping[str, Any], used: Collection[str], para
             f"{patterns} in `unused`"
         )
     return f"matches nothing: the module has no {name!r}{near}"
+
+
+def is_of_another_architecture(names: Sequence[str], a: Architecture) -> bool:
+    """Return whether all names exist in an architecture that differs in heads, pooler, cross-attention or kind of positions.
+
+    One table may be used for architectures with and without these components.
+    """
+    every = [
+        a.with_(pooler=True, heads=heads, position_embedding_type=positions, is_decoder=True, add_cross_attention=True)
+        for heads, positions in product(COMPATIBLE_HEADS, ("absolute", "relative_key"))
+    ]
+    return all(any(n in parameter_shapes(e) or n in table(e) for e in every) for n in names)
+
+
+def never_drops(names: Sequence[str], a: Architecture) -> bool:
+    """Return whether the names are dropouts that are absent because their rate is 0, or because there is no classifier."""
+    return all(n in table(a.with_(**dict.fromkeys(OPTIONAL, 0.5), pooler=True, heads=("classification",))) for n in names)

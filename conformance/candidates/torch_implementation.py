@@ -21,22 +21,22 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import nn
 
-from conformance.candidates.absent_components import is_of_another_architecture, never_drops
 from conformance.candidates.capture import Showing, Tap, captured, hooked, require_modules, several_calls
 from conformance.candidates.capture_gradients import captured_with_gradients
 from conformance.candidates.capture_step import captured_step
 from conformance.candidates.hook_effects import SMALL, SmallPass, eager_if, is_so, require_named, small_batch
-from conformance.candidates.layouts import LAYER, Layout, expanded, in_each_layer, in_layer, is_layered, plain
+from conformance.candidates.layouts import LAYER, Layout, expanded, in_each_head, in_each_layer, in_layer, is_layered, plain
+from conformance.candidates.live_adapters import low_rank_pairs, require_inactive
 from conformance.candidates.module_runner import ModuleRunner
 from conformance.candidates.output_map import OutputMap
 from conformance.candidates.returned_value import ReturnedValue
-from conformance.candidates.table_messages import absent_tensor, folded, hint
+from conformance.candidates.table_messages import absent_tensor, folded, hint, is_of_another_architecture, never_drops
 from conformance.errors import CandidateError, RegistrationError
 from conformance.model.activations import outputs, parameter_shapes, parameters_of_head, table
 from conformance.model.architecture import Architecture
@@ -44,7 +44,11 @@ from conformance.model.checkpoint import Checkpoint
 from conformance.model.pretraining import PretrainingData
 from conformance.model.training import Training
 
-Show = Callable[[str, torch.Tensor], list[tuple[str, Any]]]
+
+class Show(Protocol):
+    """A function from the key of a tap, the tensor there and the batch to activations."""
+
+    def __call__(self, key: str, tensor: torch.Tensor, batch: Any) -> list[tuple[str, Any]]: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,8 @@ class TorchImplementation:
     Attributes:
         build: returns the module for an architecture; the values of its parameters do not matter.
         parameters: maps names in the module's state dict to Hugging Face's names, or to a layout of them; `{layer}` stands for the
-            index of each layer (`{2*layer+1}` for the second part, if the module keeps two parts of each layer in one list).
+            index of each layer (`{2*layer+1}` for the second part, if the module keeps two parts of each layer in one list), and
+            `{head}` for that of each head, if a head is a module of its own (`per_head(QUERY)`).
         activations: maps module paths (or `Tap`s) to an activation name, to several names for a fused tensor, or to an `OutputMap`.
         call: runs the module on a batch; returns its outputs by name, and may return further activations that are computed after
             the layers. An output that is hooked as well must be the same tensor.
@@ -171,17 +176,25 @@ class TorchImplementation:
         module, taps, show = self._tapped(checkpoint, device, dtype)
 
         a, compiles_hooks = checkpoint.architecture, self._compiles_hooks
+        ignored = {name: p for name, p in module.named_parameters() if _matches(name, self.ignored)}
+        adapter = low_rank_pairs(ignored, a.hidden_size)
 
         def called(batch: Any) -> dict[str, Any]:
             with eager_if(compiles_hooks):
                 return self._called(module, batch, a)
 
         def runner(batch: Any) -> Iterator[tuple[str, Any]]:
+            if adapter:
+                require_inactive(module, adapter, lambda: self.call(module, batch))
             if not taps:  # no hooks at all: the module is run as its users run it
                 return (yield from captured(module, taps, lambda: self._called(module, batch, a)))
             returned = ReturnedValue(module, a, batch)
-            found = captured(module, taps, lambda: returned.of(lambda: called(batch)))
-            yield from returned.compared(found, show)
+
+            def forward() -> Mapping[str, Any]:
+                with eager_if(compiles_hooks):
+                    return returned.of(lambda: self.call(module, batch), lambda value: self._named(value, a))
+
+            yield from returned.compared(captured(module, taps, forward), partial(show, batch=batch))
 
         def gradients(batch: Any, source: str, gradient: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
             def forward() -> dict[str, Any]:
@@ -189,7 +202,9 @@ class TorchImplementation:
                 return {n: value for n, value in called(batch).items() if n not in tapped}
 
             parameters = partial(self._unpacked, module, a)
-            return captured_with_gradients(module, taps, forward, source, gradient, show=show, parameters=parameters)
+            return captured_with_gradients(
+                module, taps, forward, source, gradient, show=partial(show, batch=batch), parameters=parameters
+            )
 
         def trainer(training: Training) -> Callable[[Any], Iterator[tuple[str, torch.Tensor]]]:
             assert self.train is not None
@@ -233,14 +248,20 @@ class TorchImplementation:
         """Yield tensors of the module's parameters, except frozen ones, unpacked to the checkpoint's names and layouts."""
         shapes, own = parameter_shapes(a), {n: tuple(t.shape) for n, t in module.state_dict().items()}
         layouts = {name: (layout, names) for name, layout, names in self._entries(own, shapes, a)[0]}
-        renamed = names_in_state_dict(module)
+        renamed, joined = names_in_state_dict(module), dict[str, list[torch.Tensor]]()
         for own_name, tensor in tensors:
             name = renamed.get(own_name, own_name)
             if name in layouts and not _matches(name, self.frozen):
                 layout, names = layouts[name]
                 parts = layout.unpack(tensor.detach().double().cpu().numpy(), [shapes[n] for n in names], a)
                 for each, part in zip(names, parts, strict=True):
-                    yield each, torch.from_numpy(np.array(part, order="C")).to(tensor)
+                    found = torch.from_numpy(np.array(part, order="C")).to(tensor)
+                    if layout.is_of_head:
+                        joined.setdefault(each, []).append(found)
+                        if len(joined[each]) < a.num_attention_heads:
+                            continue
+                        found = torch.stack(joined.pop(each)).sum(0)
+                    yield each, found
 
     def shown(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> nn.Module:
         """Return the module with every tapped activation as an output, so that it can be traced or exported."""
@@ -248,14 +269,20 @@ class TorchImplementation:
         return Showing(module, taps, lambda batch: self._called(module, batch, checkpoint.architecture), show)
 
     def _tapped(self, checkpoint: Checkpoint, device: str, dtype: str) -> tuple[nn.Module, dict[str, Tap], Show]:
-        """Return the module, its taps, and the function from (key, tensor) at a tap to activations."""
+        """Return the module, its taps, and the function from key, tensor at the tap, and batch to activations."""
         module = self.module(checkpoint, device, dtype)
         taps, seen = self.taps(module, checkpoint.architecture)
-        return module, taps, lambda key, tensor: (seen.get(key) or OutputMap.of(key)).show(tensor)
+
+        def show(key: str, tensor: torch.Tensor, batch: Any) -> list[tuple[str, Any]]:
+            return (seen.get(key) or OutputMap.of(key)).show(tensor, batch)
+
+        return module, taps, show
 
     def _called(self, module: nn.Module, batch: Any, a: Architecture) -> dict[str, Any]:
+        return self._named(self.call(module, batch), a)
+
+    def _named(self, returned: Any, a: Architecture) -> dict[str, Any]:
         """Return the activations that `call` returns by name; raise `CandidateError` for interior activations of a layer."""
-        returned = self.call(module, batch)
         found = dict(returned) if isinstance(returned, Mapping) else {}
         late = [n for n in found if str(n).startswith("encoder.layer.") and n not in outputs(a)]
         if late:
@@ -311,18 +338,23 @@ class TorchImplementation:
         wrong: list[str] = []
         absent: dict[str, list[str]] = {}
         table_of = [(pattern, plain(value)) for pattern, value in self.parameters.items()]
-        used_names = {n for pattern, layout in table_of for n, _ in in_each_layer(pattern, layout, a.num_hidden_layers)}
-        for pattern, layout in table_of:
-            for name, parameters in in_each_layer(pattern, layout, a.num_hidden_layers):
-                known = [p for p in parameters if p in wanted]
-                if not known and is_of_another_architecture(parameters, a):
-                    absent[name] = parameters
-                    continue
-                wrong += [f"unknown parameter: {p}{hint(p, wanted)}" for p in parameters if p not in wanted]
-                if name not in own:
-                    wrong.append(absent_tensor(name, own, used_names, parameters))
-                elif len(known) == len(parameters):
-                    entries.append((name, layout, parameters))
+        every = [
+            (name, of_name, parameters)
+            for pattern, layout in table_of
+            for of_layer, parameters in in_each_layer(pattern, layout, a.num_hidden_layers)
+            for name, of_name in in_each_head(of_layer, layout, a.num_attention_heads)
+        ]
+        used_names = {name for name, _, _ in every}
+        for name, layout, parameters in every:
+            known = [p for p in parameters if p in wanted]
+            if not known and is_of_another_architecture(parameters, a):
+                absent[name] = parameters
+                continue
+            wrong += [f"unknown parameter: {p}{hint(p, wanted)}" for p in parameters if p not in wanted]
+            if name not in own:
+                wrong.append(absent_tensor(name, own, used_names, parameters))
+            elif len(known) == len(parameters):
+                entries.append((name, layout, parameters))
         mapped = Counter(name for name, _, _ in entries)
         wrong += [f"the checkpoint has no {', '.join(p)}, of which {n} is made: give that reason in "
                   f"`supported`, to skip such checkpoints, or name {n} in `ignored` instead of mapping it"
@@ -367,7 +399,7 @@ class TorchImplementation:
                     wrong.append(f"matches nothing: the module has no submodule {tap.path!r}{hint(tap.path, modules)}")
                 shown_at.update(names)
                 taps[" ".join(names)] = tap
-                seen[" ".join(names)] = OutputMap(names, shown.function)
+                seen[" ".join(names)] = replace(shown, names=names)
         wrong += several_calls(modules, taps.values())
         wrong += [f"shown twice: {n}" for n, times in shown_at.items() if times > 1]
         if wrong:

@@ -7,8 +7,9 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
+from conformance.candidates.arrays import Unreadable
 from conformance.candidates.registry import Implementation, load_implementation, name_of
-from conformance.candidates.stream import pairs
+from conformance.candidates.stream import NOTES, UNCOMPARED, Stream, pairs
 from conformance.candidates.torch_state import restored
 from conformance.checks.candidate_device import functions_of, require_place
 from conformance.checks.candidate_stream import guarded
@@ -42,6 +43,7 @@ from conformance.results.example import Size, largest_sizes
 from conformance.results.result import Result
 from conformance.results.termination import Termination, run_guarded
 
+_Notes = dict[str, str]  # the last note of each of `NOTES`
 _Judgement = tuple[Verdict, tuple[LocalJudgement, ...]]  # a verdict, and the local judgement under each hypothesis
 
 
@@ -109,6 +111,7 @@ def _judge_passes(
     require_place(candidate, case.device)
     functions = functions_of(candidate, case.device)
     judged: list[_Judgement] = []
+    notes: _Notes = {}
     terminations = {}
     requested = passes(candidate, golden, case)
     unexposed_layers = UnexposedLayersSearch(case.dtype, case.device, functions)
@@ -117,7 +120,7 @@ def _judge_passes(
             judge = _judge_of(one, golden, case, runs * len(requested), depth, functions, unexposed_layers)
             label = _label(one, requested)
             with part(number, len(requested)):
-                terminations[one.label] = run_guarded(partial(_pass, label, one, judge, require, judged))
+                terminations[one.label] = run_guarded(partial(_pass, label, one, judge, require, judged, notes))
     finally:
         verdicts += _first_mistakes(select_arithmetic(judged), {_label(one, requested): one.network for one in requested})
     on_batch = requested[-1].on_batch
@@ -125,7 +128,10 @@ def _judge_passes(
         again = partial(_verdicts_on_batch, on_batch, case, functions, unexposed_layers)
         named = named_on_further_rows(verdicts, {_label(one, requested): one.network for one in requested}, again)
         verdicts[:] = disambiguated(named, requested[-1].network, case.dtype, again)
-    return _together(terminations, verdicts, golden.batches)
+    termination = _together(terminations, verdicts, golden.batches)
+    if termination.outcome == "pass":  # then values confirm the mapping
+        return replace(termination, note=notes.get(UNCOMPARED, ""))
+    return replace(termination, note="; ".join(notes.values()))
 
 
 def _judge_of(
@@ -180,18 +186,33 @@ def _verdicts_on_batch(
     judge = Judge(
         one.network, case.dtype, case.device, functions=functions, unexposed_layers=unexposed_layers, weights_of=weights_of
     )
-    return select_arithmetic(_judgements(one, judge))
+    return select_arithmetic(_judgements(one, judge, {}))
 
 
-def _judgements(one: Pass, judge: Judge) -> Iterator[_Judgement]:
-    """Call the runner for one pass, and return the judgements of its activations, each judged as it is yielded."""
-    return judge.judge(guarded(pairs(one.call(), judge.order)))
+def _judgements(one: Pass, judge: Judge, notes: _Notes) -> Iterator[_Judgement]:
+    """Call the runner for one pass, and return the judgements of its activations, each judged as it is yielded.
+
+    Its notes are added to `notes`.
+    """
+    return judge.judge(_without_notes(guarded(pairs(one.call(), judge.order, notes=True)), notes))
 
 
-def _pass(label: str, one: Pass, judge: Judge, require: Sequence[str], judged: list[_Judgement]) -> Termination:
-    """Call the runner for one pass, judge each activation as it is yielded, and append the judgements to `judged`."""
+def _without_notes(stream: Stream, notes: _Notes) -> Stream:
+    """Yield the activations of a stream; add its notes to `notes`."""
+    for name, value in stream:
+        if name in NOTES and isinstance(value, Unreadable):
+            notes[name] = value.reason
+        else:
+            yield name, value
+
+
+def _pass(label: str, one: Pass, judge: Judge, require: Sequence[str], judged: list[_Judgement], notes: _Notes) -> Termination:
+    """Call the runner for one pass, judge each activation as it is yielded, and append the judgements to `judged`.
+
+    Its notes are added to `notes`.
+    """
     before = len(judged)
-    for verdict, judgements in _reported(_judgements(one, judge), judge.order):
+    for verdict, judgements in _reported(_judgements(one, judge, notes), judge.order):
         if not (verdict.is_unexposed and one.only_parameter_gradients):
             judged.append((replace(verdict, batch=label), judgements))
     if one.describe_failure and any(v.outcome == "fail" and not v.reason for v, _ in judged[before:]):

@@ -50,7 +50,7 @@ def run(arguments: Namespace) -> int:
         show_document(Document(found.name, tuple(_blocks(found, output))), arguments.format)
     if refusal:
         raise refusal
-    return 0 if found.has_output else 1
+    return 0 if found.is_runnable else 1
 
 
 def _written(found: "Proposal", output: Path) -> UsageError | None:
@@ -110,6 +110,8 @@ def _blocks(found: "Proposal", output: Path | None) -> Iterator[Block]:
             yield Items(tuple((sentence,) for sentence in sentences))
     if output and not found.parameters:
         yield Paragraph(f"{output} is not written: no parameter of {found.name} was recognised as one of BERT's")
+    elif output and not found.is_runnable:
+        yield Paragraph(f"the adaptor is in {output}; answer its open questions there before it is run")
     elif output:
         name = shlex.quote(f"{output}:{variable(found)}")
         yield Paragraph(f"the adaptor is in {output}; next: bert-conformance run -i {name}{_smallest_golden(found)}")

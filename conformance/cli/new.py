@@ -85,6 +85,6 @@ def _adaptor(mapped: str | None) -> tuple[str, str]:
     from conformance.mapping.source import adaptor, variable
 
     found = proposal_of(mapped)
-    if not found.has_output:
+    if not found.is_runnable:
         raise UsageError(f"{mapped}: the mapping is incomplete:\n  " + "\n  ".join(found.open))
     return adaptor(found), variable(found)

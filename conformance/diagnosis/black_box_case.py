@@ -141,7 +141,7 @@ class BlackBoxCase:
         found = explaining_sets(self.problem, searched, rounding, self.budget)
         if others or found.explaining:
             return [*others, *found.explaining]
-        nearest = [t for fits in found.nearest for t in self._nearest(fits)]
+        nearest = [t for fits in found.nearest for t in self._nearest(fits) if self.problem.is_determined(t.fit)]
         return [t for t in nearest if t.explains] or nearest
 
     def _nearest(self, fits: Sequence[FittedFaults]) -> list[PrintedTrial]:

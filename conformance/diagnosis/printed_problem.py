@@ -167,6 +167,7 @@ class PrintedProblem(Problem[PrintedTrial]):
         if explains and criteria.patterns:
             left = (project(which.residual[index], pattern, which.noise(index)) for pattern in criteria.patterns)
             explains = all(p is None or abs(p.z) <= limits.filter for p in left)
+        explains = explains and self.is_determined(fit)
         return PrintedTrial(fit, explains, wider, agreement=agreement, dtype=criteria.dtype)
 
     def estimates(self, fit: FittedFaults) -> tuple[Estimate | None, ...]:
@@ -174,6 +175,10 @@ class PrintedProblem(Problem[PrintedTrial]):
         index = fit.pooling_index
         noise = self._criteria.base.noise(index)
         return estimates(self, fit, lambda direction: (noise.projected(direction)[0], 0.0), self.weights[index])
+
+    def is_determined(self, fit: FittedFaults) -> bool:
+        """Return whether the numbers determine every parameter of a set, so that no estimate has an infinite error."""
+        return all(estimate is None or math.isfinite(estimate.deviation) for estimate in self.estimates(fit))
 
     def tie(self, fit: FittedFaults) -> float:
         """Return by how much the distances of two sets on a part of the batch may differ that cannot be distinguished."""

@@ -134,7 +134,7 @@ class CandidateWork:
 
         def stream() -> Iterator[tuple[str, Any]]:
             if source is None:
-                return call_candidate(lambda: pairs(subject.runner(given), table(subject.checkpoint.architecture)))
+                return call_candidate(lambda: pairs(subject.runner(given), table(subject.checkpoint.architecture), notes=True))
             return backward_pass(subject.runner, given, subject.checkpoint.architecture, subject.dtype, *source)
 
         with _called(at_once=at_once):

@@ -229,7 +229,7 @@ def _explaining(problem: StepProblem, name: str, fit: Fit) -> _Explaining | None
     """
     place = problem.right.name
     segment = problem.right.replacing(place, fit.step)
-    if not problem.passes(segment):
+    if not (math.isfinite(fit.deviation) and problem.passes(segment)):
         return None
     if name not in DESCRIPTIONS and not problem.determines_more(min(fit.free, 1), segment):
         return None

@@ -1,8 +1,8 @@
 """Recording of a module's forward pass: the result of every operation, and the inputs and outputs of each submodule."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import numpy as np
@@ -10,11 +10,15 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from conformance.candidates.arrays import tensors_in
 from conformance.candidates.capture import Tap
 from conformance.candidates.module_hooks import Side, listening
+from conformance.candidates.returned_tensors import is_dense, selected
 from conformance.errors import CandidateError
-from conformance.mapping.inspected import is_dense
-from conformance.numerics.formats import Array
+from conformance.mapping.tensors import NUMBER
+from conformance.numerics.formats import Array, Mask
+
+NEAREST = 3  # results that are tried in place of an activation: two layers' results may be more alike than right and wrong ones
 
 
 @dataclass(frozen=True)
@@ -26,12 +30,14 @@ class ForwardPass:
         taps: each possible tap with its array and the module at which it is.
         reading: paths of the modules of which at least one own parameter was an operand.
         results: the tensors that the module returns, by the Python source that selects each; empty source if it returns one alone.
+        length: number of items that the module returns in a tuple or list; 0 if it returns anything else.
     """
 
     operations: "Operations"
     taps: Sequence[tuple[Tap, Array, nn.Module]]
     reading: frozenset[str]
     results: Mapping[str, Array]
+    length: int
 
 
 class Operations:
@@ -57,16 +63,28 @@ class Operations:
         near = np.flatnonzero(np.abs(self._smallest.get(wanted.size, np.empty(0)) - wanted[0]) <= allowed)
         return any(np.abs(found[i] - wanted).max() <= allowed for i in near)
 
-    def nearest(self, expected: Array) -> Array:
-        """Return the result with the largest cosine with `expected`, in its shape; `expected` if no result has its size."""
-        best: tuple[float, Array] = (-1.0, expected)
+    def nearest(self, expected: Array, real: Mask) -> list[Array]:
+        """Return the results with the largest cosines with `expected`, in its shape, the nearest first; at most `NEAREST`.
+
+        A result may have the rows of the real tokens alone, which `real` selects, (B, S); it is then `expected` at padding.
+        """
+        near = self._with_cosines(expected)
+        if expected.shape[:2] == real.shape:
+            for cosine, rows in self._with_cosines(expected[real]).items():
+                near[cosine] = expected.copy()
+                near[cosine][real] = rows
+        return [near[cosine] for cosine in sorted(near, reverse=True)[:NEAREST]]
+
+    def _with_cosines(self, expected: Array) -> dict[float, Array]:
+        """Return the results of the size of `expected`, in its shape, by their cosines with it; of equal ones, the first."""
+        found: dict[float, Array] = {}
         norm = float(np.linalg.norm(expected))
         for array in self._by_size[expected.size]:
             for laid in _arranged(array, expected.shape):
                 scale = norm * float(np.linalg.norm(laid))
-                cosine = float(abs((laid * expected).sum()) / scale) if scale > 0 else 0.0
-                best = max(best, (cosine, laid), key=lambda pair: pair[0])
-        return best[1]
+                if scale > 0.0:
+                    found.setdefault(round(float(abs((laid * expected).sum()) / scale), 9), laid)
+        return found
 
 
 def _arranged(array: Array, shape: tuple[int, ...]) -> Iterator[Array]:
@@ -101,12 +119,12 @@ class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def first_tensor(returned: Any) -> torch.Tensor:
-    """Return the first dense tensor in a module's result: the result itself, or nested in mappings, sequences or dataclasses.
+    """Return the first tensor in a module's result, as `selected`: the result itself, or a part at any depth.
 
     Raises:
         CandidateError: there is no such tensor.
     """
-    found = next(_dense(returned), None)
+    found = next((tensor for _, tensor in selected(returned)), None)
     if found is None:
         raise CandidateError(f"forward returns a {type(returned).__name__}, in which there is no tensor with dense values")
     return found
@@ -116,23 +134,12 @@ def _array(tensor: torch.Tensor) -> Array:
     return np.array(tensor.detach().double().cpu().numpy())
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, tuple | list):
-        yield from (t for part in value for t in _tensors(part))
-    elif isinstance(value, Mapping):
-        yield from _tensors(list(value.values()))
-    elif is_dataclass(value):
-        yield from _tensors([getattr(value, f.name) for f in fields(value)])
-
-
 def _dense(value: Any) -> Iterator[torch.Tensor]:
-    return (t for t in _tensors(value) if is_dense(t))
+    return (t for t in tensors_in(value) if is_dense(t))
 
 
-def observe(module: nn.Module, forward: Callable[[], Any]) -> ForwardPass:
-    """Run a forward pass of a module without gradients and return its record."""
+def observe(module: nn.Module, forward: Callable[[], Any], heads: int) -> ForwardPass:
+    """Run a forward pass of a module, of that number of attention heads, without gradients and return its record."""
     taps: list[tuple[Tap, Array, nn.Module]] = []
     parts, sides = dict(module.named_modules()), get_args(Side)
 
@@ -154,8 +161,20 @@ def observe(module: nn.Module, forward: Callable[[], Any]) -> ForwardPass:
     reading = {
         name.rpartition(".")[0] for name, p in parameters if is_dense(p) and p.untyped_storage().data_ptr() in recording.operands
     }
-    results = {selector: _array(tensor) for selector, tensor in _selected(result)}
-    return ForwardPass(Operations(recording.arrays), taps, frozenset(reading), results)
+    results = {selector: _array(tensor) for selector, tensor in selected(result)}
+    length = len(result) if isinstance(result, tuple | list) else 0
+    return ForwardPass(Operations([*recording.arrays, *_joined(taps, heads)]), taps, frozenset(reading), results, length)
+
+
+def _joined(taps: Iterable[tuple[Tap, Array, nn.Module]], heads: int) -> Iterator[Array]:
+    """Yield the inputs and outputs of the modules of all heads, joined along the features, where each head is a module."""
+    members: defaultdict[tuple[str, str, Tap], list[Array]] = defaultdict(list)
+    for tap, array, _ in taps:
+        for number in NUMBER.finditer(tap.path):
+            members[tap.path[: number.start()], tap.path[number.end() :], replace(tap, path="")].append(array)
+    for arrays in members.values():
+        if len(arrays) == heads and arrays[0].ndim and len({array.shape for array in arrays}) == 1:
+            yield np.concatenate(arrays, -1)
 
 
 def _elements(value: Any) -> Iterator[tuple[int | str, torch.Tensor]]:
@@ -168,29 +187,3 @@ def _elements(value: Any) -> Iterator[tuple[int | str, torch.Tensor]]:
     for element, tensor in parts.items():
         if isinstance(tensor, torch.Tensor) and is_dense(tensor) and tensor.is_floating_point():
             yield element, tensor
-
-
-def _selected(value: Any, selector: str = "", within: tuple[int, ...] = ()) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the dense floating-point tensors in a module's result, at any depth, each with the Python source that selects it."""
-    if isinstance(value, torch.Tensor):
-        if is_dense(value) and value.is_floating_point():
-            yield selector, value
-    elif id(value) not in within:  # a container may contain itself
-        for part, inner in _parts(value):
-            yield from _selected(inner, selector + part, (*within, id(value)))
-
-
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of a mapping, a sequence or a dataclass, each with the Python source that selects it."""
-    if isinstance(value, Mapping):
-        yield from ((f"[{_written(key)}]", part) for key, part in value.items() if type(key) in (int, str))
-    elif isinstance(value, tuple | list):
-        yield from ((f"[{i}]", part) for i, part in enumerate(value))
-    elif is_dataclass(value):
-        yield from ((f".{f.name}", getattr(value, f.name)) for f in fields(value) if hasattr(value, f.name))
-
-
-def _written(key: int | str) -> str:
-    """Return a key as Python source, in double quotes where it has none of its own."""
-    is_plain = isinstance(key, str) and key.isprintable() and not set(key) & set('"\\')
-    return f'"{key}"' if is_plain else repr(key)

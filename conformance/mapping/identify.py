@@ -3,7 +3,7 @@
 The module keeps its own random parameters. A hypothesis assigns some of them to the oracle's parameters. The oracle then computes
 the next activation, and the hypothesis is confirmed if the module computed the same numbers, in any layout, to within rounding. One
 forward pass decides about all parameters. A mistake in the module affects the identification of its own step only: the oracle's
-activation is replaced by the module's result that has the largest cosine with it, if that confirms the following steps.
+activation is replaced by one of the module's results with the largest cosines with it, if that confirms the following steps.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -201,7 +201,7 @@ class Identification:
                     with_it = advanced.taking({name: source}, "value")
                     yield replace(with_it, values={**with_it.values, row.name: self._value(with_it, row)})
         if row.name in advanced.values and not advanced.values[row.name].found:
-            yield self._own(advanced, row)
+            yield from self._own(advanced, row)
 
     def _advanced(self, known: Known, row: Activation) -> Known:
         """Return the state with the oracle's value of this row's activation, and with its parameters if they were not known."""
@@ -231,13 +231,21 @@ class Identification:
         own = step.roundings(self.arithmetic)
         errors = [CorrelatedErrors(np.broadcast_to(p.variance + p.bound**2, p.value.shape)) for p in parents]
         made = Value(step.value, errors_after(step, errors, own).variance, np.asarray(own.bound), False)
-        forms = [made.value, made.value[0]] if row.is_same_for_all_rows else [made.value]
-        return replace(made, found=any(self.operations.has(form, made.allowed(self.alpha)) for form in forms))
+        forms = [made.value, *([made.value[0]] if row.is_same_for_all_rows else [])]
+        forms += [made.value[self.batch.mask]] if made.value.shape[:2] == self.batch.mask.shape else []  # packed, without padding
+        allowed = made.allowed(self.alpha)
+        is_constant = float(np.ptp(made.value)) <= allowed  # as what is computed from zeros, which any module has
+        return replace(made, found=not is_constant and any(self.operations.has(form, allowed) for form in forms))
 
-    def _own(self, known: Known, row: Activation) -> Known:
-        """Return the state with the oracle's value of an activation replaced by the module's result with the largest cosine."""
-        laid = self.operations.nearest(known.values[row.name].value)
-        return replace(known, values={**known.values, row.name: Value(laid, np.zeros(()), np.zeros(()), False, is_own=True)})
+    def _own(self, known: Known, row: Activation) -> Iterator[Known]:
+        """Yield the state with the oracle's value of an activation replaced by each of the module's nearest results.
+
+        Of pairs of tokens it is the nearest alone: another may be the scores with a mask, which any mask leaves as they are.
+        """
+        near = self.operations.nearest(known.values[row.name].value, self.batch.mask)
+        for laid in near[:1] if "query" in row.axes else near:
+            own = Value(laid, np.zeros(()), np.zeros(()), False, is_own=True)
+            yield replace(known, values={**known.values, row.name: own})
 
     def _sources(self, name: str, row: Activation) -> list[ParameterSource]:
         """Return all possible sources of a parameter of the row; for a head, only those in modules that are run."""

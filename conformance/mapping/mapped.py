@@ -4,29 +4,32 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-import conformance
+from conformance.candidates.arrays import Unreadable
 from conformance.candidates.hook_effects import compiled_around, eager_if, is_so
-from conformance.candidates.layouts import LAYER, in_layer, is_layered
+from conformance.candidates.layouts import HEAD, LAYER, in_layer, is_layered
+from conformance.candidates.module_runner import ModuleRunner
+from conformance.candidates.stream import GUESSED
 from conformance.candidates.torch_implementation import TorchImplementation
 from conformance.candidates.torch_state import restored
 from conformance.errors import CandidateError, RegistrationError, UsageError
-from conformance.mapping import source
 from conformance.mapping.call import Call, Signature, calls, wrapper
 from conformance.mapping.forward_pass import ForwardPass, first_tensor, observe
 from conformance.mapping.identify import Identification, Known
-from conformance.mapping.inspected import require_values
+from conformance.mapping.implementation import at_another_depth, implementation_of
 from conformance.mapping.probe import PROBE, batch_for
 from conformance.mapping.proposal import Held, Proposal, counted, held, unused_patterns
-from conformance.mapping.signature import Builder, builder_of, namespace, takes_sizes
+from conformance.mapping.signature import Builder, builder_of, takes_sizes
 from conformance.mapping.taps import Located, Places
 from conformance.mapping.tensors import Tensors, grouped, patterns_in
 from conformance.mapping.writable import is_attribute_path, require_writable
@@ -61,7 +64,7 @@ def proposed(factory: Any, name: str, home: str, architecture: Architecture | No
     with restored():
         builder = builder_of(factory, name)
         found = _proposed(builder, name, home, a)
-        return replace(found, computes=_other_activation_function(found))
+        return at_another_depth(replace(found, computes=_other_activation_function(found)))
 
 
 def _other_activation_function(found: Proposal) -> str:
@@ -85,7 +88,7 @@ def _with_positions(factory: Any, name: str) -> Architecture:
     with restored():
         builder = builder_of(factory, name)
         module = _guarded(lambda: builder.build(PROBE), "its constructor")
-    require_values(module)
+    _require_values(module)
     shapes = {parameter: tuple(p.shape) for parameter, p in module.named_parameters()}
     if any(PROBE.max_position_embeddings in shape for shape in shapes.values()):
         return PROBE
@@ -99,21 +102,23 @@ def _with_positions(factory: Any, name: str) -> Architecture:
 
 def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Proposal:
     module = _guarded(lambda: builder.build(a), "its constructor")
-    require_values(module)
+    _require_values(module)
     module = module.float().eval()
     _require_unparametrized(module)
     state = _guarded(lambda: _drawn(module), "setting its parameters")
     tensors = grouped(state, a)
     with eager_if(True):  # a compiled graph hides its operations
-        call, computed, known, alpha = _called(module, tensors, a)
+        call, computed, known, search = _called(module, tensors, a)
     containers = sorted({t.name[: t.name.index("}") + 1] for t in tensors.all if is_layered(t.name)})
-    places = Places(computed.taps, computed.results, containers, a.num_hidden_layers, table(a), known, alpha)
+    places = Places(
+        computed.taps, computed.results, containers, a.num_hidden_layers, table(a), known, search.alpha, search.batch.mask
+    )
     parts = tuple(held(known, tensors))
     own = {**dict(module.named_parameters(remove_duplicate=False)), **module.state_dict()}
     patterns = patterns_in({n: tuple(t.shape) for n, t in own.items() if isinstance(t, torch.Tensor)}, a)
     parts += tuple(_second_names(module, parts, patterns))
     buffers, unmapped = _left_over(module, parts, patterns)
-    unread = tuple(n for n in unmapped if in_layer(n.rpartition(".")[0], 0) not in computed.reading)
+    unread = tuple(n for n in unmapped if in_layer(n.rpartition(".")[0], 0).replace(HEAD, "0") not in computed.reading)
     found = Proposal(
         name,
         home,
@@ -127,9 +132,11 @@ def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Propos
         tuple(n for n in unmapped if n not in unread),
         a,
         counted(known, a),
+        any(value.found for name, value in known.values.items() if table(a)[name].layer is not None),
         has_dropout=any(isinstance(m, nn.Dropout) for m in module.modules()),
         unknown_results=tuple(array.shape for array, one in places.returned() if one is None),
         returns=tuple(one for _, one in places.returned() if one),
+        items=computed.length,
     )
     found = replace(found, last=_last_layer(found))
     return require_writable(found if found.has_output else _with_output(found, places.by_shape(last_hidden(a))))
@@ -139,6 +146,16 @@ def _with_output(found: Proposal, output: Located | None) -> Proposal:
     """Return the proposal with the module's result as its output, if it can be, so that a mistake in the last step is judged."""
     named = replace(found, returns=(output,), unknown_results=()) if output else found
     return named if named.has_output else found
+
+
+def _require_values(module: nn.Module) -> None:
+    """Raise `UsageError` if a tensor of a module has no values yet."""
+    lacking = [name for name, tensor in (*module.named_parameters(), *module.named_buffers()) if is_lazy(tensor) or tensor.is_meta]
+    if lacking:
+        raise UsageError(
+            f"{lacking[0]} ({len(lacking)} such tensors in all) has no values: it is on the device meta, or in a lazy module that "
+            "was not run. Give a class or function that builds the module with every tensor's values"
+        )
 
 
 def _require_unparametrized(module: nn.Module) -> None:
@@ -243,7 +260,7 @@ class _Trial:
         return self.masked_layers, sum(values[name].found for name in values if name.startswith("embeddings."))
 
 
-def _called(module: nn.Module, tensors: Tensors, a: Architecture) -> tuple[Call, ForwardPass, Known, float]:
+def _called(module: nn.Module, tensors: Tensors, a: Architecture) -> tuple[Call, ForwardPass, Known, Identification]:
     """Return the way of calling the module with which most layers mask as the oracle does, with the results of the search.
 
     Of equal ways, it is the likeliest by names: the total number of matching activations is no reason to choose another, since with
@@ -254,7 +271,7 @@ def _called(module: nn.Module, tensors: Tensors, a: Architecture) -> tuple[Call,
     trials: dict[int, _Trial] = {}
     for place, call, given in _distinct(module, a):
         run = partial(call.run, module, given.on("cpu"))
-        computed = _guarded(partial(observe, module, run), "its forward pass")
+        computed = _guarded(partial(observe, module, run, a.num_attention_heads), "its forward pass")
         search = Identification(tensors, computed.reading, computed.operations, a, given, arithmetic)
         trials[place] = trial = _Trial(call, computed, search, search.run())
         values = trial.known.values
@@ -263,13 +280,13 @@ def _called(module: nn.Module, tensors: Tensors, a: Architecture) -> tuple[Call,
     by_name = [trials[place] for place in sorted(trials)]
     best = max(by_name, key=lambda trial: trial.rank)
     call = replace(best.call, open=(*best.call.open, *_undecided(best, by_name, a)))
-    return call, best.computed, best.known, best.search.alpha
+    return call, best.computed, best.known, best.search
 
 
 def _undecided(best: _Trial, by_name: Sequence[_Trial], a: Architecture) -> Iterator[str]:
-    """Yield a message if the module was called in several ways and the values do not decide between them."""
+    """Yield a message if the values do not decide between the ways of calling the module."""
     first, matching, of = by_name[0], best.masked_layers, a.num_hidden_layers
-    if len(by_name) == 1 or not best.call.takes_mask or matching == of or last_hidden(a) not in best.known.values:
+    if not best.call.takes_mask or matching == of or last_hidden(a) not in best.known.values:
         return
     start = f"the form of the mask is not certain: the attention probabilities match in {matching} of {of} layers with"
     if best is not first:
@@ -277,6 +294,8 @@ def _undecided(best: _Trial, by_name: Sequence[_Trial], a: Architecture) -> Iter
         yield f"{start} model({best.call.arguments}); with model({first.call.arguments}), {fewer} fewer activations match"
     elif any(trial.masked_layers == matching for trial in by_name[1:]):
         yield f"{start} model({best.call.arguments}), which the names suggest, and in as many with another form"
+    elif not matching:
+        yield f"{start} model({best.call.arguments}), which the names suggest"
 
 
 def _distinct(module: nn.Module, a: Architecture) -> Iterator[tuple[int, Call, Batch]]:
@@ -331,15 +350,6 @@ def _guarded(run: Callable[[], T], what: str) -> T:
         raise CandidateError(f"{what} raised {type(error).__name__}: {error}\n{tail}") from error
 
 
-def implementation_of(proposal: Proposal) -> TorchImplementation:
-    """Return the implementation that the proposal's adaptor defines, made from the inspected objects."""
-    names = {"torch": torch, **{n: getattr(conformance, n) for n in source.public_names(proposal)}}
-    names |= namespace(proposal.objects)
-    exec("\n".join(source.body(proposal)), names)
-    made: TorchImplementation = names[source.variable(proposal)]
-    return made
-
-
 @dataclass(frozen=True)
 class MappedModule:
     """An implementation made of a module or a class of modules, which is mapped when it is first used."""
@@ -361,25 +371,37 @@ class MappedModule:
 
     @cached_property
     def _implementation(self) -> TorchImplementation:
-        try:
-            return implementation_of(proposed(self.factory, self.name, getattr(self.factory, "__module__", "")))
-        except UsageError as error:  # the class cannot be mapped; the message says what to register instead
-            raise RegistrationError(str(error)) from error
+        return self._mapped(None)[0]
 
-    def _of(self, a: Architecture) -> TorchImplementation:
-        if isinstance(self.factory, nn.Module):
-            found = implementation_of(proposed(self.factory, self.name, type(self.factory).__module__, a))
-        else:
-            found = self._implementation
-        return found if self.is_observed else found.without_hooks()
+    @cached_property
+    def _known(self) -> dict[Architecture | None, tuple[TorchImplementation, str]]:
+        return {}
+
+    def _mapped(self, a: Architecture | None) -> tuple[TorchImplementation, str]:
+        """Return the proposed implementation and what was guessed, of a module that was built before for an architecture."""
+        if a not in self._known:
+            home = getattr(self.factory if a is None else type(self.factory), "__module__", "")
+            try:
+                found = proposed(self.factory, self.name, home, a)
+            except UsageError as error:  # it cannot be mapped; the message says what to register instead
+                raise RegistrationError(str(error)) from error
+            self._known[a] = implementation_of(found), found.guesses
+        return self._known[a]
+
+    def _of(self, a: Architecture) -> tuple[TorchImplementation, str]:
+        found, guesses = self._mapped(a if isinstance(self.factory, nn.Module) else None)
+        return found if self.is_observed else found.without_hooks(), guesses
 
     def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
         """Return the reason of the proposed implementation for not supporting a case, or None."""
-        return self._of(architecture).supports(architecture, device, dtype)
+        return self._of(architecture)[0].supports(architecture, device, dtype)
 
-    def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
-        """Return a runner, as `TorchImplementation.prepare` of the proposed implementation."""
-        return self._of(checkpoint.architecture).prepare(checkpoint, device, dtype)
+    def prepare(self, checkpoint: Any, device: str, dtype: str) -> ModuleRunner:
+        """Return a runner, as `TorchImplementation.prepare` of the proposed implementation; it also yields what was guessed."""
+        found, guesses = self._of(checkpoint.architecture)
+        runner = found.prepare(checkpoint, device, dtype)
+        noted = [(GUESSED, Unreadable(guesses))] if guesses else []
+        return replace(runner, call=lambda batch: chain(noted, runner.call(batch)))
 
 
 def mapped_builder(function: Callable[..., Any], name: str) -> MappedModule | None:

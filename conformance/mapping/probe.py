@@ -1,22 +1,12 @@
 """The architecture and batch on which an unknown module is examined: all sizes differ, so that shapes identify tensors."""
 
+from conformance.candidates.hook_effects import SMALL
 from conformance.goldens.batches import batch, drawn
 from conformance.goldens.recipe import SEED
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 
-# Modules without an argument for the intermediate size use four times the hidden size (Devlin et al. 2019, section 3).
-# B, S, h, d, L, P, V and the multiples of H in fused products (2 H, 3 H, 4 H) are all different.
-PROBE = Architecture(
-    vocab_size=53,
-    hidden_size=24,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    intermediate_size=96,
-    max_position_embeddings=17,
-    num_labels=7,
-    heads=("masked_lm", "next_sentence", "classification"),
-)
+PROBE = SMALL.with_(num_hidden_layers=3)
 _MASKS = ("11111111111", "11111111111", "11111110000", "00111111111", "11011101101")
 
 

@@ -65,11 +65,14 @@ class Proposal:
         unmapped: patterns of the other parameters that hold none of the checkpoint's.
         architecture: architecture with which the module was examined.
         coverage: number of activations that the module computes, and total number.
+        has_layers: whether it computes an activation of a layer.
         last: Python expression, in terms of `model`, of the index of the last layer; empty if nothing in the module counts layers.
         returns: the activations that the module returns, in its own result.
+        items: number of items that the module returns in a tuple or list, 0 if it returns anything else.
         has_dropout: whether the module has dropout.
         computes: activation function that the module computes, if it is not the architecture's and cannot be given; else empty.
         unknown_results: shapes of returned tensors that are not activations of the network.
+        fails_elsewhere: a sentence on the adaptor's error on a network with another number of layers; empty if there is none.
     """
 
     name: str
@@ -84,11 +87,14 @@ class Proposal:
     unmapped: tuple[str, ...]
     architecture: Architecture
     coverage: tuple[int, int]
+    has_layers: bool
     last: str = ""
     returns: tuple[Located, ...] = ()
+    items: int = 0
     has_dropout: bool = False
     computes: str = ""
     unknown_results: tuple[tuple[int, ...], ...] = ()
+    fails_elsewhere: str = ""
 
     @property
     def open(self) -> tuple[str, ...]:
@@ -103,16 +109,26 @@ class Proposal:
             found.append(
                 f"{', '.join(self.unmapped[:3])}{more}: nothing of the checkpoint fits; ignored, with the values that `build` gives"
             )
-        for held in self.parameters:
-            if held.evidence in ("name", "tie"):
-                found.append(f"{held.tensor.name}: {_EVIDENCE[held.evidence]}")
+        found += self._by_name
         found += [f"the module returns a tensor of {shape} {self._treated(shape)}" for shape in self.unknown_results]
         if self.returns and not self._returns_output:
             names = ", ".join(name for one in self.returns for name in one.names)
             found.append(f"the module returns {names}, and neither the last hidden state nor the pooled output nor logits")
+        found += [self.fails_elsewhere] if self.fails_elsewhere else []
         if not self.has_output:
             found.append("no output was found: the last hidden state or logits; `run` needs one of them in `activations`")
         return tuple(found)
+
+    @property
+    def _by_name(self) -> list[str]:
+        return [f"{held.tensor.name}: {_EVIDENCE[held.evidence]}" for held in self.parameters if held.evidence in ("name", "tie")]
+
+    @property
+    def guesses(self) -> str:
+        """A sentence on what no value confirms, empty if there is nothing; a run on which the module fails repeats it."""
+        more = [f"and {len(self._by_name) - 2} more by name"] if len(self._by_name) > 2 else []
+        found = [*self.call.open, *self._by_name[:2], *more]
+        return f"guessed where `map` saw no value that decides: {'; '.join(found)}" if found else ""
 
     def _treated(self, shape: tuple[int, ...]) -> str:
         """Return how `run` treats a returned tensor that is no activation of the network."""
@@ -158,10 +174,13 @@ class Proposal:
 
     @property
     def returned_outputs(self) -> tuple[Located, ...]:
-        """The outputs that `call` returns by name: those that the module returns, and that no tap captures at its own result."""
+        """The outputs that `call` returns by name: those that the module returns, and that no tap captures at its own result.
+
+        Packed ones are left out: they are compared as the module returns them.
+        """
         a, tapped = self.architecture, {n for one in self.activations if not one.tap.path for n in one.names}
         wanted = set(outputs(a)) - tapped - (set() if self.last else {last_hidden(a)})
-        return tuple(one for one in self.returns if one.names[0] in wanted)
+        return tuple(one for one in self.returns if one.names[0] in wanted and not one.packed)
 
     @property
     def _outputs_by_shape(self) -> tuple[Located, ...]:
@@ -175,8 +194,13 @@ class Proposal:
         return any(names.index(n) >= names.index(last_hidden(a)) for one in self.returns for n in one.names)
 
     @property
+    def is_runnable(self) -> bool:
+        """Whether the adaptor can be run unchanged: it exposes an output, and the module computes activations of layers."""
+        return self.has_output and self.has_layers and not self.fails_elsewhere
+
+    @property
     def has_output(self) -> bool:
-        """Whether the last hidden state or the logits of a head are exposed, so that the adaptor can be run unchanged."""
+        """Whether the last hidden state or the logits of a head are exposed."""
         return bool(self.returned_outputs) or not self._shown.isdisjoint(outputs(self.architecture))
 
     @property

@@ -4,6 +4,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, fields
 from types import SimpleNamespace
@@ -12,7 +13,6 @@ from typing import Any, get_args, get_type_hints
 from torch import nn
 
 from conformance.errors import UsageError
-from conformance.mapping.inspected import parameters_of
 from conformance.mapping.requirements import FOUR_TIMES, Requirement
 from conformance.model.architecture import Architecture
 
@@ -144,6 +144,23 @@ def takes_sizes(function: Callable[..., Any], name: str) -> bool:
         return "hidden_size" in builder_of(function, name).given
     except UsageError:
         return False
+
+
+def parameters_of(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
+    """Return the parameters of a function or class, with the annotations that are strings evaluated where all of them can be.
+
+    Raises:
+        UsageError: Python has no signature of it, as of TorchScript and of most code that is not written in Python.
+    """
+    with suppress(Exception):  # an annotation is any code, such as a name that is imported for type checking alone
+        return list(inspect.signature(function, eval_str=True).parameters.values())
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"{name} is a {type(function).__name__}, whose arguments Python cannot tell: give a class or function that is written "
+            "in Python and not compiled by torch.jit"
+        ) from error
 
 
 def _configured(factory: Any, name: str, parameter: str) -> Builder:

@@ -4,12 +4,13 @@ The source is formatted as by ruff and Black with 88 columns, so that a formatte
 """
 
 import keyword
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 
 from conformance.candidates.capture import Tap
-from conformance.candidates.layouts import LAYER, each_layer
+from conformance.candidates.layouts import HEAD, LAYER, each_layer
 from conformance.mapping.call import DTYPE
 from conformance.mapping.name_scores import words
 from conformance.mapping.proposal import Held, Proposal
@@ -103,7 +104,7 @@ def public_names(proposal: Proposal) -> list[str]:
     """Return the names of `conformance` that the adaptor uses, classes first."""
     used = sorted({name for held in proposal.parameters for name in LAYOUTS if f"{name}(" in held.layout})
     kinds = ["Tap"] if any(not _is_plain(one.tap) for one in proposal.activations) else []
-    kinds += ["OutputMap"] if any(one.arrangement for one in proposal.activations) else []
+    kinds += ["OutputMap"] if any(one.arrangement or one.packed for one in proposal.activations) else []
     return [*sorted([*kinds, "TorchImplementation"]), *used]
 
 
@@ -135,7 +136,7 @@ def body(proposal: Proposal) -> Iterator[str]:
     yield "    },"
     yield from _activations(proposal)
     yield "    call=call,"
-    ignored = [each_layer(name, "*") for name in (*proposal.buffers, *proposal.unread, *proposal.unmapped)]
+    ignored = [each_layer(name, "*").replace(HEAD, "*") for name in (*proposal.buffers, *proposal.unread, *proposal.unmapped)]
     for what, patterns in (("unused", proposal.unused), ("ignored", ignored)):
         if patterns:
             yield from _laid_out(f"{what}=", _Call("", tuple(f'"{p}"' for p in patterns)), 4)
@@ -192,8 +193,9 @@ def _call(proposal: Proposal) -> Iterator[str]:
 
 
 def _last_layer(proposal: Proposal) -> Iterator[str]:
-    """Yield a line that counts the layers in the module, if the last hidden state is among its outputs."""
-    if any(_is_last_hidden(one, proposal) for one in proposal.returned_outputs):
+    """Yield a line that counts the layers in the module, if an output is named or selected by that."""
+    outputs = proposal.returned_outputs
+    if any(_is_last_hidden(one, proposal) or re.search(r"[\[{]last\b", one.selector) for one in outputs):
         yield f"    last = {proposal.last}"
 
 
@@ -277,4 +279,7 @@ def _tap(tap: Tap) -> str:
 
 def _shown(one: Located) -> _Expression:
     names: _Expression = _name(one.names[0]) if len(one.names) == 1 else _Call("", tuple(map(_name, one.names)))
-    return _Call("OutputMap", (names, f"lambda x: {one.arrangement}")) if one.arrangement else names
+    if not (one.arrangement or one.packed):
+        return names
+    parts = f"{one.arrangement or 'x'}.chunk({len(one.names)}, -1)" if len(one.names) > 1 else one.arrangement
+    return _Call("OutputMap", (names, *([f"lambda x: {parts}"] if parts else [])), "packed=True" if one.packed else "")

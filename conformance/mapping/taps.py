@@ -1,7 +1,7 @@
 """Location of a module's activations: inputs and outputs of its submodules are compared with the oracle's activations."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import nn
@@ -10,7 +10,7 @@ from conformance.candidates.capture import Tap
 from conformance.candidates.layouts import LAYER, in_layer
 from conformance.mapping.identify import Known
 from conformance.model.activation import Activation
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Mask
 
 # Layouts in which a module may hold an activation, by the expression that converts them to (B, S, H).
 _ARRANGEMENTS: Mapping[str, Callable[[Array], Array]] = {
@@ -32,6 +32,7 @@ class Located:
         confirmed: whether the module computes the oracle's value there.
         selector: Python source that selects the tensor in the module's result, such as `[0]`.
         is_by_shape: whether it was found by its shape, which no value confirms.
+        packed: whether the tensor has one row for each real token, without padding.
     """
 
     tap: Tap
@@ -40,6 +41,7 @@ class Located:
     confirmed: bool
     selector: str = ""
     is_by_shape: bool = False
+    packed: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Places:
         rows: the network's activations by name.
         known: result of the identification of parameters.
         alpha: false-alarm probability per activation.
+        real: which tokens of the batch are real, (B, S).
     """
 
     taps: Sequence[tuple[Tap, Array, nn.Module]]
@@ -63,6 +66,7 @@ class Places:
     rows: Mapping[str, Activation]
     known: Known
     alpha: float
+    real: Mask
 
     def located(self) -> list[Located]:
         """Return the best location of every activation that is found, in the order of computation."""
@@ -81,10 +85,13 @@ class Places:
         """Return the module's results, each with the activation that it is, if any; of equal activations, the last computed."""
         return [(array, self._returned_at(selector, array)) for selector, array in self.results.items() if array.ndim]
 
-    def _returned_at(self, selector: str, array: Array) -> Located | None:
-        named = ((name, text) for name in reversed(list(self.known.values)) for text in _ARRANGEMENTS)
-        found = next(((name, text) for name, text in named if self._fits(array, (name,), text)), None)
-        return Located(Tap(""), (found[0],), found[1], self.known.values[found[0]].found, selector) if found else None
+    def _returned_at(self, selector: str, returned: Array) -> Located | None:
+        array, packed = self._unpacked(returned)
+        for name in reversed(list(self.known.values)):
+            for text in _ARRANGEMENTS:
+                if self._fits(array, (name,), text, real_alone=True):
+                    return Located(Tap(""), (name,), text, self.known.values[name].found, selector, packed=packed)
+        return None
 
     def by_shape(self, name: str) -> Located | None:
         """Return the module's result as the activation of this name, if it is a single tensor of that shape in some layout."""
@@ -97,17 +104,27 @@ class Places:
 
     def _of(self, row: Activation) -> Iterator[Located]:
         """Yield every location of this activation, which must hold in every layer."""
-        for tap, array, module in self.taps:
+        for tap, taken, module in self.taps:
+            array, packed = self._unpacked(taken)
             if (row.kind == "copy") != (tap.what == "output" and "dropout" in type(module).__name__.lower()):
                 continue  # the output of a dropout is a separate activation
             if row.layer is not None and self._container(tap.path) is None:
                 continue
             for names in (self._beside(row), (row.name,)):
                 for text in _ARRANGEMENTS:
-                    if self._fits(array, names, text) and all(
+                    if self._fits(array, names, text, real_alone=packed) and all(
                         self._fits_in(tap, names, text, layer) for layer in range(1, self.layers if row.layer is not None else 1)
                     ):
-                        yield Located(tap, names, text, self.known.values[row.name].found)
+                        yield Located(tap, names, text, self.known.values[row.name].found, packed=packed)
+
+    def _unpacked(self, array: Array) -> tuple[Array, bool]:
+        """Return an array of the real tokens' rows alone as (B, S, …), with zeros at padding, and whether it is one."""
+        rows = array[0] if array.ndim > 2 and len(array) == 1 else array
+        if rows.ndim < 2 or len(rows) != self.real.sum() or array.shape[:2] == self.real.shape:
+            return array, False
+        found = np.zeros((*self.real.shape, *rows.shape[1:]))
+        found[self.real] = rows
+        return found, True
 
     def _beside(self, row: Activation) -> tuple[str, ...]:
         """Return the names of query, key and value, which may be concatenated in one tensor; empty for any other row."""
@@ -117,23 +134,31 @@ class Places:
     def _fits_in(self, tap: Tap, names: Sequence[str], text: str, layer: int) -> bool:
         path = in_layer(self._pattern_of(tap.path), layer)
         there = [a for t, a, _ in self.taps if (t.path, t.what, t.element, t.call) == (path, tap.what, tap.element, tap.call)]
-        return bool(there) and self._fits(there[0], [n.replace(".layer.0.", f".layer.{layer}.") for n in names], text)
+        if not there:
+            return False
+        array, packed = self._unpacked(there[0])
+        return self._fits(array, [n.replace(".layer.0.", f".layer.{layer}.") for n in names], text, real_alone=packed)
 
-    def _fits(self, array: Array, names: Sequence[str], text: str) -> bool:
+    def _fits(self, array: Array, names: Sequence[str], text: str, *, real_alone: bool = False) -> bool:
         if not names or array.ndim == 0 or not _is_laid_out(array, text):
             return False
         laid = _ARRANGEMENTS[text](array)
         if laid.shape[-1] % len(names):
             return False
-        return all(self.fits(part, name) for part, name in zip(np.split(laid, len(names), -1), names, strict=True))
+        parts = zip(np.split(laid, len(names), -1), names, strict=True)
+        return all(self.fits(part, name, real_alone=real_alone) for part, name in parts)
 
-    def fits(self, array: Array, name: str) -> bool:
-        """Return whether a tensor equals an activation to within rounding."""
+    def fits(self, array: Array, name: str, *, real_alone: bool = False) -> bool:
+        """Return whether a tensor equals an activation to within rounding, at all tokens or at the real ones alone."""
         value = self.known.values[name]
         expected = value.value[0] if self.rows[name].is_same_for_all_rows and array.ndim < value.value.ndim else value.value
         if array.shape != expected.shape or not np.isfinite(array).all():
             return False
-        return bool(np.abs(array - expected).max() <= value.allowed(self.alpha))
+        difference = np.abs(array - expected)
+        return bool(
+            (difference[self.real] if real_alone and difference.shape[:2] == self.real.shape else difference).max()
+            <= value.allowed(self.alpha)
+        )
 
     def _preference(self, row: Activation) -> Callable[[Located], tuple[bool, bool, bool, int]]:
         """Return the sort key of locations.
@@ -157,7 +182,7 @@ class Places:
         if ".layer.0." not in one.names[0]:
             return one
         tap = Tap(self._pattern_of(one.tap.path), one.tap.what, one.tap.element, one.tap.call)
-        return Located(tap, tuple(n.replace(".layer.0.", f".layer.{LAYER}.") for n in one.names), one.arrangement, one.confirmed)
+        return replace(one, tap=tap, names=tuple(n.replace(".layer.0.", f".layer.{LAYER}.") for n in one.names))
 
 
 def _is_laid_out(array: Array, text: str) -> bool:

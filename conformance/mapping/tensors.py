@@ -1,4 +1,4 @@
-"""A module's tensors grouped by pattern: one tensor for each layer, one tensor that holds every layer, or outside the layers."""
+"""A module's tensors grouped by pattern: one for each layer, or for each head in it, one for all layers, or outside the layers."""
 
 import re
 from collections import defaultdict
@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from conformance.candidates.layouts import Shape, is_layered
+import numpy as np
+
+from conformance.candidates.layouts import HEAD, Shape, is_layered
 from conformance.mapping.layout_forms import ALONE, FORMS, Form
 from conformance.model.activations import parameter_shapes
 from conformance.model.architecture import Architecture
 from conformance.numerics.formats import Array
 
-_NUMBER = re.compile(r"(?<!\d)\d+(?![^.])")  # at the end of a part of a dotted name, as in `blocks.0` and `blocks.layer_0`
+NUMBER = re.compile(r"(?<!\d)\d+(?![^.])")  # at the end of a part of a dotted name, as in `blocks.0` and `blocks.layer_0`
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +107,7 @@ def layer_patterns(shapes: Mapping[str, Shape], layers: int, least: int = 0) -> 
     """
     members: defaultdict[tuple[int, str, int], dict[str, Shape]] = defaultdict(dict)
     for name, shape in shapes.items():
-        for place, number in enumerate(_NUMBER.finditer(name)):
+        for place, number in enumerate(NUMBER.finditer(name)):
             members[place, name[: number.start()], int(number[0])][name[number.end() :]] = shape
     alike: defaultdict[tuple[str, frozenset[tuple[str, Shape]]], list[int]] = defaultdict(list)
     for place, before, each in sorted(members):
@@ -128,13 +130,36 @@ def _smallest_list(shapes: Mapping[str, Shape], lists: Collection[str], least: i
 
 
 def _is_in(name: str, start: str) -> bool:
-    return name.startswith(start) and _NUMBER.match(name, len(start)) is not None
+    return name.startswith(start) and NUMBER.match(name, len(start)) is not None
 
 
 def patterns_in(shapes: Mapping[str, Shape], a: Architecture) -> dict[str, str]:
     """Return the pattern of each name in a module of this architecture, as `layer_patterns`."""
     layer = {name: shape for name, shape in parameter_shapes(a).items() if ".layer.0." in name and "distance" not in name}
-    return layer_patterns(shapes, a.num_hidden_layers, sum(prod(shape) for shape in layer.values() if len(shape) == 2))
+    patterns = layer_patterns(shapes, a.num_hidden_layers, sum(prod(shape) for shape in layer.values() if len(shape) == 2))
+    return _with_heads(patterns, shapes, a)
+
+
+def _with_heads(patterns: Mapping[str, str], shapes: Mapping[str, Shape], a: Architecture) -> dict[str, str]:
+    """Return the patterns with `{head}` in place of a number in a layer that counts heads, each with tensors of a head's size."""
+    counted: defaultdict[tuple[str, str], dict[int, set[Shape]]] = defaultdict(lambda: defaultdict(set))
+    for name, pattern in patterns.items():
+        for number in NUMBER.finditer(pattern):
+            counted[pattern[: number.start()], pattern[number.end() :]][int(number[0])].add(shapes[name])
+    of_heads = {
+        place
+        for place, found in counted.items()
+        if is_layered(place[0])
+        and sorted(found) == list(range(a.num_attention_heads))
+        and len(alike := set.union(*found.values())) == 1
+        and a.head_size in next(iter(alike))
+    }
+
+    def replaced(pattern: str) -> str:
+        numbers = ((pattern[: n.start()], pattern[n.end() :]) for n in NUMBER.finditer(pattern))
+        return next((f"{before}{HEAD}{after}" for before, after in numbers if (before, after) in of_heads), pattern)
+
+    return {name: replaced(pattern) for name, pattern in patterns.items()}
 
 
 def _counters(numbers: Sequence[int], layers: int) -> dict[int, str]:
@@ -164,6 +189,9 @@ def grouped(state: Mapping[str, Array], a: Architecture) -> Tensors:
         groups[patterns[name]].append(value)
     made = []
     for name, values in groups.items():
+        if HEAD in name:
+            count = a.num_attention_heads
+            values = [np.stack(values[i : i + count]) for i in range(0, len(values), count)]
         made.append(Tensor(name, values))
         if not is_layered(name) and values[0].ndim > 1 and len(values[0]) == a.num_hidden_layers:
             made.append(Tensor(name, list(values[0]), across=True))

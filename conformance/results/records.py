@@ -274,6 +274,7 @@ class CheckRecord(_Record, frozen=True, gc=False, tag="check"):
         examples: number of examples that each search was to try, among which that of the check is shared.
         candidate_seconds: the part of `seconds` spent waiting for the candidate; null if it was not measured.
         judge_seconds: the rest of `seconds`; null if it was not measured.
+        note: what of the returned value was not compared, and what of a mapping no value confirms.
     """
 
     implementation: str
@@ -299,6 +300,7 @@ class CheckRecord(_Record, frozen=True, gc=False, tag="check"):
     judge_seconds: float | None = None
     runs: int = 1
     examples: int = 0
+    note: str = ""
     sizes: list[tuple[int, int]] = []
     verdicts: dict[str, int] = {}
 

@@ -105,6 +105,8 @@ class Result:
         executed: whether the candidate was run and judged.
         seconds: duration of the case.
         candidate_seconds: the part of `seconds` spent waiting for the candidate; the rest is the judge's.
+        note: what of the returned value was not compared with activations and, unless the outcome is `pass`, what of the
+            candidate's mapping no value confirms.
         by_values: whether the case fails only because of its verdicts, without a violation of the contract.
         verdicts: one verdict for each batch and activation, in the order of computation; those before a crash are kept.
         sizes: the largest sizes of the judged batches, each as rows and tokens per row.
@@ -136,6 +138,7 @@ class Result:
     runs: int = 1
     examples: int = 0
     candidate_seconds: float = 0.0
+    note: str = ""
 
     @property
     def origins(self) -> tuple[Verdict, ...]:

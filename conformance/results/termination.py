@@ -39,10 +39,12 @@ class Termination:
     exit_code: int = 0
     declared: bool = True
     by_values: bool = False
+    note: str = ""
 
     def __post_init__(self) -> None:
-        # The text comes from outside: a surrogate must not prevent writing it, and its length must not fill the disk.
-        object.__setattr__(self, "reason", capped(self.reason).encode("utf-8", "backslashreplace").decode())
+        # The texts come from outside: a surrogate must not prevent writing them, and their length must not fill the disk.
+        for name in ("reason", "note"):
+            object.__setattr__(self, name, capped(getattr(self, name)).encode("utf-8", "backslashreplace").decode())
 
     @property
     def rank(self) -> int:

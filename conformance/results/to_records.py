@@ -68,6 +68,7 @@ def check_record(result: Result) -> CheckRecord:
         verdicts=dict(Counter(v.outcome for v in result.verdicts)),
         candidate_seconds=result.candidate_seconds,
         judge_seconds=result.seconds - result.candidate_seconds,
+        note=result.note,
     )
 
 

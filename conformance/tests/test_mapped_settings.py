@@ -9,7 +9,7 @@ from conformance import check, load_golden
 from conformance.checks.catalogue import CHECKS
 from conformance.cli import main
 from conformance.goldens.manifest import manifest
-from conformance.mapping.mapped import implementation_of
+from conformance.mapping.implementation import implementation_of
 from conformance.mapping.source import adaptor, variable
 from conformance.tests.third_party_models import STRANGERS, proposal
 

@@ -18,7 +18,8 @@ from conformance import CandidateError, RegistrationError, UsageError, check, lo
 from conformance.candidates.layouts import expanded, is_layered
 from conformance.candidates.registry import as_implementation
 from conformance.cli import main
-from conformance.mapping.mapped import implementation_of, proposed
+from conformance.mapping.implementation import implementation_of
+from conformance.mapping.mapped import proposed
 from conformance.mapping.proposal import Proposal
 from conformance.mapping.source import adaptor, variable
 from conformance.mapping.tensors import layer_patterns
@@ -246,7 +247,8 @@ def test_a_class_that_cannot_be_instantiated_is_an_error_of_its_registration() -
 def test_an_implementation_is_made_without_importing_pytest() -> None:
     code = (
         "import sys; sys.modules['pytest'] = None\n"
-        "from conformance.mapping.mapped import implementation_of, proposed\n"
+        "from conformance.mapping.implementation import implementation_of\n"
+        "from conformance.mapping.mapped import proposed\n"
         f"from {STRANGERS}.packed import PackedBert\n"
         f"print(implementation_of(proposed(PackedBert, 'PackedBert', '{STRANGERS}.packed')).name)"
     )

@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch import nn
 
-from conformance import CandidateError, check, golden_of, load_golden
+from conformance import CandidateError, OutputMap, check, golden_of, load_golden
 from conformance.cli import main
 from conformance.errors import UsageError
 from conformance.mapping.call import calls
-from conformance.mapping.mapped import implementation_of, proposed
-from conformance.mapping.probe import batch_for
+from conformance.mapping.implementation import implementation_of
+from conformance.mapping.mapped import MappedModule, proposed
+from conformance.mapping.probe import PROBE, batch_for
 from conformance.mapping.signature import builder_of
 from conformance.mapping.source import adaptor
 from conformance.tests.third_party_models import proposal, stranger
@@ -211,3 +212,35 @@ class Inherited(Sized):
 def test_the_config_of_an_inherited_constructor_is_that_of_its_annotation(factory: type[nn.Module]) -> None:
     expected = f"{factory.__name__}(Sizes(vocab_size=a.vocab_size, hidden_size=a.hidden_size))"
     assert builder_of(factory, factory.__name__).text == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "mask"), [("UnpaddedBert", "batch.attention_mask"), ("InvertedUnpaddedBert", "batch.attention_mask == 0")]
+)
+def test_a_module_of_packed_tokens_is_mapped_by_value_and_unpacked(name: str, mask: str) -> None:
+    found = proposal(f"unpadded:{name}")
+    assert found.call.arguments == f"batch.input_ids, batch.token_type_ids, {mask}"
+    assert found.open == ()
+    assert "packed=True" in adaptor(found)
+    result = check(implementation_of(found), "tiny")
+    assert (result.outcome, result.note) == ("pass", "")
+    assert result.coverage[0] >= 24
+
+
+def test_a_text_without_attention_in_a_module_of_packed_tokens_is_placed_and_the_guessed_mask_is_repeated() -> None:
+    found = proposal("unpadded:SkippedTextBert")
+    assert found.call.arguments == "batch.input_ids, batch.token_type_ids, batch.attention_mask"
+    form = "the form of the mask is not certain: the attention probabilities match in 0 of 3 layers with model(batch.input_ids"
+    assert any(sentence.startswith(form) for sentence in found.open)
+    result = check(MappedModule(stranger("unpadded:SkippedTextBert"), "SkippedTextBert"), "tiny")
+    assert result.outcome == "fail"
+    assert form in result.note
+    assert form in " ".join(str(result).split())
+    assert {v.activation.rpartition(".")[2] for v in result.origins} == {"context"}
+    assert "all at batch row 1" in " ".join(str(result).split())
+
+
+def test_packed_rows_of_another_number_than_real_tokens_are_refused() -> None:
+    batch = batch_for(PROBE).on("cpu")
+    with pytest.raises(CandidateError, match="3 rows, expected one for each of the 46 real tokens"):
+        OutputMap(("embeddings.LayerNorm",), packed=True).show(torch.zeros(3, 24), batch)

@@ -14,7 +14,8 @@ from conformance.errors import CandidateError, UsageError
 from conformance.goldens.generated_weights import weights
 from conformance.goldens.recipe import SEED
 from conformance.mapping.call import calls
-from conformance.mapping.mapped import implementation_of, proposed
+from conformance.mapping.implementation import implementation_of
+from conformance.mapping.mapped import proposed
 from conformance.mapping.probe import PROBE, batch_for
 from conformance.mapping.signature import builder_of
 from conformance.mapping.source import adaptor
@@ -233,3 +234,52 @@ def test_an_adaptor_that_could_not_import_its_module_is_refused(tmp_path: Path, 
     other.mkdir()
     assert main(["map", f"{module}:MyBert", "-o", str(other / "written.py")]) == 2
     assert f"give -o {tmp_path / 'written.py'}" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "selected"),
+    [("ListedBert", "outputs[0][last]"), ("FlatBert", "outputs[last + 1]"), ("NumberedBert", 'outputs[f"layer_{last}_output"]')],
+)
+def test_the_last_of_the_outputs_of_all_layers_is_selected_in_a_network_of_any_depth(name: str, selected: str) -> None:
+    found = proposal(f"listed:{name}")
+    assert found.is_runnable
+    assert f": {selected},\n" in adaptor(found)
+    for golden in ("tiny", "deep"):
+        result = check(implementation_of(found), golden, depth="screen")
+        assert (result.outcome, result.note) == ("pass", "")
+
+
+def test_an_adaptor_that_fails_at_another_depth_cannot_be_run_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
+    found = proposal("listed:ThirdLayerBert")
+    assert not found.is_runnable
+    assert "on a network of 2 layers, the adaptor fails: IndexError: list index out of range" in found.open
+    assert main(["map", "conformance.tests.third_party_models.listed:ThirdLayerBert"]) == 1
+    assert "next: " not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "entry"),
+    [
+        ("SeparateHeadsBert", '"layers.{layer}.attention.heads.{head}.q.weight": per_head('),
+        ("KernelHeadsBert", '"layers.{layer}.attention.heads.{head}.w_q": permuted('),
+    ],
+)
+def test_heads_that_are_modules_are_mapped_by_value(name: str, entry: str) -> None:
+    found = proposal(f"separate_heads:{name}")
+    assert found.is_runnable
+    assert found.open == ()
+    assert entry in adaptor(found)
+    assert check(implementation_of(found), "tiny").outcome == "pass"
+
+
+def test_the_gradients_of_heads_that_are_modules_are_joined() -> None:
+    found = implementation_of(proposal("separate_heads:SeparateHeadsBert"))
+    result = check(found, "tiny", check="gradients", depth="screen")
+    assert result.outcome == "pass", str(result)
+    judged = {v.activation for v in result.verdicts if v.outcome == "pass"}
+    assert "bert.encoder.layer.0.attention.self.query.weight.grad" in judged
+
+
+def test_a_module_of_which_nothing_matches_is_not_offered_to_be_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["map", "conformance.tests.third_party_models.unusual:Unrelated"]) == 1
+    assert "next: " not in capsys.readouterr().out

@@ -1,15 +1,20 @@
 """A module that computes every layer and returns another tensor does not conform, whether or not its adaptor returns the output."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from conformance import TorchImplementation, check
 from conformance.cli import main
-from conformance.mapping.mapped import implementation_of, proposed
+from conformance.implementations.making_bert import build, making_bert
+from conformance.mapping.implementation import implementation_of
+from conformance.mapping.mapped import proposed
 from conformance.tests.third_party_models import STRANGERS, proposal, stranger
 
 _PACKED: Any = stranger("packed:PackedBert")
@@ -139,3 +144,159 @@ def test_a_wrong_result_is_mapped_by_its_shape_and_judged(tmp_path: Path, capsys
 def test_a_wrong_result_in_another_layout_is_mapped_by_its_shape() -> None:
     (output,) = proposal("mistaken:PositionsFirstBert").returned_outputs
     assert (output.arrangement, output.is_by_shape) == ("x.transpose(0, 1)", True)
+
+
+class _Around(nn.Module):
+    """A correct module around the exercise's, whose result is `form(last hidden state, embeddings, layer 0's output)`."""
+
+    def __init__(self, inner: nn.Module, form: Callable[..., Any]) -> None:
+        super().__init__()
+        self.inner, self.form, self.states = inner, form, list[Any]()
+        for layer in (inner.embedding, *inner.transformer):  # type: ignore[union-attr]
+            layer.register_forward_hook(lambda _module, _inputs, result: self.states.append(result))
+
+    def forward(self, ids: Any, types: Any, mask: Any) -> Any:
+        self.states.clear()
+        self.inner(ids, types, mask)
+        embeddings, first, last = self.states
+        return self.form(last, embeddings, first)
+
+
+def _around(form: Callable[..., Any], shown: Any = making_bert.activations, **more: Any) -> TorchImplementation:
+    def inside(key: Any) -> Any:
+        return f"inner.{key}" if isinstance(key, str) else replace(key, path=f"inner.{key.path}")
+
+    return replace(
+        making_bert,
+        build=lambda a: _Around(build(a), form),
+        parameters={inside(key): value for key, value in making_bert.parameters.items()},
+        activations={inside(key): value for key, value in shown.items()},
+        **more,
+    )
+
+
+@dataclass
+class _Output:
+    hidden: Any
+    others: Any = None
+
+
+class _Slots:
+    __slots__ = ("hidden",)
+
+    def __init__(self, hidden: Any) -> None:
+        self.hidden = hidden
+
+
+_CONTAINERS: dict[str, Callable[[Any], Any]] = {
+    "tensor": lambda x: x,
+    "tuple": lambda x: (x, None),
+    "nested": lambda x: {"states": [{"last": x}]},
+    "dataclass": _Output,
+    "object": lambda x: SimpleNamespace(hidden=x),
+    "slots": _Slots,
+    "numpy": lambda x: [x.numpy()],
+}
+_LAYOUTS: dict[str, Callable[[Any], Any]] = {
+    "(S, B, H)": lambda x: x.transpose(0, 1),
+    "(B, H, S)": lambda x: x.transpose(1, 2),
+    "(B S, H)": lambda x: x.flatten(0, 1),
+    "(S B, H)": lambda x: x.transpose(0, 1).flatten(0, 1),
+    "(B, S H)": lambda x: x.flatten(1),
+}
+_FORMS = pytest.mark.parametrize("form", [*_CONTAINERS.values(), *_LAYOUTS.values()], ids=[*_CONTAINERS, *_LAYOUTS])
+
+
+@_FORMS
+def test_a_wrong_tensor_is_seen_in_any_container_and_layout(form: Any) -> None:
+    result = check(_around(lambda last, *_: form(last * 1.5)), depth="screen")
+    assert result.outcome == "fail"
+    assert "the module returns another tensor than its last layer computes" in result.reason
+
+
+@_FORMS
+def test_the_last_hidden_state_is_recognized_in_any_container_and_layout(form: Any) -> None:
+    result = check(_around(lambda last, *_: form(last)), depth="screen")
+    assert (result.outcome, result.note) == ("pass", "")
+
+
+def test_a_wrong_first_tensor_fails_beside_the_right_one() -> None:
+    result = check(_around(lambda last, *_: {"last": last * 1.5, "states": (last,)}), depth="screen")
+    assert result.outcome == "fail"
+    assert "the module returns another tensor than its last layer computes" in result.reason
+
+
+@pytest.mark.parametrize(
+    ("form", "tensor"),
+    [
+        (lambda last, *_: (last, {"pooled": last.mean(1)}), '[1]["pooled"]'),
+        (lambda last, _, first: (last, first + 1), "[1]"),
+        (lambda last, *_: _Output(last, [last, 2 * last]), ".others[1]"),
+    ],
+)
+def test_a_pass_names_a_returned_tensor_of_an_outputs_shape_that_is_no_activation(form: Any, tensor: str) -> None:
+    result = check(_around(form), depth="screen")
+    assert result.outcome == "pass"
+    assert f"not compared in the returned value: {tensor} of" in result.note
+
+
+@pytest.mark.parametrize("form", [lambda *_: None, lambda last, *_: last.sum(), lambda last, *_: iter([last * 1.5])])
+def test_a_pass_says_that_nothing_returned_could_be_compared(form: Any) -> None:
+    result = check(_around(form), depth="screen")
+    assert result.outcome == "pass"
+    assert result.note == "the returned value was not compared: no tensor in it equals an exposed activation"
+    assert result.note in str(result).replace("\n  ", " ")
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda last, embeddings, first: [embeddings, first, last],
+        lambda last, embeddings, first: (last, torch.stack([embeddings, first, last])),
+        lambda last, embeddings, first: (last[:, 0], torch.stack([embeddings, first, last], 1)),
+    ],
+)
+def test_all_hidden_states_may_be_returned_with_the_last(form: Any) -> None:
+    result = check(_around(form), depth="screen")
+    assert (result.outcome, result.note) == ("pass", "")
+
+
+def test_hidden_states_that_are_not_exposed_are_named_and_do_not_fail() -> None:
+    shown = {key: value for key, value in making_bert.activations.items() if "embedding" not in str(key)}
+    result = check(_around(lambda last, embeddings, _: (embeddings, last), shown=shown), depth="screen")
+    assert result.outcome == "pass"
+    assert "not compared in the returned value: [0] of" in result.note
+
+
+def test_the_second_of_two_calls_is_compared_as_well() -> None:
+    calls = []
+
+    def form(last: Any, *_: Any) -> Any:
+        calls.append(last)
+        return last * 1.5 if len(calls) % 2 == 0 else last
+
+    def twice(model: Any, batch: Any) -> None:
+        making_bert.call(model, batch)
+        making_bert.call(model, batch)
+
+    result = check(_around(form, call=twice), depth="screen")
+    assert result.outcome == "pass"
+    assert "not compared in the returned value: a tensor of" in result.note
+
+
+def test_what_a_method_of_the_module_returns_is_compared() -> None:
+    class Encoding(_Around):
+        def encode(self, batch: Any) -> Any:
+            return self.forward(batch.input_ids, batch.token_type_ids, batch.attention_mask)
+
+    for factor, outcome in ((1.0, "pass"), (1.5, "fail")):
+        right = _around(lambda last, *_: last)
+        result = check(
+            replace(
+                right,
+                build=lambda a, factor=factor: Encoding(build(a), lambda last, *_: last * factor),
+                call=lambda model, batch: model.encode(batch.filled()),
+            ),
+            depth="screen",
+        )
+        assert result.outcome == outcome, result.reason

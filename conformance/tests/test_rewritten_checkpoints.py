@@ -15,10 +15,10 @@ from conformance import Checkpoint, check
 from conformance.cli import main
 from conformance.goldens.custom_golden import from_directory
 from conformance.goldens.make import keep
+from conformance.implementations.making_bert import making_bert
 from conformance.model.files import open_safetensors, read_pickle
 from conformance.results.file import read_results
 from conformance.tests.test_own_checkpoints import _write
-from conformance.implementations.making_bert import making_bert
 
 SCALED = "encoder.layer.1.attention.self.query.weight"
 FOLDER = "CHECKPOINT_OF_THE_TEST"

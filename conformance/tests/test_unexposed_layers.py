@@ -1,9 +1,11 @@
 """Candidates that hide layers: a mistake in all of them is named with its places, and the mistakes excluded by a pass include
 theirs."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +20,8 @@ from conformance.benchmarks.detection.rewritten import places
 from conformance.benchmarks.detection.steps import LayerNorm, tanh_gelu
 from conformance.diagnosis.unexposed_layers import SEARCHES, UnexposedLayersSearch
 from conformance.judge.observation import Observation
-from conformance.model.checkpoint import rounded_weights
+from conformance.model.activations import last_hidden
+from conformance.model.checkpoint import Checkpoint, rounded_weights
 from conformance.numerics.arithmetic import hypotheses, representative_hypothesis
 from conformance.oracle import Network
 from conformance.results.to_records import excludes
@@ -174,3 +177,24 @@ def test_an_explanation_is_rejected_if_it_leaves_what_a_filter_has_detected() ->
 
     assert frozenset({"epsilon"}) in names()
     assert frozenset({"epsilon"}) not in names(called)
+
+
+class _Constant:
+    """A candidate that exposes the last hidden state alone, with one value everywhere."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Any:
+        name = last_hidden(checkpoint.architecture)
+        width = checkpoint.architecture.hidden_size
+        return lambda batch: {name: np.full((*batch.input_ids.shape, width), self.value, np.float32)}
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_a_number_with_an_infinite_error_is_no_finding(value: float) -> None:
+    result = check(_Constant(value), "tiny")
+    assert result.outcome == "fail"
+    faults = [fault for verdict in result.origins if verdict.local for fault in verdict.local.named]
+    assert all(math.isfinite(fault.estimate.deviation) for fault in faults if fault.estimate)
+    assert "inf" not in str(result).split("how errors are measured")[0].split()

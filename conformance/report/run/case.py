@@ -73,6 +73,8 @@ def case_blocks(case: CaseRecords, headers: Sequence[Header] = (), *, close: boo
     yield Heading(subject(check), verdict(check), OUTCOME_TEXT[check.outcome].tone, close)
     if check.reason and (check.outcome != "fail" or check.tried or not failed):
         yield from _reason(check.reason)
+    if check.note:
+        yield Paragraph(check.note)
     if check.tried and check.counterexample:
         yield Abridged((), (Code("\n".join(smallest(check.check, check.counterexample)), wrapped=True),))
     if same:

@@ -211,3 +211,10 @@ def traced(vocab: int, width: int, layers: int, heads: int, inner: int, maxlen: 
     ones = torch.ones(2, 5, dtype=torch.long)
     module = PlainBert(vocab, width, layers, heads, inner, maxlen).eval()
     return torch.jit.trace(module, (ones, ones, ones))  # type: ignore[no-untyped-call]
+
+
+class Unrelated(PlainBert):
+    """Returns a tensor of the last hidden state's shape that no step of the network computes."""
+
+    def encode(self, ids: torch.Tensor, kinds: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return torch.sin(self.words.weight[ids] * 3 + self.kinds.weight[kinds].exp())
