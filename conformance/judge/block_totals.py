@@ -13,7 +13,7 @@ import numpy as np
 
 from conformance.judge.effective_samples import Hashes, repeats_of
 from conformance.judge.fault_directions import Direction
-from conformance.judge.fault_effects import Effect, GrossEffects
+from conformance.judge.fault_effects import Effect, GrossEffects, Noises
 from conformance.judge.filters import ProjectionSums, is_gross
 from conformance.judge.global_error import GlobalError
 from conformance.judge.noise import of_segment
@@ -80,7 +80,10 @@ def _totals_of_block(
     rows: slice,
 ) -> tuple[list[BlockTotals], GlobalError | None]:
     block, is_whole = observation.block(rows), len(observation.rows) == 1
-    noises = [block.noise(h) if is_whole else of_segment(block.segment, h, block.judged, apart=True) for h in hypotheses]
+    noises = [
+        Noises(block.noise(h) if is_whole else of_segment(block.segment, h, block.judged, apart=True), block, h, apart=not is_whole)
+        for h in hypotheses
+    ]
     directions = gross_effects.on(block.segment) if is_whole else [d.on(block.segment) for d in gross_effects.directions]
     looked_for = {i: direction for i, direction in enumerate(directions) if not all(i in known for known in gross)}
     changes = {i: _cut(coupling[i], rows) if i in coupling else direction.effect for i, direction in looked_for.items()}
@@ -92,7 +95,7 @@ def _totals_of_block(
             for i, change in changes.items()
             if i not in known and change is not None
         }
-        totals.append(BlockTotals(LocalSums.of(block.residual, noise, block.counted, block.first), effects, hashes))
+        totals.append(BlockTotals(LocalSums.of(block.residual, noise.own, block.counted, block.first), effects, hashes))
     return totals, None if sigma is None else GlobalError.of(block, sigma)
 
 
@@ -112,7 +115,7 @@ def _with_repeats(
     effects, across = [], []  # for each hypothesis: all effects, and the indices of those to be computed on the whole activation
     for hypothesis, total in zip(hypotheses, totals, strict=True):
         inputs_repeat = is_function and hypothesis.parents == "as captured"  # unrounded inputs are not known
-        with_parameter = {i for i in total.effects if directions[i].parameter} if inputs_repeat else set()
+        with_parameter = {i for i in total.effects if directions[i].share is not None} if inputs_repeat else set()
         shared = _noise_of_equal_inputs(observation, directions, hypothesis, with_parameter)
         effects.append({**total.effects, **{i: total.effects[i] + added for i, added in shared}})
         subtle = {i for i, effect in total.effects.items() if not is_gross(effect.size, gross_effects.largest)}
@@ -132,7 +135,7 @@ def _effects_on_whole(
     whole = observation.whole
     directions = {i: gross_effects.directions[i].on(whole.segment) for wanted in indices for i in wanted}
     for hypothesis, wanted in zip(hypotheses, indices, strict=True):
-        noise = of_segment(whole.segment, hypothesis, whole.judged)
+        noise = Noises(of_segment(whole.segment, hypothesis, whole.judged), whole, hypothesis)
         yield {
             i: Effect.of(directions[i], directions[i].known_effect, whole.residual, noise, gross_effects.largest) for i in wanted
         }
