@@ -13,7 +13,7 @@ import numpy as np
 
 from conformance.judge.effective_samples import Hashes, repeats_of
 from conformance.judge.fault_directions import Direction
-from conformance.judge.fault_effects import Effect, GrossEffects, Noises
+from conformance.judge.fault_effects import Effect, GrossEffects
 from conformance.judge.filters import ProjectionSums, is_gross
 from conformance.judge.global_error import GlobalError
 from conformance.judge.noise import of_segment
@@ -80,22 +80,15 @@ def _totals_of_block(
     rows: slice,
 ) -> tuple[list[BlockTotals], GlobalError | None]:
     block, is_whole = observation.block(rows), len(observation.rows) == 1
-    noises = [
-        Noises(block.noise(h) if is_whole else of_segment(block.segment, h, block.judged, apart=True), block, h, apart=not is_whole)
-        for h in hypotheses
-    ]
+    noises = [block.noise(h) if is_whole else of_segment(block.segment, h, block.judged, apart=True) for h in hypotheses]
     directions = gross_effects.on(block.segment) if is_whole else [d.on(block.segment) for d in gross_effects.directions]
     looked_for = {i: direction for i, direction in enumerate(directions) if not all(i in known for known in gross)}
-    changes = {i: _cut(coupling[i], rows) if i in coupling else direction.effect for i, direction in looked_for.items()}
+    effects = {i: _cut(coupling[i], rows) if i in coupling else direction.effect for i, direction in looked_for.items()}
+    changes = {i: change for i, change in effects.items() if change is not None}
+    found = gross_effects.on_block(block, block.residual, changes, noises, apart=not is_whole)
     hashes = block.segment.hashes(hypotheses[0].arithmetic.storage)
-    totals = []
-    for noise, known in zip(noises, gross, strict=True):
-        effects = {
-            i: Effect.of(looked_for[i], change, block.residual, noise, gross_effects.largest)
-            for i, change in changes.items()
-            if i not in known and change is not None
-        }
-        totals.append(BlockTotals(LocalSums.of(block.residual, noise.own, block.counted, block.first), effects, hashes))
+    errors = [LocalSums.of(block.residual, noise, block.counted, block.first) for noise in noises]
+    totals = [BlockTotals(of_block, subtle, hashes) for of_block, subtle in zip(errors, found, strict=True)]
     return totals, None if sigma is None else GlobalError.of(block, sigma)
 
 
@@ -133,12 +126,10 @@ def _effects_on_whole(
         yield from ({} for _ in hypotheses)
         return
     whole = observation.whole
-    directions = {i: gross_effects.directions[i].on(whole.segment) for wanted in indices for i in wanted}
+    changes = {i: gross_effects.directions[i].on(whole.segment).known_effect for wanted in indices for i in wanted}
     for hypothesis, wanted in zip(hypotheses, indices, strict=True):
-        noise = Noises(of_segment(whole.segment, hypothesis, whole.judged), whole, hypothesis)
-        yield {
-            i: Effect.of(directions[i], directions[i].known_effect, whole.residual, noise, gross_effects.largest) for i in wanted
-        }
+        noise = of_segment(whole.segment, hypothesis, whole.judged)
+        yield from gross_effects.on_block(whole, whole.residual, {i: changes[i] for i in wanted}, [noise])
 
 
 def _noise_of_equal_inputs(

@@ -32,50 +32,16 @@ class Effect:
     Attributes:
         sums: the sums of its projection; empty if the fault is gross.
         size: its largest element, in sigma; 0 for a small deviation of a parameter, which is never gross.
-        widest: of a small deviation, the sums with unrounded parents.
+        widest: of a small deviation, the sums under the widest hypothesis.
     """
 
     sums: ProjectionSums
     size: float
     widest: ProjectionSums = field(default_factory=ProjectionSums)
 
-    @classmethod
-    def of(cls, direction: Direction, effect: Array, residual: Array, noises: "Noises", largest: float) -> "Effect":
-        """Return the effect of a fault on a block, given the change of the block by the fault; `largest` as for `GrossEffects`."""
-        if direction.share is not None:
-            sums, widest = (ProjectionSums.of(residual, effect, noise) for noise in (noises.own, noises.widest))
-            return cls(sums, 0.0, widest)
-        size = largest_element(effect, noises.own)
-        return cls(ProjectionSums() if is_gross(size, largest) else ProjectionSums.of(residual, effect, noises.own), size)
-
     def __add__(self, other: "Effect") -> "Effect":
         """Return the effect on the elements of both operands."""
         return Effect(self.sums + other.sums, max(self.size, other.size), self.widest + other.widest)
-
-
-@dataclass(frozen=True)
-class Noises:
-    """The noise of a segment under a hypothesis.
-
-    Attributes:
-        own: the noise.
-        block: the block whose noise it is.
-        hypothesis: the hypothesis.
-        apart: as for `Segment.projected`.
-    """
-
-    own: Noise
-    block: Block
-    hypothesis: Hypothesis
-    apart: bool = False
-
-    @cached_property
-    def widest(self) -> Noise:
-        """The noise with unrounded parents."""
-        if self.hypothesis.parents == "unrounded":
-            return self.own
-        unrounded = replace(self.hypothesis, parents="unrounded")
-        return of_segment(self.block.segment, unrounded, self.block.judged, apart=self.apart)
 
 
 def filter_result(direction: Direction, effect: Effect, limits: Limits) -> FilterResult | None:
@@ -94,7 +60,7 @@ def of_each_size(observation: Observation, directions: Sequence[Direction], wide
     of itself, the effect of the smallest exceeds the oracle's rounding errors by as much as it differs from the derivative.
     """
     noise, storage = observation.probe.noise(widest), widest.arithmetic.storage
-    rows = math.sqrt(observation.count / max(np.count_nonzero(noise.judged), 1))
+    rows = math.sqrt(observation.count / max(int(np.count_nonzero(noise.judged)), 1))
     # The oracle's rounding errors are in the residual and in the effect. In a float64 candidate's sigma they are not small, and
     # their product would be taken for an amplitude of the effect.
     least = max(SEPARABLE_Z, observation.count * (ORACLE.unit_roundoff / storage.unit_roundoff) ** 2)
@@ -119,14 +85,17 @@ class GrossEffects:
 
     Args:
         observation: the activation.
-        directions: the faults that are looked for, on the probe; faults that couple the rows of the batch, on the whole
-            activation.
+        directions: the faults that are looked for, of each size, on the probe; faults that couple the rows of the batch, on the
+            whole activation.
         largest: upper limit of an element's error, in sigma; a fault that changes an element by twice as much is gross.
+        widest: the hypothesis with the largest sigma, by which a failing step may still pass.
     """
 
-    def __init__(self, observation: Observation, directions: Sequence[Direction], largest: float) -> None:
-        """Bind the activation, the faults and the limit."""
-        self._observation, self.largest = observation, largest
+    def __init__(
+        self, observation: Observation, directions: Sequence[Direction], largest: float, widest: Hypothesis | None = None
+    ) -> None:
+        """Bind the activation, the faults, the limit and the hypothesis."""
+        self._observation, self.largest, self._widest = observation, largest, widest
         self.directions = directions
         self._known: dict[Hypothesis, Mapping[int, Effect]] = {}
         self._on: tuple[Segment, list[Direction]] | None = None
@@ -135,6 +104,29 @@ class GrossEffects:
     def coupling(self) -> dict[int, Array | None]:
         """The change of the whole activation by each fault that couples the rows of the batch, by the fault's index."""
         return {i: direction.effect for i, direction in enumerate(self.directions) if direction.fault.couples_rows}
+
+    def on_block(
+        self, block: Block, residual: Array, changes: Mapping[int, Array], noises: Sequence[Noise], *, apart: bool = False
+    ) -> list[dict[int, Effect]]:
+        """Return the effects of faults on a block under several hypotheses, given the changes of the block by the faults.
+
+        Args:
+            block: the block.
+            residual: the local residual.
+            changes: the change of the block by each fault, by the fault's index.
+            noises: the noise of the block under each hypothesis.
+            apart: as for `Segment.projected`.
+        """
+        small = {i for i in changes if self.directions[i].share is not None}
+        widest = of_segment(block.segment, self._widest, block.judged, apart=apart) if small and self._widest else None
+        wide = {i: ProjectionSums.of(residual, changes[i], widest) for i in small} if widest else {}
+
+        def effect(index: int, change: Array, noise: Noise) -> Effect:
+            size = 0.0 if index in small else largest_element(change, noise)
+            sums = ProjectionSums() if is_gross(size, self.largest) else ProjectionSums.of(residual, change, noise)
+            return Effect(sums, size, wide.get(index, ProjectionSums()))
+
+        return [{i: effect(i, change, noise) for i, change in changes.items()} for noise in noises]
 
     def on(self, segment: Segment) -> list[Direction]:
         """Return the directions on a segment of the whole activation; the faulty steps are kept if it is asked for again."""

@@ -14,10 +14,10 @@ and the residual is nearer to the fault than to none, |r − d| < |r|, so a > 1/
 of either sign. It has a second filter, of small deviations of the parameter (`fault_effects.of_each_size`), because the effect need
 not be proportional to the deviation: that of the usual one says nothing about smaller ones.
 
-A fault of usual size is gross if it moves a single element by more than twice the largest error of a correct candidate. It needs no
-filter to be detected, since the largest error shows it. Its filter is not evaluated, and its expected z is set to that element's
-change in sigma. This is a lower bound on the filter's where elements are independent; errors of library functions that they share can make
-the filter's smaller (`gelu-variant` on `tiny`: 8.0e5 and 1.8e5).
+A fault of usual size is gross if it moves a single element by more than twice the largest error of a correct candidate. It needs
+no filter to be detected, since the largest error shows it. Its filter is not evaluated, and its expected z is set to that element's
+change in sigma. This is a lower bound on the filter's where elements are independent; errors of library functions that they share
+can make the filter's smaller (`gelu-variant` on `tiny`: 8.0e5 and 1.8e5).
 """
 
 import math
@@ -168,7 +168,7 @@ def projection_result(direction: Direction, found: Projection, threshold: float,
         direction: the fault's direction.
         found: the projection on it.
         threshold: the threshold of |z|.
-        widest: the projection with unrounded parents, by which a failing step may still pass.
+        widest: the projection under the hypothesis with the largest sigma, by which a failing step may still pass.
     """
     detected = is_detected(found, threshold, signed=direction.parameter is None)
     seen = FilterResult(direction.fault.name, direction.step, found.amplitude, found.z, found.expected_z, detected)

@@ -45,7 +45,7 @@ def judge_locally(
     whole = (direction.on(observation.whole.segment) if direction.fault.couples_rows else direction for direction in near)
     directions = of_each_size(observation, list(whole), hypotheses[-1])
     widest = Limits.of(1, observation.count, STATISTICS + len(directions), alpha)
-    gross = GrossEffects(observation, directions, widest.max)
+    gross = GrossEffects(observation, directions, widest.max, hypotheses[-1])
     found, global_error = block_totals(observation, gross, captured, observation.sigma)
     judgements = tuple(_local(observation, h, directions, one, alpha) for h, one in zip(captured, found, strict=True))
     if not all(local.passes for local in judgements):
