@@ -59,6 +59,8 @@ def of_each_size(observation: Observation, directions: Sequence[Direction], wide
     that what a pass confirms is not extrapolated. ε is that of float64: even if the usual deviation changes the result by only √ε
     of itself, the effect of the smallest exceeds the oracle's rounding errors by as much as it differs from the derivative.
     """
+    if not any(direction.parameter for direction in directions):
+        return list(directions)
     noise, storage = observation.probe.noise(widest), widest.arithmetic.storage
     rows = math.sqrt(observation.count / max(int(np.count_nonzero(noise.judged)), 1))
     # The oracle's rounding errors are in the residual and in the effect. In a float64 candidate's sigma they are not small, and
@@ -118,8 +120,10 @@ class GrossEffects:
             apart: as for `Segment.projected`.
         """
         small = {i for i in changes if self.directions[i].share is not None}
-        widest = of_segment(block.segment, self._widest, block.judged, apart=apart) if small and self._widest else None
-        wide = {i: ProjectionSums.of(residual, changes[i], widest) for i in small} if widest else {}
+        wide: dict[int, ProjectionSums] = {}
+        if small and (h := self._widest):
+            widest = of_segment(block.segment, h, block.judged, apart=True) if apart else block.noise(h)
+            wide = {i: ProjectionSums.of(residual, changes[i], widest) for i in small}
 
         def effect(index: int, change: Array, noise: Noise) -> Effect:
             size = 0.0 if index in small else largest_element(change, noise)
