@@ -100,8 +100,7 @@ def faults() -> Iterator[Fault]:
                 fix="Run each layer once.")
     yield Fault(
         "hidden-clipped", norm, "the layer's output is clipped to ±{value}", "constructed", only=LAYER_OUTPUT,
-        parameter=Parameter("limit", lambda step: float(np.abs(step.value).max()), lambda step: float(step.value.std()), _clipped,
-                            quantity="no clipping of a layer's output at up to"),
+        parameter=Parameter("limit", lambda step: float(np.abs(step.value).max()), lambda step: float(step.value.std()), _clipped),
         couples_rows=True,
         equation="y = min(max(y, −c), c)",
         fix="Leave the hidden state as it is.",

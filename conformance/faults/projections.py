@@ -204,7 +204,8 @@ def _reading_norm(own: bool) -> Change:
     return change
 
 
-def _capped(step: Step, k: float) -> Step:
+def _capped(step: Step, square: float) -> Step:
+    k = square**0.5
     return step if k == 0.0 else Altered(step, lambda inner: np.tanh(k * inner.value) / k, _of_function)
 
 
@@ -362,9 +363,11 @@ def faults() -> Iterator[Fault]:
                     equation="y = LayerNorm(x) Wᵀ + b",
                     fix="Feed the heads the output of the last layer, which is already normalised.")
     yield Fault(
-        "logits-capped", linear, "the logits z are capped by a tanh: tanh(k z) / k with k = {value}", "constructed, after Gemma 2",
+        "logits-capped", linear, "the logits z are capped by a tanh: tanh(k z) / k with k² = {value}", "constructed, after Gemma 2",
         cause="final_logit_softcapping of another model", only=heads,
-        parameter=Parameter("k", lambda _: 0.0, lambda _: 1.0 / 30.0, _capped, quantity="factor in a tanh that caps the logits"),
+        # The effect is proportional to k², so k² is the number that is estimated.
+        parameter=Parameter("k²", lambda _: 0.0, lambda _: 1.0 / 900.0, _capped,
+                quantity="square of the factor in a tanh that caps the logits"),
         equation="y = tanh(k (x Wᵀ + b)) / k",
         fix="Return the product with its bias, without a tanh.",
     )

@@ -219,8 +219,13 @@ JUDGEMENT: Mapping[str, Term] = {
         ),
     ),
     "confirmed": Term(
-        "of a number such as epsilon: a pass shows that the candidate uses it, to within the deviation that is given",
-        ("The deviation is the smallest that would have been separable: the one with an expected z of 12.",),
+        "of a number such as epsilon: a pass shows that the candidate uses it at every step, to within the deviation that is given",
+        (
+            "The deviation is the smallest that would have been separable, with an expected z of 12, at the step where it is least "
+            "visible, which is named; elsewhere smaller ones would have been. Of 300,000 this large, "
+            "one is missed, as of separable mistakes.",
+            "A number is not confirmed if even the usual mistake would not have been separable at some step.",
+        ),
     ),
     "indistinguishable": Term(
         "of two mistakes: on these inputs they change the exposed activations in the same way, to within rounding",

@@ -83,16 +83,12 @@ def _totals_of_block(
     noises = [block.noise(h) if is_whole else of_segment(block.segment, h, block.judged, apart=True) for h in hypotheses]
     directions = gross_effects.on(block.segment) if is_whole else [d.on(block.segment) for d in gross_effects.directions]
     looked_for = {i: direction for i, direction in enumerate(directions) if not all(i in known for known in gross)}
-    changes = {i: _cut(coupling[i], rows) if i in coupling else direction.effect for i, direction in looked_for.items()}
+    effects = {i: _cut(coupling[i], rows) if i in coupling else direction.effect for i, direction in looked_for.items()}
+    changes = {i: change for i, change in effects.items() if change is not None}
+    found = gross_effects.on_block(block, block.residual, changes, noises, apart=not is_whole)
     hashes = block.segment.hashes(hypotheses[0].arithmetic.storage)
-    totals = []
-    for noise, known in zip(noises, gross, strict=True):
-        effects = {
-            i: Effect.of(looked_for[i], change, block.residual, noise, gross_effects.largest)
-            for i, change in changes.items()
-            if i not in known and change is not None
-        }
-        totals.append(BlockTotals(LocalSums.of(block.residual, noise, block.counted, block.first), effects, hashes))
+    errors = [LocalSums.of(block.residual, noise, block.counted, block.first) for noise in noises]
+    totals = [BlockTotals(of_block, subtle, hashes) for of_block, subtle in zip(errors, found, strict=True)]
     return totals, None if sigma is None else GlobalError.of(block, sigma)
 
 
@@ -112,7 +108,7 @@ def _with_repeats(
     effects, across = [], []  # for each hypothesis: all effects, and the indices of those to be computed on the whole activation
     for hypothesis, total in zip(hypotheses, totals, strict=True):
         inputs_repeat = is_function and hypothesis.parents == "as captured"  # unrounded inputs are not known
-        with_parameter = {i for i in total.effects if directions[i].parameter} if inputs_repeat else set()
+        with_parameter = {i for i in total.effects if directions[i].share is not None} if inputs_repeat else set()
         shared = _noise_of_equal_inputs(observation, directions, hypothesis, with_parameter)
         effects.append({**total.effects, **{i: total.effects[i] + added for i, added in shared}})
         subtle = {i for i, effect in total.effects.items() if not is_gross(effect.size, gross_effects.largest)}
@@ -130,12 +126,10 @@ def _effects_on_whole(
         yield from ({} for _ in hypotheses)
         return
     whole = observation.whole
-    directions = {i: gross_effects.directions[i].on(whole.segment) for wanted in indices for i in wanted}
+    changes = {i: gross_effects.directions[i].on(whole.segment).known_effect for wanted in indices for i in wanted}
     for hypothesis, wanted in zip(hypotheses, indices, strict=True):
         noise = of_segment(whole.segment, hypothesis, whole.judged)
-        yield {
-            i: Effect.of(directions[i], directions[i].known_effect, whole.residual, noise, gross_effects.largest) for i in wanted
-        }
+        yield from gross_effects.on_block(whole, whole.residual, {i: changes[i] for i in wanted}, [noise])
 
 
 def _noise_of_equal_inputs(

@@ -66,6 +66,22 @@ class Estimate:
 
 
 @dataclass(frozen=True)
+class Confirmed:
+    """The correct value of a fault's parameter, and the smallest deviation from it that the fault's filter would detect.
+
+    Attributes:
+        parameter: name of the parameter.
+        right: its value in the checkpoint.
+        deviation: the deviation, with the sign of the usual one, at which the expected z is `SEPARABLE_Z`; infinite if it is beyond
+            the usual one.
+    """
+
+    parameter: str
+    right: float
+    deviation: float
+
+
+@dataclass(frozen=True)
 class FilterResult:
     """The result of a fault's matched filter on one local residual.
 
@@ -76,7 +92,8 @@ class FilterResult:
         z: <r,d> in standard deviations of the noise's own projection, minus the largest contribution of deterministic errors.
         expected_z: the value of z if the fault were present.
         detected: whether this filter finds that the residual is not noise.
-        estimate: estimate of the fault's parameter; None for a fault without a parameter.
+        estimate: estimate of the parameter of a fault that explains the residual; None for a fault without a parameter.
+        confirmed: what the filter of small deviations of a parameter confirms if it detects nothing; None for other filters.
     """
 
     name: str
@@ -86,6 +103,7 @@ class FilterResult:
     expected_z: float
     detected: bool = False
     estimate: Estimate | None = None
+    confirmed: Confirmed | None = None
 
     @property
     def separable(self) -> bool:

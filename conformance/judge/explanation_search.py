@@ -91,7 +91,7 @@ def explanations_by_one_number(problem: StepProblem) -> tuple[Explanation, ...]:
 def _searched(
     problem: StepProblem, directions: Sequence[Direction], known: Collection[str], most_faults: int
 ) -> tuple[Explanation, ...]:
-    placements = [FaultPlacement(d.fault, (d.step,), SINGLE) for d in directions]
+    placements = [FaultPlacement(fault, (step,), SINGLE) for fault, step in dict.fromkeys((d.fault, d.step) for d in directions)]
     familiar = [p for p in placements if p.fault.name in known]
     found = _smallest(problem, familiar, most_faults) if familiar else ()
     return found if found and found[0].is_usual and not found[0].incomplete else _smallest(problem, placements, most_faults)

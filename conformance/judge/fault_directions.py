@@ -1,6 +1,6 @@
 """A direction: a fault at a step of a segment, and how it changes the segment's result."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,12 +19,14 @@ class Direction:
         step: name of the step.
         base: the segment without the fault; it may have other faults.
         context: the context in which the fault is applied.
+        share: for the direction of a parameter's small deviations, the share of its usual deviation; None for the fault as usual.
     """
 
     fault: Fault
     step: str
     base: Segment
     context: FaultContext
+    share: float | None = None
 
     def applied(self, value: float | None = None) -> Segment | None:
         """Return the segment with the fault and a value of its parameter; None if the fault changes nothing at this step."""
@@ -35,14 +37,26 @@ class Direction:
         return self.base.replacing(self.step, faulty)
 
     @cached_property
-    def usual(self) -> Segment | None:
-        """The segment with the fault at its usual parameter value; None if it changes nothing."""
-        return self.applied()
+    def faulty(self) -> Segment | None:
+        """The segment with the fault, its parameter at the usual value or at `share`; None if it changes nothing."""
+        return self.applied() if self.share is None else self.applied(self.right + self.deviation)
+
+    @property
+    def right(self) -> float:
+        """The correct value of the parameter."""
+        assert self.parameter is not None
+        return self.parameter.right(self.base.steps[self.step])
+
+    @property
+    def deviation(self) -> float:
+        """The deviation of the parameter from its correct value, with its sign."""
+        assert self.parameter is not None
+        return (self.parameter.wrong(self.base.steps[self.step]) - self.right) * (1.0 if self.share is None else self.share)
 
     @cached_property
     def effect(self) -> Array | None:
         """The change of the result: faulty minus correct; None if there is no change."""
-        return None if self.usual is None else self.usual.value - self.base.value
+        return None if self.faulty is None else self.faulty.value - self.base.value
 
     @property
     def known_effect(self) -> Array:
@@ -57,7 +71,9 @@ class Direction:
 
     def on(self, base: Segment) -> "Direction":
         """Return the same fault on another base."""
-        return self if base is self.base else direction(self.fault, self.step, base, self.context.storage)
+        return (
+            self if base is self.base else replace(direction(self.fault, self.step, base, self.context.storage), share=self.share)
+        )
 
 
 def direction(fault: Fault, step: str, base: Segment, storage: Format) -> Direction:

@@ -1,22 +1,28 @@
-"""The effect of a fault on an activation, and the faults whose effect is gross.
+"""The effect of a fault on an activation, the faults whose effect is gross, and the deviations of a parameter that are filtered.
 
 A fault that is gross on a few rows (`filters.is_gross`) is detected without a filter; for most faults nothing else is computed.
 """
 
+import math
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from conformance.judge.evidence import FilterResult
 from conformance.judge.fault_directions import Direction
-from conformance.judge.filters import ProjectionSums, gross_result, is_gross, largest_element, projection_result
-from conformance.judge.noise import Noise
-from conformance.judge.observation import SMALL, Observation
-from conformance.judge.segment import Segment
+from conformance.judge.filters import ProjectionSums, gross_result, is_gross, largest_element, project, projection_result
+from conformance.judge.noise import Noise, of_segment
+from conformance.judge.observation import SMALL, Block, Observation
+from conformance.judge.segment import ORACLE, Segment
 from conformance.judge.threads import on_all_cores
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
-from conformance.numerics.thresholds import Limits
+from conformance.numerics.thresholds import SEPARABLE_Z, Limits
+
+SHARES = tuple(sys.float_info.epsilon ** (n / 32.0) for n in range(8, 0, -1))  # of a parameter's usual deviation
 
 
 @dataclass(frozen=True)
@@ -25,29 +31,53 @@ class Effect:
 
     Attributes:
         sums: the sums of its projection; empty if the fault is gross.
-        size: its largest element, in sigma; 0 for a fault with a parameter, which is never gross.
+        size: its largest element, in sigma; 0 for a small deviation of a parameter, which is never gross.
+        widest: of a small deviation, the sums under the widest hypothesis.
     """
 
     sums: ProjectionSums
     size: float
-
-    @classmethod
-    def of(cls, direction: Direction, effect: Array, residual: Array, noise: Noise, largest: float) -> "Effect":
-        """Return the effect of a fault on a block, given the change of the block by the fault; `largest` as for `GrossEffects`."""
-        size = 0.0 if direction.parameter else largest_element(effect, noise)
-        return cls(ProjectionSums() if is_gross(size, largest) else ProjectionSums.of(residual, effect, noise), size)
+    widest: ProjectionSums = field(default_factory=ProjectionSums)
 
     def __add__(self, other: "Effect") -> "Effect":
         """Return the effect on the elements of both operands."""
-        return Effect(self.sums + other.sums, max(self.size, other.size))
+        return Effect(self.sums + other.sums, max(self.size, other.size), self.widest + other.widest)
 
 
 def filter_result(direction: Direction, effect: Effect, limits: Limits) -> FilterResult | None:
     """Return the result of one fault's filter; None if the fault changes no judged element."""
-    if not direction.parameter and is_gross(effect.size, limits.max):
+    if direction.share is None and is_gross(effect.size, limits.max):
         return gross_result(direction, effect.size)
     projection = effect.sums.projection
-    return None if projection is None else projection_result(direction, projection, limits.filter)
+    return None if projection is None else projection_result(direction, projection, limits.filter, effect.widest.projection)
+
+
+def of_each_size(observation: Observation, directions: Sequence[Direction], widest: Hypothesis) -> list[Direction]:
+    """Return the faults as they usually are and, of each parameter, a small deviation.
+
+    It is the smallest, on a scale from the usual deviation down to ε^(1/4) of it, that is separable under the widest hypothesis, so
+    that what a pass confirms is not extrapolated. ε is that of float64: even if the usual deviation changes the result by only √ε
+    of itself, the effect of the smallest exceeds the oracle's rounding errors by as much as it differs from the derivative.
+    """
+    if not any(direction.parameter for direction in directions):
+        return list(directions)
+    noise, storage = observation.probe.noise(widest), widest.arithmetic.storage
+    rows = math.sqrt(observation.count / max(int(np.count_nonzero(noise.judged)), 1))
+    # The oracle's rounding errors are in the residual and in the effect. In a float64 candidate's sigma they are not small, and
+    # their product would be taken for an amplitude of the effect.
+    least = max(SEPARABLE_Z, observation.count * (ORACLE.unit_roundoff / storage.unit_roundoff) ** 2)
+
+    def sized(direction: Direction) -> list[Direction]:
+        if direction.parameter is None:
+            return [direction]
+        for share in () if direction.fault.couples_rows else SHARES:
+            small = replace(direction, share=share)
+            found = None if small.effect is None else project(small.effect, small.effect, noise)
+            if found and found.expected_z * rows >= least:
+                return [direction, small]
+        return [replace(direction, share=1.0)]
+
+    return [one for direction in directions for one in sized(direction)]
 
 
 class GrossEffects:
@@ -57,14 +87,17 @@ class GrossEffects:
 
     Args:
         observation: the activation.
-        directions: the faults that are looked for, on the probe; faults that couple the rows of the batch, on the whole
-            activation.
+        directions: the faults that are looked for, of each size, on the probe; faults that couple the rows of the batch, on the
+            whole activation.
         largest: upper limit of an element's error, in sigma; a fault that changes an element by twice as much is gross.
+        widest: the hypothesis with the largest sigma, by which a failing step may still pass.
     """
 
-    def __init__(self, observation: Observation, directions: Sequence[Direction], largest: float) -> None:
-        """Bind the activation, the faults and the limit."""
-        self._observation, self.largest = observation, largest
+    def __init__(
+        self, observation: Observation, directions: Sequence[Direction], largest: float, widest: Hypothesis | None = None
+    ) -> None:
+        """Bind the activation, the faults, the limit and the hypothesis."""
+        self._observation, self.largest, self._widest = observation, largest, widest
         self.directions = directions
         self._known: dict[Hypothesis, Mapping[int, Effect]] = {}
         self._on: tuple[Segment, list[Direction]] | None = None
@@ -73,6 +106,31 @@ class GrossEffects:
     def coupling(self) -> dict[int, Array | None]:
         """The change of the whole activation by each fault that couples the rows of the batch, by the fault's index."""
         return {i: direction.effect for i, direction in enumerate(self.directions) if direction.fault.couples_rows}
+
+    def on_block(
+        self, block: Block, residual: Array, changes: Mapping[int, Array], noises: Sequence[Noise], *, apart: bool = False
+    ) -> list[dict[int, Effect]]:
+        """Return the effects of faults on a block under several hypotheses, given the changes of the block by the faults.
+
+        Args:
+            block: the block.
+            residual: the local residual.
+            changes: the change of the block by each fault, by the fault's index.
+            noises: the noise of the block under each hypothesis.
+            apart: as for `Segment.projected`.
+        """
+        small = {i for i in changes if self.directions[i].share is not None}
+        wide: dict[int, ProjectionSums] = {}
+        if small and (h := self._widest):
+            widest = of_segment(block.segment, h, block.judged, apart=True) if apart else block.noise(h)
+            wide = {i: ProjectionSums.of(residual, changes[i], widest) for i in small}
+
+        def effect(index: int, change: Array, noise: Noise) -> Effect:
+            size = 0.0 if index in small else largest_element(change, noise)
+            sums = ProjectionSums() if is_gross(size, self.largest) else ProjectionSums.of(residual, change, noise)
+            return Effect(sums, size, wide.get(index, ProjectionSums()))
+
+        return [{i: effect(i, change, noise) for i, change in changes.items()} for noise in noises]
 
     def on(self, segment: Segment) -> list[Direction]:
         """Return the directions on a segment of the whole activation; the faulty steps are kept if it is asked for again."""
@@ -96,7 +154,7 @@ class GrossEffects:
             couples_rows = direction.fault.couples_rows
             # A copy does not keep the effect.
             evaluated = direction if is_small or couples_rows else replace(direction)
-            effect = None if direction.parameter else evaluated.effect
+            effect = None if direction.share is not None else evaluated.effect
             if effect is None:
                 return [0.0] * len(noises)
             on_probe = self._observation.on_probe(effect) if couples_rows else effect

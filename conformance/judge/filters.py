@@ -11,22 +11,21 @@ result (`Noise.stored`) and a residual sum (`Noise.summed`). (Turin 1960, *An in
 
 A fault without a parameter is detected if z exceeds its threshold, the z expected with the fault present would exceed it as well,
 and the residual is nearer to the fault than to none, |r − d| < |r|, so a > 1/2. A fault with a parameter is detected by z alone,
-of either sign, and the parameter is estimated by weighted least squares, which is the matched filter of the result's derivative
-with respect to the parameter.
+of either sign. It has a second filter, of small deviations of the parameter (`fault_effects.of_each_size`), because the effect need
+not be proportional to the deviation: that of the usual one says nothing about smaller ones.
 
-A fault is gross if it moves a single element by more than twice the largest error of a correct candidate. It needs no filter to
-be detected, since the largest error shows it. Its filter is not evaluated, and its expected z is set to that element's change in
-sigma. This is a lower bound on the filter's where elements are independent; errors of library functions that they share can make
-the filter's smaller (`gelu-variant` on `tiny`: 8.0e5 and 1.8e5).
+A fault of usual size is gross if it moves a single element by more than twice the largest error of a correct candidate. It needs
+no filter to be detected, since the largest error shows it. Its filter is not evaluated, and its expected z is set to that element's
+change in sigma. This is a lower bound on the filter's where elements are independent; errors of library functions that they share
+can make the filter's smaller (`gelu-variant` on `tiny`: 8.0e5 and 1.8e5).
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from conformance.faults import Parameter
-from conformance.judge.evidence import Estimate, FilterResult
+from conformance.judge.evidence import Confirmed, FilterResult
 from conformance.judge.fault_directions import Direction
 from conformance.judge.noise import Noise
 from conformance.numerics.arrays import as_array
@@ -55,9 +54,9 @@ class Projection:
     bound: float
 
     @property
-    def spread(self) -> float:
-        """The amplitude's standard deviation including deterministic errors, which are taken as uniform within their bound."""
-        return math.hypot(self.deviation, self.bound / math.sqrt(3.0))
+    def separable(self) -> float:
+        """The smallest amplitude that would be separable."""
+        return SEPARABLE_Z * self.deviation + self.bound
 
 
 @dataclass(frozen=True)
@@ -142,7 +141,7 @@ def is_gross(size: float, largest: float) -> bool:
 
 
 def matched(direction: Direction, actual: Array, noise: Noise, threshold: float, largest: float) -> FilterResult | None:
-    """Return the result of one fault's filter on the candidate's array; None if the fault moves no judged element.
+    """Return the result of the filter of a fault of usual size on the candidate's array; None if it moves no judged element.
 
     Args:
         direction: the fault's direction.
@@ -151,7 +150,7 @@ def matched(direction: Direction, actual: Array, noise: Noise, threshold: float,
         threshold: the threshold of |z|.
         largest: the limit of the largest error, in sigma.
     """
-    if direction.parameter is None and is_gross(size := largest_element(direction.known_effect, noise), largest):
+    if is_gross(size := largest_element(direction.known_effect, noise), largest):
         return gross_result(direction, size)
     found = project(actual - direction.base.value, direction.known_effect, noise)
     return None if found is None else projection_result(direction, found, threshold)
@@ -162,12 +161,22 @@ def gross_result(direction: Direction, size: float) -> FilterResult:
     return FilterResult(direction.fault.name, direction.step, 0.0, 0.0, size)
 
 
-def projection_result(direction: Direction, found: Projection, threshold: float) -> FilterResult:
-    """Return the filter result of a projection: the fault is detected or not."""
-    seen = FilterResult(direction.fault.name, direction.step, found.amplitude, found.z, found.expected_z)
-    parameter = direction.parameter
-    detected = is_detected(found, threshold, signed=parameter is None)
-    return seen.concluded(detected=detected, estimate=_initial_estimate(direction, parameter, found) if parameter else None)
+def projection_result(direction: Direction, found: Projection, threshold: float, widest: Projection | None = None) -> FilterResult:
+    """Return the filter result of a projection: the fault is detected or not.
+
+    Args:
+        direction: the fault's direction.
+        found: the projection on it.
+        threshold: the threshold of |z|.
+        widest: the projection under the hypothesis with the largest sigma, by which a failing step may still pass.
+    """
+    detected = is_detected(found, threshold, signed=direction.parameter is None)
+    seen = FilterResult(direction.fault.name, direction.step, found.amplitude, found.z, found.expected_z, detected)
+    if direction.parameter is None or direction.share is None:
+        return seen
+    least = direction.deviation * max(one.separable for one in (found, widest) if one)
+    usual = abs(direction.deviation) / direction.share
+    return replace(seen, confirmed=Confirmed(direction.parameter.name, direction.right, least if abs(least) <= usual else math.inf))
 
 
 def is_detected(found: Projection, threshold: float, *, signed: bool) -> bool:
@@ -182,10 +191,3 @@ def is_detected(found: Projection, threshold: float, *, signed: bool) -> bool:
     if signed:
         return min(found.z, found.expected_z) > threshold and found.amplitude > 0.5
     return abs(found.z) > threshold
-
-
-def _initial_estimate(direction: Direction, parameter: Parameter, found: Projection) -> Estimate:
-    """Return the correct value as the estimate, with the error with which the residual determines it."""
-    step = direction.base.steps[direction.step]
-    right, wrong = parameter.right(step), parameter.wrong(step)
-    return Estimate(parameter.name, right, wrong, right, found.spread * abs(wrong - right), found.bound * abs(wrong - right))

@@ -11,7 +11,7 @@ from conformance.judge.block_totals import BlockTotals, block_totals
 from conformance.judge.evidence import LocalJudgement
 from conformance.judge.failing_activation import UnexposedLayers, judge_whole
 from conformance.judge.fault_directions import Direction
-from conformance.judge.fault_effects import GrossEffects, filter_result
+from conformance.judge.fault_effects import GrossEffects, filter_result, of_each_size
 from conformance.judge.faults_of_segment import possible_directions
 from conformance.judge.global_error import GlobalError
 from conformance.judge.limits import STATISTICS, limits_of
@@ -42,9 +42,10 @@ def judge_locally(
     """
     captured = as_captured(hypotheses)
     near = possible_directions(observation.probe.segment, hypotheses[0].arithmetic.storage)
-    directions = [direction.on(observation.whole.segment) if direction.fault.couples_rows else direction for direction in near]
+    whole = (direction.on(observation.whole.segment) if direction.fault.couples_rows else direction for direction in near)
+    directions = of_each_size(observation, list(whole), hypotheses[-1])
     widest = Limits.of(1, observation.count, STATISTICS + len(directions), alpha)
-    gross = GrossEffects(observation, directions, widest.max)
+    gross = GrossEffects(observation, directions, widest.max, hypotheses[-1])
     found, global_error = block_totals(observation, gross, captured, observation.sigma)
     judgements = tuple(_local(observation, h, directions, one, alpha) for h, one in zip(captured, found, strict=True))
     if not all(local.passes for local in judgements):

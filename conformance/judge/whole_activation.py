@@ -10,7 +10,7 @@ from conformance.judge.block_totals import BlockTotals
 from conformance.judge.error_distribution import ErrorDistribution, distribution_of
 from conformance.judge.evidence import FilterResult, LocalJudgement
 from conformance.judge.fault_directions import Direction
-from conformance.judge.fault_effects import Effect, GrossEffects, filter_result
+from conformance.judge.fault_effects import GrossEffects, filter_result
 from conformance.judge.filters import GROSS, is_gross, projection_result
 from conformance.judge.input_noise import energy_of_input_noise
 from conformance.judge.limits import limits_for, limits_of
@@ -82,10 +82,10 @@ class WholeActivation:
 
     def _totals_of(self, hypothesis: Hypothesis, actual: Array) -> BlockTotals:
         """Return the totals for another array in place of the candidate's."""
-        block, noise, largest = self.observation.whole, self.observation.whole.noise(hypothesis), self.gross_effects.largest
+        block, noise = self.observation.whole, self.observation.whole.noise(hypothesis)
         residual, (gross,) = actual - block.segment.value, self.gross_effects.under(hypothesis)
-        changes = {i: d.effect for i, d in enumerate(self.near) if i not in gross}
-        effects = {i: Effect.of(self.near[i], e, residual, noise, largest) for i, e in changes.items() if e is not None}
+        changes = {i: d.effect for i, d in enumerate(self.near) if i not in gross and d.effect is not None}
+        (effects,) = self.gross_effects.on_block(block, residual, changes, [noise])
         hashes = block.segment.hashes(hypothesis.arithmetic.storage)
         return BlockTotals(LocalSums.of(residual, noise, block.counted), {**effects, **gross}, hashes)
 

@@ -149,11 +149,15 @@ def exclusion_lists(sensitivities: Sequence[Sensitivity], *, whole: bool) -> lis
     return found
 
 
-def numbers_checked(sensitivities: Iterable[Sensitivity]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield each number that a pass confirms, its value, the smallest deviation that would have been detected, and the mistake."""
+def numbers_checked(sensitivities: Iterable[Sensitivity]) -> Iterator[tuple[str, str, str, str, str]]:
+    """Yield each number that a pass checks, its value, and to within what deviation it is confirmed at every step.
+
+    They are followed by the step where the number is least visible, and by the mistake.
+    """
     for s in sensitivities:
-        if s.smallest is not None and s.right is not None and s.separable and (quantity := _quantity(s.fault)):
-            yield quantity, f"{s.right:.7g}", f"{abs(s.smallest - s.right):.2g}", s.fault
+        if s.right is not None and s.separable and (quantity := _quantity(s.fault)):
+            within = "not confirmed" if s.smallest is None else f"± {abs(s.smallest - s.right):.2g}"
+            yield quantity, f"{s.right:.7g}", within, s.at, s.fault
 
 
 def _of(found: int, mistakes: int) -> str:

@@ -213,7 +213,7 @@ class Sensitivity(msgspec.Struct, frozen=True, gc=False):
     """How well one fault would have been detected, at its weakest place and at how many of its possible places.
 
     For a fault that is a wrong number, `right` is the correct value, and `smallest` is the wrong value nearest to it that would
-    have been detected at the place where the fault is most visible.
+    have been detected at every place; None if the usual wrong value would not. `at` is the place where it is least visible.
     """
 
     fault: str
@@ -224,6 +224,7 @@ class Sensitivity(msgspec.Struct, frozen=True, gc=False):
     parameter: str | None = None
     right: float | None = None
     smallest: float | None = None
+    at: str = ""
 
 
 class PlaceRecord(msgspec.Struct, frozen=True, gc=False):

@@ -4,12 +4,14 @@ import math
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import starmap
+
+from msgspec.structs import replace as replace_record
 
 from conformance.faults.fitted import DESCRIPTIONS
 from conformance.judge.error_distribution import ErrorDistribution
 from conformance.judge.evidence import Error, FilterResult, LocalJudgement, Verdict
 from conformance.judge.number_words import figure
-from conformance.numerics.thresholds import SEPARABLE_Z
 from conformance.results.example import Example
 from conformance.results.outcomes import FAILING
 from conformance.results.records import (
@@ -176,31 +178,27 @@ def _fault(f: FilterResult, kinds: Mapping[str, str]) -> FaultRecord:
 def excludes(verdicts: Iterable[Verdict]) -> list[Sensitivity]:
     """Return the sensitivity to each fault, in the order of its expected z at the place where it is least visible.
 
-    This states which faults a pass excludes and which it cannot. For a fault with a parameter, it includes the smallest wrong value
-    that would have been separable at the place where the fault is most visible: the direction is linear in the parameter, so z
-    grows with the distance from the correct value. If the correct value is not the same everywhere, as the largest value of a
-    layer's output is not, only the places with the smallest are considered.
+    This states which faults a pass excludes and which it cannot. A pass confirms a number to within the deviation that would have
+    been separable at the place where the number is least visible, and not at all if that is beyond the usual deviation.
     """
-    places: defaultdict[str, list[FilterResult]] = defaultdict(list)
-    for verdict in verdicts:
+    places: defaultdict[str, dict[tuple[int, str], list[FilterResult]]] = defaultdict(dict)
+    for i, verdict in enumerate(verdicts):
         for f in verdict.local.filters if verdict.local else ():
-            places[f.name].append(f)
-    rendered = []
-    for name, filters in places.items():
-        weakest = min(filters, key=lambda f: f.expected_z)
-        rights = [f.estimate.right for f in filters if f.estimate]
-        best = max((f for f in filters if not f.estimate or f.estimate.right == min(rights)), key=lambda f: f.expected_z)
-        separable = sum(f.separable for f in filters)
-        estimate = best.estimate
-        number = (estimate.parameter, estimate.right, _smallest(best)) if estimate else ()
-        rendered.append(Sensitivity(name, weakest.step, weakest.expected_z, separable, len(filters), *number))
-    return sorted(rendered, key=lambda s: s.expected_z)
+            places[f.name].setdefault((i, f.step), []).append(f)
+    return sorted(starmap(_sensitivity, places.items()), key=lambda s: s.expected_z)
 
 
-def _smallest(best: FilterResult) -> float | None:
-    """Return the wrong parameter value at which z would be 12 after subtracting deterministic errors; None without a parameter."""
-    e = best.estimate
-    return e.right + math.copysign(e.room(SEPARABLE_Z), e.wrong - e.right) if e and best.expected_z else None
+def _sensitivity(name: str, places: Mapping[tuple[int, str], Sequence[FilterResult]]) -> Sensitivity:
+    """Return the sensitivity to a fault, given its filters at each place: of the usual mistake, and of small deviations."""
+    clearest = [max(filters, key=lambda f: f.expected_z) for filters in places.values()]
+    weakest, separable = min(clearest, key=lambda f: f.expected_z), sum(f.separable for f in clearest)
+    found = Sensitivity(name, weakest.step, weakest.expected_z, separable, len(places))
+    numbers = [(f.confirmed, f.step) for filters in places.values() for f in filters if f.confirmed]
+    if not numbers:
+        return found
+    least, at = max(numbers, key=lambda number: abs(number[0].deviation))
+    smallest = least.right + least.deviation if separable == len(places) and math.isfinite(least.deviation) else None
+    return replace_record(found, parameter=least.parameter, right=least.right, smallest=smallest, at=at)
 
 
 def exit_code_of(check: CheckRecord) -> int:

@@ -59,7 +59,7 @@ def figures(local: LocalJudgement) -> list[float]:
     """Return all numbers of a judgement; of gross faults only that they are gross."""
     numbers = [local.error.rms, local.error.max, local.error.max_abs, local.nll, local.rms_threshold, local.max_threshold]
     numbers += [x for f in local.filters if f.amplitude for x in (f.amplitude, f.z, f.expected_z)]
-    numbers += [x for f in local.filters if f.estimate for x in (f.estimate.value, f.estimate.deviation)]
+    numbers += [x for f in local.filters if f.confirmed for x in (f.confirmed.right, f.confirmed.deviation)]
     assert local.distribution
     return [float(x) for x in (*numbers, *local.distribution.counts) if x is not None]
 
@@ -125,12 +125,7 @@ def test_a_fault_that_is_gross_on_the_probe_is_gross_on_all_rows(golden: str, mo
         few = of_segment(probe.segment, hypothesis, probe.judged)
         every = of_segment(one.whole.segment, hypothesis, one.judged)
         for look in possible_directions(probe.segment, FORMATS["float32"]):
-            if (
-                look.fault.couples_rows
-                or look.effect is None
-                or look.parameter
-                or not is_gross(largest_element(look.effect, few), limit)
-            ):
+            if look.fault.couples_rows or look.effect is None or not is_gross(largest_element(look.effect, few), limit):
                 continue
             effect = look.on(one.whole.segment).effect
             assert effect is not None, (one.name, look.fault.name)

@@ -181,8 +181,6 @@ def test_an_unknown_name_is_answered_with_near_names_else_with_those_that_mentio
     [
         ("global rms", ["global rms"]),
         ("not exposed", ["unexposed step"]),
-        ("no clipping of a layer's output at up to", ["hidden-clipped"]),
-        ("clipping of a layer's output at up to", ["hidden-clipped"]),
         ("global rms tiny padding-length", ["global rms", "tiny", "padding-length"]),
         ("layer 0", ["layer"]),
         ("positions 1 to 15", ["position"]),

@@ -50,7 +50,13 @@ from conformance.report.unexposed_steps import not_exposed, unexposed_before
 from conformance.results.outcomes import FAILING, OUTCOME_TEXT
 from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, Header, PlaceRecord
 
-NUMBERS = ("numbers checked", "confirmed", "smallest deviation seen", Column("mistake", is_text=True))
+NUMBERS = (
+    "numbers checked",
+    "value",
+    "confirmed within",
+    Column("least visible at", is_text=True),
+    Column("mistake", is_text=True),
+)
 _PARTIAL = {
     "outputs": "this check judges the outputs alone, from the token ids",
     "stages": "this check judges the embeddings, the layers' outputs and the outputs alone, each from the one before it",
