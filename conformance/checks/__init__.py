@@ -3,8 +3,8 @@
 - `check.Check` describes a check, `catalogue.CHECKS` lists them, and `check.CheckRequest` is a request to run one.
 - `public_check.check` is the public function. It and the command line run a check with `run_check.run_check`.
 - `activation_checks` are the checks that judge activations: `check_values.check_values` judges the passes (`passes.Pass`) that
-  `passes.forward_passes`, `backward_passes`, `training_passes`, `optimizer_passes` or `loop_gradients` list, of the
-  candidate or of a `viewed_candidate` with a part of its activations; `moments` are tested on the way.
+  `passes.forward_passes`, `backward_passes`, `training_passes`, `optimizer_passes`, `initial_passes` or `loop_gradients` list, of
+  the candidate or of a `viewed_candidate` with a part of its activations; `moments` are tested on the way.
 - `laws` are the checks that search for a batch on which a property fails: `execute_law.execute` runs them with `search`, from
   `attached_examples` first.
 - `data` are the checks of pre-training data; `learning` and `loss_curve` those of training loops. `counted` makes the results of

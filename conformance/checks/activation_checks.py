@@ -10,10 +10,11 @@ from conformance.checks.backward_passes import backward_passes
 from conformance.checks.candidate_device import functions_of
 from conformance.checks.check import CheckRequest
 from conformance.checks.check_values import check_values
+from conformance.checks.initial_passes import initial_passes
 from conformance.checks.moments import watched
 from conformance.checks.optimizer_passes import optimizer_passes, schedule_passes
 from conformance.checks.passes import Passes, forward_passes
-from conformance.checks.training_passes import initial_passes, training_passes
+from conformance.checks.training_passes import training_passes
 from conformance.checks.viewed_candidate import StreamView, ViewedCandidate
 from conformance.model.activations import is_layer_output, last_hidden
 from conformance.model.activations import outputs as outputs_of

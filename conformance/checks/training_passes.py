@@ -8,12 +8,6 @@ The requested rates differ from each other, so that a confusion of two rates is 
 a candidate does not expose every dropout of a rate, that rate is set to 0 in the judgement, since a mask that is not exposed cannot
 be taken into account. Whether such a dropout acts is decided by an activation that follows it, which must differ from its value
 without dropout.
-
-The parameters with which a candidate starts training, both the random and the constant ones.
-
-The config's `initializer_range` is set to an unusual value. Biases must be 0 and LayerNorm weights 1. All other parameters must be
-drawn from N(0, initializer_range²), truncated or not; exact tests examine their moments, largest element and distribution, and the
-independence within and between parameters (`conformance.judge.initial_draws`).
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -28,24 +22,20 @@ from conformance.candidates.arrays import Described, described
 from conformance.candidates.registry import Implementation, Runner
 from conformance.candidates.stream import pairs
 from conformance.checks.backward_passes import backward_passes_of
-from conformance.checks.candidate_stream import guarded, yielded
+from conformance.checks.candidate_stream import guarded
 from conformance.checks.contract import ability
 from conformance.checks.passes import Pass, forward_passes_of, opened
 from conformance.errors import CandidateError, NotApplicable, Unsupported
 from conformance.goldens.golden import Golden, with_config
 from conformance.judge.dropout_masks import Draw, requested, wrong_draws
-from conformance.judge.initial_draws import wrong_initially
 from conformance.judge.judge import Judge
 from conformance.judge.judged_elements import judged_elements
 from conformance.judge.segment import between
-from conformance.model.activations import parameter_shapes
 from conformance.model.dropout import OPTIONAL, dropouts, setting_of
 from conformance.model.gradients import grad
-from conformance.model.training import at
-from conformance.numerics.formats import Array, Mask, format_named
+from conformance.numerics.formats import Array, Mask
 from conformance.numerics.machine import this_machine
 from conformance.oracle import Network
-from conformance.oracle.training_run import Initialization
 from conformance.results.case import Case
 from conformance.results.termination import call_candidate
 
@@ -226,31 +216,3 @@ def values_of(value: Any, shape: tuple[int, ...]) -> Array | None:
     if not isinstance(value, Described) or value.shape != shape:
         return None
     return np.asarray(value.read(), np.float64)
-
-
-# The requested initializer_range. BERT's usual value, 0.02, would not reveal a hard-coded range, and hardly torch's default:
-# U(± 1/√768) of base width has a standard deviation of 1/√(3 · 768) = 0.0208.
-RANGE = 0.05
-
-
-def initial_passes(candidate: Implementation, golden: Golden, case: Case) -> Sequence[Pass]:
-    """Return one pass that yields the parameters before training, drawn once.
-
-    Raises:
-        NotApplicable: if the runner does not provide its initial parameters.
-        Unsupported, CandidateFailure: as raised by `opened` and the call.
-    """
-    asked = with_config(golden, initializer_range=RANGE)
-    initial = ability(opened(candidate, asked, case), "initial")
-    with random_numbers_from(0):
-        stream = [(f"{at(0, '')}{name}" if isinstance(name, str) else name, read(value)) for name, value in yielded(initial)]
-    architecture, arrays = asked.checkpoint.architecture, {name: value for name, value in stream if isinstance(name, str)}
-    network = Initialization(architecture, {}, next(iter(golden.batches.values())))
-    values = {name: values_of(arrays.get(at(0, name)), shape) for name, shape in parameter_shapes(architecture).items()}
-    found = {name: x for name, x in values.items() if x is not None and np.isfinite(x).all()}
-
-    def wrong(alpha: float) -> dict[str, str]:
-        sentences = wrong_initially(found, architecture, format_named(case.dtype), alpha)
-        return {at(0, name): sentence for name, sentence in sentences.items()}
-
-    return [Pass("initial", "", network, partial(iter, stream), reasons_by_activation=wrong)]

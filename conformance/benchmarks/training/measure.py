@@ -20,9 +20,10 @@ from conformance.benchmarks.training.initial import Start
 from conformance.benchmarks.training.loops import WrongGradient, WrongLoop
 from conformance.benchmarks.training.wrong import WRONG, Wrong
 from conformance.checks.check_values import check_values
+from conformance.checks.initial_passes import initial_passes
 from conformance.checks.optimizer_passes import optimizer_passes, schedule_passes
 from conformance.checks.passes import Pass, Passes
-from conformance.checks.training_passes import initial_passes, training_passes
+from conformance.checks.training_passes import training_passes
 from conformance.goldens.golden import Golden
 from conformance.implementations.demystified import demystified
 from conformance.implementations.hugging_face import hf_eager, hf_sdpa

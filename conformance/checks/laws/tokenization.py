@@ -202,7 +202,7 @@ def _shown(what: str, found: list[Any]) -> str:
 
 def _script(text: str, switches: dict[str, Any], expected: list[Any], what: str) -> tuple[str, ...]:
     return (
-        "from conformance.checks.laws.vocabulary import VOCABULARY",
+        "from conformance.checks.laws.tokenization import VOCABULARY",
         "",
         f"ids, offsets = candidate.tokenizer(list(VOCABULARY), {_rendered(switches)})({text!r})",
         "print(ids, offsets)",
