@@ -52,7 +52,7 @@ def _positive_integer(text: str) -> int:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the plug-in that counts checks."""
-    from conformance.suite.session_results import Tally
+    from conformance.suite.tally import Tally
 
     config.pluginmanager.register(Tally(), "bert-conformance-tally")
 
@@ -78,7 +78,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Close the results file; it gets a footer only if every test was run."""
     from conformance.errors import ConformanceError
     from conformance.suite.pytest_session import end, start_recording
-    from conformance.suite.session_results import is_to_check
+    from conformance.suite.tally import is_to_check
 
     whole = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and not (session.shouldstop or session.shouldfail)
     if whole and hasattr(session.config, "workerinput") and any(map(is_to_check, session.items)):
