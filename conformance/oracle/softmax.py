@@ -24,11 +24,15 @@ class Probabilities(Step):
         return attended_keys(self.site.activation, self.site.batch)[:, None]
 
     @cached_property
+    def _largest(self) -> Array:
+        """The largest score m of each row, (B, h, S, 1); 0 in a row whose keys are all masked."""
+        top = np.where(self.keys, self.parents[0], -np.inf).max(-1, keepdims=True)
+        return np.where(np.isfinite(top), top, 0.0)
+
+    @cached_property
     def shifted(self) -> Array:
         """The scores less the largest of their row, s − m; −∞ at masked keys."""
-        s = np.where(self.keys, self.parents[0], -np.inf)
-        top = s.max(-1, keepdims=True)
-        return s - np.where(np.isfinite(top), top, 0.0)
+        return np.where(self.keys, self.parents[0], -np.inf) - self._largest
 
     @cached_property
     def value(self) -> Array:
@@ -54,21 +58,27 @@ class Probabilities(Step):
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the rounding errors, where u is the unit roundoff of the inner operations and a that of accumulation.
 
-        - Elementwise, relative: (u² + a²)/3 · (s − m)² for the shift and the product with log2 e, a third of the square of exp's
-          relative error, and u²/3 twice, for the rounding of exp and the division; then the rounding to storage.
-        - One per row, relative: the sum, a²/3 · Σ C_k²/C² for the partial sums C_k, in either order, and u²/3 for its rounding.
+        - Elementwise, relative: (u² + a²)/3 · ln² p for the shift s − m, which is no larger, or s − m − L with L = ln Σ exp(s − m),
+          and for the product with log2 e; a third of the square of exp's relative error, and u²/3 twice, for the rounding of exp
+          and the division; then the rounding to storage.
+        - One per row, relative: the sum, a²/3 · Σ C_k²/C² for the partial sums C_k, in either order, and u²/3 for its rounding; or,
+          if p is exp(s − (m + L)), a²/3 · ((m + L)² + L²) for the rounding of L and of m + L, and a third of the square of log's
+          error.
+        - Bound: a · |∂p/∂τ|, the effect of a constant log2 e that is rounded, which is that of a temperature τ = 1 ± a.
 
         The variance floor is that of the format's smallest normal number, since hardware may flush smaller numbers to zero.
         """
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise_format, arithmetic.accumulate))
-        p, keys = self.value, self.keys
-        shift = np.where(keys, self.shifted, 0.0)
-        exponential = arithmetic.functions.relative("exp", arithmetic.accumulate) ** 2 / 3.0
-        relative = (u2 + a2) * shift**2 + exponential + 2.0 * u2
-        partial = squared_partial_sums(p)
+        p, functions, wide = self.value, arithmetic.functions, arithmetic.accumulate
+        shift = np.where(self.keys, self.shifted, 0.0)
+        total = -np.log(np.maximum(p.max(-1, keepdims=True), np.finfo(np.float64).tiny))
+        relative = (u2 + a2) * (shift - total) ** 2 + functions.relative("exp", wide) ** 2 / 3.0 + 2.0 * u2
         floor = max(arithmetic.storage.smallest_normal**2 / 3.0, arithmetic.storage.floor_variance)
         own = np.maximum(p**2 * relative + arithmetic.storage_rounding_variance(p), floor)
-        return Roundings((Source(own, identity()), Source(a2 * partial + u2, shared_by_row(p), p)))
+        of_log = a2 * ((self._largest + total) ** 2 + total**2) + functions.error("log", total, wide) ** 2 / 3.0
+        shared = np.maximum(a2 * squared_partial_sums(p) + u2, of_log)
+        bound = wide.unit_roundoff * np.abs(p * (shift - (p * shift).sum(-1, keepdims=True)))
+        return Roundings((Source(own, identity()), Source(shared, shared_by_row(p), p)), bound)
 
 
 class LogSoftmax(Step):
