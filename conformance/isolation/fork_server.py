@@ -62,6 +62,8 @@ def server_id() -> int | None:
 def has_ended(server: int | None, within: float = 0.0) -> bool:
     """Return whether a fork server has ended; its end is left for multiprocessing to collect, which then starts another one.
 
+    A server that is stopped is killed, since it starts no worker, and reports the end of none.
+
     Args:
         server: process id of the fork server; None if there is none.
         within: number of seconds to wait for its end.
@@ -69,7 +71,11 @@ def has_ended(server: int | None, within: float = 0.0) -> bool:
     deadline = time.monotonic() + within
     while server is not None:
         try:
-            if os.waitid(os.P_PID, server, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            change = os.waitid(os.P_PID, server, os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+            if change is not None and change.si_code == os.CLD_STOPPED:
+                os.kill(server, signal.SIGKILL)
+                os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)
+            if change is not None:
                 return True
         except ChildProcessError:  # collected already
             return True
