@@ -152,7 +152,8 @@ class CandidateWork:
 
     def step(self, batch: Batch) -> Reply:
         """Do one step of the training loop; `next` then returns what the step yields."""
-        assert self._step is not None, "a training loop was started"
+        if self._step is None:
+            raise RuntimeError("no training loop was started")
         return self._begin(yielded(partial(self._step, batch.on(self._device))))
 
     def initialize(self, seed: int) -> Reply:
@@ -189,7 +190,8 @@ class CandidateWork:
 
     def read(self, number: int) -> Reply:
         """Return the values of the latest activation; `number` is its position in the call."""
-        assert number == self._number, "it is gone: a candidate may use the memory of an activation again"
+        if number != self._number:
+            raise RuntimeError("it is gone: a candidate may use the memory of an activation again")
         return Done(), (self._last.read(),)
 
     def tokenize(self, vocabulary: tuple[str, ...], lower_case: bool, strip_accents: bool | None, text: str) -> Reply:
@@ -241,7 +243,8 @@ class CandidateWork:
 
     @property
     def _prepared(self) -> Subject:
-        assert self._subject is not None, "nothing is prepared"
+        if self._subject is None:
+            raise RuntimeError("nothing is prepared")
         return self._subject
 
     def _begin(self, stream: Iterator[tuple[str, Any]], inputs: Sequence[Any] = (), *, at_once: bool = False) -> Reply:

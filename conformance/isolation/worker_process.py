@@ -170,15 +170,15 @@ class WorkerProcess:
         scratch = scratch_folder()
         start = _Start(self._prepare, self._limits, os.getcwd(), {**os.environ, SCRATCH: str(scratch)})
         process = started.Process(target=_serve, args=(start, theirs, writing))  # type: ignore[attr-defined]  # every context has it
-        with interrupts_blocked():  # a process that receives incomplete start data ends with a traceback
-            process.start()
-            _WORKERS.add(process.pid or 0)
-            self._running = running = _Running(
-                process, Link(ours), ForwardedOutput(written, self._limits.output, self._show), scratch, server_id()
-            )
-        theirs.close()
-        writing.close()
         try:
+            with interrupts_blocked():  # a process that receives incomplete start data ends with a traceback
+                process.start()
+                _WORKERS.add(process.pid or 0)
+                self._running = running = _Running(
+                    process, Link(ours), ForwardedOutput(written, self._limits.output, self._show), scratch, server_id()
+                )
+            theirs.close()
+            writing.close()
             self._answer(running, {}, 0)  # it is ready; a failure before this is not the candidate's
         except (EOFError, OSError) as error:
             self.close()
