@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from conformance.errors import CandidateError
+from conformance.names import class_name
 
 Stream = Iterator[tuple[str, Any]]  # pairs of an activation's name and its value, in the order of computation
 
@@ -20,10 +21,10 @@ def pairs(output: Any, names: Iterable[str]) -> Stream:
         yield from sorted(named, key=lambda item: order.get(item[0], len(order)))
         return
     if not isinstance(output, Iterable):
-        raise CandidateError(f"a runner returns a mapping or an iterable of pairs, not {type(output).__name__}")
+        raise CandidateError(f"a runner returns a mapping or an iterable of pairs, not {class_name(output)}")
     for item in output:
         if not isinstance(item, tuple) or len(item) != 2:
-            raise CandidateError(f"a runner yields pairs of a name and an array, not {type(item).__name__}")
+            raise CandidateError(f"a runner yields pairs of a name and an array, not {class_name(item)}")
         yield _plain(item[0]), item[1]
 
 
