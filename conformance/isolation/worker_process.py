@@ -22,7 +22,7 @@ import msgspec
 
 from conformance.errors import CandidateEnded, CandidateFailure, CandidateTimeout, FixtureError
 from conformance.isolation.confinement import ancestors, bind_to_parent, kill_orphans, leave_helpers, leave_network, limit_memory
-from conformance.isolation.fork_server import has_ended, interrupts_blocked, server_id, started_context
+from conformance.isolation.fork_server import ENDING, has_ended, interrupts_blocked, server_id, started_context
 from conformance.isolation.forwarded_output import ForwardedOutput, to_standard_error
 from conformance.isolation.link import Link, NoMessageError
 from conformance.isolation.messages import Answer, Answered, Done, ParameterRequest, Progress, decoded, encoded
@@ -277,6 +277,7 @@ def _serve(start: _Start, end: socket.socket, writing: Connection) -> None:
     if not start.limits.network:
         leave_network()
     leave_helpers()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     refuse_signals(ancestors())
     bind_to_parent()
     os.environ.clear()
