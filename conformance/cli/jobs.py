@@ -24,7 +24,6 @@ from conformance.cli.output import show_results
 from conformance.cli.run import PARTS, reported
 from conformance.errors import INTERRUPTED, ConformanceError, UsageError
 from conformance.judge.threads import cores
-from conformance.names import printable
 from conformance.results.file import Writer, runs
 from conformance.results.merge import merged
 from conformance.results.records import CaseRecords, Results
@@ -197,4 +196,4 @@ class _Printed:
             with self._turn:
                 if written[line] > self._printed[line]:
                     self._printed[line] += 1
-                    print(printable(line.rstrip("\n")), file=sys.stderr, flush=True)
+                    print(line.rstrip("\n"), file=sys.stderr, flush=True)

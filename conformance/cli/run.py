@@ -20,9 +20,8 @@ from conformance.cli.run_options import RunOptions
 from conformance.cli.work import IsolatedWork, Work, is_instrumented
 from conformance.errors import INTERRUPTED, OutputError
 from conformance.isolation.candidate_work import CandidateWork
-from conformance.isolation.forwarded_output import output_to_standard_error, to_standard_error
+from conformance.isolation.forwarded_output import output_to_standard_error
 from conformance.isolation.worker_process import WorkerProcess
-from conformance.names import printable_lines
 from conformance.numerics.machine import measure_early
 from conformance.report.output_formats import REPORT_FORMATS
 from conformance.results.case import Case
@@ -174,7 +173,7 @@ class _Workers:
             with output_to_standard_error():
                 yield None
             return
-        worker = self._kept.pop(name, None) or self._stack.enter_context(WorkerProcess(CandidateWork, self._options.limits, _show))
+        worker = self._kept.pop(name, None) or self._stack.enter_context(WorkerProcess(CandidateWork, self._options.limits))
         try:
             yield worker
         finally:
@@ -190,8 +189,3 @@ class _Workers:
     def __exit__(self, *_: object) -> None:
         """End the workers that are kept."""
         self._stack.close()
-
-
-def _show(text: str) -> None:
-    """Write a candidate's output to standard error, without control characters."""
-    to_standard_error("\n".join(printable_lines(text)))
