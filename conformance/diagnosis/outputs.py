@@ -183,7 +183,9 @@ def _spread(part: OutputTable, row: Activation, batch: Batch, heads: int, name: 
             )
             or "one number"
         )
-        raise UsageError(f"{error}; read as {name}: {described(values)}, expected: {axes}") from error
+        given = features_of(part) if row.name == EMBEDDING else None
+        hint = f"; if the system shortens embeddings, say --dimensions {given}" if given and given < shape[-1] else ""
+        raise UsageError(f"{error}; read as {name}: {described(values)}, expected: {axes}{hint}") from error
     whole = KnownNumbers(np.full(shape, np.nan), np.zeros(shape), known.stored)
     if not shape:
         return known

@@ -119,6 +119,18 @@ def test_an_interrupt_that_a_finalizer_discards_is_raised_at_the_end_of_the_case
         signal.signal(signal.SIGINT, before)
 
 
+def _interrupt(first: int, others: Sequence[int], folders: list[Path]) -> None:
+    """Raise signals, the others while the first one's interrupt is handled, with a temporary folder."""
+    with raised_interrupts():
+        folders.append(scratch_folder())
+        (folders[0] / "model.safetensors").touch()
+        try:
+            signal.raise_signal(first)
+        finally:
+            for other in others:
+                signal.raise_signal(other)
+
+
 @pytest.mark.parametrize(
     "names", [("SIGTERM",), ("SIGHUP",), ("SIGQUIT",), ("SIGINT",), ("SIGINT", "SIGINT"), ("SIGTERM", "SIGHUP")]
 )
@@ -126,17 +138,11 @@ def test_every_signal_that_ends_a_command_interrupts_it_and_its_temporary_folder
     first, *others = (getattr(signal, name) for name in names)
     before = signal.signal(first, signal.SIG_DFL)
     try:
-        with pytest.raises(Interrupt) as interrupt, raised_interrupts():
-            folder = scratch_folder()
-            (folder / "model.safetensors").touch()
-            try:
-                signal.raise_signal(first)
-            except Interrupt:
-                for other in others:
-                    signal.raise_signal(other)
-                raise
+        folders: list[Path] = []
+        with pytest.raises(Interrupt) as interrupt:
+            _interrupt(first, others, folders)
         assert interrupt.value.exit_code == 128 + (others or [first])[-1]
-        assert not folder.exists()
+        assert not folders[0].exists()
         assert signal.getsignal(first) == signal.SIG_DFL
     finally:
         signal.signal(first, before)
