@@ -166,7 +166,7 @@ class BlackBox(Network):
             rows[f"{EMBEDDING}.{base}"] = Activation(f"{EMBEDDING}.{base}", base, (parent,), SENTENCE, width, "")
         for p in self.poolings:
             parent, whole = f"{EMBEDDING}.{p.base}", width
-            for name, kind in zip(self._names_of(p), p.steps(self.features), strict=True):
+            for name, kind in zip(self.names_after(p), p.steps(self.features), strict=True):
                 whole = self.features if kind == LEADING and self.features else whole
                 equation = "x / |x|" if kind == "unit" else "the first features of x"
                 rows[name] = Activation(name, kind, (parent,), SENTENCE, whole, equation)
@@ -185,9 +185,9 @@ class BlackBox(Network):
 
     def embedding_of(self, pooling: Pooling) -> str:
         """Return the name of the activation that is the embedding under a pooling."""
-        return (f"{EMBEDDING}.{pooling.base}", *self._names_of(pooling))[-1]
+        return (f"{EMBEDDING}.{pooling.base}", *self.names_after(pooling))[-1]
 
-    def _names_of(self, pooling: Pooling) -> tuple[str, ...]:
+    def names_after(self, pooling: Pooling) -> tuple[str, ...]:
         """Return the names of the activations after the pooling itself."""
         base, steps = f"{EMBEDDING}.{pooling.base}", pooling.steps(self.features)
         return tuple(".".join((base, *steps[: i + 1])) for i in range(len(steps)))

@@ -410,10 +410,12 @@ def test_ellipses_stand_for_omitted_numbers() -> None:
     ]
 
 
+@pytest.mark.parametrize("width", [32, 12])
 @pytest.mark.parametrize("name", POOLINGS)
-def test_a_poolings_jacobian_is_the_derivative_of_its_function(name: str) -> None:
+def test_a_poolings_jacobian_is_the_derivative_of_its_function(name: str, width: int) -> None:
     pooling = POOLINGS[name]
-    known = resolved({"embedding": OutputTable(np.zeros((BATCH.size, 32)))}, CHECKPOINT.architecture, BATCH)
+    table = OutputTable(np.zeros((BATCH.size, width)))
+    known = resolved({"embedding": table}, CHECKPOINT.architecture, BATCH, dimensions=width)
     network = BlackBox(CHECKPOINT.architecture, CHECKPOINT.weights, BATCH, known, (pooling,))
     assert isinstance(known[0], Output)
     rng = np.random.default_rng(0)
@@ -422,9 +424,11 @@ def test_a_poolings_jacobian_is_the_derivative_of_its_function(name: str) -> Non
 
     def steps(x: np.ndarray) -> list[Any]:
         found = [network.step(f"{EMBEDDING}.{pooling.base}", x)]
-        return [*found, network.step(f"{EMBEDDING}.{name}", found[0].value)] if pooling.is_normalised else found
+        for following in network.names_after(pooling):
+            found.append(network.step(following, found[-1].value))
+        return found
 
-    w = rng.standard_normal((BATCH.size, 32))
+    w = rng.standard_normal((BATCH.size, width if network.names_after(pooling) else 32))
     back, moved = w, steps(x + e)[-1].value - steps(x)[-1].value
     for step in reversed(steps(x)):
         back = step.jacobians()[0].adjoint(back)
