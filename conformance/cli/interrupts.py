@@ -29,7 +29,7 @@ class Interrupt(KeyboardInterrupt):
 
 @contextmanager
 def raised_interrupts() -> Iterator[None]:
-    """Raise an `Interrupt` for each signal inside the context that would end the process, and remove temporary folders at its end.
+    """Raise an `Interrupt` for each signal inside the context that would end the process, and then remove temporary folders.
 
     A signal that is ignored, or that has a handler already, is left alone, and so are all in another thread than the main one.
     """
@@ -42,10 +42,10 @@ def raised_interrupts() -> Iterator[None]:
     try:
         yield
     finally:
-        _ignore(ending)
-        remove_scratch_folders()
-        if _arrived:
-            atexit.register(_ignore, ending)  # what ends the process removes its folders, too
+        if _arrived:  # else the folders are removed when the process ends
+            _ignore(ending)
+            remove_scratch_folders()
+            atexit.register(_ignore, ending)  # further folders are removed then
         for number, handler in before.items():
             signal.signal(number, handler)
 
