@@ -119,7 +119,7 @@ def test_an_interrupt_that_a_finalizer_discards_is_raised_at_the_end_of_the_case
         signal.signal(signal.SIGINT, before)
 
 
-def _interrupt(first: int, others: Sequence[int], folders: list[Path]) -> None:
+def _signalled(first: int, others: Sequence[int], folders: list[Path]) -> None:
     """Raise signals, the others while the first one's interrupt is handled, with a temporary folder."""
     with raised_interrupts():
         folders.append(scratch_folder())
@@ -140,7 +140,7 @@ def test_every_signal_that_ends_a_command_interrupts_it_and_its_temporary_folder
     try:
         folders: list[Path] = []
         with pytest.raises(Interrupt) as interrupt:
-            _interrupt(first, others, folders)
+            _signalled(first, others, folders)
         assert interrupt.value.exit_code == 128 + (others or [first])[-1]
         assert not folders[0].exists()
         assert signal.getsignal(first) == signal.SIG_DFL
