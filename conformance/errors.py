@@ -47,6 +47,10 @@ class FixtureError(ConformanceError):
     """A stored fixture is missing, altered or truncated."""
 
 
+class OutputError(ConformanceError):
+    """A report or the results cannot be written, or are no longer what was written."""
+
+
 class DeviceLostError(ConformanceError):
     """A device that worked earlier no longer does, because code that ran on it has broken its context."""
 

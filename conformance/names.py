@@ -73,6 +73,25 @@ def capped(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}\n… and {len(text) - LONGEST} characters more"
 
 
+def class_name(value: object) -> str:
+    """Return the name of the class of an object from outside, none of whose code is run: `__class__` and a metaclass may lie."""
+    name: str = type.__dict__["__name__"].__get__(type(value))
+    return name
+
+
+def message_of(error: BaseException) -> str:
+    """Return the message of an exception from outside, as `capped`; its `__str__` may raise an exception itself."""
+    try:
+        return capped(str.__str__(str(error)))
+    except BaseException as another:
+        return f"its text raises {class_name(another)}"
+
+
+def described_error(error: BaseException) -> str:
+    """Return the name of the class of an exception from outside, followed by its message if it has one."""
+    return f"{class_name(error)}: {message_of(error)}".removesuffix(": ")
+
+
 def printable(text: str) -> str:
     """Return a text as one line, with unprintable characters (control characters, line ends, bidirectional marks) escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from conformance.errors import CandidateError
+from conformance.names import class_name, described_error
 
 if TYPE_CHECKING:
     import torch
@@ -56,33 +57,48 @@ def described(value: Any) -> Described:
     Raises:
         CandidateError: the value is not an array, or the value's own code raises an exception.
     """
-    if isinstance(value, Unreadable):
+    if type(value) is Unreadable:
         raise CandidateError(value.reason)
-    return value if isinstance(value, Described) else _guarded(partial(_described, value), value)
+    return value if type(value) is Described else _guarded(partial(_described, value), value)
 
 
 def _described(value: Any) -> Described:
-    if isinstance(value, np.ndarray | np.generic):
+    """Return the description; the class of the value is that by `type`, since an attribute `__class__` may be any other."""
+    if issubclass(type(value), np.ndarray | np.generic):
+        array = np.asarray(value)  # of the base class, whose attributes run no code of the candidate's
         # ml_dtypes' bfloat16, as JAX's arrays have it, is no number to a reader that does not know it.
-        read = partial(value.astype, np.float32) if value.dtype.name == "bfloat16" else partial(np.asarray, value)
-        return Described(value.dtype.name, value.shape, None, read)
-    if not hasattr(value, "detach"):
-        import torch.utils.dlpack
+        read = partial(array.astype, np.float32) if array.dtype.name == "bfloat16" else lambda: array
+        return Described(array.dtype.name, array.shape, None, read)
+    import torch.utils.dlpack
 
+    if not issubclass(type(value), torch.Tensor):
         if not hasattr(value, "__dlpack__"):
-            raise CandidateError(f"a {type(value).__name__} is no array; NumPy's, torch's and any with __dlpack__ are")
+            raise CandidateError(f"a {class_name(value)} is no array; NumPy's, torch's and any with __dlpack__ are")
         value = torch.utils.dlpack.from_dlpack(value)
-    dtype = str(value.dtype).removeprefix("torch.")
-    return Described(
-        dtype, tuple(value.shape), str(value.device), lambda: _guarded(partial(_to_numpy, value), value), _plain(value)
-    )
+    dtype, shape = str(value.dtype).removeprefix("torch."), tuple(map(int, value.shape))
+    return Described(dtype, shape, str(value.device), lambda: _guarded(partial(_values, value, shape), value), _plain(value))
+
+
+def _values(tensor: Any, shape: tuple[int, ...]) -> Any:
+    """Return the values in NumPy; raise `CandidateError` if they are not of the shape that the tensor says."""
+    values = _to_numpy(tensor)
+    if type(values) is not np.ndarray or values.shape != shape:
+        raise CandidateError(f"the values of a tensor of shape {shape} are not an array of that shape")
+    return values
 
 
 def _plain(value: Any) -> Any:
     """Return a tensor that holds its numbers one after another, as they are; None for any other."""
     import torch
 
-    return value if type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided else None
+    return value if _is_torchs(value) and value.layout is torch.strided else None
+
+
+def _is_torchs(value: Any) -> bool:
+    """Return whether the value is of a class of torch's own, so that its attributes run no code of the candidate's."""
+    import torch
+
+    return type(value) in (torch.Tensor, torch.nn.Parameter)
 
 
 def _to_numpy(value: Any) -> Any:
@@ -99,9 +115,8 @@ def _guarded(read: Callable[[], T], value: Any) -> T:
     except (CandidateError, KeyboardInterrupt):
         raise
     except BaseException as error:  # sparse, nested, quantized and meta tensors raise different errors; __dlpack__ may exit
-        layout, device = getattr(value, "layout", None), getattr(value, "device", None)
-        what = f"a tensor of layout {layout} on {device}" if layout is not None else f"a {type(value).__name__}"
-        raise CandidateError(f"{what} cannot be read: {type(error).__name__}: {error}") from error
+        what = f"a tensor of layout {value.layout} on {value.device}" if _is_torchs(value) else f"a {class_name(value)}"
+        raise CandidateError(f"{what} cannot be read: {described_error(error)}") from error
 
 
 def tensors_in(value: Any) -> "Iterator[torch.Tensor]":

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from conformance.candidates.entry_points import entry_points, name_and_version, require_one
 from conformance.candidates.lookup import described_by, require_known, resolved
 from conformance.errors import CandidateNameError, PluginError, UsageError
+from conformance.names import class_name, described_error
 from conformance.numerics.first_calls import make_first_calls
 
 Runner = Callable[[Any], Mapping[str, Any] | Iterator[tuple[str, Any]]]
@@ -153,7 +154,7 @@ def name_of(implementation: Any) -> str:
         with suppress(Exception):  # the candidate's own code may raise any exception
             if isinstance(name := getattr(implementation, attribute, None), str) and name:
                 return str.__str__(name)
-    return type(implementation).__name__
+    return class_name(implementation)
 
 
 def load_implementation(implementation: str | Any) -> Implementation:
@@ -196,8 +197,10 @@ def _imported(importer: Callable[[], Any], label: str, unfit: type[UsageError] =
         return as_implementation(found)
     except UsageError as error:
         raise unfit(f"{label}: {error}") from error
-    except Exception as error:  # a computed attribute may raise any exception
-        raise PluginError(f"{label} could not be loaded: {_described(error)}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a computed attribute may raise any exception
+        raise PluginError(f"{label} could not be loaded: {described_error(error)}") from error
 
 
 def imported(importer: Callable[[], Any], label: str) -> Any:
@@ -212,9 +215,4 @@ def imported(importer: Callable[[], Any], label: str) -> Any:
     except (UsageError, KeyboardInterrupt):
         raise
     except BaseException as error:  # SystemExit must not end the process either
-        raise PluginError(f"{label} could not be imported: {_described(error)}\n{traceback.format_exc()}") from error
-
-
-def _described(error: BaseException) -> str:
-    """Return the type of an exception, followed by its message if it has one."""
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise PluginError(f"{label} could not be imported: {described_error(error)}\n{traceback.format_exc()}") from error

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from conformance.errors import CandidateError
+from conformance.names import class_name
 
 # Names of items that are no activations. The value of each is an `Unreadable`, whose reason is a sentence for the report.
 UNCOMPARED = "the returned value"  # what of it was not compared with activations
@@ -26,10 +27,10 @@ def pairs(output: Any, names: Iterable[str], *, notes: bool = False) -> Stream:
         yield from sorted(named, key=lambda item: order.get(item[0], len(order)))
         return
     if not isinstance(output, Iterable):
-        raise CandidateError(f"a runner returns a mapping or an iterable of pairs, not {type(output).__name__}")
+        raise CandidateError(f"a runner returns a mapping or an iterable of pairs, not {class_name(output)}")
     for item in output:
         if not isinstance(item, tuple) or len(item) != 2:
-            raise CandidateError(f"a runner yields pairs of a name and an array, not {type(item).__name__}")
+            raise CandidateError(f"a runner yields pairs of a name and an array, not {class_name(item)}")
         name = _plain(item[0])
         if notes or name not in NOTES:
             yield name, item[1]

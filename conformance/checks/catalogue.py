@@ -310,7 +310,7 @@ CHECKS: Mapping[str, Check] = {
         ),
         _data(
             "data-choice",
-            "15 % of the tokens are chosen, independently of each other, and anew in every epoch if that is declared",
+            "the declared share (15 %) of tokens or of words is chosen independently, and anew in every epoch if declared",
             "whole words that are chosen together; a seed that is set for each row",
             remedy="Draw one random number per token, from a generator that is seeded once.",
         ),

@@ -23,9 +23,9 @@ def refusal(candidate: Implementation, architecture: Architecture, device: str, 
     if supports is None:
         return None
     reason = call_candidate(lambda: supports(architecture, device, dtype), may_refuse=True)
-    if reason is not None and (not isinstance(reason, str) or not reason):
-        raise CandidateError(f"supports() returns None or a reason, not {call_candidate(lambda: repr(reason))}")
-    return reason
+    if reason is not None and (not issubclass(type(reason), str) or not str.__str__(reason)):
+        raise CandidateError(f"supports() returns None or a reason, not {_written(reason)}")
+    return None if reason is None else str.__str__(reason)
 
 
 def require_support(candidate: Implementation, golden: Golden, device: str, dtype: str) -> None:
@@ -45,10 +45,14 @@ def named_features(candidate: Implementation) -> tuple[str, ...]:
     features: Any = call_candidate(lambda: getattr(candidate, "features", None))
     if features is None:
         return ()
-    if not isinstance(features, tuple | list | set | frozenset) or any(name not in FEATURES for name in features):
-        found = call_candidate(lambda: repr(features))
-        raise CandidateError(f"features is {found:.200}, expected a tuple of names, of {', '.join(FEATURES)}")
-    return tuple(name for name in FEATURES if name in features)
+    if not call_candidate(lambda: isinstance(features, tuple | list | set | frozenset) and all(n in FEATURES for n in features)):
+        raise CandidateError(f"features is {_written(features):.200}, expected a tuple of names, of {', '.join(FEATURES)}")
+    return call_candidate(lambda: tuple(name for name in FEATURES if name in features))
+
+
+def _written(value: Any) -> str:
+    """Return what `repr` says of a value from the candidate."""
+    return call_candidate(lambda: str.__str__(repr(value)))
 
 
 _LACKING = {
@@ -81,8 +85,9 @@ def prepared(candidate: Implementation, checkpoint: Checkpoint, device: str, dty
     """
     runner = call_candidate(lambda: candidate.prepare(own_copies(checkpoint), device, dtype), may_refuse=True)
     if not callable(runner):
-        found = call_candidate(lambda: repr(runner))
-        raise CandidateError(f"prepare(checkpoint, device, dtype) returned {found}; it returns a runner, a function of a batch")
+        raise CandidateError(
+            f"prepare(checkpoint, device, dtype) returned {_written(runner)}; it returns a runner, a function of a batch"
+        )
     return runner
 
 

@@ -97,6 +97,10 @@ class Recording:
             self._writer.write(footer(case.check for case in self._records))
         self._writer.__exit__(None, None, None)
 
+    def require_unchanged(self) -> None:
+        """Raise `ResultsFileError` unless the file has what was written to it."""
+        self._writer.require_unchanged()
+
     @property
     def results(self) -> Results:
         """The results written so far."""

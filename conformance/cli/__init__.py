@@ -1,22 +1,24 @@
 """The command line: runs a command and turns errors into messages and exit codes.
 
 `cli.arguments` has the argument parsers, with the arguments of `run` from `cli.run_arguments`. `cli.NAME` has the command NAME, or
-`cli.commands` if it is short. `cli.interrupts` ends a run whose interrupt was lost.
+`cli.commands` if it is short. `cli.streams` escapes what is printed, and `cli.interrupts` ends a command by a signal.
 """
 
-import io
 import os
 import sys
 import traceback
+from argparse import Namespace
 from collections.abc import Sequence
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import conformance
 from conformance.cli.arguments import parsed
+from conformance.cli.interrupts import Interrupt, raised_interrupts
+from conformance.cli.streams import open_missing_streams, printable_streams, replace_unencodable_characters
 from conformance.errors import INTERRUPTED, ConformanceError, UsageError
 from conformance.model.files import ALLOW_PICKLE
-from conformance.names import capped, printable_lines
+from conformance.names import capped
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,28 +26,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     # The candidate's threads and the judge's take turns: a thread that waits for work is to sleep, not to occupy the other's core.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    _replace_unencodable_characters()
-    arguments = parsed(argv)
+    open_missing_streams()
+    replace_unencodable_characters()
+    with printable_streams(), raised_interrupts():
+        return _exit_code(argv)
+
+
+def _exit_code(argv: Sequence[str] | None) -> int:
+    """Run the command and return its exit code, or that of the exception that it raises; print the message of the exception."""
+    arguments = None
     try:
+        arguments = _parsed(argv)
         _require_our_package()
         if getattr(arguments, "allow_pickle", False):
             os.environ[ALLOW_PICKLE] = "1"  # child processes inherit it
-        return int(arguments.command(arguments))
+        code = int(arguments.command(arguments))
+        sys.stdout.flush()
+        return code
     except ConformanceError as error:
-        print("\n".join(printable_lines(capped(f"bert-conformance: {error}"))), file=sys.stderr)
+        print(capped(f"bert-conformance: {error}"), file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         print("bert-conformance: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except SystemExit as error:  # after argparse reported a usage error
-        if isinstance(error.__context__, BrokenPipeError):  # rich raises it when the reader of a pipe has closed it
-            return 1
+        return error.exit_code if isinstance(error, Interrupt) else INTERRUPTED
+    except SystemExit as error:
+        if arguments is None:  # argparse has printed help or reported a usage error
+            raise
         print(f"bert-conformance: the code that was run tried to exit the process ({error.code})", file=sys.stderr)
         return ConformanceError.exit_code
     except (OSError, UnicodeError) as error:
-        if isinstance(error, BrokenPipeError):  # the reader has closed the pipe
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 1
         print(f"bert-conformance: {error}", file=sys.stderr)
         return UsageError.exit_code
     except Exception as error:
@@ -54,10 +63,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ConformanceError.exit_code
 
 
-def _replace_unencodable_characters() -> None:
-    """Write characters that the encoding of standard output lacks, such as σ in ASCII, as escapes, as standard error does."""
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
-        sys.stdout.reconfigure(errors="backslashreplace")
+def _parsed(argv: Sequence[str] | None) -> Namespace:
+    """Parse the arguments, and write at once what argparse prints."""
+    try:
+        return parsed(argv)
+    finally:
+        sys.stdout.flush()
 
 
 def _require_our_package() -> None:

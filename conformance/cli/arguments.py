@@ -12,7 +12,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any, NoReturn
 
-from conformance.cli.argument_types import add_checkpoint, utf8
+from conformance.cli.argument_types import add_checkpoint, positive_integer, utf8
 from conformance.cli.help import REFERENCE
 from conformance.cli.run_arguments import add_run_arguments
 from conformance.errors import UsageError
@@ -196,6 +196,13 @@ def _add_diagnose(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="pooling of an embedding: cls, mean, max, mean-normalised, ... (default: that of the checkpoint, else any, so that a "
         "pooling that is not meant conforms, too)",
+    )
+    parser.add_argument(
+        "--dimensions",
+        type=positive_integer,
+        metavar="N",
+        help="number of features that the system shortens embeddings to, before it normalises them (default: the directory's "
+        "truncate_dim; or, if all others are null, that of the first ones)",
     )
     parser.add_argument(
         "--dtype",

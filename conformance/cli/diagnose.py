@@ -11,12 +11,14 @@ from typing import Any
 from conformance.cli.output import show_document
 from conformance.cli.progress_display import progress
 from conformance.diagnosis import OutputTable, diagnose
+from conformance.diagnosis.outputs import features_of
 from conformance.diagnosis.outputs_file import Given
 from conformance.diagnosis.piped_outputs import name_of, read_outputs
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import read_batches
 from conformance.model.batch import Batch
 from conformance.model.directory import load_directory
+from conformance.model.sentence_transformers import truncated_dimensions
 from conformance.model.tokenizer import tokenized, words
 from conformance.report.diagnosis_document import document
 
@@ -28,6 +30,8 @@ def run(arguments: Namespace) -> int:
     batch = _batch(arguments, given)
     tables = _named(given, arguments)
     limit = _seconds(arguments.time_limit)
+    declared = truncated_dimensions(arguments.checkpoint)  # outputs may be whole nevertheless
+    dimensions = arguments.dimensions or (declared if declared in map(features_of, tables.values()) else None)
     with progress(1) as shown, shown.case(source):
         found = diagnose(
             checkpoint,
@@ -35,6 +39,7 @@ def run(arguments: Namespace) -> int:
             tables,
             dtype=arguments.dtype,
             pooling=arguments.pooling,
+            dimensions=dimensions,
             words=words(arguments.checkpoint, batch),
             time_limit=limit,
         )

@@ -174,12 +174,14 @@ FILE has one or more outputs: last_hidden_state, pooler_output, embedding, logit
 JSON may also have the inputs (`text` or `input_ids`, ...). An output without a name, or with the name
 of a variable, is identified by its axes or by --output. null and "..." stand for unknown values: of a
 table printed with an ellipsis, the edges are judged if the inputs and the checkpoint determine their
-position. The rounding of printed numbers, and of numbers stored in a narrower format than --dtype, is
-part of sigma, and the pooling of an embedding is part of the model. Explanations of one, two and three
-mistakes are ranked by evidence. For embeddings of texts, these include a text that was truncated too
-early and a missing prefix. If the outputs conform with their rows in another order, that order is
-reported, and no other explanation. --time-limit ends the search with the best explanation found so far,
-and reports what was not tried.
+position. Embeddings that the system shortens (--dimensions, the directory's truncate_dim, or null in
+place of all but the first features of every row) are normalised after they are cut. The rounding of
+printed numbers, and of numbers stored in a narrower format than --dtype, is part of sigma, and the
+pooling of an embedding is part of the model. Explanations of one, two and three mistakes are ranked by
+evidence. For embeddings of texts, these include a text that was truncated too early and a missing
+prefix. If the outputs conform with their rows in another order, that order is reported, and no other
+explanation. --time-limit ends the search with the best explanation found so far, and reports what was
+not tried.
 
 Formats of FILE, each with an example:
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -21,11 +21,9 @@ import msgspec
 from conformance.checks.recording import FAILURES
 from conformance.checks.repro.artifacts import remove_earlier_artifacts
 from conformance.cli.output import show_results
-from conformance.cli.run import PARTS, saved_failures
+from conformance.cli.run import PARTS, reported
 from conformance.errors import INTERRUPTED, ConformanceError, UsageError
 from conformance.judge.threads import cores
-from conformance.names import printable
-from conformance.report.output_formats import REPORT_FORMATS
 from conformance.results.file import Writer, runs
 from conformance.results.merge import merged
 from conformance.results.records import CaseRecords, Results
@@ -79,13 +77,13 @@ def run_jobs(command: Sequence[str], jobs: int, out: Path, how: str, *, resume: 
             results = in_one(shards)
             _write(writer, results)
         elif shards or is_interrupted:
-            path.unlink()
+            path.unlink(missing_ok=True)
         else:  # The processes refused the command, so that earlier results are still the last ones.
-            shutil.rmtree(path.parent / PARTS)
-            if not path.stat().st_size:
+            shutil.rmtree(path.parent / PARTS, ignore_errors=True)
+            if path.is_file() and not path.stat().st_size:
                 path.unlink()
     if results is not None:
-        return _completed(results, folders, out, how)
+        return _completed(results, folders, out, how, writer.require_unchanged)
     if shards:
         show_results(merged(shards), how)
         print("not all checks were run; the same command with --resume runs the rest", file=sys.stderr)
@@ -94,18 +92,13 @@ def run_jobs(command: Sequence[str], jobs: int, out: Path, how: str, *, resume: 
     return max(1, *(ConformanceError.exit_code if code < 0 else code for code in codes))
 
 
-def _completed(results: Results, folders: Sequence[Path], out: Path, how: str) -> int:
+def _completed(results: Results, folders: Sequence[Path], out: Path, how: str, require_unchanged: Callable[[], None]) -> int:
     """Keep the failures of the shards, remove their folders, write and print the report, and return the exit code."""
     folder = out.resolve()
     remove_earlier_artifacts(folder / FAILURES)
     _keep_failures(folders, folder / FAILURES)
-    shutil.rmtree(folder / PARTS)
-    (folder / "report.html").write_text(REPORT_FORMATS["html"].of_results(results), "utf-8")
-    show_results(results, how)
-    if how == "pretty":
-        print(f"\nresults: {out / 'results.jsonl'}\nreport: {out / 'report.html'}{saved_failures(results, out)}")
-    assert results.footer
-    return results.footer.exit_code
+    shutil.rmtree(folder / PARTS, ignore_errors=True)
+    return reported(results, out, how, require_unchanged)
 
 
 def in_one(shards: Sequence[RunRecords]) -> Results:
@@ -203,4 +196,4 @@ class _Printed:
             with self._turn:
                 if written[line] > self._printed[line]:
                     self._printed[line] += 1
-                    print(printable(line.rstrip("\n")), file=sys.stderr, flush=True)
+                    print(line.rstrip("\n"), file=sys.stderr, flush=True)

@@ -9,7 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
-from conformance.errors import UsageError
+from conformance.cli.streams import unescaped
+from conformance.errors import OutputError, UsageError
 from conformance.report.document import Document
 from conformance.report.output_formats import REPORT_FORMATS
 from conformance.report.run.run_document import document
@@ -46,10 +47,21 @@ def formats_of(outputs: Iterable[Path], formats: Collection[str], read: Iterable
 
 
 def write(files: Mapping[Path, str], made: Callable[[str], str]) -> None:
-    """Write each file in its format; missing folders are created."""
+    """Write each file in its format; missing folders are created.
+
+    Raises:
+        OutputError: files cannot be written; all others are.
+    """
+    failures = []
     for path, name in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(made(name), "utf-8")
+        text = made(name)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, "utf-8")
+        except OSError as error:
+            failures.append(f"{path} cannot be written: {error.strerror}")
+    if failures:
+        raise OutputError("\n".join(failures))
 
 
 def text_of(shown: Document, rows: Sequence[Mapping[str, Any]], name: str) -> str:
@@ -81,7 +93,7 @@ def is_piped() -> bool:
 def console() -> Console:
     """Return a console for standard output, with the width of COLUMNS or of the terminal, or a fixed width for a pipe."""
     has_no_width = is_piped() or "COLUMNS" in os.environ  # rich itself would take a COLUMNS of 0 and print nothing
-    return Console(width=_columns() or (PIPED if has_no_width else None), highlight=False)
+    return Console(file=unescaped(sys.stdout), width=_columns() or (PIPED if has_no_width else None), highlight=False)
 
 
 def _columns() -> int:

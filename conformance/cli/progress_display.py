@@ -9,6 +9,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
+from conformance.cli.streams import printable_streams, unescaped
 from conformance.names import printable
 from conformance.progress import watched
 from conformance.results.outcomes import FAILING, ORDER
@@ -38,7 +39,7 @@ class ProgressDisplay:
 
     def ended(self, outcome: str, seconds: float) -> None:
         """Show the outcome and the duration of the current case."""
-        if self._display.disable and sys.stderr:
+        if self._display.disable:
             print(printable(f"{self._case}: {outcome}, {seconds:.1f} s"), file=sys.stderr, flush=True)
         self._failed[outcome] += outcome in FAILING
         failed = ", ".join(f"{n} {o}" for o in ORDER if (n := self._failed[o]))
@@ -64,7 +65,7 @@ class _Display(Progress):
 @contextmanager
 def progress(cases: int, console: Console | None = None) -> Iterator[ProgressDisplay]:
     """Open a progress display, by default on standard error; if that is not a terminal, print a line for each finished case."""
-    given, console = console, console or Console(stderr=True)
+    given, console = console, console or Console(file=unescaped(sys.stderr))
     display = _Display(
         BarColumn(bar_width=None),
         TextColumn("{task.fields[failed]}", style="bold red", markup=False),
@@ -76,10 +77,10 @@ def progress(cases: int, console: Console | None = None) -> Iterator[ProgressDis
         expand=True,
         transient=True,
         # A candidate's prints go above the bar, or to standard output if that is not a terminal.
-        redirect_stdout=bool(sys.stdout and sys.stdout.isatty()),
+        redirect_stdout=sys.stdout.isatty(),
         speed_estimate_period=float("inf"),
         # rich treats a pipe as a terminal if the environment requests colours.
-        disable=not console.is_interactive or not (given or bool(sys.stderr and sys.stderr.isatty())),
+        disable=not console.is_interactive or not (given or sys.stderr.isatty()),
     )
-    with display:
+    with display, printable_streams():  # the display replaces the streams
         yield ProgressDisplay(cases, display)

@@ -3,7 +3,7 @@
 import shutil
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Self
@@ -13,22 +13,22 @@ from conformance.checks.recording import FAILURES, Recording
 from conformance.checks.repro.artifacts import remove_earlier_artifacts
 from conformance.checks.run_header import header_of
 from conformance.cli.cases import cases_of, digest
-from conformance.cli.interrupts import noted_interrupts
-from conformance.cli.output import show_results
+from conformance.cli.interrupts import Interrupt, raise_lost_interrupt
+from conformance.cli.output import show_results, write
 from conformance.cli.progress_display import progress
 from conformance.cli.run_options import RunOptions, limits_of, settings_of
 from conformance.cli.work import IsolatedWork, Work, is_instrumented
-from conformance.errors import INTERRUPTED, UsageError
+from conformance.errors import INTERRUPTED, OutputError
 from conformance.isolation.candidate_work import CandidateWork
-from conformance.isolation.forwarded_output import output_to_standard_error, to_standard_error
+from conformance.isolation.forwarded_output import output_to_standard_error
 from conformance.isolation.worker_process import WorkerProcess
-from conformance.names import printable_lines
 from conformance.numerics.machine import measure_early
 from conformance.report.output_formats import REPORT_FORMATS
 from conformance.results.case import Case
 from conformance.results.file import ResultsFileError
 from conformance.results.records import Results
 from conformance.results.result import Result
+from conformance.results.to_records import footer
 
 PARTS = "parts"  # folder of the shards of a run in several processes, beside its results file
 _RESULTS, _PAGE = "results.jsonl", "report.html"
@@ -63,19 +63,19 @@ def _run(options: RunOptions, workers: "_Workers", out: Path, how: str, *, resum
         print(f"resumed: {len(recorded)} checks are already in {recording.path}, {len(left)} remain", file=sys.stderr)
     try:
         running = closing(_running(options, workers, left, len(everything)))
-        with recording, progress(len(left)) as shown, noted_interrupts() as raise_if_interrupted, running as cases_of_workers:
+        with recording, progress(len(left)) as shown, running as cases_of_workers:
             for case, result_of in cases_of_workers:
                 with shown.case(case):
                     result = result_of(case)
                     recording.add(result, options.goldens[case.golden], options.require)
                 shown.ended(result.outcome, result.seconds)
-                raise_if_interrupted()
+                raise_lost_interrupt()
     except (KeyboardInterrupt, ResultsFileError) as why:
         show_results(recording.unfinished, how)
         interrupted = isinstance(why, KeyboardInterrupt)
         print(f"{'interrupted' if interrupted else why}; {_how_to_go_on(recording)}", file=sys.stderr)
-        return INTERRUPTED if interrupted else UsageError.exit_code
-    return _reported(recording.results, out, how)
+        return why.exit_code if isinstance(why, Interrupt | ResultsFileError) else INTERRUPTED
+    return reported(recording.results, out, how, recording.require_unchanged)
 
 
 def _cases(options: RunOptions, workers: "_Workers") -> tuple[Sequence[Case], Sequence[Case]]:
@@ -107,25 +107,38 @@ def _recording(options: RunOptions, everything: Sequence[Case], count: int, out:
         limits_of(options),
     )
     recording = Recording(path, header, resume=resume)
-    (out.resolve() / _PAGE).unlink(missing_ok=True)
+    with suppress(OSError):  # a folder of that name: reported when the page is written
+        (out.resolve() / _PAGE).unlink(missing_ok=True)
     if not resume:
         remove_earlier_artifacts(path.parent / FAILURES)
         shutil.rmtree(path.parent / PARTS, ignore_errors=True)
     return recording
 
 
-def _reported(results: Results, out: Path, how: str) -> int:
-    """Write the page of a finished run, print its report and return the exit code."""
-    # The page first, since the reader of standard output may stop reading.
-    (out.resolve() / _PAGE).write_text(REPORT_FORMATS["html"].of_results(results), "utf-8")
+def reported(results: Results, out: Path, how: str, require_unchanged: Callable[[], None]) -> int:
+    """Write the page of a finished run, print its report, and return the exit code: 3 if the page or the results are in no file.
+
+    Args:
+        results: the results.
+        out: folder of the results file and the page.
+        how: format of the printed report.
+        require_unchanged: raises `OutputError` if the results file has not the results.
+    """
+    page, lost = out.resolve() / _PAGE, list[OutputError]()
+    for attempt in (require_unchanged, lambda: write({page: "html"}, lambda name: REPORT_FORMATS[name].of_results(results))):
+        try:
+            attempt()
+        except OutputError as error:
+            lost.append(error)
     show_results(results, how)
     if how == "pretty":
-        print(f"\nresults: {out / _RESULTS}\nreport: {out / _PAGE}{saved_failures(results, out)}")
-    assert results.footer
-    return results.footer.exit_code
+        print(f"\nresults: {out / _RESULTS}\nreport: {out / _PAGE}{_saved_failures(results, out)}", flush=True)
+    for loss in lost:
+        print(f"bert-conformance: {loss}", file=sys.stderr)
+    return OutputError.exit_code if lost else footer(case.check for case in results.cases).exit_code
 
 
-def saved_failures(results: Results, out: Path) -> str:
+def _saved_failures(results: Results, out: Path) -> str:
     """Return a line on the folder with the failures of this run; empty if none was saved."""
     folder = out / FAILURES
     if not folder.is_dir() or not any(check.outcome in ("fail", "crash") for check in results.checks):
@@ -168,7 +181,7 @@ class _Workers:
             with output_to_standard_error():
                 yield None
             return
-        worker = self._kept.pop(name, None) or self._stack.enter_context(WorkerProcess(CandidateWork, self._options.limits, _show))
+        worker = self._kept.pop(name, None) or self._stack.enter_context(WorkerProcess(CandidateWork, self._options.limits))
         try:
             yield worker
         finally:
@@ -184,8 +197,3 @@ class _Workers:
     def __exit__(self, *_: object) -> None:
         """End the workers that are kept."""
         self._stack.close()
-
-
-def _show(text: str) -> None:
-    """Write a candidate's output to standard error, without control characters."""
-    to_standard_error("\n".join(printable_lines(text)))

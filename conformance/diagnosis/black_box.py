@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from conformance.diagnosis.pooling import Pooling, step_of
+from conformance.diagnosis.pooling import LEADING, Pooling, step_of
 from conformance.diagnosis.printed import KnownNumbers
 from conformance.judge.judged_elements import judged_elements
 from conformance.model.activation import SENTENCE, Activation
@@ -19,6 +19,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Mask
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Network, Step
+from conformance.oracle.embeddings import Exact
 from conformance.oracle.linear_maps import LinearMap, Roundings
 from conformance.oracle.pooling import Unit
 from conformance.oracle.step import Site, elementwise_roundings
@@ -37,6 +38,21 @@ class Output:
 
     name: str
     known: KnownNumbers
+
+
+class Leading(Exact):
+    """The first features of each row, as many as the activation has: a shortened embedding."""
+
+    @cached_property
+    def value(self) -> Array:
+        """The features that are kept."""
+        return self.parents[0][:, : self.site.activation.width]
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        """Return the map that keeps the first features, whose adjoint adds zeros for the others."""
+        shape, width = self.parents[0].shape, self.site.activation.width
+        pads = ((0, 0), (0, shape[1] - width))
+        return (LinearMap(lambda v: np.broadcast_to(v, shape)[:, :width], lambda w: np.pad(w, pads)),)
 
 
 @dataclass(frozen=True)
@@ -145,27 +161,44 @@ class BlackBox(Network):
         """The network's table, with the poolings and the last step added."""
         rows = dict(super().table)
         width = self.architecture.hidden_size
-        pooled: list[str] = []
         for base in dict.fromkeys(p.base for p in self.poolings):
             parent = "pooler.activation" if base == "pooler" else self.hidden
             rows[f"{EMBEDDING}.{base}"] = Activation(f"{EMBEDDING}.{base}", base, (parent,), SENTENCE, width, "")
         for p in self.poolings:
-            name = f"{EMBEDDING}.{p.name}"
-            if p.is_normalised:
-                rows[name] = Activation(name, "unit", (f"{EMBEDDING}.{p.base}",), SENTENCE, width, "x / |x|")
-            pooled.append(name)
+            parent, whole = f"{EMBEDDING}.{p.base}", width
+            for name, kind in zip(self.names_after(p), p.steps(self.features), strict=True):
+                whole = self.features if kind == LEADING and self.features else whole
+                equation = "x / |x|" if kind == "unit" else "the first features of x"
+                rows[name] = Activation(name, kind, (parent,), SENTENCE, whole, equation)
+                parent = name
+        pooled = [self.embedding_of(p) for p in self.poolings]
         named = [o.name for o in self.outputs if o.name != EMBEDDING]
         has_embedding = any(o.name == EMBEDDING for o in self.outputs)
         rows[PRINTED] = Activation(PRINTED, "printed", (*named, *(pooled if has_embedding else ())), (), 0, "the numbers printed")
         return rows
+
+    @cached_property
+    def features(self) -> int | None:
+        """The number of features of shortened embeddings; None if they are whole."""
+        widths = [o.known.values.shape[-1] for o in self.outputs if o.name == EMBEDDING]
+        return widths[0] if widths and widths[0] < self.architecture.hidden_size else None
+
+    def embedding_of(self, pooling: Pooling) -> str:
+        """Return the name of the activation that is the embedding under a pooling."""
+        return (f"{EMBEDDING}.{pooling.base}", *self.names_after(pooling))[-1]
+
+    def names_after(self, pooling: Pooling) -> tuple[str, ...]:
+        """Return the names of the activations after the pooling itself."""
+        base, steps = f"{EMBEDDING}.{pooling.base}", pooling.steps(self.features)
+        return tuple(".".join((base, *steps[: i + 1])) for i in range(len(steps)))
 
     def step(self, name: str, *parents: Array) -> Step:
         """Return the step of an activation, a pooling, or the last step."""
         if name == PRINTED:
             return Printed(self.site(name), self.reading, *parents)
         kind = self.table[name].kind
-        if kind == "unit":
-            return Unit(self.site(name), *parents)
+        if kind in ("unit", LEADING):
+            return (Unit if kind == "unit" else Leading)(self.site(name), *parents)
         found = {p.base: p for p in self.poolings}.get(kind)
         if found is not None and name.startswith(EMBEDDING):
             return step_of(found)(self.site(name), *parents)
@@ -184,7 +217,7 @@ class BlackBox(Network):
             columns = slice(start, start + len(flat))
             if output.name == EMBEDDING:
                 for pooling_index, pooling in enumerate(self.poolings):
-                    parts.append(Part(f"{EMBEDDING}.{pooling.name}", flat, slice(pooling_index, pooling_index + 1), columns))
+                    parts.append(Part(self.embedding_of(pooling), flat, slice(pooling_index, pooling_index + 1), columns))
             else:
                 parts.append(Part(output.name, flat, slice(0, pooling_count), columns))
             start += len(flat)

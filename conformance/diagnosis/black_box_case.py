@@ -70,7 +70,8 @@ class BlackBoxCase:
         self.right = BlackBoxSegment(network, self.storage)
         self.placements = placements(self.right)
         self.filters = filtered_placements(self.placements)
-        self.pooling_indices = range(network.reading.pooling_count) if asked is None else range(1)
+        last = sum(p.is_cut_last for p in network.poolings)  # that is a mistake, unless it is asked for
+        self.pooling_indices = range(network.reading.pooling_count - last) if asked is None else range(1)
         self.arithmetics = sorted((self._widened(JudgedForward(self.right, h)) for h in self._end_to_end(dtype)), key=self.nll)
         self.use(self.arithmetics[0])
 

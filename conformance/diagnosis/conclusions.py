@@ -97,6 +97,7 @@ class Diagnosis:
         explanations: the explanations, best first.
         cut_short: description of what the search left out when its time ran out; else empty.
         unconfirmed: description of the checkpoint's settings that its parameters do not confirm.
+        features: number of features that embeddings are shortened to; None if they are whole.
         undeclared_pooling: whether any pooling of an embedding was allowed, since neither the checkpoint nor the user declares one.
     """
 
@@ -121,6 +122,7 @@ class Diagnosis:
     unconfirmed: str = ""
     undeclared_pooling: bool = False
     stored: tuple[str, ...] = ()
+    features: int | None = None
 
     @property
     def tied(self) -> tuple[RankedExplanation, ...]:

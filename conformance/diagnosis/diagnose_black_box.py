@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -41,6 +41,7 @@ def diagnose(
     *,
     dtype: str = "float32",
     pooling: str | None = None,
+    dimensions: int | None = None,
     words: Sequence[Sequence[str]] | None = None,
     time_limit: float | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -54,6 +55,8 @@ def diagnose(
             which are exact in their format; nested lists of numbers, as text if their digits count; or `OutputTable`s.
         dtype: the format that the system computes in.
         pooling: the pooling of an embedding; None: the pooling that the checkpoint declares, or any if it declares none.
+        dimensions: number of features that embeddings are shortened to before they are normalised; None: if all others are null in
+            every row, the number of the first ones, else all.
         words: the token of each id, used to report a missing prefix; ids are used if None.
         time_limit: seconds after which the search ends with the best result so far; the correct network is always judged.
         clock: function that returns the time in seconds.
@@ -67,7 +70,7 @@ def diagnose(
     budget = SearchBudget(time_limit, clock)
     golden_of("outputs", checkpoint, {"outputs": batch})  # raises for inputs that do not fit the architecture
     given = {name: part if isinstance(part, OutputTable) else OutputTable(_plain(part)) for name, part in outputs.items()}
-    found = resolved(given, checkpoint.architecture, batch, format_named(dtype))
+    found = resolved(given, checkpoint.architecture, batch, format_named(dtype), dimensions)
     pooling = _pooling_of(checkpoint, found, pooling)
     network = _black_box(checkpoint, batch, found, pooling, dtype)
     of_sentences = all(o.name == EMBEDDING or network.table[o.name].axes == SENTENCE for o in found)
@@ -99,9 +102,12 @@ def _black_box(checkpoint: Checkpoint, batch: Batch, found: tuple[Output, ...], 
         UsageError: the format is unknown, an output needs labels that the batch lacks, or no number can be judged.
     """
     has_embedding = any(o.name == EMBEDDING for o in found)
-    poolings = in_question(checkpoint.architecture, batch, pooling) if has_embedding else ()
     rounded = cache(lambda name: format_named(dtype).round(checkpoint.weights[name]))
-    network = BlackBox(checkpoint.architecture, LazyWeights(checkpoint.weights, rounded), batch, found, poolings)
+    network = BlackBox(checkpoint.architecture, LazyWeights(checkpoint.weights, rounded), batch, found, ())
+    if has_embedding:
+        network = replace(network, poolings=in_question(checkpoint.architecture, batch, pooling, network.features))
+    if pooling is not None and POOLINGS[pooling].is_cut_last and network.features is None:
+        raise UsageError(f"the pooling {pooling!r} is of shortened embeddings, and these have all features; give their dimensions")
     missing = [o.name for o in found if o.name != EMBEDDING and o.name not in network.table]
     if missing:
         raise UsageError(f"{', '.join(missing)} needs labels, which the inputs do not have")
@@ -196,6 +202,7 @@ def _diagnosis(case: BlackBoxCase) -> Diagnosis:
         cut_short=case.budget.cut_short,
         unconfirmed=case.network.architecture.unconfirmed,
         undeclared_pooling=bool(case.network.poolings) and len(case.pooling_indices) > 1,
+        features=case.network.features,
     )
 
 

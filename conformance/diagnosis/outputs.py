@@ -1,7 +1,7 @@
 """The outputs of a black box: tables of numbers as they were given, and the activations that they belong to."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -55,11 +55,16 @@ class OutputTable:
 
 
 def resolved(
-    given: Mapping[str, OutputTable], architecture: Architecture, batch: Batch, computed: Format = FORMATS["float32"]
+    given: Mapping[str, OutputTable],
+    architecture: Architecture,
+    batch: Batch,
+    computed: Format = FORMATS["float32"],
+    dimensions: int | None = None,
 ) -> tuple[Output, ...]:
     """Return each output under its activation's name, with its numbers placed in an array of the activation's shape.
 
     `computed` is the format in which the numbers were computed; those stored in a narrower format have that format's rounding.
+    Embeddings of `dimensions` features, or with nulls in place of all others, are shortened.
 
     Raises:
         UsageError: an output does not exist, has two names, or does not fit its shape; or no number is known.
@@ -72,15 +77,51 @@ def resolved(
         target = _target(called, rows, architecture)
         if target in found:
             raise UsageError(f"{name} is given twice, under two names")
-        row = (
-            Activation(EMBEDDING, "", (), ("batch", "feature"), architecture.hidden_size, "")
-            if target == EMBEDDING
-            else rows[target]
-        )
+        if target == EMBEDDING:
+            part, width = _shortened(part, architecture.hidden_size, dimensions)
+            row = Activation(EMBEDDING, "", (), ("batch", "feature"), width, "")
+        else:
+            row = rows[target]
         found[target] = Output(target, _spread(part, row, batch, architecture.num_attention_heads, called, computed))
     if not any((~np.isnan(o.known.values)).any() for o in found.values()):
         raise UsageError("no number of the outputs is known: there is nothing to judge")
     return tuple(found.values())
+
+
+def _shortened(part: OutputTable, whole: int, dimensions: int | None) -> tuple[OutputTable, int]:
+    """Return a table of embeddings without the nulls behind its first features, and the number of features.
+
+    Args:
+        part: the table.
+        whole: number of features of the network.
+        dimensions: number of features that are declared; None: those before the nulls, if each row has as many.
+
+    Raises:
+        UsageError: the number is not between 1 and `whole`.
+    """
+    rows = part.values if depth(part.values) > 1 else [part.values]  # one text may be given without its batch axis
+    each = {_before_nulls(row) for row in rows if isinstance(row, list | tuple) and len(row) == whole} - {0}
+    before = each.pop() if len(each) == 1 and "features" not in part.parts else whole
+    width = dimensions or before
+    if not 0 < width <= whole:
+        raise UsageError(f"embeddings of {width} dimensions are declared, expected 1 to {whole}, the features of the network")
+    if before != width or width == whole:
+        return part, width
+    cut = [row[:width] if isinstance(row, list | tuple) else row for row in rows]
+    return replace(part, values=cut if depth(part.values) > 1 else cut[0]), width
+
+
+def _before_nulls(row: Sequence[Any]) -> int:
+    """Return the number of elements before the nulls at the end of a row."""
+    return next((number for number in range(len(row), 0, -1) if row[number - 1] is not None), 0)
+
+
+def features_of(part: OutputTable) -> int | None:
+    """Return the number of features of the first row of a table; None if it has none."""
+    row = part.values
+    while isinstance(row, list | tuple | np.ndarray) and len(row) and isinstance(row[0], list | tuple | np.ndarray):
+        row = row[0]
+    return len(row) if isinstance(row, list | tuple | np.ndarray) else None
 
 
 def _guessed(part: OutputTable, batch: Batch) -> str:
@@ -142,7 +183,9 @@ def _spread(part: OutputTable, row: Activation, batch: Batch, heads: int, name: 
             )
             or "one number"
         )
-        raise UsageError(f"{error}; read as {name}: {described(values)}, expected: {axes}") from error
+        given = features_of(part) if row.name == EMBEDDING else None
+        hint = f"; if the system shortens embeddings, say --dimensions {given}" if given and given < shape[-1] else ""
+        raise UsageError(f"{error}; read as {name}: {described(values)}, expected: {axes}{hint}") from error
     whole = KnownNumbers(np.full(shape, np.nan), np.zeros(shape), known.stored)
     if not shape:
         return known

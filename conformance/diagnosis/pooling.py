@@ -11,7 +11,8 @@ from conformance.oracle import Step
 from conformance.oracle.embeddings import Copy
 from conformance.oracle.pooling import WEIGHTS, Maximum, Weighted
 
-NORMALISED = "-normalised"
+NORMALISED, CUT = "-normalised", "-cut"
+LEADING = "leading"  # kind of the step that keeps the first features
 
 
 @dataclass(frozen=True)
@@ -19,8 +20,9 @@ class Pooling:
     """A pooling.
 
     Attributes:
-        name: name for `--pooling`; the names of normalised poolings end in `-normalised`.
-        sentence: description of the pooling.
+        name: name for `--pooling`; the names of normalised poolings end in `-normalised`, and in `-normalised-cut` if a shortened
+            embedding is cut after it was normalised.
+        sentence: description of the pooling; `{features}` stands for the number of features of a shortened embedding.
         mistake: name of the fault that is this pooling in place of another one; empty if the catalogue has none.
         reads_padding: whether the embedding depends on positions that the mask excludes.
     """
@@ -33,12 +35,22 @@ class Pooling:
     @property
     def base(self) -> str:
         """The name of the pooling without normalisation."""
-        return self.name.removesuffix(NORMALISED)
+        return self.name.removesuffix(CUT).removesuffix(NORMALISED)
 
     @property
     def is_normalised(self) -> bool:
         """Whether each embedding is divided by its length."""
-        return self.name.endswith(NORMALISED)
+        return NORMALISED in self.name
+
+    @property
+    def is_cut_last(self) -> bool:
+        """Whether a shortened embedding is not normalised again after it was cut."""
+        return self.name.endswith(CUT)
+
+    def steps(self, features: int | None) -> tuple[str, ...]:
+        """Return the kinds of the steps after the pooling itself; `features` is the number that is kept, None if all are."""
+        steps = [LEADING] * (features is not None) + ["unit"] * self.is_normalised
+        return tuple(reversed(steps) if self.is_cut_last else steps)
 
 
 _PLAIN = (
@@ -52,11 +64,12 @@ _PLAIN = (
     Pooling("max", "the maximum over the tokens that are not padding", "pooling-max"),
     Pooling("pooler", "the pooler's output"),
 )
-POOLINGS: Mapping[str, Pooling] = {
-    p.name: p
-    for plain in _PLAIN
-    for p in (plain, replace(plain, name=plain.name + NORMALISED, sentence=f"{plain.sentence}, normalised to length 1"))
-}
+_NORMALISED = tuple(replace(p, name=p.name + NORMALISED, sentence=f"{p.sentence}, normalised to length 1") for p in _PLAIN)
+_CUT_LAST = tuple(
+    replace(p, name=p.name + CUT, mistake="", sentence=f"{p.sentence} and then cut to {{features}} features, not normalised again")
+    for p in _NORMALISED
+)
+POOLINGS: Mapping[str, Pooling] = {p.name: p for alike in zip(_PLAIN, _NORMALISED, _CUT_LAST, strict=True) for p in alike}
 
 
 def step_of(pooling: Pooling) -> type[Step]:
@@ -69,10 +82,15 @@ def declared(architecture: Architecture) -> str | None:
     return architecture.pooling + NORMALISED * architecture.normalize or None
 
 
-def in_question(architecture: Architecture, batch: Batch, asked: str | None) -> tuple[Pooling, ...]:
-    """Return the poolings that are different functions on this batch, starting with the one asked for."""
+def in_question(architecture: Architecture, batch: Batch, asked: str | None, features: int | None) -> tuple[Pooling, ...]:
+    """Return the poolings that are different functions on this batch: the one asked for first, those that are cut last at the end.
+
+    `features` is the number of features of shortened embeddings; None if they are whole.
+    """
     found: dict[tuple[object, ...], Pooling] = {}
-    for pooling in sorted(POOLINGS.values(), key=lambda p: p.name != asked):
+    for pooling in sorted(POOLINGS.values(), key=lambda p: (p.name != asked, p.is_cut_last)):
+        if pooling.is_cut_last and features is None:
+            continue
         if pooling.base != "pooler" or architecture.pooler:
             found.setdefault(_identity(pooling, batch), pooling)
     return tuple(found.values())
@@ -81,7 +99,7 @@ def in_question(architecture: Architecture, batch: Batch, asked: str | None) -> 
 def _identity(pooling: Pooling, batch: Batch) -> tuple[object, ...]:
     """Return a key that is equal for poolings that are the same function; normalisation removes constant factors."""
     if pooling.base not in WEIGHTS:
-        return pooling.base, pooling.is_normalised
+        return pooling.base, pooling.is_normalised, pooling.is_cut_last
     weights = WEIGHTS[pooling.base](batch.mask)
     factor = weights.max(1, keepdims=True) if pooling.is_normalised else np.ones((len(weights), 1))
-    return (weights / factor).tobytes(), pooling.is_normalised
+    return (weights / factor).tobytes(), pooling.is_normalised, pooling.is_cut_last

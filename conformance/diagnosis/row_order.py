@@ -81,7 +81,7 @@ def _distances(right: BlackBoxSegment, pooling_index: int) -> Array:
 
 
 def _activation(network: BlackBox, output: Output, pooling_index: int) -> str:
-    return f"{EMBEDDING}.{network.poolings[pooling_index].name}" if output.name == EMBEDDING else output.name
+    return network.embedding_of(network.poolings[pooling_index]) if output.name == EMBEDDING else output.name
 
 
 def _first_equal(batch: Batch) -> Ids:

@@ -1,12 +1,11 @@
 """Entries for activations, from the tables of all architectures; the activations of all layers are those of a layer N."""
 
-import inspect
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import product
 
-from conformance.glossary.entry import Section, paragraphs
+from conformance.glossary.entry import Section, documentation, paragraphs
 from conformance.model.activation import Activation
 from conformance.model.activations import output_of_transformers, parameter_shapes, table
 from conformance.model.architecture import (
@@ -74,7 +73,8 @@ def step_equation(kind: str) -> tuple[str, ...]:
     """Return the equation of the step that computes activations of a kind: the paragraphs of the docstring of its class."""
     from conformance.oracle import EQUATIONS
 
-    return paragraphs(inspect.getdoc(EQUATIONS[kind]) or "")
+    step = EQUATIONS[kind]
+    return paragraphs(documentation(step.__module__, step.__name__))
 
 
 def summaries() -> Mapping[str, str]:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 
-from conformance.glossary.entry import Section, joined
+from conformance.glossary.entry import Section, documentation, joined
 from conformance.numerics import arithmetic as models
 from conformance.numerics.arithmetic import Arithmetic, hypotheses
 from conformance.numerics.formats import FORMATS
@@ -13,7 +13,7 @@ _DEFINITION = re.compile(r"^`(\w+)`\s+(.+?)(?=\n\n|\n`|\Z)", re.MULTILINE | re.D
 
 def definitions() -> dict[str, str]:
     """Return the definition of each kind of rounding and summation, from the docstring of `conformance.numerics.arithmetic`."""
-    return {name: joined(text).rstrip(".;") for name, text in _DEFINITION.findall(models.__doc__ or "")}
+    return {name: joined(text).rstrip(".;") for name, text in _DEFINITION.findall(documentation(models.__name__))}
 
 
 def summaries() -> Mapping[str, str]:

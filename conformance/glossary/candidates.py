@@ -5,7 +5,7 @@ from pathlib import Path
 
 from conformance.candidates import command
 from conformance.candidates.recorded import file_format
-from conformance.glossary.entry import Section
+from conformance.glossary.entry import Section, documentation
 
 _FOLDER = Path(command.__file__).parent
 _PAGE = _FOLDER / "PROTOCOL.md"
@@ -29,7 +29,7 @@ def sections(name: str) -> Iterator[Section]:
             title, _, text = section.partition("\n")
             yield title.lower(), tuple(text.strip().splitlines())
     else:
-        yield "the file", tuple((file_format.__doc__ or "").strip().splitlines())
+        yield "the file", tuple(documentation(file_format.__name__).splitlines())
 
 
 def names(written: str) -> tuple[str, ...]:

@@ -1,12 +1,9 @@
 """Entries for checks and laws, from their catalogue and from the docstrings of the modules that implement them."""
 
-import ast
 from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
-from pathlib import Path
 
 from conformance.checks.catalogue import CHECKS
-from conformance.glossary.entry import Section, paragraphs
+from conformance.glossary.entry import Section, documentation, paragraphs
 from conformance.goldens.manifest import DEFAULT_GOLDENS
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")  # A test id ends with one of them.
@@ -25,7 +22,7 @@ def sections(name: str) -> Iterator[Section]:
     inputs = check.inputs or (drawn if check.searches else "the golden's own batches")
     goldens = "every golden" if check.every_golden else f"{' and '.join(DEFAULT_GOLDENS)}, or those that are named"
     yield "catches, for example", (check.catches,)
-    yield "method", paragraphs(_docstring(f"conformance.{module}"))
+    yield "method", paragraphs(documentation(f"conformance.{module}"))
     yield "inputs", (f"{inputs}; on {goldens}",)
     yield "how to repair a failure", (check.remedy,)
     yield "to run it alone", (f"bert-conformance run -i NAME --check {name}",)
@@ -38,11 +35,3 @@ def names(written: str) -> tuple[str, ...]:
     test_id = written.rpartition("[")[2].rstrip("]")
     starts = [name for name in CHECKS if test_id.startswith(f"{name}-")] if test_id.endswith(DTYPES) else []
     return (max(starts, key=len),) if starts else ()
-
-
-def _docstring(module: str) -> str:
-    """Return the docstring of a module without importing it, since the modules of laws import torch."""
-    spec = find_spec(module)
-    assert spec is not None
-    assert spec.origin is not None
-    return ast.get_docstring(ast.parse(Path(spec.origin).read_text("utf-8"))) or ""

@@ -1,9 +1,13 @@
-"""Entries of the glossary, the protocol of groups of entries, and the conversion of docstrings to paragraphs."""
+"""Entries of the glossary, the protocol of groups of entries, and the texts of docstrings in source files."""
 
+import ast
 import inspect
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Protocol
 
 Section = tuple[str, tuple[str, ...]]
@@ -41,6 +45,22 @@ class Group(Protocol):
 
     def names(self, written: str) -> tuple[str, ...]:
         """Return the names that `written` stands for, as a report, an option or a test id writes it; empty if there are none."""
+
+
+def documentation(module: str, name: str = "") -> str:
+    """Return the docstring of a module, or of a class of that name in it, from its source file.
+
+    Python itself discards docstrings with `-OO`, and a module need not be imported for its text: those of laws import torch.
+    """
+    tree = _parsed(module)
+    classes = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+    return ast.get_docstring(next(classes) if name else tree) or ""
+
+
+@lru_cache
+def _parsed(module: str) -> ast.Module:
+    spec = find_spec(module)
+    return ast.parse(Path(spec.origin).read_text("utf-8") if spec and spec.origin else "")
 
 
 def joined(text: str) -> str:

@@ -46,6 +46,7 @@ from conformance.model.batch import Batch, TorchBatch
 from conformance.model.checkpoint import Checkpoint, LazyWeights
 from conformance.model.pretraining import PretrainingCorpus
 from conformance.model.training import Training
+from conformance.names import class_name
 from conformance.numerics.devices import loss_of, require_device
 from conformance.numerics.formats import Array
 from conformance.results.termination import call_candidate, rendered
@@ -80,13 +81,13 @@ class CandidateWork:
         return loss_of(self._device)
 
     def answer(self, question: Question) -> Reply:
-        """Return the answer to a question, or a `ProjectError` if it raises a `ConformanceError` or an interrupt."""
+        """Return the answer to a question, or a `ProjectError` if it raises an exception."""
         try:
             reply: Reply = question.method(self, *question.arguments)
             return reply
         except ConformanceError as error:
             return ProjectError.of(error)
-        except KeyboardInterrupt as error:  # of the candidate's own, since SIGINT is blocked in a worker
+        except BaseException as error:  # of an object of the candidate's, wherever its code is run
             return ProjectError.of(CandidateCrash(rendered(error)))
 
     def load(self, name: str) -> Reply:
@@ -152,7 +153,8 @@ class CandidateWork:
 
     def step(self, batch: Batch) -> Reply:
         """Do one step of the training loop; `next` then returns what the step yields."""
-        assert self._step is not None, "a training loop was started"
+        if self._step is None:
+            raise RuntimeError("no training loop was started")
         return self._begin(yielded(partial(self._step, batch.on(self._device))))
 
     def initialize(self, seed: int) -> Reply:
@@ -189,7 +191,8 @@ class CandidateWork:
 
     def read(self, number: int) -> Reply:
         """Return the values of the latest activation; `number` is its position in the call."""
-        assert number == self._number, "it is gone: a candidate may use the memory of an activation again"
+        if number != self._number:
+            raise RuntimeError("it is gone: a candidate may use the memory of an activation again")
         return Done(), (self._last.read(),)
 
     def tokenize(self, vocabulary: tuple[str, ...], lower_case: bool, strip_accents: bool | None, text: str) -> Reply:
@@ -241,7 +244,8 @@ class CandidateWork:
 
     @property
     def _prepared(self) -> Subject:
-        assert self._subject is not None, "nothing is prepared"
+        if self._subject is None:
+            raise RuntimeError("nothing is prepared")
         return self._subject
 
     def _begin(self, stream: Iterator[tuple[str, Any]], inputs: Sequence[Any] = (), *, at_once: bool = False) -> Reply:
@@ -261,7 +265,7 @@ class CandidateWork:
     def _described(self, name: Any, value: Any) -> tuple[Head, Sequence[Any]]:
         self._number += 1
         if type(name) is not str:
-            return Head(self._number, None, unreadable=f"an activation's name is a text, not {type(name).__name__}"), ()
+            return Head(self._number, None, unreadable=f"an activation's name is a text, not {class_name(name)}"), ()
         try:
             self._last = last = described(value)
         except CandidateError as error:

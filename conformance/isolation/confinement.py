@@ -24,12 +24,12 @@ _SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1  # linux/sockios.h, linux/if.h
 
 
 def bind_to_parent() -> None:
-    """Make this process the leader of a process group that is killed when the parent process ends.
+    """Make this process the leader of a session without a terminal, and of a process group that is killed when the parent ends.
 
     A thread waits for the end of the parent process; on Linux, the kernel also kills this process if the fork server dies.
     """
-    if hasattr(os, "setpgid"):
-        os.setpgid(0, 0)
+    if hasattr(os, "setsid"):
+        os.setsid()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
@@ -64,22 +64,36 @@ def kill_orphans(but: Collection[int]) -> None:
             return
 
 
+def ancestors() -> list[int]:
+    """Return the process ids of the parent of this process, of its parent, and so on; the first alone if there is no /proc."""
+    parents, found = _parents(), [os.getppid()]
+    while parents.get(found[-1]):
+        found.append(parents[found[-1]])
+    return found
+
+
 def _below(pid: int | None) -> set[int]:
     """Return the running descendants of a process; none if `pid` is None or there is no /proc."""
     if not pid:
         return set()
-    parents: dict[int, int] = {}
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            state, parent, *_ = file.read_text("utf-8", "replace").rpartition(")")[2].split()
-            if state not in "ZX":
-                parents[int(file.parent.name)] = int(parent)
+    parents = _parents()
     found: set[int] = set()
     level = {pid}
     while level:
         level = {child for child, parent in parents.items() if parent in level} - found
         found |= level
     return found
+
+
+def _parents() -> dict[int, int]:
+    """Return the parent of each running process, by process id; empty if there is no /proc."""
+    parents: dict[int, int] = {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, parent, *_ = file.read_text("utf-8", "replace").rpartition(")")[2].split()
+            if state not in "ZX":
+                parents[int(file.parent.name)] = int(parent)
+    return parents
 
 
 def limit_memory(size: int | None) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from conformance.errors import UsageError
 
+ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)  # with SIGINT, the signals that end a process, and that it may handle
 _POLL = 0.01  # seconds between two looks at a process that is waited for
 _PRELOADED = "conformance.isolation.preload"
 _TRANSFORMERS = "transformers.models.bert.modeling_bert"  # the slowest import of the reference and of many candidates
@@ -62,6 +63,8 @@ def server_id() -> int | None:
 def has_ended(server: int | None, within: float = 0.0) -> bool:
     """Return whether a fork server has ended; its end is left for multiprocessing to collect, which then starts another one.
 
+    A server that is stopped is killed, since it starts no worker, and reports the end of none.
+
     Args:
         server: process id of the fork server; None if there is none.
         within: number of seconds to wait for its end.
@@ -69,7 +72,11 @@ def has_ended(server: int | None, within: float = 0.0) -> bool:
     deadline = time.monotonic() + within
     while server is not None:
         try:
-            if os.waitid(os.P_PID, server, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            change = os.waitid(os.P_PID, server, os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+            if change is not None and change.si_code == os.CLD_STOPPED:
+                os.kill(server, signal.SIGKILL)
+                os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)
+            if change is not None:
                 return True
         except ChildProcessError:  # collected already
             return True
@@ -81,14 +88,15 @@ def has_ended(server: int | None, within: float = 0.0) -> bool:
 
 @contextmanager
 def interrupts_blocked() -> Iterator[None]:
-    """Block SIGINT inside the context, where the system supports it; a signal that arrives is delivered afterwards.
+    """Block the signals that end a process inside the context, where the system supports it; they are delivered afterwards.
 
     Processes started inside the context, and processes forked from these, inherit the block: Ctrl-C reaches the parent only.
+    Workers unblock the others (`ENDING`).
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *ENDING})
     try:
         yield
     finally:

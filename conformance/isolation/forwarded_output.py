@@ -38,7 +38,7 @@ class ForwardedOutput:
 
 def to_standard_error(text: str) -> None:
     """Write a text to standard error, if there is one, and flush it."""
-    if sys.stderr is not None:
+    if sys.stderr is not None:  # a notebook or a service has none
         sys.stderr.write(text)
         sys.stderr.flush()
 
@@ -48,9 +48,6 @@ def output_to_standard_error() -> Iterator[None]:
     """Write to standard error what Python code, and C code by file descriptor 1, writes to standard output in the context."""
     _flush()
     with redirect_stdout(sys.stderr):
-        if sys.__stdout__ is None or sys.__stderr__ is None:  # closed at the start, so that 1 or 2 may be any other file
-            yield
-            return
         kept = os.dup(1)
         try:
             os.dup2(2, 1)

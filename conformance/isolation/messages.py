@@ -15,7 +15,7 @@ from conformance import errors
 from conformance.errors import CandidateFailure, ConformanceError
 from conformance.model.batch import Batch
 from conformance.model.pretraining import PretrainingConventions
-from conformance.names import LONGEST
+from conformance.names import message_of
 
 SMALL = 2**16  # bytes: an activation up to this size is sent together with its description
 TOGETHER = 2**20  # bytes of activations sent in one message, if all of them are requested at once
@@ -138,10 +138,11 @@ class ProjectError(Message, frozen=True):
 
         A subclass defined by a candidate exists only in the worker and is replaced by its nearest base class in this project.
         """
-        kind = next(c.__name__ for c in type(error).__mro__ if getattr(errors, c.__name__, None) is c)
+        bases = type.mro(type(error))
+        kind = next(name for base in bases for name, own in vars(errors).items() if own is base)
         batch = error.batch if isinstance(error, CandidateFailure) else None
-        arrays: dict[str, Any] = batch.arrays() if batch else {}
-        return cls(kind, str(error)[: 2 * LONGEST], tuple(arrays)), list(arrays.values())
+        arrays: dict[str, Any] = batch.arrays() if type(batch) is Batch else {}
+        return cls(kind, message_of(error), tuple(arrays)), list(arrays.values())
 
     def error(self, arrays: list[Any]) -> ConformanceError:
         """Return the error, to be raised.

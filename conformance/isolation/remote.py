@@ -184,7 +184,8 @@ class RemoteRunner(IsolatedRunner):
         if self._worker.process is not self._process:  # this runner was prepared in a process that has ended
             raise self._worker.failure
         if self._worker.holds is not self and method not in _OF_THE_PROCESS:
-            assert method not in _OF_A_CALL, "it is gone: another one has been prepared"
+            if method in _OF_A_CALL:
+                raise RuntimeError("it is gone: another one has been prepared")
             self._prepare()
         return ask(self._worker, kind, method, *arguments, checkpoint=self._checkpoint, most=most)
 

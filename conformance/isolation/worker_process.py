@@ -21,11 +21,12 @@ from typing import Any, Protocol, Self
 import msgspec
 
 from conformance.errors import CandidateEnded, CandidateFailure, CandidateTimeout, FixtureError
-from conformance.isolation.confinement import bind_to_parent, kill_orphans, leave_helpers, leave_network, limit_memory
-from conformance.isolation.fork_server import has_ended, interrupts_blocked, server_id, started_context
+from conformance.isolation.confinement import ancestors, bind_to_parent, kill_orphans, leave_helpers, leave_network, limit_memory
+from conformance.isolation.fork_server import ENDING, has_ended, interrupts_blocked, server_id, started_context
 from conformance.isolation.forwarded_output import ForwardedOutput, to_standard_error
 from conformance.isolation.link import Link, NoMessageError
 from conformance.isolation.messages import Answer, Answered, Done, ParameterRequest, Progress, decoded, encoded
+from conformance.isolation.refused_signals import refuse_signals
 from conformance.model.files import QUOTED_CHARACTERS, SCRATCH, scratch_folder
 from conformance.names import printable
 from conformance.numerics.formats import Array
@@ -162,21 +163,22 @@ class WorkerProcess:
         return why
 
     def _started(self) -> _Running:
+        has_ended(server_id())  # a stopped server would be waited for without end
         started = started_context()
         ours, theirs = socket.socketpair()
         written, writing = started.Pipe(duplex=False)
         scratch = scratch_folder()
         start = _Start(self._prepare, self._limits, os.getcwd(), {**os.environ, SCRATCH: str(scratch)})
         process = started.Process(target=_serve, args=(start, theirs, writing))  # type: ignore[attr-defined]  # every context has it
-        with interrupts_blocked():  # a process that receives incomplete start data ends with a traceback
-            process.start()
-            _WORKERS.add(process.pid or 0)
-            self._running = running = _Running(
-                process, Link(ours), ForwardedOutput(written, self._limits.output, self._show), scratch, server_id()
-            )
-        theirs.close()
-        writing.close()
         try:
+            with interrupts_blocked():  # a process that receives incomplete start data ends with a traceback
+                process.start()
+                _WORKERS.add(process.pid or 0)
+                self._running = running = _Running(
+                    process, Link(ours), ForwardedOutput(written, self._limits.output, self._show), scratch, server_id()
+                )
+            theirs.close()
+            writing.close()
             self._answer(running, {}, 0)  # it is ready; a failure before this is not the candidate's
         except (EOFError, OSError) as error:
             self.close()
@@ -235,7 +237,8 @@ def _kill(running: _Running) -> None:
         if hasattr(os, "killpg") and running.process.pid:
             os.killpg(running.process.pid, signal.SIGKILL)
     running.process.kill()
-    running.process.join()
+    while running.process.exitcode is None and not has_ended(running.server):  # a stopped server reports no end
+        running.process.join(_DELAY)
     _WORKERS.discard(running.process.pid or 0)
     kill_orphans(but=_WORKERS)
     running.output.drain()
@@ -274,6 +277,8 @@ def _serve(start: _Start, end: socket.socket, writing: Connection) -> None:
     if not start.limits.network:
         leave_network()
     leave_helpers()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    refuse_signals(ancestors())
     bind_to_parent()
     os.environ.clear()
     os.environ.update(start.variables)

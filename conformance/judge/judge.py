@@ -272,7 +272,8 @@ class Judge:
 
     def _sigma_at(self, name: str) -> Array:
         at, sigma = next(self._sigma)
-        assert at == name
+        if at != name:
+            raise RuntimeError(f"the sigma of {at} comes next, where that of {name} is needed")
         return sigma
 
     def _verdict(self, name: str, sigma: Array | None) -> tuple[Verdict, tuple[LocalJudgement, ...]]:

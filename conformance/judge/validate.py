@@ -11,6 +11,7 @@ from conformance.judge.judged_elements import judged_elements, required_zeros
 from conformance.model.activation import Activation
 from conformance.model.activations import missing_part, output_of_transformers
 from conformance.model.architecture import Architecture
+from conformance.names import class_name
 from conformance.numerics.arrays import placed
 from conformance.numerics.formats import Captured
 from conformance.oracle import Network
@@ -24,7 +25,7 @@ def row_of(name: Any, table: Mapping[str, Activation], a: Architecture) -> Activ
             nearest name.
     """
     if not isinstance(name, str):
-        raise CandidateError(f"an activation's name is a text, not {type(name).__name__}")
+        raise CandidateError(f"an activation's name is a text, not {class_name(name)}")
     if name in table:
         return table[name]
     if (own := output_of_transformers(name, a)) in table:

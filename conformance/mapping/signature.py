@@ -76,7 +76,12 @@ class Builder:
     def given(self) -> frozenset[str]:
         """The names of the fields of the architecture that the expression gives to the module; all if it gives the architecture."""
         named = re.findall(r"\ba\.(\w+)", self.text)
-        return frozenset(f.name for f in fields(Architecture) if f.name in named or self.text.endswith("(a)"))
+        return frozenset(f.name for f in fields(Architecture) if f.name in named or self.is_of_architecture)
+
+    @property
+    def is_of_architecture(self) -> bool:
+        """Whether the only argument is the architecture itself."""
+        return self.text.endswith("(a)")
 
     def build(self, a: Architecture) -> nn.Module:
         """Build the module; exceptions of the constructor are not caught.
@@ -119,7 +124,7 @@ def builder_of(factory: Any, name: str) -> Builder:
         raise UsageError(f"{name} is {factory!r:.60}, and neither a torch.nn.Module nor a class or function that builds one")
     arguments, unknown = _arguments(factory, name)
     config = [p for p in unknown if p.lower() in _CONFIGS] or ([] if arguments or unknown else _optional_config(factory, name))
-    if config:
+    if config and set(unknown) <= set(config):
         return _configured(factory, name, config[0])
     if not arguments and len(unknown) == 1 and unknown[0].lower() in _ARCHITECTURES:
         return Builder(f"{name}(a)", {name: factory})
@@ -139,11 +144,24 @@ def builder_of(factory: Any, name: str) -> Builder:
 
 
 def takes_sizes(function: Callable[..., Any], name: str) -> bool:
-    """Return whether a function needs only arguments with usual names of sizes, and takes at least the hidden size by one."""
+    """Return whether a function needs only arguments with usual names of sizes, and takes at least the hidden size by one.
+
+    A function that can be called like `prepare`, by position, and only whose first name is that of a configuration, takes none.
+    """
     try:
-        return "hidden_size" in builder_of(function, name).given
+        builder = builder_of(function, name)
     except UsageError:
         return False
+    return "hidden_size" in builder.given and not (builder.is_of_architecture and _takes(function, "checkpoint", "device", "dtype"))
+
+
+def _takes(function: Callable[..., Any], *positional: object) -> bool:
+    """Return whether a function can be called with these arguments."""
+    try:
+        inspect.signature(function).bind(*positional)
+    except TypeError:
+        return False
+    return True
 
 
 def parameters_of(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:

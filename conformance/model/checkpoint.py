@@ -1,7 +1,5 @@
 """A checkpoint: an architecture and its parameters under Hugging Face's names."""
 
-import atexit
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -113,9 +111,7 @@ class Checkpoint:
 
         The file is written to a temporary folder on first access and removed when the process ends.
         """
-        folder = scratch_folder()
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        path = folder / "model.safetensors"
+        path = scratch_folder() / "model.safetensors"
         self.write(path)
         return path
 

@@ -4,6 +4,7 @@ No file is read beyond its limit, and no size stated inside a file is trusted. T
 takes at most 5 s and 1 GiB; `python -m conformance.benchmarks.readers --full` measures files at these limits on one machine.
 """
 
+import atexit
 import json
 import os
 import shutil
@@ -62,12 +63,25 @@ def stamps_of(files: Iterable[Path]) -> dict[Path, Stamp | None]:
     return {path: stamp_of(path) for path in files}
 
 
+_scratch_folders: set[Path] = set()  # those of this process
+
+
 def scratch_folder() -> Path:
-    """Create and return a temporary folder, which the caller removes.
+    """Create and return a temporary folder, which the caller removes; else it is removed when the process ends.
 
     Folders that a worker leaves behind are removed when the worker has ended.
     """
-    return Path(tempfile.mkdtemp(prefix="bert-conformance-", dir=os.environ.get(SCRATCH)))
+    folder = Path(tempfile.mkdtemp(prefix="bert-conformance-", dir=os.environ.get(SCRATCH)))
+    if not _scratch_folders:
+        atexit.register(remove_scratch_folders)
+    _scratch_folders.add(folder)
+    return folder
+
+
+def remove_scratch_folders() -> None:
+    """Remove the temporary folders of this process."""
+    while _scratch_folders:
+        shutil.rmtree(_scratch_folders.pop(), ignore_errors=True)
 
 
 @contextmanager

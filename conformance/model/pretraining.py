@@ -1,7 +1,8 @@
 """Pre-training data of BERT, and the interface of a pipeline that makes it from a corpus (Devlin et al. 2019, 3.1, A.1, A.2).
 
-A row is [CLS] A [SEP], or [CLS] A [SEP] B [SEP], where B follows A in the corpus half of the time. 15 % of the tokens of A and B
-are chosen and labelled; of these, 80 % are replaced by [MASK], 10 % by a random token, and 10 % are left unchanged.
+A row is [CLS] A [SEP], or [CLS] A [SEP] B [SEP], where B follows A in the corpus half of the time. 15 % of the tokens of A and B,
+or another declared share, are chosen and labelled; of these, 80 % are replaced by [MASK], 10 % by a random token, and 10 % are left
+unchanged.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -50,6 +51,8 @@ class PretrainingConventions:
         special_replacements: whether random tokens are drawn from the whole vocabulary, as in BERT's own code and Hugging Face's;
             otherwise from the tokens that are not special.
         dynamic: whether tokens are chosen anew in every epoch (Liu et al. 2019, section 4.1).
+        chosen: share of the tokens that are chosen, or of the words.
+        whole_words: whether words are chosen, with all of their tokens; what replaces a token is drawn for each token.
 
     Example:
         >>> PretrainingConventions(ignored_label=0, next_label=1).token_types
@@ -61,6 +64,8 @@ class PretrainingConventions:
     token_types: tuple[int, int] = (0, 1)
     special_replacements: bool = False
     dynamic: bool = False
+    chosen: float = CHOSEN
+    whole_words: bool = False
 
 
 @dataclass(frozen=True)

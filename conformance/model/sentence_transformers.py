@@ -55,6 +55,20 @@ def longest_text(folder: Path) -> int | None:
         return None if found is None else int(found)
 
 
+def truncated_dimensions(folder: Path) -> int | None:
+    """Return the number of features that sentence-transformers shortens embeddings to, `truncate_dim`; None if it is not stated.
+
+    Raises:
+        CheckpointError: the file cannot be read.
+    """
+    file = folder / "config_sentence_transformers.json"
+    if not file.is_file():
+        return None
+    with reading(file, "the configuration of sentence-transformers", CheckpointError):
+        found = read_json(file, dict[str, Any]).get("truncate_dim")
+        return None if found is None else int(found)
+
+
 def sentence_embedding(folder: Path) -> dict[str, Any]:
     """Return the architecture's `pooling`, `dense` and `normalize`; empty if this is no directory of sentence-transformers.
 

@@ -34,6 +34,17 @@ def _verdict(found: Diagnosis) -> str:
     return "does not conform"
 
 
+def _sentence(pooling: str, found: Diagnosis) -> str:
+    return POOLINGS[pooling].sentence.format(features=found.features)
+
+
+def _name(pooling: str, found: Diagnosis) -> str:
+    """Return a name of a wrong pooling."""
+    if POOLINGS[pooling].is_cut_last:
+        return f"cut to {found.features} features, not normalised again"
+    return POOLINGS[pooling].mistake or f"pooling {pooling}"
+
+
 def _is_odd_pooling(found: Diagnosis, pooling: str) -> bool:
     """Return whether a pooling over padding was found where none was declared: embeddings then depend on the batch."""
     return found.undeclared_pooling and bool(pooling) and POOLINGS[pooling].reads_padding
@@ -43,6 +54,8 @@ def _facts(found: Diagnosis) -> Iterator[str]:
     read = ", ".join(f"{count} numbers of {name}" for name, count in found.outputs)
     stored = f"stored in {' and '.join(found.stored)}; " if found.stored else ""
     digits = "exact" if found.digits is None else f"{found.digits:.2g} decimals in the typical number"
+    if found.features:
+        yield f"embeddings are shortened to {found.features} features, which are normalised again if the whole ones are"
     yield f"read: {read}; {stored}{digits}; computed in {found.dtype}; sigma {found.sigma:.2g} (rounding and printing), the median"
     under = f" with pooling {found.pooling}" if found.pooling else ""
     yield (
@@ -54,7 +67,7 @@ def _facts(found: Diagnosis) -> Iterator[str]:
 
 
 def _passing(found: Diagnosis) -> Iterator[Block]:
-    yield from (Paragraph(f"pooling: {name}, {POOLINGS[name].sentence}") for name in found.poolings)
+    yield from (Paragraph(f"pooling: {name}, {_sentence(name, found)}") for name in found.poolings)
     total = len(found.shown) + len(found.unseen)
     yield Paragraph(
         f"{len(found.shown)} of {total} mistakes would have been detected (expected z ≥ {SEPARABLE_Z:g}), in every layer"
@@ -85,7 +98,7 @@ def _failing(found: Diagnosis) -> Iterator[Block]:
     yield Items(tuple((f"{i}. {_headline(e, found)}", *_details(e, found, phrases)) for i, (e, phrases) in enumerate(shown, 1)))
     others = [e for e in explaining if not e.tied]
     if others:
-        yield Lists((("also explain the outputs, but are less likely or less simple", _first([_brief(e) for e in others])),))
+        yield Lists((("also explain the outputs, but are less likely or less simple", _first([_brief(e, found) for e in others])),))
 
 
 def _same_functions(tied: Sequence[RankedExplanation]) -> dict[int, list[str]]:
@@ -131,10 +144,12 @@ def _pooling(e: RankedExplanation, found: Diagnosis) -> Iterator[str]:
     if not e.pooling_differs and not _is_odd_pooling(found, e.pooling):
         return
     pooling = POOLINGS[e.pooling]
-    expected = f", not {POOLINGS[found.pooling].sentence}" if e.pooling_differs else ""
-    yield f"the embedding is {pooling.sentence}{expected}: in the pooling"
+    expected = f", not {_sentence(found.pooling, found)}" if e.pooling_differs else ""
+    yield f"the embedding is {_sentence(e.pooling, found)}{expected}: in the pooling"
     if not e.pooling_differs:
         yield "the checkpoint declares no pooling; embeddings then depend on the padding of their batch"
+    if pooling.is_cut_last:
+        yield "usual cause: a slice of the embedding, or sentence-transformers' truncate_dim without normalize_embeddings=True"
     if pooling.mistake and BY_NAME[pooling.mistake].cause:
         yield f"usual cause: {BY_NAME[pooling.mistake].cause}"
 
@@ -142,7 +157,7 @@ def _pooling(e: RankedExplanation, found: Diagnosis) -> Iterator[str]:
 def _headline(e: RankedExplanation, found: Diagnosis) -> str:
     names = [b.name for b in e.faults]
     if e.pooling_differs or _is_odd_pooling(found, e.pooling):
-        names.insert(0, POOLINGS[e.pooling].mistake or f"pooling {e.pooling}")
+        names.insert(0, _name(e.pooling, found))
     if not names:
         names = [f"computed in {e.dtype}"]
     rendered = " and ".join(names)
@@ -156,8 +171,8 @@ def _percent(share: float) -> str:
     return f"{math.floor(1000.0 * share) / 10.0:g} %"
 
 
-def _brief(e: RankedExplanation) -> str:
-    pooling = POOLINGS[e.pooling].mistake or f"pooling {e.pooling}" if e.pooling_differs else ""
+def _brief(e: RankedExplanation, found: Diagnosis) -> str:
+    pooling = _name(e.pooling, found) if e.pooling_differs else ""
     return " and ".join(f"{b.name} ({b.where})" for b in e.faults) or pooling or e.dtype
 
 

@@ -42,7 +42,8 @@ class ReportFormat:
 
     def of_document(self, document: "Document") -> str:
         """Return a report in this format, which must be one of documents."""
-        assert self.renders_documents, self.name
+        if not self.renders_documents:
+            raise ValueError(f"{self.name} is a format of runs, and of no other report")
         return str(deferred(self.function)(document))
 
     def of_results(self, results: "Results") -> str:

@@ -4,6 +4,7 @@ Files are written so that a crash loses nothing, and incomplete files can be rea
 """
 
 import fcntl
+import hashlib
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -14,7 +15,7 @@ from typing import BinaryIO, Self
 
 import msgspec
 
-from conformance.errors import UsageError
+from conformance.errors import OutputError, UsageError
 from conformance.model.files import read_bytes, reading
 from conformance.results.merge import merged
 from conformance.results.records import SCHEMA_VERSION, ActivationRecord, CaseRecords, CheckRecord, Footer, Header, Record, Results
@@ -44,13 +45,15 @@ class Writer:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         self._file = _locked(path)
+        self._digest, self._size = hashlib.sha256(), 0  # of what is written
         if not resume:
             self.keep(0)
 
     def keep(self, size: int) -> None:
         """Truncate the file to its first `size` bytes and continue writing there."""
         self._file.truncate(size)
-        self._file.seek(size)
+        self._file.seek(0)
+        self._digest, self._size = hashlib.sha256(self._file.read(size)), size
 
     def __enter__(self) -> Self:
         """Return the writer."""
@@ -63,7 +66,10 @@ class Writer:
     def write(self, record: Record) -> None:
         """Write one record as a line; raises `ResultsFileError` if it cannot be written."""
         try:
-            left = memoryview(msgspec.json.encode(record) + b"\n")
+            line = msgspec.json.encode(record) + b"\n"
+            self._digest.update(line)
+            self._size += len(line)
+            left = memoryview(line)
             while left:  # on a nearly full disk, only part may be written
                 left = left[self._file.write(left) :]
             if isinstance(record, CheckRecord | Footer):
@@ -71,9 +77,18 @@ class Writer:
         except OSError as error:
             raise ResultsFileError(f"{self._path} cannot be written: {error.strerror}") from error
 
+    def require_unchanged(self) -> None:
+        """Raise `ResultsFileError` unless the file of that path has what was written, and nothing else."""
+        try:
+            is_lost = hashlib.sha256(read_bytes(self._path, self._size)).digest() != self._digest.digest()
+        except (OSError, ValueError):
+            is_lost = True
+        if is_lost:
+            raise ResultsFileError(f"{self._path} has been deleted or changed while it was written: the results are in no file")
 
-class ResultsFileError(UsageError):
-    """The results file cannot be written any further; its existing content can be read."""
+
+class ResultsFileError(OutputError):
+    """The results file cannot be written any further, or is no longer what was written."""
 
 
 def _locked(path: Path) -> BinaryIO:

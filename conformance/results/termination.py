@@ -19,7 +19,7 @@ from conformance.errors import (
     Unavailable,
     Unsupported,
 )
-from conformance.names import capped
+from conformance.names import capped, class_name, described_error, message_of
 from conformance.results.candidate_time import waiting
 from conformance.results.case import Case
 from conformance.results.compiled_code import always_compiled
@@ -69,21 +69,21 @@ def run_guarded(work: Callable[[], T]) -> T | Termination:
     try:
         return work()
     except (Unsupported, NotApplicable) as why:
-        return Termination("skip", str(why) or f"{type(why).__name__} was raised without a reason", declared=False)
+        return Termination("skip", message_of(why) or f"{class_name(why)} was raised without a reason", declared=False)
     except (Unavailable, DependencyMissingError) as why:
-        return Termination("skip", str(why))
+        return Termination("skip", message_of(why))
     except RegistrationError as error:
-        return Termination("error", f"registration: {error}", error.exit_code)
+        return Termination("error", f"registration: {message_of(error)}", error.exit_code)
     except CandidateError as error:
-        return Termination("fail", str(error), 1)
+        return Termination("fail", message_of(error), 1)
     except CandidateCrash as error:
-        return Termination("crash", str(error), 1)
+        return Termination("crash", message_of(error), 1)
     except CandidateTimeout as error:
-        return Termination("timeout", str(error), 1)
+        return Termination("timeout", message_of(error), 1)
     except ConformanceError as error:
-        return Termination("error", str(error), error.exit_code)
+        return Termination("error", message_of(error), error.exit_code)
     except Exception as error:
-        text = f"the harness itself failed, please report it: {type(error).__name__}: {error}\n{traceback.format_exc()}"
+        text = f"the harness itself failed, please report it: {described_error(error)}\n{traceback.format_exc()}"
         return Termination("error", text, 3)
 
 
@@ -120,7 +120,7 @@ def rendered(error: BaseException) -> str:
             del lines[-1]  # an exception group has further exceptions after its message
         return "".join([message, *lines, *_missing_programs(error)])
     except BaseException as another:
-        return f"{type(error).__name__}, whose text raises {type(another).__name__}"
+        return f"{class_name(error)}, whose text raises {class_name(another)}"
 
 
 def _from_the_candidate(whole: TracebackType | None) -> TracebackType | None:

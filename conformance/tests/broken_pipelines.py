@@ -14,6 +14,7 @@ from conformance.tests.pipelines import (
     Text,
     changed,
     each_token,
+    each_word,
     next_or_random,
     of,
     once,
@@ -53,10 +54,6 @@ def _two_types(rows: Rows, text: Text) -> Ids:
     """Give the [SEP] after segment A the token type of segment B."""
     seps = rows["input_ids"] == text.ids["[SEP]"]
     return np.where(seps, 1, rows["token_type_ids"])
-
-
-def _words(text: Text, places: Ids, rng: Random) -> Any:
-    return np.take_along_axis(each_token(text, places, rng), np.cumsum(~text.continues[text.stream[places]], 1) - 1, 1)
 
 
 def _spans(text: Text, places: Ids, rng: Random) -> Any:
@@ -126,7 +123,19 @@ BROKEN: dict[str, tuple[Pipeline, str, str]] = {
     "random tokens without a label": (changed(labels=_random_without_label), "data-labels", "a token is changed and has no label"),
     "a share of 12 %": (of(choose=lambda text, places, rng: rng.random(places.shape) < 0.12), "data-choice",
                         "tokens of the corpus are chosen, where"),
-    "words as a whole": (of(choose=_words), "data-choice", "have their first two pieces chosen alike"),
+    "15 %, though 30 % are declared": (of(conventions=PretrainingConventions(chosen=0.3)), "data-choice",
+                                       "at a probability of 0.3"),
+    "30 %, though 15 % are declared": (of(choose=lambda text, places, rng: rng.random(places.shape) < 0.3), "data-choice",
+                                       "tokens of the corpus are chosen, where"),
+    "tokens, though whole words are declared": (of(conventions=PretrainingConventions(whole_words=True)), "data-choice",
+                                                "a part of a word is chosen, where whole words are declared"),
+    "whole words, 30 % of them, though 15 % are declared": (
+        of(choose=each_word(0.3), conventions=PretrainingConventions(whole_words=True)), "data-choice",
+        "words of the corpus are chosen, where"),
+    "the first words of a row, though independent words are declared": (
+        of(choose=lambda text, places, rng: each_word(0.15)(text, places, np.random.default_rng(0)),
+           conventions=PretrainingConventions(whole_words=True, dynamic=True)), "data-choice", "are chosen again in the next one"),
+    "words as a whole": (of(choose=each_word(0.15)), "data-choice", "have their first two pieces chosen alike"),
     "spans of tokens": (of(choose=_spans), "data-choice", "pairs of neighbouring tokens of two words are chosen alike"),
     "a seed for each row": (_same_for(24), "data-choice", "same position in neighbouring rows"),
     "a seed for each batch": (_same_for(32, 24), "data-choice", "same position in neighbouring batches"),

@@ -105,6 +105,16 @@ def each_token(text: Text, places: Ids, rng: Random) -> Any:
     return rng.random(places.shape) < 0.15
 
 
+def each_word(share: float) -> Callable[[Text, Ids, Random], Any]:
+    """Choose whole words, each with the probability `share`."""
+
+    def choose(text: Text, places: Ids, rng: Random) -> Any:
+        words = np.cumsum(~text.continues[text.stream[places]], 1)
+        return np.take_along_axis(rng.random(places.shape) < share, words - 1, 1)
+
+    return choose
+
+
 def usual_fates(places: Ids, rng: Random) -> Ids:
     """Return 0 for [MASK], 1 for a random token and 2 for an unchanged token."""
     return np.digitize(rng.random(places.shape), [0.8, 0.9])
@@ -238,4 +248,13 @@ CORRECT: dict[str, Pipeline] = {
     "tensors, the last batch dropped": of(batches=_as_tensors),
     "no padding and no mask": of(batches=_by_length),
     "single segments": pairing(is_single=True),
+    "30 %, declared": of(
+        choose=lambda text, places, rng: rng.random(places.shape) < 0.3, conventions=PretrainingConventions(chosen=0.3)
+    ),
+    "whole words, declared": of(choose=each_word(0.15), conventions=PretrainingConventions(whole_words=True)),
+    "40 % of whole words, anew in each epoch, cut within words": replace(
+        pairing(cut=_cut_anywhere),
+        choose=each_word(0.4),
+        conventions=PretrainingConventions(whole_words=True, chosen=0.4, dynamic=True),
+    ),
 }

@@ -12,7 +12,7 @@ import torch
 from safetensors.numpy import save_file
 from transformers import BertConfig, BertModel
 
-from conformance import Batch, load_golden
+from conformance import Batch, Checkpoint, load_golden
 from conformance.cli import main
 from conformance.diagnosis import POOLINGS, Diagnosis, OutputTable, diagnose, read
 from conformance.diagnosis.black_box import EMBEDDING, BlackBox, Output
@@ -20,6 +20,7 @@ from conformance.diagnosis.outputs import resolved
 from conformance.diagnosis.printed import PrintedNumber, filled, unit
 from conformance.diagnosis.tables import tables
 from conformance.errors import UsageError
+from conformance.model.sentence_transformers import truncated_dimensions
 from conformance.oracle import Network
 from conformance.report.diagnosis_document import document
 from conformance.report.markdown import markdown
@@ -410,10 +411,12 @@ def test_ellipses_stand_for_omitted_numbers() -> None:
     ]
 
 
+@pytest.mark.parametrize("width", [32, 12])
 @pytest.mark.parametrize("name", POOLINGS)
-def test_a_poolings_jacobian_is_the_derivative_of_its_function(name: str) -> None:
+def test_a_poolings_jacobian_is_the_derivative_of_its_function(name: str, width: int) -> None:
     pooling = POOLINGS[name]
-    known = resolved({"embedding": OutputTable(np.zeros((BATCH.size, 32)))}, CHECKPOINT.architecture, BATCH)
+    table = OutputTable(np.zeros((BATCH.size, width)))
+    known = resolved({"embedding": table}, CHECKPOINT.architecture, BATCH, dimensions=width)
     network = BlackBox(CHECKPOINT.architecture, CHECKPOINT.weights, BATCH, known, (pooling,))
     assert isinstance(known[0], Output)
     rng = np.random.default_rng(0)
@@ -422,9 +425,11 @@ def test_a_poolings_jacobian_is_the_derivative_of_its_function(name: str) -> Non
 
     def steps(x: np.ndarray) -> list[Any]:
         found = [network.step(f"{EMBEDDING}.{pooling.base}", x)]
-        return [*found, network.step(f"{EMBEDDING}.{name}", found[0].value)] if pooling.is_normalised else found
+        for following in network.names_after(pooling):
+            found.append(network.step(following, found[-1].value))
+        return found
 
-    w = rng.standard_normal((BATCH.size, 32))
+    w = rng.standard_normal((BATCH.size, width if network.names_after(pooling) else 32))
     back, moved = w, steps(x + e)[-1].value - steps(x)[-1].value
     for step in reversed(steps(x)):
         back = step.jacobians()[0].adjoint(back)
@@ -434,3 +439,44 @@ def test_a_poolings_jacobian_is_the_derivative_of_its_function(name: str) -> Non
     unit_errors[0, ..., 3] = 1.0
     expected = sum(last.jacobians()[0].adjoint(row.reshape(w.shape))[0, ..., 3] ** 2 for row in [np.eye(1, w.size, 3)[0]])
     assert last.jacobians()[0].variance(unit_errors)[0, 3] == pytest.approx(float(np.sum(expected)))
+
+
+def _of_sentences() -> Checkpoint:
+    return Checkpoint(CHECKPOINT.architecture.with_(pooling="mean", normalize=True), CHECKPOINT.weights)
+
+
+def _cut(embeddings: Tensor, *, nulls: bool = False) -> list[list[float | None]]:
+    return [[*map(float, row[:12]), *([None] * (len(row) - 12) if nulls else [])] for row in embeddings]
+
+
+@pytest.mark.parametrize("nulls", [False, True])
+def test_shortened_embeddings_conform_if_they_are_normalised_again_and_are_named_if_not(nulls: bool) -> None:
+    whole = _unit_mean(_hidden(_model()))
+    asked = {"dimensions": None if nulls else 12}
+    again = torch.nn.functional.normalize(whole[:, :12])
+    assert diagnose(
+        _of_sentences(), BATCH, {"embedding": _cut(torch.nn.functional.pad(again, (0, 20)), nulls=nulls)}, **asked
+    ).conforms
+    found = diagnose(_of_sentences(), BATCH, {"embedding": _cut(whole, nulls=nulls)}, **asked)
+    assert not found.conforms
+    assert found.explanations[0].explains
+    rendered = markdown(document(found))
+    assert "cut to 12 features, not normalised again" in rendered
+
+
+def test_numbers_that_are_left_out_do_not_shorten_embeddings() -> None:
+    parts = [[*map(float, row[:3]), "..."] for row in _unit_mean(_hidden(_model()))]
+    assert diagnose(_of_sentences(), BATCH, {"embedding": parts}).conforms
+
+
+def test_fewer_numbers_than_features_are_refused_with_the_option_that_declares_them() -> None:
+    with pytest.raises(UsageError, match=r"if the system shortens embeddings, say --dimensions 12$"):
+        diagnose(_of_sentences(), BATCH, {"embedding": _cut(_unit_mean(_hidden(_model())))})
+    with pytest.raises(UsageError, match=r"embeddings of 64 dimensions are declared, expected 1 to 32"):
+        diagnose(_of_sentences(), BATCH, {"embedding": _cut(_unit_mean(_hidden(_model())))}, dimensions=64)
+
+
+def test_the_directory_declares_the_dimensions_of_embeddings(tmp_path: Path) -> None:
+    assert truncated_dimensions(tmp_path) is None
+    (tmp_path / "config_sentence_transformers.json").write_text('{"truncate_dim": 128}')
+    assert truncated_dimensions(tmp_path) == 128

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -43,6 +45,17 @@ NAMES = {
     "mistake": tuple(known_faults()),
     "input mistake": tuple(mistake.name for mistake in MISTAKES),
 }
+
+
+def test_texts_do_not_depend_on_the_docstrings_that_python_keeps() -> None:
+    names = ["trace", "encoder.layer.N.output.LayerNorm", "modular", "padding-length"]
+    code = f"import sys; from conformance.cli import main; sys.exit(main(['explain', *{names}, '--format', 'json']))"
+    found = [
+        json.loads(subprocess.run([sys.executable, *options, "-c", code], stdout=subprocess.PIPE, check=True).stdout)
+        for options in ((), ("-OO",))
+    ]
+    assert found[0] == found[1]
+    assert all(entry["sections"] for entry in found[1])
 
 
 @pytest.mark.parametrize("group", [group for group in GROUPS if group != "mistake"])

@@ -1,7 +1,8 @@
-"""A candidate that ends the process from which workers are forked fails; workers of other candidates are started again."""
+"""A candidate cannot signal the processes that judge it, nor stop any; where the fork server ends or stops, workers start again."""
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,23 +10,43 @@ from typing import Any
 import pytest
 
 from conformance.cli import main
-from conformance.errors import CandidateEnded
+from conformance.errors import CandidateEnded, CandidateTimeout
+from conformance.isolation.fork_server import server_id
 from conformance.isolation.messages import Reason
-from conformance.isolation.worker_process import Reply, WorkerProcess
+from conformance.isolation.worker_process import Reply, ResourceLimits, WorkerProcess
 from conformance.results.file import read_results
 
 ENDED = "while it ran, the process that starts all workers was ended, and its own process with it"
-KILLER = """
-import os, signal
+REACHING = """
+import os, signal, subprocess
 
-def mine(checkpoint, device, dtype):
-    os.kill(os.getppid(), signal.{signal})
-    signal.pause()  # the signal may take effect later than this function would take to return
+def judge():
+    with open(f"/proc/{os.getppid()}/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
+
+reach = {
+    "the fork server is stopped": lambda: os.kill(os.getppid(), signal.SIGSTOP),
+    "the judge is ended": lambda: os.kill(judge(), signal.SIGKILL),
+    "the judge is stopped by a program": lambda: subprocess.run(["kill", "-STOP", str(judge())], check=True),
+    "the judge's group is stopped": lambda: os.killpg(os.getpgid(judge()), signal.SIGTSTP),
+    "all are stopped": lambda: os.kill(-1, signal.SIGSTOP),
+    "it is stopped": lambda: os.kill(os.getpid(), signal.SIGTTIN),
+}
+
+class Reaching:
+    def __init__(self, name):
+        self.name = name
+
+    def prepare(self, checkpoint, device, dtype):
+        reach[self.name]()
+
+candidates = [Reaching(name) for name in reach]
+c0, c1, c2, c3, c4, c5 = candidates
 """
 
 
-class Killing:
-    """Work that ends its parent process if it is asked to."""
+class Waiting:
+    """Work that waits without end if it is asked to."""
 
     device_loss: str | None = None
 
@@ -33,31 +54,53 @@ class Killing:
         """Ignore the parameters."""
 
     def answer(self, question: str) -> Reply:
-        if question == "kill":
-            os.kill(os.getppid(), signal.SIGKILL)
+        if question == "wait":
             signal.pause()
         return Reason(question), ()
 
 
-def test_the_worker_that_ends_the_fork_server_fails_and_an_idle_worker_is_replaced() -> None:
-    with WorkerProcess(Killing) as idle, WorkerProcess(Killing) as killer:
+def _signal_server(number: int) -> None:
+    server = server_id()
+    assert server is not None
+    os.kill(server, number)
+
+
+def test_workers_are_replaced_after_the_end_of_the_fork_server_whether_they_are_idle_or_not() -> None:
+    with WorkerProcess(Waiting) as idle, WorkerProcess(Waiting) as waiting:
         idle.ask("first")
+        waiting.ask("first")
         before = idle.process
+        ending = threading.Timer(0.1, lambda: _signal_server(signal.SIGKILL))
+        ending.start()
         with pytest.raises(CandidateEnded, match=ENDED):
-            killer.ask("kill")
+            waiting.ask("wait")
+        ending.join()
         assert idle.process is None
         assert idle.ask("again")[0] == Reason("again")
         assert idle.process is not before
-        assert killer.ask("again")[0] == Reason("again")
+        assert waiting.ask("again")[0] == Reason("again")
 
 
-@pytest.mark.landing(signal_name="SIGKILL")
-@pytest.mark.parametrize("signal_name", ["SIGKILL", "SIGTERM"])
-def test_other_candidates_of_a_run_are_judged(signal_name: str, tmp_path: Path) -> None:
-    file, out = tmp_path / "killer.py", tmp_path / "out"
-    file.write_text(KILLER.format(signal=signal_name))
-    names = ["-i", "making-bert", "-i", f"{file}:mine", "-i", "hf-eager"]
-    assert main(["run", *names, "--golden", "tiny", "--out", str(out)]) == 1
-    outcomes = {c.implementation: (c.outcome, c.reason) for c in read_results(out / "results.jsonl").checks}
-    assert outcomes["making-bert"][0] == outcomes["hf-eager"][0] == "pass"
-    assert outcomes[f"{file}:mine"] == ("crash", ENDED)
+def test_a_stopped_fork_server_is_replaced() -> None:
+    with WorkerProcess(Waiting, ResourceLimits(seconds=0.5)) as worker, WorkerProcess(Waiting) as other:
+        worker.ask("first")
+        _signal_server(signal.SIGSTOP)
+        with pytest.raises((CandidateEnded, CandidateTimeout)):
+            worker.ask("wait")
+        worker.renew()
+        assert worker.ask("again")[0] == Reason("again")
+        assert other.ask("first")[0] == Reason("first")
+
+
+def test_candidates_that_reach_for_other_processes_are_refused_and_a_run_goes_on(tmp_path: Path) -> None:
+    file, out = tmp_path / "reaching.py", tmp_path / "out"
+    file.write_text(REACHING)
+    count = REACHING.count("lambda:")
+    names = [argument for i in range(count) for argument in ("-i", f"{file}:c{i}")]
+    command = ["run", *names, "-i", "making-bert", "--golden", "tiny", "--depth", "screen", "--timeout", "100", "--out", str(out)]
+    assert main(command) == 1
+    *refused, last = read_results(out / "results.jsonl").checks
+    assert [(check.outcome, "PermissionError: " in check.reason or "returned non-zero" in check.reason) for check in refused] == [
+        ("crash", True)
+    ] * count
+    assert last.outcome == "pass"

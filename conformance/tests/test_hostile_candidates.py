@@ -14,9 +14,11 @@ import torch
 
 from conformance import OutputMap, Unsupported, check, golden_of, load_golden
 from conformance.benchmarks.detection.bert import Candidate
+from conformance.candidates.arrays import Described, described
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.run_check import run_check
 from conformance.cli import main
+from conformance.errors import CandidateError
 from conformance.implementations.hugging_face import HuggingFace
 from conformance.implementations.making_bert import making_bert
 from conformance.model.batch import Batch
@@ -118,6 +120,99 @@ def test_a_candidate_that_shows_no_output_does_not_conform() -> None:
 def test_a_value_that_is_not_an_array_fails_alone(value: Any) -> None:
     result = check(Stream(lambda f: {**f, "pooler.dense": value}))
     assert [v.activation for v in result.verdicts if v.outcome == "fail"] == ["pooler.dense"]
+
+
+def _raises(error: Any) -> Any:
+    def raising(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return raising
+
+
+class Mute(Exception):
+    __str__ = __repr__ = _raises(ValueError("no text"))
+
+
+class Nameless(type):
+    __name__ = property(_raises(ValueError("no name")))  # type: ignore[assignment]
+
+
+class NamelessError(Exception, metaclass=Nameless):
+    pass
+
+
+class Text(str):
+    __slots__ = ()
+    __format__ = __str__ = _raises(ValueError("no text"))
+
+
+class OddError(Exception):
+    def __str__(self) -> str:
+        return Text("odd")
+
+
+def _array(error: BaseException | None = None, **attributes: Any) -> Any:
+    """Return an object with `__dlpack__` that raises an error, and with other attributes."""
+    device = {"__dlpack__": _raises(error or OSError("x")), "__dlpack_device__": lambda _: (1, 0)}
+    return type("Array", (), {**device, **attributes})()
+
+
+class Shapeless(np.ndarray):
+    shape = property(_raises(ValueError("no shape")))  # type: ignore[assignment]
+
+
+class Typeless(torch.Tensor):
+    dtype = property(_raises(SystemExit("no dtype")))  # type: ignore[assignment]
+
+
+class Misshapen(torch.Tensor):
+    shape = property(lambda _: (3, 32))  # type: ignore[assignment]
+
+
+OF_ITS_OWN: dict[str, tuple[Any, str]] = {
+    "an attribute raises": (_array(layout=property(_raises(ValueError("no layout")))), "a Array cannot be read: OSError: x"),
+    "every attribute raises": (_array(__getattribute__=_raises(OSError("none"))), "a Array cannot be read: OSError: none"),
+    "the exception has no text": (_array(Mute()), "a Array cannot be read: Mute: its text raises ValueError"),
+    "the exception has a text of its own class": (_array(OddError()), "a Array cannot be read: OddError: odd"),
+    "the exception has no name": (_array(NamelessError("x")), "a Array cannot be read: NamelessError: x"),
+    "the exception has a long text": (_array(ValueError("x" * 10**6)), "characters more"),
+    "it exits": (_array(SystemExit(3)), "a Array cannot be read: SystemExit: 3"),
+    "it closes": (_array(GeneratorExit()), "a Array cannot be read: GeneratorExit"),
+    "it claims to be an array": (type("Array", (), {"__class__": property(lambda _: np.ndarray)})(), "a Array is no array"),
+    "it claims to be described": (type("Array", (), {"__class__": property(lambda _: Described)})(), "a Array is no array"),
+    "its class raises": (type("Array", (), {"__class__": property(_raises(ValueError("x")))})(), "a Array is no array"),
+    "its class has no name": (Nameless("Array", (), {})(), "a Array is no array"),
+    "an array without a shape": (np.zeros(3).view(Shapeless), "dtype is float64, expected float32"),
+    "a tensor without a dtype": (torch.zeros(3).as_subclass(Typeless), "a Typeless cannot be read: SystemExit: no dtype"),
+}
+
+
+@pytest.mark.parametrize("name", OF_ITS_OWN)
+def test_an_object_whose_own_code_raises_or_lies_fails_alone_with_a_reason(name: str) -> None:
+    value, words = OF_ITS_OWN[name]
+    result = check(Stream(lambda f: {**f, "pooler.dense": value}), depth="screen")
+    (failed,) = [v for v in result.verdicts if v.outcome == "fail"]
+    assert failed.activation == "pooler.dense"
+    assert words in failed.reason
+
+
+def test_values_of_another_shape_than_the_object_says_are_not_read() -> None:
+    with pytest.raises(CandidateError, match=r"the values of a tensor of shape \(3, 32\) are not an array of that shape"):
+        described(torch.zeros(3, 1).as_subclass(Misshapen)).read()
+
+
+class MuteRefusal(Unsupported):
+    __str__ = _raises(ValueError("no text"))
+
+
+@pytest.mark.parametrize("error", [Mute(), NamelessError("x"), MuteRefusal()])
+def test_an_exception_without_a_text_ends_its_check_with_a_reason(error: Exception) -> None:
+    def prepare(checkpoint: Any, device: str, dtype: str) -> Any:
+        raise error
+
+    result = check(prepare)
+    assert result.outcome in ("crash", "skip")
+    assert result.reason
 
 
 @pytest.mark.parametrize("name", [None, 3, "[/blue]x", "\ud800x", "a" * 10_000])

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from conformance.cli import jobs, main
-from conformance.cli.interrupts import noted_interrupts
+from conformance.cli.interrupts import Interrupt, raise_lost_interrupt, raised_interrupts
 from conformance.cli.run import PARTS
 from conformance.errors import INTERRUPTED, ConformanceError, UsageError
+from conformance.model.files import scratch_folder
 from conformance.results.file import Writer, read_results
 from conformance.results.records import Results
 from conformance.tests.planted_mistakes import Planted, epsilon
@@ -108,14 +109,52 @@ class _Finalized:
 def test_an_interrupt_that_a_finalizer_discards_is_raised_at_the_end_of_the_case() -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with noted_interrupts() as raise_if_interrupted:
-            raise_if_interrupted()
+        with raised_interrupts():
+            raise_lost_interrupt()
             _Finalized()
-            with pytest.raises(KeyboardInterrupt):
-                raise_if_interrupted()
+            with pytest.raises(Interrupt):
+                raise_lost_interrupt()
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _signalled(first: int, others: Sequence[int], folders: list[Path]) -> None:
+    """Raise signals, the others while the first one's interrupt is handled, with a temporary folder."""
+    with raised_interrupts():
+        folders.append(scratch_folder())
+        (folders[0] / "model.safetensors").touch()
+        try:
+            signal.raise_signal(first)
+        finally:
+            for other in others:
+                signal.raise_signal(other)
+
+
+@pytest.mark.parametrize(
+    "names", [("SIGTERM",), ("SIGHUP",), ("SIGQUIT",), ("SIGINT",), ("SIGINT", "SIGINT"), ("SIGTERM", "SIGHUP")]
+)
+def test_every_signal_that_ends_a_command_interrupts_it_and_its_temporary_folders_are_removed(names: Sequence[str]) -> None:
+    first, *others = (getattr(signal, name) for name in names)
+    before = signal.signal(first, signal.SIG_DFL)
+    try:
+        folders: list[Path] = []
+        with pytest.raises(Interrupt) as interrupt:
+            _signalled(first, others, folders)
+        assert interrupt.value.exit_code == 128 + (others or [first])[-1]
+        assert not folders[0].exists()
+        assert signal.getsignal(first) == signal.SIG_DFL
+    finally:
+        signal.signal(first, before)
+
+
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with raised_interrupts():
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_process_that_a_signal_ended_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

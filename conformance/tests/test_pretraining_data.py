@@ -121,6 +121,7 @@ WRONG_FORM = {
     "no batches": (replace(RIGHT, batches=lambda rows: iter(())), "epoch 0 of 2488 utterances has no batches"),
     "pairs in some batches": (replace(RIGHT, batches=_some_pairs), "have a next_sentence_label and others have none"),
     "another thing": (OfAnotherKind(), "pretraining_data is of list, expected a conformance.PretrainingData"),
+    "a share of one": (replace(RIGHT, conventions=PretrainingConventions(chosen=1)), "chosen is 1, expected a share"),
     "a label of two": (replace(RIGHT, conventions=PretrainingConventions(next_label=2)), "next_label is 2, expected 0 or 1"),
 }  # fmt: skip
 

@@ -22,6 +22,7 @@ from conformance.checks import candidate_device, integrity
 from conformance.checks.trace import record
 from conformance.checks.viewed_candidate import ViewedCandidate
 from conformance.cli import main
+from conformance.glossary.entry import documentation
 from conformance.goldens.manifest import manifest
 from conformance.implementations.making_bert import making_bert
 from conformance.numerics.devices import require_device
@@ -34,7 +35,7 @@ TAMPERED = "encoder.layer.1.attention.output.dense"
 
 def as_described() -> Callable[[dict[str, Any]], str]:
     """Return the function `digest` of the snippet printed by `explain trace`."""
-    lines = (file_format.__doc__ or "").splitlines()
+    lines = documentation(file_format.__name__).splitlines()
     first = next(i for i, line in enumerate(lines) if "def digest" in line)
     last = next(i for i, line in enumerate(lines) if "return found.hexdigest()" in line)
     names: dict[str, Any] = {"hashlib": hashlib}

@@ -1,8 +1,10 @@
 """Standard output that lacks characters, has no width, or is closed early: reports are complete, and no result is lost."""
 
+import errno
 import io
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -76,13 +78,111 @@ def test_output_of_a_candidate_in_process_goes_to_standard_error_and_the_report_
 
 
 @pytest.mark.usefixtures("capfd")  # descriptors 1 and 2 are two files
-@pytest.mark.parametrize(("closed", "file"), [("", 2), ("__stdout__", 1), ("__stderr__", 1)])
-def test_the_descriptor_is_redirected_only_if_both_streams_were_open_at_the_start(
-    closed: str, file: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_descriptor_of_standard_output_is_that_of_standard_error_inside_the_context_alone() -> None:
     inodes = {number: os.fstat(number).st_ino for number in (1, 2)}
-    if closed:
-        monkeypatch.setattr(sys, closed, None)
     with output_to_standard_error():
-        assert os.fstat(1).st_ino == inodes[file]
+        assert os.fstat(1).st_ino == inodes[2]
     assert os.fstat(1).st_ino == inodes[1] != inodes[2]
+
+
+class _Failing(io.StringIO):
+    """A file that cannot be written."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__()
+        self.error = error
+
+    def flush(self) -> None:
+        raise self.error
+
+
+FULL, CLOSED = OSError(errno.ENOSPC, "No space left on device"), BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+
+@pytest.mark.parametrize(("error", "code"), [(FULL, 3), (CLOSED, 0)])
+@pytest.mark.parametrize("command", [["explain", "sigma"], ["explain", "sigma", "--format", "json"], ["list"]])
+def test_a_full_device_is_said_and_a_closed_pipe_is_no_failure(
+    error: OSError, code: int, command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdout", _Failing(error))
+    assert main(command) == code
+    assert ("standard output cannot be written: No space left on device" in capsys.readouterr().err) == (code == 3)
+
+
+def test_standard_error_that_cannot_be_written_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stderr", _Failing(FULL))
+    assert main(["run", "-i", "making-bert", "--golden", "tiny", "--depth", "screen", "--out", str(tmp_path)]) == 0
+    assert "ran 1 of 1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
+def test_streams_that_are_closed_at_the_start_are_opened_so_that_no_other_file_gets_their_numbers(closed: str) -> None:
+    code = "import os, sys; from conformance.cli import main; main(['list']); sys.exit(int(os.open('/', os.O_RDONLY) < 3))"
+    assert subprocess.run(["sh", "-c", f'"$0" -c "$1" {closed}', sys.executable, code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("how", ["pretty", "json", "markdown"])
+def test_nothing_that_is_printed_has_control_characters_or_marks_of_direction(
+    how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "\x1b[31mred\x9b\x7f\u202e\u2066\U000e0041 é σ"
+    (tmp_path / "odd.py").write_text(
+        f"import sys\ndef odd(checkpoint, device, dtype):\n    print({text!r}, file=sys.stderr)\n    raise ValueError({text!r})\n"
+    )
+    out = tmp_path / f"out{text}"
+    command = ["run", "-i", f"{tmp_path}/odd.py:odd", "--golden", "tiny", "--in-process", "--format", how, "--out", str(out)]
+    assert main(command) == 1
+    printed = capsys.readouterr()
+    assert {c for c in printed.out + printed.err if not c.isprintable()} <= {"\n"}
+    if how == "json":
+        assert f"ValueError: {text}" in json.loads(printed.out)["cases"][0]["check"]["reason"]
+    if how == "pretty":
+        assert "results: " in printed.out
+
+
+_LOSING = """
+import os, shutil
+from conformance.tests.zoo import right
+def candidate(checkpoint, device, dtype):
+    def run(batch):
+        {action}
+        return right(batch)
+    return run
+"""
+
+
+@pytest.mark.parametrize(
+    ("action", "lost"),
+    [
+        ("shutil.rmtree({out!r}, ignore_errors=True)", "results.jsonl has been deleted or changed"),
+        ("os.truncate({out!r} + '/results.jsonl', 0)", "results.jsonl has been deleted or changed"),
+        ("open({out!r} + '/x', 'w').close(); os.replace({out!r} + '/x', {out!r} + '/results.jsonl')", "results.jsonl has been"),
+        ("os.remove({out!r} + '/results.jsonl'); os.mkfifo({out!r} + '/results.jsonl')", "results.jsonl has been"),
+        (
+            "os.path.isdir({out!r} + '/report.html') or os.mkdir({out!r} + '/report.html')",
+            "report.html cannot be written: Is a dir",
+        ),
+        ("pass", ""),
+    ],
+)
+def test_results_or_a_page_that_are_lost_are_said_and_the_report_is_printed(
+    action: str, lost: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = tmp_path / "losing.py", tmp_path / "out"
+    file.write_text(_LOSING.format(action=action.format(out=str(out))))
+    run = ["run", "-i", f"{file}:candidate", "--golden", "tiny", "--depth", "screen", "--in-process", "--out", str(out)]
+    assert main(run) == (3 if lost else 0)
+    printed = capsys.readouterr()
+    assert printed.out.startswith("ran 1 of 1: 1 pass")
+    assert lost in printed.err
+
+
+def test_a_page_whose_name_is_a_folders_does_not_cost_the_other_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "report.html").mkdir()
+    assert main(["run", "-i", "making-bert", "--golden", "tiny", "--depth", "screen", "--in-process", "--out", str(tmp_path)]) == 3
+    printed = capsys.readouterr()
+    assert printed.out.startswith("ran 1 of 1: 1 pass")
+    assert "report.html cannot be written: Is a directory" in printed.err
+    assert main(["report", str(tmp_path / "results.jsonl")]) == 0

@@ -1,5 +1,6 @@
 """Constructors, functions and forward methods with usual names are mapped; questions about others say what to write and run."""
 
+import inspect
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from torch import nn
 
 from conformance import CandidateError, UsageError, check
 from conformance.candidates.registry import as_implementation
+from conformance.implementations.making_bert import making_bert
 from conformance.mapping.mapped import proposed
 from conformance.tests.test_mapping import Secretive
 from conformance.tests.third_party_models import stranger
@@ -46,6 +48,23 @@ def test_usual_names_of_sizes_are_known_and_hidden_dim_beside_another_width_is_t
 def test_a_function_that_builds_a_module_from_usual_sizes_is_a_candidate() -> None:
     result = check(as_implementation(build_usual), "tiny", depth="screen")
     assert result.outcome == "pass", str(result)
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        lambda c, device, dtype: making_bert.prepare(c, device, dtype),
+        lambda config, dev, dt, /: making_bert.prepare(config, dev, dt),
+        lambda args, device="cpu", dtype="float32": making_bert.prepare(args, device, dtype),
+        lambda c, *others: making_bert.prepare(c, *others),
+    ],
+)
+def test_a_function_that_is_called_like_prepare_is_a_candidate_whatever_its_arguments_are_called(prepare: Any) -> None:
+    def engine(*given: Any) -> Any:
+        return prepare(*given)
+
+    engine.__signature__ = inspect.signature(prepare)  # type: ignore[attr-defined]
+    assert check(as_implementation(engine), "tiny", depth="screen").outcome == "pass"
 
 
 def test_the_refusal_of_another_function_ends_with_the_command_that_maps_it() -> None:

@@ -1,49 +1,61 @@
-"""15 % of the tokens are chosen independently, as tested by exact binomial tests of their share and of agreements within pairs.
+"""The declared share of tokens is chosen independently, by exact binomial tests of the share and of agreements within pairs.
 
 If tokens are chosen independently with probability c, the number of n disjoint pairs that agree (both chosen, or neither) is
 binomial with probability c² + (1 − c)². The pairs are the first two pieces of a word, neighbouring tokens of two words, and tokens
 at the same position in neighbouring rows and in neighbouring batches. With dynamic masking, the share c of the tokens that one
-epoch chooses is chosen again in the next one. Each token of the corpus counts once per epoch, where it first occurs. A fixed number
-of chosen tokens per row is a different distribution and fails: BERT's own code (create_pretraining_data.py) chooses round(0.15 n)
-of a row's n tokens, where n includes special tokens, and therefore more than 15 % of the others.
+epoch chooses is chosen again in the next one. Each token of the corpus counts once per epoch, where it first occurs. If whole words
+are declared, all pieces of a word are chosen or none is, and the first pieces alone are counted. A fixed number of chosen tokens
+per row is a different distribution and fails: BERT's own code (create_pretraining_data.py) chooses round(0.15 n) of a row's n
+tokens, where n includes special tokens, and therefore more than 15 % of the others.
 """
 
 from collections.abc import Iterator
 
 import numpy as np
 
-from conformance.checks.data.binomial_tests import DescribedCount, beyond_chance
+from conformance.checks.data.binomial_tests import DescribedCount, beyond_chance, wrong_rows
 from conformance.checks.data.data_check import DataCheck, Epochs
 from conformance.checks.data.examples import Examples
 from conformance.model.batch import Ids
-from conformance.model.pretraining import CHOSEN
 from conformance.numerics.formats import Mask
-
-_AGREE = CHOSEN**2 + (1.0 - CHOSEN) ** 2
 
 
 def _violations(epochs: Epochs, alpha: float) -> Iterator[str]:
     e = epochs.first
-    chosen = DescribedCount.of("tokens of the corpus", "are chosen", e.chosen[e.first_seen], CHOSEN)
+    if e.conventions.whole_words:
+        yield from wrong_rows(e, _is_split(e), "a part of a word is chosen, where whole words are declared")
+    what = "words of the corpus" if e.conventions.whole_words else "tokens of the corpus"
+    chosen = DescribedCount.of(what, "are chosen", e.chosen[_drawn(e)], e.conventions.chosen)
     again = [] if epochs.second is None else [_again(e, epochs.second)]
-    return beyond_chance([chosen], [*_agreements(e), *again], alpha)
+    yield from beyond_chance([chosen], [*_agreements(e), *again], alpha)
+
+
+def _drawn(e: Examples) -> Mask:
+    """Return which tokens are independent draws: each one of the corpus once; of a whole word, its first piece."""
+    return e.first_seen & ~e.corpus.continues[e.originals] if e.conventions.whole_words else e.first_seen
+
+
+def _is_split(e: Examples) -> Mask:
+    """Return at which tokens a word goes on that is chosen up to there, or from there on."""
+    continues = e.known[:, 1:] & e.known[:, :-1] & e.corpus.continues[e.originals[:, 1:]]
+    return np.pad(continues & (e.chosen[:, 1:] != e.chosen[:, :-1]), ((0, 0), (1, 0)))
 
 
 def _agreements(e: Examples) -> Iterator[DescribedCount]:
-    seen, chosen, words = e.first_seen, e.chosen, _words(e)
-    yield _agreement("words of several pieces", "have their first two pieces chosen alike", chosen, seen, words)
-    yield _agreement("pairs of neighbouring tokens of two words", "are chosen alike", chosen, seen, _side_by_side(e))
-    yield _agreement("pairs of the same position in neighbouring rows", "are chosen alike", chosen, seen, _one_above_another(e))
-    yield _agreement("pairs of the same position in neighbouring batches", "are chosen alike", chosen, seen, _batch_by_batch(e))
+    if not e.conventions.whole_words:
+        yield _agreement(e, "words of several pieces", "have their first two pieces chosen alike", _words(e))
+    yield _agreement(e, "pairs of neighbouring tokens of two words", "are chosen alike", _side_by_side(e))
+    yield _agreement(e, "pairs of the same position in neighbouring rows", "are chosen alike", _one_above_another(e))
+    yield _agreement(e, "pairs of the same position in neighbouring batches", "are chosen alike", _batch_by_batch(e))
 
 
 Pairs = tuple[tuple[Ids, Ids], tuple[Ids, Ids]]  # (rows, columns) of the first tokens and of the second tokens
 
 
-def _agreement(trials: str, what: str, chosen: Mask, seen: Mask, pairs: Pairs) -> DescribedCount:
-    one, other = pairs
-    counted = seen[one] & seen[other]
-    return DescribedCount.of(trials, what, (chosen[one] == chosen[other])[counted], _AGREE)
+def _agreement(e: Examples, trials: str, what: str, pairs: Pairs) -> DescribedCount:
+    (one, other), chosen, drawn, c = pairs, e.chosen, _drawn(e), e.conventions.chosen
+    counted = drawn[one] & drawn[other]
+    return DescribedCount.of(trials, what, (chosen[one] == chosen[other])[counted], c**2 + (1.0 - c) ** 2)
 
 
 def _words(e: Examples) -> Pairs:
@@ -79,10 +91,10 @@ def _batch_by_batch(e: Examples) -> Pairs:
 
 def _again(first: Examples, other: Examples) -> DescribedCount:
     """Return how many of the tokens chosen in one epoch are chosen in the other too, among those that occur in both."""
-    before, after = (e.places[e.first_seen & e.chosen] for e in (first, other))
-    both_show = np.isin(before, other.places[other.first_seen])
+    before, after = (e.places[_drawn(e) & e.chosen] for e in (first, other))
+    both_show = np.isin(before, other.places[_drawn(other)])
     again = np.isin(before[both_show], after)
-    return DescribedCount.of("tokens that an epoch chooses", "are chosen again in the next one", again, CHOSEN)
+    return DescribedCount.of("tokens that an epoch chooses", "are chosen again in the next one", again, first.conventions.chosen)
 
 
 choice = DataCheck(_violations)

@@ -21,6 +21,8 @@ def require_data(candidate: Any) -> PretrainingData:
         raise CandidateError(f"pretraining_data is of {type(found).__name__}, expected a conformance.PretrainingData")
     if found.conventions.next_label not in (0, 1):
         raise CandidateError(f"pretraining_data's next_label is {found.conventions.next_label}, expected 0 or 1")
+    if not 0.0 < found.conventions.chosen < 1.0:
+        raise CandidateError(f"pretraining_data's chosen is {found.conventions.chosen}, expected a share between 0 and 1, as 0.15")
     return found
 
 
