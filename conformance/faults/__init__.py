@@ -16,11 +16,11 @@ To add a fault, change two files, its theme and a table of planted mistakes:
    | dropout | `WRONG` of `conformance.benchmarks.training.wrong` | `test_training_mode.py` |
    | a training step | `WRONG` of `conformance.benchmarks.training.loops` | `test_training_loops.py` |
 
-3. Run `conformance/tests/test_faults.py`, which checks the values of the fault and requires step 2; `test_mistakes.py`, which checks
-   that a mistake of a forward pass is at its declared steps; `test_explain.py`, which requires an equation and a fix;
+3. Run `conformance/tests/test_faults.py`, which checks the values of the fault and requires step 2; `test_mistakes.py`, which
+   checks that a mistake of a forward pass is at its declared steps; `test_explain.py`, which requires an equation and a fix;
    `test_mathematics.py`, which requires that some golden shows the fault; and the test of its name.
-4. For a fault of a forward pass, run `python -m conformance.benchmarks.detection --only NAME`, which plants it on every golden and
-   prints whether it is found, located and named.
+4. For a fault of a forward pass, run `python -m conformance.benchmarks.detection --only NAME`, which prints whether it is
+   detected, placed and named; `--golden` chooses the network.
 
 A new theme is also imported below and added to `_THEMES`, and to `OF_SOME` if its steps occur only in some networks. A fault with
 numbers that are read off the candidate's array is a `Fitted` in one of the tuples listed in `conformance.faults.fitted.FITTED`,

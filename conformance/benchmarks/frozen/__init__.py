@@ -1,1 +1,1 @@
-"""The frozen record: what the suite says of many candidates, to see what a change moves (`python -m conformance.benchmarks.frozen`)."""
+"""The frozen record: what the suite says of many candidates, to see what a change moves."""

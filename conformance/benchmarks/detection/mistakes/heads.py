@@ -51,7 +51,7 @@ ROWS = (
     row("bias-twice", "logits", "right() + bias"),
     row("logits-capped", "logits", "20 * tanh(right() / 20)", suits=LOGITS),
     row("logits-suppressed", "logits", "F.pad(right()[..., 4:], (4, 0), value=-10000.0)", suits=LOGITS),
-    row("dense-missing", "transform", "x"),
+    row("dense-missing", "transform", "x", "dense-missing projection-missing"),
     row("transform-residual", "transformed", "right(x=x + last)"),
     row("transform-order", {"transform_activated": "layer_norm(transform, **p.transformed, eps=eps)",
                             "transformed": "gelu(x) if act == 'gelu' else tanh_gelu(x)"}, suits="act.startswith('gelu')"),
