@@ -12,7 +12,6 @@ from torch import Tensor
 from conformance import check
 from conformance.benchmarks.detection.bert import Candidate, changed
 from conformance.benchmarks.detection.mistakes import MISTAKES
-from conformance.benchmarks.detection.mistakes.weights import blocks
 from conformance.benchmarks.detection.score import of_all, of_finding
 from conformance.faults.altered import Altered
 from conformance.faults.fitted import DESCRIPTIONS, FITTED, Fit, FitData, Fitted
@@ -23,10 +22,10 @@ from conformance.report.output_formats import REPORT_FORMATS
 from conformance.results.result import NamedFinding
 from conformance.results.to_records import records_of, results_of
 from conformance.tests.test_failing_report import _with
+from conformance.tests.test_fitted_evidence import WORDS_OF_Q8_0
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-WORDS_OF_Q8_0 = [changed(step, lambda right, weight: right(weight=blocks(weight, 32, "q8_0"))) for step in ("word", "logits")]
 INITIAL = "right(weight=normal(weight.shape, i, weight) * a.initializer_range, bias=None)"
 LAST_LAYER_NOT_LOADED = (
     changed("linears", INITIAL, layers=(-1,)),
@@ -41,7 +40,7 @@ def test_descriptions_alone_say_with_what_the_equation_holds() -> None:
 
 
 def test_every_report_says_that_a_description_names_no_mistake() -> None:
-    result = check(Candidate(WORDS_OF_Q8_0), "tiny")
+    result = check(WORDS_OF_Q8_0, "tiny")
     (found,) = result.findings
     assert found.is_description
     said = f"{LEAD}other parameters than the checkpoint's"

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from conformance import Checkpoint, Golden, check, golden_of, load_golden
 from conformance.benchmarks.detection.bert import Candidate, changed
-from conformance.benchmarks.detection.mistakes.weights import blocks
 from conformance.judge import explanation_search
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
@@ -21,8 +20,10 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def _of_q8_0(right: Callable[..., Tensor], weight: Tensor) -> Tensor:
-    """Return the step with a weight in blocks of bytes, in the format that the candidate holds it in."""
-    return right(weight=blocks(weight.float(), 32, "q8_0").to(weight.dtype))
+    """Return the step with a weight in blocks of bytes, each with a scale in float16, in the candidate's format."""
+    of_block = weight.float().view(-1, 32)
+    scale = (of_block.abs().amax(1, keepdim=True) / 127).half().float()
+    return right(weight=((of_block / scale).round() * scale).view_as(weight).to(weight.dtype))
 
 
 WORDS_OF_Q8_0 = Candidate([changed("word", _of_q8_0), changed("logits", _of_q8_0)])

@@ -10,6 +10,7 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,10 @@ def main() -> int:
     record: Record = {}
     start = time.perf_counter()
     chosen = [task for task in tasks() if arguments.only in (None, task[0])]
-    with multiprocessing.get_context("spawn").Pool(arguments.jobs, use_one_thread) as pool:
-        for part, entries in pool.imap_unordered(recorded, chosen):
+    # Its processes may have children, unlike those of a `multiprocessing.Pool`: the candidates' own processes.
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(arguments.jobs, spawn, use_one_thread) as pool:
+        for part, entries in pool.map(recorded, chosen, chunksize=4):
             record.setdefault(part, {}).update(entries)
     print(f"{sum(map(len, record.values()))} entries in {time.perf_counter() - start:.0f} s", file=sys.stderr)
     before: Record = json.loads(FILE.read_text("utf-8")) if FILE.exists() else {}

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from conformance.benchmarks.detection.mistakes.row import HALVES, SHORT, SINGLE, row
+from conformance.benchmarks.detection.tools import levels
 
 HEADS, EVEN, THREE = "heads > 1", "heads % 2 == 0", ("query", "key", "value")
 NF4 = (
@@ -176,7 +177,8 @@ ROWS = (
     row("precision-int8-channel-held", "linears", "right(weight=levels(weight, 127, -1))", dtypes=HALVES, wide=False),
     row("precision-int8-block", "linears", lambda right, weight: right(weight=blocks(weight, 32, "q8_0")), dtypes=SINGLE),
     row("precision-int8-inputs", "linears", "right(x=levels(x, 127))", dtypes=SINGLE),
-    row("precision-int8-dynamic", "linears", lambda right, x, weight: right(x=bytes_of(x), weight=_int8(weight)), dtypes=SINGLE),
+    row("precision-int8-dynamic", "linears",
+        lambda right, x, weight: right(x=bytes_of(x), weight=levels(weight, 127)), dtypes=SINGLE),
     row("precision-int8-saturated", "inner", saturated, dtypes=SINGLE),
     row("precision-int8-wrapped", "linears", lambda right, weight: right(weight=wrapped(weight)), dtypes=SINGLE),
     row("precision-int8-scales-of-inputs", "dense", "right(weight=(lambda scale: torch.round(weight / scale[:, None]) * scale)"
@@ -191,8 +193,3 @@ ROWS = (
     row("zero-point-missing", "inner", lambda right, weight: right(weight=bytes_of(weight, 1, zero_point=False)), dtypes=SHORT),
     row("zero-point-missing-inputs", "outer", lambda right, x: right(x=bytes_of(x, zero_point=False))),
 )
-
-
-def _int8(weight: Tensor) -> Tensor:
-    level = weight.abs().max() / 127
-    return torch.round(weight / level) * level
