@@ -150,4 +150,4 @@ def test_every_mistake_that_rounding_does_not_hide_is_detected_placed_and_named(
 def test_writing_part_of_the_table_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         score.main(["--write", "--only", "epsilon"])
-    assert "leave the other options out" in capsys.readouterr().err
+    assert "leave --only and --golden out" in capsys.readouterr().err

@@ -225,10 +225,11 @@ def _short(each: Outcome) -> str:
 
 HEADING = """# Detection
 
-Written by `python -m conformance.benchmarks.detection --write`: every row of the table of mistakes, in the first of the
-benchmark's networks that can have it, in one layer that is selected by hash and in all layers at once. *Counted* are those whose
-expected z, that of a filter made for just that effect, is 12 or more; all further numbers are of these. *Placed*: it fails where
-it begins, and nowhere else. *Named*: by a name that is right for it, alone or with what cannot be distinguished from it.
+Written by `python -m conformance.benchmarks.detection {options} --write`: every row of the table of mistakes, in the first of
+the benchmark's networks that can have it, in one layer that is selected by hash and, without `--alone`, in all layers at once.
+*Counted* are those whose expected z, that of a filter made for just that effect, is 12 or more; all further numbers are of these.
+*Placed*: it fails where it begins, and nowhere else. *Named*: by a name that is right for it, alone or with what cannot be
+distinguished from it. *No name* is all that can be right for the few rows without one.
 Earlier results, among them those of the blind sets, are in [EARLIER.md](EARLIER.md).
 
 """
@@ -242,11 +243,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", choices=list(MISTAKES), metavar="NAME", help="these mistakes alone")
     parser.add_argument("--golden", help="in the network of this golden, which has a single batch")
     parser.add_argument("--dtype", nargs="+", choices=FORMATS, default=list(FORMATS), help="the formats (default: each)")
+    parser.add_argument("--alone", action="store_true", help="each in one layer alone, not in every layer as well")
     arguments = parser.parse_args(argv)
-    if arguments.write and (arguments.only or arguments.golden or len(arguments.dtype) < len(FORMATS)):
-        parser.error("--write saves the table of all mistakes in all formats: leave the other options out")
+    if arguments.write and (arguments.only or arguments.golden):
+        parser.error("--write saves the table of all mistakes in their usual networks: leave --only and --golden out")
     rows = [MISTAKES[name] for name in arguments.only] if arguments.only else ROWS
     every, start = list(trials(rows, arguments.dtype, arguments.golden)), time.perf_counter()
+    every = [trial for trial in every if len(trial.layers) == 1 or not arguments.alone]
     outcomes: list[Outcome] = []
     with multiprocessing.get_context("spawn").Pool(arguments.processes, use_one_thread) as pool:
         for each in pool.imap(scored, every, chunksize=4):
@@ -257,7 +260,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(text)
     print(f"{time.perf_counter() - start:.0f} s", file=sys.stderr)
     if arguments.write:
-        TABLE.write_text(HEADING + text, "utf-8")
+        options = " ".join(["--dtype", *arguments.dtype, *(["--alone"] if arguments.alone else [])])
+        TABLE.write_text(HEADING.format(options=options) + text, "utf-8")
 
 
 def use_one_thread() -> None:

@@ -159,7 +159,8 @@ ROWS = (
           f"precision-{name} result-{name}", dtypes=SINGLE) for name, cast in (("bfloat16", "bfloat16()"), ("float16", "half()"))),
     *(row(f"result-{name}", "linears", f"right().{cast}.to(x.dtype)", f"result-{name} precision-{name}", dtypes=SINGLE)
       for name, cast in (("bfloat16", "bfloat16()"), ("float16", "half()"), ("float8", "to(float8)"))),
-    row("result-bfloat16-truncated", "linears", "(right().float().view(torch.int32) & -0x10000).view(torch.float32)", dtypes=SINGLE),
+    row("result-bfloat16-truncated", "linears",
+        "(right().float().view(torch.int32) & -0x10000).view(torch.float32)", dtypes=SINGLE),
     row("precision-float8-inputs", "linears", "right(x=x.to(float8).to(x.dtype))", dtypes=SINGLE),
     row("precision-float8", "linears", "right(weight=(lambda level: (weight / level).to(float8).to(weight.dtype) * level)"
         "(weight.abs().max() / 448))", dtypes=SINGLE),
