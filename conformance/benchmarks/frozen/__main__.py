@@ -41,13 +41,11 @@ def _noise_moved(old: list[Any], new: list[Any]) -> Iterator[tuple[str, object, 
 
 
 def _run_moved(old: list[Any], new: list[Any]) -> Iterator[tuple[str, object, object]]:
-    for values in zip(old, new, strict=True):
-        if isinstance(values[0], int) and values[0] != values[1]:
-            yield "exit code", *values
-        if isinstance(values[0], str) and values[0] != values[1]:
-            yield "outcome", *values
-        if isinstance(values[0], dict):
-            yield from _places_moved(*values)
+    for a, b in zip(old, new, strict=True):
+        if isinstance(a, dict):
+            yield from _places_moved(a, b)
+        elif a != b:
+            yield ("exit code" if isinstance(a, int) else "outcome"), a, b
 
 
 def _places_moved(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, object, object]]:
@@ -56,7 +54,7 @@ def _places_moved(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[st
     for place in old.keys() & new.keys():
         names = [[name for name, _ in each[place]] for each in (old, new)]
         if names[0] != names[1]:
-            yield f"names at {place}", *names
+            yield f"names at {place}", names[0], names[1]
         else:
             for (name, a), (_, b) in zip(old[place], new[place], strict=True):
                 if (a is None) != (b is None) or (a is not None and abs(a - b) > ROOM * abs(a)):

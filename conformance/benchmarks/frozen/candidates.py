@@ -89,7 +89,7 @@ def attribute(name: str) -> str:
 
 
 def __getattr__(wanted: str) -> Any:
-    for name, candidate in (IN_PROCESS | ISOLATED).items():
+    for name, candidate in {**IN_PROCESS, **ISOLATED}.items():
         if attribute(name) == wanted:
             return candidate
     raise AttributeError(wanted)

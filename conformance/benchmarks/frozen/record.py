@@ -4,7 +4,7 @@ import contextlib
 import io
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,8 @@ def recorded(task: Task) -> tuple[str, dict[str, Any]]:
     """Return the part of the record, and its entries."""
     warnings.simplefilter("ignore")
     kind, *arguments = task
-    return kind, {"candidates": _of_candidate, "noise": _of_noise, "mistakes": _of_mistake}[kind](*arguments)
+    parts: dict[str, Callable[..., dict[str, Any]]] = {"candidates": _of_candidate, "noise": _of_noise, "mistakes": _of_mistake}
+    return kind, parts[kind](*arguments)
 
 
 def _of_candidate(name: str) -> dict[str, Any]:
@@ -78,7 +79,7 @@ def _of_mistake(name: str, where: str, layer: str, dtype: str) -> dict[str, Any]
     return {f"{name}: {where} {dtype}": [result.outcome, _places(activation_records(result))]}
 
 
-def _places(activations: Iterator[ActivationRecord] | Any) -> dict[str, list[Any]]:
+def _places(activations: Iterable[ActivationRecord]) -> dict[str, list[Any]]:
     """Return the origins, each with the names of its faults and their estimates."""
     return {
         a.activation: [[f.name, None if f.estimate is None else float(f"{f.estimate:.3g}")] for f in a.faults]

@@ -105,7 +105,7 @@ ROWS = (
         dtypes=WIDE),  # In half formats it is about one rounding.
     row("softmax-top-k", "probs", "(lambda w: w.where(w >= w.topk(min(3, w.shape[-1])).values[..., -1:], 0))(right() * keep)"),
     row("probabilities-rounded", "probs", "(right() * 255).round() / 255", dtypes=WIDE),  # Half formats round the levels.
-    row("exponential by the bits of a float", "probs", fast_exp),  # more steps than a curve may have
+    row("exponential by the bits of a float", "probs", fast_exp, "exp-approximated"),
     row("exponential by a cubic polynomial", "probs", cubic_exp, "exp-approximated"),
     row("layer-kept", "probs", "layers[1].probs", suits="L > 2", where=LAST),
     row("mask-ignored", "probs", "softmax(scores)"),
