@@ -1,5 +1,6 @@
 """The table of mistakes: each is at its declared steps and nowhere else, and the suite finds, places and names it."""
 
+import json
 from dataclasses import replace
 from functools import cache
 
@@ -13,6 +14,7 @@ from conformance.benchmarks.detection.bert import Candidate, changed
 from conformance.benchmarks.detection.mistakes import MISTAKES, ROWS, Row
 from conformance.benchmarks.detection.score import Trial, of_all, of_finding, scored, trials
 from conformance.benchmarks.detection.tools import evaluated
+from conformance.benchmarks.frozen.__main__ import dumped, moved
 from conformance.judge.judged_elements import judged_elements
 from conformance.model.activations import table
 from conformance.model.checkpoint import Checkpoint
@@ -145,6 +147,16 @@ def test_a_mistake_is_detected_placed_and_named(name: str) -> None:
 def test_every_mistake_that_rounding_does_not_hide_is_detected_placed_and_named(trial: Trial) -> None:
     outcome = scored(trial)
     assert outcome.right or not outcome.counted, outcome
+
+
+def test_what_has_moved_from_the_frozen_record_is_listed_and_the_rounding_of_another_processor_is_not() -> None:
+    place = {"encoder.layer.0.attention.self.probs": [["softmax-temperature", 2.0]]}
+    other = {"encoder.layer.0.attention.self.probs": [["softmax-temperature", 2.2]]}
+    before = {"candidates": {"a": [1, "fail", place]}, "noise": {"n": [-3.0, None, 5.0]}}
+    assert list(moved(before, {"candidates": {"a": [1, "fail", other]}, "noise": {"n": [-3.2, None, 5.1]}})) == []
+    after = {"candidates": {"a": [0, "pass", {}]}, "noise": {"n": [-3.5, None, 5.0]}}
+    assert [what for _, _, what, *_ in moved(before, after)] == ["exit code", "outcome", "places", "log2 sigma"]
+    assert json.loads(dumped(before)) == before
 
 
 def test_writing_part_of_the_table_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
