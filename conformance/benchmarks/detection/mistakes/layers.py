@@ -113,7 +113,7 @@ ROWS = (
     row("norm-weight-plus-one", "attended", "right(weight=weight + 1)"),
     row("norm-shared", "output", "right(**p.attended)", suits="not a.shared_layer_norm"),
     row("norms of a layer exchanged", {"attended": "right(**p.output)", "output": "right(**p.attended)"},
-        says="norm-shared norms-exchanged parameters-of-module", suits="not a.shared_layer_norm"),
+        says="norm-shared parameters-of-module", suits="not a.shared_layer_norm"),
     row("moments in bfloat16", "output", half_moments, "norm-statistics-other", dtypes=WIDE),
     # residuals
     row("residual-missing", "attended", "right(x=sublayer)"),
