@@ -149,6 +149,56 @@ def test_every_mistake_that_rounding_does_not_hide_is_detected_placed_and_named(
     assert outcome.right or not outcome.counted, outcome
 
 
+RELATIVES = {
+    "values that are not projected": ("projection-missing", "value", "x"),
+    "tanh in the pooler and in the head": ("activation-again", "pair", "right(x=tanh(pooled))"),
+    "GELU in the transform and in its norm": ("activation-again", "transformed", "right(x=gelu(x))"),
+    "half of an exchange": ("value-from-key", "value", "right(**p.key)"),
+    "a pooler of BERT's deviation": (
+        "parameters-initial",
+        "pooler",
+        "right(weight=0.02 * normal(weight.shape, 0, weight), bias=None)",
+    ),
+    "a pooler of another deviation": (None, "pooler", "right(weight=0.025 * normal(weight.shape, 0, weight), bias=None)"),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("relative", RELATIVES)
+def test_relatives_of_mistakes_have_their_names(relative: str, dtype: str) -> None:
+    name, step, formula = RELATIVES[relative]
+    findings = check(Candidate([changed(step, formula)]), "wide" if "deviation" in relative else "tiny", dtype=dtype).findings
+    assert {finding.name for finding in findings} == {name}
+
+
+@pytest.mark.parametrize("name", ["attention-along-batch", "attention-over-rows-unmasked"])
+def test_attention_to_other_rows_is_named_where_layers_alone_are_exposed(name: str) -> None:
+    shown = Candidate([MISTAKES[name].at(1)], exposes=lambda n: n.startswith("embeddings") or n.endswith("output.LayerNorm"))
+    (finding,) = check(shown, "tiny").findings
+    assert (finding.name, finding.others) == (name, ())
+    assert finding.steps == ("encoder.layer.1.attention.self.context",)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_probability_on_masked_keys_is_a_finding_though_nothing_explains_it(dtype: str) -> None:
+    result = check(Candidate([changed("probs", "right() + (~keep).to(x.dtype) * 2.0**-30", layers=(0,))]), dtype=dtype)
+    assert [v.activation for v in result.origins] == ["encoder.layer.0.attention.self.probs"]
+    assert "masked keys get probability" in result.origins[0].reason
+    assert [(f.name, f.activations) for f in result.findings] == [(None, ("encoder.layer.0.attention.self.probs",))]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_levels_of_probabilities_are_those_of_the_candidate(dtype: str) -> None:
+    (finding,) = check(Candidate([changed("probs", "(right() * 256).round() / 256", layers=(0,))]), dtype=dtype).findings
+    assert "multiples of 1/256" in finding.sentence
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_variance_with_idle_lanes_is_no_other_epsilon(dtype: str) -> None:
+    (finding,) = check(Candidate([MISTAKES["norm-idle-lanes"].at(0)]), "position-offset", dtype=dtype).findings
+    assert (finding.name, finding.others) == ("norm-idle-lanes", ())
+
+
 def test_what_has_moved_from_the_frozen_record_is_listed_and_the_rounding_of_another_processor_is_not() -> None:
     place = {"encoder.layer.0.attention.self.probs": [["softmax-temperature", 2.0]]}
     other = {"encoder.layer.0.attention.self.probs": [["softmax-temperature", 2.2]]}
