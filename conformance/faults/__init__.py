@@ -7,20 +7,20 @@ To add a fault, change two files, its theme and a table of planted mistakes:
    `recast` for another equation with roundings of its own, `rewritten` for another result of the same equation
    (`rewritten_equation` for a backward step), `other_parameters` for other weights. A fault with a number has a `parameter`.
    `after_failure=True` if RMS and largest error always detect it, so that it needs no filter.
-2. Plant it in a torch module, by a row of one of these tables:
+2. Plant it by a row of one of these tables:
 
    | fault of | table | test of its name |
    | --- | --- | --- |
-   | a forward pass | `PLANTS` of a theme of `conformance.benchmarks.detection.planted` | step 4 |
+   | a forward pass | `ROWS` of a theme of `conformance.benchmarks.detection.mistakes` | step 4 |
    | a backward pass | `WRONG` of `conformance.benchmarks.gradients.wrong` | `test_gradients.py` |
    | dropout | `WRONG` of `conformance.benchmarks.training.wrong` | `test_training_mode.py` |
    | a training step | `WRONG` of `conformance.benchmarks.training.loops` | `test_training_loops.py` |
 
-3. Run `conformance/tests/test_faults.py`, which checks the values of the fault and requires step 2; `test_planted.py`, which checks
-   that a mistake of a forward pass is at its declared steps; `test_explain.py`, which requires an equation and a fix;
+3. Run `conformance/tests/test_faults.py`, which checks the values of the fault and requires step 2; `test_mistakes.py`, which
+   checks that a mistake of a forward pass is at its declared steps; `test_explain.py`, which requires an equation and a fix;
    `test_mathematics.py`, which requires that some golden shows the fault; and the test of its name.
-4. For a fault of a forward pass, run `python -m conformance.benchmarks.detection --only NAME`, which plants it on every golden and
-   prints whether it is found, located and named.
+4. For a fault of a forward pass, run `python -m conformance.benchmarks.detection --only NAME`, which prints whether it is
+   detected, placed and named; `--golden` chooses the network.
 
 A new theme is also imported below and added to `_THEMES`, and to `OF_SOME` if its steps occur only in some networks. A fault with
 numbers that are read off the candidate's array is a `Fitted` in one of the tuples listed in `conformance.faults.fitted.FITTED`,

@@ -9,10 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from conformance import ModuleRunner, TorchBatch
-from conformance.benchmarks.detection.batching import row_by_row
-from conformance.benchmarks.detection.bert import Candidate
-from conformance.benchmarks.detection.rewritten import places
-from conformance.benchmarks.detection.variant import Variant
+from conformance.benchmarks.detection.bert import Candidate, changed
+from conformance.benchmarks.detection.variant import Variant, row_by_row
 from conformance.implementations.hugging_face import HuggingFace, run
 from conformance.implementations.making_bert import making_bert
 from conformance.implementations.wordpiece import tokenizer
@@ -62,17 +60,17 @@ def at(wrong: Callable[[Any, TorchBatch], bool]) -> Any:
     return Around(after=lambda self, batch, name, value: _off(name, value) if wrong(self, batch) else value)
 
 
-def _leaking(scores: Tensor, keys: Tensor) -> Tensor:
+def _leaking(scores: Tensor, keep: Tensor) -> Tensor:
     """Let head 2 attend to padding."""
-    keys = keys.expand_as(scores).clone()
+    keys = keep.expand_as(scores).clone()
     keys[:, 2] = True
     return scores.masked_fill(~keys, -torch.inf).softmax(-1)
 
 
-def _over_the_batch(norm: Any, x: Tensor) -> Tensor:
+def _over_the_batch(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """Normalise by the mean and variance over all rows of the batch together."""
     mean, variance = x.mean((0, -1), keepdim=True), x.var((0, -1), keepdim=True, unbiased=False)
-    return (x - mean) / torch.sqrt(variance + norm.eps) * norm.weight + norm.bias
+    return (x - mean) / torch.sqrt(variance + eps) * weight + bias
 
 
 def _third_row(self: Any, batch: TorchBatch, name: str, value: Tensor) -> Tensor:
@@ -263,10 +261,10 @@ def _asserting(self: Any, batch: TorchBatch) -> None:
 
 BROKEN: dict[str, Any] = {
     "generated-batches": at(lambda self, batch: batch.input_ids.shape[1] % 2 == 1),
-    "padding-length": Candidate((places.softmax(_leaking),)),
+    "padding-length": Candidate([changed("probs", _leaking)]),
     "padding-content": Around(before=_mask_from_ids),
     "masked-row": Around(after=_poison),
-    "batching": Candidate((places.norms(_over_the_batch),)),
+    "batching": Candidate([changed("norms", _over_the_batch)]),
     "batching-bitwise": PromisingInVain("eager"),
     "mask-omitted": Around(before=_mask_where_omitted),
     "token-types-omitted": Around(before=_types_where_omitted),

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from conformance import check
-from conformance.benchmarks.detection.bert import Bert, Candidate
+from conformance.benchmarks.detection.bert import Candidate, changed
 from conformance.implementations.hugging_face import hf_eager
 from conformance.numerics.formats import Array
 from conformance.report.findings import Finding, findings
@@ -105,31 +105,21 @@ def quartic_exp(s: Array) -> Array:
 
 
 def gelu_by(kernel: Kernel, *layers: int, **more: Any) -> Candidate:
-    def plant(model: Bert) -> None:
-        for layer in layers or (0,):
-            model.layer(layer).intermediate.intermediate_act_fn.function = kernel  # type: ignore[assignment]
-
-    return Candidate([plant], **more)
+    return Candidate([changed("activated", lambda x: kernel(x), layers=layers or (0,))], **more)
 
 
 def pooler_by(f: Function) -> Candidate:
-    def plant(model: Bert) -> None:
-        model.pooler.activation.function = wide(f)  # type: ignore[union-attr,assignment]
-
-    return Candidate([plant])
+    return Candidate([changed("pooled", lambda x: wide(f)(x))])
 
 
 def softmax_by(exp: Function, **more: Any) -> Candidate:
-    def forward(scores: Tensor, mask: Tensor) -> Tensor:
-        keep = (mask[:, None, None, :] == 1).expand_as(scores)
+    def probs(scores: Tensor, keep: Tensor) -> Tensor:
+        keep = keep.expand_as(scores)
         shifted = scores - scores.masked_fill(~keep, -math.inf).amax(-1, keepdim=True)
         weights = torch.where(keep, wide(exp)(shifted), 0.0)
         return weights / weights.sum(-1, keepdim=True)
 
-    def plant(model: Bert) -> None:
-        model.layer(0).attention.self.probs.forward = forward  # type: ignore[method-assign]
-
-    return Candidate([plant], **more)
+    return Candidate([changed("probs", probs, layers=(0,))], **more)
 
 
 def found(candidate: Any, golden: str = "tiny", dtype: str = "float32") -> list[Finding]:

@@ -16,8 +16,7 @@ import pytest
 import torch
 
 from conformance import Checkpoint, check, load_golden, trace
-from conformance.benchmarks.detection.bert import Candidate
-from conformance.benchmarks.detection.rewritten import places
+from conformance.benchmarks.detection.bert import Candidate, changed
 from conformance.candidates import capture
 from conformance.checks.search.plan import Plan
 from conformance.cli import main
@@ -358,7 +357,7 @@ def test_hooks_are_removed_even_when_the_stream_is_not_read_to_the_end() -> None
 
 
 def test_a_result_in_python_has_the_contents_of_the_report() -> None:
-    result = check(Candidate((places.erf_gelus(lambda x: torch.nn.functional.gelu(x, approximate="tanh")),)), "tiny")
+    result = check(Candidate([changed("functions", "tanh_gelu(x)")]), "tiny")
     assert result.outcome == "fail"
     (finding, *others) = result.findings
     assert not others

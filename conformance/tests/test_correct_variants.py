@@ -5,14 +5,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from conformance import check, golden_of, load_golden
-from conformance.benchmarks.detection.bert import Bert, Candidate
+from conformance.benchmarks.detection.bert import Candidate, changed
 from conformance.benchmarks.detection.networks import network
-from conformance.benchmarks.detection.planted.plant import override
-from conformance.benchmarks.detection.rewritten import places
-from conformance.benchmarks.detection.steps import LayerNorm, tanh_gelu
 from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.model.batch import Batch
 
@@ -84,12 +80,12 @@ def test_a_variant_whose_rounding_errors_are_equal_or_subnormal_raises_no_alarm(
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_stored_statistics_do_not_hide_a_mistake_of_the_norm(dtype: str) -> None:
-    def wrong(norm: LayerNorm, x: Tensor) -> Tensor:
+    def wrong(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
         variance, mean = torch.var_mean(x.float(), -1, unbiased=True, keepdim=True)
-        mean, inverse = (statistic.to(x.dtype).float() for statistic in (mean, torch.rsqrt(variance + norm.eps)))
-        return ((x.float() - mean) * inverse * norm.weight.float() + norm.bias.float()).to(x.dtype)
+        mean, inverse = (statistic.to(x.dtype).float() for statistic in (mean, torch.rsqrt(variance + eps)))
+        return ((x.float() - mean) * inverse * weight.float() + bias.float()).to(x.dtype)
 
-    assert check(Candidate((places.norms(wrong),)), "tiny", dtype=dtype).outcome == "fail"
+    assert check(Candidate([changed("norms", wrong)]), "tiny", dtype=dtype).outcome == "fail"
 
 
 def test_a_norm_that_is_rounded_before_its_scale_raises_no_alarm() -> None:
@@ -99,11 +95,8 @@ def test_a_norm_that_is_rounded_before_its_scale_raises_no_alarm() -> None:
 
 @pytest.mark.parametrize("epsilon", [3e-7, 1e-6])
 def test_after_hidden_steps_only_a_filter_finds_a_small_epsilon_in_one_layer(epsilon: float) -> None:
-    def plant(model: Bert) -> None:
-        norm = model.layer(0).attention.output.LayerNorm
-        override(norm, "normalise", lambda x: F.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, epsilon))
-
-    wrong = Candidate((plant,), exposes=lambda name: name.endswith("LayerNorm"))
+    epsilon_of_one = changed("attended", f"right(eps={epsilon})", layers=(0,))
+    wrong = Candidate([epsilon_of_one], exposes=lambda name: name.endswith("LayerNorm"))
     (verdict,) = check(wrong, "tiny", dtype="bfloat16").origins
     assert verdict.local
     assert verdict.local.fails_by_filters_alone
@@ -112,7 +105,7 @@ def test_after_hidden_steps_only_a_filter_finds_a_small_epsilon_in_one_layer(eps
 
 @pytest.mark.parametrize("factor", [1.01, 1.003])
 def test_a_small_error_of_the_scale_is_found_and_estimated_in_float16(factor: float) -> None:
-    wrong = Candidate((places.scores(lambda q, k: q @ k.transpose(-1, -2) * (factor * q.shape[-1] ** -0.5)),))
+    wrong = Candidate([changed("scores", f"q @ k.mT * ({factor} * d**-0.5)")])
     result = check(wrong, "tiny", dtype="float16")
     assert {v.activation for v in result.origins} == {f"encoder.layer.{i}.attention.self.scores" for i in range(2)}
     for verdict in result.origins:
@@ -125,10 +118,7 @@ def test_a_small_error_of_the_scale_is_found_and_estimated_in_float16(factor: fl
 
 @pytest.mark.parametrize("epsilon", [1e-6, 1e-5, 1e-3])
 def test_any_wrong_epsilon_is_named_with_its_value(epsilon: float) -> None:
-    def norm(module: LayerNorm, x: Tensor) -> Tensor:
-        return F.layer_norm(x, x.shape[-1:], module.weight, module.bias, epsilon)
-
-    wrong = Candidate((places.norms(norm),))
+    wrong = Candidate([changed("norms", f"right(eps={epsilon})")])
     result = check(wrong, "tiny")
     assert len(result.origins) == 6
     for verdict in result.origins:
@@ -142,11 +132,9 @@ def test_any_wrong_epsilon_is_named_with_its_value(epsilon: float) -> None:
 
 def test_a_fault_in_the_first_layer_is_named_from_the_last_hidden_state() -> None:
     first = "encoder.layer.0.intermediate.intermediate_act_fn"
-
-    def plant(model: Bert) -> None:
-        model.layer(0).intermediate.intermediate_act_fn.function = tanh_gelu
-
-    wrong = Candidate((plant,), exposes=lambda n: n == "encoder.layer.1.output.LayerNorm")
+    wrong = Candidate(
+        [changed("activated", "tanh_gelu(x)", layers=(0,))], exposes=lambda n: n == "encoder.layer.1.output.LayerNorm"
+    )
     (verdict,) = check(wrong, "tiny").origins
     assert verdict.local
     assert [(f.name, f.step) for f in verdict.local.named] == [("gelu-variant", first)]

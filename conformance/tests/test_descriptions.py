@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from conformance import check, load_golden
-from conformance.benchmarks.detection.bert import Candidate
-from conformance.benchmarks.detection.blind.eighth import MISTAKES as EIGHTH
-from conformance.benchmarks.detection.blind.fifth import MISTAKES as FIFTH
-from conformance.benchmarks.detection.blind.score import Outcome, origins, outcome, table
-from conformance.benchmarks.detection.planted import PLANTS
+from conformance import check
+from conformance.benchmarks.detection.bert import Candidate, changed
+from conformance.benchmarks.detection.mistakes import MISTAKES
+from conformance.benchmarks.detection.score import of_all, of_finding
 from conformance.faults.altered import Altered
 from conformance.faults.fitted import DESCRIPTIONS, FITTED, Fit, FitData, Fitted
 from conformance.faults.fitted.weight_structure import Estimated, assignment
@@ -24,9 +22,15 @@ from conformance.report.output_formats import REPORT_FORMATS
 from conformance.results.result import NamedFinding
 from conformance.results.to_records import records_of, results_of
 from conformance.tests.test_failing_report import _with
+from conformance.tests.test_fitted_evidence import WORDS_OF_Q8_0
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
+INITIAL = "right(weight=normal(weight.shape, i, weight) * a.initializer_range, bias=None)"
+LAST_LAYER_NOT_LOADED = (
+    changed("linears", INITIAL, layers=(-1,)),
+    changed("residuals", "layer_norm(x, eps=eps)", layers=(-1,)),
+)
 LEAD = "no mistake of the catalogue explains it, but the equation holds with "
 
 
@@ -36,7 +40,7 @@ def test_descriptions_alone_say_with_what_the_equation_holds() -> None:
 
 
 def test_every_report_says_that_a_description_names_no_mistake() -> None:
-    result = check(FIFTH["word table of Q8_0"], "tiny")
+    result = check(WORDS_OF_Q8_0, "tiny")
     (found,) = result.findings
     assert found.is_description
     said = f"{LEAD}other parameters than the checkpoint's"
@@ -52,7 +56,7 @@ def test_every_report_says_that_a_description_names_no_mistake() -> None:
 
 
 def test_a_name_is_no_description_in_records_either() -> None:
-    result = check(EIGHTH["pooler not loaded"], "tiny")
+    result = check(Candidate([MISTAKES["parameters-initial"].at()]), "tiny")
     assert result.findings
     assert not any(found.is_description for found in result.findings)
     assert not any(fault.is_description for a in records_of(result).activations for fault in a.faults)
@@ -130,8 +134,8 @@ def test_copied_columns_are_no_adapter_and_neither_are_inputs_of_a_low_rank() ->
         _with(_dense(lambda w, _: _set(w, slice(None), slice(4), w[:, 4:8].clone()))), "tiny", dtype="bfloat16"
     ).findings
     assert found.name == "weight-columns-other"
-    names = {found.name for found in check(EIGHTH["last layer not loaded"], "tiny").findings}
-    assert "adapter" not in names
+    names = {found.name for found in check(Candidate(LAST_LAYER_NOT_LOADED), "tiny").findings}
+    assert names == {"norm-affine-missing", "parameters-initial"}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -168,20 +172,20 @@ def test_a_fit_with_as_many_numbers_as_a_description_has_no_name(monkeypatch: py
     assert found.name == "parameters-other"
 
 
-KERNELS = (*(name for name in PLANTS if name.startswith("kernel-")), "heads-halved", "heads-doubled")
+KERNELS = (*(name for name in MISTAKES if name.startswith("kernel-")), "heads-halved", "heads-doubled")
 
 
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_wrong_call_of_a_kernel_is_named_beside_right_probabilities(name: str, dtype: str) -> None:
-    (found,) = check(Candidate((PLANTS[name].at(1),)), "tiny", dtype=dtype).findings
+    (found,) = check(Candidate((MISTAKES[name].at(1),)), "tiny", dtype=dtype).findings
     assert (found.name, found.others) == (name, ())
     assert found.steps == ("encoder.layer.1.attention.self.context",)
 
 
 def test_a_wrong_scale_of_a_kernel_whose_scores_are_not_exposed_is_that_of_the_scores() -> None:
     hidden = ("scores", "probs", "attention.self.dropout")
-    candidate = Candidate((PLANTS["kernel-scale-missing"].at(1),), exposes=lambda n: not n.endswith(hidden))
+    candidate = Candidate((MISTAKES["kernel-scale-missing"].at(1),), exposes=lambda n: not n.endswith(hidden))
     (found,) = check(candidate, "tiny").findings
     assert found.name == "scale-missing"
 
@@ -194,27 +198,15 @@ def _finding(name: str | None, *, description: bool = False) -> NamedFinding:
     ("found", "naming"),
     [
         ([("parameters-other", True)], "described"),
-        ([("parameters-other", False)], "wrong"),  # A name is not counted as a description.
-        ([("bias-other", True)], "wrong"),  # An untrue description.
+        ([("parameters-other", False)], "right"),
+        ([("bias-other", True)], "described"),
+        ([("bias-other", False)], "wrong"),
         ([("outputs-zeroed", False), ("parameters-other", True)], "described"),
         ([(None, False), ("parameters-other", True)], "none"),
         ([("outputs-zeroed", False)], "right"),
         ([], "none"),
     ],
 )
-def test_the_blind_score_counts_true_descriptions_apart(
-    found: list[tuple[str | None, bool]], naming: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    result = check(FIFTH["word table of Q8_0"], "tiny")
-    findings = tuple(_finding(name, description=description) for name, description in found)
-    monkeypatch.setattr(type(result), "findings", findings)
-    mistake = FIFTH["word table of Q8_0"]
-    expected = origins(mistake, load_golden("tiny").checkpoint.architecture)
-    assert outcome(mistake, result, expected, ("outputs-zeroed",), ("parameters-other",)).naming == naming
-
-
-def test_the_table_of_a_blind_set_has_a_column_of_descriptions_if_it_is_asked_for() -> None:
-    found = [Outcome("tiny", "float32", "m", True, True, False, "described")]
-    assert "| 1 | 1 | 1 | 0 | 0 | 0 | 0 |" in table(found)
-    assert "| 1 | 1 | 1 | 0 | 0 | 1 | 0 | 0 |" in table(found, with_described=True)
-    assert "- tiny, float32: described: m" in table(found, with_described=True)
+def test_the_score_counts_descriptions_apart(found: list[tuple[str | None, bool]], naming: str) -> None:
+    findings = [_finding(name, description=description) for name, description in found]
+    assert of_all({of_finding(finding, ("outputs-zeroed", "parameters-other")) for finding in findings}) == naming

@@ -4,17 +4,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
 
 import pytest
 import torch
 
 from conformance import Checkpoint, check, load_golden
-from conformance.benchmarks.detection.bert import Bert, Linear
 from conformance.benchmarks.detection.bert import Candidate as Planted
-from conformance.benchmarks.detection.planted.plant import override
-from conformance.benchmarks.detection.rewritten import places
+from conformance.benchmarks.detection.bert import changed
 from conformance.benchmarks.detection.variant import Variant
+from conformance.benchmarks.detection.variants.attention import INNER
 from conformance.errors import DeviceLostError, Unavailable
 from conformance.implementations.demystified_as_written import demystified_as_written
 from conformance.judge.evidence import Verdict
@@ -113,8 +111,13 @@ def _verdicts(attention: Callable[..., torch.Tensor], device: str) -> list[Verdi
     golden = load_golden("minilm")
     ((_, batch),) = golden.batches.items()
     checkpoint = Checkpoint(golden.checkpoint.architecture.with_(num_hidden_layers=LAYERS), golden.checkpoint.weights)
-    changes: list[Callable[[Bert], None]] = [places.attention(attention)]
-    made = Variant(changes).prepare(checkpoint, "cpu", "float32")(batch.on("cpu"))
+
+    def context(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+        mixed: torch.Tensor = attention(q, k, v, keep)
+        return mixed.transpose(1, 2).flatten(2)
+
+    candidate = Variant([changed("context", context)], exposes=lambda name: not name.endswith(INNER))
+    made = candidate.prepare(checkpoint, "cpu", "float32")(batch.on("cpu"))
     network = Network(checkpoint.architecture, rounded_weights(checkpoint, "float32"), batch)
     return select_arithmetic(Judge(network, "float32", device, recorded=True).judge(made.items()))
 
@@ -139,16 +142,10 @@ def test_a_mistake_is_found_behind_the_errors_of_a_matrix_unit() -> None:
     assert named
 
 
-def _in_tf32(model: Bert) -> None:
-    """Compute the linear products of the layers by one TF32 pass of a matrix unit."""
-
-    def product(x: torch.Tensor, linear: Linear) -> torch.Tensor:
-        found = matrix_unit.tf32_product(x.reshape(-1, x.shape[-1]), linear.weight.T)
-        return found.reshape(*x.shape[:-1], -1) + linear.bias
-
-    for name, linear in model.named_modules():
-        if isinstance(linear, Linear) and ".layer." in name:
-            override(linear, "product", partial(product, linear=linear))
+def _in_tf32(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """Compute a linear product by one TF32 pass of a matrix unit."""
+    product = matrix_unit.tf32_product(x.reshape(-1, x.shape[-1]), weight.T)
+    return product.reshape(*x.shape[:-1], -1) + bias
 
 
 @pytest.mark.parametrize("golden", ["tiny", "wide"])  # of up to 64, and of up to 3072 terms, whose truncated sums err more
@@ -156,7 +153,7 @@ def test_tf32_products_are_not_accepted_as_matrix_unit_float32_and_are_named(gol
     given = load_golden(golden)
     ((_, batch),) = given.batches.items()
     checkpoint = given.checkpoint
-    made = Planted([_in_tf32]).prepare(checkpoint, "cpu", "float32")(batch.on("cpu"))
+    made = Planted([changed("linears", _in_tf32)]).prepare(checkpoint, "cpu", "float32")(batch.on("cpu"))
     network = Network(checkpoint.architecture, rounded_weights(checkpoint, "float32"), batch)
     verdicts = select_arithmetic(Judge(network, "float32", "cuda", recorded=True).judge(made.items()))
     failed = [v for v in verdicts if v.outcome == "fail"]

@@ -1,24 +1,20 @@
 """The cost of explanations: evaluations that are omitted do not change the result."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from conformance import check
-from conformance.benchmarks.detection.bert import Bert, Candidate
-from conformance.benchmarks.detection.rewritten import places
-from conformance.benchmarks.detection.steps import tanh_gelu
+from conformance.benchmarks.detection.bert import Candidate, changed
+from conformance.benchmarks.detection.equations import Change
 from conformance.benchmarks.training.loops import WRONG
 from conformance.judge import explanation_search, observation
 from conformance.judge.search import fault_sets, parameters
 from conformance.results.result import Result
-from conformance.tests.test_unexposed_layers import EPSILON, named
-
-TANH_GELU = places.erf_gelus(tanh_gelu)
+from conformance.tests.test_unexposed_layers import EPSILON, TANH_GELU, named
 
 
-def _outputs_of_layers(*plants: Callable[[Bert], None], dtype: str = "float32") -> Result:
+def _outputs_of_layers(*plants: Change, dtype: str = "float32") -> Result:
     return check(Candidate(plants, exposes=lambda name: name.endswith("output.LayerNorm") and "attention" not in name), dtype=dtype)
 
 
@@ -52,7 +48,7 @@ def test_the_explanation_of_one_step_is_tried_first_on_the_next(monkeypatch: pyt
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("plants", [(EPSILON,), (TANH_GELU,), (EPSILON, TANH_GELU)], ids=["epsilon", "gelu", "both"])
 def test_comparing_sets_on_a_part_of_the_batch_gives_the_result_of_the_whole(
-    plants: tuple[Callable[[Bert], None], ...], dtype: str, monkeypatch: pytest.MonkeyPatch
+    plants: tuple[Change, ...], dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = _outputs_of_layers(*plants, dtype=dtype)
     monkeypatch.setattr(observation, "SMALL", 0)
@@ -63,13 +59,12 @@ def test_comparing_sets_on_a_part_of_the_batch_gives_the_result_of_the_whole(
 
 
 def test_pairs_are_not_searched_where_no_mistake_explains_a_third_of_a_small_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def noisy(model: Bert) -> None:
-        weight = model.layer(0).attention.self.query.weight
-        weight[::2] *= 1.01
-        weight[::3] *= 0.99
-
+    rows = "arange(H)[:, None]"
+    noisy = changed(
+        "query", f"right(weight=weight * where({rows} % 2 == 0, 1.01, 1) * where({rows} % 3 == 0, 0.99, 1))", layers=(0,)
+    )
     pairs = _counted(monkeypatch, fault_sets._Search, "_with_one_more")
-    result = check(Candidate((noisy,), exposes="encoder.layer.1.output.LayerNorm".__eq__))
+    result = check(Candidate([noisy], exposes="encoder.layer.1.output.LayerNorm".__eq__))
     assert [finding.name for finding in result.findings] == [None]
     assert not pairs
 

@@ -9,12 +9,9 @@ import torch
 from conformance import Checkpoint, check, golden_of, load_golden
 from conformance.benchmarks.detection import alarms
 from conformance.benchmarks.detection.bert import Candidate
-from conformance.benchmarks.detection.names import HELD_OUT
+from conformance.benchmarks.detection.mistakes import MISTAKES
 from conformance.benchmarks.detection.networks import LAYERS, network
-from conformance.benchmarks.detection.plan import SAME_STEP, of_goldens
-from conformance.benchmarks.detection.planted import PLANTS
-from conformance.benchmarks.detection.score import table
-from conformance.benchmarks.detection.trial import Trial, scored
+from conformance.benchmarks.detection.score import Trial, scored, table, trials
 from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.cli import main
 from conformance.judge.number_words import figure
@@ -27,10 +24,14 @@ from conformance.results.records import FaultRecord
 from conformance.results.to_records import activation_records
 from conformance.tests.sample_records import activation
 
-HEADING = "# Detection\n"
+SAME_STEP = (
+    ("epsilon", "residual-doubled"), ("epsilon", "residual-missing"), ("norm-variance", "residual-missing"),
+    ("epsilon", "sublayer-missing"), ("query-key-swapped", "pre-norm"), ("norm-without-mean", "residual-doubled"),
+    ("epsilon", "norm-bias-missing"), ("bias-missing", "features-dropped"),
+)  # fmt: skip
 FIVE = ("epsilon", "gelu-variant", "query-key-swapped", "residual-from-layer-input", "head-merge-interleaved")
 
-five_faults = Candidate(plants=[PLANTS[name].at(layer) for layer, name in enumerate(FIVE)])
+five_faults = Candidate([MISTAKES[name].at(layer) for layer, name in enumerate(FIVE)])
 
 
 def _found(candidate: Any, golden: Any = "tiny", dtype: str = "float32") -> list[Finding]:
@@ -40,7 +41,7 @@ def _found(candidate: Any, golden: Any = "tiny", dtype: str = "float32") -> list
 
 
 def _planted(*places: tuple[str, int]) -> Candidate:
-    return Candidate(plants=[PLANTS[name].at(layer) for name, layer in places])
+    return Candidate([MISTAKES[name].at(layer) for name, layer in places])
 
 
 def _names(found: list[Finding]) -> set[str]:
@@ -135,45 +136,38 @@ def test_active_dropout_is_named_with_its_probability() -> None:
 
 @pytest.mark.parametrize("name", ["norm-per-head", "heads-unsplit", "activation-softplus", "norm-twice"])
 def test_a_mistake_without_a_name_is_found_placed_and_described_and_not_named(name: str) -> None:
-    assert name in HELD_OUT
+    assert not MISTAKES[name].says
     found = _found(_planted((name, 1)))
     assert _names(found) == {""}
-    assert {f.steps[0] for f in found} <= PLANTS[name].origins(load_golden("tiny").checkpoint.architecture, 1)
+    assert {f.steps[0] for f in found} <= MISTAKES[name].begins(load_golden("tiny").checkpoint.architecture, 1)
     assert all(f.anatomy for f in found)
 
 
 def test_a_wrong_number_is_estimated_within_its_error_in_bfloat16() -> None:
-    score = scored(Trial((("softmax-temperature", 1),), "bert", 1, "bfloat16"))
-    assert (score.detected, score.placed, score.named) == (True, True, True)
-    assert (score.within, score.estimates) == (1, 1)
+    score = scored(Trial("softmax-temperature", "bert", (1,), "bfloat16"))
+    assert (score.detected, score.placed, score.naming, score.within) == (True, True, "right", True)
 
 
 def test_a_trial_whose_mistake_changes_nothing_is_not_counted() -> None:
-    assert scored(Trial((("layers-reversed", 0),), "bert", 1, "float32")).counted
-    assert not scored(Trial((("epsilon-outside-root", 1),), "bert", 1, "bfloat16")).counted
+    assert scored(Trial("layers-reversed", "bert", (0,), "float32")).counted
+    assert not scored(Trial("epsilon-outside-root", "bert", (1,), "bfloat16")).counted
 
 
 def test_the_table_of_detection_counts_missed_mistakes() -> None:
-    right = scored(Trial((("bias-missing", 0),), "bert", 1, "float32"))
-    text = table([("alone", right)], HEADING)
-    assert "| float32 | alone | 1 | 1 | 100.0 % | 100.0 % | 100.0 % | 100.0 % | - |" in text
-    missed = table([("alone", replace(right, detected=False))], HEADING)
-    assert "| float32 | alone | 1 | 1 | 0.0 % |" in missed
+    right = scored(Trial("bias-missing", "bert", (0,), "float32"))
+    assert "| float32 | alone | 1 | 1 | 1 | 1 | 1 | 0 | 0 | 0 | 0 of 0 |" in table([right])
+    missed = table([replace(right, detected=False)])
+    assert "| float32 | alone | 1 | 1 | 0 | 1 |" in missed
+    assert "- bias-missing in layer 0 (bert, float32, expected z " in missed
     assert "not detected" in missed
 
 
-def test_a_missed_mistake_of_several_layers_is_listed_with_its_least_expected_z() -> None:
-    everywhere = Trial((("epsilon-outside-root", 0), ("epsilon-outside-root", 1)), "tiny", 1, "bfloat16")
-    missed = table([("tiny, every layer", replace(scored(everywhere), expected_z=13.0, detected=False))], HEADING)
-    assert "epsilon-outside-root in 2 layers (tiny, seed 1, bfloat16, expected z 13, under the widest legal arithmetic " in missed
-
-
 def test_in_a_goldens_network_each_mistake_is_planted_in_one_layer_and_in_all() -> None:
-    trials = list(of_goldens(["tiny"], ["float32"]))
-    of_epsilon = [(kind, len(trial.plants)) for kind, trial in trials if trial.plants[0][0] == "epsilon"]
-    assert of_epsilon == [("tiny", 1), ("tiny, every layer", 2)]
-    assert {trial.architecture for _, trial in trials} == {"tiny"}
-    assert all(len({name for name, _ in trial.plants}) == 1 for _, trial in trials)
+    planned = list(trials([MISTAKES["epsilon"], MISTAKES["layer-skipped"], MISTAKES["pooler-token"]], ["float32"], "tiny"))
+    assert [(trial.name, len(trial.layers)) for trial in planned] == [
+        *[("epsilon", 1), ("epsilon", 2), ("layer-skipped", 1), ("pooler-token", 1)]
+    ]
+    assert {trial.network for trial in planned} == {"tiny"}
 
 
 def test_the_table_of_false_alarms_counts_and_lists_them() -> None:
@@ -190,11 +184,11 @@ def test_a_correct_variant_on_a_benchmark_network_is_counted_and_raises_no_alarm
     assert found.judged > 50
 
 
-def test_in_a_goldens_network_a_variant_of_single_modules_computes_everywhere_and_in_one_layer() -> None:
+def test_in_a_goldens_network_a_variant_of_steps_computes_everywhere_and_in_one_layer() -> None:
     tasks = list(alarms.tasks_on_goldens(["tiny"]))
     layers = {name: [task.layer is None for task in tasks if task[:4:3] == (name, "float32")] for name in VARIANTS}
     assert layers["bias as a call of its own"] == [True, False]
-    assert layers["query, key and value in one product"] == [True]
+    assert layers["one sequence at a time"] == [True]
     one, other = (alarms.alarm("cpu", task) for task in tasks if task[:4:3] == ("bias as a call of its own", "float32"))
     assert one.judged == other.judged > 40
     assert (one.failed, other.failed) == ((), ())

@@ -7,8 +7,8 @@ import pytest
 
 from conformance import check
 from conformance.benchmarks.detection.bert import Candidate
+from conformance.benchmarks.detection.mistakes import MISTAKES
 from conformance.benchmarks.detection.networks import network
-from conformance.benchmarks.detection.planted import PLANTS
 from conformance.faults import BY_NAME
 from conformance.judge import observation
 from conformance.judge.evidence import Estimate
@@ -32,7 +32,7 @@ def _estimates(result: Result) -> dict[str, Estimate | None]:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_two_wrong_numbers_of_one_step_are_estimated_together(dtype: str) -> None:
     planted = {"epsilon": 1e-5, "sublayer-scaled": 0.9}
-    found = _estimates(check(Candidate([PLANTS[name].at(0) for name in planted]), dtype=dtype))
+    found = _estimates(check(Candidate([MISTAKES[name].at(0) for name in planted]), dtype=dtype))
     assert found.keys() == planted.keys()
     for name, value in planted.items():
         estimate = found[name]
@@ -46,7 +46,7 @@ def test_a_mistake_whose_effect_depends_on_other_rows_is_named_where_sets_are_co
 ) -> None:
     monkeypatch.setattr(observation, "SMALL", 0)
     monkeypatch.setattr(observation, "PART", 1)
-    result = check(Candidate([PLANTS["mask-tiled"].at(0)]))
+    result = check(Candidate([MISTAKES["mask-tiled"].at(0)]))
     assert [finding.name for finding in result.findings] == ["mask-tiled"]
 
 

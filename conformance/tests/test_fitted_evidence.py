@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from conformance import Checkpoint, Golden, check, golden_of, load_golden
-from conformance.benchmarks.detection.blind.fifth import MISTAKES
-from conformance.benchmarks.detection.blind.port import OPERATIONS, Mistake, Port, norm, prefix
+from conformance.benchmarks.detection.bert import Candidate, changed
 from conformance.judge import explanation_search
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
@@ -20,8 +19,28 @@ from conformance.report.finding_sentences import findings_of
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
+def _of_q8_0(right: Callable[..., Tensor], weight: Tensor) -> Tensor:
+    """Return the step with a weight in blocks of bytes, each with a scale in float16, in the candidate's format."""
+    of_block = weight.float().view(-1, 32)
+    scale = (of_block.abs().amax(1, keepdim=True) / 127).half().float()
+    return right(weight=((of_block / scale).round() * scale).view_as(weight).to(weight.dtype))
+
+
+WORDS_OF_Q8_0 = Candidate([changed("word", _of_q8_0), changed("logits", _of_q8_0)])
+KEYS_OF_BYTES = "right(k=levels(k.float(), 127, -1).to(k.dtype))"
+
+
+def _exp_of_ibert(x: Tensor, keep: Tensor) -> Tensor:
+    """Return the softmax with I-BERT's exponential: a quadratic on (−ln 2, 0], shifted."""
+    shifted = (x - x.amax(-1, keepdim=True)).clamp(min=-30 * float(np.log(2.0)))
+    z = torch.floor(-shifted / float(np.log(2.0)))
+    p = shifted + z * float(np.log(2.0))
+    weights = (0.3585 * (p + 1.353).square() + 0.344) * torch.exp2(-z)
+    return weights / weights.sum(-1, keepdim=True)
+
+
 def test_rows_of_a_table_that_differ_by_less_than_a_rounding_are_counted_and_the_bias_is_not_blamed() -> None:
-    (found,) = findings_of(check(MISTAKES["word table of Q8_0"], "tiny", dtype="bfloat16"))
+    (found,) = findings_of(check(WORDS_OF_Q8_0, "tiny", dtype="bfloat16"))
     assert found.name == "parameters-other"
     assert "word_embeddings.weight, all 49 rows that the batch reads" in found.evidence
     assert "word_embeddings.weight, at least " in found.evidence
@@ -30,11 +49,11 @@ def test_rows_of_a_table_that_differ_by_less_than_a_rounding_are_counted_and_the
 
 def test_a_fit_whose_effect_is_not_significant_gives_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explanation_search, "_searched", lambda *_: ())
-    found = findings_of(check(MISTAKES["keys in a cache of bytes"], "tiny", dtype="bfloat16"))
+    found = findings_of(check(Candidate([changed("scores", KEYS_OF_BYTES)]), "tiny", dtype="bfloat16"))
     assert [one.name for one in found] == [None, None]
 
 
-@pytest.mark.parametrize("step", ["activation", "inner"])
+@pytest.mark.parametrize("step", ["activated", "inner"])
 @pytest.mark.parametrize(
     ("name", "moved"),
     [
@@ -46,39 +65,28 @@ def test_a_fit_whose_effect_is_not_significant_gives_no_name(monkeypatch: pytest
 def test_results_of_other_rows_or_tokens_have_a_name_at_an_activation_function_as_at_a_product(
     name: str, moved: Callable[[Tensor], Tensor], step: str
 ) -> None:
-    right = OPERATIONS[step]
-    wrong = Mistake(name, "", "", "first", (), "", {step: lambda *inputs: moved(right(*inputs))})
-    (found,) = findings_of(check(wrong, "tiny"))
+    (found,) = findings_of(check(Candidate([changed(step, lambda right: moved(right()), layers=(0,))]), "tiny"))
     assert found.name == name
 
 
-def _with_lowest_feature(step: str, constant: float) -> Mistake:
-    """Return the mistake that one feature of a step's result is this constant, below all others."""
-    right = OPERATIONS[step]
-
-    def wrong(*inputs: Any) -> Tensor:
-        y = right(*inputs).clone()
-        y[..., 3] = constant
-        return y
-
-    return Mistake("", "", "", "first", (), "", {step: wrong})
+def _with_lowest_feature(step: str, constant: float) -> Candidate:
+    """Return a candidate of which one feature of a step's result is this constant, below all others."""
+    return Candidate([changed(step, f"right().index_fill(-1, torch.tensor([3]), {constant})")])
 
 
-@pytest.mark.parametrize(("step", "is_of_logits"), [("decoder", True), ("transform", False), ("pooler", False)])
+@pytest.mark.parametrize(("step", "is_of_logits"), [("logits", True), ("transform", False), ("pooler", False)])
 def test_logits_alone_are_suppressed(step: str, is_of_logits: bool) -> None:
     (found,) = findings_of(check(_with_lowest_feature(step, -1e4), "tiny"))
     assert (found.name == "logits-suppressed") == is_of_logits
 
 
-def _with_noise_in(name: str) -> Mistake:
+STEPS = {"attention.self.query": "query", "attention.output.dense": "dense", "attention.output.LayerNorm": "attended"}
+
+
+def _with_noise_in(name: str) -> Candidate:
     """Return a candidate that adds random numbers to a parameter of the first layer."""
-
-    def load(weights: dict[str, Tensor], _: tuple[int, ...]) -> None:
-        full = f"bert.encoder.layer.0.{name}"
-        noise = torch.randn(weights[full].shape, generator=torch.Generator().manual_seed(1))
-        weights[full] = weights[full] + noise.to(weights[full]) * weights[full].std()
-
-    return Mistake("", "", "", "all", (), "", load=load)
+    noisy = "right(weight=weight + normal(weight.shape, 1, weight) * weight.std())"
+    return Candidate([changed(STEPS[name.removesuffix(".weight")], noisy, layers=(0,))])
 
 
 @pytest.mark.parametrize("name", ["attention.self.query.weight", "attention.output.dense.weight"])
@@ -106,20 +114,15 @@ def _with_a_factor_of_zero() -> Golden:
     return golden_of("zero", checkpoint, dict(tiny.batches))
 
 
-def _with_another_deviation(port: Port, layer: int, x: Tensor, skip: Tensor) -> Tensor:
-    """Divide each token's deviations by a standard deviation that is off by up to a part in 100."""
-    name = f"{prefix(layer)}.{_NORM}"
-    right, bias = norm(port, layer, name, x + skip), port.weights[f"{name}.bias"]
-    return (right - bias) * torch.linspace(0.99, 1.01, x.shape[1])[:, None] + bias
-
-
-STATISTICS = Mistake("", "", "", "all", (), "", {"attention_norm": _with_another_deviation})
+# Each token's deviations are divided by a standard deviation that is off by up to a part in 100.
+ANOTHER_DEVIATION = "(right() - bias) * torch.linspace(0.99, 1.01, x.shape[1])[:, None] + bias"
+STATISTICS = Candidate([changed("attended", ANOTHER_DEVIATION)])
 
 
 @pytest.mark.parametrize(
     ("mistake", "name"), [(_with_noise_in(f"{_NORM}.weight"), "parameters-other"), (STATISTICS, "norm-statistics-other")]
 )
-def test_other_factors_or_statistics_of_a_norm_are_found_where_one_factor_is_zero(mistake: Mistake, name: str) -> None:
+def test_other_factors_or_statistics_of_a_norm_are_found_where_one_factor_is_zero(mistake: Candidate, name: str) -> None:
     found = findings_of(check(mistake, _with_a_factor_of_zero()))
     assert {one.name for one in found} == {name}
 
@@ -144,21 +147,26 @@ class _OtherDecoder:
         return run
 
 
-def test_a_cause_given_for_a_decoder_with_a_weight_of_its_own_is_that_it_was_not_loaded() -> None:
-    candidate = _OtherDecoder(lambda right, drawn: right + right.std() * drawn)
-    found = next(one for one in check(candidate, "sinusoidal").findings if "cls.predictions.decoder" in one.steps)
-    assert found.name == "parameters-other"
-    assert "whose own weight, if it has one, was not loaded" in found.cause
+@pytest.mark.parametrize(
+    ("name", "change", "cause"),
+    [
+        ("parameters-initial", lambda _, drawn: 0.02 * drawn, "a parameter that the checkpoint lacks"),
+        ("parameters-other", lambda right, drawn: right + right.std() * drawn, "whose own weight, if it has one, was not loaded"),
+    ],
+)
+def test_a_cause_given_for_a_decoder_with_a_weight_of_its_own_is_that_it_was_not_loaded(
+    name: str, change: Callable[[Array, Array], Array], cause: str
+) -> None:
+    found = next(one for one in check(_OtherDecoder(change), "sinusoidal").findings if "cls.predictions.decoder" in one.steps)
+    assert found.name == name
+    assert cause in found.cause
 
 
-def _half_zeroed(port: Port, layer: int, x: Tensor) -> Tensor:
-    """Set half of the first layer's outputs to zero, and double the others."""
-    result = OPERATIONS["query"](port, layer, x)
-    return result if layer else result * 2.0 * (torch.arange(result.shape[-1]) < result.shape[-1] // 2)
+HALF_ZEROED = changed("query", "right() * 2 * (arange(H) < H // 2)", layers=(0,))
 
 
 def test_other_weights_of_which_some_rows_are_zero_are_estimated() -> None:
     """A result of exactly 0 has no rounding errors."""
-    (found,) = findings_of(check(Mistake("", "", "", "all", (), "", {"query": _half_zeroed}), "tiny"))
+    (found,) = findings_of(check(Candidate([HALF_ZEROED]), "tiny"))
     assert found.name == "parameters-other"
     assert "attention.self.query.weight, all 32 rows" in found.evidence

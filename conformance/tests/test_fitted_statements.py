@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from conformance import Architecture, Checkpoint, Golden, check, golden_of, load_golden
-from conformance.benchmarks.detection.blind.port import OPERATIONS, Mistake, Operation, Port, prefix
+from conformance.benchmarks.detection.bert import Candidate, changed
+from conformance.benchmarks.detection.equations import LAYER_STEPS, Formula
 from conformance.faults.fault import with_parameters
 from conformance.faults.fitted import FITTED, Fit, FitData
 from conformance.goldens.generated_weights import weights
@@ -28,14 +29,18 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 Function = Callable[[Tensor], Tensor]
 
 
-def _with(golden: Any = "tiny", **operations: Operation) -> tuple[NamedFinding, ...]:
-    """Return the findings of a candidate with other operations in the first layer and outside of the layers."""
-    return findings_of(check(Mistake("", "", "", "first", (), "", operations), golden))
+def _with(golden: Any = "tiny", **steps: Formula) -> tuple[NamedFinding, ...]:
+    """Return the findings of a candidate with other steps in the first layer and outside of the layers."""
+    return findings_of(check(_first(**steps), golden))
+
+
+def _first(**steps: Formula) -> Candidate:
+    return Candidate([changed(step, formula, layers=(0,) if step in LAYER_STEPS else None) for step, formula in steps.items()])
 
 
 def _biased(bias: Tensor) -> tuple[NamedFinding, ...]:
     """Return the findings of a candidate that adds a bias to the scores."""
-    return _with(scores=lambda port, layer, query, key: OPERATIONS["scores"](port, layer, query, key) + bias)
+    return _with(scores=lambda right: right() + bias)
 
 
 HEADS, POSITIONS = torch.arange(4.0)[:, None, None], torch.arange(16.0)
@@ -58,12 +63,11 @@ def test_a_bias_by_distance_has_its_name(bias: Tensor) -> None:
 def _normalised(of: Callable[[Tensor], tuple[Tensor, Tensor]]) -> tuple[NamedFinding, ...]:
     """Return the findings of a candidate whose norms of attention use another mean and variance."""
 
-    def norm(port: Port, layer: int, x: Tensor, skip: Tensor) -> Tensor:
-        name = f"{prefix(layer)}.attention.output.LayerNorm"
-        mean, variance = of(x + skip)
-        return (x + skip - mean) * variance.rsqrt() * port.weights[f"{name}.weight"] + port.weights[f"{name}.bias"]
+    def norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        mean, variance = of(x)
+        return (x - mean) * variance.rsqrt() * weight + bias
 
-    return _with(attention_norm=norm)
+    return _with(attended=norm)
 
 
 def test_a_wrong_mean_is_not_reported_as_a_wrong_deviation() -> None:
@@ -118,19 +122,13 @@ def test_a_factor_is_fitted_for_each_judged_row_of_probabilities() -> None:
     assert fit.free == judged.any(-1).sum()
 
 
-def _decoder(change: Callable[[Tensor], Tensor]) -> Operation:
-    """Return a decoder with another weight."""
-    name = "bert.embeddings.word_embeddings.weight"
-    return lambda port, _, x: F.linear(x, change(port.weights[name]), port.weights["cls.predictions.bias"])
-
-
 def _noise(weight: Tensor) -> Tensor:
     return weight + 0.3 * weight.std() * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
 
 
 def test_an_assignment_that_leaves_most_of_the_error_is_not_reported() -> None:
     """The decoder's inputs, from a norm, nearly determine one another, so that its estimated weight has large errors."""
-    (found,) = _with(decoder=_decoder(_noise))
+    (found,) = _with(logits=lambda right, weight: right(weight=_noise(weight)))
     assert found.name == "parameters-other"
     assert "word_embeddings.weight, all 96 rows" in found.evidence
     assert "as by" not in found.evidence
@@ -213,41 +211,37 @@ def _golden(ids: Any = IDS, architecture: Architecture = SMALL, **changed: tuple
     return golden_of("own", Checkpoint(architecture, made), {"own": Batch.of({"input_ids": ids})})
 
 
-def _without_third_head(port: Port, layer: int, probs: Tensor, value: Tensor) -> Tensor:
-    return OPERATIONS["context"](port, layer, probs, value) * (torch.arange(32) // 8 != 2)
+WITHOUT_THIRD_HEAD = "right() * (arange(32) // 8 != 2)"
 
 
-def _with_first_feature(port: Port, layer: int, hidden: Tensor) -> Tensor:
-    """Return the query with another weight at its first feature."""
-    query = OPERATIONS["query"](port, layer, hidden)
-    return torch.cat([query[..., :1] + 50.0 * hidden[..., :1], query[..., 1:]], -1)
+WITH_FIRST_FEATURE = "cat([right()[..., :1] + 50 * hidden[..., :1], right()[..., 1:]], -1)"
 
 
 @pytest.mark.filterwarnings("error")
 def test_an_output_that_is_zero_in_the_checkpoint_is_judged_without_a_warning() -> None:
     """Its sigma is 0, and the ratio of its size to the expected one is not finite."""
     zero_output = _golden(self_query_weight=(0, 0.0), self_query_bias=(0, 0.0))
-    result = check(Mistake("", "", "", "first", (), "", {"query": _with_first_feature}), zero_output)
+    result = check(_first(query=WITH_FIRST_FEATURE), zero_output)
     assert (result.outcome, [v.activation for v in result.origins]) == ("fail", ["encoder.layer.0.attention.self.query"])
 
 
 def test_a_head_that_is_zero_in_the_checkpoint_is_not_reported_as_zeroed() -> None:
     zero_head = _golden(self_value_weight=(slice(8), 0.0), self_value_bias=(slice(8), 0.0))
-    (found,) = _with(zero_head, context=_without_third_head)
+    (found,) = _with(zero_head, context=WITHOUT_THIRD_HEAD)
     assert (found.name, found.evidence.split(", ")[-1]) == ("head-zero", "estimated: head 2")
 
 
 def test_features_with_equal_rows_are_not_reported_as_reordered() -> None:
     equal = _golden(intermediate_dense_weight=(slice(20, 26), slice(3, 9)), intermediate_dense_bias=(slice(20, 26), slice(3, 9)))
     order = [*range(30), 31, 30, *range(32, 48)]
-    (found,) = _with(equal, inner=lambda port, layer, x: OPERATIONS["inner"](port, layer, x)[..., order])
+    (found,) = _with(equal, inner=lambda right: right()[..., order])
     assert found.name == "features-reordered"
     assert found.evidence.endswith("the order of the features: expected 30 to 31, estimated 31 to 30")
 
 
-def _with_added(rows: Callable[[Tensor], Tensor]) -> Operation:
+def _with_added(rows: Callable[[Tensor], Tensor]) -> Formula:
     """Return the look-up that adds the embeddings of other ids."""
-    return lambda port, _, ids: OPERATIONS["word"](port, None, ids) + OPERATIONS["word"](port, None, rows(ids))
+    return lambda right, ids: right() + right(ids=rows(ids))
 
 
 def test_a_row_that_is_added_to_a_single_id_is_not_added_to_each_token() -> None:
@@ -267,11 +261,11 @@ def test_a_row_that_is_added_to_several_ids_is_named(has_zero_row: bool) -> None
 
 @pytest.mark.parametrize(("golden", "function"), [("odd-width", F.relu), ("tiny", F.gelu)], ids=["ReLU", "GELU"])
 def test_a_result_in_unsigned_bytes_is_not_said_to_lose_what_the_function_does_not_have(golden: str, function: Function) -> None:
-    def rounded(port: Port, layer: int, x: Tensor) -> Tensor:
+    def rounded(x: Tensor) -> Tensor:
         unit = function(x).max() / 255
         return (function(x) / unit).round().clamp(min=0) * unit
 
-    (found,) = _with(golden, activation=rounded, transform_activation=lambda port, _, x: function(x))
+    (found,) = _with(golden, activated=rounded, transform_activated=lambda x: function(x))
     assert found.name == "result-unsigned-bytes"
     assert found.sentence.endswith("from zero up: none is negative")
 
@@ -296,19 +290,13 @@ def test_a_factor_of_different_logits_has_its_name() -> None:
 def test_two_names_with_a_number_each_are_not_given_to_two_logits() -> None:
     """The batch has one token."""
 
-    def wrong(port: Port, _: None, pooled: Tensor, hidden: Tensor) -> Tensor:
-        right = OPERATIONS["next_sentence"](port, None, pooled, hidden)
-        return right + 0.1 * torch.cos(17.0 * right) * right.abs().mean()
-
-    assert [found.name for found in _with(_golden(IDS[:1, :1]), next_sentence=wrong)] == [None]
+    wrong = "right() + 0.1 * torch.cos(17 * right()) * right().abs().mean()"
+    assert [found.name for found in _with(_golden(IDS[:1, :1]), pair=wrong)] == [None]
 
 
 def test_an_offset_is_not_named_where_all_inputs_are_equal() -> None:
     """A norm of one feature makes all tokens equal."""
 
-    def wrong(port: Port, layer: int, x: Tensor) -> Tensor:
-        right = OPERATIONS["query"](port, layer, x)
-        return right + 0.1 * torch.cos(17.0 * right)
-
+    wrong = "right() + 0.1 * torch.cos(17 * right())"
     golden = _golden(IDS[:1, :3], Architecture(40, 1, 1, 1, 1, 32, heads=("masked_lm", "next_sentence")))
     assert [found.name for found in _with(golden, query=wrong)] == [None]

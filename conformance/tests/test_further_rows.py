@@ -7,9 +7,8 @@ import pytest
 from torch import Tensor
 
 from conformance import Golden, check, golden_of, load_golden
-from conformance.benchmarks.detection.bert import Bert, Candidate
-from conformance.benchmarks.detection.planted import PLANTS
-from conformance.benchmarks.detection.planted.plant import override
+from conformance.benchmarks.detection.bert import Candidate, changed
+from conformance.benchmarks.detection.mistakes import MISTAKES
 from conformance.model.batch import Batch
 
 LAYER = "encoder.layer.1.intermediate.dense"
@@ -24,7 +23,7 @@ def short() -> Golden:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("name", ["parameters-other", "adapter"])
 def test_weights_that_seven_tokens_do_not_determine_are_named_on_a_further_batch(name: str, dtype: str, short: Golden) -> None:
-    (found,) = check(Candidate([PLANTS[name].at(1)]), short, dtype=dtype).findings
+    (found,) = check(Candidate([MISTAKES[name].at(1)]), short, dtype=dtype).findings
     assert (found.name, found.steps) == (name, (LAYER,))
     assert name != "adapter" or found.evidence.endswith("estimated: rank 2")
     assert found.anatomy == (
@@ -36,7 +35,7 @@ def test_of_several_batches_each_that_has_too_few_tokens_gets_the_name(short: Go
     (batch,) = short.batches.values()
     other = Batch(batch.input_ids[:, :5])
     golden = golden_of("two", short.checkpoint, {"seven": batch, "five": other})
-    result = check(Candidate([PLANTS["parameters-other"].at(1)]), golden)
+    result = check(Candidate([MISTAKES["parameters-other"].at(1)]), golden)
     failed = [v for v in result.verdicts if v.outcome == "fail"]
     assert [(v.batch, v.activation, v.local and [f.name for f in v.local.named]) for v in failed] == [
         ("seven", LAYER, ["parameters-other"]),
@@ -47,18 +46,12 @@ def test_of_several_batches_each_that_has_too_few_tokens_gets_the_name(short: Go
 def _changed(change: Callable[[Tensor], Tensor], tokens: int | None = None) -> Candidate:
     """Return a candidate with a changed product in layer 1, which rejects batches of another number of tokens."""
 
-    def install(model: Bert) -> None:
-        linear = model.layer(1).intermediate.dense
-        product = linear.product
+    def inner(x: Tensor, right: Callable[[], Tensor]) -> Tensor:
+        if tokens not in (None, x.shape[0] * x.shape[1]):
+            raise ValueError(f"compiled for {tokens} tokens")
+        return change(right())
 
-        def changed(x: Tensor) -> Tensor:
-            if tokens not in (None, x.shape[0] * x.shape[1]):
-                raise ValueError(f"compiled for {tokens} tokens")
-            return change(product(x))
-
-        override(linear, "product", changed)
-
-    return Candidate([install])
+    return Candidate([changed("inner", inner, layers=(1,))])
 
 
 def test_a_result_that_is_no_product_of_the_inputs_has_no_name_on_a_further_batch(short: Golden) -> None:
@@ -74,5 +67,5 @@ def test_a_candidate_that_rejects_a_further_batch_is_judged_without_it(short: Go
 
 
 def test_a_batch_that_determines_the_weights_needs_no_further_one() -> None:
-    (found,) = check(Candidate([PLANTS["parameters-other"].at(1)]), "tiny").findings
+    (found,) = check(Candidate([MISTAKES["parameters-other"].at(1)]), "tiny").findings
     assert (found.name, found.anatomy) == ("parameters-other", ())

@@ -6,11 +6,9 @@ import torch
 from torch.nn import functional as F
 
 from conformance import Golden, check, golden_of
-from conformance.benchmarks.detection.bert import Bert, Candidate
+from conformance.benchmarks.detection.bert import Candidate, changed
+from conformance.benchmarks.detection.mistakes import MISTAKES
 from conformance.benchmarks.detection.networks import network
-from conformance.benchmarks.detection.planted import PLANTS
-from conformance.benchmarks.detection.planted.plant import override
-from conformance.benchmarks.detection.steps import LayerNorm
 
 UPPER_HALF = -(1 << 16)  # mask of the upper sixteen bits of a float32
 
@@ -31,24 +29,17 @@ def _two_trained_layers(first: int, rows: int) -> Golden:
 
 def test_a_smaller_norm_is_not_a_truncated_result() -> None:
     # Truncation towards zero makes the results smaller, too; it explains them within a larger sigma, and three quarters of them.
-    (found,) = check(Candidate([PLANTS["norm-unbiased-deviation"].at(1)]), _two_trained_layers(3, 3), dtype="bfloat16").findings
+    (found,) = check(Candidate([MISTAKES["norm-unbiased-deviation"].at(1)]), _two_trained_layers(3, 3), dtype="bfloat16").findings
     assert "norm-unbiased-deviation" in {found.name, *found.others}
 
 
-def _truncated(norm: LayerNorm, *parts: torch.Tensor) -> torch.Tensor:
-    x = norm.add(*parts).double()
-    result = F.layer_norm(x, x.shape[-1:], norm.weight.double(), norm.bias.double(), norm.eps).float()
-    return (result.view(torch.int32) & UPPER_HALF).view(torch.float32).to(parts[0].dtype)
-
-
-def _truncate(model: Bert) -> None:
-    for layer in range(3):
-        norm = model.layer(layer).attention.output.LayerNorm
-        override(norm, "forward", lambda *parts, norm=norm: _truncated(norm, *parts))
+def _truncated(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
+    result = F.layer_norm(x.double(), x.shape[-1:], weight.double(), bias.double(), eps).float()
+    return (result.view(torch.int32) & UPPER_HALF).view(torch.float32).to(x.dtype)
 
 
 def test_a_truncated_result_is_not_a_smaller_norm() -> None:
     # Its inputs have rounding errors as large as a unit of its format, so it has but four fifths of the effect on the oracle's.
-    (found,) = check(Candidate([_truncate]), network("bert", 1), dtype="bfloat16").findings
+    (found,) = check(Candidate([changed("attended", _truncated)]), network("bert", 1), dtype="bfloat16").findings
     assert found.name == "result-bfloat16-truncated"
     assert found.steps == tuple(f"encoder.layer.{layer}.attention.output.LayerNorm" for layer in range(3))

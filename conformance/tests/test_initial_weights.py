@@ -5,7 +5,7 @@ import pytest
 
 from conformance import Checkpoint, Golden, check, golden_of, load_golden
 from conformance.benchmarks.detection.bert import Candidate
-from conformance.benchmarks.detection.planted import PLANTS
+from conformance.benchmarks.detection.mistakes import MISTAKES
 from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.judge.filters import project
 from conformance.judge.noise import Noise
@@ -55,7 +55,7 @@ def test_unusual_correct_arithmetic_conforms_on_initial_weights(variant: str, de
     ["mask-ignored", "scale-missing", "softmax-temperature", "norm-variance", "activation-relu", "value-from-key", "head-zero"],
 )
 def test_a_mistake_is_named_on_initial_weights(mistake: str, dtype: str) -> None:
-    result = check(Candidate([PLANTS[mistake].at(0)]), initial(BERT, 201), dtype=dtype)
+    result = check(Candidate([MISTAKES[mistake].at(0)]), initial(BERT, 201), dtype=dtype)
     assert [finding.name for finding in result.findings] == [mistake]
 
 

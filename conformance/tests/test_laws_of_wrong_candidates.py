@@ -12,9 +12,7 @@ import torch
 from torch import Tensor
 
 from conformance import load_golden
-from conformance.benchmarks.detection.bert import Candidate
-from conformance.benchmarks.detection.rewritten import places
-from conformance.benchmarks.detection.steps import LayerNorm
+from conformance.benchmarks.detection.bert import Candidate, changed
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.replay import replayed
 from conformance.checks.run_check import run_check
@@ -33,62 +31,61 @@ LAWS = ("batching", "padding-length", "padding-content", "mask-omitted", "mask-d
 Softmax = Callable[[Tensor, Tensor], Tensor]
 
 
-def _leaking(keys: Tensor, scores: Tensor) -> Tensor:
+def _leaking(keep: Tensor, scores: Tensor) -> Tensor:
     """Let head 2 attend to padding."""
-    keys = keys.expand_as(scores).clone()
+    keys = keep.expand_as(scores).clone()
     keys[:, 2] = True
     return keys
 
 
-def _halved(scores: Tensor, keys: Tensor) -> Tensor:
+def _halved(scores: Tensor, keep: Tensor) -> Tensor:
     """Divide by √hidden_size in place of √head_size."""
-    return (scores / 2.0).masked_fill(~keys, -torch.inf).softmax(-1)
+    return (scores / 2.0).masked_fill(~keep, -torch.inf).softmax(-1)
 
 
-def _halved_and_leaking(scores: Tensor, keys: Tensor) -> Tensor:
-    return _halved(scores, _leaking(keys, scores))
+def _halved_and_leaking(scores: Tensor, keep: Tensor) -> Tensor:
+    return _halved(scores, _leaking(keep, scores))
 
 
-def _curved(scores: Tensor, keys: Tensor) -> Tensor:
+def _curved(scores: Tensor, keep: Tensor) -> Tensor:
     """Compute a softmax that no mistake of the catalogue explains."""
-    p = scores.masked_fill(~keys, -torch.inf).softmax(-1)
+    p = scores.masked_fill(~keep, -torch.inf).softmax(-1)
     return p * (1.0 + 0.1 * torch.sin(40.0 * p))
 
 
-def _shifted(scores: Tensor, keys: Tensor) -> Tensor:
+def _shifted(scores: Tensor, keep: Tensor) -> Tensor:
     """Round the scores, which differ by an ulp if there are several rows, to a multiple of 2⁻¹³, as float32 does near 1000."""
     nearly = scores * (1.0 + 2.0**-23 * (len(scores) > 1))
-    return ((nearly + 1000.0) - 1000.0).masked_fill(~keys, -torch.inf).softmax(-1)
+    return ((nearly + 1000.0) - 1000.0).masked_fill(~keep, -torch.inf).softmax(-1)
 
 
-def _right(scores: Tensor, keys: Tensor) -> Tensor:
-    return scores.masked_fill(~keys, -torch.inf).softmax(-1)
+def _right(scores: Tensor, keep: Tensor) -> Tensor:
+    return scores.masked_fill(~keep, -torch.inf).softmax(-1)
 
 
-def _right_and_leaking(scores: Tensor, keys: Tensor) -> Tensor:
-    return _right(scores, _leaking(keys, scores))
+def _right_and_leaking(scores: Tensor, keep: Tensor) -> Tensor:
+    return _right(scores, _leaking(keep, scores))
 
 
-def _large_epsilon(norm: LayerNorm, x: Tensor) -> Tensor:
-    return torch.nn.functional.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, 1e-2)
+LARGE_EPSILON = "right(eps=1e-2)"
 
 
-def _large_epsilon_over_the_batch(norm: LayerNorm, x: Tensor) -> Tensor:
+def _large_epsilon_over_the_batch(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     mean, variance = x.mean((0, -1), keepdim=True), x.var((0, -1), keepdim=True, unbiased=False)
-    return (x - mean) / torch.sqrt(variance + 1e-2) * norm.weight + norm.bias
+    return (x - mean) / torch.sqrt(variance + 1e-2) * weight + bias
 
 
 WRONG: Mapping[str, Candidate] = {
-    "scores halved": Candidate((places.softmax(_halved),)),
-    "a softmax without a name": Candidate((places.softmax(_curved),)),
-    "a large epsilon": Candidate((places.norms(_large_epsilon),)),
+    "scores halved": Candidate([changed("probs", _halved)]),
+    "a softmax without a name": Candidate([changed("probs", _curved)]),
+    "a large epsilon": Candidate([changed("norms", LARGE_EPSILON)]),
 }
 
 # A law that is broken, by a candidate that has another mistake in the same step, or one without a name before it.
 BROKEN: Mapping[str, tuple[Candidate, str]] = {
-    "scores halved, and a leak of padding": (Candidate((places.softmax(_halved_and_leaking),)), "padding-length"),
-    "a leak after a softmax without a name": (Candidate((places.softmax(_curved, _right_and_leaking),)), "padding-length"),
-    "a large epsilon, and norms over the batch": (Candidate((places.norms(_large_epsilon_over_the_batch),)), "batching"),
+    "scores halved, and a leak of padding": (Candidate([changed("probs", _halved_and_leaking)]), "padding-length"),
+    "a leak after a softmax without a name": (Candidate([changed("probs", _curved, _right_and_leaking)]), "padding-length"),
+    "a large epsilon, and norms over the batch": (Candidate([changed("norms", _large_epsilon_over_the_batch)]), "batching"),
 }
 
 
@@ -146,7 +143,7 @@ def test_a_mistake_that_was_found_with_two_numbers_is_recognized_by_either() -> 
 
 
 def test_an_unknown_equation_that_magnifies_rounding_is_undecided() -> None:
-    result = _judged(Candidate((places.softmax(_shifted),)), "batching", examples=40)
+    result = _judged(Candidate([changed("probs", _shifted)]), "batching", examples=40)
     assert (result.outcome, result.executed) == ("skip", False)
     assert "not decided: encoder.layer.0.attention.self.probs is wrong in both runs" in result.reason
 
@@ -159,7 +156,7 @@ def test_a_difference_in_a_step_that_rounds_nothing_has_no_ratio() -> None:
     assert result.reason.endswith(": nothing may differ there")
 
 
-leaking = Candidate((places.softmax(_halved_and_leaking),))
+leaking = Candidate([changed("probs", _halved_and_leaking)])
 
 
 def test_replay_prints_the_ratio_of_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from conformance import check
-from conformance.benchmarks.detection.bert import Bert, Candidate
-from conformance.benchmarks.detection.planted.plant import override
+from conformance.benchmarks.detection.bert import Candidate, changed
 from conformance.faults.attention import softmax
 from conformance.judge.non_finite_places import mask_that_explains
 from conformance.model.activations import table
@@ -50,11 +49,7 @@ def _candidate(added: Callable[[Tensor, Constant], Tensor], constant: str, expos
     def softmax_of(scores: Tensor, mask: Tensor) -> Tensor:
         return torch.softmax(scores + added(mask[:, None, None, :].to(scores.dtype), CONSTANTS[constant]), -1)
 
-    def install(model: Bert) -> None:
-        for layer in range(model.architecture.num_hidden_layers):
-            override(model.layer(layer).attention.self.probs, "forward", softmax_of)
-
-    return Candidate([install], exposes)
+    return Candidate([changed("probs", softmax_of)], exposes)
 
 
 def _wrong_sign(mask: Tensor, constant: Constant) -> Tensor:

@@ -11,7 +11,7 @@ import pytest
 
 from conformance import check
 from conformance.benchmarks.detection.bert import Candidate
-from conformance.benchmarks.detection.planted import PLANTS
+from conformance.benchmarks.detection.mistakes import MISTAKES
 from conformance.judge.observation import Block, Observation
 from conformance.judge.segment import Segment
 from conformance.oracle import Network, Step
@@ -22,7 +22,7 @@ HOLDERS = {Observation, Block, Segment, Network, Step}
 @pytest.mark.parametrize(("mistakes", "outcome"), [((), "pass"), (("epsilon",), "fail")])
 def test_a_judgement_leaves_no_cycle_that_holds_an_array(mistakes: Sequence[str], outcome: str) -> None:
     """Prove it on `wide`, whose activations are large enough to be probed on a few rows first."""
-    candidate = Candidate([PLANTS[name].at(0) for name in mistakes])
+    candidate = Candidate([MISTAKES[name].at(0) for name in mistakes])
     gc.collect()
     known = {id(holder) for holder in _holders()}
     gc.disable()

@@ -4,7 +4,7 @@ import pytest
 
 from conformance import check
 from conformance.benchmarks.detection.bert import Candidate
-from conformance.benchmarks.detection.planted import PLANTS
+from conformance.benchmarks.detection.mistakes import MISTAKES
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
     ],
 )
 def test_a_mistake_is_named_at_its_step(name: str, dtype: str) -> None:
-    result = check(Candidate((PLANTS[name].at(0),)), "wide", dtype=dtype)
+    result = check(Candidate((MISTAKES[name].at(0),)), "wide", dtype=dtype)
     (origin,) = result.origins
     assert origin.local
     assert {fault.name for fault in origin.local.named} == {name}

@@ -10,7 +10,7 @@ import torch
 
 from conformance import Checkpoint
 from conformance.benchmarks.detection.bert import Candidate
-from conformance.benchmarks.detection.planted import PLANTS
+from conformance.benchmarks.detection.mistakes import MISTAKES
 from conformance.benchmarks.platforms import case, measure
 from conformance.benchmarks.platforms.case import Ran, run
 from conformance.benchmarks.platforms.found import ALARM, MISSED, PASSED, REDUCED, SAME, UNSUPPORTED, Found, Judged
@@ -47,7 +47,7 @@ def test_a_lane_runs_in_its_own_process_and_runs_that_it_did_not_reach_count_as_
 
 
 def test_a_broken_candidate_is_a_false_alarm_in_every_lane() -> None:
-    broken = run(Candidate([PLANTS["gelu-variant"].at(0)]), GOLDEN, "float64", {})
+    broken = run(Candidate([MISTAKES["gelu-variant"].at(0)]), GOLDEN, "float64", {})
     assert broken.outcome == "fail"
     assert not broken.reduced
     assert [counted(broken), counted(broken, MEDIUM, True)] == [ALARM, ALARM]
@@ -68,12 +68,12 @@ def test_identical_results_are_judged_once(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_different_results_are_judged() -> None:
     first = run(Candidate(), GOLDEN, "float64", {})
-    changed = run(Candidate([PLANTS["gelu-variant"].at(0)]), GOLDEN, "float64", {first.digest: first})
+    changed = run(Candidate([MISTAKES["gelu-variant"].at(0)]), GOLDEN, "float64", {first.digest: first})
     assert changed.outcome == "fail"
 
 
 def test_reduced_precision_is_reported_as_such() -> None:
-    lowered = run(Candidate([PLANTS["precision-bfloat16"].at(layer) for layer in range(2)]), GOLDEN, "float32", {})
+    lowered = run(Candidate([MISTAKES["precision-bfloat16"].at(layer) for layer in range(2)]), GOLDEN, "float32", {})
     assert lowered.reduced
     assert counted(lowered, MEDIUM, True) == REDUCED
     assert counted(lowered, MEDIUM, False) == ALARM  # The machine has no reduced precision.
@@ -93,7 +93,7 @@ class Hidden:
 
 @pytest.mark.parametrize(("plant", "reduced"), [("precision-bfloat16", True), ("gelu-variant", False), ("epsilon", False)])
 def test_noise_of_hidden_products_is_recognised_as_reduced_precision_and_a_mistake_is_not(plant: str, reduced: bool) -> None:
-    ran = run(Hidden(Candidate([PLANTS[plant].at(layer) for layer in range(2)])), GOLDEN, "float32", {})
+    ran = run(Hidden(Candidate([MISTAKES[plant].at(layer) for layer in range(2)])), GOLDEN, "float32", {})
     assert (ran.outcome, ran.reduced) == ("fail", reduced)
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from conformance.benchmarks.detection.bert import Candidate
+from conformance.benchmarks.detection.mistakes import MISTAKES
 from conformance.benchmarks.detection.networks import network
-from conformance.benchmarks.detection.planted import PLANTS
 from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.checks.check_values import check_values
 from conformance.judge.noise import Noise
@@ -65,6 +65,6 @@ def test_norms_written_by_hand_behind_hidden_steps_conform(architecture: str, dt
 
 @pytest.mark.parametrize("name", ["epsilon", "norm-unbiased-deviation"])
 def test_a_mistaken_norm_behind_hidden_steps_fails_in_half_precision(name: str) -> None:
-    candidate = Candidate([PLANTS[name].at(0)], lambda activation: activation.endswith("LayerNorm"))
+    candidate = Candidate([MISTAKES[name].at(0)], lambda activation: activation.endswith("LayerNorm"))
     result = check_values(candidate, network("bert", 1), dtype="float16")
     assert [v.activation for v in result.verdicts if v.outcome == "fail"] == ["encoder.layer.0.attention.output.LayerNorm"]

@@ -3,15 +3,13 @@
 import subprocess
 import sys
 from collections.abc import Mapping
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from conformance import check as judge
 from conformance import golden_of, load_golden
-from conformance.benchmarks.detection.bert import Candidate
-from conformance.benchmarks.detection.rewritten import places
+from conformance.benchmarks.detection.bert import Candidate, changed
 from conformance.benchmarks.gradients.correct import CORRECT
 from conformance.benchmarks.gradients.wrong import WRONG, WithWrongBackward
 from conformance.benchmarks.training import correct, initial, loops, wrong
@@ -27,15 +25,11 @@ from conformance.tests.planted_mistakes import Planted, epsilon, unscaled
 pytest_plugins = ["pytester"]
 
 
-def _no_norm(norm: Any, x: Any) -> Any:
-    return x * norm.weight + norm.bias
-
-
 BROKEN = {
     "values": Planted(epsilon(0)),
     "outputs": Planted(unscaled(1)),
     "stages": Planted(unscaled(0)),
-    "moments": Candidate((places.norms(_no_norm),)),
+    "moments": Candidate([changed("norms", "x * weight + bias")]),
     "gradients": WithWrongBackward(WRONG["mean detached"]),
     "training-mode": wrong.WRONG["rate doubled"].candidate,
     "initialization": initial.WRONG["torch's defaults"].candidate,

@@ -1,20 +1,17 @@
 """Heads of fine-tuned models and sentence embeddings: wrong ones are named in one sentence, and labels either define a loss or
 do not."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from torch import Tensor
 
 from conformance import Golden, UsageError, check, golden_of, load_golden
-from conformance.benchmarks.detection.bert import Bert, Candidate
-from conformance.benchmarks.detection.heads import SentenceEmbedding
-from conformance.benchmarks.detection.planted import PLANTS
-from conformance.benchmarks.detection.planted.plant import override, widely
-from conformance.benchmarks.detection.rewritten.formats import at_least_float32
+from conformance.benchmarks.detection.bert import Candidate, changed
+from conformance.benchmarks.detection.equations import Change
+from conformance.benchmarks.detection.mistakes import MISTAKES
 from conformance.errors import UnsupportedArchitectureError
 from conformance.implementations.hugging_face import hf_eager
 from conformance.implementations.torch_encoder import torch_encoder
@@ -31,7 +28,7 @@ from conformance.results.to_records import activation_records
 TOKENS, SENTENCES = load_golden("token-heads"), load_golden("sentence-heads")
 
 
-def named(golden: Golden, plant: Callable[[Bert], None]) -> dict[str, str]:
+def named(golden: Golden, plant: Iterable[Change]) -> dict[str, str]:
     """Return the mistakes found in a candidate with that change, each with its sentence."""
     records = activation_records(check(Candidate((plant,)), golden))
     return {f.fault.name if f.fault else "": sentence(f, layers_of(records)) for f in findings(records)}
@@ -55,7 +52,7 @@ def named(golden: Golden, plant: Callable[[Bert], None]) -> dict[str, str]:
     ],
 )
 def test_a_mistake_in_a_head_is_named_in_one_sentence(name: str, golden: Golden, words: str) -> None:
-    found = named(golden, PLANTS[name].at())
+    found = named(golden, MISTAKES[name].at())
     assert set(found) == {name}
     assert words in found[name]
 
@@ -78,38 +75,24 @@ def _without_zero(labels: Tensor) -> Tensor:
     ("wrong", "name"), [(_of_the_next, "loss-labels-shifted"), (_without_zero, "loss-ignores-zero"), (_of_all_tokens, "")]
 )
 def test_a_token_loss_with_other_labels_fails(wrong: Callable[[Tensor], Tensor], name: str) -> None:
-    def plant(model: Bert) -> None:
-        assert model.classifier
-        override(model.classifier.loss, "labels", wrong)
+    def class_loss(y: Tensor, right: Callable[..., Tensor]) -> Tensor:
+        return right(y=wrong(y))
 
-    assert set(named(TOKENS, plant)) == {name}
+    assert set(named(TOKENS, [changed("class_loss", class_loss)])) == {name}
 
 
-def _written_otherwise(model: Bert) -> None:
-    """Compute the pooling as a product, the norm by a reciprocal root and the span loss by log-sum-exp, all in at least float32."""
-    embedding, span = model.sentence_embedding, model.qa_outputs
-    assert isinstance(embedding, SentenceEmbedding)
-    assert span
-
-    def pooled(hidden: Tensor, mask: Tensor) -> Tensor:
-        wide = torch.promote_types(hidden.dtype, torch.float32)
-        shares = mask.to(wide) / mask.sum(1, keepdim=True)
-        return (shares[:, None] @ hidden.to(wide))[:, 0].to(hidden.dtype)
-
-    def loss(logits: Tensor, labels: Tensor) -> Tensor:
-        kept = labels != IGNORED_LABEL
-        chosen = logits[kept].gather(1, labels[kept, None])[:, 0]
-        return (logits[kept].logsumexp(1) - chosen).mean()
-
-    override(embedding.pooled, "forward", pooled)
-    override(embedding, "normal", widely(lambda x: x * x.square().sum(1, keepdim=True).rsqrt()))
-    override(span.start_loss, "each", at_least_float32(loss))
-    override(span.end_loss, "each", at_least_float32(loss))
+# The pooling as a product, the norm by a reciprocal root and the span losses by log-sum-exp, all in at least float32.
+SPAN_LOSS = "(torch.logsumexp(x[y >= 0], 1) - x[y >= 0].gather(1, y[y >= 0][:, None])[:, 0]).mean()"
+OTHERWISE = (
+    changed("sentence", "((mask.to(last) / mask.sum(1, keepdim=True))[:, None] @ last)[:, 0]", wide=True),
+    changed("embedding", "x * x.square().sum(1, keepdim=True).rsqrt()", wide=True),
+    *(changed(step, SPAN_LOSS, wide=True) for step in ("start_loss", "end_loss")),
+)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
 def test_heads_computed_in_another_way_conform(dtype: str) -> None:
-    result = check(Candidate((_written_otherwise,)), TOKENS, dtype=dtype)
+    result = check(Candidate(OTHERWISE), TOKENS, dtype=dtype)
     assert result.conforms, (result.reason, [v.place for v in result.origins])
 
 

@@ -2,22 +2,17 @@
 theirs."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
 
 from conformance import Result, check, load_golden
-from conformance.benchmarks.detection.bert import Bert, Candidate
+from conformance.benchmarks.detection.bert import Candidate, changed
+from conformance.benchmarks.detection.equations import Change
 from conformance.benchmarks.detection.networks import network
-from conformance.benchmarks.detection.rewritten import places
-from conformance.benchmarks.detection.steps import LayerNorm, tanh_gelu
 from conformance.diagnosis.unexposed_layers import SEARCHES, UnexposedLayersSearch
 from conformance.judge.observation import Observation
 from conformance.model.activations import last_hidden
@@ -35,48 +30,20 @@ SCORES = {f"encoder.layer.{i}.attention.self.scores" for i in (0, 1)}
 GELUS = {f"encoder.layer.{i}.intermediate.intermediate_act_fn" for i in (0, 1)}
 
 
-def _epsilon(norm: LayerNorm, x: Tensor) -> Tensor:
-    return F.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, 1e-5)
-
-
-def _unbiased(norm: LayerNorm, x: Tensor) -> Tensor:
-    variance = x.var(-1, keepdim=True, unbiased=True)
-    return (x - x.mean(-1, keepdim=True)) * torch.rsqrt(variance + norm.eps) * norm.weight + norm.bias
-
-
-def _scale(query: Tensor, key: Tensor) -> Tensor:
-    return query @ key.transpose(-1, -2) * 0.35
-
-
-def _transposed(query: Tensor, key: Tensor) -> Tensor:
-    return key @ query.transpose(-1, -2) * query.shape[-1] ** -0.5
-
-
-def _tanh_gelu_in_layer_0(model: Bert) -> None:
-    model.layer(0).intermediate.intermediate_act_fn.function = tanh_gelu
-
-
-def _no_token_types(model: Bert) -> None:
-    lookup = model.embeddings.token_type_embeddings
-    lookup.weight = nn.Parameter(torch.zeros_like(lookup.weight), requires_grad=False)
-
-
-def _no_positions(model: Bert) -> None:
-    lookup = model.embeddings.position_embeddings
-    lookup.weight = nn.Parameter(torch.zeros_like(lookup.weight), requires_grad=False)
-
-
-EPSILON, TANH_GELU = places.norms(_epsilon), places.erf_gelus(tanh_gelu)
-EVERYWHERE: dict[str, tuple[Callable[[Bert], None], set[str], tuple[str, ...]]] = {
+EPSILON, TANH_GELU = changed("norms", "right(eps=1e-5)"), changed("functions", "tanh_gelu(x)")
+UNBIASED = changed("norms", "centred(x) * torch.rsqrt(x.var(-1, keepdim=True) + eps) * weight + bias")
+TANH_GELU_IN_LAYER_0 = changed("activated", "tanh_gelu(x)", layers=(0,))
+NO_TOKEN_TYPES, NO_POSITIONS = changed("type", "0 * right()"), changed("position", "0 * right()")
+EVERYWHERE: dict[str, tuple[Change, set[str], tuple[str, ...]]] = {
     "epsilon": (EPSILON, NORMS, ("float32", "bfloat16", "float16")),
-    "norm-variance": (places.norms(_unbiased), NORMS, ("float32", "bfloat16", "float16")),
-    "scale-missing": (places.scores(_scale), SCORES, ("float32", "float16")),
-    "scores-transposed": (places.scores(_transposed), SCORES, ("float32", "bfloat16", "float16")),
+    "norm-variance": (UNBIASED, NORMS, ("float32", "bfloat16", "float16")),
+    "scale-missing": (changed("scores", "q @ k.mT * 0.35"), SCORES, ("float32", "float16")),
+    "scores-transposed": (changed("scores", "k @ q.mT * d**-0.5"), SCORES, ("float32", "bfloat16", "float16")),
     "gelu-variant": (TANH_GELU, GELUS, ("float32",)),
 }
 
 
-def judged(*plants: Callable[[Bert], None], golden: str = "tiny", dtype: str = "float32", layers: tuple[int, ...] = (1,)) -> Result:
+def judged(*plants: Change, golden: str = "tiny", dtype: str = "float32", layers: tuple[int, ...] = (1,)) -> Result:
     shown = {f"encoder.layer.{layer}.output.LayerNorm" for layer in layers}
     return check(Candidate(plants, exposes=shown.__contains__), golden, dtype=dtype)
 
@@ -108,7 +75,7 @@ def test_two_mistakes_in_every_unexposed_layer_are_both_named() -> None:
 
 def test_a_mistake_in_one_of_the_unexposed_layers_is_placed_there() -> None:
     (gelu, *_) = sorted(GELUS)
-    assert named(judged(_tanh_gelu_in_layer_0)) == [{("gelu-variant", gelu)}]
+    assert named(judged(TANH_GELU_IN_LAYER_0)) == [{("gelu-variant", gelu)}]
 
 
 def test_where_every_other_layer_is_hidden_each_failure_names_the_mistake_of_the_layers_before_it() -> None:
@@ -118,8 +85,8 @@ def test_where_every_other_layer_is_hidden_each_failure_names_the_mistake_of_the
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(("plant", "name"), [(_no_token_types, "token-types-missing"), (_no_positions, "positions-missing")])
-def test_a_pass_excludes_mistakes_of_unexposed_layers_that_would_fail(plant: Callable[[Bert], None], name: str, dtype: str) -> None:
+@pytest.mark.parametrize(("plant", "name"), [(NO_TOKEN_TYPES, "token-types-missing"), (NO_POSITIONS, "positions-missing")])
+def test_a_pass_excludes_mistakes_of_unexposed_layers_that_would_fail(plant: Change, name: str, dtype: str) -> None:
     excluded = {s.fault: s for s in excludes(judged(dtype=dtype).verdicts)}
     assert excluded[name].separable == excluded[name].places == 1
     assert {fault for one in named(judged(plant, dtype=dtype)) for fault, _ in one} == {name}
@@ -148,7 +115,7 @@ def test_a_mistake_in_unexposed_layers_is_named_in_every_batch_of_a_run() -> Non
     assert {frozenset(name for name, _ in one) for one in named(result)} == {frozenset({"epsilon"})}
 
 
-def _observation(*plants: Callable[[Bert], None]) -> Observation:
+def _observation(*plants: Change) -> Observation:
     """Return the last hidden state of a candidate on `tiny`, observed from the token ids."""
     golden = load_golden("tiny")
     (batch,) = golden.batches.values()

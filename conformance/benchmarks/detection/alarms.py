@@ -16,10 +16,9 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
+from conformance.benchmarks.detection.bert import DTYPES
 from conformance.benchmarks.detection.networks import ARCHITECTURES, INITIAL, network
-from conformance.benchmarks.detection.plan import draw
-from conformance.benchmarks.detection.planted.plant import DTYPES
-from conformance.benchmarks.detection.score import one_thread
+from conformance.benchmarks.detection.score import draw, use_one_thread
 from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.checks.check_values import check_values
 from conformance.numerics.devices import description
@@ -152,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     golden, seeds, device = arguments.golden, arguments.seeds, arguments.device
     tasks = list(tasks_on_goldens(golden)) if golden else tasks_on_networks(seeds)
     found: list[Alarm] = []
-    with multiprocessing.get_context("spawn").Pool(arguments.processes, one_thread) as pool:
+    with multiprocessing.get_context("spawn").Pool(arguments.processes, use_one_thread) as pool:
         for one in pool.imap_unordered(partial(alarm, device), tasks, chunksize=8):
             found.append(one)
             for name in one.failed:

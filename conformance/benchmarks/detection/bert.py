@@ -1,282 +1,255 @@
-"""A BERT written from scratch, whose module tree is the table of activations, so that mistakes can be planted in real modules.
+"""A BERT that is run step by step from its expressions (`equations`), any of which a candidate may have changed."""
 
-The module at `encoder.layer.0.attention.self.scores` computes the activation of that name. A mistake is a replaced submodule, an
-overridden method of a module, or exchanged parameters.
-"""
-
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import cycle
+from types import SimpleNamespace
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from conformance.benchmarks.detection.heads import Classifier, Pooled, Pooler, PretrainingHeads, SentenceEmbedding, Spans
-from conformance.benchmarks.detection.steps import (
-    ACTIVATIONS,
-    ChoiceLoss,
-    Context,
-    Inputs,
-    LayerNorm,
-    Linear,
-    Pointwise,
-    PositionLookup,
-    Probabilities,
-    Scores,
-    SinusoidLookup,
-    Sum,
-    TokenTypeLookup,
-    WordLookup,
-    labelled,
-)
-from conformance.model.activations import table
+from conformance.benchmarks.detection import equations
+from conformance.benchmarks.detection.equations import Change, Expression, Step, Wide
+from conformance.benchmarks.detection.tools import evaluated, sinusoids, widened
 from conformance.model.architecture import Architecture
-from conformance.model.batch import TorchBatch
+from conformance.model.batch import IGNORED_LABEL, TorchBatch
 from conformance.model.checkpoint import Checkpoint
 
-DROPOUT = 0.1  # Inactive: the model only runs in eval mode.
+Values = dict[str, Any]
+DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
-class Embeddings(nn.Module):
-    """The sum of word, token type and position embeddings, normalized in most architectures: (B, S, H)."""
-
-    def __init__(self, a: Architecture) -> None:
-        super().__init__()
-        positions = SinusoidLookup if a.position_embedding_type == "sinusoidal" else PositionLookup
-        self.word_embeddings = WordLookup(a.vocab_size, a.hidden_size)
-        self.position_embeddings = positions(a.max_position_embeddings, a.hidden_size)
-        self.position_embeddings.first = a.position_offset
-        self.token_type_embeddings = TokenTypeLookup(a.type_vocab_size, a.hidden_size)
-        if a.embedding_norm:
-            self.LayerNorm = LayerNorm(a.hidden_size, a.layer_norm_eps)
-        else:
-            self.sum = Sum()
-        self.dropout = nn.Dropout(DROPOUT)
-
-    @property
-    def last(self) -> Sum:
-        """The module that computes the sum: the norm if there is one."""
-        return self.LayerNorm if hasattr(self, "LayerNorm") else self.sum
-
-    def forward(self, inputs: Inputs) -> Tensor:
-        """Return the sum of the three embeddings, normalized if the architecture has a norm."""
-        word, position = self.word_embeddings(inputs), self.position_embeddings(inputs)
-        x: Tensor = self.dropout(self.last(word, self.token_type_embeddings(inputs), position))
-        return x
+def prefix(layer: int | None) -> str:
+    """Return what the names of a layer's activations begin with; nothing for the embeddings (−1) and the heads (None)."""
+    return "" if layer is None or layer < 0 else f"encoder.layer.{layer}."
 
 
-class SelfAttention(nn.Module):
-    """softmax(q kᵀ / √d) v: (B, S, H), (B, S) mask -> (B, S, H)."""
+class Parameters(dict[str, Any]):
+    """The parameters of a step, as attributes too; all at once as `**p.step`."""
 
-    def __init__(self, a: Architecture) -> None:
-        super().__init__()
-        self.query = Linear(a.hidden_size, a.hidden_size)
-        self.key = Linear(a.hidden_size, a.hidden_size)
-        self.value = Linear(a.hidden_size, a.hidden_size)
-        self.scores = Scores(a.num_attention_heads, a.hidden_size)
-        self.probs = Probabilities()
-        self.dropout = nn.Dropout(DROPOUT)
-        self.context = Context(a.num_attention_heads)
-
-    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """Return the context of all heads, (B, S, H)."""
-        query, key, value = self.query(hidden), self.key(hidden), self.value(hidden)
-        probs = self.dropout(self.probs(self.scores(query, key), mask))
-        context: Tensor = self.context(probs, value)
-        return context
+    def __getattr__(self, name: str) -> Any:
+        return self[name]
 
 
-class Output(nn.Module):
-    """A projection with its residual: LayerNorm(W x + b + skip)."""
+@dataclass(frozen=True)
+class Bert:
+    """The network with its weights, run on batches.
 
-    def __init__(self, a: Architecture, inputs: int) -> None:
-        super().__init__()
-        self.dense = Linear(inputs, a.hidden_size)
-        self.dropout = nn.Dropout(DROPOUT)
-        self.LayerNorm = LayerNorm(a.hidden_size, a.layer_norm_eps)
-
-    def forward(self, x: Tensor, skip: Tensor) -> Tensor:
-        """Return LayerNorm(dropout(W x + b) + skip)."""
-        x = self.LayerNorm(self.dropout(self.dense(x)), skip)
-        return x
-
-
-class Attention(nn.Module):
-    """Self-attention with its residual."""
-
-    def __init__(self, a: Architecture) -> None:
-        super().__init__()
-        self.self = SelfAttention(a)
-        self.output = Output(a, a.hidden_size)
-
-    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """Return the attention output; the residual is the layer's input."""
-        hidden = self.output(self.self(hidden, mask), hidden)
-        return hidden
-
-
-class Intermediate(nn.Module):
-    """The intermediate projection f(W x + b): (B, S, H) -> (B, S, I)."""
-
-    def __init__(self, a: Architecture) -> None:
-        super().__init__()
-        self.dense = Linear(a.hidden_size, a.intermediate_size)
-        self.intermediate_act_fn = Pointwise(ACTIVATIONS[a.hidden_act])
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return f(W x + b)."""
-        x = self.intermediate_act_fn(self.dense(x))
-        return x
-
-
-class Layer(nn.Module):
-    """A layer of attention and feed-forward network: (B, S, H), (B, S) mask -> (B, S, H)."""
-
-    def __init__(self, a: Architecture) -> None:
-        super().__init__()
-        self.attention = Attention(a)
-        self.intermediate = Intermediate(a)
-        self.output = Output(a, a.intermediate_size)
-        if a.shared_layer_norm:
-            shared, second = self.attention.output.LayerNorm, self.output.LayerNorm
-            second.weight, second.bias = shared.weight, shared.bias
-
-    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """Return the layer's output; the second residual is the attention output."""
-        middle = self.attention(hidden, mask)
-        hidden = self.output(self.intermediate(middle), middle)
-        return hidden
-
-
-class Encoder(nn.Module):
-    """The encoder layers, applied in order."""
-
-    def __init__(self, a: Architecture) -> None:
-        super().__init__()
-        self.layer = nn.ModuleList(Layer(a) for _ in range(a.num_hidden_layers))
-
-    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """Return the last hidden state, (B, S, H)."""
-        for layer in self.layer:
-            hidden = layer(hidden, mask)
-        return hidden
-
-
-class Bert(nn.Module):
-    """A complete model of an architecture, with all its heads; parameters must be loaded."""
-
-    def __init__(self, a: Architecture) -> None:
-        super().__init__()
-        self.architecture = a
-        self.embeddings = Embeddings(a)
-        self.encoder = Encoder(a)
-        self.pooler = Pooler(a) if a.pooler else None
-        self.cls = PretrainingHeads(a, self.embeddings.word_embeddings)
-        classified = {"classification", "token_classification"} & set(a.heads)
-        self.classifier = Classifier(a.hidden_size, a.num_labels) if classified else None
-        if "multiple_choice" in a.heads:
-            self.classifier = Classifier(a.hidden_size, 1, ChoiceLoss())
-        self.qa_outputs = Spans(a.hidden_size) if "question_answering" in a.heads else None
-
-        self.sentence_embedding: SentenceEmbedding | Pooled | None = None
-        if a.pooling:
-            self.sentence_embedding = SentenceEmbedding(a) if a.normalize else Pooled(a)
-
-    def layer(self, index: int) -> Layer:
-        """Return encoder layer `index`."""
-        found = self.encoder.layer[index]
-        assert isinstance(found, Layer)
-        return found
-
-    def forward(self, batch: TorchBatch) -> None:
-        """Compute all activations; values are read by hooks on the modules (`recording`), and nothing is returned."""
-        inputs = Inputs.of(batch)
-        hidden = self.encoder(self.embeddings(inputs), inputs.mask)
-        pooled = self.pooler(hidden, inputs.mask) if self.pooler else None
-        self.cls(hidden, pooled, inputs)
-        if self.classifier:
-            of_tokens = "token_classification" in self.architecture.heads
-            logits = self.classifier(hidden if of_tokens else pooled)
-            labels = inputs.token_labels if of_tokens else inputs.class_labels
-            if "multiple_choice" in self.architecture.heads:
-                labels = inputs.choice_labels
-            if labelled(labels):
-                self.classifier.loss(logits, labels)
-        if self.sentence_embedding:
-            self.sentence_embedding(hidden, inputs.mask)
-        if self.qa_outputs:
-            self.qa_outputs.losses(self.qa_outputs(hidden), inputs)
-
-    def load(self, weights: dict[str, Tensor]) -> None:
-        """Load parameters by Hugging Face's names; a parameter that is used twice is loaded once."""
-        for name, parameter in self.named_parameters():
-            parameter.copy_(weights[stored_name(name)])
-
-
-def stored_name(name: str) -> str:
-    """Return Hugging Face's name of a parameter of `Bert`."""
-    if name == "cls.predictions.decoder.bias":
-        return "cls.predictions.bias"
-    return name if name.startswith(("cls.", "classifier.", "qa_outputs.")) else f"bert.{name}"
-
-
-def recording(model: Bert) -> dict[str, Tensor]:
-    """Return a dictionary that hooks fill with the outputs of the modules in the table, in call order.
-
-    If a module is called twice, its latest output is kept.
+    Attributes:
+        architecture: the architecture.
+        weights: the parameters, by Hugging Face's names.
+        dtype: the format that it computes in.
+        changes: what differs from a right BERT; a later change of a step refers to an earlier one as `right()`.
+        instead: values by the names of activations, with which later steps go on in place of the results.
     """
-    found: dict[str, Tensor] = {}
-    modules = dict(model.named_modules(remove_duplicate=False))
-    for name in table(model.architecture):
-        if name in modules:
-            modules[name].register_forward_hook(_keeper(found, name))
-    return found
+
+    architecture: Architecture
+    weights: Mapping[str, Tensor]
+    dtype: torch.dtype
+    changes: Sequence[Change] = ()
+    instead: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @cached_property
+    def steps(self) -> dict[int | None, tuple[Step, ...]]:
+        """The steps of each layer, of the embeddings (-1) and of the heads (None)."""
+        a = self.architecture
+        every: dict[int | None, tuple[Step, ...]] = dict.fromkeys(range(a.num_hidden_layers), equations.layer(a))
+        return {-1: equations.embeddings(a), **every, None: tuple(equations.heads(a))}
+
+    @cached_property
+    def changed(self) -> dict[tuple[str, int | None], list[Expression]]:
+        """The expressions that replace that of a step, by its name and layer."""
+        places: dict[tuple[str, int | None], list[Expression]] = {}
+        for change in self.changes:
+            turns = cycle(change.expressions)
+            chosen = (
+                set(self.steps) if change.layers is None else equations.chosen(change.layers, self.architecture.num_hidden_layers)
+            )
+            for layer in [layer for layer in self.steps if layer in chosen]:
+                for step in self.steps[layer]:
+                    if step.name in change.steps:
+                        places.setdefault((step.name, layer), []).append(next(turns))
+        return places
+
+    @cached_property
+    def sizes(self) -> Values:
+        """What all steps may refer to, apart from the batch."""
+        a = self.architecture
+        heads = a.num_attention_heads
+
+        def split(x: Tensor) -> Tensor:
+            """(B, S, H) -> (B, h, S, d)."""
+            return x.view(*x.shape[:-1], heads, -1).transpose(1, 2)
+
+        def in_turns(x: Tensor) -> Tensor:
+            """(B, S, H) -> (B, h, S, d), with feature i going to head i mod h."""
+            return x.view(*x.shape[:-1], -1, heads).permute(0, 3, 1, 2)
+
+        names: Values = {"a": a, "heads": heads, "d": a.head_size, "H": a.hidden_size, "L": a.num_hidden_layers}
+        names |= {"act": a.hidden_act, "root": math.sqrt(a.head_size), "eps": a.layer_norm_eps, "dtype": self.dtype}
+        return names | {"split": split, "in_turns": in_turns, "reduction": "mean", "stored": self.stored}
+
+    @cached_property
+    def stored(self) -> list[SimpleNamespace]:
+        """The parameters of each layer's steps."""
+        return [
+            SimpleNamespace(**{step.name: self.parameters(step, layer) for step in self.steps[layer]})
+            for layer in range(self.architecture.num_hidden_layers)
+        ]
+
+    def parameters(self, step: Step, layer: int | None) -> Parameters:
+        """Return the parameters of a step; none if it has none."""
+        if step.name == "position" and self.architecture.position_embedding_type == "sinusoidal":
+            a = self.architecture
+            table = sinusoids(a.max_position_embeddings, a.hidden_size)
+            return Parameters(weight=table.to(self.weights[WORDS].device, self.dtype))
+        name = prefix(layer) + (step.parameters or step.activation)
+        if not name.startswith(("cls.", "classifier", "qa_outputs")):
+            name = f"bert.{name}"
+        parameters = {kind: self.weights[f"{name}.{kind}"] for kind in ("weight", "bias") if f"{name}.{kind}" in self.weights}
+        if step.activation == "cls.predictions.decoder":
+            tied = {"weight": self.weights[WORDS]} if "masked_lm" in self.architecture.heads else {}
+            parameters |= tied | {"bias": self.weights["cls.predictions.bias"]}
+        return Parameters(parameters)
+
+    def __call__(self, batch: TorchBatch, positions: Tensor | None = None) -> dict[str, Tensor]:
+        """Return the activations of a batch, by name.
+
+        Args:
+            batch: the batch.
+            positions: the positions of the tokens, if they are not 0, 1, 2, ….
+        """
+        scope = self.sizes | self._inputs(batch, positions)
+        activations: dict[str, Tensor] = {}
+        layers = [SimpleNamespace(**self._run(-1, scope, activations))]
+        layers[0].handed = layers[0].embeddings
+        for layer in range(self.architecture.num_hidden_layers):
+            given = scope | {"hidden": layers[-1].handed, "layers": layers, "i": layer}
+            layers.append(SimpleNamespace(hidden=layers[-1].handed, **self._run(layer, given, activations)))
+        self._run(None, scope | {"hidden": layers[-1].handed, "layers": layers}, activations)
+        return activations
+
+    def _inputs(self, batch: TorchBatch, positions: Tensor | None) -> Values:
+        full = batch.filled()
+        order = torch.arange(full.input_ids.shape[1], device=full.input_ids.device)[None]
+        names = (
+            "labels",
+            "next_sentence_label",
+            "class_labels",
+            "token_labels",
+            "start_positions",
+            "end_positions",
+            "choice_labels",
+        )
+        labels = {name: getattr(full, name) for name in names}
+        return labels | {
+            "ids": full.input_ids,
+            "types": full.token_type_ids,
+            "mask": full.attention_mask,
+            "order": order,
+            "positions": (order if positions is None else positions) + self.architecture.position_offset,
+        }
+
+    def _run(self, layer: int | None, scope: Values, activations: dict[str, Tensor]) -> Values:
+        """Return the results of the steps of a layer by their names; those that are activations are put into `activations`."""
+        parameters = {step.name: self.parameters(step, layer) for step in self.steps[layer]}
+        results: Values = {"p": SimpleNamespace(**parameters)}
+        for step in self.steps[layer]:
+            if not all(_labelled(scope[name]) for name in step.labels.split(" and ") if name):
+                continue
+            of_step = {"again": lambda hidden: self._again(layer, scope | {"hidden": hidden.to(self.dtype)})} | parameters[
+                step.name
+            ]
+            result = self._result(step, layer, scope | results | of_step)
+            name = prefix(layer) + step.activation
+            if step.name == "runs" and not result:
+                return {"handed": scope["hidden"]}
+            results[step.name] = self.instead.get(name, result)
+            if step.activation:
+                activations[name] = result
+        return results
+
+    def _again(self, layer: int | None, scope: Values) -> Tensor:
+        right: Tensor = replace(self, changes=())._run(layer, scope, {})["output"]
+        return right
+
+    def _result(self, step: Step, layer: int | None, scope: Values) -> Any:
+        """Return the result of a step: that of the last of its changes, which may refer to the earlier ones."""
+        chain: list[Expression] = [step.expression, *self.changed.get((step.name, layer), ())]
+
+        def result(at: int, changed: Values, wide: bool) -> Any:
+            expression = chain[at]
+            wide = wide or isinstance(expression, Wide)
+
+            def stored(name: str) -> Any:
+                if name in changed:
+                    return changed[name]
+                return evaluated(step.given[name], stored) if name in step.given else scope[name]
+
+            def value(name: str) -> Any:
+                if name == "right":
+                    return lambda **others: result(at - 1, changed | others, wide)
+                return widened(stored(name)) if wide else stored(name)
+
+            return evaluated(expression.formula if isinstance(expression, Wide) else expression, value)
+
+        last = result(len(chain) - 1, {}, False)
+        return last.to(self.dtype) if isinstance(last, Tensor) and isinstance(chain[-1], Wide) else last
 
 
-def _keeper(found: dict[str, Tensor], name: str) -> Callable[[nn.Module, object, Tensor], None]:
-    def keep(_: nn.Module, inputs: object, made: Tensor) -> None:
-        found[name] = made
-
-    return keep
+WORDS = "bert.embeddings.word_embeddings.weight"
 
 
-def _everything(name: str) -> bool:
+def _labelled(labels: Tensor | None) -> bool:
+    """Return whether there is any label to compute a loss from."""
+    return labels is not None and bool((labels != IGNORED_LABEL).any())
+
+
+def everything(name: str) -> bool:
+    """Return True: every activation is exposed."""
     return True
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A candidate implementation, with planted changes.
+    """A candidate implementation, with changes.
 
     Attributes:
-        plants: changes to the module after its parameters are loaded, in this order.
-        exposes: whether an activation of the given name is shown.
-        computes: another dtype to compute in; shown values are rounded to the requested dtype.
+        changes: what differs from a right BERT; a sequence of changes counts as its changes.
+        exposes: whether an activation of the given name is exposed.
+        computes: another dtype to compute in; exposed values are rounded to the requested dtype.
     """
 
-    plants: Sequence[Callable[[Bert], None]] = ()
-    exposes: Callable[[str], bool] = _everything
+    changes: Sequence[Change | Iterable[Change]] = ()
+    exposes: Callable[[str], bool] = everything
     computes: str | None = None
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Callable[[TorchBatch], Mapping[str, Tensor]]:
-        """Return a runner of the changed module, whose parameters are rounded to `dtype`."""
+        """Return a runner of the changed network, whose parameters are rounded to `dtype`."""
         return self.runner(self.build(checkpoint, device, dtype), dtype)
 
-    def runner(self, model: Bert, dtype: str) -> Callable[[TorchBatch], dict[str, Tensor]]:
-        """Return a runner that calls the module and returns the exposed outputs of its steps."""
-        found = recording(model)
+    def runner(self, bert: Bert, dtype: str) -> Callable[..., dict[str, Tensor]]:
+        """Return a runner of the network that returns the exposed results of its steps."""
 
-        def run(batch: TorchBatch) -> dict[str, Tensor]:
-            found.clear()
+        def run(batch: TorchBatch, positions: Tensor | None = None) -> dict[str, Tensor]:
             with torch.no_grad():
-                model(batch)
-            return {name: made.to(getattr(torch, dtype)) for name, made in found.items() if self.exposes(name)}
+                results = bert(batch, positions)
+            return {name: result.to(getattr(torch, dtype)) for name, result in results.items() if self.exposes(name)}
 
         return run
 
     def build(self, checkpoint: Checkpoint, device: str, dtype: str) -> Bert:
-        """Return the module, changed, with the parameters of the checkpoint."""
-        model = Bert(checkpoint.architecture).to(device, getattr(torch, self.computes or dtype)).requires_grad_(False).eval()
-        model.load(checkpoint.state_dict(dtype, device))
-        for plant in self.plants:
-            plant(model)
-        return model
+        """Return the changed network with the parameters of the checkpoint."""
+        computes = getattr(torch, self.computes or dtype)
+        weights = {name: value.to(computes) for name, value in checkpoint.state_dict(dtype, device).items()}
+        changes = [change for each in self.changes for change in ((each,) if isinstance(each, Change) else each)]
+        return Bert(checkpoint.architecture, weights, computes, changes)
+
+
+def changed(step: str, *expressions: Expression, layers: tuple[int, ...] | str | None = None, wide: bool = False) -> Change:
+    """Return a change of a step; several expressions are used in turn, place by place."""
+    wrapped = tuple(Wide(e) if wide and not isinstance(e, Wide) else e for e in expressions)
+    return Change(step, wrapped, layers)

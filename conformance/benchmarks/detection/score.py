@@ -1,148 +1,271 @@
-"""The mutation score: how many of the planted mistakes are detected, located and named."""
+"""What the suite makes of the table of mistakes: how many are detected, placed and named, in which formats.
+
+`python -m conformance.benchmarks.detection --write` writes `RESULTS.md`, beside this file.
+"""
 
 import argparse
 import multiprocessing
 import sys
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from multiprocessing.pool import Pool
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
-from conformance.benchmarks.detection.plan import DTYPES, everything, of_goldens, of_mistakes
-from conformance.benchmarks.detection.planted import PLANTS
-from conformance.benchmarks.detection.trial import Score, Trial, least_expected_z, scored
-from conformance.goldens.golden import load_golden
+import numpy as np
 
-TABLE, TABLE_OF_GOLDENS = Path(__file__).with_name("RESULTS.md"), Path(__file__).with_name("GOLDENS.md")
+from conformance.benchmarks.detection.bert import Candidate
+from conformance.benchmarks.detection.mistakes import MISTAKES, ROWS, Row
+from conformance.benchmarks.detection.networks import ARCHITECTURES, network
+from conformance.checks.check_values import check_values
+from conformance.goldens.golden import Golden
+from conformance.judge.filters import project
+from conformance.judge.judged_elements import elements_to_explain
+from conformance.judge.noise import of_segment
+from conformance.judge.segment import Segment
+from conformance.model.checkpoint import Checkpoint, rounded_weights
+from conformance.numerics.arithmetic import representative_hypothesis
+from conformance.numerics.thresholds import FALSE_ALARM, SEPARABLE_Z, projection_threshold
+from conformance.oracle import Network
+from conformance.results.result import NamedFinding, Result
 
-_ON_NETWORKS = """# Detection
+TABLE = Path(__file__).with_name("RESULTS.md")
+FORMATS = ("float32", "bfloat16", "float16")
+NETWORKS = (*ARCHITECTURES, "odd-width", "position-offset")
+HEADINGS = ("rows", "counted", "detected", "placed", "named", "described", "no name", "named wrongly", "estimates within error")
 
-Written by `python -m conformance.benchmarks.detection --pairs {pairs} --triples {triples} --write`. Mistakes are planted by
-hand in torch modules, at every layer of small networks of three architectures and three seeds, and judged as any
-candidate is. Counted are those whose expected z, that of a filter made for just that effect, is 12 or more. *Placed*:
-each fails where it begins, and nothing else fails. *Named*: the name is reported first, alone or with what cannot be
-distinguished from it, and no other is.
-For those held out no filter exists. *Every layer*: in all at once. *One step*: two mistakes at one and the same step.
-"""
-_ON_GOLDENS = """# Detection in the goldens' networks
 
-Written by `python -m conformance.benchmarks.detection --golden {goldens} --dtype {dtypes} --write`. Every mistake of
-`RESULTS.md` that the golden's network can have, in a layer selected by hash, and in all layers at once. The columns are those of
-`RESULTS.md`. A mistake counts if the expected z of its own filter is 12 or more under the usual arithmetic; for each that was
-missed, the expected z under the widest legal arithmetic is given as well.
+@dataclass(frozen=True)
+class Trial:
+    """A mistake in some layers of a network, in a format.
+
+    Attributes:
+        name: the mistake's name.
+        network: the name of a network or of a golden.
+        layers: the layers that it is in, if it can be in any.
+        dtype: the format.
+    """
+
+    name: str
+    network: str
+    layers: tuple[int, ...]
+    dtype: str
+
+    @property
+    def row(self) -> Row:
+        """The mistake."""
+        return MISTAKES[self.name]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a trial.
+
+    Attributes:
+        trial: the trial.
+        expected_z: the z of a filter made for just this effect, at the best of its steps.
+        detected: whether the candidate does not conform.
+        placed: whether every origin, and nothing else, is an origin of the result; an origin that rounding hides may lack.
+        naming: `right`; `described`, if all that is found is named or described, and truly; `none`; or `wrong`.
+        within: whether the estimates of the mistake's number lie within their error bars; None without an estimate.
+    """
+
+    trial: Trial
+    expected_z: float
+    detected: bool
+    placed: bool
+    naming: str
+    within: bool | None
+
+    @property
+    def counted(self) -> bool:
+        """Whether the mistake is distinguishable from rounding."""
+        return self.expected_z >= SEPARABLE_Z
+
+    @property
+    def right(self) -> bool:
+        """Whether it is detected and placed, and named or truly described if there is a right name for it."""
+        said = self.naming in ("right", "described") if self.trial.row.says else self.naming != "wrong"
+        return self.detected and self.placed and said and self.within is not False
+
+
+def home(row: Row) -> str | None:
+    """Return the first network that can have the mistake."""
+    return next((name for name in NETWORKS if row.fits(network(name, 1).checkpoint.architecture)), None)
+
+
+def trials(rows: Iterable[Row], dtypes: Collection[str], golden: str | None = None) -> Iterator[Trial]:
+    """Yield each mistake in a layer that is selected by hash, and in all layers at once if it changes steps of a layer.
+
+    Args:
+        rows: the mistakes.
+        dtypes: the formats.
+        golden: the golden whose network is used; default: the first network that can have the mistake.
+    """
+    for row in rows:
+        where = golden or home(row)
+        if where is None or not row.fits(network(where, 1).checkpoint.architecture):
+            continue
+        count = network(where, 1).checkpoint.architecture.num_hidden_layers
+        for dtype in dtypes:
+            if dtype in row.dtypes:
+                yield Trial(row.name, where, (int(draw((row.name, where, dtype)), 16) % count,), dtype)
+                if row.layered and count > 1 and not row.of_whole_layer:
+                    yield Trial(row.name, where, tuple(range(count)), dtype)
+
+
+def draw(what: object) -> str:
+    """Return a hexadecimal digest of what is drawn for."""
+    return sha256(f"detection, 1: {what}".encode()).hexdigest()
+
+
+def scored(trial: Trial) -> Outcome:
+    """Plant a mistake, judge the candidate, and compare the findings with the mistake.
+
+    Raises:
+        RuntimeError: the candidate could not be judged.
+    """
+    golden = network(trial.network, 1)
+    result = check_values(Candidate([trial.row.at(*trial.layers)]), golden, dtype=trial.dtype)
+    if result.outcome not in ("pass", "fail"):
+        raise RuntimeError(f"{trial}: {result.outcome}: {result.reason}")
+    return outcome(trial, result, golden)
+
+
+def outcome(trial: Trial, result: Result, golden: Golden) -> Outcome:
+    """Return the result, compared with what was planted and what that is rightly called."""
+    begins = origins(trial, golden)
+    failed = {verdict.activation for verdict in result.origins}
+    placed = bool(failed) and failed <= frozenset().union(*begins) and all(failed & each for each in begins)
+    naming = of_all({of_finding(finding, trial.row.says) for finding in result.findings})
+    return Outcome(trial, expected_z(trial, golden), result.outcome == "fail", placed, naming, _within(trial, result))
+
+
+def origins(trial: Trial, golden: Golden) -> list[frozenset[str]]:
+    """Return where the mistake begins, for each layer that it is in."""
+    a = golden.checkpoint.architecture
+    return [trial.row.begins(a, layer) for layer in trial.layers]
+
+
+def of_finding(finding: NamedFinding, says: Collection[str]) -> str:
+    """Return how one finding is named."""
+    reported = {finding.name, *finding.others}
+    if reported.isdisjoint(says):
+        return "none" if None in reported else "described" if finding.is_description else "wrong"
+    return "described" if finding.is_description else "right"
+
+
+def of_all(each: Collection[str]) -> str:
+    """Return the worst of all findings; `none` if there is no finding."""
+    return next((naming for naming in ("wrong", "none", "described", "right") if naming in each), "none")
+
+
+def _within(trial: Trial, result: Result) -> bool | None:
+    """Return whether every estimate of the planted number lies within its error bar, rounded as the candidate rounds it."""
+    if trial.row.value is None:
+        return None
+    accumulate = representative_hypothesis(trial.dtype).arithmetic.accumulate
+    planted, near = float(accumulate.round(np.asarray(trial.row.value))), projection_threshold(FALSE_ALARM)
+    faults = [f for v in result.origins if v.local for f in v.local.named if f.name in trial.row.says]
+    estimates = [f.estimate for f in faults if f.estimate is not None]
+    return all(abs(e.value - planted) <= near * e.deviation for e in estimates) if estimates else None
+
+
+def expected_z(trial: Trial, golden: Golden) -> float:
+    """Return the z that a filter made for this mistake would have at the best of its steps, from its effect in float64."""
+    checkpoint = Checkpoint(golden.checkpoint.architecture, rounded_weights(golden.checkpoint, trial.dtype))
+    ((_, batch),) = golden.batches.items()
+    results = Candidate([trial.row.at(*trial.layers)]).prepare(checkpoint, "cpu", "float64")(batch.on("cpu"))
+    values = {name: np.asarray(value.numpy(), np.float64) for name, value in results.items()}
+    net, best = Network(checkpoint.architecture, checkpoint.weights, batch), 0.0
+    order = list(net.table)
+    for origin in frozenset().union(*origins(trial, golden)) & values.keys() & net.table.keys():
+        segment = Segment(net, origin, {n: v for n, v in values.items() if order.index(n) < order.index(origin)})
+        effect = values[origin] - segment.value
+        judged = elements_to_explain(net.table[origin], batch, effect.shape)
+        if net.table[origin].exact:
+            best = float("inf") if np.where(judged, effect, 0.0).any() else best
+        elif np.isfinite(effect[judged]).all():
+            projected = project(effect, effect, of_segment(segment, representative_hypothesis(trial.dtype), judged))
+            best = max(best, projected.expected_z if projected else 0.0)
+    return best
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """Return a row for each format and number of layers, then what is missing from it."""
+    groups: dict[tuple[str, str], list[Outcome]] = {}
+    for each in outcomes:
+        where = "every layer" if len(each.trial.layers) > 1 else "alone"
+        groups.setdefault((each.trial.dtype, where), []).append(each)
+    lines = [_joined("format", "mistakes", *HEADINGS), _joined(*["---"] * (2 + len(HEADINGS)))]
+    lines += [_joined(*key, *_counts(group)) for key, group in groups.items()]
+    short = [each for each in outcomes if each.counted and not each.right]
+    lines += ["", "Counted, and not as it should be:", "", *map(_short, short)] if short else []
+    return "\n".join(lines) + "\n"
+
+
+def _joined(*cells: object) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _counts(group: Sequence[Outcome]) -> Iterator[object]:
+    counted = [each for each in group if each.counted]
+    yield from (len(group), len(counted), sum(each.detected for each in counted), sum(each.placed for each in counted))
+    yield from (sum(each.naming == naming for each in counted) for naming in ("right", "described", "none", "wrong"))
+    estimates = [each.within for each in counted if each.within is not None]
+    yield f"{sum(estimates)} of {len(estimates)}"
+
+
+def _short(each: Outcome) -> str:
+    trial, z = each.trial, f"expected z {each.expected_z:.3g}"
+    layers = "every layer" if len(trial.layers) > 1 else f"layer {trial.layers[0]}" if trial.row.layered else "its place"
+    what = "not detected" if not each.detected else "not placed" if not each.placed else f"naming: {each.naming}"
+    return f"- {trial.name} in {layers} ({trial.network}, {trial.dtype}, {z}): {what}"
+
+
+HEADING = """# Detection
+
+Written by `python -m conformance.benchmarks.detection {options} --write`: every row of the table of mistakes, in the first of
+the benchmark's networks that can have it, in one layer that is selected by hash and, without `--alone`, in all layers at once.
+*Counted* are those whose expected z, that of a filter made for just that effect, is 12 or more; all further numbers are of these.
+*Placed*: it fails where it begins, and nowhere else. *Named*: by a name that is right for it, alone or with what cannot be
+distinguished from it. *No name* is all that can be right for the few rows without one.
+Earlier results, among them those of the blind sets, are in [EARLIER.md](EARLIER.md).
+
 """
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run all trials, or those of some mistakes, and print the table; `--write` saves it beside this file."""
+    """Run the trials and print the table; `--write` saves it beside this file."""
     parser = argparse.ArgumentParser(prog="python -m conformance.benchmarks.detection")
-    parser.add_argument("--pairs", type=int, default=40, help="sets of two mistakes a dtype (default: 40)")
-    parser.add_argument("--triples", type=int, default=40, help="sets of three (default: 40)")
     parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
     parser.add_argument("--write", action="store_true", help="write the table beside this file")
-    parser.add_argument("--only", nargs="+", choices=list(PLANTS), metavar="NAME", help="these mistakes alone, in every format")
-    parser.add_argument("--golden", nargs="+", metavar="NAME", help="every mistake alone, in the networks of these goldens")
-    parser.add_argument("--dtype", nargs="+", choices=DTYPES, help="with --golden: the formats (default: each)")
+    parser.add_argument("--only", nargs="+", choices=list(MISTAKES), metavar="NAME", help="these mistakes alone")
+    parser.add_argument("--golden", help="in the network of this golden, which has a single batch")
+    parser.add_argument("--dtype", nargs="+", choices=FORMATS, default=list(FORMATS), help="the formats (default: each)")
+    parser.add_argument("--alone", action="store_true", help="each in one layer alone, not in every layer as well")
     arguments = parser.parse_args(argv)
-    if arguments.only and (arguments.write or arguments.golden):
-        parser.error("--only prints its table and uses the generated networks: leave --write and --golden out")
-    if arguments.dtype and not arguments.golden:
-        parser.error("--dtype selects the formats of --golden: give both")
-    several = [name for name in arguments.golden or () if len(load_golden(name).batches) != 1]
-    if several:
-        parser.error(f"mistakes are planted on one batch, and these goldens have several: {', '.join(several)}")
-    if arguments.golden:
-        dtypes = arguments.dtype or DTYPES
-        trials, file = list(of_goldens(arguments.golden, dtypes)), TABLE_OF_GOLDENS
-        heading = _ON_GOLDENS.format(goldens=" ".join(arguments.golden), dtypes=" ".join(dtypes))
-    else:
-        trials = list(of_mistakes(arguments.only) if arguments.only else everything(arguments.pairs, arguments.triples))
-        file, heading = TABLE, _ON_NETWORKS.format(pairs=arguments.pairs, triples=arguments.triples)
-    start = time.perf_counter()
-    with multiprocessing.get_context("spawn").Pool(arguments.processes, one_thread) as pool:
-        scores = _scores(pool, trials)
-    text = table(scores, heading)
+    if arguments.write and (arguments.only or arguments.golden):
+        parser.error("--write saves the table of all mistakes in their usual networks: leave --only and --golden out")
+    rows = [MISTAKES[name] for name in arguments.only] if arguments.only else ROWS
+    every, start = list(trials(rows, arguments.dtype, arguments.golden)), time.perf_counter()
+    every = [trial for trial in every if len(trial.layers) == 1 or not arguments.alone]
+    outcomes: list[Outcome] = []
+    with multiprocessing.get_context("spawn").Pool(arguments.processes, use_one_thread) as pool:
+        for each in pool.imap(scored, every, chunksize=4):
+            outcomes.append(each)
+            if each.counted and not each.right:
+                print(_short(each), file=sys.stderr, flush=True)
+    text = table(outcomes)
     print(text)
     print(f"{time.perf_counter() - start:.0f} s", file=sys.stderr)
     if arguments.write:
-        file.write_text(text, "utf-8")
+        options = " ".join(["--dtype", *arguments.dtype, *(["--alone"] if arguments.alone else [])])
+        TABLE.write_text(HEADING.format(options=options) + text, "utf-8")
 
 
-def one_thread() -> None:
+def use_one_thread() -> None:
     """Limit torch to one thread, since the processes share the cores."""
     import torch
 
     torch.set_num_threads(1)
-
-
-def _scored(numbered: tuple[str, Trial]) -> tuple[str, Score]:
-    return numbered[0], scored(numbered[1])
-
-
-def _scores(pool: Pool, trials: Sequence[tuple[str, Trial]]) -> list[tuple[str, Score]]:
-    found = []
-    for number, score in enumerate(pool.imap(_scored, trials, chunksize=8), 1):
-        found.append(score)
-        _progress("mistakes", number, len(trials))
-        if score[1].counted and not _is_right(*score):
-            print(f"{score[0]}: {_rendered(score[1])}", file=sys.stderr, flush=True)
-    return found
-
-
-def _progress(what: str, done: int, of: int) -> None:
-    if sys.stderr.isatty():
-        print(f"\r{what}: {done} of {of}", end="", file=sys.stderr, flush=True)
-
-
-def table(scores: Iterable[tuple[str, Score]], heading: str) -> str:
-    """Return the committed table, in Markdown."""
-    by_row: defaultdict[tuple[str, str], list[Score]] = defaultdict(list)
-    for kind, score in scores:
-        by_row[score.trial.dtype, kind].append(score)
-    lines = [
-        heading,
-        "| dtype | mistakes | tried | counted | detected | placed | named | named alone | estimates within error |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    lines += [_row(dtype, kind, found) for (dtype, kind), found in by_row.items()]
-    missed = [(kind, s) for (_, kind), found in by_row.items() for s in found if s.counted and not _is_right(kind, s)]
-    lines += ["", "Counted, and not detected, placed and (where it has a name) named:", ""] if missed else []
-    lines += [f"- {kind}: {_rendered(s)}" for kind, s in missed]
-    return "\n".join(lines) + "\n"
-
-
-def _is_right(kind: str, s: Score) -> bool:
-    return s.detected and s.placed and (s.named or kind.startswith("held out"))
-
-
-def _rendered(s: Score) -> str:
-    counts, layers = Counter(name for name, _ in s.trial.plants), dict(s.trial.plants)
-    planted = ", ".join(f"{n} in {count} layers" if count > 1 else f"{n} in layer {layers[n]}" for n, count in counts.items())
-    what = "not detected" if not s.detected else "not placed" if not s.placed else f"named: {', '.join(s.rendered)}"
-    expected = f"expected z {s.expected_z:.3g}, under the widest legal arithmetic {least_expected_z(s.trial):.3g}"
-    return f"{planted} ({s.trial.architecture}, seed {s.trial.seed}, {s.trial.dtype}, {expected}): {what}"
-
-
-def _row(dtype: str, kind: str, found: Sequence[Score]) -> str:
-    counted = [s for s in found if s.counted]
-
-    def share(what: Iterable[bool]) -> str:
-        return f"{100.0 * sum(what) / max(len(counted), 1):.1f} %"
-
-    estimates, within = sum(s.estimates for s in counted), sum(s.within for s in counted)
-    named = "-" if kind.startswith("held out") else share(s.named for s in counted)
-    alone = "-" if kind.startswith("held out") else share(s.named and s.alone for s in counted)
-    numbers = f"{within} of {estimates}" if estimates else "-"
-    cells = (
-        dtype,
-        kind,
-        len(found),
-        len(counted),
-        share(s.detected for s in counted),
-        share(s.placed for s in counted),
-        named,
-        alone,
-        numbers,
-    )
-    return f"| {' | '.join(map(str, cells))} |"

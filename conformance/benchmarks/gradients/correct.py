@@ -5,14 +5,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from conformance import Checkpoint, ModuleRunner, Tap, TorchBatch, captured_with_gradients, load_golden
-from conformance.benchmarks.detection.batching import as_given
-from conformance.benchmarks.detection.bert import stored_name
-from conformance.benchmarks.detection.variant import Variant
+from conformance import CandidateError, Checkpoint, ModuleRunner, TorchBatch, load_golden
+from conformance.benchmarks.detection.variant import Variant, as_given
 from conformance.benchmarks.detection.variants import VARIANTS
-from conformance.model.activations import parameter_shapes, table
+from conformance.model.activations import parameter_shapes
 
 GOLDEN = "tiny"
 # Variants whose parameters are derived from those of the checkpoint.
@@ -38,26 +36,23 @@ class Differentiated:
         return self.variant.supports(*case)
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> ModuleRunner:
-        """Return a runner of the module that yields activations and gradients."""
-        model = self.variant.build(checkpoint, device, dtype)
-        computes, shown = (getattr(torch, d) for d in (self.variant.computes or dtype, dtype))
-        modules = dict(model.named_modules(remove_duplicate=False))
-        taps = {name: Tap(name) for name in table(checkpoint.architecture) if name in modules and self.variant.exposes(name)}
+        """Return a runner of the network that yields activations and gradients."""
+        bert, shown = self.variant.build(checkpoint, device, dtype), getattr(torch, dtype)
         parameters = parameter_shapes(checkpoint.architecture)
 
-        def named(found: Any) -> Iterator[tuple[str, Tensor]]:
-            yield from ((stored_name(name), gradient) for name, gradient in found if stored_name(name) in parameters)
-
         def gradients(batch: TorchBatch, source: str, gradient: Tensor) -> Iterator[tuple[str, Tensor]]:
-            def forward() -> None:
-                model.requires_grad_(True)
-                model(batch)
+            weights = {name: weight.detach().clone().requires_grad_() for name, weight in bert.weights.items()}
+            results = {n: value for n, value in replace(bert, weights=weights)(batch).items() if self.variant.exposes(n)}
+            if source not in results:
+                raise CandidateError(f"{source} is not exposed")
+            yield from ((name, value.detach().to(shown)) for name, value in results.items())
+            wanted = {name: value for name, value in (results | weights).items() if name in results or name in parameters}
+            start = gradient.to(results[source].dtype)
+            reached = torch.autograd.grad(results[source], list(wanted.values()), start, allow_unused=True)
+            for (name, value), result in zip(wanted.items(), reached, strict=True):
+                yield f"{name}.grad", (torch.zeros_like(value) if result is None else result).to(shown)
 
-            start = gradient.to(computes)
-            for name, value in captured_with_gradients(model, taps, forward, source, start, parameters=named):
-                yield name, value.to(shown)
-
-        return ModuleRunner(model, self.variant.runner(model, dtype), gradients)
+        return ModuleRunner(nn.Identity(), self.variant.runner(bert, dtype), gradients)
 
 
 def _has_a_backward_pass(variant: Variant) -> bool:
@@ -70,7 +65,7 @@ CORRECT: Mapping[str, Differentiated] = {
     for name, variant in VARIANTS.items()
     if _has_a_backward_pass(variant)
     and name not in (*OTHERWISE_STORED, *WITHOUT_GRADIENT)
-    and variant.suits(load_golden(GOLDEN).checkpoint.architecture)
+    and variant.fits(load_golden(GOLDEN).checkpoint.architecture)
 }
 """The variants of the golden's architecture, by name."""
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance.benchmarks.detection.planted.plant import DTYPES
+from conformance.benchmarks.detection.bert import DTYPES
 from conformance.benchmarks.gradients.correct import CORRECT, GOLDEN
 from conformance.benchmarks.gradients.wrong import WRONG, WithWrongBackward
 from conformance.checks.backward_passes import backward_passes

@@ -41,7 +41,7 @@ RESULTS = Path(__file__).with_name("RESULTS.md")
 # Variants that pad with zeros, or leave padding out, are included, since padded rows are not compared. Variants that show nothing
 # of the golden's architecture are left out.
 CORRECT: Mapping[str, Variant] = {
-    name: variant for name, variant in VARIANTS.items() if variant.suits(load_golden(GOLDEN).checkpoint.architecture)
+    name: variant for name, variant in VARIANTS.items() if variant.fits(load_golden(GOLDEN).checkpoint.architecture)
 }
 
 

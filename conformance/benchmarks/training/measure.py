@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from conformance.benchmarks.detection.planted.plant import DTYPES
+from conformance.benchmarks.detection.bert import DTYPES
 from conformance.benchmarks.training import initial, loops
 from conformance.benchmarks.training.correct import CORRECT
 from conformance.benchmarks.training.initial import Start

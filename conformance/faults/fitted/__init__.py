@@ -1,7 +1,8 @@
 """Fitted faults: steps with numbers that are estimated from the candidate's array, such as other parameters, ids or masks.
 
 Such fits can explain many errors, so they are tried last. A fit is considered only if the array could refute it, by more judged
-elements than numbers that are fitted to them. The judge accepts a fit if the remaining residual passes as that of a correct step.
+elements than numbers that are fitted to them or, for a weight that acts like a random one (`initial_parameters`), by their
+distribution. The judge accepts a fit if the remaining residual passes as that of a correct step.
 """
 
 from conformance.faults.fitted.attention import FITTED_ATTENTION
@@ -10,6 +11,7 @@ from conformance.faults.fitted.dropout import FITTED_DROPOUT
 from conformance.faults.fitted.embeddings import FITTED_TYPES_AND_POSITIONS, FITTED_WORDS
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.faults.fitted.functions import FITTED_FUNCTIONS, UNNORMALISED
+from conformance.faults.fitted.initial_parameters import INITIAL
 from conformance.faults.fitted.layouts import FITTED_LAYOUTS
 from conformance.faults.fitted.low_rank import FEW_COLUMNS, LOW_RANK
 from conformance.faults.fitted.parameters import FITTED_BIASES_AND_ORDERS, FITTED_PARAMETERS, OTHER_WEIGHTS
@@ -41,6 +43,7 @@ FITTED: tuple[Fitted, ...] = (
     *SCALED_COLUMNS,
     *FEW_COLUMNS,
     *LOW_RANK,
+    *INITIAL,
     *FITTED_PARAMETERS,
     *QUANTIZED_INPUTS,
     *FITTED_FUNCTIONS,

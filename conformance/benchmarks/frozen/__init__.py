@@ -1,0 +1,1 @@
+"""The frozen record: what the suite says of many candidates, to see what a change moves."""
