@@ -84,7 +84,7 @@ ROWS = (
     row("scores-rotary", "scores", rotary(False), suits="d % 2 == 0"),
     row("scores-rotary-neighbours", "scores", rotary(True), suits="d % 2 == 0"),
     row("keys-reshaped", "scores", "right(k=k.reshape(*k.shape[:2], d, -1).mT)"),
-    row("keys-reordered", "scores", f"right(key={in_quarters('key')})"),
+    row("keys in another order", "scores", f"right(key={in_quarters('key')})"),
     row("first key of the batch's first row in every row", "scores",
         "right(key=cat([key[:1, :1].expand(len(key), -1, -1), key[:, 1:]], 1))"),
     row("heads-share-keys", "scores", "right(k=k[:, ::2].repeat_interleave(2, 1))", suits=f"heads > 2 and {EVEN}"),
@@ -105,8 +105,8 @@ ROWS = (
         dtypes=WIDE),  # In half formats it is about one rounding.
     row("softmax-top-k", "probs", "(lambda w: w.where(w >= w.topk(min(3, w.shape[-1])).values[..., -1:], 0))(right() * keep)"),
     row("probabilities-rounded", "probs", "(right() * 255).round() / 255", dtypes=WIDE),  # Half formats round the levels.
-    row("exponential by the bits of a float", "probs", fast_exp, "exp-approximated"),
-    row("exponential by a cubic polynomial", "probs", cubic_exp, "exp-approximated"),
+    row("exponential by the bits of a float", "probs", fast_exp),
+    row("exponential by a cubic polynomial", "probs", cubic_exp),
     row("layer-kept", "probs", "layers[1].probs", suits="L > 2", where=LAST),
     row("mask-ignored", "probs", "softmax(scores)"),
     row("mask-inverted", "probs", "right(mask=where((mask == 0).any(-1, keepdim=True), 1 - mask, mask))"),
@@ -143,8 +143,8 @@ ROWS = (
     # context
     row("context-of-keys", "context", "right(v=k)"),
     row("context-uniform", "context", "right(dropped=softmax(hide(0 * scores, keep)))", ""),
-    row("slots-shifted", "context", "right(value=value.roll(1, 1))"),
-    row("values-reordered", "context", f"right(value={in_quarters('value')})", "keys-reordered"),
+    row("values one slot late", "context", "right(value=value.roll(1, 1))"),
+    row("values in another order", "context", f"right(value={in_quarters('value')})"),
     row("values-reshaped", "context", "right(v=v.reshape(*v.shape[:2], d, -1).mT)"),
     row("tokens-as-channels", "context", "right(v=value.reshape(len(value), heads, d, -1).mT)"),
     row("tokens-packed-left", "context", "packed_left(right(), mask)"),

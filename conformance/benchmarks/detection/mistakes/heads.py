@@ -29,7 +29,7 @@ ROWS = (
     row("pooler-relu", "pooled", "relu(x)"),
     row("pooler-gelu", "pooled", "gelu(x)"),
     row("activation-hard-tanh", "pooled", "x.clamp(-1, 1)"),
-    row("rational tanh", "pooled", "(lambda y: y * (27 + y * y) / (27 + 9 * y * y))(x.clamp(-3, 3))", "tanh-approximated"),
+    row("rational tanh", "pooled", "(lambda y: y * (27 + y * y) / (27 + 9 * y * y))(x.clamp(-3, 3))"),
     row("parameters-initial", "pooler", f"right(weight={INITIAL}, bias=None)", dtypes=SHORT),
     row("heads-read-mean", "pooler", "right(last=(layers[-2].handed + last) / 2)", suits="a.pooler and L > 1"),
     row("heads-read-norm", "pooler", "right(last=layer_norm(last, eps=eps))"),
