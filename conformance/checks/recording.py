@@ -1,10 +1,10 @@
 """Write a run to its folder: the results file, with a record of each check as it ends, and files that reproduce failures."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from conformance.checks.repro.artifacts import remove_artifacts, write_repro
 from conformance.errors import UsageError
@@ -111,29 +111,26 @@ class Recording:
         """The results written so far, with a note that checks are missing, as `read_results` returns them without a footer."""
         return merged([RunRecords(self._header, tuple(self._records), None, str(self.path))])
 
-    def add(
-        self, result: Result, golden: Golden | None = None, require: Sequence[str] = (), test: Callable[..., Any] | None = None
-    ) -> None:
+    def add(self, result: Result, golden: Golden | None = None, require: Sequence[str] = ()) -> None:
         """Write a result, and the files that reproduce it if it is a failure.
 
         Args:
             result: the result.
             golden: the golden, if it is a custom one; otherwise it is opened by its name.
             require: the patterns of activations that had to be observed.
-            test: the test function that ran the check, if there is one.
         """
         self._records.append(records_of(result))
         for record in self._records[-1].activations:
             self._writer.write(record)
         self._writer.write(self._records[-1].check)
-        self._leave(result, golden, require, test)
+        self._leave(result, golden, require)
 
-    def _leave(self, result: Result, golden: Golden | None, require: Sequence[str], test: Callable[..., Any] | None) -> None:
+    def _leave(self, result: Result, golden: Golden | None, require: Sequence[str]) -> None:
         """Write the files for `replay` after a failure, or remove them after a pass; report errors without raising them."""
         folder, fails = self.path.parent / FAILURES, result.outcome in ("fail", "crash")
         try:
             if fails:
-                write_repro(result, golden or open_golden(result.case.golden), folder, require, test)
+                write_repro(result, golden or open_golden(result.case.golden), folder, require)
             else:
                 remove_artifacts(result.case, folder)
         except Exception as error:  # of any library that writes them

@@ -90,8 +90,8 @@ tied-weights in the list of `explain`.
 
 Searches: Hypothesis draws batches of all lengths, masks and tokens, maximises the error in sigma,
 and shrinks failing batches. --examples sets their number, --seed the seed. A failure writes to
-`failures/` in the folder of --out: the batch with its activations, which `replay` runs again, a
-script that shows the failure without the suite, and a patch that adds it to a test.
+`failures/` in the folder of --out: the batch with its activations, which `replay` runs again, and a
+script that shows the failure without the suite; its first lines have what adds the batch to a test.
 
 Workers: each candidate is imported and run in its own process, without network access if the system
 supports this (--network: with network access), and judged in the main process. Laws also inspect the

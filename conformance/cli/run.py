@@ -143,7 +143,7 @@ def _saved_failures(results: Results, out: Path) -> str:
     folder = out / FAILURES
     if not folder.is_dir() or not any(check.outcome in ("fail", "crash") for check in results.checks):
         return ""
-    return f"\nfailures: {folder}: of each, a batch for `bert-conformance replay`, a script and a patch for a test"
+    return f"\nfailures: {folder}: of each, a batch for `bert-conformance replay` and a script"
 
 
 def _how_to_go_on(recording: Recording) -> str:

@@ -82,7 +82,7 @@ class BoundCheck:
         case, examples = self.case, examples_of(self.asking, self.check.name)
         result = run_check(self.check, self.implementation, case.golden, case.device, case.dtype, self.runs, plan(), examples)
         result = apply_known_failures(result, self.implementation, self.known)
-        record(result, self.asking)
+        record(result)
         if result.outcome == "skip":
             pytest.skip(result.reason)
         if result.outcome == "xfail":

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from conformance.checks.search.plan import EXAMPLES, Plan
 from conformance.judge.depth import Depth
@@ -99,14 +99,14 @@ def plan() -> Plan:
     return Plan(_sessions[-1].examples, seed, database, _sessions[-1].depth)
 
 
-def record(result: "Result", test: Callable[..., Any] | None) -> None:
+def record(result: "Result") -> None:
     """Count a result, and add it to the recording if there is one."""
     session = _sessions[-1]
     how, reason = "skipped" if result.outcome == "skip" else "could not run", result.reason.partition("\n")[0]
     why = () if result.executed else (f"{how}: {reason}",)
     session.count += Count(1, int(result.declared), int(result.executed), why)
     if session.recording is not None:
-        session.recording.add(result, test=test)
+        session.recording.add(result)
 
 
 def taken() -> Count:

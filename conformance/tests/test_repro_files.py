@@ -1,4 +1,4 @@
-"""The files written for a failure: a file for `replay`, a script, a patch, and a record that suffices on another machine."""
+"""The files written for a failure: a file for `replay`, a script, and a record that suffices on another machine."""
 
 import ast
 import json
@@ -15,8 +15,7 @@ from safetensors.numpy import load_file
 from conformance import check
 from conformance.checks.recording import Recording
 from conformance.checks.repro.artifacts import artifact_path
-from conformance.checks.repro.patch import new_test
-from conformance.checks.repro.snippet import snippet
+from conformance.checks.repro.snippet import decorator, snippet
 from conformance.checks.run_header import header_of
 from conformance.checks.search.plan import Plan
 from conformance.cli import main
@@ -148,15 +147,6 @@ def _pytest(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", *options, folder=folder, environment=environment)
 
 
-def test_the_patch_of_a_command_is_a_test_that_fails(left: Path, tmp_path: Path) -> None:
-    subprocess.run(["git", "apply", str(_left(left / "leaking", ".patch"))], cwd=tmp_path, check=True)
-    (test,) = tmp_path.glob("test_*.py")
-    assert "@conformance.example('padding-length', {'input_ids': [[0]]}, tokens=1, id=0)" in test.read_text("utf-8")
-    done = _pytest(tmp_path, "--bert-examples", "1")
-    assert "1 failed" in done.stdout
-    assert "in the other run" in done.stdout
-
-
 TEST = '''"""Somebody's own test."""
 
 import pytest
@@ -172,14 +162,12 @@ def test_bert(check):
 '''
 
 
-def test_the_patch_of_a_test_adds_the_example_to_it(tmp_path: Path) -> None:
-    file = tmp_path / "test_own.py"
-    file.write_text(TEST, "utf-8")
-    assert "1 failed" in _pytest(tmp_path, "--bert-out", "out").stdout
-    subprocess.run(["git", "apply", str(_left(tmp_path / "out", ".patch"))], cwd=tmp_path, check=True)
-    patched = file.read_text("utf-8")
-    assert "import conformance\nimport pytest" in patched
-    assert "@conformance.example('padding-length', {'input_ids': [[0]]}, tokens=1, id=0)\n@parametrize_with_checks" in patched
+def test_the_line_in_the_script_adds_the_example_to_a_test(left: Path, tmp_path: Path) -> None:
+    script = _left(left / "leaking", ".py").read_text("utf-8")
+    line = "@conformance.example('padding-length', {'input_ids': [[0]]}, tokens=1, id=0)"
+    assert f"# In a test, above parametrize_with_checks: {line}\n" in script
+    added = TEST.replace("@parametrize", f"{line}\n@parametrize").replace("import pytest", "import conformance")
+    (tmp_path / "test_own.py").write_text(added, "utf-8")
     # The stored example is tried first, unchanged, and is enough.
     done = _pytest(tmp_path, "--bert-examples", "1", "--bert-out", "again")
     assert "1 failed" in done.stdout
@@ -270,7 +258,9 @@ NAMES = st.one_of(
 
 
 @given(NAMES, st.text(max_size=60), st.sampled_from(["tiny", "checkpoint:/a'b\"\n/c"]))
-def test_a_script_and_a_patch_parse_and_contain_names_only_as_string_literals(name: str, reason: str, network: str) -> None:
+def test_a_script_and_its_line_for_a_test_parse_and_contain_names_only_as_string_literals(
+    name: str, reason: str, network: str
+) -> None:
     batch = Batch.of({"input_ids": [[1, 2]]})
     example, place = Example(batch), Location("pooler.dense", (0, 1), (0, 1), (1.0, 2.0))
     case = Case(name, "tiny", check="values")
@@ -285,9 +275,8 @@ def test_a_script_and_a_patch_parse_and_contain_names_only_as_string_literals(na
         source.encode()  # The name can be encoded.
         calls = {ast.unparse(node.func) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)}
         assert calls <= CALLS
-    added = [line[1:] for line in new_test(case, network, example).splitlines() if line.startswith("+") and line[:3] != "+++"]
-    calls = {ast.unparse(node.func) for node in ast.walk(ast.parse("\n".join(added))) if isinstance(node, ast.Call)}
-    assert calls == {"conformance.parametrize_with_checks", "conformance.example", "check"}
+    (added,) = ast.parse(f"{decorator(case, example)}\ndef test(): pass").body[0].decorator_list  # type: ignore[attr-defined]
+    assert ast.unparse(added.func) == "conformance.example"
 
 
 CALLS = {

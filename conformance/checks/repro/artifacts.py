@@ -1,7 +1,7 @@
-"""The files that reproduce a failure: its inputs and activations, a script and a patch; a later pass removes them."""
+"""The files that reproduce a failure: its inputs and activations, and a script; a later pass removes them."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from safetensors.numpy import save_file
 from conformance.candidates.torch_state import restored
 from conformance.checks.integrity import unaltered
 from conformance.checks.repro.origin import from_any_folder, origin
-from conformance.checks.repro.patch import new_test, patch_of
 from conformance.checks.repro.snippet import snippet
 from conformance.checks.search.subject import Subject
 from conformance.errors import ConformanceError
@@ -27,11 +26,11 @@ from conformance.results.example import Example
 from conformance.results.law_broken import Location, Run
 from conformance.results.result import Counterexample, Result
 
-_SUFFIXES = (".safetensors", ".py", ".patch")
+_SUFFIXES = (".safetensors", ".py")
 
 
 def artifact_path(case: Case, folder: Path) -> Path:
-    """Return the path of the file of a case's failure; its script and patch have the same path with other suffixes."""
+    """Return the path of the file of a case's failure; its script has the same path with another suffix."""
     return folder / f"{case.file_name}.safetensors"
 
 
@@ -57,9 +56,7 @@ def _is_artifact(file: Path) -> bool:
         return False
 
 
-def write_repro(
-    result: Result, golden: Golden, folder: Path, require: Sequence[str] = (), test: Callable[..., Any] | None = None
-) -> Path:
+def write_repro(result: Result, golden: Golden, folder: Path, require: Sequence[str] = ()) -> Path:
     """Write the files of a failure and return the path of the one that `replay` reads.
 
     Args:
@@ -67,7 +64,6 @@ def write_repro(
         golden: the golden on which it occurred.
         folder: the folder of the files; created if missing.
         require: the patterns of activations that had to be observed.
-        test: the test function that found the failure, if there is one; the patch then changes its file.
     """
     case, found, path = result.case, result.counterexample, artifact_path(result.case, folder)
     network = golden.origin or golden.name
@@ -90,9 +86,6 @@ def write_repro(
     save_file({k: np.array(v, order="C") for k, v in arrays.items()}, path, {"replay": json.dumps(about)})
     if found:
         path.with_suffix(".py").write_text(found.script, "utf-8")
-        patch = patch_of(test, case, found.example, Path.cwd()) if test else new_test(case, network, found.example)
-        if patch:
-            path.with_suffix(".patch").write_text(patch, "utf-8")
     return path
 
 

@@ -9,6 +9,7 @@ from conformance.goldens.custom_golden import PREFIX
 from conformance.model.batch import Batch
 from conformance.names import printable, printable_lines
 from conformance.results.case import Case
+from conformance.results.example import Example
 from conformance.results.law_broken import Location, Run
 from conformance.results.result import Counterexample
 
@@ -18,7 +19,8 @@ _ABOUT = 100  # number of lines of the failure's description; enough for more th
 def snippet(case: Case, network: str, implementation: str | Any, found: Counterexample, reason: str) -> str:
     """Return the Python source of a script; `network` is the golden's name for `open_golden`."""
     about = printable_lines(f"{case}: {reason}".strip())
-    lines = [*(f"# {line}".rstrip() for line in about[:_ABOUT]), "", *_imports(case, network, implementation, found), ""]
+    about = [*about[:_ABOUT], f"In a test, above parametrize_with_checks: {decorator(case, found.example)}"]
+    lines = [*(f"# {line}".rstrip() for line in about), "", *_imports(case, network, implementation, found), ""]
     if found.lines:
         return "\n".join([*lines, *found.lines]) + "\n"
     runs = list(found.runs.values()) or [Run(found.example.batch, {})]
@@ -41,6 +43,13 @@ def snippet(case: Case, network: str, implementation: str | Any, found: Countere
         if not found.crashes:
             lines += ["# What is wrong is seen by looking into it, which this script does not do.", f"raise SystemExit({reason!r})"]
     return "\n".join(lines) + "\n"
+
+
+def decorator(case: Case, found: Example) -> str:
+    """Return the line `@conformance.example(...)`; the qualified name cannot clash with other names in the file."""
+    plain = found.plain()
+    varied = "".join(f", {name}={value!r}" for name, value in plain["variation"].items())
+    return f"@conformance.example({case.check!r}, {plain['batch']!r}{varied})"
 
 
 def _imports(case: Case, network: str, implementation: str | Any, found: Counterexample) -> Iterator[str]:
