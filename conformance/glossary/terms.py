@@ -1,116 +1,47 @@
-"""The terms of reports, of `--help` and of the README: their meaning, and how they are computed.
+"""The terms of reports, of `--help` and of the README, from `terms.md`: their meaning, and how they are computed.
 
-Adding a term: a row of `JUDGEMENT` or `REPORTS`; `report.run.run_document` prints those that a failing report uses.
+Adding a term: a heading in that file; `report.run.run_document` prints those that a failing report uses.
 """
 
 import re
 from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from typing import NamedTuple
 
-from conformance.glossary.entry import Section
-from conformance.glossary.term import Term
-from conformance.glossary.terms_of_judgement import JUDGEMENT
-from conformance.glossary.terms_of_reports import REPORTS
+from conformance.glossary.entry import Section, joined
+from conformance.numerics.thresholds import FALSE_ALARM_TEXT
 
-TERMS: Mapping[str, Term] = {**JUDGEMENT, **REPORTS}
-_BY_LOWER_CASE = {name.lower(): name for name in TERMS}
+_ALSO = "Also: "
 _INDEX = re.compile(r" \d+( to \d+)?$")  # as in `layer 0`, `positions 1 to 15`
 
-ALIASES = {
-    "σ": "sigma",
-    "rms": "local rms",
-    "local": "local rms",
-    "global": "global rms",
-    "local error": "local rms",
-    "global error": "global rms",
-    "fault": "mistake",
-    "finding": "mistake",
-    "implementation": "candidate",
-    "reference": "oracle",
-    "input": "batch",
-    "mask": "padding",
-    "coverage": "judged",
-    "exposed": "unexposed step",
-    "hidden": "unexposed step",
-    "hidden step": "unexposed step",
-    "not exposed": "unexposed step",
-    "conform": "conforms",
-    "does not conform": "conforms",
-    "ran": "declared",
-    "first origin": "origin",
-    "origin of the error": "origin",
-    "origins, in order": "origin",
-    "role": "amplifier",
-    "filter": "matched filter",
-    "excluded": "separable",
-    "excludes": "separable",
-    "not excluded": "separable",
-    "cannot be distinguished": "indistinguishable",
-    "numbers confirmed": "confirmed",
-    "parameters confirmed": "confirmed",
-    "numbers checked": "confirmed",
-    "confirmed within": "confirmed",
-    "least visible at": "confirmed",
-    "breaks the contract": "outcome",
-    "would have detected": "separable",
-    "could have missed": "separable",
-    "would not have detected": "separable",
-    "median local error": "local rms",
-    "catalogue": "mistake",
-    "usual cause": "mistake",
-    "noise": "sigma",
-    "±": "estimate",
-    "nats": "evidence",
-    "dtype": "format",
-    "bfloat16": "format",
-    "float16": "format",
-    "unit roundoff": "format",
-    "depth": "screen",
-    "full": "screen",
-    "tier": "screen",
-    "law": "check",
-    "search": "counterexample",
-    "smallest failing batch": "counterexample",
-    "adaptor": "registration",
-    "tolerance": "limit",
-    "threshold": "limit",
-    "rounding": "arithmetic",
-    "rounding error": "sigma",
-    "accumulated rounding": "global rms",
-    "times the limit": "times what rounding explains",
-    "what rounding explains": "times what rounding explains",
-    "excess": "times what rounding explains",
-    "unidentified": "unidentified error",
-    "error without a name": "unidentified error",
-    "an error without a name": "unidentified error",
-    "copies": "only copy",
-    "copy": "only copy",
-    "bits": "significant bits",
-    "every layer": "layer",
-    "query": "position",
-    "key": "masked keys",
-    "mantissa": "significant bits",
-    "units in the last place": "ULP",
-    "begins here": "origin",
-    "accumulated": "global rms",
-    "activations judged": "judged",
-    "error along it": "axis",
-    "beyond the limit": "limit",
-    "not supported": "supported",
-    "supports": "supported",
-    "differs": "residual",
-    "activations": "activation",
-    "schema": "results file",
-    "results": "results file",
-    "results.jsonl": "results file",
-    "wrong": "origin",
-    "layers exchanged": "layer order",
-    "exchanged layers": "layer order",
-    "order of layers": "layer order",
-    "wrong order": "layer order",
-    "order of computation": "layer order",
-    "returned value": "returned tensor",
-    "return value": "returned tensor",
-}
+
+class Term(NamedTuple):
+    """A term of reports.
+
+    Attributes:
+        meaning: what it is, in one sentence.
+        details: how it is computed and how to read it, each in a line of text.
+        others: other words for it.
+    """
+
+    meaning: str
+    details: tuple[str, ...]
+    others: tuple[str, ...]
+
+
+def _terms() -> Iterator[tuple[str, Term]]:
+    """Yield each term of the file by its heading."""
+    text = files("conformance.glossary").joinpath("terms.md").read_text("utf-8").replace("FALSE_ALARM", FALSE_ALARM_TEXT)
+    for entry in re.split(r"^## ", text.partition("\n## ")[2], flags=re.MULTILINE):
+        name, *blocks = (joined(block) for block in re.split(r"\n\n|\n(?=- )", entry) if block.strip())
+        others = blocks.pop(0).removeprefix(_ALSO).split("; ") if blocks[0].startswith(_ALSO) else ()
+        meaning, *details = blocks
+        yield name, Term(meaning, tuple(detail.removeprefix("- ") for detail in details), tuple(others))
+
+
+TERMS: Mapping[str, Term] = dict(_terms())
+ALIASES = {other: name for name, term in TERMS.items() for other in term.others}
+_BY_LOWER_CASE = {name.lower(): name for name in TERMS}
 
 
 def summaries() -> Mapping[str, str]:
