@@ -37,9 +37,9 @@ class ForwardedOutput:
 
 
 def to_standard_error(text: str) -> None:
-    """Write a text to standard error, if there is one, and flush it."""
+    """Write a text to standard error, if there is one, and flush it; each state of a progress bar is a line of its own."""
     if sys.stderr is not None:  # a notebook or a service has none
-        sys.stderr.write(text)
+        sys.stderr.write(text.replace("\r\n", "\n").replace("\r", "\n"))
         sys.stderr.flush()
 
 
