@@ -9,7 +9,7 @@ from torch import Tensor
 from conformance.benchmarks.detection.bert import changed
 from conformance.benchmarks.detection.equations import Expression
 from conformance.benchmarks.detection.tools import hide
-from conformance.benchmarks.detection.variant import WIDE, Variant, variant, variants
+from conformance.benchmarks.detection.variant import HALVES, WIDE, Variant, variant, variants
 
 # Softmax of scores, by the keys to keep.
 NATIVE_SOFTMAX = "(lambda w: w / w.sum(-1, keepdim=True))(exp(scores - x.amax(-1, keepdim=True)).masked_fill(~keep, 0))"
@@ -80,6 +80,10 @@ SDPA_PADDED = (
 )
 TWO_PASS = "merge((lambda s: exp(s - torch.logsumexp(s, -1, keepdim=True)))((q @ k.mT / root).masked_fill(~keep, -inf)) @ v)"
 BATCHED = "torch.baddbmm(q.new_zeros(()), q.flatten(0, 1), k.flatten(0, 1).mT, beta=0.0, alpha=d**-0.5).view(*q.shape[:-1], -1)"
+SCALED_FIRST = (
+    "(lambda t: (lambda w: w / w.sum(-1, keepdim=True))(torch.exp2(t - t.amax(-1, keepdim=True))))"
+    "(scores.masked_fill(~keep, -inf) * (1 / log(2)))"
+)
 INNER = ("self.scores", "self.probs", "self.dropout")
 
 
@@ -96,6 +100,8 @@ ATTENTION: Mapping[str, Variant] = {
     ),
     "softmax as the exponential of its logarithm": variant("probs", "exp(log_softmax(scores.masked_fill(~keep, -inf)))", wide=True),
     "softmax to base two": variant("probs", base_two_softmax, wide=True),
+    "softmax to base two, scaled before the shift": variant("probs", SCALED_FIRST, wide=True),
+    "softmax to base two, every operation rounded": variant("probs", base_two_softmax, dtypes=HALVES),
     "softmax of shifted scores": variant("probs", "softmax(x - x.amax(-1, keepdim=True))"),
     "softmax of unshifted scores, float32": variant(
         "probs", "(lambda w: w / w.sum(-1, keepdim=True))(exp(scores) * keep)", wide=True

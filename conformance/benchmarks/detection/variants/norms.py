@@ -32,6 +32,24 @@ def _pairwise(x: Tensor) -> Tensor:
     return _pairwise(x[..., :half]) + _pairwise(x[..., half:]) if half else x
 
 
+def shifted_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """Compute both statistics in one pass, of x less the first element of the row."""
+    shift = x[..., :1]
+    mean = (x - shift).mean(-1, keepdim=True)
+    spread = (x - shift).square().mean(-1, keepdim=True) - mean * mean
+    return (x - (shift + mean)) * torch.rsqrt(spread + eps) * weight + bias
+
+
+def welford_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """Update mean and sum of squares feature by feature (Welford 1962)."""
+    mean, squares = torch.zeros_like(x[..., :1]), torch.zeros_like(x[..., :1])
+    for count, feature in enumerate(torch.split(x, 1, -1), 1):
+        moved = feature - mean
+        mean = mean + moved / count
+        squares = squares + moved * (feature - mean)
+    return (x - mean) * torch.rsqrt(squares / x.shape[-1] + eps) * weight + bias
+
+
 def stored_statistics_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """Store mean and inverse root in the format of x and compute all else in at least float32, as torch's group norm on CUDA."""
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
@@ -70,6 +88,7 @@ def features_first_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> 
 
 
 NATIVE_NORM = "(lambda c: c / torch.sqrt((c * c).mean(-1, keepdim=True) + eps) * weight + bias)(centred(x))"
+ONE_FACTOR = "(lambda c: c * (torch.rsqrt((c * c).mean(-1, keepdim=True) + eps) * weight) + bias)(centred(x))"
 ONE_PASS = (
     "(lambda m: (x - m) * torch.rsqrt((x * x).mean(-1, keepdim=True) - m * m + eps) * weight + bias)(x.mean(-1, keepdim=True))"
 )
@@ -87,6 +106,12 @@ NORMS: Mapping[str, Variant] = {
     "norm, every operation rounded": variant("norms", NATIVE_NORM),
     "norm in float32": variant("norms", NATIVE_NORM, wide=True),
     "norm in one pass, float32": variant("norms", ONE_PASS, wide=True),
+    "norm in one pass from the first feature, float32": variant("norms", shifted_norm, wide=True),
+    "norm in one pass from the last feature, float32": variant(
+        "norms", lambda x, weight, bias, eps: shifted_norm(x.flip(-1), weight.flip(-1), bias.flip(-1), eps).flip(-1), wide=True
+    ),
+    "norm of Welford, float32": variant("norms", welford_norm, wide=True),
+    "norm with one factor, every operation rounded": variant("norms", ONE_FACTOR),
     "norm of merged blocks, float32": variant("norms", merged_norm, wide=True),
     "norm by pairwise sums, float32": variant("norms", pairwise_norm, wide=True),
     "norm folded into scale and shift": variant("norms", FOLDED, wide=True),

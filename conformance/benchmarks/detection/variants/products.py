@@ -158,5 +158,9 @@ FUNCTIONS: Mapping[str, Variant] = {
     "tanh by expm1": variant(
         "pooled", "-torch.sign(x) * torch.expm1(-2 * x.abs()) / (1 + exp(-2 * x.abs()))", wide=True
     ),  # It does not cancel near 0.
+    "tanh by expm1 alone, every operation rounded": variant(
+        "pooled", "-torch.sign(x) * (lambda t: t / (t + 2))(torch.expm1(-2 * x.abs()))", dtypes=HALVES
+    ),
+    "tanh by sinh and cosh, every operation rounded": variant("pooled", "torch.sinh(x) / torch.cosh(x)"),
     "tanh by sigmoid, in float32": variant("pooled", "2 * sigmoid(2 * x) - 1", wide=True, dtypes=HALVES),
 }

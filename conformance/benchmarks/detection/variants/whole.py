@@ -73,6 +73,7 @@ EVERY_ATTENTION = changed("context", attention.SDPA, Wide(attention.online), att
 MIXTURES: Mapping[str, Variant] = {
     "one norm of three by hand": variant("norms", norms.NATIVE_NORM, USUAL, Wide(norms.ONE_PASS)),
     "norms of seven kinds": variants((EVERY_NORM,)),
+    "norms of seven kinds, of unrounded sums": variants((*norms.UNROUNDED, EVERY_NORM)),
     "GELUs of four kinds": variants((EVERY_GELU,)),
     "products of eleven kinds": variants((EVERY_PRODUCT,)),
     "softmaxes of three kinds": variants((EVERY_SOFTMAX,)),
