@@ -23,12 +23,13 @@ import msgspec
 from conformance.results.file import read_results
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
-CASES = ("-i", "hf-eager", "-i", "demystified-as-written", "-i", "hf-sdpa", "--golden", "tiny")
+# The golden's file is smaller than the limit of a full disk, since a checkpoint is read through a copy.
+CASES = ("-i", "hf-eager", "-i", "demystified-as-written", "-i", "hf-sdpa", "--golden", "tanh")
 _GRACE = 60.0  # Seconds in which a run must end after its signal.
 
 
 def command(out: Path, *more: str) -> list[str]:
-    """Return the command of a run that takes a few seconds and writes to a folder; one of its candidates fails."""
+    """Return the command of a run that takes a few seconds and writes to a folder; one of its candidates is skipped."""
     return [sys.executable, "-m", "conformance", "run", *CASES, "--out", str(out), "--format", "json", *more]
 
 

@@ -62,7 +62,7 @@ def test_a_run_that_was_killed_is_resumed_to_the_same_records(
 def test_a_full_disk_loses_no_completed_check(whole: tuple[list[Any], float], tmp_path: Path) -> None:
     expected, _ = whole
     ended = on_a_full_disk(tmp_path, 60_000)
-    assert ended.returncode == 2
+    assert ended.returncode == 3
     assert "results.jsonl cannot be written: File too large" in ended.stderr
     assert "--resume runs the rest" in ended.stderr
     assert '"outcome":"pass"' in ended.stdout  # The completed checks are printed.
