@@ -101,7 +101,8 @@ def _shortened(part: OutputTable, whole: int, dimensions: int | None) -> tuple[O
     """
     rows = part.values if depth(part.values) > 1 else [part.values]  # one text may be given without its batch axis
     each = {_before_nulls(row) for row in rows if isinstance(row, list | tuple) and len(row) == whole} - {0}
-    before = each.pop() if len(each) == 1 and "features" not in part.parts else whole
+    # Where a shape is printed, nulls stand for numbers that were not.
+    before = each.pop() if len(each) == 1 and "features" not in part.parts and part.shape is None else whole
     width = dimensions or before
     if not 0 < width <= whole:
         raise UsageError(f"embeddings of {width} dimensions are declared, expected 1 to {whole}, the features of the network")

@@ -201,7 +201,8 @@ def _best_fit(
 def _is_possible(fault: Fitted, problem: StepProblem) -> bool:
     """Return whether the fault can be fitted at the step of the problem."""
     right = problem.right
-    return right.is_single_step and fault.is_possible_at(right.steps[right.name].site.activation.kind, right.name)
+    kind = right.steps[right.name].site.activation.kind
+    return fault.is_possible_at(kind, right.name) and (right.is_single_step or fault.unexposed_parents)
 
 
 @dataclass(frozen=True, eq=False)

@@ -117,10 +117,10 @@ def test_a_pooling_other_than_the_checkpoints_is_a_failure_that_is_named(pooling
 
 
 def test_mean_and_mean_over_root_length_are_one_pooling_once_normalised() -> None:
-    names = [p.name for p in in_question(ARCHITECTURE, BATCH, None)]
+    names = [p.name for p in in_question(ARCHITECTURE, BATCH, None, None)]
     assert {"mean", "mean-sqrt-length", "mean-normalised"} <= set(names)
     assert "mean-sqrt-length-normalised" not in names
-    asked = [p.name for p in in_question(ARCHITECTURE, BATCH, "mean-sqrt-length-normalised")]
+    asked = [p.name for p in in_question(ARCHITECTURE, BATCH, "mean-sqrt-length-normalised", None)]
     assert asked[0] == "mean-sqrt-length-normalised"
     assert "mean-normalised" not in asked
 

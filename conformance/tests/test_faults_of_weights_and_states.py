@@ -99,7 +99,7 @@ def test_an_adapter_that_is_rounded_into_the_weight_has_its_name_where_inputs_do
     ("first", "second", "names"),
     [
         ("adapter", "adapter", {"adapter"}),
-        (None, "adapter", {"parameters-other"}),
+        (None, "adapter", {"adapter"}),
         ("adapter", "parameters-other", {"adapter", "parameters-other"}),
     ],
 )

@@ -188,7 +188,8 @@ def test_batches_of_every_kind_are_drawn() -> None:
         return 0.0
 
     find_counterexample(holds, generated.examples(architecture), Plan(200), SearchState())
-    assert {batch.size for batch in seen} == {1, 2, 3, 4}
+    assert {1, 2, 3, 4} <= {batch.size for batch in seen}
+    assert max(batch.size for batch in seen) > 30  # more rows than any golden has
     assert {1, 31, 32} <= {batch.length for batch in seen} <= set(range(1, 33))
     assert any(batch.attention_mask is None for batch in seen)
     assert any(batch.token_type_ids is None for batch in seen)
@@ -255,7 +256,7 @@ class OneMemory(HuggingFace):
         runner = super().prepare(checkpoint, device, dtype)
 
         def run(batch: Any) -> Any:
-            memory = torch.empty(10**5)
+            memory = torch.empty(2**22)
             for name, value in runner(batch):
                 memory[: value.numel()] = value.flatten()
                 yield name, memory[: value.numel()].view(value.shape)

@@ -263,7 +263,7 @@ def test_an_exception_of_the_users_code_is_truncated_and_escaped(tmp_path: Path,
     assert main(["map", f"{tmp_path / 'long.py'}:Long"]) == 1
     said = capsys.readouterr().err
     assert len(said) < 21_000
-    assert r"raised ValueError: \x1b[2Jxxx" in said
+    assert r"raised ValueError: \u001b[2Jxxx" in said
 
 
 def test_an_exception_of_the_users_code_is_reported_as_the_users() -> None:

@@ -28,10 +28,10 @@ NETWORKS = ("three layers", "sinusoidal", "tanh", *LATER)
 QUICK = (
     *("words-shifted", "positions-offset", "positions-missing", "token-types-ignored", "second segment late by one token"),
     *("query-key-swapped", "qkv-interleaved", "weight-transposed", "bias-missing", "parameters-other", "adapter"),
-    *("scale-missing", "scores-transposed", "softmax-temperature", "softmax-not-rescaled", "exponential by a cubic polynomial"),
+    *("scale-missing", "scores-transposed", "softmax-temperature", "softmax-not-rescaled"),
     *("mask-ignored", "mask-inverted", "mask-causal", "mask-on-queries", "mask-as-lengths", "head-order", "heads-unmoved"),
     *("kernel-causal", "attention-over-rows", "epsilon", "norm-without-mean", "residual-scaled", "residual-from-layer-input"),
-    *("pre-norm", "gelu-variant", "GELU of I-BERT", "activation-quick-gelu", "tokens-zero", "layer-skipped", "layers-reversed"),
+    *("pre-norm", "gelu-variant", "activation-quick-gelu", "tokens-zero", "layer-skipped", "layers-reversed"),
     *("pooler-mean", "next-sentence-order", "loss-denominator", "precision-bfloat16", "precision-int8", "dropout-active"),
 )
 

@@ -119,7 +119,7 @@ def test_printing_to_two_decimals_is_an_explanation(model: Path, texts: Path, tm
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_cosine_errors_of_a_correct_run_are_0_3_to_2_deviations_as_for_its_activations(model: Path, dtype: str) -> None:
+def test_cosine_errors_of_a_correct_run_are_of_the_size_of_their_deviations(model: Path, dtype: str) -> None:
     golden = from_directory(model, APART + ALIKE)
     network = Network(golden.checkpoint.architecture, rounded_weights(golden.checkpoint, dtype), golden.batches["text"])
     rounded = RoundedCosines.of(network, representative_hypothesis(dtype))
@@ -127,7 +127,7 @@ def test_cosine_errors_of_a_correct_run_are_0_3_to_2_deviations_as_for_its_activ
     found, pairs = rounded.judge(embedding), np.triu_indices(len(embedding), 1)
     deviation = np.sqrt(rounded.variance + rounded.variance.T)[pairs]
     rms = float(np.sqrt((((found.actual - found.expected)[pairs] / deviation) ** 2).mean()))
-    assert 0.3 < rms < 2.0
+    assert 0.2 < rms < 2.0  # below 1: the lanes of a vector unit make smaller errors than the sums in index order of the model
 
 
 def test_the_variance_along_a_direction_is_that_of_every_rounding_plus_at_most_the_bounds(model: Path) -> None:

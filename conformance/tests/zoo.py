@@ -163,7 +163,7 @@ CALLS: Mapping[str, tuple[Callable[[Any], Any], str, str]] = {
     "says in a call that it is unsupported": (lambda batch: _raises(Unsupported("not today")), "crash", "not today"),
     "leaves a process behind and ends": (_forking, "crash", "exit code 4"),
     "leaves a process of another session behind": (_daemon, "pass", ""),
-    "kills its parent": (_parent, "crash", "the process that starts all workers was ended"),
+    "kills its parent": (_parent, "crash", "PermissionError"),
     "closes every file": (lambda batch: _in_every_file(os.close), "crash", "it ended"),
     "writes into every file": (lambda batch: _in_every_file(lambda n: os.write(n, b"\0\0\0\4junk")), "crash", "something else"),
     "writes without end": (_writing, "timeout", "had not come"),

@@ -70,7 +70,7 @@ class Bert:
             )
             for layer in [layer for layer in self.steps if layer in chosen]:
                 for step in self.steps[layer]:
-                    if step.name in change.steps:
+                    if step.name in change.steps and (change.step != "norms" or step.expression == equations.NORM):
                         places.setdefault((step.name, layer), []).append(next(turns))
         return places
 

@@ -101,6 +101,7 @@ class Fitted:
         name, kinds, sentence, source, cause, only, equation, fix: as for `Fault`.
         fit: function from a correct step and the candidate's data to the fitted step, or to None if there is no evidence for the
             fault.
+        unexposed_parents: whether the fault can be fitted where the step's parents are not exposed.
         is_largest_error: whether the reported number is the largest error on these inputs, which differs from place to place.
         per_token: whether numbers are fitted for each token; such a fault is fitted only where no fault of the catalogue explains
             the array under any arithmetic.
@@ -118,6 +119,7 @@ class Fitted:
     source: str
     fit: Callable[[Step, FitData], Fit | None]
     cause: str = ""
+    unexposed_parents: bool = False
     is_largest_error: bool = False
     per_token: bool = False
     of_one_number: bool = False
