@@ -199,7 +199,7 @@ def test_batches_of_every_kind_are_drawn() -> None:
     assert any(shape.endswith("0") and "1" not in shape for shape in shapes)
     assert any(row[0] == 0 and row[-1] == 1 for row in masks)
     assert any("1" in shape for shape in shapes)
-    assert any(batch.size > 1 and (batch.input_ids == batch.input_ids[0, 0]).all() for batch in seen)
+    assert any(batch.length > 1 and (batch.input_ids[0] == batch.input_ids[0, 0]).all() for batch in seen)
     assert max(int(batch.input_ids.max()) for batch in seen) == architecture.vocab_size - 1
 
 
