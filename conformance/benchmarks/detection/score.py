@@ -226,7 +226,8 @@ def _short(each: Outcome) -> str:
 HEADING = """# Detection
 
 Written by `python -m conformance.benchmarks.detection {options} --write`: every row of the table of
-mistakes, in the first of the benchmark's networks that can have it, in one layer that is selected by hash and, without `--alone`, in all layers at once.
+mistakes, in the first of the benchmark's networks that can have it, in one layer
+that is selected by hash and, without `--alone`, in all layers at once.
 *Counted* are those whose expected z, that of a filter made for just that effect, is 12 or more; all further numbers are of these.
 *Placed*: it fails where it begins, and nowhere else. *Named*: by a name that is right for it, alone or with what cannot be
 distinguished from it. *No name* is all that can be right for the few rows without one.
