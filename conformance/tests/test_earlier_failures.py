@@ -37,7 +37,7 @@ def out(tmp_path: Path) -> Path:
     (tmp_path / "wrong.py").write_text(WRONG)
     folder = tmp_path / "out"
     assert _run(folder, f"{tmp_path / 'wrong.py'}:wrong") == 1
-    assert len(list((folder / "failures").iterdir())) == 3
+    assert len(list((folder / "failures").iterdir())) == 2
     save_file({"x": np.zeros(1)}, folder / "failures" / "mine.safetensors")
     for name in ("notes.txt", "cut.safetensors", "mine.py"):
         (folder / "failures" / name).write_text("mine")

@@ -136,7 +136,7 @@ def _signalled(first: int, others: Sequence[int], folders: list[Path]) -> None:
 )
 def test_every_signal_that_ends_a_command_interrupts_it_and_its_temporary_folders_are_removed(names: Sequence[str]) -> None:
     first, *others = (getattr(signal, name) for name in names)
-    before = signal.signal(first, signal.SIG_DFL)
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (first, *others)}
     try:
         folders: list[Path] = []
         with pytest.raises(Interrupt) as interrupt:
@@ -145,7 +145,8 @@ def test_every_signal_that_ends_a_command_interrupts_it_and_its_temporary_folder
         assert not folders[0].exists()
         assert signal.getsignal(first) == signal.SIG_DFL
     finally:
-        signal.signal(first, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_a_signal_that_is_ignored_stays_ignored() -> None:
