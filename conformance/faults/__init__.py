@@ -13,7 +13,7 @@ To add a fault, change two files, its theme and a table of planted mistakes:
    | --- | --- | --- |
    | a forward pass | `ROWS` of a theme of `conformance.benchmarks.detection.mistakes` | step 4 |
    | a backward pass | `WRONG` of `conformance.benchmarks.gradients.wrong` | `test_gradients.py` |
-   | dropout | `WRONG` of `conformance.benchmarks.training.wrong` | `test_training_mode.py` |
+   | dropout | `WRONG` of `conformance.benchmarks.training.dropouts` | `test_training_mode.py` |
    | a training step | `WRONG` of `conformance.benchmarks.training.loops` | `test_training_loops.py` |
 
 3. Run `conformance/tests/test_faults.py`, which checks the values of the fault and requires step 2; `test_mistakes.py`, which

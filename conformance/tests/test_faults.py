@@ -11,8 +11,8 @@ import pytest
 from conformance import load_golden
 from conformance.benchmarks.detection.mistakes import ROWS
 from conformance.benchmarks.gradients.wrong import WRONG as GRADIENTS
+from conformance.benchmarks.training.dropouts import WRONG as DROPOUTS
 from conformance.benchmarks.training.loops import WRONG as LOOPS
-from conformance.benchmarks.training.wrong import WRONG as DROPOUTS
 from conformance.faults import BY_NAME, CATALOGUE, FaultContext
 from conformance.faults.altered import Altered
 from conformance.faults.fitted import FITTED

@@ -53,7 +53,7 @@ def _decayed_after(groups: Any, training: Training) -> torch.optim.Optimizer:
                 for p in group["params"]:
                     p.mul_(1.0 - group["lr"] * group["weight_decay"])
 
-    return After(groups, training, decay=lambda p, group: p)
+    return After(groups, training, decay="p")
 
 
 def _late(wrong: Callable[[Bert, TorchBatch], None], right: Callable[[Bert, TorchBatch], None]) -> Any:

@@ -13,9 +13,8 @@ from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.mistakes import MISTAKES
 from conformance.benchmarks.platforms import case, measure
 from conformance.benchmarks.platforms.case import Ran, run
-from conformance.benchmarks.platforms.found import ALARM, MISSED, PASSED, REDUCED, SAME, UNSUPPORTED, Found, Judged
 from conformance.benchmarks.platforms.lanes import LANES, VARIABLES, environment, lacking
-from conformance.benchmarks.platforms.table import lines
+from conformance.benchmarks.platforms.measure import ALARM, MISSED, PASSED, REDUCED, SAME, UNSUPPORTED, LaneResult, lines
 
 PLAIN, MEDIUM = LANES["default"], LANES["matmul-medium"]
 GOLDEN = "tiny"
@@ -32,12 +31,12 @@ ends = Ends()
 
 
 def counted(ran: Ran, lane: Any = PLAIN, reduces: bool = False) -> str:
-    return Found(lane, reduces=reduces, ran=(ran,)).kind(ran)
+    return LaneResult(lane, reduces=reduces, ran=(ran,)).kind(ran)
 
 
 def test_a_lane_runs_in_its_own_process_and_runs_that_it_did_not_reach_count_as_wrong() -> None:
     cases = [("making-bert", GOLDEN, "bfloat16"), ("hf-onnx", GOLDEN, "float64"), (f"{__name__}:ends", GOLDEN, "float64")]
-    found = measure.in_a_process(LANES["aten-default"], [*cases, ("making-bert", GOLDEN, "float64")], Judged())
+    found = measure.in_a_process(LANES["aten-default"], [*cases, ("making-bert", GOLDEN, "float64")], {})
     assert [found.kind(ran) for ran in found.ran] == [PASSED, UNSUPPORTED, ALARM, ALARM]
     assert found.ran[0].digest
     assert "no kernels" in found.ran[1].reason
@@ -51,19 +50,20 @@ def test_a_broken_candidate_is_a_false_alarm_in_every_lane() -> None:
     assert broken.outcome == "fail"
     assert not broken.reduced
     assert [counted(broken), counted(broken, MEDIUM, True)] == [ALARM, ALARM]
-    assert not Found(PLAIN, ran=(broken,)).holds
+    assert not measure.holds([LaneResult(PLAIN, ran=(broken,))])
 
 
 def test_identical_results_are_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    judged = Judged()
+    judged: dict[str, list[Ran]] = {}
     first = run("making-bert", GOLDEN, "float64", {})
-    judged.keep(PLAIN, first)
-    earlier = {ran.digest: ran for ran in judged.of("making-bert", GOLDEN, "float64")}
+    measure.keep(judged, PLAIN, first)
+    earlier = {ran.digest: ran for ran in judged[first.case]}
     monkeypatch.setattr(case, "check", lambda *_, **__: pytest.fail("judged again"))
     again = run("making-bert", GOLDEN, "float64", earlier)
     assert (again.digest, again.outcome, again.same_as) == (first.digest, "pass", "default")
     assert counted(again, LANES["onednn-avx2"]) == SAME
-    assert judged.of("making-bert", GOLDEN, "float32") == []
+    measure.keep(judged, LANES["onednn-avx2"], again)
+    assert judged[first.case] == [again]
 
 
 def test_different_results_are_judged() -> None:
@@ -139,15 +139,15 @@ def test_a_lane_that_the_cpu_lacks_is_in_the_table_and_judges_nothing(monkeypatc
     found = list(measure.measured([LANES["onednn-avx2"]], [("making-bert", GOLDEN, "float64")]))
     assert lacking(PLAIN, {}) == ""
     assert not measure.holds(found)
-    text = "\n".join(lines(found, ["a machine"]))
+    text = "\n".join(lines(found))
     assert "| onednn-avx2 | `ONEDNN_MAX_CPU_ISA=AVX2` | not run |" in text
-    assert "- onednn-avx2: the CPU (aarch64) has no avx2" in text
+    assert "- onednn-avx2 is not run: the CPU (aarch64) has no avx2" in text
 
 
 def test_the_table_reports_identical_and_wrong_results() -> None:
     right, wrong = Ran("a", "tiny", "float32", "pass", digest="1"), Ran("b", "tiny", "float32", "fail", "it is off\nand more")
     same = Ran("a", "tiny", "float32", "pass", digest="1", same_as="default")
-    text = "\n".join(lines([Found(PLAIN, ran=(right, wrong)), Found(LANES["onednn-avx2"], ran=(same, wrong))], []))
+    text = "\n".join(lines([LaneResult(PLAIN, ran=(right, wrong)), LaneResult(LANES["onednn-avx2"], ran=(same, wrong))]))
     assert "| a | float32 | passed: default; as default: onednn-avx2 |" in text
-    assert "| b | float32 | **alarm** |" in text
-    assert "- it is off (b on tiny in float32; default, onednn-avx2)" in text
+    assert "| b | float32 | **false alarm** |" in text
+    assert "- false alarm: it is off (b on tiny in float32; 2 lanes)" in text

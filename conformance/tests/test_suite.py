@@ -12,7 +12,7 @@ from conformance import golden_of, load_golden
 from conformance.benchmarks.detection.bert import Candidate, changed
 from conformance.benchmarks.gradients.correct import CORRECT
 from conformance.benchmarks.gradients.wrong import WRONG, WithWrongBackward
-from conformance.benchmarks.training import correct, initial, loops, wrong
+from conformance.benchmarks.training import dropouts, initial, loops
 from conformance.checks.catalogue import CHECKS, named
 from conformance.checks.run_check import run_check
 from conformance.errors import UnknownNameError
@@ -31,7 +31,7 @@ BROKEN = {
     "stages": Planted(unscaled(0)),
     "moments": Candidate([changed("norms", "x * weight + bias")]),
     "gradients": WithWrongBackward(WRONG["mean detached"]),
-    "training-mode": wrong.WRONG["rate doubled"].candidate,
+    "training-mode": dropouts.WRONG["rate doubled"].candidate,
     "initialization": initial.WRONG["torch's defaults"].candidate,
     "optimizer-step": loops.WRONG["decay on biases and norms"].loop.candidate,
     "schedule": loops.WRONG["warm-up one step ahead"].loop.candidate,
@@ -40,7 +40,7 @@ BROKEN = {
 _SHOWN = CORRECT["everything in float32, rounded when shown"]
 UNUSUAL = dict.fromkeys(BROKEN, _SHOWN.variant) | {
     "gradients": _SHOWN,
-    "training-mode": correct.CORRECT["filled, then multiplied"],
+    "training-mode": dropouts.CORRECT["filled, then multiplied"].candidate,
     "initialization": initial.CORRECT["truncated at two deviations, as in Google's code"].candidate,
     "optimizer-step": loops.CORRECT["accumulated over micro-batches"].candidate,
     "schedule": loops.CORRECT["fused"].candidate,

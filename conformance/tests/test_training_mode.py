@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from conformance import Tap, TorchImplementation, captured_with_gradients, load_golden
-from conformance.benchmarks.training.correct import CORRECT
+from conformance.benchmarks.training.dropouts import CORRECT, PROBS, WRONG
 from conformance.benchmarks.training.measure import found_as
-from conformance.benchmarks.training.wrong import PROBS, WRONG
 from conformance.candidates.stream import pairs
 from conformance.checks.catalogue import named
 from conformance.checks.run_check import run_check
@@ -59,7 +58,7 @@ def test_a_wrong_dropout_is_named_at_its_place(name: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", CORRECT)
 def test_an_unusual_correct_dropout_passes(name: str, dtype: str) -> None:
-    result = judged(CORRECT[name], dtype=dtype)
+    result = judged(CORRECT[name].candidate, dtype=dtype)
     assert result.outcome == "pass", result.reason
 
 

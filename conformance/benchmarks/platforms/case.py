@@ -1,16 +1,24 @@
-"""One candidate on one golden in one format: the digest of its outputs, and the verdict on it."""
+"""One candidate on one golden in one format: the digest of its outputs, and the verdict on it.
 
+A lane's process runs the cases of an order, a JSON object on its standard input with the lane's name, the cases, and the verdicts of
+earlier lanes. It prints a line of JSON on the machine, then one for each case.
+"""
+
+import json
+import os
 import re
 import sys
 import time
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from typing import Any
 
 import torch
 
 from conformance import Checkpoint, Golden, Result, check, load_golden
+from conformance.benchmarks.platforms.lanes import LANES, PLAIN, Lane
 from conformance.candidates.registry import Runner, as_implementation, load_implementation, name_of
 from conformance.candidates.stream import pairs
 from conformance.checks.contract import prepared, require_support
@@ -132,3 +140,32 @@ def _is_of_fewer_bits(origin: Verdict) -> bool:
     sentences = origin.residual_description
     significant_bits = [float(found[1]) for sentence in sentences if (found := NOISE.search(sentence))]
     return any(bits <= TF32_BITS for bits in significant_bits) or any(NARROWER.match(sentence) for sentence in sentences)
+
+
+def reduces(lane: Lane) -> bool:
+    """Return whether a float32 product differs bitwise between the lane's precision and `highest`; the lane's remains set."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(64, 64, generator=generator) for _ in range(2))
+    torch.set_float32_matmul_precision(PLAIN)
+    exact = a @ b
+    torch.set_float32_matmul_precision(lane.precision)
+    return not torch.equal(exact, a @ b)
+
+
+def main() -> None:
+    """Apply the settings that have no environment variable, and run the cases."""
+    order, out = json.load(sys.stdin), os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # What a candidate prints is no record.
+    lane = LANES[order["lane"]]
+    torch.set_num_threads(lane.threads)
+    torch.set_flush_denormal(lane.flush)
+    warnings.simplefilter("ignore")
+    reduced, machine = reduces(lane), this_machine("cpu")
+    print(json.dumps({"capability": machine.instruction_set, "reduces": reduced, "notes": machine.notes}), file=out, flush=True)
+    for (candidate, golden, dtype), judged in order["cases"]:
+        earlier = {ran["digest"]: Ran(**ran) for ran in judged}
+        print(json.dumps(asdict(run(candidate, golden, dtype, earlier))), file=out, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -4,6 +4,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+PLAIN = "highest"
+
 
 @dataclass(frozen=True)
 class Lane:
@@ -22,7 +24,7 @@ class Lane:
     environment: Mapping[str, str] = field(default_factory=dict)
     threads: int = 1
     flush: bool = False
-    precision: str = "highest"
+    precision: str = PLAIN
     needs: str | None = None
 
     @property
@@ -30,47 +32,36 @@ class Lane:
         """The distinguishing settings of the lane, as text."""
         parts = [f"`{name}={value}`" for name, value in self.environment.items()]
         parts += ["subnormals flushed to zero"] * self.flush
-        parts += [f'`set_float32_matmul_precision("{self.precision}")`'] * (self.precision != "highest")
+        parts += [f'`set_float32_matmul_precision("{self.precision}")`'] * (self.precision != PLAIN)
         parts += [f"{self.threads} threads"] * (self.threads != 1)
         return ", ".join(parts) or "nothing set, one thread"
 
 
-def _onednn(isa: str, needs: str) -> Lane:
-    return Lane(f"onednn-{isa.lower().replace('_', '-')}", {"ONEDNN_MAX_CPU_ISA": isa}, needs=needs)
-
-
-def _aten(capability: str, needs: str) -> Lane:
-    return Lane(f"aten-{capability}", {"ATEN_CPU_CAPABILITY": capability}, needs=needs)
-
-
+ISA, CAPABILITY, BRANCH = "ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_CBWR"
 LANES: Mapping[str, Lane] = {
     lane.name: lane
     for lane in (
         Lane("default"),
         Lane("two-threads", threads=2),
-        _onednn("AVX512_CORE", "avx512_f"),
-        _onednn("AVX2", "avx2"),
-        _onednn("SSE41", "sse4_1"),
-        _aten("avx512", "avx512_f"),
-        _aten("avx2", "avx2"),
-        _aten("default", "avx2"),
-        Lane("mkl-compatible", {"MKL_CBWR": "COMPATIBLE"}, needs="sse4_1"),
-        Lane(
-            "oldest-x86",
-            {"ONEDNN_MAX_CPU_ISA": "SSE41", "ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"},
-            needs="sse4_1",
-        ),
+        Lane("onednn-avx512-core", {ISA: "AVX512_CORE"}, needs="avx512_f"),
+        Lane("onednn-avx2", {ISA: "AVX2"}, needs="avx2"),
+        Lane("onednn-sse41", {ISA: "SSE41"}, needs="sse4_1"),
+        Lane("aten-avx512", {CAPABILITY: "avx512"}, needs="avx512_f"),
+        Lane("aten-avx2", {CAPABILITY: "avx2"}, needs="avx2"),
+        Lane("aten-default", {CAPABILITY: "default"}, needs="avx2"),
+        Lane("mkl-compatible", {BRANCH: "COMPATIBLE"}, needs="sse4_1"),
+        Lane("oldest-x86", {ISA: "SSE41", CAPABILITY: "default", BRANCH: "COMPATIBLE"}, needs="sse4_1"),
         Lane("flush-subnormals", flush=True),
         Lane("matmul-medium", precision="medium"),
     )
 }
-VARIABLES = frozenset(name for lane in LANES.values() for name in lane.environment) | {"OMP_NUM_THREADS", "MKL_NUM_THREADS"}
+VARIABLES = frozenset((ISA, CAPABILITY, BRANCH, "OMP_NUM_THREADS", "MKL_NUM_THREADS"))
 
 
 def environment(lane: Lane) -> dict[str, str]:
     """Return the environment of this process, with the lane's variables and without those of other lanes."""
-    kept = {name: value for name, value in os.environ.items() if name not in VARIABLES}
-    return {**kept, **lane.environment, "OMP_NUM_THREADS": str(lane.threads)}
+    others = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    return {**others, **lane.environment, "OMP_NUM_THREADS": str(lane.threads)}
 
 
 def lacking(lane: Lane, capabilities: Mapping[str, object]) -> str:

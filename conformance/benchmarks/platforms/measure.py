@@ -1,25 +1,25 @@
-"""Run each lane in a separate process, and collect the results in one table.
+"""Correct candidates under the settings of this machine: `python -m conformance.benchmarks.platforms.measure`.
 
-A candidate's outputs are digested first. If they have the same bits as in an earlier lane, the verdict of that lane is used. A lane
-whose instruction set the CPU does not support is not run, and the table says so. The exit code is 1 if a correct candidate fails or
-if nothing was judged.
+Each lane runs in a separate process. A candidate's outputs are digested first. If they have the same bits as in an earlier lane, the
+verdict of that lane is used. A lane whose instruction set the CPU does not support is not run, and the table says so. The exit code
+is 1 if a correct candidate fails or if nothing was judged.
 """
 
-import argparse
 import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
 import torch
 
+from conformance.benchmarks.harness import parser, publish, table
 from conformance.benchmarks.platforms.case import Ran
-from conformance.benchmarks.platforms.found import PASSED, Found, Judged
-from conformance.benchmarks.platforms.lanes import LANES, Lane, environment, lacking
-from conformance.benchmarks.platforms.table import COLUMNS, lines
+from conformance.benchmarks.platforms.lanes import LANES, PLAIN, Lane, environment, lacking
 
 CANDIDATES = ("hf-eager", "hf-sdpa", "making-bert", "torch-encoder-fast", "hf-compiled", "hf-onnx")
 GOLDENS = ("tiny", "wide", "minilm")
@@ -27,67 +27,156 @@ FORMATS = ("float32", "bfloat16", "float16", "float64")
 RESULTS = Path(__file__).with_name("RESULTS.md")
 Case = tuple[str, str, str]
 
+PASSED, SAME, REDUCED, UNSUPPORTED, ALARM, MISSED = "passed", "same bits", "reduced", "unsupported", "false alarm", "missed"
+KINDS = (PASSED, SAME, REDUCED, UNSUPPORTED, ALARM, MISSED)
+"""The kinds of cases, in order: a pass; a pass by an earlier lane's verdict on the same bits; a failure recognized as reduced
+precision, where precision is reduced; a skip; a failure of a correct candidate; and a pass of a product whose bits differ from
+those of the earlier lanes, under a setting that reduces precision."""
 
-def measured(lanes: Sequence[Lane], cases: Sequence[Case]) -> Iterator[Found]:
+WRONG = (ALARM, MISSED)
+
+
+@dataclass(frozen=True)
+class LaneResult:
+    """The result of a lane.
+
+    Attributes:
+        lane: the lane.
+        lacking: why it was not run; empty if it was.
+        capability: instruction set of torch's own kernels.
+        reduces: whether float32 products were computed in less than float32 precision.
+        notes: sentences on how the machine's functions exceed the table.
+        ran: the cases, in order.
+    """
+
+    lane: Lane
+    lacking: str = ""
+    capability: str = ""
+    reduces: bool = False
+    notes: Sequence[str] = ()
+    ran: tuple[Ran, ...] = ()
+
+    def kind(self, ran: Ran) -> str:
+        """Return the kind of a case."""
+        lowered = self.lane.precision != PLAIN and self.reduces and ran.dtype == "float32" and not ran.same_as
+        if ran.outcome == "skip":
+            return UNSUPPORTED
+        if ran.outcome != "pass":
+            return REDUCED if lowered and ran.reduced else ALARM
+        if ran.same_as:
+            return SAME
+        return MISSED if lowered else PASSED
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """The number of cases of each kind."""
+        return Counter(self.kind(ran) for ran in self.ran)
+
+
+def measured(lanes: Iterable[Lane], cases: Sequence[Case]) -> Iterator[LaneResult]:
     """Yield the result of each lane, in order; the verdicts of earlier lanes are reused for the same bits."""
-    judged, capabilities = Judged(), torch.cpu.get_capabilities()
+    judged: dict[str, list[Ran]] = {}
     for lane in lanes:
-        why = lacking(lane, capabilities)
-        found = Found(lane, lacking=why) if why else in_a_process(lane, cases, judged)
-        for ran in found.ran:
-            judged.keep(lane, ran)
-        yield found
+        why = lacking(lane, torch.cpu.get_capabilities())
+        result = LaneResult(lane, why) if why else in_a_process(lane, cases, judged)
+        for ran in result.ran:
+            keep(judged, lane, ran)
+        yield result
 
 
-def in_a_process(lane: Lane, cases: Sequence[Case], judged: Judged) -> Found:
+def keep(judged: dict[str, list[Ran]], lane: Lane, ran: Ran) -> None:
+    """Add a verdict of a lane to those by which the same bits are not judged again."""
+    if ran.digest and not ran.same_as:
+        judged.setdefault(ran.case, []).append(replace(ran, same_as=lane.name))
+
+
+def in_a_process(lane: Lane, cases: Sequence[Case], judged: Mapping[str, Sequence[Ran]]) -> LaneResult:
     """Run a lane's cases in a separate process.
 
     Cases that were not reached because the process ended count as crashes.
     """
-    order = {"lane": lane.name, "cases": [(case, [vars(ran) for ran in judged.of(*case)]) for case in cases]}
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "out.jsonl"
-        command = [sys.executable, "-m", "conformance.benchmarks.platforms.child", str(out)]
+    earlier = [(case, [vars(ran) for ran in judged.get(Ran(*case, "").case, ())]) for case in cases]
+    command = [sys.executable, "-m", "conformance.benchmarks.platforms.case"]
+    with tempfile.TemporaryDirectory() as compiled:
         # Code compiled for one instruction set gives NaN if another finds it: torch's cache does not record the limit.
-        variables = {**environment(lane), "TORCHINDUCTOR_CACHE_DIR": str(Path(folder) / "compiled")}
-        ended = subprocess.run(command, input=json.dumps(order), text=True, env=variables, capture_output=True, check=False)
-        lines_read = [json.loads(line) for line in out.read_text("utf-8").splitlines()] if out.exists() else []
-    header, ran = (lines_read[0], [Ran(**one) for one in lines_read[1:]]) if lines_read else ({}, [])
+        variables = {**environment(lane), "TORCHINDUCTOR_CACHE_DIR": compiled}
+        order = json.dumps({"lane": lane.name, "cases": earlier})
+        ended = subprocess.run(command, input=order, text=True, env=variables, capture_output=True, check=False)
+    header, *records = [json.loads(line) for line in ended.stdout.splitlines()] or [{}]
     why = f"the lane's process ended with {ended.returncode}: {ended.stderr.strip().splitlines()[-1:]}"
-    return Found(lane, "", **header, ran=(*ran, *(Ran(*case, "crash", why) for case in cases[len(ran) :])))
+    crashed = (Ran(*case, "crash", why) for case in cases[len(records) :])
+    return LaneResult(lane, **header, ran=(*(Ran(**record) for record in records), *crashed))
 
 
-def machine(capabilities: Mapping[str, object]) -> Iterator[str]:
-    """Yield a description of the machine that the lanes ran on."""
-    flags = sorted(name for name, value in capabilities.items() if value is True)
-    yield f"CPU: {capabilities.get('cpu_name') or 'unknown'}, {capabilities.get('architecture', 'unknown')}; {' '.join(flags)}."
-    yield f"torch {torch.__version__}, Python {sys.version.split()[0]}."
-
-
-def holds(found: Sequence[Found]) -> bool:
+def holds(results: Sequence[LaneResult]) -> bool:
     """Return whether no case is wrong and at least one was judged."""
-    return all(one.holds for one in found) and any(one.counts[PASSED] for one in found)
+    counts = sum((Counter(each.counts) for each in results), Counter[str]())
+    return counts[PASSED] > 0 and not any(counts[kind] for kind in WRONG)
 
 
-def main() -> None:
+def lines(results: Sequence[LaneResult]) -> Iterator[str]:
+    """Yield one row per lane, one row per candidate and format, and the reasons."""
+    yield from table(("lane", "what is set", "torch's kernels", "cases", *KINDS, "seconds"), map(_row, results))
+    yield ""
+    goldens = list(dict.fromkeys(ran.golden for each in results for ran in each.ran))
+    yield from table(("candidate", "format", *(f"`{golden}`" for golden in goldens)), _by_candidate(results, goldens))
+    yield ""
+    yield from (f"- {each.lane.name} is not run: {each.lacking}" for each in results if each.lacking)
+    yield from (f"- {each.lane.name}, of the machine: {note}" for each in results for note in each.notes)
+    yield from _reasons(results)
+
+
+def _row(result: LaneResult) -> tuple[object, ...]:
+    if result.lacking:
+        return (result.lane.name, result.lane.setting, "not run", *[""] * (len(KINDS) + 2))
+    counts = (result.counts[kind] for kind in KINDS)
+    seconds = f"{sum(ran.seconds for ran in result.ran):.0f}"
+    return (result.lane.name, result.lane.setting, result.capability, len(result.ran), *counts, seconds)
+
+
+def _by_candidate(results: Sequence[LaneResult], goldens: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each candidate and format: for each golden, the lanes of each kind, or the kind of all lanes."""
+    kinds: dict[tuple[str, str], dict[str, dict[str, list[str]]]] = {}
+    for each in results:
+        for ran in each.ran:
+            kind = each.kind(ran)
+            text = f"as {ran.same_as}" if kind == SAME else f"**{kind}**" if kind in WRONG else kind
+            of_case = kinds.setdefault((ran.candidate, ran.dtype), {}).setdefault(ran.golden, {})
+            of_case.setdefault(text, []).append(each.lane.name)
+    for case, by_golden in kinds.items():
+        yield (*case, *(_cell(by_golden.get(golden, {})) for golden in goldens))
+
+
+def _cell(lanes: Mapping[str, Sequence[str]]) -> str:
+    return "; ".join(f"{kind}: {', '.join(names)}" if len(lanes) > 1 else kind for kind, names in lanes.items())
+
+
+def _reasons(results: Sequence[LaneResult]) -> Iterator[str]:
+    """Yield each reason of an unsupported or wrong case once, with its cases and lanes."""
+    where: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+    for each in results:
+        for ran in each.ran:
+            if each.kind(ran) in (UNSUPPORTED, *WRONG):
+                cases, lanes = where.setdefault(f"{each.kind(ran)}: {(ran.reason or 'a pass').splitlines()[0]}", ({}, {}))
+                cases[ran.case] = lanes[each.lane.name] = None
+    yield from (f"- {reason} ({', '.join(cases)}; {len(lanes)} lanes)" for reason, (cases, lanes) in where.items())
+
+
+def main() -> int:
     """Print the tables; `--write` also saves them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lanes", nargs="+", choices=LANES, default=list(LANES), metavar="LANE", help=", ".join(LANES))
-    parser.add_argument("--goldens", nargs="+", default=GOLDENS, metavar="GOLDEN")
-    parser.add_argument("--candidates", nargs="+", default=CANDIDATES, metavar="NAME", help="correct ones")
-    parser.add_argument("--dtypes", nargs="+", default=FORMATS, metavar="FORMAT")
-    parser.add_argument("--write", action="store_true", help=f"into {RESULTS.name}")
-    chosen = parser.parse_args()
-    cases = list(product(chosen.candidates, chosen.goldens, chosen.dtypes))
-    found = []
-    for one in measured([LANES[name] for name in chosen.lanes], cases):
-        found.append(one)
-        counts = ", ".join(f"{one.counts[kind]} {kind}" for kind in COLUMNS if one.counts[kind])
-        print(f"{one.lane.name}: {one.lacking or counts}", file=sys.stderr, flush=True)
-    text = list(lines(found, list(machine(torch.cpu.get_capabilities()))))
-    print("\n".join(text))
-    if chosen.write:
-        command = f"Made by `python -m conformance.benchmarks.platforms {' '.join(sys.argv[1:])}`."
-        RESULTS.write_text("\n".join(["# Correct candidates under other instruction sets", "", command, "", *text, ""]), "utf-8")
-    if not holds(found):
-        sys.exit(1)
+    options = parser(__doc__, RESULTS)
+    options.add_argument("--lanes", nargs="+", choices=LANES, default=list(LANES), metavar="LANE", help=", ".join(LANES))
+    options.add_argument("--goldens", nargs="+", default=GOLDENS, metavar="GOLDEN")
+    options.add_argument("--candidates", nargs="+", default=CANDIDATES, metavar="NAME", help="correct ones")
+    options.add_argument("--dtypes", nargs="+", default=FORMATS, metavar="FORMAT")
+    chosen = options.parse_args()
+    results = []
+    for each in measured(map(LANES.__getitem__, chosen.lanes), list(product(chosen.candidates, chosen.goldens, chosen.dtypes))):
+        results.append(each)
+        print(f"{each.lane.name}: {each.lacking or dict(each.counts)}", file=sys.stderr, flush=True)
+    publish(RESULTS, "Correct candidates under other instruction sets", lines(results), write=chosen.write)
+    return int(not holds(results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Callable, Mapping
-from contextlib import chdir
+from contextlib import chdir, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -78,37 +79,44 @@ class Reader:
 def readers(folder: Path) -> dict[str, Reader]:
     """Return every reader, by name; valid files are created in `folder`."""
     checkpoint, mine = _checkpoint(folder / "checkpoint"), _golden(folder / "mine", folder / "checkpoint")
-    sentences = _sentences(folder / "sentences", checkpoint)
-    hidden = np.random.default_rng(0).normal(size=(1, 4, 4)).astype(np.float32)
+    sentences, hidden = (
+        _sentences(folder / "sentences", checkpoint),
+        np.random.default_rng(0).normal(size=(1, 4, 4)).astype(np.float32),
+    )
+    tensors = {"last_hidden_state": hidden, "last_hidden_state/positions": np.arange(4)}
+    golden = golden_of("small", load_directory(folder / "checkpoint"), {"one": BATCH})
+
+    def alone(name: str, read: Callable[[Path], object], content: str | Callable[[Path], object]) -> Reader:
+        """Return the reader of a single file with this text, or with what a function writes to it."""
+        file = folder / name
+        content(file) if callable(content) else file.write_text(content, "utf-8")
+        return Reader(lambda there: read(there / name), name, {name: file.read_bytes()})
+
     return {
         "checkpoint: config.json": Reader(_read_checkpoint, "config.json", checkpoint),
         "checkpoint: model.safetensors": Reader(_read_checkpoint, "model.safetensors", checkpoint),
         **{f"sentences: {name}": Reader(_read_checkpoint, name, sentences) for name in (*_SETTINGS, "2_Dense/model.safetensors")},
-        "tokenizer: tokenizer.json": _alone("tokenizer.json", _tokenizer(), lambda file: _read_tokenizer(file.parent)),
-        "tokenizer: vocab.txt": _alone("vocab.txt", "\n".join(_WORDS).encode(), lambda file: _read_tokenizer(file.parent)),
-        "outputs: JSON": _alone("outputs.json", _json_outputs(hidden), _read_outputs),
-        "outputs: text": _alone("outputs.txt", f"last_hidden_state = {hidden!r}".encode(), _read_outputs),
-        "outputs: npy": _alone("outputs.npy", _npy(folder, hidden), _read_outputs),
-        "outputs: npz": _alone("outputs.npz", _npz(folder, hidden), _read_outputs),
-        "outputs: safetensors": _alone("outputs.safetensors", _tensors(folder, hidden), _read_outputs),
-        **{f"form: {form.source}": _of_form(folder, form) for form in READ_FORMS},
-        "failure": _alone("failure.safetensors", _failure(folder, hidden), replay.failure_of),
+        "tokenizer: tokenizer.json": alone("tokenizer.json", _read_tokenizer, _WORD_PIECES.to_str()),
+        "tokenizer: vocab.txt": alone("vocab.txt", _read_tokenizer, "\n".join(_WORDS)),
+        "outputs: JSON": alone("outputs.json", _read_outputs, _json_outputs(hidden)),
+        "outputs: text": alone("outputs.txt", _read_outputs, f"last_hidden_state = {hidden!r}"),
+        "outputs: npy": alone("outputs.npy", _read_outputs, lambda file: np.save(file, hidden)),
+        "outputs: npz": alone(
+            "outputs.npz", _read_outputs, lambda file: np.savez(file, last_hidden_state=hidden, input_ids=BATCH.input_ids)
+        ),
+        "outputs: safetensors": alone("outputs.safetensors", _read_outputs, lambda file: save_file(tensors, file)),
+        **{f"form: {form.source}": alone(f"out{form.suffix}", _read_outputs, partial(_write_form, form)) for form in READ_FORMS},
+        "failure": alone("failure.safetensors", replay.failure_of, partial(_write_failure, hidden)),
         "golden: manifest": Reader(_read_golden, "manifest.json", mine),
         "golden: arrays": Reader(_read_golden, "mine.safetensors", mine),
-        "trace": _alone("trace.safetensors", _trace(folder), recorded_form.read),
-        "reply: hello": _alone(
-            "reply", b'{"reply": "hello", "protocol": 1, "features": ["is_decoder"], "gradients": true}', _read_reply
-        ),
-        "reply: outputs": _alone("outputs.safetensors", _tensors(folder, hidden), _read_activations),
-        "known failures": _alone("known.toml", KNOWN.encode(), known_failures.read),
-        "results": _alone("results.jsonl", _results(folder), read_results),
-        "batch: JSON": _alone("batch.json", _json_batch(), read_batches),
-        "batch: safetensors": _alone("batch.safetensors", _tensor_batch(folder), read_batches),
+        "trace": alone("trace.safetensors", recorded_form.read, lambda file: trace.save(trace.true_trace(golden), file)),
+        "reply: hello": alone("reply", lambda file: ProgramProcess(["cat", str(file)]).hello, _HELLO),
+        "reply: outputs": alone("outputs.safetensors", _read_activations, lambda file: save_file(tensors, file)),
+        "known failures": alone("known.toml", known_failures.read, KNOWN),
+        "results": alone("results.jsonl", read_results, _write_results),
+        "batch: JSON": alone("batch.json", read_batches, json.dumps({name: x.tolist() for name, x in BATCH.arrays().items()})),
+        "batch: safetensors": alone("batch.safetensors", read_batches, lambda file: save_file(BATCH.arrays(), file)),
     }
-
-
-def _alone(name: str, data: bytes, read: Callable[[Path], object]) -> Reader:
-    return Reader(lambda folder: read(folder / name), name, {name: data})
 
 
 def _of_folder(folder: Path) -> dict[str, bytes]:
@@ -145,111 +153,66 @@ def _sentences(folder: Path, checkpoint: Mapping[str, bytes]) -> dict[str, bytes
 
 
 def _golden(folder: Path, checkpoint: Path) -> dict[str, bytes]:
-    own = golden_of("small", load_directory(checkpoint), {"one": BATCH})
-    keep(replace(own, origin=f"checkpoint:{checkpoint}", folder=checkpoint), folder)
+    small = golden_of("small", load_directory(checkpoint), {"one": BATCH})
+    keep(replace(small, origin=f"checkpoint:{checkpoint}", folder=checkpoint), folder)
     return _of_folder(folder)
 
 
 def _read_golden(folder: Path) -> object:
     """Load a golden, correcting its digests if its form is valid, so that the checks behind the digests are reached."""
     file = folder / "manifest.json"
-    try:
+    with suppress(Exception):  # An error in this preparation is reported by the reader.
         tree = json.loads(file.read_text())
         for name, e in manifest(folder).items():
             stored = content_digest(read_safetensors(folder / f"{name}.safetensors")[0])
             digest = of_entry(e.version, e.architecture, e.batches, e.weights_digest, stored)
             tree["goldens"][name] |= {"stored_digest": stored, "digest": digest}
         file.write_text(json.dumps(tree))
-    except Exception:  # An error in this preparation is reported by the reader.
-        pass
     return load_golden(folder)
 
 
 _WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "##c")
-
-
-def _tokenizer() -> bytes:
-    return BertWordPieceTokenizer({word: i for i, word in enumerate(_WORDS)}).to_str().encode()  # type: ignore[no-any-return]  # a text
-
-
-def _read_tokenizer(folder: Path) -> object:
-    return tokenized(folder, [("a bc", None), ("b", "a")])
-
-
-def _json_outputs(hidden: np.ndarray) -> bytes:
-    table = {"values": hidden.tolist(), "positions": [0, 1, 2, 3]}
-    return json.dumps({"last_hidden_state": table, "text": ["a b"], "input_ids": BATCH.input_ids.tolist()}).encode()
-
-
+_WORD_PIECES = BertWordPieceTokenizer({word: i for i, word in enumerate(_WORDS)})
+_HELLO = '{"reply": "hello", "protocol": 1, "features": ["is_decoder"], "gradients": true}'
 _IMPORTS = "import numpy, safetensors.numpy\nfrom contextlib import suppress\nwith suppress(ImportError): import pyarrow.parquet"
 
 
-def _of_form(folder: Path, form: OutputFormat) -> Reader:
-    """Return the reader for one of the forms that `diagnose --help` shows."""
-    file = folder / f"out{form.suffix}"
-    if form.is_code:
-        names: dict[str, object] = {"x": np.array([[0.125, -0.5, 0.75, 0.25]])}
-        with chdir(folder):
-            exec(f"{_IMPORTS}\n{form.example}", names)
-    else:
-        file.write_text(form.example, "utf-8")
-    return _alone(file.name, file.read_bytes(), _read_outputs)
+def _read_tokenizer(file: Path) -> object:
+    return tokenized(file.parent, [("a bc", None), ("b", "a")])
 
 
-def _read_reply(file: Path) -> object:
-    return ProgramProcess(["cat", str(file)]).hello
-
-
-def _read_activations(file: Path) -> object:
-    return {name: found.read() for name, found in written(file).items()}
-
-
-def _npy(folder: Path, hidden: np.ndarray) -> bytes:
-    np.save(folder / "outputs.npy", hidden)
-    return (folder / "outputs.npy").read_bytes()
-
-
-def _npz(folder: Path, hidden: np.ndarray) -> bytes:
-    np.savez(folder / "outputs.npz", last_hidden_state=hidden, input_ids=BATCH.input_ids)
-    return (folder / "outputs.npz").read_bytes()
-
-
-def _tensors(folder: Path, hidden: np.ndarray) -> bytes:
-    save_file({"last_hidden_state": hidden, "last_hidden_state/positions": np.arange(4)}, folder / "outputs.safetensors")
-    return (folder / "outputs.safetensors").read_bytes()
+def _json_outputs(hidden: np.ndarray) -> str:
+    table = {"values": hidden.tolist(), "positions": [0, 1, 2, 3]}
+    return json.dumps({"last_hidden_state": table, "text": ["a b"], "input_ids": BATCH.input_ids.tolist()})
 
 
 def _read_outputs(file: Path) -> object:
     return outputs.resolved(outputs_file.read(file).tables, SMALL, BATCH)
 
 
-def _failure(folder: Path, hidden: np.ndarray) -> bytes:
+def _write_form(form: OutputFormat, file: Path) -> None:
+    """Write one of the forms that `diagnose --help` shows."""
+    if form.is_code:
+        with chdir(file.parent):
+            exec(f"{_IMPORTS}\n{form.example}", {"x": np.array([[0.125, -0.5, 0.75, 0.25]])})
+    else:
+        file.write_text(form.example, "utf-8")
+
+
+def _read_activations(file: Path) -> object:
+    return {name: array.read() for name, array in written(file).items()}
+
+
+def _write_failure(hidden: np.ndarray, file: Path) -> None:
     about = {"implementation": "hf-eager", "golden": "tiny", "device": "cpu", "dtype": "float32", "check": "values"}
     arrays = {f"batch/example/{name}": array for name, array in BATCH.arrays().items()}
     text = json.dumps({**about, "variation": {}, "require": ["pooler.*"]})
-    save_file({**arrays, "activation/run-1/pooler.dense": hidden[0]}, folder / "failure.safetensors", {"replay": text})
-    return (folder / "failure.safetensors").read_bytes()
+    save_file({**arrays, "activation/run-1/pooler.dense": hidden[0]}, file, {"replay": text})
 
 
-def _trace(folder: Path) -> bytes:
-    golden = golden_of("small", load_directory(folder / "checkpoint"), {"one": BATCH})
-    trace.save(trace.true_trace(golden), folder / "trace.safetensors")
-    return (folder / "trace.safetensors").read_bytes()
-
-
-def _results(folder: Path) -> bytes:
-    """Return the results of one check, with three of its activations."""
-    path = folder / "results.jsonl"
-    with Recording(path, header_of("cpu", {"tiny": None}, Plan(), cases=1)) as recording:
+def _write_results(file: Path) -> None:
+    """Write the results of one check, with three of its activations."""
+    with Recording(file, header_of("cpu", {"tiny": None}, Plan(), cases=1)) as recording:
         recording.add(check_values("hf-eager", "tiny"))
-    lines = path.read_bytes().splitlines(keepends=True)
-    return b"".join([*lines[:4], *lines[-2:]])
-
-
-def _json_batch() -> bytes:
-    return json.dumps({name: array.tolist() for name, array in BATCH.arrays().items()}).encode()
-
-
-def _tensor_batch(folder: Path) -> bytes:
-    save_file(BATCH.arrays(), folder / "batch.safetensors")
-    return (folder / "batch.safetensors").read_bytes()
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([*lines[:4], *lines[-2:]]))

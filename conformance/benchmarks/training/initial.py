@@ -1,23 +1,21 @@
-"""Initializations of `making-bert`: unusual ones that are correct, and mistakes."""
+"""Initializations of `making-bert`: unusual ones that are correct, and mistakes, as expressions of single parameters."""
 
-from collections.abc import Callable, Mapping
-from copy import deepcopy
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from conformance import Architecture, TorchImplementation
+from conformance.benchmarks.detection.tools import evaluated
 from conformance.implementations.initialization import initialized
 from conformance.implementations.making_bert import build, making_bert
 
-Draw = Callable[[Tensor, float], object]
-
 DENSE = "bert.encoder.layer.0.intermediate.dense"
-QUERY, KEY = (f"bert.encoder.layer.0.attention.self.{part}.weight" for part in ("query", "key"))
-WORDS = "bert.embeddings.word_embeddings.weight"
+_WORDS, _TABLE = "bert.embeddings.word_embeddings.weight", r"embedding\.token_embedding\.weight"
+_MATRICES = ""
 
 
 @dataclass(frozen=True)
@@ -25,12 +23,16 @@ class Start:
     """An initialization.
 
     Attributes:
-        untrained: returns the module from which training starts.
+        expression: draws or changes a parameter `x` in place, after all have been initialized as BERT's are; it may refer to the
+            `initializer_range` r, to the other `parameters`, to the parameter's `name`, to the number of layers L and to the width
+            H. None: torch's defaults are left.
+        parameters: the parameters that it changes, as a regular expression of their names; all matrices and tables if it is empty.
         at: name of a wrong parameter; empty if the initialization is correct.
         named: part of the message on this parameter.
     """
 
-    untrained: Callable[[Architecture], nn.Module]
+    expression: str | None
+    parameters: str = _MATRICES
     at: str = ""
     named: str = ""
 
@@ -39,120 +41,79 @@ class Start:
         """The candidate `making-bert` with this initialization."""
         return replace(making_bert, untrained=self.untrained, name="started")
 
-
-def _drawn(draw: Draw) -> Callable[[Architecture], nn.Module]:
-    """Return an initialization with all matrices and tables drawn by `draw(parameter, range)`."""
-
-    def untrained(a: Architecture) -> nn.Module:
-        module = initialized(build(a), a.initializer_range)
-        for parameter in module.parameters():
-            if parameter.ndim > 1:
-                draw(parameter.data, a.initializer_range)
-        return module
-
-    return untrained
-
-
-def _altered(alter: Callable[[Any, float], object]) -> Callable[[Architecture], nn.Module]:
-    """Return BERT's initialization, altered by `alter(module, range)`."""
-
-    def untrained(a: Architecture) -> nn.Module:
+    def untrained(self, a: Architecture) -> nn.Module:
+        """Return the module from which training starts."""
         module = build(a)
-        initialized(module, a.initializer_range)
+        if self.expression is None:
+            return module
+        parameters = dict(initialized(module, a.initializer_range).named_parameters())
+        shared = {"r": a.initializer_range, "L": a.num_hidden_layers, "H": a.hidden_size, "parameters": parameters}
+        shared |= {"init": nn.init, "truncated": truncated, "by_numpy": by_numpy}
         with torch.no_grad():
-            alter(module, a.initializer_range)
+            for name, x in parameters.items():
+                if re.fullmatch(self.parameters, name) if self.parameters else x.ndim > 1:
+                    evaluated(self.expression, {**shared, "name": name, "x": x}.__getitem__)
         return module
 
-    return untrained
+
+def truncated(x: Tensor, std: float) -> Tensor:
+    """Draw from a normal distribution, cut at two deviations."""
+    return nn.init.trunc_normal_(x, std=std, a=-2.0 * std, b=2.0 * std)
 
 
-def _by_numpy(x: Tensor, r: float) -> None:
-    values = np.random.default_rng(int(torch.randint(2**31, ()))).normal(0.0, r, x.shape)
-    x.copy_(torch.from_numpy(values))
-
-
-def _truncated(x: Tensor, r: float, cut: float = 2.0) -> None:
-    nn.init.trunc_normal_(x, std=r, a=-cut * r, b=cut * r)
-
-
-def _without_padding(module: Any, r: float) -> None:
-    module.embedding.token_embedding.weight[0] = 0.0
-
-
-def _in_format(x: Tensor, r: float) -> None:
-    x.copy_(torch.empty_like(x, dtype=torch.bfloat16).normal_(0.0, r))
+def by_numpy(x: Tensor, std: float) -> Tensor:
+    """Draw by NumPy, from a seed that torch draws."""
+    values = np.random.default_rng(int(torch.randint(2**31, ()))).normal(0.0, std, x.shape)
+    return x.copy_(torch.from_numpy(values))
 
 
 CORRECT: Mapping[str, Start] = {
-    "not truncated": Start(_drawn(lambda x, r: x.normal_(0.0, r))),
-    "truncated at two deviations, as in Google's code": Start(_drawn(_truncated)),
-    "truncated and widened, as Flax does": Start(_drawn(lambda x, r: _truncated(x, r / 0.87962566103423978))),
-    "cut so far out that nothing is": Start(_drawn(lambda x, r: nn.init.trunc_normal_(x, std=r))),
-    "a padding row of 0": Start(_altered(_without_padding)),
-    "by NumPy": Start(_drawn(_by_numpy)),
-    "in bfloat16": Start(_drawn(_in_format)),
+    "not truncated": Start("x.normal_(0, r)"),
+    "truncated at two deviations, as in Google's code": Start("truncated(x, r)"),
+    "truncated and widened, as Flax does": Start("truncated(x, r / 0.87962566103423978)"),
+    "cut so far out that nothing is": Start("init.trunc_normal_(x, std=r)"),
+    "a padding row of 0": Start("x[0].zero_()", _TABLE),
+    "by NumPy": Start("by_numpy(x, r)"),
+    "in bfloat16": Start("x.copy_(torch.empty_like(x, dtype=bfloat16).normal_(0, r))"),
 }
 
 
-def _like_one_layer(module: Any, r: float) -> None:
-    first = deepcopy(module.transformer[0].state_dict())
-    for layer in module.transformer:
-        layer.load_state_dict(first)
+def _matrices(expression: str | None, named: str, at: str = f"{DENSE}.weight") -> Start:
+    return Start(expression, _MATRICES, at, named)
 
 
-def _norms_drawn(module: Any, r: float) -> None:
-    for layer in module.modules():
-        if isinstance(layer, nn.LayerNorm):
-            layer.weight.normal_(0.0, r)
-
-
-def _biases_drawn(module: Any, r: float) -> None:
-    for layer in module.modules():
-        if isinstance(layer, nn.Linear):
-            layer.bias.uniform_(-(layer.in_features**-0.5), layer.in_features**-0.5)
-
-
-def _key_is_query(module: Any, r: float) -> None:
-    attention = module.transformer[0].attention.attention
-    attention.project_key.weight.copy_(attention.project_query.weight)
-
-
-def _scaled_as_gpt2(module: Any, r: float) -> None:
-    for layer in module.transformer:
-        layer.residual.mlp2.weight.div_((2.0 * len(module.transformer)) ** 0.5)
-
-
-def _row_of_another_padding(module: Any, r: float) -> None:
-    module.embedding.token_embedding.weight[1] = 0.0
-
-
+_KEY, _QUERY = (f"transformer.0.attention.attention.project_{name}.weight" for name in ("key", "query"))
 WRONG: Mapping[str, Start] = {
-    "torch's defaults": Start(build, f"{DENSE}.weight", "torch's default of nn.Linear"),
-    "torch's default of the tables": Start(
-        _altered(lambda m, r: m.embedding.token_embedding.weight.normal_()), WORDS, "torch's default of nn.Embedding"
+    "torch's defaults": _matrices(None, "torch's default of nn.Linear"),
+    "torch's default of the tables": Start("x.normal_()", _TABLE, _WORDS, "torch's default of nn.Embedding"),
+    "a range of 0.02, whatever the config says": _matrices("x.normal_(0, 0.02)", "the config's initializer_range is ignored"),
+    "truncated, at a range of 0.02": _matrices("truncated(x, 0.02)", "initializer_range is ignored"),
+    "the range as a variance": _matrices("x.normal_(0, r**0.5)", "taken for the variance"),
+    "the range squared": _matrices("x.normal_(0, r**2)", "initializer_range is squared"),
+    "Glorot's": _matrices("init.xavier_uniform_(x)", "Glorot's, uniform"),
+    "He's": _matrices("init.kaiming_normal_(x)", "He's, normal"),
+    "uniform, of the same variance": _matrices("x.uniform_(-(3**0.5) * r, 3**0.5 * r)", "but uniform", _WORDS),
+    "about another mean": _matrices("x.normal_(r, r)", "mean 0.0499"),
+    "nothing drawn": _matrices("x.zero_()", "0 everywhere"),
+    "one row, repeated": _matrices("x.copy_(x[:1].clone())", "row 1 is row 0"),
+    "layers that are copies": Start(
+        "x.copy_(parameters[name.replace('transformer.1', 'transformer.0')])",
+        r"transformer\.1\..*",
+        f"{DENSE.replace('0', '1')}.weight",
+        f"a copy of {DENSE}.weight",
     ),
-    "a range of 0.02, whatever the config says": Start(
-        lambda a: initialized(build(a), 0.02), f"{DENSE}.weight", "the config's initializer_range is ignored"
-    ),
-    "truncated, at a range of 0.02": Start(
-        _drawn(lambda x, r: _truncated(x, 0.02)), f"{DENSE}.weight", "initializer_range is ignored"
-    ),
-    "the range as a variance": Start(_drawn(lambda x, r: x.normal_(0.0, r**0.5)), f"{DENSE}.weight", "taken for the variance"),
-    "the range squared": Start(_drawn(lambda x, r: x.normal_(0.0, r**2)), f"{DENSE}.weight", "initializer_range is squared"),
-    "Glorot's": Start(_drawn(lambda x, r: nn.init.xavier_uniform_(x)), f"{DENSE}.weight", "Glorot's, uniform"),
-    "He's": Start(_drawn(lambda x, r: nn.init.kaiming_normal_(x)), f"{DENSE}.weight", "He's, normal"),
-    "uniform, of the same variance": Start(_drawn(lambda x, r: x.uniform_(-(3.0**0.5) * r, 3.0**0.5 * r)), WORDS, "but uniform"),
-    "about another mean": Start(_drawn(lambda x, r: x.normal_(r, r)), f"{DENSE}.weight", "mean 0.0499"),
-    "nothing drawn": Start(_drawn(lambda x, r: x.zero_()), f"{DENSE}.weight", "0 everywhere"),
-    "one row, repeated": Start(_drawn(lambda x, r: x.copy_(x[:1].clone())), f"{DENSE}.weight", "row 1 is row 0"),
-    "layers that are copies": Start(_altered(_like_one_layer), DENSE.replace("0", "1") + ".weight", f"a copy of {DENSE}.weight"),
     "keys that are queries": Start(
-        _altered(_key_is_query),
+        f"x.copy_(parameters['{_QUERY}'])",
+        re.escape(_KEY),
         "bert.encoder.layer.0.attention.self.key.weight",
         "a copy of bert.encoder.layer.0.attention.self.query",
     ),
-    "scaled as in GPT-2": Start(_altered(_scaled_as_gpt2), "bert.encoder.layer.0.output.dense.weight", "as in GPT-2"),
-    "another row of padding": Start(_altered(_row_of_another_padding), WORDS, "row 1 is 0"),
-    "norms drawn": Start(_altered(_norms_drawn), "bert.embeddings.LayerNorm.weight", "expected 1 everywhere"),
-    "biases drawn": Start(_altered(_biases_drawn), f"{DENSE}.bias", "expected 0 everywhere"),
+    "scaled as in GPT-2": Start(
+        "x.div_((2 * L) ** 0.5)", r".*mlp2\.weight", "bert.encoder.layer.0.output.dense.weight", "as in GPT-2"
+    ),
+    "another row of padding": Start("x[1].zero_()", _TABLE, _WORDS, "row 1 is 0"),
+    "norms drawn": Start("x.normal_(0, r)", r".*layer_norm\.weight", "bert.embeddings.LayerNorm.weight", "expected 1 everywhere"),
+    "biases drawn": Start(
+        "x.uniform_(-(H**-0.5), H**-0.5)", r".*(project_\w+|mlp\d?|unembedding)\.bias", f"{DENSE}.bias", "expected 0 everywhere"
+    ),
 }

@@ -1,4 +1,4 @@
-"""Correct and wrong training loops of `making-bert`."""
+"""Training loops of `making-bert`: correct ones, and mistakes, many of which are the text of an expression."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -9,20 +9,25 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from conformance import TorchBatch, TorchImplementation, Training, Unsupported
+from conformance.benchmarks.detection.tools import evaluated
 from conformance.implementations.making_bert import Bert, making_bert
 
 Parameters = Iterable[nn.Parameter]
+Optimizer = Callable[[Any, Training], torch.optim.Optimizer]
+
+
+def _of_torch(kind: Callable[..., torch.optim.Optimizer], **options: Any) -> Optimizer:
+    def optimizer(groups: Any, training: Training) -> torch.optim.Optimizer:
+        if not training.bias_correction:
+            raise Unsupported("torch's Adam corrects its moments")
+        betas = (training.adam_beta1, training.adam_beta2)
+        return kind(groups, lr=training.learning_rate, betas=betas, eps=training.adam_epsilon, **options)
+
+    return optimizer
 
 
 def _is_matrix(name: str, parameter: Tensor) -> bool:
     return parameter.ndim > 1
-
-
-def _adamw(groups: Any, training: Training, **options: Any) -> torch.optim.Optimizer:
-    if not training.bias_correction:
-        raise Unsupported("torch's AdamW corrects its moments")
-    betas = (training.adam_beta1, training.adam_beta2)
-    return torch.optim.AdamW(groups, lr=training.learning_rate, betas=betas, eps=training.adam_epsilon, **options)
 
 
 def _clip(parameters: Parameters, c: float) -> None:
@@ -33,12 +38,12 @@ def _backward(model: Bert, batch: TorchBatch) -> None:
     torch.autograd.backward(loss(model, batch))
 
 
-def loss(model: Bert, batch: TorchBatch) -> Tensor:
+def loss(model: Bert, batch: TorchBatch, **options: Any) -> Tensor:
     """Return the masked-LM loss."""
     assert batch.labels is not None
     assert batch.token_type_ids is not None
     logits = model(batch.input_ids, batch.token_type_ids, batch.attention_mask)
-    return F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), ignore_index=-100)
+    return F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), ignore_index=-100, **options)
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,7 @@ class Loop:
         clears: whether gradients are set to 0 before each step.
     """
 
-    optimizer: Callable[[Any, Training], torch.optim.Optimizer] = _adamw
+    optimizer: Optimizer = _of_torch(torch.optim.AdamW)  # noqa: RUF009  # A function.
     decayed: Callable[[str, Tensor], bool] = _is_matrix
     clip: Callable[[Parameters, float], None] = _clip
     rate: Callable[[Training, int], float] = Training.rate
@@ -96,30 +101,28 @@ class Loop:
 class ByHand(torch.optim.Optimizer):
     """Adam written out.
 
-    `update(m, v, t)` returns the amount to subtract divided by η, and `decay(p, group)` returns the decayed parameter.
+    Its two expressions refer to the parameter `p`, the moments `m` and `v`, their corrections `c1` and `c2` (1 − βᵗ, or 1), `eps`,
+    the learning rate `eta` and the weight decay `lam`.
     """
 
-    def __init__(self, groups: Any, training: Training, update: Any = None, decay: Any = None) -> None:
+    UPDATE, DECAY = "m / c1 / ((v / c2).sqrt() + eps)", "p * (1 - eta * lam)"
+
+    def __init__(self, groups: Any, training: Training, update: str = UPDATE, decay: str = DECAY) -> None:
+        """Create the optimizer.
+
+        Args:
+            groups: groups of parameters.
+            training: the settings.
+            update: the amount to subtract, divided by η.
+            decay: the decayed parameter.
+        """
         super().__init__(groups, {"lr": training.learning_rate})
-        self.training = training
-        self.update = update or self.usual
-        self.decay = decay or (lambda p, group: p * (1.0 - group["lr"] * group["weight_decay"]))
-
-    def usual(self, m: Tensor, v: Tensor, t: int) -> Tensor:
-        """Return m̂ / (√v̂ + ε), with or without bias correction."""
-        first, second = self.corrections(t)
-        return (m / first) / ((v / second).sqrt() + self.training.adam_epsilon)
-
-    def corrections(self, t: int) -> tuple[float, float]:
-        """Return 1 − β₁ᵗ and 1 − β₂ᵗ, or 1 without bias correction."""
-        if not self.training.bias_correction:
-            return 1.0, 1.0
-        return 1.0 - self.training.adam_beta1**t, 1.0 - self.training.adam_beta2**t
+        self.training, self.update, self.decay = training, update, decay
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]  # Ignores the closure.
         """Update all parameters that have a gradient."""
-        b1, b2 = self.training.adam_beta1, self.training.adam_beta2
+        settings, b1, b2 = self.training, self.training.adam_beta1, self.training.adam_beta2
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is None:
@@ -128,49 +131,15 @@ class ByHand(torch.optim.Optimizer):
                 m, v, t = state.get("m", torch.zeros_like(p)), state.get("v", torch.zeros_like(p)), state.get("t", 0) + 1
                 m, v = b1 * m + (1.0 - b1) * p.grad, b2 * v + (1.0 - b2) * p.grad * p.grad
                 self.state[p] = {"m": m, "v": v, "t": t}
-                p.copy_(self.decay(p, group) - group["lr"] * self.update(m, v, t))
+                c1, c2 = (1.0 - b1**t, 1.0 - b2**t) if settings.bias_correction else (1.0, 1.0)
+                names = {"p": p, "m": m, "v": v, "c1": c1, "c2": c2, "eps": settings.adam_epsilon}
+                names |= {"eta": group["lr"], "lam": group["weight_decay"]}
+                decayed, update = (evaluated(text, names.__getitem__) for text in (self.decay, self.update))
+                p.copy_(decayed - group["lr"] * update)
 
 
-def _in_root(groups: Any, training: Training) -> torch.optim.Optimizer:
-    made = ByHand(groups, training)
-    epsilon = training.adam_epsilon
-    made.update = lambda m, v, t: (m / made.corrections(t)[0]) / (v / made.corrections(t)[1] + epsilon).sqrt()
-    return made
-
-
-def _before_correction(groups: Any, training: Training) -> torch.optim.Optimizer:
-    made = ByHand(groups, training)
-
-    def update(m: Tensor, v: Tensor, t: int) -> Tensor:
-        first, second = made.corrections(t)
-        found: Tensor = (second**0.5 / first) * m / (v.sqrt() + training.adam_epsilon)
-        return found
-
-    made.update = update
-    return made
-
-
-def _correcting(*, corrects: bool) -> Callable[[Any, Training], torch.optim.Optimizer]:
-    return lambda groups, training: ByHand(groups, replace(training, bias_correction=corrects))
-
-
-def _with(**changes: Any) -> Callable[[Any, Training], torch.optim.Optimizer]:
-    return lambda groups, training: ByHand(groups, replace(training, **changes))
-
-
-def _coupled(groups: Any, training: Training) -> torch.optim.Optimizer:
-    if not training.bias_correction:
-        raise Unsupported("torch's Adam corrects its moments")
-    betas = (training.adam_beta1, training.adam_beta2)
-    return torch.optim.Adam(groups, lr=training.learning_rate, betas=betas, eps=training.adam_epsilon)
-
-
-def _not_scaled(groups: Any, training: Training) -> torch.optim.Optimizer:
-    return ByHand(groups, training, decay=lambda p, group: p * (1.0 - group["weight_decay"]))
-
-
-def _tenth_of_decay(groups: Any, training: Training) -> torch.optim.Optimizer:
-    return ByHand(groups, training, decay=lambda p, group: p * (1.0 - 0.1 * group["lr"] * group["weight_decay"]))
+def _by_hand(update: str = ByHand.UPDATE, decay: str = ByHand.DECAY, **settings: Any) -> Loop:
+    return Loop(lambda groups, training: ByHand(groups, replace(training, **settings), update, decay))
 
 
 def _clip_each(parameters: Parameters, c: float) -> None:
@@ -184,44 +153,33 @@ def _clip_by_value(parameters: Parameters, c: float) -> None:
 
 def _clip_after_tensorflow(parameters: Parameters, c: float) -> None:
     """Scale gradients to g c / max(‖g‖, c), as tf.clip_by_global_norm does."""
-    found = [p.grad for p in parameters if p.grad is not None]
-    norm = torch.stack([g.square().sum() for g in found]).sum().sqrt()
-    for g in found:
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    norm = torch.stack([g.square().sum() for g in gradients]).sum().sqrt()
+    for g in gradients:
         g.mul_(c / torch.clamp(norm, min=c))
 
 
-def _labelled_rows(batch: TorchBatch) -> list[tuple[TorchBatch, int]]:
-    """Return micro-batches of one row with their numbers of labelled tokens; rows without labels are left out."""
-    whole = batch.numpy()
-    rows = [whole.cut(slice(i, i + 1)).on(str(batch.input_ids.device)) for i in range(whole.size)]
-    counted = [(row, int((row.labels != -100).sum())) for row in rows if row.labels is not None]
-    return [(row, count) for row, count in counted if count]
+def _accumulated(weight: str) -> Loop:
+    """Return a loop that accumulates gradients over micro-batches of one row; rows without labels are left out.
 
+    The weight of a micro-batch is an expression of its number of labelled tokens `n`, of their sum `total`, and of the number of
+    micro-batches `rows`.
+    """
 
-def _by_micro_batches(model: Bert, batch: TorchBatch) -> None:
-    """Accumulate gradients over micro-batches, each weighted by its share of the labelled tokens."""
-    rows = _labelled_rows(batch)
-    for row, count in rows:
-        torch.autograd.backward(loss(model, row) * (count / sum(each for _, each in rows)))
+    def backward(model: Bert, batch: TorchBatch) -> None:
+        whole, device = batch.numpy(), str(batch.input_ids.device)
+        rows = [whole.cut(slice(i, i + 1)).on(device) for i in range(whole.size)]
+        counted = [(row, int((row.labels != -100).sum())) for row in rows if row.labels is not None]
+        labelled = [(row, n) for row, n in counted if n]
+        names = {"total": sum(n for _, n in labelled), "rows": len(labelled)}
+        for row, n in labelled:
+            torch.autograd.backward(loss(model, row) * evaluated(weight, {**names, "n": n}.__getitem__))
 
-
-def _mean_of_means(model: Bert, batch: TorchBatch) -> None:
-    rows = _labelled_rows(batch)
-    for row, _ in rows:
-        torch.autograd.backward(loss(model, row) / len(rows))
-
-
-def _divided_twice(model: Bert, batch: TorchBatch) -> None:
-    rows = _labelled_rows(batch)
-    for row, count in rows:
-        torch.autograd.backward(loss(model, row) * (count / sum(each for _, each in rows)) / len(rows))
+    return Loop(backward=backward)
 
 
 def _smoothed(model: Bert, batch: TorchBatch) -> None:
-    assert batch.labels is not None
-    assert batch.token_type_ids is not None
-    logits = model(batch.input_ids, batch.token_type_ids, batch.attention_mask)
-    torch.autograd.backward(F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), label_smoothing=0.1))
+    torch.autograd.backward(loss(model, batch, label_smoothing=0.1))
 
 
 def _over_all_positions(model: Bert, batch: TorchBatch) -> None:
@@ -244,10 +202,10 @@ class WrongGradient:
 _NOT, _TIMES = "not the gradient of cls.predictions.loss", "times that of cls.predictions.loss"
 WRONG_GRADIENTS: Mapping[str, WrongGradient] = {
     "gradients that are not cleared": WrongGradient(Loop(clears=False), "zero_grad"),
-    "divided twice by the number of micro-batches": WrongGradient(Loop(backward=_divided_twice), _TIMES),
+    "divided twice by the number of micro-batches": WrongGradient(_accumulated("n / total / rows"), _TIMES),
     "averaged over all positions": WrongGradient(Loop(backward=_over_all_positions), _TIMES),
     # huggingface/blog#2414: micro-batches with different numbers of labelled tokens.
-    "a mean of the micro-batches' means": WrongGradient(Loop(backward=_mean_of_means), _NOT),
+    "a mean of the micro-batches' means": WrongGradient(_accumulated("1 / rows"), _NOT),
     "label smoothing": WrongGradient(Loop(backward=_smoothed), _NOT),
     "no mask": WrongGradient(Loop(backward=_without_mask), _NOT),
 }
@@ -260,7 +218,7 @@ class WrongLoop:
     Attributes:
         loop: the loop.
         named: name of the fault that explains most failures.
-        by_schedule: whether the check `schedule` must find it, instead of `optimizer-step`.
+        by_schedule: whether the check `schedule` must detect it, instead of `optimizer-step`.
     """
 
     loop: Loop
@@ -268,38 +226,41 @@ class WrongLoop:
     by_schedule: bool = False
 
 
+def _rate(expression: str, named: str) -> WrongLoop:
+    """Return a mistake in the schedule: the rate as an expression of the settings `s`, and of the step `t`."""
+    return WrongLoop(Loop(rate=lambda s, t: float(evaluated(expression, {"s": s, "t": t}.__getitem__))), named, by_schedule=True)
+
+
 WRONG: Mapping[str, WrongLoop] = {
-    "epsilon in the root": WrongLoop(Loop(_in_root), "adam-epsilon-in-root"),
-    "epsilon before the correction": WrongLoop(Loop(_before_correction), "adam-epsilon-before-correction"),
-    "bias correction missing": WrongLoop(Loop(_correcting(corrects=False)), "adam-correction-missing"),
-    "bias corrected for BERT's own Adam": WrongLoop(Loop(_correcting(corrects=True)), "adam-corrected"),
-    "decay in the gradient": WrongLoop(Loop(_coupled), "decay-coupled"),
+    "epsilon in the root": WrongLoop(_by_hand("m / c1 / (v / c2 + eps).sqrt()"), "adam-epsilon-in-root"),
+    "epsilon before the correction": WrongLoop(_by_hand("c2**0.5 / c1 * m / (v.sqrt() + eps)"), "adam-epsilon-before-correction"),
+    "bias correction missing": WrongLoop(_by_hand(bias_correction=False), "adam-correction-missing"),
+    "bias corrected for BERT's own Adam": WrongLoop(_by_hand(bias_correction=True), "adam-corrected"),
+    "decay in the gradient": WrongLoop(Loop(_of_torch(torch.optim.Adam)), "decay-coupled"),
     "no decay": WrongLoop(Loop(decayed=lambda *_: False), "decay-missing"),
     "decay on biases and norms": WrongLoop(Loop(decayed=lambda *_: True), "decay-on-all"),
-    "decay not scaled": WrongLoop(Loop(_not_scaled), "decay-not-scaled"),
+    "decay not scaled": WrongLoop(_by_hand(decay="p * (1 - lam)"), "decay-not-scaled"),
     "no clipping": WrongLoop(Loop(clip=lambda *_: None), "clip-missing"),
     "clipped tensor by tensor": WrongLoop(Loop(clip=_clip_each), "clip-by-parameter"),
     "clipped by value": WrongLoop(Loop(clip=_clip_by_value), "clip-by-value"),
     "a parameter that is not trained": WrongLoop(Loop(trained=lambda name: "mlp2.bias" not in name), "parameter-not-updated"),
-    "torch's epsilon": WrongLoop(Loop(_with(adam_epsilon=1e-8)), "adam-epsilon"),
-    "another beta1": WrongLoop(Loop(_with(adam_beta1=0.8)), "adam-beta1"),
-    "another beta2": WrongLoop(Loop(_with(adam_beta2=0.98)), "adam-beta2"),
-    "a tenth of the decay": WrongLoop(Loop(_tenth_of_decay), "decay-other"),
-    "warm-up one step ahead": WrongLoop(Loop(rate=lambda training, t: training.rate(t + 1)), "rate-one-step-ahead", True),
-    "warm-up one step behind": WrongLoop(Loop(rate=lambda training, t: training.rate(max(t - 1, 1))), "rate-one-step-behind", True),
-    "no schedule": WrongLoop(Loop(rate=lambda training, _: training.learning_rate), "rate-constant", True),
-    "no warm-up": WrongLoop(
-        Loop(rate=lambda training, t: training.learning_rate * (1.0 - (t - 1) / training.max_steps)), "warmup-missing", True
-    ),
-    "half the rate": WrongLoop(Loop(rate=lambda training, t: training.rate(t) / 2.0), "rate-other", True),
+    "torch's epsilon": WrongLoop(_by_hand(adam_epsilon=1e-8), "adam-epsilon"),
+    "another beta1": WrongLoop(_by_hand(adam_beta1=0.8), "adam-beta1"),
+    "another beta2": WrongLoop(_by_hand(adam_beta2=0.98), "adam-beta2"),
+    "a tenth of the decay": WrongLoop(_by_hand(decay="p * (1 - 0.1 * eta * lam)"), "decay-other"),
+    "warm-up one step ahead": _rate("s.rate(t + 1)", "rate-one-step-ahead"),
+    "warm-up one step behind": _rate("s.rate(max(t - 1, 1))", "rate-one-step-behind"),
+    "no schedule": _rate("s.learning_rate", "rate-constant"),
+    "no warm-up": _rate("s.learning_rate * (1 - (t - 1) / s.max_steps)", "warmup-missing"),
+    "half the rate": _rate("s.rate(t) / 2", "rate-other"),
 }
 
 
 CORRECT: Mapping[str, Loop] = {
     "torch's AdamW": Loop(),
-    "foreach": Loop(lambda groups, training: _adamw(groups, training, foreach=True)),
-    "fused": Loop(lambda groups, training: _adamw(groups, training, fused=True)),
+    "foreach": Loop(_of_torch(torch.optim.AdamW, foreach=True)),
+    "fused": Loop(_of_torch(torch.optim.AdamW, fused=True)),
     "by hand, with and without correction": Loop(ByHand),
     "clipped as in TensorFlow": Loop(clip=_clip_after_tensorflow),
-    "accumulated over micro-batches": Loop(backward=_by_micro_batches),
+    "accumulated over micro-batches": _accumulated("n / total"),
 }

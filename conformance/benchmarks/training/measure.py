@@ -1,24 +1,22 @@
 """Verdicts of the training checks on correct and wrong dropouts, training loops and initializations, in each format.
 
-False alarms: the candidates of `implementations`, and the unusual dropouts of `benchmarks.training.correct`. Detection: the
-mistakes of `benchmarks.training.wrong`, each planted in a real module.
+`python -m conformance.benchmarks.training.measure`: false alarms are those of the candidates of `implementations` and of the
+correct candidates of this benchmark.
 """
 
-import argparse
-import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from conformance.benchmarks.detection.bert import DTYPES
-from conformance.benchmarks.training import initial, loops
-from conformance.benchmarks.training.correct import CORRECT
-from conformance.benchmarks.training.initial import Start
+from conformance.benchmarks.harness import parser, publish
+from conformance.benchmarks.scored import Part, Score, lines
+from conformance.benchmarks.training import dropouts, initial, loops
+from conformance.benchmarks.training.dropouts import Dropout
 from conformance.benchmarks.training.loops import WrongGradient, WrongLoop
-from conformance.benchmarks.training.wrong import WRONG, Wrong
 from conformance.checks.check_values import check_values
 from conformance.checks.initial_passes import initial_passes
 from conformance.checks.optimizer_passes import optimizer_passes, schedule_passes
@@ -38,35 +36,43 @@ from conformance.results.result import Result
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 GOLDEN = "tiny"
-IN_USE: tuple[Any, ...] = (hf_eager, hf_sdpa, making_bert, inner_workings, torch_encoder)
+WITH_STEPS = ("float64", "float32", "bfloat16")  # Formats in which steps of an optimizer are judged.
+# The correct candidates in training mode, by name, with their goldens.
+IN_TRAINING: Mapping[str, tuple[Any, str]] = {
+    **{each.name: (each, GOLDEN) for each in (hf_eager, hf_sdpa, making_bert, inner_workings, torch_encoder)},
+    **{name: (each.candidate, GOLDEN) for name, each in dropouts.CORRECT.items()},
+    "demystified": (demystified, "sinusoidal"),
+}
 
 
-def judged(candidate: object, dtype: str, golden: str = GOLDEN) -> Result:
-    """Return the result of the check `training-mode`."""
-    return check_values(candidate, golden, dtype=dtype, passes=training_passes)
+def _judge_dropout(name: str, dtype: str) -> list[Result]:
+    candidate, golden = IN_TRAINING[name]
+    return [check_values(candidate, golden, dtype=dtype, passes=training_passes)]
 
 
-def _alarms(dtype: str) -> tuple[int, int, list[str]]:
-    """Return the numbers of judged candidates and activations, and the failures."""
-    every = [(candidate, GOLDEN) for candidate in (*IN_USE, *CORRECT.values())] + [(demystified, "sinusoidal")]
-    results = [judged(candidate, dtype, golden) for candidate, golden in every]
-    activations = sum(verdict.outcome in ("pass", "fail") for result in results for verdict in result.verdicts)
-    return len(every), activations, [f"{r.case}: {r.reason or r.outcome}" for r in results if r.outcome != "pass"]
-
-
-def found_as(wrong: Wrong, dtype: str) -> tuple[bool, bool, bool]:
-    """Return whether the mistake is found, whether its first failure is at the right place, and whether it is named there."""
-    result = judged(wrong.candidate, dtype)
-    first = next((verdict for verdict in result.verdicts if verdict.outcome == "fail"), None)
-    if first is None:
+def found_as(wrong: Dropout, dtype: str) -> tuple[bool, bool, bool]:
+    """Return whether the mistake is detected, whether its first failure is at the right place, and whether it is named there."""
+    result = check_values(wrong.candidate, GOLDEN, dtype=dtype, passes=training_passes)
+    if not result.failures:
         return result.outcome == "fail", False, False
+    first = result.failures[0]
     placed = first.activation == wrong.at
     names = [fault.name for fault in first.local.named] if first.local else []
     return True, placed, placed and (names == [wrong.named] or wrong.named in first.reason)
 
 
+def _score_dropout(name: str, dtype: str) -> Score:
+    outcome = found_as(dropouts.WRONG[name], dtype)
+    return Score(dict(zip(("detected", "placed", "named"), outcome, strict=True)), str(outcome))
+
+
+def _judge_loop(name: str, dtype: str) -> list[Result]:
+    candidate = loops.CORRECT[name].candidate
+    return [check_values(candidate, GOLDEN, dtype=dtype, passes=passes) for passes in (optimizer_passes, schedule_passes)]
+
+
 def passes_of(wrong: WrongLoop) -> Passes:
-    """Return the passes of the check that must find the mistake, with few judged parameters (`of_few`).
+    """Return the passes of the check that must detect the mistake, with few judged parameters (`of_few`).
 
     For the check `schedule`, only the first pass is returned.
     """
@@ -96,9 +102,8 @@ def of_few(one: Pass) -> Pass:
 
 def explained(wrong: WrongLoop, dtype: str) -> Counter[tuple[str, ...]]:
     """Return the number of failing parameters, over all steps, for each set of faults that explains them."""
-    result = check_values(wrong.loop.candidate, GOLDEN, dtype=dtype, passes=passes_of(wrong))
-    failed = [verdict for verdict in result.verdicts if verdict.outcome == "fail"]
-    return Counter(tuple(fault.name for fault in v.local.named) if v.local else () for v in failed)
+    failures = check_values(wrong.loop.candidate, GOLDEN, dtype=dtype, passes=passes_of(wrong)).failures
+    return Counter(tuple(fault.name for fault in v.local.named) if v.local else () for v in failures)
 
 
 def is_named(wrong: WrongLoop, found: Counter[tuple[str, ...]]) -> bool:
@@ -106,9 +111,19 @@ def is_named(wrong: WrongLoop, found: Counter[tuple[str, ...]]) -> bool:
     return bool(found) and found.most_common(1)[0][0] == (wrong.named,)
 
 
+def _score_loop(name: str, dtype: str) -> Score:
+    wrong = loops.WRONG[name]
+    found = explained(wrong, dtype)
+    return Score({"detected": bool(found), "named": is_named(wrong, found)}, str(dict(found)))
+
+
 def gradients_alone(candidate: Any, golden: Golden, case: Case) -> list[Pass]:
     """Return the passes of a training loop that judge gradients."""
     return [one for one in optimizer_passes(candidate, golden, case) if one.only_parameter_gradients]
+
+
+def _judge_gradients(name: str, dtype: str) -> list[Result]:
+    return [check_values(loops.CORRECT[name].candidate, GOLDEN, dtype=dtype, passes=gradients_alone)]
 
 
 def said_of(wrong: WrongGradient, dtype: str) -> str:
@@ -117,90 +132,73 @@ def said_of(wrong: WrongGradient, dtype: str) -> str:
     return failures[0].reason if failures else ""
 
 
-def _loops() -> Iterator[str]:
-    right, wrong = len(loops.CORRECT), len(loops.WRONG)
-    yield f"{right} correct training loops, and {wrong} wrong ones with three parameters, by `optimizer-step` and `schedule`; and"
-    yield f"{len(loops.WRONG_GRADIENTS)} whose gradients are wrong:"
-    yield ""
-    yield "| format | parameters judged | false alarms | found | named | wrong gradients found | said what |"
-    yield "| --- | --- | --- | --- | --- | --- | --- |"
-    notes = []
-    for dtype in ("float64", "float32", "bfloat16"):
-        results = [
-            check_values(loop.candidate, GOLDEN, dtype=dtype, passes=passes)
-            for loop in loops.CORRECT.values()
-            for passes in (optimizer_passes, schedule_passes)
-        ]
-        judged_there = sum(verdict.outcome in ("pass", "fail") for result in results for verdict in result.verdicts)
-        failed = [result.reason for result in results if result.outcome != "pass"]
-        found = {name: explained(wrong, dtype) for name, wrong in loops.WRONG.items()}
-        named = {name: is_named(loops.WRONG[name], each) for name, each in found.items()}
-        notes += failed + [f"{name}, {dtype}: {dict(found[name])}" for name in found if not named[name]]
-        said = [(said_of(wrong, dtype), wrong.said) for wrong in loops.WRONG_GRADIENTS.values()]
-        of_gradients = (sum(bool(text) for text, _ in said), sum(part in text for text, part in said))
-        counts = (judged_there, len(failed), sum(map(bool, found.values())), sum(named.values()), *of_gradients)
-        yield f"| {dtype} | {' | '.join(map(str, counts))} |"
-    yield ""
-    yield from (f"- {note}" for note in notes)
+def _score_gradients(name: str, dtype: str) -> Score:
+    wrong = loops.WRONG_GRADIENTS[name]
+    said = said_of(wrong, dtype)
+    return Score({"detected": bool(said), "described": wrong.said in said}, said)
 
 
-def _starts() -> Iterator[str]:
-    yield f"{len(initial.CORRECT)} correct initializations, and {len(initial.WRONG)} wrong ones, by `initialization`:"
-    yield ""
-    yield "| format | parameters judged | false alarms | found | named |"
-    yield "| --- | --- | --- | --- | --- |"
-    for dtype in DTYPES:
-        results = [check_values(each.candidate, GOLDEN, dtype=dtype, passes=initial_passes) for each in initial.CORRECT.values()]
-        judged_there = sum(verdict.outcome in ("pass", "fail") for result in results for verdict in result.verdicts)
-        alarms = sum(result.outcome != "pass" for result in results)
-        said = [_said_at(wrong, dtype) for wrong in initial.WRONG.values()]
-        named = sum(wrong.named in each for wrong, each in zip(initial.WRONG.values(), said, strict=True))
-        yield f"| {dtype} | {judged_there} | {alarms} | {sum(map(bool, said))} | {named} |"
-    yield ""
+def _judge_start(name: str, dtype: str) -> list[Result]:
+    return [check_values(initial.CORRECT[name].candidate, GOLDEN, dtype=dtype, passes=initial_passes)]
 
 
-def _said_at(wrong: Start, dtype: str) -> str:
-    """Return the message on the wrong parameter; empty if it does not fail."""
+def _score_start(name: str, dtype: str) -> Score:
+    wrong = initial.WRONG[name]
     failures = check_values(wrong.candidate, GOLDEN, dtype=dtype, passes=initial_passes).failures
-    return next((verdict.reason for verdict in failures if parameter_of(verdict.activation) == wrong.at), "")
+    said = next((verdict.reason for verdict in failures if parameter_of(verdict.activation) == wrong.at), "")
+    return Score({"detected": bool(said), "named": wrong.named in said}, said)
 
 
-def _rendered() -> Iterator[str]:
-    notes: list[str] = []
-    yield f"Correct dropouts on `{GOLDEN}`, and *Demystifying BERT*'s network on `sinusoidal`; forward and backward passes:"
-    yield ""
-    yield "| format | candidates | activations and gradients judged | false alarms |"
-    yield "| --- | --- | --- | --- |"
-    for dtype in DTYPES:
-        candidates, activations, failed = _alarms(dtype)
-        notes += failed
-        yield f"| {dtype} | {candidates} | {activations} | {len(failed)} |"
-    yield ""
-    yield f"{len(WRONG)} mistakes planted by hand:"
-    yield ""
-    yield "| format | found | placed | named |"
-    yield "| --- | --- | --- | --- |"
-    for dtype in DTYPES:
-        found = {name: found_as(wrong, dtype) for name, wrong in WRONG.items()}
-        notes += [f"{name}, {dtype}: found, placed, named: {outcome}" for name, outcome in found.items() if not all(outcome)]
-        yield f"| {dtype} | {' | '.join(str(sum(each)) for each in zip(*found.values(), strict=True))} |"
-    yield ""
-    yield from (f"- {note}" for note in notes)
-    yield from _loops()
-    yield ""
-    yield from _starts()
+PARTS: Mapping[str, Part] = {
+    "dropouts": Part(
+        f"Correct dropouts, on `{GOLDEN}`, and *Demystifying BERT*'s network, on `sinusoidal`; forward and backward passes",
+        dict.fromkeys(IN_TRAINING, DTYPES),
+        _judge_dropout,
+        "Wrong dropouts",
+        list(dropouts.WRONG),
+        _score_dropout,
+    ),
+    "loops": Part(
+        "Correct training loops, by `optimizer-step` and `schedule`",
+        dict.fromkeys(loops.CORRECT, WITH_STEPS),
+        _judge_loop,
+        "Wrong training loops, with three parameters",
+        list(loops.WRONG),
+        _score_loop,
+    ),
+    "gradients": Part(
+        "Gradients of correct training loops, by `optimizer-step`",
+        dict.fromkeys(loops.CORRECT, WITH_STEPS),
+        _judge_gradients,
+        "Training loops whose gradients are wrong",
+        list(loops.WRONG_GRADIENTS),
+        _score_gradients,
+    ),
+    "initializations": Part(
+        "Correct initializations, by `initialization`",
+        dict.fromkeys(initial.CORRECT, DTYPES),
+        _judge_start,
+        "Wrong initializations",
+        list(initial.WRONG),
+        _score_start,
+    ),
+}
+
+
+def _every(parts: list[str], formats: list[str], jobs: int) -> Iterator[str]:
+    for name in parts:
+        correct_in = next(iter(PARTS[name].candidates.values()))
+        yield from lines(PARTS[name], [dtype for dtype in formats if dtype in correct_in], jobs)
 
 
 def main() -> None:
     """Print the tables; `--write` also saves them."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help=f"into {RESULTS.name}")
-    arguments = parser.parse_args()
-    warnings.simplefilter("ignore")
-    lines = []
-    for line in _rendered():
-        print(line, flush=True)
-        lines.append(line)
-    if arguments.write:
-        command = "Made by `python -m conformance.benchmarks.training --write`."
-        RESULTS.write_text("\n".join(["# Training mode", "", command, "", *lines]).rstrip() + "\n", "utf-8")
+    options = parser(__doc__, RESULTS)
+    options.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="default: all")
+    options.add_argument("--formats", nargs="+", choices=DTYPES, default=list(DTYPES), help="default: all")
+    chosen = options.parse_args()
+    publish(RESULTS, "Training", _every(chosen.parts, chosen.formats, chosen.jobs), write=chosen.write)
+
+
+if __name__ == "__main__":
+    main()
