@@ -1,137 +1,169 @@
-"""The cost of judging, as ratios to the plain forward pass, in one process and on one machine.
+"""The cost of judging, as ratios to the plain pass, in one process: `python -m conformance.benchmarks.cost [backward|device]`.
 
 The network has base size (width 768, 12 heads, random weights; batch 8, length 128, float32) and Hugging Face's eager attention.
 
-- *plain*: a forward pass without hooks; the median of five.
-- *hooks*: a forward pass with every activation copied at its hook and then discarded.
-- *assert_close*: hooks, and `torch.testing.assert_close` at its defaults of each activation against a second forward pass.
+- *plain*: a pass without hooks; the median of five.
+- *hooks*: a pass with everything that is judged copied at its hook and then discarded.
+- *assert_close*: hooks, and `torch.testing.assert_close` at its defaults of everything against a second pass.
 - *full, nothing cached*, *full*, *screen*: a judged run with an empty cache, which it fills, one with that cache, and one at depth
   screen.
 - *bfloat16 …*: the same of a candidate of one layer in bfloat16, whose own forward pass is slow on a CPU, as ratios to the plain
   pass of this layer in float32.
 
-Each is repeated, and its ratio is printed with the smallest and the largest. Memory is the peak resident size of a judged run above
-that of a plain pass, with one row of the batch, for networks of several depths, each in a separate process: it must not grow with
-depth.
+Memory is the peak resident size of a judged run above that of a plain pass, with one row of the batch, for networks of several
+depths, each in a separate process: it must not grow with depth. With `backward`, a pass is a forward and a backward pass. With
+`device`, the candidate is on an accelerator, and is judged there and in memory: outcomes, roles and the names of the filters that
+detect something must be equal.
 """
 
-import argparse
-import json
+import multiprocessing
 import os
-import statistics
 import tempfile
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from conformance.benchmarks.resources import Ratio, Seconds, apart, peak_mib, ratio, times
-from conformance.benchmarks.subject import LAYERS, Subject, network
+import torch
+
+from conformance.benchmarks.harness import parser, publish, table
+from conformance.benchmarks.resources import Seconds, median, peak_mib, ratio, times
+from conformance.benchmarks.subject import LAYERS, Backward, Subject
 from conformance.judge import cache
-from conformance.judge.depth import Depth
+from conformance.judge.depth import DEPTHS
+from conformance.judge.evidence import Verdict
+from conformance.judge.judge import IN_MEMORY
+from conformance.numerics.devices import description
 
-DEPTHS = (6, 12, 24, 48)
+NUMBERS_OF_LAYERS = (6, 12, 24, 48)
 HALF, HALF_LAYERS = "bfloat16", 1
-# Depths of judged runs by name, in their order: the first fills the cache that the others read.
-JUDGED: Mapping[str, Depth] = {"full, nothing cached": "full", "full": "full", "screen": "screen"}
-RESULTS = Path(__file__).with_name("cost.json")
+PAGES = {
+    what: Path(__file__).with_name(f"COST{suffix}.md")
+    for what, suffix in (("forward", ""), ("backward", ".backward"), ("device", ".device"))
+}
 
 
-@dataclass(frozen=True)
-class Cost:
-    """The measured costs.
-
-    Attributes:
-        processor: number of cores and torch's instruction set.
-        threads: number of torch's threads.
-        plain: wall time of the plain pass, in seconds.
-        ratios: ratios to the plain pass, by name of the measurement.
-        memory: peak memory above that of the plain pass, with one row, in MiB, by number of layers.
-    """
-
-    processor: str
-    threads: int
-    plain: float
-    ratios: dict[str, Ratio]
-    memory: dict[str, float]
+@contextmanager
+def empty_cache() -> Iterator[None]:
+    """Return a context in which the accumulated sigma is kept in an empty folder."""
+    with tempfile.TemporaryDirectory() as home:
+        os.environ[cache.VARIABLE] = home
+        yield
 
 
-def _ratios(repeats: int) -> tuple[float, dict[str, Ratio]]:
-    subject = Subject(*network(LAYERS))
-    plain = _plain(subject)
-    found = {
-        "hooks": times(subject.hooks, repeats),
-        "assert_close": times(subject.assert_close, repeats),
-        **_judged(subject, repeats),
-    }
-    ratios = {what: ratio(t, plain) for what, t in found.items()}
-    return statistics.median(wall for wall, _ in plain), {**ratios, **_half_ratios(repeats)}
+def compared(plain: Sequence[Seconds], work: Mapping[str, Callable[[], object]], repeats: int) -> Iterator[tuple[object, ...]]:
+    """Yield the ratio of each measurement; those of a repeat share a cache, which the first of them that uses it fills."""
+    measured: dict[str, list[Seconds]] = {what: [] for what in work}
+    for _ in range(repeats):
+        with empty_cache():
+            for what, each in work.items():
+                measured[what] += times(each, 1)
+    yield from ((what, *ratio(each, plain)) for what, each in measured.items())
 
 
-def _half_ratios(repeats: int) -> dict[str, Ratio]:
-    checkpoint, batch = network(HALF_LAYERS)
-    plain, subject = _plain(Subject(checkpoint, batch)), Subject(checkpoint, batch, dtype=HALF)
-    found = {"plain": times(subject.plain, repeats), **_judged(subject, repeats)}
-    return {f"{HALF} {what}": ratio(t, plain) for what, t in found.items()}
-
-
-def _plain(subject: Subject) -> list[Seconds]:
+def plain_times(subject: Subject) -> list[Seconds]:
+    """Return the times of five plain passes, after one that is not counted."""
     subject.plain()
     return times(subject.plain, 5)
 
 
-def _judged(subject: Subject, repeats: int) -> dict[str, list[Seconds]]:
-    found: dict[str, list[Seconds]] = {}
-    for _ in range(repeats):
-        with tempfile.TemporaryDirectory() as home:
-            os.environ[cache.VARIABLE] = home
-            for what, depth in JUDGED.items():
-                found.setdefault(what, []).extend(times(partial(subject.judged, depth), 1))
-    return found
+def judged(subject: Subject, before: str = "") -> dict[str, Callable[[], object]]:
+    """Return the judged runs by name, in their order: the first fills the cache that the others read."""
+    screen = partial(subject.verdicts, "screen")
+    return {f"{before}full, nothing cached": subject.verdicts, f"{before}full": subject.verdicts, f"{before}screen": screen}
 
 
-def _peak_above_plain(layers: int) -> float:
+HEADINGS = ("measurement", "times a plain pass", "least", "largest", "CPU")
+
+
+def forward(layers: int, repeats: int) -> Iterator[str]:
+    """Yield the costs of judging forward passes, and the memory."""
+    subject = Subject(layers)
+    plain = plain_times(subject)
+    yield f"A plain forward pass of {layers} layers takes {median(plain).wall:.3g} s."
+    yield ""
+    work = {"hooks": subject.hooks, "assert_close": subject.assert_close, **judged(subject)}
+    half = Subject(HALF_LAYERS, dtype=HALF)
+    of_half = {f"{HALF} plain": half.plain, **judged(half, f"{HALF} ")}
+    yield from table(HEADINGS, (*compared(plain, work, repeats), *compared(plain_times(Subject(HALF_LAYERS)), of_half, repeats)))
+    yield ""
+    # Side by side, since no time is measured, the deepest network first.
+    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
+        peaks = list(pool.map(_peak_above_plain, reversed(NUMBERS_OF_LAYERS)))
+    yield from table(("layers", "MiB above a plain pass, one row"), zip(NUMBERS_OF_LAYERS, reversed(peaks), strict=True))
+
+
+def _peak_above_plain(layers: int) -> int:
     """Return the peak memory of a judged run above that of a plain pass, in MiB."""
     os.environ[cache.VARIABLE] = cache.OFF
-    subject = Subject(*network(layers, size=1))
+    subject = Subject(layers, size=1)
     plain = peak_mib(subject.plain)
-    return peak_mib(subject.judged) - plain
+    return round(peak_mib(subject.verdicts) - plain)
 
 
-def measured(repeats: int) -> Cost:
-    """Return all costs, measured on this machine."""
-    import torch
-
-    plain, ratios = _ratios(repeats)
-    # Side by side, since no time is measured, the deepest network first.
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        peaks = list(pool.map(partial(apart, _peak_above_plain), reversed(DEPTHS)))
-    memory = {str(layers): round(peak, 0) for layers, peak in zip(DEPTHS, reversed(peaks), strict=True)}
-    processor = f"{os.cpu_count()} cores, torch {torch.backends.cpu.get_cpu_capability()}"
-    return Cost(processor, torch.get_num_threads(), round(plain, 3), ratios, memory)
+def backward(layers: int, repeats: int) -> Iterator[str]:
+    """Yield the costs of judging backward passes."""
+    subject = Backward(layers)
+    plain = plain_times(subject)
+    yield f"A plain forward and backward pass of {layers} layers takes {median(plain).cpu:.3g} CPU seconds."
+    yield ""
+    yield from table(HEADINGS, compared(plain, {"hooks": subject.hooks, **judged(subject)}, repeats))
 
 
-def lines(cost: Cost, before: dict[str, Any] | None) -> list[str]:
-    """Return the figures as text, each with the committed one."""
-    earlier = (before or {}).get("ratios", {})
-    found = [f"plain forward pass, {LAYERS} layers: {cost.plain:.2f} s ({cost.processor}, {cost.threads} threads)"]
-    for what, r in cost.ratios.items():
-        was = f"; committed: {earlier[what]['wall']}" if what in earlier else ""
-        found.append(f"{what}: {r.wall} times ({r.least} to {r.largest}), CPU {r.cpu} times{was}")
-    found += [f"peak memory above a plain pass, {layers} layers, one row: {mib:.0f} MiB" for layers, mib in cost.memory.items()]
-    return found
+def on_device(device: str, layers: int, repeats: int) -> Iterator[str]:
+    """Yield the costs on a device and in memory; the first judgement on the device, which loads its libraries, is not counted."""
+    subject, library = Subject(layers, device=device), torch.get_device_module(device)
+    plain, weights = plain_times(subject), library.memory_allocated()
+    yield f"A plain forward pass of {layers} layers on {description(device) or device} takes {median(plain).wall:.3g} s."
+    yield ""
+    rows, largest = [], 0.0
+    for depth in DEPTHS:
+        with empty_cache():
+            reference = subject.verdicts(depth, device)
+            library.reset_peak_memory_stats()
+            there = times(partial(subject.verdicts, depth, device), repeats)
+            peak = round((library.max_memory_allocated() - weights) / 2**20)
+            here = times(partial(subject.verdicts, depth, IN_MEMORY), 1)
+            largest = max(largest, largest_difference(reference, subject.verdicts(depth, IN_MEMORY)))
+        rows.append((depth, "on the device", f"{median(there).wall:.3f}", ratio(there, plain).wall, peak))
+        rows.append((depth, "in memory", f"{median(here).wall:.3f}", ratio(here, plain).wall, ""))
+    yield from table(("depth", "judged", "s", "times a plain pass", "MiB of the device above the weights"), rows)
+    yield ""
+    yield f"The largest relative difference of an RMS is {largest:.2g}."
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print the costs; `--write` saves them beside this file."""
-    parser = argparse.ArgumentParser(prog="python -m conformance.benchmarks", description=str(__doc__).split("\n", 1)[0])
-    parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name}")
-    asked = parser.parse_args(arguments)
-    cost = measured(asked.repeats)
-    before = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else None
-    print("\n".join(lines(cost, before)))
-    if asked.write:
-        RESULTS.write_text(json.dumps(asdict(cost), indent=2) + "\n", "utf-8")
+def largest_difference(these: Sequence[Verdict], those: Sequence[Verdict]) -> float:
+    """Return the largest relative difference of an RMS between two judgements of the same activations.
+
+    Raises:
+        SystemExit: they differ in an outcome, a role, a reason or a filter that detects something.
+    """
+    largest = 0.0
+    for a, b in zip(these, those, strict=True):
+        if _conclusion(a) != _conclusion(b):
+            raise SystemExit(f"{a.activation}: {_conclusion(a)} on the device, {_conclusion(b)} in memory")
+        if a.local and b.local and a.local.error.rms and b.local.error.rms:
+            largest = max(largest, abs(a.local.error.rms / b.local.error.rms - 1.0))
+    return largest
+
+
+def _conclusion(verdict: Verdict) -> tuple[object, ...]:
+    detected = tuple(f.name for f in verdict.local.filters if f.detected) if verdict.local else ()
+    return verdict.activation, verdict.outcome, verdict.role, verdict.reason, detected
+
+
+def main() -> None:
+    """Measure and print the costs; `--write` also saves them."""
+    options = parser(__doc__, PAGES["forward"], parallel=False)
+    options.add_argument("what", nargs="?", choices=PAGES, default="forward")
+    options.add_argument("--repeats", type=int, default=2)
+    options.add_argument("--layers", type=int, default=LAYERS)
+    options.add_argument("--device", default="cuda", help="of `device` (default: cuda)")
+    chosen = options.parse_args()
+    measure = {"forward": forward, "backward": backward, "device": partial(on_device, chosen.device)}[chosen.what]
+    publish(PAGES[chosen.what], f"Cost, {chosen.what}", measure(chosen.layers, chosen.repeats), write=chosen.write)
+
+
+if __name__ == "__main__":
+    main()

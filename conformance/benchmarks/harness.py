@@ -17,17 +17,19 @@ import torch
 Task, Result = TypeVar("Task"), TypeVar("Result")
 
 
-def parser(description: str | None, page: Path) -> argparse.ArgumentParser:
-    """Return the parser of a benchmark's command, with `--jobs` and `--write`.
+def parser(description: str | None, page: Path, *, parallel: bool = True) -> argparse.ArgumentParser:
+    """Return the parser of a benchmark's command, with `--write` and, for a benchmark of several processes, `--jobs`.
 
     Args:
         description: the documentation of its module, of which the first paragraph is printed.
         page: the page that `--write` writes.
+        parallel: whether the benchmark has tasks for several processes.
     """
-    made = argparse.ArgumentParser(prog=f"python -m {module()}", description=str(description).split("\n\n", 1)[0])
-    made.add_argument("-j", "--jobs", type=int, default=os.cpu_count(), help="processes (default: one for each core)")
-    made.add_argument("--write", action="store_true", help=f"write {page.name}")
-    return made
+    command = argparse.ArgumentParser(prog=f"python -m {module()}", description=str(description).split("\n\n", 1)[0])
+    if parallel:
+        command.add_argument("-j", "--jobs", type=int, default=os.cpu_count(), help="processes (default: one for each core)")
+    command.add_argument("--write", action="store_true", help=f"write {page.name}")
+    return command
 
 
 def module() -> str:

@@ -2,20 +2,22 @@
 
 import ctypes
 import gc
-import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-Seconds = tuple[float, float]  # Wall time and CPU time.
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Ratio:
+class Seconds(NamedTuple):
+    """The wall time and the CPU time of a measurement."""
+
+    wall: float
+    cpu: float
+
+
+class Ratio(NamedTuple):
     """The ratio of a measured time to that of the plain pass.
 
     Attributes:
@@ -31,20 +33,25 @@ class Ratio:
 
 def times(work: Callable[[], object], repeats: int) -> list[Seconds]:
     """Return the wall and CPU seconds of each repeat."""
-    found: list[Seconds] = []
+    measured = []
     for _ in range(repeats):
         gc.collect()
         wall, cpu = time.perf_counter(), time.process_time()
         work()
-        found.append((time.perf_counter() - wall, time.process_time() - cpu))
-    return found
+        measured.append(Seconds(time.perf_counter() - wall, time.process_time() - cpu))
+    return measured
 
 
-def ratio(found: Sequence[Seconds], plain: Sequence[Seconds]) -> Ratio:
+def median(measured: Sequence[Seconds]) -> Seconds:
+    """Return the median times of repeats."""
+    return Seconds(*map(statistics.median, zip(*measured, strict=True)))
+
+
+def ratio(measured: Sequence[Seconds], plain: Sequence[Seconds]) -> Ratio:
     """Return the ratio of repeated measurements to those of the plain pass."""
-    base = tuple(statistics.median(column) for column in zip(*plain, strict=True))
-    walls, cpus = ([t / b for t in column] for column, b in zip(zip(*found, strict=True), base, strict=True))
-    return Ratio(*(round(x, 2) for x in (statistics.median(walls), min(walls), max(walls), statistics.median(cpus))))
+    base = median(plain)
+    walls, cpu = [each.wall / base.wall for each in measured], median(measured).cpu / base.cpu
+    return Ratio(*(round(x, 2) for x in (statistics.median(walls), min(walls), max(walls), cpu)))
 
 
 def peak_mib(work: Callable[[], object]) -> float:
@@ -68,41 +75,11 @@ def forget_peak() -> None:
 
 
 def high_water_mib() -> float:
-    """Return VmHWM of this process; `ru_maxrss` would include the parent's memory before this process was started.
-
-    Raises:
-        SystemExit: the system does not report VmHWM.
-    """
-    for line in Path("/proc/self/status").read_text("utf-8").splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
-    raise SystemExit("no VmHWM in /proc/self/status: the memory benchmark needs Linux")
+    """Return VmHWM of this process; `ru_maxrss` would include the parent's memory before this process was started."""
+    return status_mib("VmHWM")
 
 
-def apart(function: Callable[..., Any], *arguments: object) -> Any:
-    """Return the result of a function in a separate process.
-
-    Raises:
-        ChildProcessError: the process ended without a result; the message contains the error.
-    """
-    context = multiprocessing.get_context("spawn")
-    receiving, sending = context.Pipe(duplex=False)
-    process = context.Process(target=_sent, args=(sending, function, *arguments))
-    process.start()
-    sending.close()
-    try:
-        error, value = receiving.recv()
-    except EOFError:
-        error, value = "it was ended from outside", None
-    process.join()
-    if error:
-        raise ChildProcessError(error)
-    return value
-
-
-def _sent(sending: Any, function: Callable[..., Any], *arguments: object) -> None:
-    try:
-        sending.send(("", function(*arguments)))
-    except BaseException as error:
-        sending.send((f"{type(error).__name__}: {error}", None))
-        raise
+def status_mib(name: str) -> float:
+    """Return a size that Linux reports of this process, in MiB."""
+    lines = Path("/proc/self/status").read_text("utf-8").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:")) / 1024

@@ -11,7 +11,7 @@ from conformance.benchmarks.detection import alarms
 from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.mistakes import MISTAKES
 from conformance.benchmarks.detection.networks import LAYERS, network
-from conformance.benchmarks.detection.score import Trial, scored, table, trials
+from conformance.benchmarks.detection.score import Trial, lines, scored, trials
 from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.cli import main
 from conformance.judge.number_words import figure
@@ -155,8 +155,8 @@ def test_a_trial_whose_mistake_changes_nothing_is_not_counted() -> None:
 
 def test_the_table_of_detection_counts_missed_mistakes() -> None:
     right = scored(Trial("bias-missing", "bert", (0,), "float32"))
-    assert "| float32 | alone | 1 | 1 | 1 | 1 | 1 | 0 | 0 | 0 | 0 of 0 |" in table([right])
-    missed = table([replace(right, detected=False)])
+    assert "| float32 | alone | 1 | 1 | 1 | 1 | 1 | 0 | 0 | 0 | 0 of 0 |" in list(lines([right]))
+    missed = "\n".join(lines([replace(right, detected=False)]))
     assert "| float32 | alone | 1 | 1 | 0 | 1 |" in missed
     assert "- bias-missing in layer 0 (bert, float32, expected z " in missed
     assert "not detected" in missed
@@ -171,11 +171,11 @@ def test_in_a_goldens_network_each_mistake_is_planted_in_one_layer_and_in_all() 
 
 
 def test_the_table_of_false_alarms_counts_and_lists_them() -> None:
-    text = alarms.table([alarms.Alarm("float32", 10, ("x",)), alarms.Alarm("bfloat16", 5, ())], "--seeds 1", ("on networks",))
+    text = "\n".join(alarms.lines([alarms.Alarms("float32", 10, ("x",)), alarms.Alarms("bfloat16", 5, ())], "on networks"))
     assert "| float32 | 10 | 1 |" in text
     assert "| bfloat16 | 5 | 0 |" in text
     assert "| all | 15 | 1 |" in text
-    assert text.endswith("\n\n- x\n")
+    assert text.endswith("\n\n- x")
 
 
 def test_a_correct_variant_on_a_benchmark_network_is_counted_and_raises_no_alarm() -> None:

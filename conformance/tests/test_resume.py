@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
-from conformance.benchmarks.interruptions import command, interrupted, on_a_full_disk, records, undisturbed
 from conformance.cli import main
 from conformance.errors import INTERRUPTED
+from conformance.tests.interruptions import command, interrupted, on_a_full_disk, records, undisturbed
 from conformance.tests.terminal import as_in_a_terminal
 from conformance.tests.test_own_checkpoints import _write
 
@@ -49,7 +49,6 @@ def _resumed(folder: Path) -> list[Any]:
     return records(folder)
 
 
-# `python -m conformance.benchmarks.interruptions` tries twenty random moments.
 @pytest.mark.parametrize(("how", "at"), [(signal.SIGKILL, 0.7), (signal.SIGINT, 0.85)])
 def test_a_run_that_was_killed_is_resumed_to_the_same_records(
     how: signal.Signals, at: float, whole: tuple[list[Any], float], tmp_path: Path

@@ -5,11 +5,7 @@ compute there, and `--write` writes `ALARMS.cuda.md`. With `--golden tiny wide`,
 each variant computes everywhere or, if it changes single modules, in one layer alone; `--write` writes `ALARMS.goldens.md`.
 """
 
-import argparse
-import multiprocessing
-import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -18,8 +14,9 @@ from typing import NamedTuple
 
 from conformance.benchmarks.detection.bert import DTYPES
 from conformance.benchmarks.detection.networks import ARCHITECTURES, INITIAL, network
-from conformance.benchmarks.detection.score import draw, use_one_thread
+from conformance.benchmarks.detection.score import draw
 from conformance.benchmarks.detection.variants import VARIANTS
+from conformance.benchmarks.harness import bullets, in_processes, parser, publish, table
 from conformance.checks.check_values import check_values
 from conformance.numerics.devices import description
 
@@ -47,8 +44,8 @@ class Task(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Alarm:
-    """The result of a correct candidate on one network.
+class Alarms:
+    """The result of a correct variant on one network.
 
     Attributes:
         dtype: format of the run.
@@ -75,7 +72,7 @@ def tasks_on_goldens(goldens: Sequence[str]) -> Iterator[Task]:
             yield Task(variant, golden, 1, dtype, int(draw((variant, golden, dtype)), 16) % layers)
 
 
-def alarm(device: str, task: Task) -> Alarm:
+def alarm(device: str, task: Task) -> Alarms:
     """Judge one correct variant on one network; no activation is judged if the variant does not support the case.
 
     Args:
@@ -94,78 +91,49 @@ def alarm(device: str, task: Task) -> Alarm:
     judged = [v for v in result.verdicts if v.outcome in ("pass", "fail")]
     failed = [v.activation for v in judged if v.outcome == "fail"]
     where = "" if layer is None else f" in layer {layer}"
-    return Alarm(dtype, len(judged), tuple(f"{variant}{where}, {architecture} {seed}, {dtype}: {name}" for name in failed))
+    return Alarms(dtype, len(judged), tuple(f"{variant}{where}, {architecture} {seed}, {dtype}: {name}" for name in failed))
 
 
-def table(alarms: Sequence[Alarm], asked: str, networks: Sequence[str], device: str = "cpu") -> str:
-    """Return the committed table, in Markdown.
+def lines(every: Iterable[Alarms], networks: str) -> Iterator[str]:
+    """Yield the table and the activations that failed.
 
     Args:
-        alarms: the results.
-        asked: the options with which they were obtained.
-        networks: lines that say which networks were judged.
-        device: the device that computed.
+        every: the results.
+        networks: the networks, as text.
     """
-    lines = [
-        "# False alarms" if device == "cpu" else f"# False alarms on {description(device) or device}",
-        "",
-        f"Written by `python -m conformance.benchmarks.detection.alarms {asked} --write`: correct variants,",
-        f"{len(VARIANTS)} of them, in the formats in which each is correct, {networks[0]}",
-        *networks[1:],
-        "",
-        "| dtype | judged activations | false alarms |",
-        "| --- | ---: | ---: |",
-    ]
-    for dtype in DTYPES:
-        of_one = [a for a in alarms if a.dtype == dtype]
-        lines.append(f"| {dtype} | {sum(a.judged for a in of_one)} | {sum(len(a.failed) for a in of_one)} |")
-    failed = sorted(name for a in alarms for name in a.failed)
-    lines += [f"| all | {sum(a.judged for a in alarms)} | {len(failed)} |"]
-    return "\n".join([*lines, *([""] if failed else []), *(f"- {name}" for name in failed)]) + "\n"
+    yield f"Correct variants, {len(VARIANTS)} of them, in the formats in which each is correct, {networks}."
+    yield ""
+    alarms = list(every)
+    of = {dtype: [each for each in alarms if each.dtype == dtype] for dtype in DTYPES} | {"all": alarms}
+    counts = ((dtype, sum(a.judged for a in those), sum(len(a.failed) for a in those)) for dtype, those in of.items())
+    yield from table(("dtype", "judged activations", "false alarms"), counts)
+    yield from bullets(sorted(name for a in alarms for name in a.failed))
 
 
-def _of_networks(seeds: int) -> tuple[str, ...]:
-    return (
-        f"on networks of {len(NETWORKS)} kinds: {len(ARCHITECTURES)} architectures with",
-        f"discriminating weights, and {len(INITIAL)} deviations of initial weights; {seeds} of each kind.",
-    )
+def _of_networks(seeds: int) -> str:
+    kinds = f"{len(ARCHITECTURES)} architectures with\ndiscriminating weights, and {len(INITIAL)} deviations of initial weights"
+    return f"on\nnetworks of {len(NETWORKS)} kinds: {kinds}; {seeds} of each kind"
 
 
-def _of_goldens(goldens: Sequence[str]) -> tuple[str, ...]:
-    return (
-        "on the networks",
-        f"of the goldens {', '.join(goldens)}: each everywhere and, if it changes single modules, in one layer alone.",
-    )
+def _of_goldens(goldens: Sequence[str]) -> str:
+    where = "each everywhere and, if it changes single modules, in one layer alone"
+    return f"on the\nnetworks of the goldens {', '.join(goldens)}: {where}"
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Judge all variants and print the table; `--write` saves it beside this file."""
-    parser = argparse.ArgumentParser(prog="python -m conformance.benchmarks.detection.alarms")
-    parser.add_argument("--seeds", type=int, default=4, help="of each kind of network (default: 4)")
-    parser.add_argument("--golden", nargs="+", metavar="NAME", help="goldens whose networks are used instead")
-    parser.add_argument("--device", default="cpu", help="device that the variants compute on (default: cpu)")
-    parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
-    parser.add_argument("--write", action="store_true", help="write the table beside this file")
-    arguments = parser.parse_args(argv)
-    start = time.perf_counter()
-    golden, seeds, device = arguments.golden, arguments.seeds, arguments.device
-    tasks = list(tasks_on_goldens(golden)) if golden else tasks_on_networks(seeds)
-    found: list[Alarm] = []
-    with multiprocessing.get_context("spawn").Pool(arguments.processes, use_one_thread) as pool:
-        for one in pool.imap_unordered(partial(alarm, device), tasks, chunksize=8):
-            found.append(one)
-            for name in one.failed:
-                print(name, file=sys.stderr, flush=True)
-            if sys.stderr.isatty():
-                print(f"\r{len(found)} of {len(tasks)}", end="", file=sys.stderr, flush=True)
-    asked = f"--golden {' '.join(golden)}" if golden else f"--seeds {seeds}"
-    asked += "" if device == "cpu" else f" --device {device}"
-    text = table(found, asked, _of_goldens(golden) if golden else _of_networks(seeds), device)
-    print(text)
-    print(f"{time.perf_counter() - start:.0f} s", file=sys.stderr)
-    if arguments.write:
-        kinds = [*(["goldens"] if golden else []), *([device.partition(":")[0]] if device != "cpu" else []), "md"]
-        TABLE.with_suffix(f".{'.'.join(kinds)}").write_text(text, "utf-8")
+    options = parser(__doc__, TABLE)
+    options.add_argument("--seeds", type=int, default=4, help="of each kind of network (default: 4)")
+    options.add_argument("--golden", nargs="+", metavar="NAME", help="goldens whose networks are used instead")
+    options.add_argument("--device", default="cpu", help="device that the variants compute on (default: cpu)")
+    chosen = options.parse_args()
+    golden, device = chosen.golden, chosen.device
+    tasks = list(tasks_on_goldens(golden)) if golden else tasks_on_networks(chosen.seeds)
+    every = in_processes(partial(alarm, device), tasks, chosen.jobs)
+    kinds = [*(["goldens"] if golden else []), *([device.partition(":")[0]] if device != "cpu" else []), "md"]
+    title = "False alarms" if device == "cpu" else f"False alarms on {description(device) or device}"
+    networks = _of_goldens(golden) if golden else _of_networks(chosen.seeds)
+    publish(TABLE.with_suffix(f".{'.'.join(kinds)}"), title, lines(every, networks), write=chosen.write)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,6 @@
 `python -m conformance.benchmarks.detection --write` writes `RESULTS.md`, beside this file.
 """
 
-import argparse
-import multiprocessing
-import sys
-import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -17,6 +13,7 @@ import numpy as np
 from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.mistakes import MISTAKES, ROWS, Row
 from conformance.benchmarks.detection.networks import ARCHITECTURES, network
+from conformance.benchmarks.harness import bullets, in_processes, parser, publish, table
 from conformance.checks.check_values import check_values
 from conformance.goldens.golden import Golden
 from conformance.judge.filters import project
@@ -191,21 +188,18 @@ def expected_z(trial: Trial, golden: Golden) -> float:
     return best
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
-    """Return a row for each format and number of layers, then what is missing from it."""
+def lines(outcomes: Iterable[Outcome]) -> Iterator[str]:
+    """Yield a row for each format and number of layers, then what is missing from it."""
+    every = list(outcomes)
     groups: dict[tuple[str, str], list[Outcome]] = {}
-    for each in outcomes:
+    for each in every:
         where = "every layer" if len(each.trial.layers) > 1 else "alone"
         groups.setdefault((each.trial.dtype, where), []).append(each)
-    lines = [_joined("format", "mistakes", *HEADINGS), _joined(*["---"] * (2 + len(HEADINGS)))]
-    lines += [_joined(*key, *_counts(group)) for key, group in groups.items()]
-    short = [each for each in outcomes if each.counted and not each.right]
-    lines += ["", "Counted, and not as it should be:", "", *map(_short, short)] if short else []
-    return "\n".join(lines) + "\n"
-
-
-def _joined(*cells: object) -> str:
-    return f"| {' | '.join(map(str, cells))} |"
+    yield HEADING
+    yield from table(("format", "mistakes", *HEADINGS), ((*key, *_counts(group)) for key, group in groups.items()))
+    short = [_short(each) for each in every if each.counted and not each.right]
+    yield from ("", "Counted, and not as it should be:") if short else ()
+    yield from bullets(short)
 
 
 def _counts(group: Sequence[Outcome]) -> Iterator[object]:
@@ -220,53 +214,28 @@ def _short(each: Outcome) -> str:
     trial, z = each.trial, f"expected z {each.expected_z:.3g}"
     layers = "every layer" if len(trial.layers) > 1 else f"layer {trial.layers[0]}" if trial.row.layered else "its place"
     what = "not detected" if not each.detected else "not placed" if not each.placed else f"naming: {each.naming}"
-    return f"- {trial.name} in {layers} ({trial.network}, {trial.dtype}, {z}): {what}"
+    return f"{trial.name} in {layers} ({trial.network}, {trial.dtype}, {z}): {what}"
 
 
-HEADING = """# Detection
-
-Written by `python -m conformance.benchmarks.detection {options} --write`: every row of the table of
-mistakes, in the first of the benchmark's networks that can have it, in one layer
+HEADING = """Every row of the table of mistakes, in the first of the benchmark's networks that can have it, in one layer
 that is selected by hash and, without `--alone`, in all layers at once.
 *Counted* are those whose expected z, that of a filter made for just that effect, is 12 or more; all further numbers are of these.
 *Placed*: it fails where it begins, and nowhere else. *Named*: by a name that is right for it, alone or with what cannot be
 distinguished from it. *No name* is all that can be right for the few rows without one.
 Earlier results, among them those of the blind sets, are in [EARLIER.md](EARLIER.md).
-
 """
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the trials and print the table; `--write` saves it beside this file."""
-    parser = argparse.ArgumentParser(prog="python -m conformance.benchmarks.detection")
-    parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
-    parser.add_argument("--write", action="store_true", help="write the table beside this file")
-    parser.add_argument("--only", nargs="+", choices=list(MISTAKES), metavar="NAME", help="these mistakes alone")
-    parser.add_argument("--golden", help="in the network of this golden, which has a single batch")
-    parser.add_argument("--dtype", nargs="+", choices=FORMATS, default=list(FORMATS), help="the formats (default: each)")
-    parser.add_argument("--alone", action="store_true", help="each in one layer alone, not in every layer as well")
-    arguments = parser.parse_args(argv)
-    if arguments.write and (arguments.only or arguments.golden):
-        parser.error("--write saves the table of all mistakes in their usual networks: leave --only and --golden out")
-    rows = [MISTAKES[name] for name in arguments.only] if arguments.only else ROWS
-    every, start = list(trials(rows, arguments.dtype, arguments.golden)), time.perf_counter()
-    every = [trial for trial in every if len(trial.layers) == 1 or not arguments.alone]
-    outcomes: list[Outcome] = []
-    with multiprocessing.get_context("spawn").Pool(arguments.processes, use_one_thread) as pool:
-        for each in pool.imap(scored, every, chunksize=4):
-            outcomes.append(each)
-            if each.counted and not each.right:
-                print(_short(each), file=sys.stderr, flush=True)
-    text = table(outcomes)
-    print(text)
-    print(f"{time.perf_counter() - start:.0f} s", file=sys.stderr)
-    if arguments.write:
-        options = " ".join(["--dtype", *arguments.dtype, *(["--alone"] if arguments.alone else [])])
-        TABLE.write_text(HEADING.format(options=options) + text, "utf-8")
-
-
-def use_one_thread() -> None:
-    """Limit torch to one thread, since the processes share the cores."""
-    import torch
-
-    torch.set_num_threads(1)
+    options = parser(__doc__, TABLE)
+    options.add_argument("--only", nargs="+", choices=list(MISTAKES), metavar="NAME", help="these mistakes alone")
+    options.add_argument("--golden", help="in the network of this golden, which has a single batch")
+    options.add_argument("--dtype", nargs="+", choices=FORMATS, default=list(FORMATS), help="the formats (default: each)")
+    options.add_argument("--alone", action="store_true", help="each in one layer alone, not in every layer as well")
+    chosen = options.parse_args(argv)
+    if chosen.write and (chosen.only or chosen.golden):
+        options.error("--write saves the table of all mistakes in their usual networks: leave --only and --golden out")
+    rows = [MISTAKES[name] for name in chosen.only] if chosen.only else ROWS
+    every = [trial for trial in trials(rows, chosen.dtype, chosen.golden) if len(trial.layers) == 1 or not chosen.alone]
+    publish(TABLE, "Detection", lines(in_processes(scored, every, chosen.jobs)), write=chosen.write)

@@ -4,18 +4,15 @@ Exit code 1: an outcome, a place or an exit code has moved. Names and numbers th
 by `ROOM`, since other processors round otherwise.
 """
 
-import argparse
 import json
-import multiprocessing
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from conformance.benchmarks.detection.score import use_one_thread
 from conformance.benchmarks.frozen.record import Record, recorded, tasks
+from conformance.benchmarks.harness import in_processes, parser, table
 
 FILE = Path(__file__).parents[1] / "frozen.json"
 ROOM = 0.25  # of a logarithm to base 2, and of an estimate relative to itself
@@ -72,28 +69,20 @@ def dumped(record: Record) -> str:
 
 def main() -> int:
     """Record everything, and compare it with the file or write it."""
-    parser = argparse.ArgumentParser(prog="python -m conformance.benchmarks.frozen", description=__doc__)
-    parser.add_argument("-j", "--jobs", type=int, default=2, help="processes (default: 2)")
-    parser.add_argument("--write", action="store_true", help=f"write {FILE.name}")
-    parser.add_argument("--only", choices=("candidates", "mistakes", "noise"), help="this part alone")
-    arguments = parser.parse_args()
+    options = parser(__doc__, FILE)
+    options.add_argument("--only", choices=("candidates", "mistakes", "noise"), help="this part alone")
+    chosen = options.parse_args()
     record: Record = {}
     start = time.perf_counter()
-    chosen = [task for task in tasks() if arguments.only in (None, task[0])]
-    # Its processes may have children, unlike those of a `multiprocessing.Pool`: the candidates' own processes.
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(arguments.jobs, spawn, use_one_thread) as pool:
-        for part, entries in pool.map(recorded, chosen, chunksize=4):
-            record.setdefault(part, {}).update(entries)
+    for part, entries in in_processes(recorded, [task for task in tasks() if chosen.only in (None, task[0])], chosen.jobs):
+        record.setdefault(part, {}).update(entries)
     print(f"{sum(map(len, record.values()))} entries in {time.perf_counter() - start:.0f} s", file=sys.stderr)
     before: Record = json.loads(FILE.read_text("utf-8")) if FILE.exists() else {}
-    if arguments.write:
+    if chosen.write:
         FILE.write_text(dumped(before | record), "utf-8")
         return 0
     rows = list(moved({part: before.get(part, {}) for part in record}, record))
-    print("| part | entry | moved | before | after |\n| --- | --- | --- | --- | --- |" if rows else "nothing has moved")
-    for row in rows:
-        print(f"| {' | '.join(map(str, row))} |")
+    print("\n".join(table(("part", "entry", "moved", "before", "after"), rows)) if rows else "nothing has moved")
     return int(any(what in (*DECIDES, "entry") for _, _, what, *_ in rows))
 
 

@@ -1,7 +1,7 @@
 """One candidate on one golden in one format: the digest of its outputs, and the verdict on it.
 
-A lane's process runs the cases of an order, a JSON object on its standard input with the lane's name, the cases, and the verdicts of
-earlier lanes. It prints a line of JSON on the machine, then one for each case.
+A lane's process runs the cases of an order, a JSON object on its standard input with the lane's name, the cases, and the verdicts
+of earlier lanes. It prints a line of JSON on the machine, then one for each case.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Correct candidates under the settings of this machine: `python -m conformance.benchmarks.platforms.measure`.
 
-Each lane runs in a separate process. A candidate's outputs are digested first. If they have the same bits as in an earlier lane, the
-verdict of that lane is used. A lane whose instruction set the CPU does not support is not run, and the table says so. The exit code
-is 1 if a correct candidate fails or if nothing was judged.
+Each lane runs in a separate process. A candidate's outputs are digested first. If they have the same bits as in an earlier lane,
+the verdict of that lane is used. A lane whose instruction set the CPU does not support is not run, and the table says so. The
+exit code is 1 if a correct candidate fails or if nothing was judged.
 """
 
 import json
@@ -164,7 +164,7 @@ def _reasons(results: Sequence[LaneResult]) -> Iterator[str]:
 
 def main() -> int:
     """Print the tables; `--write` also saves them."""
-    options = parser(__doc__, RESULTS)
+    options = parser(__doc__, RESULTS, parallel=False)
     options.add_argument("--lanes", nargs="+", choices=LANES, default=list(LANES), metavar="LANE", help=", ".join(LANES))
     options.add_argument("--goldens", nargs="+", default=GOLDENS, metavar="GOLDEN")
     options.add_argument("--candidates", nargs="+", default=CANDIDATES, metavar="NAME", help="correct ones")

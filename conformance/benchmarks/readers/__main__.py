@@ -5,7 +5,6 @@ size limits, each filled with the content that takes most time or memory, in a s
 `RESULTS.md` or `FULL.md`.
 """
 
-import argparse
 import random
 import signal
 import sys
@@ -17,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from conformance.benchmarks.harness import parser, publish, table
 from conformance.benchmarks.readers.full_files import full_files, read_apart
 from conformance.benchmarks.readers.good_files import Reader, readers
 from conformance.benchmarks.readers.mutations import mutated
@@ -25,8 +25,7 @@ from conformance.errors import ConformanceError
 
 SECONDS, MEMORY = 5.0, 2**30  # Limits for a reader.
 TABLE, FULL = Path(__file__).with_name("RESULTS.md"), Path(__file__).with_name("FULL.md")
-WRONG = ("untyped error", "too long", "too large")
-COLUMNS = ("read", "typed error", *WRONG)
+OUTCOMES = ("read", "typed error", "untyped error", "too long", "too large")
 
 
 @dataclass
@@ -103,46 +102,45 @@ def _outcome(reader: Reader, folder: Path, tally: Tally) -> str:
     return "too large" if high_water_mib() - before > MEMORY / 2**20 else outcome
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print one line per reader; return 1 if some reader fails."""
-    parser = argparse.ArgumentParser(prog="conformance.benchmarks.readers", description=__doc__)
-    parser.add_argument("--count", type=int, default=20_000, help="damaged files a reader (default: 20,000)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="readers whose name begins so")
-    parser.add_argument("--write", action="store_true", help=f"keep the table, {TABLE.name}")
-    parser.add_argument("--full", action="store_true", help="files at their limits, and no damaged ones")
-    arguments = parser.parse_args(argv)
-    if arguments.only and arguments.write:
-        parser.error("--only prints its table, and --write saves that of every reader: leave one of them out")
-    with tempfile.TemporaryDirectory() as home:
-        known = {name: r for name, r in readers(Path(home)).items() if name.startswith(arguments.only)}
-        if arguments.full:
-            return _full(known, Path(home) / "full", keep=arguments.write)
-        rows = [f"| reader | {' | '.join(COLUMNS)} | slowest, s |", "|---|" + "---:|" * (len(COLUMNS) + 1)]
-        wrong = 0
-        for number, (name, reader) in enumerate(known.items()):
-            tally = tried(reader, arguments.count, arguments.seed, Path(home) / f"damaged {number}")
-            rows.append(f"| {name} | {' | '.join(str(tally.outcomes[c]) for c in COLUMNS)} | {tally.slowest:.2f} |")
-            print(rows[-1], *sorted(set(tally.untyped))[:5], sep="\n", flush=True)
-            wrong += sum(tally.outcomes[c] for c in WRONG)
-    if arguments.write:
-        how = f"`python -m conformance.benchmarks.readers --count {arguments.count} --seed {arguments.seed} --write`"
-        TABLE.write_text("\n".join([f"{arguments.count} damaged files a reader: {how}.", "", *rows, ""]), "utf-8")
-    return int(wrong > 0)
+Outcomes = Counter[str]
 
 
-def _full(known: Mapping[str, Reader], folder: Path, *, keep: bool) -> int:
-    rows, wrong = ["| reader | full of | MiB | outcome | s of the processor | MiB of memory |", "|---|---|---:|---|---:|---:|"], 0
+def _damaged(known: Mapping[str, Reader], count: int, seed: int, home: Path, every: Outcomes) -> Iterator[tuple[object, ...]]:
+    for number, (name, reader) in enumerate(known.items()):
+        tally = tried(reader, count, seed, home / f"damaged {number}")
+        every.update(tally.outcomes)
+        print(*sorted(set(tally.untyped))[:5], sep="\n", file=sys.stderr)
+        yield (name, *(tally.outcomes[outcome] for outcome in OUTCOMES), f"{tally.slowest:.2f}")
+
+
+def _full(known: Mapping[str, Reader], folder: Path, every: Outcomes) -> Iterator[tuple[object, ...]]:
     for full in full_files(known):
         took = read_apart(known[full.reader], full, folder)
-        size, memory = full.size / 2**20, took.memory / 2**20
-        rows.append(f"| {full.reader} | {full.what} | {size:.1f} | {took.outcome} | {took.seconds:.2f} | {memory:.0f} |")
-        print(rows[-1], flush=True)
-        wrong += took.outcome not in ("read", "typed error") or took.seconds > SECONDS or took.memory > MEMORY
-    if keep:
-        how = "`python -m conformance.benchmarks.readers --full --write`"
-        FULL.write_text("\n".join([f"Files at the readers' limits, on one machine: {how}.", "", *rows, ""]), "utf-8")
-    return int(wrong > 0)
+        outcome = "too long" if took.seconds > SECONDS else "too large" if took.memory > MEMORY / 2**20 else took.outcome
+        every[outcome] += 1
+        yield full.reader, full.what, f"{full.size / 2**20:.1f}", outcome, f"{took.seconds:.2f}", f"{took.memory:.0f}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print one line per reader or full file, and return 1 if some reader fails; `--write` also saves them."""
+    options = parser(__doc__, TABLE, parallel=False)
+    options.add_argument("--count", type=int, default=20_000, help="damaged files a reader (default: 20,000)")
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--only", default="", help="readers whose name begins so")
+    options.add_argument("--full", action="store_true", help=f"files at their limits, and no damaged ones; into {FULL.name}")
+    chosen = options.parse_args(argv)
+    if chosen.only and chosen.write:
+        options.error("--only prints its table, and --write saves that of every reader: leave one of them out")
+    with tempfile.TemporaryDirectory() as folder:
+        home, every = Path(folder), Counter[str]()
+        known = {name: reader for name, reader in readers(home).items() if name.startswith(chosen.only)}
+        if chosen.full:
+            headings = ("reader", "full of", "MiB", "outcome", "CPU s", "MiB of memory")
+            publish(FULL, "Files at their readers' limits", table(headings, _full(known, home / "full", every)), write=chosen.write)
+        else:
+            rows = _damaged(known, chosen.count, chosen.seed, home, every)
+            publish(TABLE, "Damaged files", table(("reader", *OUTCOMES, "slowest, s"), rows), write=chosen.write)
+    return int(any(every[outcome] for outcome in every.keys() - OUTCOMES[:2]))
 
 
 if __name__ == "__main__":

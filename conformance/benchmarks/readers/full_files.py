@@ -1,6 +1,7 @@
 """Files at their readers' size limits, each filled with one kind of content, and the cost of reading them."""
 
 import json
+import multiprocessing
 import os
 import threading
 import time
@@ -8,8 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from conformance.benchmarks.readers.good_files import Reader
+from conformance.benchmarks.resources import status_mib
 from conformance.candidates.recorded.file_format import TraceOrigin
 from conformance.errors import ConformanceError
 from conformance.model.files import ARRAYS, DOTS, JSON, OUTPUTS, PRINTED, SETTINGS, TEXT
@@ -26,19 +29,12 @@ class FullFile:
     size: int
 
 
-@dataclass(frozen=True)
-class Took:
-    """The result of reading a full file.
-
-    Attributes:
-        outcome: how the read ended.
-        seconds: CPU seconds.
-        memory: bytes of memory above those of the process before.
-    """
+class Took(NamedTuple):
+    """How a read ended, its CPU seconds, and the MiB of memory above those of the process before."""
 
     outcome: str
     seconds: float
-    memory: int
+    memory: float
 
 
 def _filled(head: bytes, unit: bytes, tail: bytes, size: int) -> bytes:
@@ -141,45 +137,43 @@ def read_apart(reader: Reader, full: FullFile, folder: Path) -> Took:
     folder.mkdir(exist_ok=True)
     reader.write(folder, full.content)
     os.truncate(folder / reader.damaged, full.size)
-    receive, send = os.pipe()
-    child = os.fork()
-    if not child:
-        os.write(send, _took(reader, folder).encode())
-        os._exit(0)
-    os.close(send)
-    with open(receive) as file:
-        said = file.read()
-    os.waitpid(child, 0)
-    outcome, seconds, memory = json.loads(said) if said else ("ended", 0.0, 0)
-    return Took(outcome, seconds, memory)
+    context = multiprocessing.get_context("fork")
+    receiving, sending = context.Pipe(duplex=False)
+    process = context.Process(target=lambda: sending.send(_took(reader, folder)))
+    process.start()
+    sending.close()
+    try:
+        took: Took = receiving.recv()
+    except EOFError:
+        took = Took("ended", 0.0, 0.0)
+    process.join()
+    return took
 
 
-def _took(reader: Reader, folder: Path) -> str:
+def _took(reader: Reader, folder: Path) -> Took:
     with _memory() as taken:
-        start = time.process_time()  # CPU time, which other processes do not affect.
+        start, outcome = time.process_time(), "read"  # CPU time, which other processes do not affect.
         try:
             reader.read(folder)
-            outcome = "read"
         except ConformanceError:
             outcome = "typed error"
         except BaseException as error:
             outcome = f"untyped error: {type(error).__name__}: {error!s:.200}"
         seconds = time.process_time() - start
-    return json.dumps((outcome, seconds, max(taken)))
+    return Took(outcome, seconds, max(taken))
 
 
 @contextmanager
-def _memory() -> Iterator[list[int]]:
-    """Yield the list of memory samples in bytes above the initial value, taken every few milliseconds.
+def _memory() -> Iterator[list[float]]:
+    """Yield the list of memory samples in MiB above the initial value, taken every few milliseconds.
 
     Mapped files are not included, since the system can drop them.
     """
-    before, ended = _own_memory(), threading.Event()
-    taken = [0]
+    before, ended, taken = status_mib("RssAnon"), threading.Event(), [0.0]
 
     def watch() -> None:
         while not ended.wait(0.005):
-            taken.append(_own_memory() - before)
+            taken.append(status_mib("RssAnon") - before)
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -188,9 +182,3 @@ def _memory() -> Iterator[list[int]]:
     finally:
         ended.set()
         thread.join()
-
-
-def _own_memory() -> int:
-    """Return the anonymous memory of this process, in bytes."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
-    return int(line.split()[1]) * 1024

@@ -73,15 +73,14 @@ def _json_mutated(data: bytes, draw: random.Random) -> bytes:
     if isinstance(holder[key], str) and holder[key].startswith("{") and draw.random() < 0.7:  # JSON inside a header.
         holder[key] = _json_mutated(holder[key].encode(), draw).decode("utf-8", "replace")
         return json.dumps(tree).encode()
-    action, mark = draw.random(), "\x01here\x01"
+    action, mark, value = draw.random(), "\x01here\x01", "null"
     if action < 0.15 and isinstance(holder, dict):
         del holder[key]
-        return json.dumps(tree).encode()
-    if action < 0.25 and isinstance(holder, dict):
+    elif action < 0.25 and isinstance(holder, dict):
         holder[draw.choice(("", "/", "a" * 300, "\u202e", str(key) + "/positions"))] = holder.pop(key)
-        return json.dumps(tree).encode()
-    holder[key] = mark
-    return json.dumps(tree).replace(json.dumps(mark), draw.choice(NASTY)).encode()
+    else:
+        holder[key], value = mark, draw.choice(NASTY)
+    return json.dumps(tree).replace(json.dumps(mark), value).encode()
 
 
 def _places(tree: Any) -> Iterator[tuple[Any, Any]]:

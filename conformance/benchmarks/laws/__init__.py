@@ -1,1 +1,0 @@
-"""False alarms of the laws on correct candidates, and the suite's cost relative to the candidate."""
