@@ -1,7 +1,7 @@
 """The versions that the suite was last run with, as printed in conformance/README.md: `python -m conformance.benchmarks.versions`.
 
 Each factor of `tox.ini` ends by recording its run, in the environment of the run:
-`python -m conformance.benchmarks.versions --record FACTOR --junit FILE`.
+`python -m conformance.benchmarks.versions --record FACTOR FILE`, with the JUnit file of the run.
 """
 
 import argparse
@@ -14,6 +14,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import msgspec
+
+from conformance.benchmarks.harness import bullets, table
 
 RUNS = Path(__file__).with_name("versions.json")
 TOX = Path(__file__).parents[2] / "tox.ini"
@@ -118,39 +120,32 @@ def paragraph(runs: Mapping[str, Run], names: tuple[str, ...]) -> Iterator[str]:
         runs: runs by factor.
         names: existing factors; a factor without a run is untested.
     """
-    systems = ", ".join(sorted({runs[name].platform for name in names if name in runs}))
-    yield f"Tested on {systems}, by `tox -e FACTOR`; each factor's last run:"
+    rows = [(f"`{name}`", runs[name]) for name in names if name in runs]
+    yield f"Tested on {', '.join(sorted({run.platform for _, run in rows}))}, by `tox -e FACTOR`; each factor's last run:"
     yield ""
-    yield "| factor | Python | torch | transformers | NumPy | SciPy | passed | failed | skipped | date |"
-    yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
-    for name in names:
-        if name in runs:
-            r = runs[name]
-            cells = (r.python, r.torch, r.transformers or "none", r.numpy, r.scipy, r.passed, r.failed, r.skipped, r.date)
-            yield f"| `{name}` | {' | '.join(map(str, cells))} |"
+    headings = ("factor", "Python", "torch", "transformers", "NumPy", "SciPy", "passed", "failed", "skipped", "date")
+    cells = ((r.python, r.torch, r.transformers or "none", r.numpy, r.scipy, r.passed, r.failed, r.skipped, r.date) for _, r in rows)
+    yield from table(headings, ((name, *each) for (name, _), each in zip(rows, cells, strict=True)))
     yield ""
     yield "Untested:"
-    yield ""
     never = {f"`{name}`": "the factor has not been run" for name in names if name not in runs}
-    for what, why in {**never, **UNTESTED}.items():
-        yield f"- {what}: {why}."
+    yield from bullets(f"{what}: {why}." for what, why in {**never, **UNTESTED}.items())
 
 
 def main() -> None:
     """Print the paragraph of conformance/README.md, or record a run."""
     parser = argparse.ArgumentParser(prog="python -m conformance.benchmarks.versions", description=__doc__)
-    parser.add_argument("--record", metavar="FACTOR", choices=factors(), help="record a run of this factor of tox.ini")
-    parser.add_argument("--junit", metavar="FILE", type=Path, help="the JUnit file of the run")
-    arguments = parser.parse_args()
-    if bool(arguments.record) != bool(arguments.junit):
-        parser.error("--record and --junit go together: --record FACTOR --junit FILE")
-    if arguments.record:
-        try:
-            record(arguments.record, run_of(arguments.junit))
-        except (OSError, ElementTree.ParseError) as error:
-            parser.error(f"{arguments.junit}: {error}; expected what `pytest --junitxml={arguments.junit}` writes: run that first")
-    else:
+    parser.add_argument("--record", nargs=2, metavar=("FACTOR", "FILE"), help="record a run of this factor of tox.ini")
+    factor, junit = parser.parse_args().record or (None, "")
+    if factor is None:
         print("\n".join(paragraph(recorded(), factors())))
+    elif factor not in factors():
+        parser.error(f"{factor} is no factor of tox.ini: {', '.join(factors())}")
+    else:
+        try:
+            record(factor, run_of(Path(junit)))
+        except (OSError, ElementTree.ParseError) as error:
+            parser.error(f"{junit}: {error}; expected what `pytest --junitxml={junit}` writes: run that first")
 
 
 if __name__ == "__main__":

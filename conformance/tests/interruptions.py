@@ -1,6 +1,5 @@
 """Runs that are interrupted, by a signal or by a full disk, and their records."""
 
-import os
 import resource
 import signal
 import subprocess

@@ -64,10 +64,6 @@ def lanes() -> Iterator[Lane]:
     if find_spec("onnx") and find_spec("onnxruntime"):
         rounded = {("gelu_tanh", "float64"): "the constants are rounded to float32: 1e-8 off"}
         yield Lane("onnxruntime", "its own dispatch", _of_onnxruntime, incorrect=rounded)
-    if find_spec("onnx") and find_spec("openvino"):
-        yield Lane("openvino", "its own dispatch", _of_openvino)
-    if find_spec("jax"):
-        yield Lane("jax", "its own dispatch", _of_jax)
 
 
 def _aten_capabilities() -> tuple[str, ...]:
@@ -184,28 +180,3 @@ def _of_onnxruntime(name: str, dtype: str) -> Kernel | None:
     except Exception:  # The operator has no kernel of this type; the runtime raises its own exception class.
         return None
     return lambda x: np.asarray(session.run(None, {"v0": np.asarray(x, dtype)})[0])
-
-
-def _of_openvino(name: str, dtype: str) -> Kernel | None:
-    import openvino
-
-    model = _onnx_model(name, dtype)
-    if model is None or dtype == "float64":  # The CPU plug-in computes float64 in float32.
-        return None
-    core = openvino.Core()
-    compiled = core.compile_model(core.read_model(model), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    return lambda x: np.asarray(compiled([np.asarray(x, dtype)])[0])
-
-
-def _of_jax(name: str, dtype: str) -> Kernel | None:
-    import jax
-
-    jax.config.update("jax_enable_x64", True)
-    function: Callable[[Any], Any] | None = {
-        "softmax": jax.nn.softmax, "log_softmax": jax.nn.log_softmax,
-        "erf": jax.scipy.special.erf, "gelu": lambda x: jax.nn.gelu(x, approximate=False), "gelu_tanh": jax.nn.gelu,
-        "sigmoid": jax.nn.sigmoid, "rsqrt": jax.lax.rsqrt, "exp": jax.numpy.exp, "tanh": jax.numpy.tanh, "log": jax.numpy.log,
-    }.get(name)  # fmt: skip
-    if function is None or dtype not in ("float32", "float64"):
-        return None
-    return lambda x: np.asarray(function(jax.numpy.asarray(x, dtype)))
