@@ -124,7 +124,9 @@ def paragraph(runs: Mapping[str, Run], names: tuple[str, ...]) -> Iterator[str]:
     yield f"Tested on {', '.join(sorted({run.platform for _, run in rows}))}, by `tox -e FACTOR`; each factor's last run:"
     yield ""
     headings = ("factor", "Python", "torch", "transformers", "NumPy", "SciPy", "passed", "failed", "skipped", "date")
-    cells = ((r.python, r.torch, r.transformers or "none", r.numpy, r.scipy, r.passed, r.failed, r.skipped, r.date) for _, r in rows)
+    cells = (
+        (r.python, r.torch, r.transformers or "none", r.numpy, r.scipy, r.passed, r.failed, r.skipped, r.date) for _, r in rows
+    )
     yield from table(headings, ((name, *each) for (name, _), each in zip(rows, cells, strict=True)))
     yield ""
     yield "Untested:"

@@ -109,7 +109,7 @@ def _damaged(known: Mapping[str, Reader], count: int, seed: int, home: Path, eve
     for number, (name, reader) in enumerate(known.items()):
         tally = tried(reader, count, seed, home / f"damaged {number}")
         every.update(tally.outcomes)
-        print(*sorted(set(tally.untyped))[:5], sep="\n", file=sys.stderr)
+        print(*(f"{error}\n" for error in sorted(set(tally.untyped))[:5]), sep="", end="", file=sys.stderr)
         yield (name, *(tally.outcomes[outcome] for outcome in OUTCOMES), f"{tally.slowest:.2f}")
 
 
