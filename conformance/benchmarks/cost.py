@@ -36,6 +36,7 @@ from conformance.judge.evidence import Verdict
 from conformance.judge.judge import IN_MEMORY
 from conformance.numerics.devices import description
 
+Measure = Callable[[int, int], Iterator[str]]
 NUMBERS_OF_LAYERS = (6, 12, 24, 48)
 HALF, HALF_LAYERS = "bfloat16", 1
 PAGES = {
@@ -161,8 +162,10 @@ def main() -> None:
     options.add_argument("--layers", type=int, default=LAYERS)
     options.add_argument("--device", default="cuda", help="of `device` (default: cuda)")
     chosen = options.parse_args()
-    measure = {"forward": forward, "backward": backward, "device": partial(on_device, chosen.device)}[chosen.what]
-    publish(PAGES[chosen.what], f"Cost, {chosen.what}", measure(chosen.layers, chosen.repeats), write=chosen.write)
+    on_this = partial(on_device, chosen.device)
+    measures: Mapping[str, Measure] = {"forward": forward, "backward": backward, "device": on_this}
+    lines = measures[chosen.what](chosen.layers, chosen.repeats)
+    publish(PAGES[chosen.what], f"Cost, {chosen.what}", lines, write=chosen.write)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 import torch
 
-Task, Result = TypeVar("Task"), TypeVar("Result")
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 
 
 def parser(description: str | None, page: Path, *, parallel: bool = True) -> argparse.ArgumentParser:

@@ -69,7 +69,8 @@ def main() -> None:
     options.add_argument("--formats", nargs="+", choices=DTYPES, default=list(DTYPES), help="default: all")
     options.add_argument("--alarms", action="store_true", help=f"correct ones alone, at depth screen; into {ALARMS.name}")
     chosen = options.parse_args()
-    page, depth = (ALARMS, "screen") if chosen.alarms else (RESULTS, "full")
+    page = ALARMS if chosen.alarms else RESULTS
+    depth: Depth = "screen" if chosen.alarms else "full"
     publish(page, "Backward passes", lines(part(depth), chosen.formats, chosen.jobs), write=chosen.write)
 
 

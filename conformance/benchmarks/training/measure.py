@@ -39,7 +39,7 @@ GOLDEN = "tiny"
 WITH_STEPS = ("float64", "float32", "bfloat16")  # Formats in which steps of an optimizer are judged.
 # The correct candidates in training mode, by name, with their goldens.
 IN_TRAINING: Mapping[str, tuple[Any, str]] = {
-    **{each.name: (each, GOLDEN) for each in (hf_eager, hf_sdpa, making_bert, inner_workings, torch_encoder)},
+    **{str(each.name): (each, GOLDEN) for each in (hf_eager, hf_sdpa, making_bert, inner_workings, torch_encoder)},
     **{name: (each.candidate, GOLDEN) for name, each in dropouts.CORRECT.items()},
     "demystified": (demystified, "sinusoidal"),
 }
