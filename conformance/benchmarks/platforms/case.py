@@ -1,7 +1,7 @@
-"""One candidate on one golden in one format: the digest of its outputs, and the verdict on it.
+"""One candidate on one golden in one format, judged in the process of a lane.
 
-A lane's process runs the cases of an order, a JSON object on its standard input with the lane's name, the cases, and the verdicts
-of earlier lanes. It prints a line of JSON on the machine, then one for each case.
+The process runs the cases of an order, a JSON object on its standard input with the lane's name and the cases. It prints a line of
+JSON on the machine, then one for each case.
 """
 
 import json
@@ -10,22 +10,17 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from hashlib import sha256
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
-from conformance import Checkpoint, Golden, Result, check, load_golden
+from conformance import Result, check
 from conformance.benchmarks.platforms.lanes import LANES, PLAIN, Lane
-from conformance.candidates.registry import Runner, as_implementation, load_implementation, name_of
-from conformance.candidates.stream import pairs
-from conformance.checks.contract import prepared, require_support
+from conformance.candidates.registry import name_of
 from conformance.faults.precision import TF32_BITS
 from conformance.judge.evidence import Verdict
 from conformance.numerics.machine import this_machine
-from conformance.results.termination import Termination, call_candidate, run_guarded
 
 # Prefixes of the names of the faults that a setting of reduced precision causes.
 REDUCED = ("precision-bfloat16", "precision-float16", "precision-tf32")
@@ -42,8 +37,6 @@ class Ran:
     Attributes:
         candidate, golden, dtype: the case.
         outcome, reason: as in `Result`.
-        digest: digest of all outputs; empty if there were none.
-        same_as: the lane that yielded the same bits before and whose verdict this is; empty if the case was judged here.
         reduced: whether the case fails and each origin is recognized as reduced precision.
         seconds: duration of the case.
     """
@@ -53,8 +46,6 @@ class Ran:
     dtype: str
     outcome: str
     reason: str = ""
-    digest: str = ""
-    same_as: str = ""
     reduced: bool = False
     seconds: float = 0.0
 
@@ -64,64 +55,14 @@ class Ran:
         return f"{self.candidate} on {self.golden} in {self.dtype}"
 
 
-class _Once:
-    """A prepared candidate: judging uses the runner that was digested, and compiles only once."""
-
-    def __init__(self, name: str, runner: Runner) -> None:
-        self.name, self.runner = name, runner
-
-    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Runner:
-        return self.runner
-
-
-def run(candidate: Any, golden: str, dtype: str, earlier: Mapping[str, Ran]) -> Ran:
-    """Run a case, and judge it unless the same bits have been judged before.
-
-    Args:
-        candidate: a registered name, or an object with `prepare`.
-        golden: name of a golden.
-        dtype: name of a format.
-        earlier: verdicts on the same case in other lanes, by digest.
-    """
+def run(candidate: Any, golden: str, dtype: str) -> Ran:
+    """Judge a case; the candidate is a registered name, or an object with `prepare`."""
     start = time.perf_counter()
-    found = _judged(candidate, load_golden(golden), dtype, earlier)
+    result = check(candidate, golden, dtype=dtype)
     if "torch._dynamo" in sys.modules:  # After eight compilations, a function silently runs eagerly.
         torch.compiler.reset()
-    return replace(found, seconds=time.perf_counter() - start)
-
-
-def _judged(candidate: Any, golden: Golden, dtype: str, earlier: Mapping[str, Ran]) -> Ran:
-    name, found = name_of(candidate), dict[str, Any]()
-
-    def yields() -> Termination:
-        opened = load_implementation(candidate) if isinstance(candidate, str) else as_implementation(candidate)
-        require_support(opened, golden, "cpu", dtype)
-        found["runner"] = prepared(opened, golden.checkpoint, "cpu", dtype)
-        found["digest"] = digest(found["runner"], golden)
-        return Termination("pass")
-
-    ending = run_guarded(yields)
-    if ending.outcome != "pass":
-        return Ran(name, golden.name, dtype, ending.outcome, ending.reason)
-    if found["digest"] in earlier:
-        return earlier[found["digest"]]
-    result = check(_Once(name, found["runner"]), golden, dtype=dtype)
-    return Ran(name, golden.name, dtype, result.outcome, result.reason, found["digest"], reduced=_is_reduced(result))
-
-
-def digest(runner: Runner, golden: Golden) -> str:
-    """Return the SHA-256 of the names, formats, shapes and bytes that a runner yields for all batches of a golden.
-
-    It includes the bounds that this machine adds to the table, since a verdict also depends on them.
-    """
-    hashed = sha256(repr(sorted(this_machine("cpu").exceeding.items())).encode())
-    for batch in golden.batches.values():
-        output = call_candidate(lambda batch=batch: list(pairs(runner(batch.on("cpu")), {})))  # type: ignore[misc]
-        for name, value in output:
-            array = torch.as_tensor(value).detach().contiguous()
-            hashed.update(f"{name} {array.dtype} {tuple(array.shape)} ".encode())
-            hashed.update(array.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return hashed.hexdigest()
+    reduced, seconds = _is_reduced(result), time.perf_counter() - start
+    return Ran(name_of(candidate), golden, dtype, result.outcome, result.reason, reduced, seconds)
 
 
 def _is_reduced(result: Result) -> bool:
@@ -138,8 +79,8 @@ def _is_of_fewer_bits(origin: Verdict) -> bool:
     if named:
         return all(name.startswith(REDUCED) for name in named)
     sentences = origin.residual_description
-    significant_bits = [float(found[1]) for sentence in sentences if (found := NOISE.search(sentence))]
-    return any(bits <= TF32_BITS for bits in significant_bits) or any(NARROWER.match(sentence) for sentence in sentences)
+    bits = [float(noise[1]) for sentence in sentences if (noise := NOISE.search(sentence))]
+    return any(count <= TF32_BITS for count in bits) or any(NARROWER.match(sentence) for sentence in sentences)
 
 
 def reduces(lane: Lane) -> bool:
@@ -162,9 +103,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     reduced, machine = reduces(lane), this_machine("cpu")
     print(json.dumps({"capability": machine.instruction_set, "reduces": reduced, "notes": machine.notes}), file=out, flush=True)
-    for (candidate, golden, dtype), judged in order["cases"]:
-        earlier = {ran["digest"]: Ran(**ran) for ran in judged}
-        print(json.dumps(asdict(run(candidate, golden, dtype, earlier))), file=out, flush=True)
+    for case in order["cases"]:
+        print(json.dumps(asdict(run(*case))), file=out, flush=True)
 
 
 if __name__ == "__main__":

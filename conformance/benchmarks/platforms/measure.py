@@ -1,7 +1,6 @@
 """Correct candidates under the settings of this machine: `python -m conformance.benchmarks.platforms.measure`.
 
-Each lane runs in a separate process. A candidate's outputs are digested first. If they have the same bits as in an earlier lane,
-the verdict of that lane is used. A lane whose instruction set the CPU does not support is not run, and the table says so. The
+Each lane runs in a separate process. A lane whose instruction set the CPU does not support is not run, and the table says so. The
 exit code is 1 if a correct candidate fails or if nothing was judged.
 """
 
@@ -10,8 +9,8 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
@@ -27,13 +26,9 @@ FORMATS = ("float32", "bfloat16", "float16", "float64")
 RESULTS = Path(__file__).with_name("RESULTS.md")
 Case = tuple[str, str, str]
 
-PASSED, SAME, REDUCED, UNSUPPORTED, ALARM, MISSED = "passed", "same bits", "reduced", "unsupported", "false alarm", "missed"
-KINDS = (PASSED, SAME, REDUCED, UNSUPPORTED, ALARM, MISSED)
-"""The kinds of cases, in order: a pass; a pass by an earlier lane's verdict on the same bits; a failure recognized as reduced
-precision, where precision is reduced; a skip; a failure of a correct candidate; and a pass of a product whose bits differ from
-those of the earlier lanes, under a setting that reduces precision."""
-
-WRONG = (ALARM, MISSED)
+PASSED, REDUCED, UNSUPPORTED, ALARM = KINDS = ("passed", "reduced", "unsupported", "false alarm")
+"""The kinds of cases, in order: a pass; a failure recognized as reduced precision, where precision is reduced; a skip; and a
+failure of a correct candidate."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +53,10 @@ class LaneResult:
 
     def kind(self, ran: Ran) -> str:
         """Return the kind of a case."""
-        lowered = self.lane.precision != PLAIN and self.reduces and ran.dtype == "float32" and not ran.same_as
-        if ran.outcome == "skip":
-            return UNSUPPORTED
-        if ran.outcome != "pass":
-            return REDUCED if lowered and ran.reduced else ALARM
-        if ran.same_as:
-            return SAME
-        return MISSED if lowered else PASSED
+        if ran.outcome in ("pass", "skip"):
+            return PASSED if ran.outcome == "pass" else UNSUPPORTED
+        lowered = self.lane.precision != PLAIN and self.reduces and ran.dtype == "float32"
+        return REDUCED if lowered and ran.reduced else ALARM
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -73,34 +64,19 @@ class LaneResult:
         return Counter(self.kind(ran) for ran in self.ran)
 
 
-def measured(lanes: Iterable[Lane], cases: Sequence[Case]) -> Iterator[LaneResult]:
-    """Yield the result of each lane, in order; the verdicts of earlier lanes are reused for the same bits."""
-    judged: dict[str, list[Ran]] = {}
-    for lane in lanes:
-        why = lacking(lane, torch.cpu.get_capabilities())
-        result = LaneResult(lane, why) if why else in_a_process(lane, cases, judged)
-        for ran in result.ran:
-            keep(judged, lane, ran)
-        yield result
-
-
-def keep(judged: dict[str, list[Ran]], lane: Lane, ran: Ran) -> None:
-    """Add a verdict of a lane to those by which the same bits are not judged again."""
-    if ran.digest and not ran.same_as:
-        judged.setdefault(ran.case, []).append(replace(ran, same_as=lane.name))
-
-
-def in_a_process(lane: Lane, cases: Sequence[Case], judged: Mapping[str, Sequence[Ran]]) -> LaneResult:
-    """Run a lane's cases in a separate process.
+def measured(lane: Lane, cases: Sequence[Case]) -> LaneResult:
+    """Return the result of a lane, run in a separate process if the CPU supports it.
 
     Cases that were not reached because the process ended count as crashes.
     """
-    earlier = [(case, [vars(ran) for ran in judged.get(Ran(*case, "").case, ())]) for case in cases]
+    why = lacking(lane, torch.cpu.get_capabilities())
+    if why:
+        return LaneResult(lane, why)
     command = [sys.executable, "-m", "conformance.benchmarks.platforms.case"]
     with tempfile.TemporaryDirectory() as compiled:
         # Code compiled for one instruction set gives NaN if another finds it: torch's cache does not record the limit.
         variables = {**environment(lane), "TORCHINDUCTOR_CACHE_DIR": compiled}
-        order = json.dumps({"lane": lane.name, "cases": earlier})
+        order = json.dumps({"lane": lane.name, "cases": cases})
         ended = subprocess.run(command, input=order, text=True, env=variables, capture_output=True, check=False)
     header, *records = [json.loads(line) for line in ended.stdout.splitlines()] or [{}]
     why = f"the lane's process ended with {ended.returncode}: {ended.stderr.strip().splitlines()[-1:]}"
@@ -111,7 +87,7 @@ def in_a_process(lane: Lane, cases: Sequence[Case], judged: Mapping[str, Sequenc
 def holds(results: Sequence[LaneResult]) -> bool:
     """Return whether no case is wrong and at least one was judged."""
     counts = sum((Counter(each.counts) for each in results), Counter[str]())
-    return counts[PASSED] > 0 and not any(counts[kind] for kind in WRONG)
+    return counts[PASSED] > 0 and not counts[ALARM]
 
 
 def lines(results: Sequence[LaneResult]) -> Iterator[str]:
@@ -139,10 +115,8 @@ def _by_candidate(results: Sequence[LaneResult], goldens: Sequence[str]) -> Iter
     kinds: dict[tuple[str, str], dict[str, dict[str, list[str]]]] = {}
     for each in results:
         for ran in each.ran:
-            kind = each.kind(ran)
-            text = f"as {ran.same_as}" if kind == SAME else f"**{kind}**" if kind in WRONG else kind
             of_case = kinds.setdefault((ran.candidate, ran.dtype), {}).setdefault(ran.golden, {})
-            of_case.setdefault(text, []).append(each.lane.name)
+            of_case.setdefault(each.kind(ran), []).append(each.lane.name)
     for case, by_golden in kinds.items():
         yield (*case, *(_cell(by_golden.get(golden, {})) for golden in goldens))
 
@@ -152,12 +126,12 @@ def _cell(lanes: Mapping[str, Sequence[str]]) -> str:
 
 
 def _reasons(results: Sequence[LaneResult]) -> Iterator[str]:
-    """Yield each reason of an unsupported or wrong case once, with its cases and lanes."""
+    """Yield each reason of an unsupported case or a false alarm once, with its cases and lanes."""
     where: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     for each in results:
         for ran in each.ran:
-            if each.kind(ran) in (UNSUPPORTED, *WRONG):
-                cases, lanes = where.setdefault(f"{each.kind(ran)}: {(ran.reason or 'a pass').splitlines()[0]}", ({}, {}))
+            if each.kind(ran) in (UNSUPPORTED, ALARM):
+                cases, lanes = where.setdefault(f"{each.kind(ran)}: {ran.reason.splitlines()[0]}", ({}, {}))
                 cases[ran.case] = lanes[each.lane.name] = None
     yield from (f"- {reason} ({', '.join(cases)}; {len(lanes)} lanes)" for reason, (cases, lanes) in where.items())
 
@@ -171,7 +145,8 @@ def main() -> int:
     options.add_argument("--dtypes", nargs="+", default=FORMATS, metavar="FORMAT")
     chosen = options.parse_args()
     results = []
-    for each in measured(map(LANES.__getitem__, chosen.lanes), list(product(chosen.candidates, chosen.goldens, chosen.dtypes))):
+    for name in chosen.lanes:
+        each = measured(LANES[name], list(product(chosen.candidates, chosen.goldens, chosen.dtypes)))
         results.append(each)
         print(f"{each.lane.name}: {each.lacking or dict(each.counts)}", file=sys.stderr, flush=True)
     publish(RESULTS, "Correct candidates under other instruction sets", lines(results), write=chosen.write)
