@@ -13,7 +13,8 @@ from torch.utils.checkpoint import checkpoint as checkpointed
 from conformance import Checkpoint, load_golden
 from conformance.benchmarks.gradients.correct import CORRECT
 from conformance.benchmarks.gradients.measure import origins
-from conformance.benchmarks.gradients.wrong import WRONG, WithWrongBackward, rewritten
+from conformance.benchmarks.gradients.wrong import WRONG, WithWrongBackward
+from conformance.benchmarks.planted import rewritten
 from conformance.checks.backward_passes import backward_passes
 from conformance.errors import NotApplicable
 from conformance.faults import gradients

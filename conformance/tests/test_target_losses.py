@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from conformance import ModuleRunner, TorchBatch, check, golden_of, load_golden
-from conformance.benchmarks.gradients.wrong import rewritten
+from conformance.benchmarks.planted import rewritten
 from conformance.errors import UsageError
 from conformance.faults import BY_NAME
 from conformance.faults.gradients import target_gradient_faults
