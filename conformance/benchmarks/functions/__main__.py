@@ -122,13 +122,12 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="put the rows into the table")
     parser.add_argument("--stride", type=int, default=1, help="look at every N-th float32 alone (for emulated machines)")
     parser.add_argument("--lane", default="", help="only lanes whose name has this in it")
-    parser.add_argument("--here", action="store_true", help="measure in this process, and print JSON")
+    parser.add_argument("--here", action="store_true", help="measure the lane of this name in this process, and print JSON")
     options = parser.parse_args()
-    chosen = [lane for lane in lanes() if options.lane in lane.name]
     if options.here:
-        print(json.dumps([row for lane in chosen for row in rows_of(lane, options.stride)]))
+        print(json.dumps([row for lane in lanes() if lane.name == options.lane for row in rows_of(lane, options.stride)]))
         return
-    for lane in chosen:
+    for lane in (lane for lane in lanes() if options.lane in lane.name):
         rows = _elsewhere(lane, options.stride)
         print("\n".join(line(row) for row in rows), flush=True)
         if options.write:
