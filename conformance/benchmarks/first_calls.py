@@ -23,7 +23,7 @@ NUMBER = struct.Struct("d")
 def differences(processes: int, call: Callable[[], torch.Tensor]) -> list[float]:
     """Return, for each forked process, the largest difference between its first and second result; a few run at a time."""
     reading, writing = os.pipe()
-    found: list[float] = []
+    largest: list[float] = []
     for _ in range(0, processes, TOGETHER):
         children = []
         for _ in range(TOGETHER):
@@ -35,10 +35,10 @@ def differences(processes: int, call: Callable[[], torch.Tensor]) -> list[float]
             children.append(child)
         for child in children:
             os.waitpid(child, 0)
-            found += NUMBER.unpack(os.read(reading, NUMBER.size))
+            largest += NUMBER.unpack(os.read(reading, NUMBER.size))
     os.close(reading)
     os.close(writing)
-    return found
+    return largest
 
 
 def difference(first: torch.Tensor, second: torch.Tensor) -> float:
@@ -63,9 +63,9 @@ def main() -> int:
 
     wrong = 0
     for how, call in (("as it is", lambda: function(argument)), ("after the first calls of one thread", after_first_calls)):
-        found = differences(arguments.processes, call)
-        wrong = sum(difference > 0.0 for difference in found)
-        print(f"{arguments.function}, {how}: {wrong} of {len(found)} first results are wrong, by up to {max(found):.2g}")
+        largest = differences(arguments.processes, call)
+        wrong = sum(difference > 0.0 for difference in largest)
+        print(f"{arguments.function}, {how}: {wrong} of {len(largest)} first results are wrong, by up to {max(largest):.2g}")
     return int(wrong > 0)
 
 

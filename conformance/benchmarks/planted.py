@@ -1,8 +1,8 @@
 """Changes of torch modules, correct or wrong: each is the text of an expression that a module returns in place of its own result.
 
 An expression may refer to the module's arguments, by position as `x` and `y` or by keyword; to its attributes (`weight`, `eps`,
-`training`, submodules), and to itself as `self`; to `right(…)`, its own function; and to the functions of `detection.tools` and
-those below.
+`training`, submodules), and to itself as `self`; to `right(…)`, what it computes itself; and to the functions of `detection.tools`
+and those below.
 """
 
 from collections.abc import Callable, Mapping

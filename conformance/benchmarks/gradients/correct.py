@@ -37,7 +37,7 @@ class Differentiated:
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> ModuleRunner:
         """Return a runner of the network that yields activations and gradients."""
-        bert, shown = self.variant.build(checkpoint, device, dtype), getattr(torch, dtype)
+        bert, requested = self.variant.build(checkpoint, device, dtype), getattr(torch, dtype)
         parameters = parameter_shapes(checkpoint.architecture)
 
         def gradients(batch: TorchBatch, source: str, gradient: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -45,12 +45,12 @@ class Differentiated:
             results = {n: value for n, value in replace(bert, weights=weights)(batch).items() if self.variant.exposes(n)}
             if source not in results:
                 raise CandidateError(f"{source} is not exposed")
-            yield from ((name, value.detach().to(shown)) for name, value in results.items())
+            yield from ((name, value.detach().to(requested)) for name, value in results.items())
             wanted = {name: value for name, value in (results | weights).items() if name in results or name in parameters}
             start = gradient.to(results[source].dtype)
             reached = torch.autograd.grad(results[source], list(wanted.values()), start, allow_unused=True)
             for (name, value), result in zip(wanted.items(), reached, strict=True):
-                yield f"{name}.grad", (torch.zeros_like(value) if result is None else result).to(shown)
+                yield f"{name}.grad", (torch.zeros_like(value) if result is None else result).to(requested)
 
         return ModuleRunner(nn.Identity(), self.variant.runner(bert, dtype), gradients)
 

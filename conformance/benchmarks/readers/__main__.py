@@ -26,6 +26,8 @@ from conformance.errors import ConformanceError
 SECONDS, MEMORY = 5.0, 2**30  # Limits for a reader.
 TABLE, FULL = Path(__file__).with_name("RESULTS.md"), Path(__file__).with_name("FULL.md")
 OUTCOMES = ("read", "typed error", "untyped error", "too long", "too large")
+HEADINGS = ("reader", *OUTCOMES, "slowest, s")
+FULL_HEADINGS = ("reader", "full of", "MiB", "outcome", "CPU s", "MiB of memory")
 
 
 @dataclass
@@ -105,17 +107,17 @@ def _outcome(reader: Reader, folder: Path, tally: Tally) -> str:
 Outcomes = Counter[str]
 
 
-def _damaged(known: Mapping[str, Reader], count: int, seed: int, home: Path, every: Outcomes) -> Iterator[tuple[object, ...]]:
-    for number, (name, reader) in enumerate(known.items()):
+def _damaged(these: Mapping[str, Reader], count: int, seed: int, home: Path, every: Outcomes) -> Iterator[tuple[object, ...]]:
+    for number, (name, reader) in enumerate(these.items()):
         tally = tried(reader, count, seed, home / f"damaged {number}")
         every.update(tally.outcomes)
         print(*(f"{error}\n" for error in sorted(set(tally.untyped))[:5]), sep="", end="", file=sys.stderr)
         yield (name, *(tally.outcomes[outcome] for outcome in OUTCOMES), f"{tally.slowest:.2f}")
 
 
-def _full(known: Mapping[str, Reader], folder: Path, every: Outcomes) -> Iterator[tuple[object, ...]]:
-    for full in full_files(known):
-        took = read_apart(known[full.reader], full, folder)
+def _full(these: Mapping[str, Reader], folder: Path, every: Outcomes) -> Iterator[tuple[object, ...]]:
+    for full in full_files(these):
+        took = read_apart(these[full.reader], full, folder)
         outcome = "too long" if took.seconds > SECONDS else "too large" if took.memory > MEMORY / 2**20 else took.outcome
         every[outcome] += 1
         yield full.reader, full.what, f"{full.size / 2**20:.1f}", outcome, f"{took.seconds:.2f}", f"{took.memory:.0f}"
@@ -133,13 +135,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         options.error("--only prints its table, and --write saves that of every reader: leave one of them out")
     with tempfile.TemporaryDirectory() as folder:
         home, every = Path(folder), Counter[str]()
-        known = {name: reader for name, reader in readers(home).items() if name.startswith(chosen.only)}
+        these = {name: reader for name, reader in readers(home).items() if name.startswith(chosen.only)}
         if chosen.full:
-            headings = ("reader", "full of", "MiB", "outcome", "CPU s", "MiB of memory")
-            publish(FULL, "Files at their readers' limits", table(headings, _full(known, home / "full", every)), write=chosen.write)
+            page, title = FULL, "Files at their readers' limits"
+            lines = table(FULL_HEADINGS, _full(these, home / "full", every))
         else:
-            rows = _damaged(known, chosen.count, chosen.seed, home, every)
-            publish(TABLE, "Damaged files", table(("reader", *OUTCOMES, "slowest, s"), rows), write=chosen.write)
+            page, title = TABLE, "Damaged files"
+            lines = table(HEADINGS, _damaged(these, chosen.count, chosen.seed, home, every))
+        publish(page, title, lines, write=chosen.write)
     return int(any(every[outcome] for outcome in every.keys() - OUTCOMES[:2]))
 
 

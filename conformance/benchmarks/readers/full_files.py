@@ -46,14 +46,14 @@ def _numbered(pattern: bytes, count: int) -> bytes:
     return b"".join(pattern % i for i in range(count))
 
 
-def full_files(known: Mapping[str, Reader]) -> Iterator[FullFile]:
-    """Yield every full file of the readers in `known`."""
+def full_files(chosen: Mapping[str, Reader]) -> Iterator[FullFile]:
+    """Yield every full file of the chosen readers."""
     for reader, what, content in _FULL:
-        if reader in known:
-            full = content(known[reader].files[known[reader].damaged])
+        if reader in chosen:
+            full = content(chosen[reader].files[chosen[reader].damaged])
             yield FullFile(reader, what, full, len(full))
     for reader, name, dtype, size in _ZEROS:
-        if reader in known:
+        if reader in chosen:
             yield FullFile(reader, f"zeros in {dtype}", _header(name, dtype, size), size)
 
 

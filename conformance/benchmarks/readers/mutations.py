@@ -22,11 +22,11 @@ def mutated(data: bytes, draw: random.Random) -> bytes:
 
 
 def _flipped(data: bytes, draw: random.Random) -> bytes:
-    found = bytearray(data)
+    flipped = bytearray(data)
     for _ in range(draw.randint(1, 8)):
-        if found:
-            found[draw.randrange(len(found))] = draw.choice((0, 255, 10, 34, 91, 93, 123, 125, draw.randrange(256)))
-    return bytes(found)
+        if flipped:
+            flipped[draw.randrange(len(flipped))] = draw.choice((0, 255, 10, 34, 91, 93, 123, 125, draw.randrange(256)))
+    return bytes(flipped)
 
 
 def _cut(data: bytes, draw: random.Random) -> bytes:

@@ -79,25 +79,25 @@ def passes_of(wrong: WrongLoop) -> Passes:
     every = schedule_passes if wrong.by_schedule else optimizer_passes
 
     def passes(candidate: Any, golden: Golden, case: Case) -> list[Pass]:
-        steps = [of_few(one) for one in every(candidate, golden, case) if not one.only_parameter_gradients]
+        steps = [of_few(each) for each in every(candidate, golden, case) if not each.only_parameter_gradients]
         return steps[:1] if wrong.by_schedule else steps
 
     return passes
 
 
-def of_few(one: Pass) -> Pass:
+def of_few(judged: Pass) -> Pass:
     """Return the pass with at most three judged parameters, unless it selects parameters already.
 
     They are a matrix and two vectors, one of which is the parameter that a mistake does not train.
     """
-    assert isinstance(one.network, TrainingRun)
-    names = one.network.judged or (
+    assert isinstance(judged.network, TrainingRun)
+    names = judged.network.judged or (
         "bert.encoder.layer.0.attention.self.query.weight",
         "bert.encoder.layer.1.output.dense.bias",
         "bert.embeddings.LayerNorm.weight",
     )
-    stream = [(name, value) for name, value in one.call() if is_gradient(name) or parameter_of(name) in names]
-    return replace(one, network=replace(one.network, judged=names), call=partial(iter, stream))
+    stream = [(name, value) for name, value in judged.call() if is_gradient(name) or parameter_of(name) in names]
+    return replace(judged, network=replace(judged.network, judged=names), call=partial(iter, stream))
 
 
 def explained(wrong: WrongLoop, dtype: str) -> Counter[tuple[str, ...]]:
@@ -106,20 +106,20 @@ def explained(wrong: WrongLoop, dtype: str) -> Counter[tuple[str, ...]]:
     return Counter(tuple(fault.name for fault in v.local.named) if v.local else () for v in failures)
 
 
-def is_named(wrong: WrongLoop, found: Counter[tuple[str, ...]]) -> bool:
+def is_named(wrong: WrongLoop, explanations: Counter[tuple[str, ...]]) -> bool:
     """Return whether most failures are explained by the mistake; in some steps other faults have the same effect."""
-    return bool(found) and found.most_common(1)[0][0] == (wrong.named,)
+    return bool(explanations) and explanations.most_common(1)[0][0] == (wrong.named,)
 
 
 def _score_loop(name: str, dtype: str) -> Score:
     wrong = loops.WRONG[name]
-    found = explained(wrong, dtype)
-    return Score({"detected": bool(found), "named": is_named(wrong, found)}, str(dict(found)))
+    explanations = explained(wrong, dtype)
+    return Score({"detected": bool(explanations), "named": is_named(wrong, explanations)}, str(dict(explanations)))
 
 
 def gradients_alone(candidate: Any, golden: Golden, case: Case) -> list[Pass]:
     """Return the passes of a training loop that judge gradients."""
-    return [one for one in optimizer_passes(candidate, golden, case) if one.only_parameter_gradients]
+    return [each for each in optimizer_passes(candidate, golden, case) if each.only_parameter_gradients]
 
 
 def _judge_gradients(name: str, dtype: str) -> list[Result]:
