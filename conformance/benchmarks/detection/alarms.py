@@ -111,13 +111,13 @@ def lines(every: Iterable[Alarms], networks: str) -> Iterator[str]:
 
 
 def _of_networks(seeds: int) -> str:
-    kinds = f"{len(ARCHITECTURES)} architectures with\ndiscriminating weights, and {len(INITIAL)} deviations of initial weights"
-    return f"on\nnetworks of {len(NETWORKS)} kinds: {kinds}; {seeds} of each kind"
+    kinds = f"{len(ARCHITECTURES)} architectures with discriminating weights, and {len(INITIAL)} deviations of initial weights"
+    return f"on networks of {len(NETWORKS)} kinds: {kinds}; {seeds} of each kind"
 
 
 def _of_goldens(goldens: Sequence[str]) -> str:
     where = "each everywhere and, if it changes single modules, in one layer alone"
-    return f"on the\nnetworks of the goldens {', '.join(goldens)}: {where}"
+    return f"on the networks of the goldens {', '.join(goldens)}: {where}"
 
 
 def main() -> None:
