@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from torch import Tensor, nn
+import torch
+from torch import nn
 
 from conformance import Checkpoint
 from conformance.benchmarks.gradients.measure import origins
@@ -25,15 +26,10 @@ def _scaled_by_the_hidden_size(model: Any) -> None:
         of.scaling *= of.num_attention_heads**-0.5
 
 
-class _OneChannel(nn.GELU):
-    def forward(self, x: Tensor) -> Tensor:
-        y = super().forward(x).clone()
-        y[..., 13] *= 1.003
-        return y
-
-
 def _one_channel(model: Any) -> None:
-    model["bert"].encoder.layer[0].intermediate.intermediate_act_fn = _OneChannel()
+    factors = torch.ones(model["bert"].encoder.layer[0].intermediate.dense.out_features)
+    factors[13] = 1.003
+    model["bert"].encoder.layer[0].intermediate.intermediate_act_fn.register_forward_hook(lambda _, __, y: y * factors)
 
 
 def _epsilon(model: Any) -> None:
@@ -107,7 +103,7 @@ class _Both(WithWrongBackward):
         return model
 
 
-@pytest.mark.landing(wrong="mean detached")
+@pytest.mark.landing(wrong="mean detached", mistake=["GELU of tanh", "a mistake without a name"])
 @pytest.mark.parametrize("wrong", ["mean detached", "skip twice"])
 @pytest.mark.parametrize("mistake", ["GELU of tanh", "scale of the hidden size", "a mistake without a name"])
 def test_a_backward_mistake_of_another_step_is_found_placed_and_named(mistake: str, wrong: str) -> None:
@@ -118,12 +114,7 @@ def test_a_backward_mistake_of_another_step_is_found_placed_and_named(mistake: s
     assert _unjudged(result) == through
 
 
-def test_with_a_correct_forward_pass_every_gradient_is_judged() -> None:
-    result = judged(WithWrongBackward(WRONG["tanh-GELU's derivative"]), source="cls.loss")
-    assert set(origins(result)) == set(WRONG["tanh-GELU's derivative"].at)
-    assert _unjudged(result) == set()
-
-
+@pytest.mark.landing(dtype="bfloat16")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_a_forward_mistake_in_half_precision_is_one_mistake(dtype: str) -> None:
     plant, places, through = FORWARD["GELU of tanh"]

@@ -11,11 +11,12 @@ from conformance.model.activation import attended_keys
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
 
-MASKED = {
-    "tiny": ("encoder.layer.0.attention.self.scores.grad", "padded queries or masked keys"),
-    "decoder": ("encoder.layer.0.attention.self.scores.grad", "padded queries or masked keys"),
-    "cross-attention": ("encoder.layer.1.crossattention.self.key.grad", "masked encoder states"),
-}
+MASKED = [
+    ("tiny", "encoder.layer.0.attention.self.key.grad", "padded positions"),
+    ("tiny", "encoder.layer.0.attention.self.scores.grad", "padded queries or masked keys"),
+    ("decoder", "encoder.layer.0.attention.self.scores.grad", "padded queries or masked keys"),
+    ("cross-attention", "encoder.layer.1.crossattention.self.key.grad", "masked encoder states"),
+]
 
 
 def _network(golden: str) -> Network:
@@ -40,12 +41,16 @@ def _failed(network: Network, name: str, error: Array) -> dict[str, str]:
     return {verdict.activation: verdict.reason for verdict, _ in judged if verdict.outcome == "fail"}
 
 
-@pytest.mark.parametrize("golden", MASKED)
-def test_a_gradient_where_something_is_masked_fails_even_if_all_later_gradients_are_computed_from_it(golden: str) -> None:
-    name, what = MASKED[golden]
+@pytest.mark.parametrize(("golden", "name", "what"), MASKED)
+def test_a_gradient_where_something_is_masked_fails_even_if_all_later_gradients_are_computed_from_it(
+    golden: str, name: str, what: str
+) -> None:
     network = _network(golden)
     row, batch = network.table[name], network.batch
-    masked = ~batch.states_mask[:, :, None] if "state" in row.axes else ~attended_keys(row, batch)[:, None]
+    if "key" in row.axes:
+        masked = ~attended_keys(row, batch)[:, None]
+    else:
+        masked = ~(batch.states_mask if "state" in row.axes else batch.mask)[:, :, None]
     shape = row.shape(batch.size, batch.length, network.architecture.num_attention_heads, batch.states_length)
     error = np.where(np.broadcast_to(masked, shape), 0.25, 0.0)
     assert _failed(network, name, error) == {name: f"{what} have a gradient, up to 0.25, where they must have none"}

@@ -1,5 +1,7 @@
-"""Legal forms of a function and legal orders of its sums pass, and numbers of very different sizes have the errors of their own."""
+"""Legal forms of a function and legal orders of its sums pass, and numbers of very different sizes, or subnormal in float32, have
+the errors of their own."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,7 +13,7 @@ from conformance.model.activation import Activation
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import Array
 from conformance.numerics.thresholds import max_threshold, rms_threshold
-from conformance.oracle.accumulation import Accumulation, squared_partial_sums
+from conformance.oracle.accumulation import Accumulation, operand, product_in_single, squared_partial_sums
 from conformance.oracle.norm import Norm
 from conformance.oracle.pointwise import Tanh
 from conformance.oracle.softmax import LogSoftmax, Probabilities
@@ -41,33 +43,34 @@ def _passes(errors: Array) -> bool:
     )
 
 
-def _in_single(x: Array, last_first: bool) -> tuple[Any, Any, Any]:
-    """Return x − m, its exponentials and their sum in float32, added one after another from the first or the last."""
-    shifted = x.astype(np.float32) - x.astype(np.float32).max(-1, keepdims=True)
-    weights = np.exp(shifted)
-    return shifted, weights, np.cumsum(weights[..., ::-1] if last_first else weights, -1, dtype=np.float32)[..., -1:]
-
-
-@pytest.mark.parametrize("last_first", [False, True])
-def test_a_log_softmax_over_a_vocabulary_may_be_summed_from_either_end(last_first: bool) -> None:
+def _of_a_vocabulary() -> tuple[Step, Array]:
     x = np.random.default_rng(0).standard_normal((4, 30522))
     x[:, -1] = 14.0
     x = x.astype(np.float32).astype(np.float64)
-    step = LogSoftmax(cast(Any, None), x)
-    shifted, _, total = _in_single(x, last_first)
-    assert _passes(_errors(step, (shifted - np.log(total)).astype(np.float64)))
-    assert not _passes(_errors(step, (shifted - np.log(total * np.float32(1.0001))).astype(np.float64)))
+    return LogSoftmax(cast(Any, None), x), x
 
 
-@pytest.mark.parametrize("last_first", [False, True])
-def test_attention_probabilities_may_be_summed_from_either_end(last_first: bool) -> None:
+def _of_attention() -> tuple[Step, Array]:
     x = np.random.default_rng(0).standard_normal((1, 1, 64, 4096))
     x[..., -1] = np.log(4096.0) + 3.0
     x = x.astype(np.float32).astype(np.float64)
-    step = _Unmasked(cast(Any, SimpleNamespace(activation=cast(Activation, None))), x)
-    _, weights, total = _in_single(x, last_first)
-    assert _passes(_errors(step, (weights / total).astype(np.float64)))
-    assert not _passes(_errors(step, (weights / (total * np.float32(1.00005))).astype(np.float64)))
+    return _Unmasked(cast(Any, SimpleNamespace(activation=cast(Activation, None))), x), x
+
+
+@pytest.mark.parametrize("last_first", [False, True])
+@pytest.mark.parametrize("of", [_of_a_vocabulary, _of_attention])
+def test_a_softmax_may_be_summed_from_either_end(of: Callable[[], tuple[Step, Array]], last_first: bool) -> None:
+    step, x = of()
+    shifted = x.astype(np.float32) - x.astype(np.float32).max(-1, keepdims=True)
+    weights = np.exp(shifted)
+    total = np.cumsum(weights[..., ::-1] if last_first else weights, -1, dtype=np.float32)[..., -1:]
+
+    def passes(total: Any) -> bool:
+        result = shifted - np.log(total) if isinstance(step, LogSoftmax) else weights / total
+        return _passes(_errors(step, result.astype(np.float64)))
+
+    assert passes(total)
+    assert not passes(total * np.float32(1.00005 if of is _of_attention else 1.0001))
 
 
 @pytest.mark.parametrize("shift", [None, 0, -1])
@@ -120,6 +123,18 @@ def test_the_partial_sums_of_a_row_do_not_depend_on_the_size_of_the_others(expon
     assert ratio == pytest.approx(np.full(ratio.shape, 4.0**exponent), rel=1e-5, abs=0.0)
 
 
+@pytest.mark.parametrize("bias", [0.0, 2.0])
+def test_partial_sums_are_at_least_those_of_a_random_order_even_where_neighbouring_terms_cancel(bias: float) -> None:
+    rng = np.random.default_rng(0)
+    pairs = rng.standard_normal((1, 32))
+    terms = np.stack([pairs, 0.01 * rng.standard_normal(pairs.shape) - pairs], -1).reshape(1, 64)
+    squares = Accumulation(terms, np.ones((64, 1)), np.array([bias])).squares.item()
+    shuffled = [np.cumsum(rng.permutation(terms[0])) for _ in range(2000)]
+    last, first = (float(np.mean([np.square(sums + start).sum() for sums in shuffled])) for start in (0.0, bias))
+    assert last > 10.0 * np.square(np.cumsum(terms)).sum()
+    assert squares == pytest.approx(max(last, first), rel=0.1)
+
+
 def test_factors_whose_scales_exceed_the_range_of_float64_together_have_partial_sums() -> None:
     x = np.random.default_rng(0).standard_normal((3, 5))
     assert (Accumulation(x * 2.0**-700, np.ones((5, 2)) * 2.0**-700).squares == 0.0).all()
@@ -134,3 +149,32 @@ def test_a_bias_that_far_exceeds_the_products_has_partial_sums_of_its_own_size(e
     squares = Accumulation(x * 2.0**exponent, weight, bias).squares
     assert squares == pytest.approx(np.broadcast_to(96.0 * bias**2, squares.shape), rel=0.5)
     assert np.isfinite(squares).all()
+
+
+def _close(actual: Array, expected: Array) -> None:
+    """Assert equality up to the roundings of float32, relative to the largest element, and one smallest number."""
+    assert actual.dtype == np.float32
+    # The last addend is float32's smallest subnormal number.
+    assert np.abs(actual - expected).max() <= 1e-5 * np.abs(expected).max() + 2.0**-149
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("size", [1e-45, 1e-42, 1e-38, 1e-30, 1e-12, 1.0, 1e6])
+@pytest.mark.parametrize("other", [1e-30, 1e-3, 1e3, 1e30])
+def test_a_product_with_small_factors_is_that_of_float64(size: float, other: float) -> None:
+    rng = np.random.default_rng(5)
+    left, right = rng.normal(size=(2, 3, 8)) * size, rng.normal(size=(8, 4)) * other
+    _close(product_in_single(left, right), left @ right)
+    _close(product_in_single(left, operand(right)), left @ right)
+    first, second = rng.normal(size=(2, 3, 8)) * other, rng.normal(size=(2, 8, 5)) * size
+    _close(product_in_single(first, second), first @ second)
+
+
+def test_rows_of_very_different_size_keep_their_digits() -> None:
+    rng = np.random.default_rng(5)
+    left = rng.normal(size=(6, 8)) * 10.0 ** -np.array([[1], [11], [20], [30], [38], [44]])
+    right = rng.normal(size=(8, 4)) * 1e3
+    found, expected = product_in_single(left, right), left @ right
+    for row in range(5):  # The last row's result has few digits in float32.
+        _close(found[row], expected[row])
+    assert np.abs(found[5]).max() > 0.0
