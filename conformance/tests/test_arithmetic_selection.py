@@ -1,6 +1,7 @@
 """Selection of the arithmetic under which each kind of step is judged, on constructed evidence."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -48,88 +49,69 @@ def test_the_likeliest_explanation_is_compared_with_no_mistake(nll: float, outco
 OTHER = replace(FAULT, name="parameters-other")
 FIT = Explanation((OTHER,), 100, -50.0, draw_count=64)  # 64 · (ln 64) / 2 = 133 nats
 TWO = Explanation((FAULT, replace(FAULT, name="result-bfloat16")), 0, -50.0)
+OTHERS = (STRAIGHT, judged(2, local("fused", 0.0)))
+USUAL = judged(2, local("fused", 0.0), local("native", 40.0))
 
 
 @pytest.mark.parametrize(
-    ("own", "nll_of_the_other", "selected"),
+    ("explanations", "nll_of_the_other", "others", "selected"),
     [
-        (FIT, -40.0, "native"),  # Few numbers explain it about as well.
-        (replace(FIT, draw_count=1), -40.0, "fused"),  # Numbers without a cost do not count.
-        (FIT, 120.0, "fused"),
-        (TWO, -40.0, "native"),  # One fault explains it about as well.
-        (TWO, -20.0, "fused"),
-        (Explanation((FAULT,), 0, -20.0), -60.0, "fused"),  # A fault without numbers is certain under a tight arithmetic.
+        ((FIT,), -40.0, OTHERS, "native"),  # Few numbers explain it about as well.
+        ((replace(FIT, draw_count=1),), -40.0, OTHERS, "fused"),  # Their cost is 0.
+        ((FIT,), 120.0, OTHERS, "fused"),
+        ((TWO,), -40.0, OTHERS, "native"),  # One fault explains it about as well.
+        ((TWO,), -20.0, OTHERS, "fused"),
+        # A fault without numbers is certain under a tight arithmetic.
+        ((Explanation((FAULT,), 0, -20.0),), -60.0, OTHERS, "fused"),
+        # An unexplained failure is named under an arithmetic in which a mistake is likelier.
+        ((), 70.0, (USUAL,), "native"),
+        ((), 90.0, (USUAL,), "fused"),
     ],
 )
 def test_a_failing_step_is_judged_under_another_arithmetic_for_a_simpler_explanation(
-    own: Explanation, nll_of_the_other: float, selected: str
+    explanations: tuple[Explanation, ...], nll_of_the_other: float, others: tuple[Any, ...], selected: str
 ) -> None:
     other = replace(local("native", 90.0, rms=3.0), explanations=(Explanation((FAULT,), 0, nll_of_the_other),))
-    failing = replace(local("fused", 100.0, rms=3.0), explanations=(own,))
-    verdicts = select_arithmetic([judged(0, failing, other), STRAIGHT, judged(2, local("fused", 0.0))])
-    assert (verdicts[0].outcome, verdicts[0].local and verdicts[0].local.arithmetic) == ("fail", selected)
+    failing = replace(local("fused", 100.0, rms=3.0), explanations=explanations)
+    verdict, *_ = select_arithmetic([judged(0, failing, other), *others])
+    assert (verdict.outcome, verdict.local and verdict.local.arithmetic) == ("fail", selected)
 
 
 @pytest.mark.parametrize(("repeats", "selected"), [(2, "native"), (1, "fused")])
 def test_of_two_explanations_about_as_likely_the_fault_of_other_steps_is_reported(repeats: int, selected: str) -> None:
-    estimate = Explanation((OTHER,), 1, -50.0)
     other = replace(local("native", 90.0, rms=3.0), explanations=(Explanation((FAULT,), 0, -45.0),))
-    failing = replace(local("fused", 100.0, rms=3.0), explanations=(estimate,))
-    same = replace(local("fused", 100.0, rms=3.0), explanations=(Explanation((FAULT,), 0, -50.0),))
-    verdicts = select_arithmetic([judged(0, failing, other), *(judged(n, same) for n in range(1, 1 + repeats)), STRAIGHT])
-    assert verdicts[0].local
-    assert verdicts[0].local.arithmetic == selected
+    failing, same = (
+        replace(local("fused", 100.0, rms=3.0), explanations=(explanation,))
+        for explanation in (Explanation((OTHER,), 1, -50.0), Explanation((FAULT,), 0, -50.0))
+    )
+    verdict, *_ = select_arithmetic([judged(0, failing, other), *(judged(n, same) for n in range(1, 1 + repeats)), STRAIGHT])
+    assert verdict.local
+    assert verdict.local.arithmetic == selected
 
 
-@pytest.mark.parametrize(("nll", "selected"), [(70.0, "native"), (90.0, "fused")])
-def test_an_unexplained_failure_is_named_under_an_arithmetic_in_which_a_mistake_is_likelier(nll: float, selected: str) -> None:
-    other = replace(local("native", 90.0, rms=3.0), explanations=(Explanation((FAULT,), 0, nll),))
-    usual = judged(1, local("fused", 0.0), local("native", 40.0))
-    verdicts = select_arithmetic([judged(0, local("fused", 100.0, rms=3.0), other), usual])
-    assert (verdicts[0].outcome, verdicts[0].local and verdicts[0].local.arithmetic) == ("fail", selected)
-
-
-@pytest.mark.parametrize(
-    ("explanations", "nll", "outcome"),
-    [
-        ((), 10.0, "pass"),  # No mistake explains the failure, which costs 18 nats.
-        ((), 20.0, "fail"),
-        ((Explanation((FAULT,), 0, -5.0),), 10.0, "fail"),
-    ],
-)
-def test_a_wider_arithmetic_is_weighed_against_an_unexplained_failure(
-    explanations: tuple[Explanation, ...], nll: float, outcome: str
-) -> None:
-    failing = replace(local("modular", 0.0), filters=(FAULT,), explanations=explanations)
-    wide = local("native", nll)
-    others = [judged(layer, local("modular", 0.0), local("native", 40.0)) for layer in (1, 2)]
-    verdicts = select_arithmetic([judged(0, failing, wide), *others])
-    assert verdicts[0].outcome == outcome
+FILTERED = replace(local("modular", 0.0), filters=(FAULT,))  # It fails by a filter alone, which costs 18 nats.
+LARGE = local("modular", 0.0, rms=3.0)
+NAMED = replace(local("fused", 5.0), filters=(FAULT,), explanations=(Explanation((FAULT,), 0, 1.0),))
 
 
 @pytest.mark.parametrize(
-    ("nll", "explanations", "outcome"),
+    ("failing", "nll", "outcome"),
     [
-        (-20.0, (), "pass"),  # The other arithmetic is likelier by more than the cost of a failure, 18 nats.
-        (-16.0, (), "fail"),
-        (-20.0, (Explanation((FAULT,), 0, -60.0),), "fail"),
+        ((FILTERED,), 10.0, "pass"),  # No mistake explains the failure.
+        ((FILTERED,), 20.0, "fail"),
+        ((replace(FILTERED, explanations=(Explanation((FAULT,), 0, -5.0),)),), 10.0, "fail"),
+        ((FILTERED, NAMED), 10.0, "fail"),  # A mistake explains it under another arithmetic.
+        ((LARGE,), -20.0, "pass"),  # The other arithmetic is likelier by more than the cost of a failure.
+        ((LARGE,), -16.0, "fail"),
+        ((replace(LARGE, explanations=(Explanation((FAULT,), 0, -60.0),)),), -20.0, "fail"),
     ],
 )
-def test_in_another_arithmetic_than_its_kind_a_large_residual_needs_a_far_likelier_arithmetic_and_no_mistake_that_explains_it(
-    nll: float, explanations: tuple[Explanation, ...], outcome: str
+def test_a_failure_without_an_explanation_is_weighed_against_a_wider_arithmetic(
+    failing: tuple[LocalJudgement, ...], nll: float, outcome: str
 ) -> None:
-    failing = replace(local("modular", 0.0, rms=3.0), explanations=explanations)
-    others = [judged(layer, local("modular", 0.0), local("native", 40.0)) for layer in (1, 2)]
-    wide = local("native", nll)
-    assert select_arithmetic([judged(0, failing, wide), *others])[0].outcome == outcome
-
-
-def test_a_failure_that_a_mistake_explains_under_another_arithmetic_is_not_unexplained() -> None:
-    failing = replace(local("fused", 0.0), filters=(FAULT,))
-    named = replace(local("modular", 5.0), filters=(FAULT,), explanations=(Explanation((FAULT,), 0, 1.0),))
-    wide = local("native", 10.0)
-    others = [judged(layer, local("fused", 0.0), local("modular", 15.0), local("native", 40.0)) for layer in (1, 2)]
-    assert select_arithmetic([judged(0, failing, named, wide), *others])[0].outcome == "fail"
+    usual = (local("modular", 0.0), local("fused", 15.0), local("native", 40.0))
+    others = [judged(layer, *usual) for layer in (1, 2)]
+    assert select_arithmetic([judged(0, *failing, local("native", nll)), *others])[0].outcome == outcome
 
 
 def gradient(layer: int, *locals_: LocalJudgement) -> tuple[Verdict, tuple[LocalJudgement, ...]]:

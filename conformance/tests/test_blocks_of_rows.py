@@ -12,7 +12,6 @@ from conformance import load_golden
 from conformance.judge import observation as parts
 from conformance.judge.effective_samples import Repeats, hashed
 from conformance.judge.evidence import LocalJudgement
-from conformance.judge.fault_effects import GrossEffects
 from conformance.judge.faults_of_segment import possible_directions
 from conformance.judge.filters import is_gross, largest_element
 from conformance.judge.global_error import GlobalError
@@ -20,7 +19,7 @@ from conformance.judge.local_error import judge_locally
 from conformance.judge.noise import of_segment
 from conformance.judge.observation import Observation
 from conformance.model.checkpoint import rounded_weights
-from conformance.numerics.arithmetic import as_captured, hypotheses, representative_hypothesis
+from conformance.numerics.arithmetic import hypotheses, representative_hypothesis
 from conformance.numerics.formats import FORMATS, Array, Captured
 from conformance.numerics.thresholds import max_threshold
 from conformance.oracle import Network
@@ -114,19 +113,6 @@ def test_a_fault_that_is_gross_on_the_probe_is_gross_on_all_rows(golden: str, mo
             assert is_gross(largest_element(effect, every), limit), (one.name, look.fault.name)
             count += 1
     assert count > 50
-
-
-def test_gross_effects_under_several_hypotheses_are_those_under_each() -> None:
-    network = network_of("tiny", "bfloat16")
-    one = next(o for o in observations(network, correct(network, "bfloat16")) if o.name.endswith("attention.output.LayerNorm"))
-    directions = possible_directions(one.probe.segment, FORMATS["bfloat16"])
-    legal = as_captured(hypotheses("bfloat16"))
-    together = GrossEffects(one, directions, 8.0).under(*legal)
-    apart = [GrossEffects(one, directions, 8.0).under(hypothesis)[0] for hypothesis in legal]
-    assert [{i: effect.size for i, effect in found.items()} for found in together] == [
-        {i: effect.size for i, effect in found.items()} for found in apart
-    ]
-    assert len(together[0]) > len(together[-1]) > 0  # Fewer faults are gross in the widest sigma.
 
 
 @pytest.mark.parametrize("golden", GOLDENS)

@@ -1,17 +1,17 @@
-"""Elements that must be 0 and are: no rounding occurs at them, so that they are no evidence about rounding errors."""
+"""Elements that must be 0: no rounding occurs at them, and they are no evidence about rounding; a result that must not be 0."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from conformance import load_golden
+from conformance import Architecture, Batch, Checkpoint, check, golden_of, load_golden
 from conformance.judge.evidence import LocalJudgement
 from conformance.judge.judge import Judge
 from conformance.judge.limits import STATISTICS
 from conformance.judge.observation import Observation
 from conformance.judge.screen import screened_locally
-from conformance.model.batch import Batch
+from conformance.model.activations import parameter_shapes
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import FORMATS, Array
 from conformance.numerics.thresholds import rms_threshold, sidak_share
@@ -83,3 +83,22 @@ def test_a_number_that_is_not_finite_is_an_error_where_zero_is_required_and_is_i
     verdict = next(v for v in Judge(network, "float32", depth="screen").judge(found.items()) if v[0].activation == name)[0]
     assert (verdict.outcome, verdict.role == "origin") == (outcome, outcome == "fail")
     assert place in verdict.reason
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_a_norm_whose_result_is_zero_fails_without_an_error_of_the_search() -> None:
+    zero = "cls.predictions.transform.LayerNorm"  # Only an infinite epsilon would give it.
+    a = Architecture(7, 4, 1, 2, 3, max_position_embeddings=4, heads=("masked_lm",))
+    rng, weights = np.random.default_rng(0), {}
+    for name, shape in parameter_shapes(a).items():
+        normal = 0.3 * rng.standard_normal(shape).astype(np.float32).astype(np.float64)
+        weights[name] = 1.0 + normal if name.endswith("LayerNorm.weight") else normal
+    one = np.ones((1, 1), np.int64)
+    batch = Batch(3 * one, 0 * one, one)
+    network, values = Network(a, weights, batch), dict[str, Array]()
+    for name, row in network.table.items():
+        value = network.step(name, *(values[p] for p in row.parents)).value
+        values[name] = (0.0 if name == zero else 1.0) * np.asarray(value, np.float32).astype(np.float64)
+    seen = {n: v.astype(np.float32) for n, v in values.items() if not network.table[n].is_internal}
+    result = check(lambda *_: lambda _: dict(seen), golden_of("one", Checkpoint(a, weights), {"one": batch}))
+    assert (result.outcome, [v.activation for v in result.origins]) == ("fail", [zero])

@@ -17,9 +17,8 @@ from conformance import Golden, check, load_golden, trace
 from conformance.cli import main
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import from_directory
-from conformance.goldens.make import main as make_shipped
 from conformance.goldens.make import make
-from conformance.goldens.manifest import MANIFEST, fixtures_directory, manifest, of_entry
+from conformance.goldens.manifest import fixtures_directory, of_entry
 from conformance.goldens.shipped_goldens import RECIPES
 from conformance.judge.verify_goldens import verify
 from conformance.model.digest import content_digest
@@ -298,14 +297,3 @@ def test_the_shipped_goldens_are_reproduced_by_the_same_code(tmp_path: Path) -> 
     # Float64 products differ in their last bits between BLAS kernels: `verify` judges them, so their digests are not compared.
     of_inputs = theirs["tiny"] | {key: ours["tiny"][key] for key in ("stored_digest", "gradients_digest", "digest")}
     assert ours == {"tiny": of_inputs}
-
-
-def test_one_shipped_golden_is_made_again_and_the_other_entries_are_kept(tmp_path: Path) -> None:
-    make(tmp_path, [RECIPES["regression"], RECIPES["tanh"]])
-    before, name = (tmp_path / MANIFEST).read_text(), "multi-label"
-    make_shipped([str(tmp_path), "--only", name])
-    assert list(manifest(tmp_path)) == ["tanh", "regression", name]  # in the order of the table
-    assert load_golden(name, tmp_path).checkpoint.architecture == RECIPES[name].checkpoint().architecture
-    assert manifest(tmp_path)[name].weights_digest == manifest()[name].weights_digest
-    entries = json.loads((tmp_path / MANIFEST).read_text())["goldens"]
-    assert {n: entries[n] for n in ("tanh", "regression")} == json.loads(before)["goldens"]

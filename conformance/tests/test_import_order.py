@@ -2,37 +2,17 @@
 order."""
 
 import ast
-from collections.abc import Iterator
-from graphlib import CycleError, TopologicalSorter
+from collections.abc import Container, Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
-
-import pytest
 
 import conformance
 
 ROOT = Path(conformance.__file__).parent
 ORDER = (
-    "errors",
-    "names",
-    "progress",
-    "numerics",
-    "model",
-    "oracle",
-    "faults",
-    "goldens",
-    "candidates",
-    "judge",
-    "mapping",
-    "diagnosis",
-    "results",
-    "checks",
-    "isolation",
-    "glossary",
-    "report",
-    "suite",
-    "pytest_plugin",
-    "cli",
-    "__main__",
+    *("errors", "names", "progress", "numerics", "model", "oracle", "faults", "goldens"),
+    *("candidates", "judge", "mapping", "diagnosis", "results", "checks", "isolation"),
+    *("glossary", "report", "suite", "pytest_plugin", "cli", "__main__"),
 )
 # Imports for annotations only and imports inside functions do not count as imports at import time.
 LATE = {
@@ -40,55 +20,33 @@ LATE = {
 }
 
 
-def modules() -> dict[str, ast.Module]:
-    found = {}
-    for path in ROOT.rglob("*.py"):
-        parts = path.relative_to(ROOT.parent).with_suffix("").parts
-        if not {"tests", "benchmarks", "implementations"}.intersection(parts):
-            found[".".join(parts).removesuffix(".__init__")] = ast.parse(path.read_text("utf-8"))
-    return found
+def _modules() -> dict[str, ast.Module]:
+    paths = {path: path.relative_to(ROOT.parent).with_suffix("").parts for path in ROOT.rglob("*.py")}
+    return {
+        ".".join(parts).removesuffix(".__init__"): ast.parse(path.read_text("utf-8"))
+        for path, parts in paths.items()
+        if not {"tests", "benchmarks", "implementations"}.intersection(parts)
+    }
 
 
-def imported(tree: ast.Module, known: dict[str, ast.Module]) -> Iterator[str]:
+def _imported(tree: ast.Module, modules: Container[str]) -> Iterator[str]:
     """Return the modules of this package that a module imports anywhere, including in functions and for annotations."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "conformance":
-            for alias in node.names:
-                whole = f"{node.module}.{alias.name}"
-                yield whole if whole in known else node.module
+            whole = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name if name in modules else node.module for name in whole)
 
 
-def package(module: str) -> str:
-    return module.split(".")[1]
+def _place(module: str) -> int:
+    return ORDER.index(module.split(".")[1])
 
 
-@pytest.fixture(scope="module")
-def graph() -> dict[str, set[str]]:
-    known = modules()
-    found = {name: {m for m in imported(tree, known) if m != name and m != "conformance"} for name, tree in known.items()}
-    del found["conformance"]  # The public names are imported when first requested.
-    return found
-
-
-def test_every_package_and_module_has_a_place_in_the_order(graph: dict[str, set[str]]) -> None:
-    assert {package(module) for module in graph} == set(ORDER)
-
-
-def test_a_package_imports_only_packages_before_it(graph: dict[str, set[str]]) -> None:
-    backwards = {
-        (module, other)
-        for module, others in graph.items()
-        for other in others
-        if ORDER.index(package(other)) > ORDER.index(package(module))
-    }
-    assert backwards == LATE
-
-
-def test_no_cycle_between_modules(graph: dict[str, set[str]]) -> None:
-    try:
-        order = list(
-            TopologicalSorter({m: {o for o in others if (m, o) not in LATE} for m, others in graph.items()}).static_order()
-        )
-    except CycleError as error:
-        pytest.fail(" -> ".join(error.args[1]))
-    assert len(order) == len(graph)
+def test_a_package_imports_only_packages_before_it_and_no_modules_form_a_cycle() -> None:
+    modules = _modules()
+    graph = {name: {*_imported(tree, modules)} - {name, "conformance"} for name, tree in modules.items()}
+    del graph["conformance"]  # The public names are imported when first requested.
+    assert {_place(module) for module in graph} == {*range(len(ORDER))}
+    edges = {(module, other) for module, others in graph.items() for other in others}
+    assert {(module, other) for module, other in edges if _place(other) > _place(module)} == LATE
+    sorter = TopologicalSorter({m: {o for o in others if (m, o) not in LATE} for m, others in graph.items()})
+    assert len([*sorter.static_order()]) == len(graph)  # A cycle raises a CycleError that names its modules.

@@ -38,11 +38,6 @@ def test_errors_that_a_row_shares_exceed_the_limits_no_more_often_than_stated(si
     assert np.mean(rms < smallest_rms(sizes, ALPHA)) < most
 
 
-def test_the_limit_for_as_many_equal_rows_is_exceeded_more_often_than_stated() -> None:
-    sizes = ROWS["one text repeated as often as there are others"]
-    assert np.mean(_rms(sizes) > rms_threshold(len(sizes), ALPHA)) > 50.0 * ALPHA
-
-
 @pytest.mark.parametrize("limit", [rms_threshold, smallest_rms])
 @pytest.mark.parametrize("alpha", [1e-12, ALPHA])
 def test_equal_rows_have_the_limit_of_their_number(limit: Any, alpha: float) -> None:

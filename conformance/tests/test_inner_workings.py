@@ -1,6 +1,7 @@
 """The second seed implementation: every tensor's shape in the walkthrough's order, each component, head masks, chunks and
 losses."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import BertConfig as TheirConfig
+from transformers import BertForSequenceClassification
 
 from conformance import Checkpoint, Tap, check, golden_of, load_golden
 from conformance.implementations import inner_workings as walk
@@ -67,15 +70,7 @@ def test_the_whole_network_reports_the_walkthroughs_shapes_and_then_the_classifi
     assert shapes == [*MODEL, *CLASSIFICATION]
 
 
-def test_no_shape_is_reported_without_a_listener(capsys: pytest.CaptureFixture[str]) -> None:
-    with shape_log(print):
-        walk.BertPooler(BertConfig(hidden_size=12))(torch.ones(1, 2, 12))
-    assert "first token, tanh (1, 12)" in capsys.readouterr().out
-    walk.BertPooler(BertConfig(hidden_size=12))(torch.ones(1, 2, 12))
-    assert capsys.readouterr().out == ""
-
-
-@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_it_conforms(dtype: str) -> None:
     result = check(inner_workings, "tiny", dtype=dtype)
     assert result.conforms, result.reason
@@ -92,7 +87,7 @@ def _only_layers(name: str, **changes: Any) -> Any:
     return replace(inner_workings, activations=seen, name=name, **changes)
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 16, 100])
+@pytest.mark.parametrize("chunk", [3, 100])
 def test_a_feed_forward_network_in_chunks_of_any_length_conforms(chunk: int) -> None:
     def build(a: Any) -> nn.Module:
         model = inner_workings.build(a)
@@ -104,40 +99,32 @@ def test_a_feed_forward_network_in_chunks_of_any_length_conforms(chunk: int) -> 
     assert result.conforms, result.reason
 
 
-def _without_head(layer: int, head: int) -> Checkpoint:
-    """Return the golden's network with the output projection of one head's context zeroed, which equals masking that head."""
-    checkpoint = load_golden("tiny").checkpoint
-    size, name = checkpoint.architecture.head_size, f"bert.encoder.layer.{layer}.attention.output.dense.weight"
-    weight = np.array(checkpoint.weights[name])
+def _without_head(weights: Mapping[str, Any], layer: int, head: int) -> dict[str, Any]:
+    """Return the weights with the output projection of one head's context zeroed, which equals masking that head."""
+    name = f"bert.encoder.layer.{layer}.attention.output.dense.weight"
+    weight, size = np.array(weights[name]), weights[name].shape[1] // 4
     weight[:, head * size : (head + 1) * size] = 0.0
-    return Checkpoint(checkpoint.architecture, {**checkpoint.weights, name: weight})
+    return {**weights, name: weight}
 
 
 @pytest.mark.parametrize("by_layer", [True, False])
 def test_masking_a_head_equals_zeroing_its_output_projection(by_layer: bool) -> None:
-    golden = load_golden("tiny")
-    mask = torch.ones(2, 4)
+    golden, mask = load_golden("tiny"), torch.ones(2, 4)
     mask[1, 2] = 0.0
-    checkpoint = _without_head(1, 2)
-    if not by_layer:
-        mask = mask[1]
-        first, name = _without_head(0, 2).weights, "bert.encoder.layer.0.attention.output.dense.weight"
-        checkpoint = Checkpoint(checkpoint.architecture, {**checkpoint.weights, name: first[name]})
+    weights = _without_head(golden.checkpoint.weights, 1, 2)
 
     def call(model: Any, batch: Any) -> dict[str, Tensor]:
-        model(batch.input_ids, batch.attention_mask, batch.token_type_ids, mask)
+        model(batch.input_ids, batch.attention_mask, batch.token_type_ids, mask if by_layer else mask[1])
         return {}
 
     masked = _only_layers("masked", call=call)
+    checkpoint = Checkpoint(golden.checkpoint.architecture, weights if by_layer else _without_head(weights, 0, 2))
     assert check(masked, golden_of("without", checkpoint, golden.batches)).conforms
     assert not check(masked, golden).conforms
 
 
 @pytest.mark.parametrize("kind", ["single_label_classification", "multi_label_classification", "regression"])
 def test_each_loss_equals_hugging_faces(kind: str) -> None:
-    from transformers import BertConfig as TheirConfig
-    from transformers import BertForSequenceClassification
-
     labels = {"single_label_classification": torch.tensor([2, 0]), "regression": torch.tensor([0.5, -1.0])}.get(
         kind, torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]])
     )

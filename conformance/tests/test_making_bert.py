@@ -49,18 +49,10 @@ Bert
 """
 
 
-def test_the_module_tree_prints_as_in_the_exercise() -> None:
-    lines = []
-    for line in repr(Bert(num_layers=1)).splitlines():
-        found = re.match(r"( *)(?:\((\w+)\): )?(\w+)\(", line)
-        if found:
-            indent, name, kind = found.groups()
-            lines.append(f"{indent}{name + ' ' if name else ''}{kind}")
-    assert "\n".join(lines) == TREE.strip()
-
-
-def test_the_sizes_are_those_of_the_exercise() -> None:
+def test_the_module_tree_prints_as_in_the_exercise_and_has_its_sizes() -> None:
     model = Bert(num_layers=1)
+    modules = re.findall(r"^( *)(?:\((\w+)\): )?(\w+)\(", repr(model), re.MULTILINE)
+    assert "\n".join(f"{indent}{name + ' ' if name else ''}{kind}" for indent, name, kind in modules) == TREE.strip()
     assert model.embedding.position_embedding.weight.shape == (512, 768)
     assert model.embedding.token_type_embedding.weight.shape == (2, 768)
     assert model.lm_head.unembedding.weight.shape == (28996, 768)

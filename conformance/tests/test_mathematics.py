@@ -11,14 +11,12 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from conformance import load_golden
-from conformance.errors import DependencyMissingError
 from conformance.faults import CATALOGUE, kernels
 from conformance.goldens.manifest import manifest
 from conformance.goldens.philox import Stream
 from conformance.judge.detection_power import power
 from conformance.model.architecture import POOLINGS
 from conformance.model.training import STEPPED
-from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import FORMATS, Array
 from conformance.numerics.thresholds import FALSE_ALARM, max_threshold, rms_threshold, sidak_share
 from conformance.oracle import EQUATIONS, Network
@@ -200,29 +198,3 @@ def test_faults_of_some_formats_are_separable_there_and_change_nothing_in_float3
     z = {dtype: {p.fault: p.best for p in power(load_golden("tiny"), dtype)} for dtype in (*dtypes, "float32")}
     assert min(z[dtype][fault] for fault in faults for dtype in dtypes) >= 12.0
     assert faults & z["float32"].keys() == set()
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_no_fault_is_more_separable_under_the_widest_arithmetic(dtype: str) -> None:
-    golden = load_golden("tiny")
-    modular, widest = ({p.fault: p for p in power(golden, dtype, sigma=sigma)} for sigma in ("modular", "widest"))
-    assert modular.keys() == widest.keys()
-    assert all(widest[fault].separable <= cell.separable for fault, cell in modular.items())
-    assert any(widest[fault].separable < cell.separable for fault, cell in modular.items())
-
-
-@pytest.mark.thorough
-def test_rounding_of_weights_to_half_precision_is_separable_on_the_trained_network() -> None:
-    golden = load_golden("minilm")
-    try:
-        golden.checkpoint  # noqa: B018 -- it is made when it is asked for
-    except DependencyMissingError as why:
-        pytest.skip(str(why))
-    cells = {p.fault: p for p in power(golden, "float32")}
-    assert all(cells[name].separable == cells[name].places for name in WEIGHTS)
-
-
-def test_half_formats_have_three_roundings_and_two_readings_of_the_parents() -> None:
-    assert len(hypotheses("bfloat16")) == 6
-    assert len(hypotheses("float32")) == 2

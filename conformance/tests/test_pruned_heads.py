@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from conformance import Checkpoint, check, golden_of, load_golden
+from conformance import Architecture, Checkpoint, check, golden_of, load_golden
 from conformance.errors import UnsupportedArchitectureError
 from conformance.implementations import inner_workings as walk
 from conformance.implementations.inner_workings import BertConfig, inner_workings
@@ -50,8 +50,13 @@ def test_heads_that_do_not_exist_are_refused() -> None:
     attention = walk.BertAttention(BertConfig(hidden_size=8, num_attention_heads=2))
     with pytest.raises(ValueError, match=r"no heads \[2\] to prune; there are 2"):
         attention.prune_heads([0, 2])
-    with pytest.raises(UnsupportedArchitectureError, match=r"pruned_heads has \[0, 4\] of layer 0"):
-        load_golden("tiny").checkpoint.architecture.with_(pruned_heads=((0, (0, 4)),))
+
+
+@pytest.mark.parametrize("pruned", [{"0": [0, 4]}, {"0": 1}, {"0": ["a", 1]}, {"x": [1]}, {"0": [1], "00": [2]}, {"9" * 5000: [0]}])
+def test_pruned_heads_that_do_not_exist_are_refused(pruned: dict[str, Any]) -> None:
+    a = load_golden("tiny").checkpoint.architecture
+    with pytest.raises(UnsupportedArchitectureError, match="pruned_heads (is|has)"):
+        Architecture.from_config({**a.as_dict(), "pruned_heads": pruned})
 
 
 @pytest.mark.parametrize(("name", "heads"), [("scores", 2), ("probs", 2), ("context", 1)])

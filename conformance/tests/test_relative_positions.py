@@ -53,24 +53,22 @@ def test_wrong_look_ups_of_distances_are_named(golden: str, name: str, wrong: Ca
     named(in_attention(_distances(wrong), layer=1), golden, name, layer=1)
 
 
-@pytest.mark.parametrize(
-    ("name", "of", "wrong"),
-    [
-        ("distance-query-missing", OF_QUERIES, lambda y, x, rows: 0.0 * y),
-        ("distance-key-missing", OF_KEYS, lambda y, x, rows: 0.0 * y),
-        ("distance-query-transposed", OF_QUERIES, lambda y, x, rows: y.transpose(-1, -2)),
-        ("distance-key-transposed", OF_KEYS, lambda y, x, rows: y.transpose(-1, -2)),
-        ("distance-unscaled", OF_QUERIES, lambda y, x, rows: y * x.shape[-1] ** 0.5),
-        ("distance-unscaled", OF_KEYS, lambda y, x, rows: y * x.shape[-1] ** 0.5),
-    ],
-)
+WRONG_TERMS: list[tuple[str, str, Callable[[Tensor, Tensor, Tensor], Tensor]]] = [
+    ("distance-query-missing", OF_QUERIES, lambda y, x, rows: 0.0 * y),
+    ("distance-key-missing", OF_KEYS, lambda y, x, rows: 0.0 * y),
+    ("distance-query-transposed", OF_QUERIES, lambda y, x, rows: y.transpose(-1, -2)),
+    ("distance-key-transposed", OF_KEYS, lambda y, x, rows: y.transpose(-1, -2)),
+    ("distance-unscaled", OF_QUERIES, lambda y, x, rows: y * x.shape[-1] ** 0.5),
+    ("distance-unscaled", OF_KEYS, lambda y, x, rows: y * x.shape[-1] ** 0.5),
+]
+
+
+@pytest.mark.parametrize(("name", "of", "wrong"), WRONG_TERMS)
 def test_wrong_distance_terms_are_named(
     monkeypatch: pytest.MonkeyPatch, name: str, of: str, wrong: Callable[[Tensor, Tensor, Tensor], Tensor]
 ) -> None:
     _einsum(monkeypatch, of, wrong)
-    result = check(inner_workings, "relative-key-query")
-    assert [v.activation.rpartition(".")[2] for v in result.origins] == ["probs", "probs"]
-    assert any(name == finding.name for finding in result.findings), str(result)
+    _require_named(inner_workings, name)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +77,7 @@ def test_wrong_distance_terms_are_named(
 def test_distances_multiplied_by_the_other_operand_are_named(
     monkeypatch: pytest.MonkeyPatch, name: str, of: str, other: str
 ) -> None:
-    projected: list[Tensor] = []
+    projected, usual = list[Tensor](), torch.einsum
 
     def kept(bert: Any) -> None:
         for layer in bert.encoder.layer:
@@ -88,8 +86,11 @@ def test_distances_multiplied_by_the_other_operand_are_named(
     def wrong(_: Tensor, x: Tensor, rows: Tensor) -> Tensor:
         return usual(of, projected[-1].unflatten(-1, (x.shape[1], -1)).transpose(1, 2), rows)
 
-    usual = torch.einsum
     _einsum(monkeypatch, of, wrong)
-    result = check(broken(kept), "relative-key-query")
+    _require_named(broken(kept), name)
+
+
+def _require_named(candidate: Any, name: str) -> None:
+    result = check(candidate, "relative-key-query")
     assert [v.activation.rpartition(".")[2] for v in result.origins] == ["probs", "probs"]
-    assert any(name == finding.name for finding in result.findings), str(result)
+    assert name in {finding.name for finding in result.findings}, str(result)

@@ -65,6 +65,18 @@ def _scaled(clip: Callable[..., Any], *, unscales: bool = True) -> Callable[[Any
     return train
 
 
+def _dividing(divisor: Callable[[], float]) -> Callable[[Any, float], None]:
+    """Return a function that divides the gradients and then clips them."""
+
+    def clip(parameters: Any, c: float) -> None:
+        every = list(parameters)
+        for p in every:
+            p.grad.div_(divisor())
+        nn.utils.clip_grad_norm_(every, c)
+
+    return clip
+
+
 def _divided(model: Any, training: Training) -> Any:
     """A loss summed over labelled tokens, and gradients divided by their number."""
     counts: list[float] = []
@@ -73,13 +85,7 @@ def _divided(model: Any, training: Training) -> Any:
         counts.append(float((batch.labels != -100).sum()))
         torch.autograd.backward(loss(model, batch) * counts[-1])
 
-    def clip(parameters: Any, c: float) -> None:
-        found = list(parameters)
-        for p in found:
-            p.grad.div_(counts[-1])
-        nn.utils.clip_grad_norm_(found, c)
-
-    return Loop(backward=backward, clip=clip)(model, training)
+    return Loop(backward=backward, clip=_dividing(lambda: counts[-1]))(model, training)
 
 
 def _assigned(model: Any, training: Training) -> Any:
@@ -108,20 +114,17 @@ def test_a_loop_that_rescales_its_gradients_before_it_clips_them_passes(name: st
     assert result.conforms, str(result)
 
 
-def test_gradients_that_are_clipped_before_they_are_unscaled_are_named_as_scaled() -> None:
-    result = _judged(_scaled(lambda *given: nn.utils.clip_grad_norm_(*given), unscales=False))
-    assert any("the gradient is 1024 times" in verdict.reason for verdict in result.failures), str(result)
-
-
-def test_gradients_that_are_divided_once_more_before_clipping_are_named_as_scaled() -> None:
-    def clip(parameters: Any, c: float) -> None:
-        found = list(parameters)
-        for p in found:
-            p.grad.div_(4.0)
-        nn.utils.clip_grad_norm_(found, c)
-
-    result = _judged(Loop(clip=clip))
-    assert any("the gradient is 0.25 times" in verdict.reason for verdict in result.failures), str(result)
+@pytest.mark.parametrize(
+    ("train", "times"),
+    [
+        (_scaled(lambda *given: nn.utils.clip_grad_norm_(*given), unscales=False), "1024"),
+        (Loop(clip=_dividing(lambda: 4.0)), "0.25"),
+    ],
+    ids=["clipped before they are unscaled", "divided once more before clipping"],
+)
+def test_gradients_of_another_scale_are_named_as_scaled(train: Callable[[Any, Training], Any], times: str) -> None:
+    result = _judged(train)
+    assert any(f"the gradient is {times} times" in verdict.reason for verdict in result.failures), str(result)
 
 
 def test_a_backward_pass_after_clipping_replaces_the_gradient_and_the_functions_are_restored() -> None:

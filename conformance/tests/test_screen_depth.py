@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from conformance import check, load_golden
-from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.cli import main
 from conformance.judge.depth import DEPTHS, SCREENED
 from conformance.judge.judge import Judge
@@ -34,17 +33,13 @@ def test_a_screened_candidate_fails_where_it_fails_at_full_depth(dtype: str) -> 
         assert verdict.local is None or not (verdict.local.filters or verdict.local.explanations)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
-@pytest.mark.parametrize("implementation", ["hf-eager", "hf-sdpa", "torch-encoder-fast"])
-def test_a_correct_candidate_passes(implementation: str, dtype: str) -> None:
-    result = check(implementation, "tiny", dtype=dtype, depth="screen")
+@pytest.mark.parametrize(
+    ("candidate", "dtype"),
+    [("hf-eager", "float64"), ("hf-sdpa", "float16"), ("torch-encoder-fast", "float32"), (Planted(native_norms), "bfloat16")],
+)
+def test_a_correct_candidate_passes(candidate: Any, dtype: str) -> None:
+    result = check(candidate, "tiny", dtype=dtype, depth="screen")
     assert result.outcome == "pass", result.reason
-
-
-def test_an_unusual_correct_candidate_passes() -> None:
-    assert check(Planted(native_norms), "tiny", dtype="bfloat16", depth="screen").conforms
-    for variant in list(VARIANTS.values())[:6]:
-        assert check(variant, "tiny", depth="screen").outcome in ("pass", "skip")
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -71,17 +66,13 @@ def test_errors_and_limits_equal_those_of_a_full_judgement_of_two_statistics() -
             assert b.local.rms_threshold <= a.local.rms_threshold
 
 
-def test_the_report_says_that_mistakes_were_not_searched_for() -> None:
+def test_the_command_line_passes_the_depth_on_and_report_and_results_file_say_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rendered = case_text(check(BROKEN, "tiny", depth="screen"))
     assert SCREENED in " ".join(rendered.split())
     assert "has a name" not in rendered
-
-
-def test_the_command_line_passes_the_depth_on_and_the_results_file_records_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = ["run", "-i", "making-bert", "--golden", "tiny", "--depth", "screen", "--out", str(tmp_path)]
-    assert main(asked) == 0
+    assert main(["run", "-i", "making-bert", "--golden", "tiny", "--depth", "screen", "--out", str(tmp_path)]) == 0
     assert "depth: screen: each step was judged by its RMS and largest error alone" in " ".join(capsys.readouterr().out.split())
     results = read_results(tmp_path / "results.jsonl")
     assert results.header

@@ -39,24 +39,20 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("written")
 @pytest.mark.parametrize(
-    "name", ["direct:x", "direct.py:x", "late.py:build", "beside.py:x", "package.adaptor:x", "package.models.bert:x"]
+    ("names", "may"),
+    [
+        # The module is imported, or one beside it that imports it.
+        (["direct:x", "direct.py:x", "late.py:build", "beside.py:x", "package.adaptor:x", "package.models.bert:x"], True),
+        (
+            ["another.py:x", "itself:x", "of_suite.py:x", "package.plain:x", "package:x", "cmd:python direct.py", "model.onnx"],
+            False,
+        ),
+        # A source that cannot be read may import anything.
+        (["wrong.py:x", "above.py:x", "absent.py:x", "absent.module:x", ":x", "..:x", ".py:x"], True),
+    ],
 )
-def test_an_import_of_the_module_or_of_one_beside_it_is_found(name: str) -> None:
-    assert may_import(name, "transformers")
-
-
-@pytest.mark.usefixtures("written")
-@pytest.mark.parametrize(
-    "name", ["another.py:x", "itself:x", "of_suite.py:x", "package.plain:x", "package:x", "cmd:python direct.py", "model.onnx"]
-)
-def test_other_candidates_do_not_import_it(name: str) -> None:
-    assert not may_import(name, "transformers")
-
-
-@pytest.mark.usefixtures("written")
-@pytest.mark.parametrize("name", ["wrong.py:x", "above.py:x", "absent.py:x", "absent.module:x", ":x", "..:x", ".py:x"])
-def test_a_source_that_cannot_be_read_may_import_anything(name: str) -> None:
-    assert may_import(name, "transformers")
+def test_whether_a_candidate_may_import_a_package_is_read_from_its_source(names: list[str], may: bool) -> None:
+    assert {name: may_import(name, "transformers") for name in names} == dict.fromkeys(names, may)
 
 
 def test_of_the_registered_implementations_those_that_use_the_reference_import_it() -> None:

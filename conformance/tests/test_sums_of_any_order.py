@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-import torch
 
 from conformance.model.activation import Activation
 from conformance.numerics.arithmetic import hypotheses
@@ -15,7 +14,6 @@ from conformance.numerics.formats import Array
 from conformance.numerics.thresholds import max_threshold, rms_threshold
 from conformance.oracle.accumulation import Accumulation, operand, product_in_single, squared_partial_sums
 from conformance.oracle.norm import Norm
-from conformance.oracle.pointwise import Tanh
 from conformance.oracle.softmax import LogSoftmax, Probabilities
 from conformance.oracle.step import Step
 
@@ -91,20 +89,6 @@ def test_a_variance_in_one_pass_may_be_shifted_by_either_end_of_the_row(shift: i
 
     assert _passes(_errors(step, result(96.0)))
     assert not _passes(_errors(step, result(95.0)))
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_tanh_may_be_composed_of_expm1_in_native_arithmetic(dtype: str) -> None:
-    x = torch.from_numpy(np.linspace(-4.0, 4.0, 5000)).to(getattr(torch, dtype))
-    native = [h.arithmetic for h in hypotheses(dtype) if h.arithmetic.rounding == "native"][0]
-    step = Tanh(cast(Any, None), x.double().numpy()[None])
-    t = torch.expm1(-2.0 * x.abs())
-
-    def errors(result: torch.Tensor) -> Array:
-        return cast(Array, (result.double().numpy() - step.value) / np.sqrt(step.roundings(native).variance()))
-
-    assert _passes(errors(-x.sign() * t / (t + 2.0)))
-    assert not _passes(errors(-x.sign() * t / (t + 2.0) * 1.02))
 
 
 def test_partial_sums_are_those_of_the_order_in_which_they_are_larger() -> None:

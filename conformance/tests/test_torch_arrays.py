@@ -37,44 +37,8 @@ def _filled_where_positive(a: Any, b: Any) -> Any:
     return a
 
 
-def _product_in_place(a: Any, b: Any) -> Any:
-    out = np.empty((3, 4, 4), like=a)
-    np.matmul(a, b.astype(np.float64), out=out)
-    return out
-
-
-def _summed_at(a: Any, b: Any) -> Any:
-    del b
-    found = np.zeros((2, 5), like=a)
-    np.add.at(found, np.array([0, 1, 1, 0]), a[0])
-    return found
-
-
-def _added_at_two_indices(a: Any, b: Any) -> Any:
-    del b
-    np.add.at(a, (np.array([0, 0, -1]), np.array([1, 1, 2], np.int32)), 1.0)
-    return a
-
-
-def _put_along_an_axis(a: Any, b: Any) -> Any:
-    np.put_along_axis(a, np.zeros((3, 4, 1), np.int64), b[:, :4, :1], -1)
-    np.put_along_axis(a, np.arange(2).reshape(1, 1, 2), 0.0, -1)
-    return a
-
-
-def _product_in_an_operand(a: Any, b: Any) -> Any:
-    del b
-    square = a[:, :4, :4].copy()
-    return np.matmul(square, square, out=square)
-
-
 def _with_nan(a: Any) -> Any:
     return np.where(a > 0, a, np.nan)
-
-
-def _fraction_bits(a: Any, b: Any) -> Any:
-    del b
-    return (a.view(np.int64) & (2**52 - 1)) >> 3
 
 
 EXPRESSIONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -97,12 +61,6 @@ EXPRESSIONS: dict[str, Callable[[Any, Any], Any]] = {
     "an integer beside indices": lambda a, b: a[0, :, np.array([1, 2])],
     "bytes as indices": lambda a, b: a[np.array([2, 0, 1], np.uint8)],
     "elements set": _filled_where_positive,
-    "elements added at repeated indices": _summed_at,
-    "elements added at two indices": _added_at_two_indices,
-    "a product stored in an array": _product_in_place,
-    "a product stored in an operand": _product_in_an_operand,
-    "elements put at indices along an axis": _put_along_an_axis,
-    "bits": _fraction_bits,
     "an array clipped to another format": lambda a, b: np.clip(b, -np.ones(4), 1.0),
     "a sum of products of two formats": lambda a, b: np.einsum("bij,bjk->bik", a, b),
     "an array like another, in a format": lambda a, b: np.asarray(b, np.float64, like=a),

@@ -96,7 +96,7 @@ def _without_probabilities(a: Any) -> nn.Module:
 )
 def test_a_dropout_that_is_neither_shown_nor_applied_is_noticed(build: Any, place: str) -> None:
     assert isinstance(torch_encoder, TorchImplementation)
-    hidden = {where: name for where, name in torch_encoder.activations.items() if name != "embeddings.dropout"}
+    hidden = {where: name for where, name in torch_encoder.activations.items() if name != place}
     result = judged(replace(torch_encoder, build=build, activations=hidden))
     assert (result.outcome, f"nothing is dropped at {place}" in result.reason) == ("fail", True)
 
@@ -167,13 +167,6 @@ def test_the_oracles_dropout_and_its_gradient_equal_torchs() -> None:
 
 def _draw(kept: Mask, row: Activation = ROW) -> dict[str, Draw]:
     return {row.name: Draw.of(row, ARCHITECTURE, kept, np.ones_like(kept))}
-
-
-@given(st.integers(0, 2**32 - 1))
-def test_fair_masks_are_accepted(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    calls = [_draw(rng.random((3, 8, 16)) >= 0.1) for _ in range(2)]
-    assert wrong_draws(calls, 1e-9) == [{}, {}]
 
 
 def test_fair_masks_are_rejected_no_more_often_than_promised() -> None:
