@@ -1,6 +1,5 @@
 """The third seed implementation: corrected it conforms, and as written its declared known failures are exactly its mistakes."""
 
-import math
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -17,7 +16,7 @@ from conformance.checks.run_check import run_check
 from conformance.checks.search.plan import USUAL
 from conformance.implementations import demystified_as_written as written
 from conformance.implementations.demystified import demystified
-from conformance.implementations.demystified.network import BERT, PositionalEmbedding
+from conformance.implementations.demystified.network import BERT
 from conformance.implementations.demystified_as_written import demystified_as_written
 from conformance.results.result import Result
 from conformance.tests.optional_paths import generated
@@ -35,13 +34,6 @@ def test_the_corrected_network_conforms(dtype: str) -> None:
     result = check(demystified, "sinusoidal", dtype=dtype)
     assert result.conforms, result.reason
     assert result.coverage == (40, 42)
-
-
-def test_positions_equal_the_papers_at_any_length_and_are_part_of_the_state() -> None:
-    table = PositionalEmbedding(8, 20)
-    assert table(5).shape == (5, 8)
-    assert table(20)[7, 5].item() == pytest.approx(math.cos(7 / 10000 ** (4 / 8)))
-    assert list(table.state_dict()) == ["table"]
 
 
 def test_a_network_of_odd_width_conforms_and_is_too_narrow_for_the_table_as_written() -> None:

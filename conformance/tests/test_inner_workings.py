@@ -2,7 +2,7 @@
 forward pass, each required only where it is declared."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -214,40 +214,3 @@ def test_the_kind_of_network_is_read_from_a_directory(golden: str, tmp_path: Pat
     read = load_directory(_directory(tmp_path, {**a.as_dict(), **classes}, weights))
     assert read.architecture == a
     assert read.weights.keys() == given.checkpoint.weights.keys()
-
-
-def _shapes(call: Callable[[], object]) -> list[tuple[str, tuple[int, ...]]]:
-    found: list[tuple[str, tuple[int, ...]]] = []
-    with shape_log(lambda what, shape: found.append((what, shape))):
-        call()
-    return found
-
-
-def test_the_walkthrough_reports_the_tensors_of_the_optional_paths_in_order() -> None:
-    config = BertConfig(position_embedding_type="relative_key_query", is_decoder=True, add_cross_attention=True)
-    with torch.device("meta"):
-        layer = walk.BertLayer(config)
-        hidden, states = torch.empty(2, 9, 768), torch.empty(2, 7, 768)
-    shapes = _shapes(lambda: layer(hidden, states=states))
-    names = [name for name, _ in shapes]
-    of_distances = names.index("attention scores") + 1
-    assert shapes[of_distances : of_distances + 5] == [
-        ("distance embeddings", (9, 9, 64)),
-        ("distance scores, query", (2, 12, 9, 9)),
-        ("distance scores, key", (2, 12, 9, 9)),
-        ("attention scores, scaled", (2, 12, 9, 9)),
-        ("attention probabilities", (2, 12, 9, 9)),
-    ]
-    assert [shape for name, shape in shapes if name == "key"] == [(2, 12, 9, 64), (2, 12, 7, 64)]
-    assert [shape for name, shape in shapes if name == "attention probabilities"] == [(2, 12, 9, 9), (2, 12, 9, 7)]
-    assert names[-1] == "output, normalised"
-
-
-def test_the_walkthrough_reports_keys_and_values_including_the_past() -> None:
-    with torch.device("meta"):
-        attention = walk.BertSelfAttention(BertConfig())
-        past = [torch.empty(2, 12, 4, 64), torch.empty(2, 12, 4, 64)]
-        shapes = dict(_shapes(lambda: attention(torch.empty(2, 1, 768), past=past)))
-    assert shapes["key, with the past"] == shapes["value, with the past"] == (2, 12, 5, 64)
-    assert shapes["attention scores"] == (2, 12, 1, 5)
-    assert [tuple(kept.shape) for kept in past] == [(2, 12, 5, 64)] * 2

@@ -1,12 +1,10 @@
-"""Memory of a judgement: its arrays are freed when it ends, without the collector of cyclic garbage; and properties that are kept.
+"""Memory of a judgement: its arrays are freed when it ends, without the collector of cyclic garbage.
 
 Python collects cycles by the number of objects, not by their size; with torch imported, hundreds of megabytes of arrays would wait.
 """
 
 import gc
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
 from typing import Any
 
 import pytest
@@ -16,7 +14,6 @@ from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.mistakes import MISTAKES
 from conformance.judge.observation import Block, Observation
 from conformance.judge.segment import Segment
-from conformance.numerics.memo import cached_property
 from conformance.oracle import Network, Step
 
 HOLDERS = {Observation, Block, Segment, Network, Step}
@@ -39,26 +36,3 @@ def test_a_judgement_leaves_no_cycle_that_holds_an_array(mistakes: Sequence[str]
 
 def _holders() -> list[Any]:
     return [found for found in gc.get_objects() if set(type(found).__mro__) & HOLDERS]
-
-
-class _Meeting:
-    """An object whose property is computed only while that of another object is being computed."""
-
-    computed = 0
-
-    def __init__(self, barrier: Barrier) -> None:
-        self.barrier = barrier
-
-    @cached_property
-    def value(self) -> int:
-        self.computed += 1
-        self.barrier.wait(60.0)
-        return self.computed
-
-
-def test_threads_compute_the_same_property_of_different_objects_at_once() -> None:
-    barrier = Barrier(2)
-    objects = [_Meeting(barrier), _Meeting(barrier)]
-    with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(lambda o: o.value, objects)) == [1, 1]
-    assert [o.value for o in objects] == [1, 1]
