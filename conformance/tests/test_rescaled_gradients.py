@@ -88,23 +88,18 @@ def _divided(model: Any, training: Training) -> Any:
     return Loop(backward=backward, clip=_dividing(lambda: counts[-1]))(model, training)
 
 
-def _assigned(model: Any, training: Training) -> Any:
-    """Gradients by `torch.autograd.grad`, assigned to `.grad`."""
-
-    def backward(model: Any, batch: Any) -> None:
-        found = list(model.parameters())
-        for p, gradient in zip(found, torch.autograd.grad(loss(model, batch), found), strict=True):
-            p.grad = gradient
-
-    return Loop(backward=backward)(model, training)
+def _assigned(model: Any, batch: Any) -> None:
+    """Assign the gradients of `torch.autograd.grad` to `.grad`."""
+    every = list(model.parameters())
+    for p, gradient in zip(every, torch.autograd.grad(loss(model, batch), every), strict=True):
+        p.grad = gradient
 
 
 CORRECT: Mapping[str, Callable[[Any, Training], Any]] = {
     "unscaled, then clipped": _scaled(lambda *given: nn.utils.clip_grad_norm_(*given)),
     "unscaled, then clipped by a function imported before": _scaled(clip_by_name),
     "divided by the number of labelled tokens": _divided,
-    "by torch.autograd.grad": _assigned,
-    "clipped by a function imported before": Loop(clip=lambda parameters, c: None if clip_by_name(list(parameters), c) else None),
+    "by torch.autograd.grad": Loop(backward=_assigned),
 }
 
 
@@ -114,6 +109,7 @@ def test_a_loop_that_rescales_its_gradients_before_it_clips_them_passes(name: st
     assert result.conforms, str(result)
 
 
+@pytest.mark.landing(times="1024")
 @pytest.mark.parametrize(
     ("train", "times"),
     [

@@ -1,7 +1,5 @@
 """The depth `screen`: the same verdicts from RMS and largest error, without named mistakes, and the report says so."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +15,12 @@ from conformance.report.representations import case_text
 from conformance.results.file import read_results
 from conformance.tests.planted_mistakes import Planted, epsilon, native_norms, tanh_gelu, unscaled
 
+pytest_plugins = ["pytester"]
+
 BROKEN = Planted(unscaled(1), tanh_gelu(1), epsilon(0))
 
 
+@pytest.mark.landing(dtype="bfloat16")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_screened_candidate_fails_where_it_fails_at_full_depth(dtype: str) -> None:
     full, screened = (check(BROKEN, "tiny", dtype=dtype, depth=depth) for depth in ("full", "screen"))
@@ -91,9 +92,5 @@ def test_bert(check):
 """
 
 
-def test_pytest_passes_the_depth_on(tmp_path: Path) -> None:
-    (tmp_path / "test_it.py").write_text(TEST)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--bert-depth", "screen", str(tmp_path)]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stdout
-    assert "1 passed" in ran.stdout
+def test_pytest_passes_the_depth_on(pytester: pytest.Pytester) -> None:
+    pytester.runpytest_inprocess(pytester.makepyfile(TEST), "--bert-depth", "screen").assert_outcomes(passed=1)

@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -56,23 +56,27 @@ def test_the_second_run_reads_the_cache_and_gives_the_same_result(samplings: lis
     assert len(samplings) == 2
 
 
-@pytest.mark.parametrize("what", ["cut short", "altered", "another network's", "no digest"])
-def test_a_damaged_entry_is_reported_and_computed_again(what: str, home: Path, samplings: list[int]) -> None:
+def _digested_without_a_step(entry: Path) -> None:
+    arrays = load_file(entry)
+    arrays.pop("pooler.dense")
+    save_file(arrays, entry, {"digest": cache.content_digest(arrays)})
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "cut short": lambda entry: entry.write_bytes(entry.read_bytes()[:1000]),
+    "altered": lambda entry: entry.write_bytes(entry.read_bytes()[:-1] + bytes([entry.read_bytes()[-1] ^ 1])),
+    "another network's": _digested_without_a_step,
+    "no digest": lambda entry: save_file(load_file(entry), entry),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_entry_is_reported_and_computed_again(damage: str, samplings: list[int]) -> None:
     first = global_error()
     (entry,) = cache.entries()
-    arrays = load_file(entry)
-    if what == "cut short":
-        entry.write_bytes(entry.read_bytes()[:1000])
-    elif what == "altered":
-        entry.write_bytes(entry.read_bytes()[:-1] + bytes([entry.read_bytes()[-1] ^ 1]))
-    elif what == "another network's":
-        arrays.pop("pooler.dense")
-        save_file(arrays, entry, {"digest": cache.content_digest(arrays)})
-    else:
-        save_file(arrays, entry)
+    DAMAGES[damage](entry)
     with pytest.warns(cache.CacheWarning, match="damaged"):
         assert global_error() == first
-    assert len(samplings) == 2
     assert global_error() == first
     assert len(samplings) == 2
 
@@ -87,15 +91,16 @@ def test_another_batch_dtype_or_network_has_its_own_entry(samplings: list[int]) 
     assert len(samplings) == len(cache.entries()) == 4
 
 
-def test_the_least_recently_used_entry_is_removed_at_the_size_limit(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for dtype in ("float32", "float64", "bfloat16"):
+def test_the_least_recently_used_entry_is_removed_at_the_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    for dtype in ("float32", "bfloat16"):
         check("making-bert", GOLDEN, dtype=dtype)
-    oldest, *_ = cache.entries()
     for age, path in enumerate(cache.entries()):
         os.utime(path, (age, age))
+    oldest, latest = cache.entries()
     monkeypatch.setattr(cache, "LIMIT", sum(p.stat().st_size for p in cache.entries()) + 1000)
     check("making-bert", GOLDEN, dtype="float16")
-    assert len(cache.entries()) == 3
+    assert len(cache.entries()) == 2
+    assert latest in cache.entries()
     assert oldest not in cache.entries()
 
 
