@@ -8,7 +8,7 @@ import pytest
 
 from conformance import check, load_golden
 from conformance.judge.effective_samples import Repeats
-from conformance.judge.error_distribution import REACH, STEP, ErrorDistribution, distribution_of
+from conformance.judge.error_distribution import REACH, SLICES, STEP, ErrorDistribution, distribution_of
 from conformance.judge.global_error import error_role
 from conformance.judge.observation import Observation
 from conformance.model.activation import HIDDEN, Activation
@@ -143,6 +143,16 @@ def test_each_residual_is_counted_in_its_bin(value: float, index: int) -> None:
     counts = _spread(np.full(SHAPE, value)).counts
     assert len(counts) == 2 * REACH / STEP + 2
     assert counts[index] == np.prod(SHAPE)
+
+
+def test_a_long_axis_is_divided_into_adjacent_slices_that_cover_it() -> None:
+    scaled = np.zeros((1, 1, 1000))
+    scaled[..., 999] = 4.0
+    features = next(s for s in _spread(scaled).strips if s.axis == "feature")
+    assert len(features.values) <= SLICES
+    per = -(-features.size // len(features.values))
+    assert features.values[-1] == pytest.approx(4.0 / math.sqrt(features.size - per * (len(features.values) - 1)))
+    assert sum(features.values[:-1]) == 0.0
 
 
 def test_values_that_are_not_finite_are_counted_in_the_last_bin_and_do_not_end_the_judgement() -> None:

@@ -13,7 +13,6 @@ from torch import nn
 
 from conformance import CandidateError, Tap, captured, check, fused, interleaved, load_golden, per_head, stacked, tied, transposed
 from conformance.candidates.layouts import plain
-from conformance.candidates.table_messages import absent_tensor
 from conformance.implementations.making_bert import making_bert
 from conformance.model.activations import parameter_shapes
 
@@ -110,14 +109,6 @@ def test_every_misuse_of_a_table_is_one_error_with_the_remedy(table: str, change
     result = check(replace(making_bert, **{table: entries}))
     assert (result.outcome, result.exit_code) == ("error", 1)
     assert all(word in result.reason for word in words), result.reason
-
-
-def test_a_bias_that_the_module_lacks_is_to_be_added_or_listed_as_unused() -> None:
-    own, used = ("blocks.0.q.weight", "blocks.0.v.bias"), ("blocks.0.q.weight", "blocks.0.q.bias", "blocks.0.v.bias")
-    said = absent_tensor("blocks.0.q.bias", dict.fromkeys(own), used, ["bert.encoder.layer.0.attention.self.query.bias"])
-    assert "if the module has no bias there by mistake, add it" in said
-    assert "list bert.encoder.layer.*.attention.self.query.bias in `unused`" in said
-    assert "did you mean" not in said
 
 
 def test_a_head_missing_from_the_checkpoint_is_one_sentence_for_each_tensor() -> None:
