@@ -73,7 +73,7 @@ ANSWERS: Mapping[str, tuple[Callable[[dict[str, Any]], Any], str, str]] = {
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_a_broken_contract_is_reported_as_the_candidates_failure(answer: str) -> None:
     change, outcome, reason = ANSWERS[answer]
-    result = judged(Answering(change))
+    result = judged(Answering(change), source="cls.loss")
     assert result.outcome == outcome
     assert reason in result.reason
 
@@ -89,7 +89,7 @@ def _without_autograd(model: Any) -> None:
 
 def test_a_candidate_in_a_worker_is_judged_as_in_this_process_and_skipped_without_a_backward_pass() -> None:
     with WorkerProcess(CandidateWork) as worker:
-        there = judged(RemoteCandidate(worker, "hf-sdpa"), dtype="bfloat16")
+        there = judged(RemoteCandidate(worker, "hf-sdpa"), dtype="bfloat16", source="cls.loss")
         traced = RemoteCandidate(worker, "making-bert-traced")
         for without, reason in (
             (traced, "its runner has no backward pass"),
@@ -99,7 +99,7 @@ def test_a_candidate_in_a_worker_is_judged_as_in_this_process_and_skipped_withou
             skipped = judged(without)
             assert (skipped.outcome, reason in skipped.reason) == ("skip", True)
     assert there.verdicts
-    assert there.verdicts == judged("hf-sdpa", dtype="bfloat16").verdicts
+    assert there.verdicts == judged("hf-sdpa", dtype="bfloat16", source="cls.loss").verdicts
 
 
 def test_a_returned_tensor_that_is_not_reached_has_no_gradient_and_a_tapped_one_has_zeros() -> None:
