@@ -73,7 +73,7 @@ ANSWERS: Mapping[str, tuple[Callable[[dict[str, Any]], Any], str, str]] = {
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_a_broken_contract_is_reported_as_the_candidates_failure(answer: str) -> None:
     change, outcome, reason = ANSWERS[answer]
-    result = judged(Answering(change), source="cls.loss")
+    result = judged(Answering(change))
     assert result.outcome == outcome
     assert reason in result.reason
 
