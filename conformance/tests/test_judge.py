@@ -203,19 +203,10 @@ def test_a_candidate_that_shows_only_the_last_hidden_state_is_judged_by_it_and_o
     assert check(MadeOf(lambda _: {})).outcome == "fail"
 
 
-def test_values_at_padded_rows_are_not_judged() -> None:
-    mask, name = torch.tensor(load_golden("tiny").batches["padded"].mask), "encoder.layer.1.output.LayerNorm"
-    zeroed = MadeOf(lambda by_name: {**by_name, name: torch.where(mask[..., None], by_name[name], torch.nan)})
-    assert check(zeroed).outcome == "pass"
-
-
 def _nudged(table: Tensor) -> Tensor:
     moved = table.clone()
     moved[0, 0, 0] = torch.nextafter(moved[0, 0, 0], torch.tensor(9.0))
     return moved
-
-
-PROBS = "encoder.layer.0.attention.self.probs"
 
 
 @pytest.mark.parametrize(
@@ -224,10 +215,9 @@ PROBS = "encoder.layer.0.attention.self.probs"
         ("pooler.dense", lambda x: x[:, :-1], "shape is"),
         ("pooler.dense", lambda x: x.double(), "dtype is float64, expected float32; convert it"),
         ("pooler.dense", lambda x: x * torch.nan, "not finite"),
-        (PROBS, lambda x: x + 1e-9, "masked keys"),
         ("embeddings.word_embeddings", _nudged, "by up to 1 unit in the last place"),
     ],
-    ids=["shape", "dtype", "nan", "masked keys", "an exact look-up"],
+    ids=["shape", "dtype", "nan", "an exact look-up"],
 )
 def test_a_value_that_cannot_be_right_fails_alone_with_the_reason(name: str, change: Function, words: str) -> None:
     result = check(MadeOf(lambda by_name: {**by_name, name: change(by_name[name])}))

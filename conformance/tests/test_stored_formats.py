@@ -1,5 +1,6 @@
 """`diagnose` and `similarity` of numbers that are stored in a narrower format than they were computed in."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,6 @@ from conformance.tests.dense_modules import WIDTH, network
 from conformance.tests.test_diagnose import BATCH, CHECKPOINT, _hidden, _model
 
 
-def _npy(file: Path, hidden: torch.Tensor) -> None:
-    np.save(file, hidden.numpy())
-
-
-def _npz(file: Path, hidden: torch.Tensor) -> None:
-    np.savez(file, last_hidden_state=hidden.numpy())
-
-
-def _safetensors(file: Path, hidden: torch.Tensor) -> None:
-    save_file({"last_hidden_state": hidden}, file)
-
-
 def _parquet(file: Path, hidden: torch.Tensor) -> None:
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     rows = [[list(token) for token in row] for row in hidden.numpy()]
@@ -47,7 +36,13 @@ def _txt(file: Path, hidden: torch.Tensor) -> None:
         torch.set_printoptions(profile="default")
 
 
-WRITERS = {"npy": _npy, "npz": _npz, "safetensors": _safetensors, "parquet": _parquet, "txt": _txt}
+WRITERS: dict[str, Callable[[Path, torch.Tensor], object]] = {
+    "npy": lambda file, hidden: np.save(file, hidden.numpy()),
+    "npz": lambda file, hidden: np.savez(file, last_hidden_state=hidden.numpy()),
+    "safetensors": lambda file, hidden: save_file({"last_hidden_state": hidden}, file),
+    "parquet": _parquet,
+    "txt": _txt,
+}
 
 
 def _of_file(ending: str, hidden: torch.Tensor, folder: Path, **options: Any) -> Diagnosis:
