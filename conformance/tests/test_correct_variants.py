@@ -19,7 +19,8 @@ def _require_conforming(result: Result) -> None:
     assert result.conforms, (result.reason, [(v.place, v.local and v.local.error) for v in result.origins])
 
 
-@pytest.mark.landing(dtype=["float32", "bfloat16"])
+# bfloat16 has the most arithmetics; one of the variants is computed in float32 alone.
+@pytest.mark.landing({"dtype": "bfloat16"}, dtype="float32", name=[*[*VARIANTS][::3], "products of three bfloat16 parts"])
 @pytest.mark.parametrize(("name", "dtype"), [(name, dtype) for name, variant in VARIANTS.items() for dtype in variant.dtypes])
 def test_a_correct_variant_raises_no_alarm(name: str, dtype: str) -> None:
     _require_conforming(check(VARIANTS[name], "tiny", dtype=dtype))

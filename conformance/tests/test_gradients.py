@@ -28,7 +28,7 @@ def _judged(wrong: str) -> Result:
     return judged(WithWrongBackward(WRONG[wrong]), WRONG[wrong].golden, source="cls.loss")
 
 
-@pytest.mark.landing(wrong=[*[*WRONG][::4], "tanh-GELU's derivative", "bias three times"])
+@pytest.mark.landing(wrong=[*[*WRONG][::6], "tanh-GELU's derivative", "skip twice", "bias three times"])
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_wrong_backward_pass_is_found_placed_and_named(wrong: str) -> None:
     result = _judged(wrong)
@@ -167,7 +167,7 @@ def _in_place(model: Any) -> None:
         layer.output.dropout.register_forward_hook(lambda _m, _a, x: (x * 1.0).add_(0.0))
 
 
-@pytest.mark.landing(name=[*CORRECT][::10])
+@pytest.mark.landing(name=[*CORRECT][::15])
 @pytest.mark.parametrize("name", CORRECT)
 def test_a_correct_variant_of_the_forward_pass_has_a_correct_backward_pass(name: str) -> None:
     asked = {"dtype": "float32"} if "float32" in CORRECT[name].variant.dtypes else {"dtype": "bfloat16"}
