@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from conformance import load_golden
-from conformance.model.activation import Activation
-from conformance.numerics.arithmetic import as_captured, hypotheses
+from conformance.numerics.arithmetic import Arithmetic, as_captured, hypotheses
 from conformance.numerics.formats import Array
 from conformance.numerics.thresholds import max_threshold, rms_threshold, sidak_share
 from conformance.oracle import Network
@@ -35,8 +34,9 @@ class _Unmasked(Probabilities):
         return np.ones((1, 1, 1, self.parents[0].shape[-1]), np.bool_)
 
 
-def _errors(step: Step, result: Array) -> Array:
-    return cast(Array, (result - step.value) / np.sqrt(step.roundings(NATIVE).variance()))
+def _errors(step: Step, result: Array, arithmetic: Arithmetic = NATIVE) -> Array:
+    """Return the errors of a result in sigma."""
+    return cast(Array, (result - step.value) / np.sqrt(step.roundings(arithmetic).variance()))
 
 
 def _passes(errors: Array) -> bool:
@@ -57,7 +57,7 @@ def _of_attention() -> tuple[Step, Array]:
     x = np.random.default_rng(0).standard_normal((1, 1, 64, 4096))
     x[..., -1] = np.log(4096.0) + 3.0
     x = x.astype(np.float32).astype(np.float64)
-    return _Unmasked(cast(Any, SimpleNamespace(activation=cast(Activation, None))), x), x
+    return _Unmasked(cast(Any, SimpleNamespace(activation=None)), x), x
 
 
 @pytest.mark.parametrize("last_first", [False, True])
@@ -163,25 +163,24 @@ def test_rows_of_very_different_size_keep_their_digits() -> None:
     rng = np.random.default_rng(5)
     left = rng.normal(size=(6, 8)) * 10.0 ** -np.array([[1], [11], [20], [30], [38], [44]])
     right = rng.normal(size=(8, 4)) * 1e3
-    found, expected = product_in_single(left, right), left @ right
+    actual, expected = product_in_single(left, right), left @ right
     for row in range(5):  # The last row's result has few digits in float32.
-        _close(found[row], expected[row])
-    assert np.abs(found[5]).max() > 0.0
+        _close(actual[row], expected[row])
+    assert np.abs(actual[5]).max() > 0.0
 
 
-GOLDEN = load_golden("tiny")
-ARCHITECTURE = GOLDEN.checkpoint.architecture
-SITE = Network(ARCHITECTURE, GOLDEN.checkpoint.weights, GOLDEN.batches["padded"]).site("encoder.layer.0.attention.self.probs")
+TINY = load_golden("tiny")
+A = TINY.checkpoint.architecture
+SITE = Network(A, TINY.checkpoint.weights, TINY.batches["padded"]).site("encoder.layer.0.attention.self.probs")
 ROWS, LENGTH = 8, 32
 
 
 def _by_autograd(function: Callable[[Tensor], Tensor], scores: Tensor, upstream: Tensor) -> tuple[Array, Array]:
     """Return the result of a function of the scores, and the gradient with respect to them."""
     scores.requires_grad_(True)
-    found = function(scores)
-    found.backward(upstream)
-    assert scores.grad is not None
-    return _wide(found), _wide(scores.grad)
+    result = function(scores)
+    (gradient,) = torch.autograd.grad(result, scores, upstream)
+    return _wide(result), _wide(gradient)
 
 
 def _wide(x: Tensor) -> Array:
@@ -199,41 +198,42 @@ def _log_softmax(x: Tensor) -> Tensor:
 
 
 def _of_softmax(dtype: torch.dtype, mean: float = 8.0, spread: float = 1.0) -> tuple[Step, Array]:
-    """Return the step and its result.
+    """Return the gradient's step and its result, for values of that mean (terms cancel at 0) and scores of that deviation.
 
-    Args:
-        dtype: the format.
-        mean: mean of the values; terms of d cancel if it is 0.
-        spread: standard deviation of the scores; if it is small, several probabilities are equal in a half-precision format.
+    If the deviation is small, several probabilities are equal in a half-precision format.
     """
     generator = torch.Generator().manual_seed(0)
-    heads, size = ARCHITECTURE.num_attention_heads, ARCHITECTURE.head_size
+    heads, size = A.num_attention_heads, A.head_size
     scores = (spread * torch.randn(ROWS, heads, LENGTH, LENGTH, generator=generator)).to(dtype)
     context, value = (torch.randn(ROWS, LENGTH, heads * size, generator=generator) for _ in range(2))
     context, value = context.to(dtype), (value + mean).to(dtype)
     left, right = (x.unflatten(-1, (heads, size)).transpose(1, 2) for x in (context, value))
     upstream = left @ right.transpose(-1, -2)
-    probs, found = _by_autograd(_softmax, scores, upstream)
-    return ProbabilitiesBackward(SITE, _wide(upstream), probs, _wide(context), _wide(value)), found
+    probs, gradient = _by_autograd(_softmax, scores, upstream)
+    return ProbabilitiesBackward(SITE, _wide(upstream), probs, _wide(context), _wide(value)), gradient
 
 
 def _of_log_softmax(dtype: torch.dtype) -> tuple[Step, Array]:
     generator = torch.Generator().manual_seed(0)
-    logits, upstream = (torch.randn(ROWS, LENGTH, ARCHITECTURE.vocab_size, generator=generator).to(dtype) for _ in range(2))
-    log_probs, found = _by_autograd(_log_softmax, logits, upstream)
-    return LogSoftmaxBackward(SITE, _wide(upstream), log_probs), found
+    logits, upstream = (torch.randn(ROWS, LENGTH, A.vocab_size, generator=generator).to(dtype) for _ in range(2))
+    log_probs, gradient = _by_autograd(_log_softmax, logits, upstream)
+    return LogSoftmaxBackward(SITE, _wide(upstream), log_probs), gradient
 
 
-@pytest.mark.parametrize("made", [_of_softmax, partial(_of_softmax, mean=0.0), partial(_of_softmax, spread=0.01), _of_log_softmax])
+def _require_within_sigma(errors: Array, count: int) -> None:
+    assert np.sqrt(np.square(errors).mean()) < 1.0
+    assert np.abs(errors).max() < max_threshold(count, sidak_share(1))
+
+
+@pytest.mark.parametrize("of", [_of_softmax, partial(_of_softmax, mean=0.0), partial(_of_softmax, spread=0.01), _of_log_softmax])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_the_largest_score_may_receive_the_errors_of_its_row(dtype: str, made: Callable[[torch.dtype], tuple[Step, Array]]) -> None:
+def test_the_largest_score_may_receive_the_errors_of_its_row(dtype: str, of: Callable[[torch.dtype], tuple[Step, Array]]) -> None:
     """Sigma must not be less than the errors, at these scores as at all others."""
-    step, found = made(getattr(torch, dtype))
-    scaled, probs = _in_sigma(step, found, dtype), step.parents[1]
+    step, gradient = of(getattr(torch, dtype))
+    errors, probs = _errors(step, gradient, as_captured(hypotheses(dtype))[-1].arithmetic), step.parents[1]
     largest = probs == probs.max(-1, keepdims=True)
     for elements in (largest, ~largest):
-        assert np.sqrt(np.square(scaled[elements]).mean()) < 1.0
-        assert np.abs(scaled[elements]).max() < max_threshold(scaled.size, sidak_share(1))
+        _require_within_sigma(errors[elements], errors.size)
 
 
 @pytest.mark.parametrize("scale", [0.3, 3.0, 10.0])
@@ -241,12 +241,6 @@ def test_the_largest_score_may_receive_the_errors_of_its_row(dtype: str, made: C
 def test_a_log_softmax_of_separate_operations_has_the_errors_of_its_stored_sum(dtype: str, scale: float) -> None:
     """Where one class has nearly all the probability, the rounding of the sum of exponentials is larger than its logarithm."""
     logits = (scale * torch.randn(2000, 5, generator=torch.Generator().manual_seed(0))).to(getattr(torch, dtype))
-    scaled = _in_sigma(LogSoftmax(SITE, _wide(logits)), _wide(_log_softmax(logits)), dtype)
-    assert np.sqrt(np.square(scaled).mean()) < 1.0
-    assert np.abs(scaled).max() < max_threshold(scaled.size, sidak_share(1))
-
-
-def _in_sigma(step: Step, found: Array, dtype: str) -> Array:
-    """Return the errors of a result in sigma, in the arithmetic in which every operation rounds."""
-    arithmetic = as_captured(hypotheses(dtype))[-1].arithmetic
-    return np.asarray((found - step.value) / np.sqrt(step.roundings(arithmetic).variance()))
+    step, result = LogSoftmax(SITE, _wide(logits)), _wide(_log_softmax(logits))
+    errors = _errors(step, result, as_captured(hypotheses(dtype))[-1].arithmetic)
+    _require_within_sigma(errors, errors.size)
