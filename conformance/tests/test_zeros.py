@@ -20,13 +20,14 @@ from conformance.numerics.thresholds import rms_threshold, sidak_share
 from conformance.oracle import Network
 
 ALPHA = 1e-8
-GOLDEN = load_golden("tiny")
 TABLE = "bert.embeddings.position_embeddings.weight.grad"
 WEIGHT = "bert.encoder.layer.1.intermediate.dense.weight.grad"
 
 
-def _of_batch(batch: Batch) -> Network:
-    return Network(GOLDEN.checkpoint.architecture, GOLDEN.checkpoint.weights, batch, source="cls.loss")
+def _network(golden: str = "tiny", source: str = "cls.loss") -> Network:
+    loaded = load_golden(golden)
+    batch = next(iter(loaded.batches.values()))
+    return Network(loaded.checkpoint.architecture, loaded.checkpoint.weights, batch, source=source)
 
 
 def _judged(
@@ -46,7 +47,7 @@ def _judged(
 
 
 def test_the_rows_of_a_table_that_are_not_looked_up_do_not_dilute_the_errors_of_the_others() -> None:
-    network = _of_batch(GOLDEN.batches["padded"])
+    network = _network()
     assert network.batch.length < network.architecture.max_position_embeddings
     (local, *_) = _judged(network, TABLE, error=3.0)
     assert local.error.rms == pytest.approx(3.0, rel=1e-6)
@@ -57,7 +58,7 @@ def test_the_rows_of_a_table_that_are_not_looked_up_do_not_dilute_the_errors_of_
 def test_a_gradient_that_is_zero_everywhere_prefers_no_arithmetic() -> None:
     layer = "encoder.layer.1"
     hidden = (f"{layer}.intermediate.dense.grad", f"{layer}.intermediate.intermediate_act_fn.grad")
-    network = _of_batch(GOLDEN.batches["padded"])
+    network = _network()
     assert len({local.nll for local in _judged(network, WEIGHT, hidden)}) > 1
     nothing = _judged(network, WEIGHT, hidden, scale=0.0)
     assert {local.nll for local in nothing} == {0.0}
@@ -77,7 +78,7 @@ def test_a_gradient_that_is_zero_everywhere_prefers_no_arithmetic() -> None:
 def test_a_number_that_is_not_finite_is_an_error_where_zero_is_required_and_is_ignored_at_padding(
     value: float, name: str, of_query: int, outcome: str, place: str
 ) -> None:
-    network = _of_batch(GOLDEN.batches["padded"])
+    network = _network()
     row = int(network.batch.mask.sum(1).argmin())
     found = {n: v.astype(np.float32) for n, v in network.walk() if not network.table[n].is_internal}
     index = (row, slice(None), of_query, -1) if "query" in network.table[name].axes else (row, of_query)
@@ -114,12 +115,6 @@ MASKED = [
 ]
 
 
-def _network(golden: str) -> Network:
-    loaded = load_golden(golden)
-    batch = next(iter(loaded.batches.values()))
-    return Network(loaded.checkpoint.architecture, loaded.checkpoint.weights, batch, source="cls.predictions.loss")
-
-
 def _failed(network: Network, name: str, error: Array) -> dict[str, str]:
     """Return the reasons of the failures if `error` is added to an activation before all later ones are computed from it."""
 
@@ -140,7 +135,7 @@ def _failed(network: Network, name: str, error: Array) -> dict[str, str]:
 def test_a_gradient_where_something_is_masked_fails_even_if_all_later_gradients_are_computed_from_it(
     golden: str, name: str, what: str
 ) -> None:
-    network = _network(golden)
+    network = _network(golden, "cls.predictions.loss")
     row, batch = network.table[name], network.batch
     if "key" in row.axes:
         masked = ~attended_keys(row, batch)[:, None]
@@ -152,7 +147,7 @@ def test_a_gradient_where_something_is_masked_fails_even_if_all_later_gradients_
 
 
 def test_the_gradient_of_a_probability_at_a_masked_key_may_be_nonzero() -> None:
-    network, name = _network("decoder"), "encoder.layer.0.attention.self.probs.grad"
+    network, name = _network("decoder", "cls.predictions.loss"), "encoder.layer.0.attention.self.probs.grad"
     values = dict(network.walk())
     assert values[name][:, :, 0, 1:].any()
     assert _failed(network, name, np.zeros_like(values[name])) == {}
