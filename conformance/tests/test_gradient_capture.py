@@ -23,22 +23,20 @@ from conformance.tests.judged_gradients import Changed, judged, observed
 
 
 def test_a_mapping_in_any_order_from_a_plain_runner_is_judged() -> None:
-    class Runner:
-        def __init__(self, model: nn.Module) -> None:
-            self.model = model
+    def prepare(*case: Any) -> Any:
+        model = hf_eager.module(*case)
 
-        def __call__(self, batch: TorchBatch) -> Mapping[str, Tensor]:
-            return dict(run(self.model, batch))
+        def runner(batch: TorchBatch) -> Mapping[str, Tensor]:
+            return dict(run(model, batch))
 
-        def gradients(self, batch: TorchBatch, source: str, gradient: Tensor) -> Mapping[str, Any]:
-            found = dict(run_backward(self.model, batch, source, gradient))
-            return {name: found[name].detach().numpy() for name in sorted(found)}
+        def gradients(*case: Any) -> Mapping[str, Any]:
+            by_name = dict(run_backward(model, *case))
+            return {name: by_name[name].detach().numpy() for name in sorted(by_name)}
 
-    class Bare:
-        def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Runner:
-            return Runner(hf_eager.module(checkpoint, device, dtype))
+        runner.gradients = gradients  # type: ignore[attr-defined]
+        return runner
 
-    result = judged(Bare())
+    result = judged(prepare)
     assert (result.outcome, result.reason) == ("pass", "")
 
 

@@ -22,20 +22,15 @@ POOLER = "bert.pooler.dense.weight"
 SAID = "as much as computing in {} would leave"
 
 
-class LastState:
-    """The last hidden state of Hugging Face's BERT computed in a given format, converted to float32."""
-
-    def __init__(self, dtype: str, change: Callable[[Array], Array] = lambda x: x) -> None:
-        self.dtype, self.change = dtype, change
-
-    def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
-        activations = trace("hf-sdpa", "tiny", dtype=self.dtype).activations["padded"]
-        return lambda _: {LAST: self.change(np.asarray(activations[LAST], np.float32))}
+def _last_state(computed_in: str, change: Callable[[Array], Array] = lambda x: x) -> Any:
+    """Return a candidate that exposes Hugging Face's last hidden state, computed in that format and converted to float32."""
+    state = trace("hf-sdpa", "tiny", dtype=computed_in).activations["padded"][LAST]
+    return lambda checkpoint, device, dtype: lambda _: {LAST: change(np.asarray(state, np.float32))}
 
 
 @pytest.mark.parametrize(("dtype", "other"), [("bfloat16", "float16"), ("float16", "bfloat16")])
 def test_the_format_whose_rounding_explains_the_residual_is_reported(dtype: str, other: str) -> None:
-    rendered = " ".join(str(check(LastState(dtype), "tiny")).split())
+    rendered = " ".join(str(check(_last_state(dtype), "tiny")).split())
     assert SAID.format(dtype) in rendered
     assert SAID.format(other) not in rendered
 
@@ -86,7 +81,7 @@ def test_noise_of_another_size_is_not_attributed_to_a_format(times: float) -> No
         noise = np.random.default_rng(0).standard_normal(x.shape)
         return (x * (1.0 + times * 2.0**-8 * noise)).astype(np.float32)
 
-    result = check(LastState("float32", noisy), "tiny")
+    result = check(_last_state("float32", noisy), "tiny")
     assert result.outcome == "fail"
     assert "would leave: RMS" not in str(result)
 

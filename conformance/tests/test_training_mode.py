@@ -126,12 +126,9 @@ def test_afterwards_the_module_is_in_eval_mode_and_torchs_random_state_is_restor
     assert not torch.equal(found[PROBS], other[PROBS])
 
 
-class WithoutTraining:
-    """A candidate whose runner has no training mode."""
-
-    def prepare(self, *case: Any) -> Any:
-        runner = making_bert.prepare(*case)
-        return lambda batch: runner(batch)
+def _without_training(*case: Any) -> Any:
+    runner = making_bert.prepare(*case)
+    return lambda batch: runner(batch)
 
 
 def test_training_mode_is_judged_in_a_worker_and_skipped_without_one_with_the_reason() -> None:
@@ -145,7 +142,7 @@ def test_training_mode_is_judged_in_a_worker_and_skipped_without_one_with_the_re
     assert [(v.activation, v.outcome, v.reason) for v in wrong.verdicts] == [
         (v.activation, v.outcome, v.reason) for v in here.verdicts
     ]
-    without = judged(WithoutTraining())
+    without = judged(_without_training)
     assert (skipped.outcome, without.outcome) == ("skip", "skip")
     assert skipped.reason.startswith("`evaluation_only=True` in the adaptor")
     assert "no training mode" in without.reason
