@@ -14,8 +14,8 @@ To add an activation:
    elementwise function of one parent). Its mistakes are faults of their own (`conformance.faults`).
 4. Run `python -m conformance.goldens.make fixtures`, which stores the activation in every golden that keeps it (`Generated.kept`);
    this needs the extra `real`. Let the candidates in `implementations` expose it, by their tables of activations.
-5. Run `conformance/tests/test_mathematics.py`, for the Jacobians; `test_arithmetic_model_fit.py`, for the roundings: it compares
-   the errors of linear layers with sigma, and judges correct variants of whole networks; and `test_oracle_gradients.py`.
+5. Run `conformance/tests/test_mathematics.py`, for the Jacobians; `test_arithmetics.py`, for the roundings: it compares the
+   errors of linear layers with sigma; `test_correct_variants.py`, for whole networks; and `test_oracle_gradients.py`.
 """
 
 import re

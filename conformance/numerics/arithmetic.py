@@ -31,7 +31,7 @@ To add a legal arithmetic:
 3. Adapt the `roundings` in `conformance.oracle` that distinguish arithmetics (search for `arithmetic.rounding`).
 4. Adapt the modules that name an arithmetic: `judge.evidence` (`WIDEST_ARITHMETIC`), `checks.moments`, `judge.loss_curve`, and
    `diagnosis.black_box_case` (`_end_to_end`).
-5. Run `conformance/tests/test_arithmetic_model_fit.py` and `test_arithmetic_selection.py`.
+5. Run `conformance/tests/test_arithmetics.py`.
 """
 
 from collections.abc import Collection, Iterable, Iterator

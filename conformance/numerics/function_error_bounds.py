@@ -29,7 +29,7 @@ To change the bound of a function (GELU, exp, tanh, …):
    `measured_error_bounds.json`. The bound of every step that uses the function follows.
 2. The bound of GELU as a whole, which combines that of erf or tanh with that of a fused kernel, is `FunctionErrorBounds.gelu`.
    The bounds of its gradient are in `conformance.oracle.gradients.pointwise`.
-3. Run `conformance/tests/test_function_error_bounds.py`, for the bounds, and `test_arithmetic_model_fit.py`, which judges correct
+3. Run `conformance/tests/test_function_error_bounds.py`, for the bounds, and `test_correct_variants.py`, which judges correct
    variants of whole networks.
 
 To add a function:

@@ -3,7 +3,8 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,56 +24,40 @@ from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.devices import require_device
 from conformance.oracle import Network
 from conformance.results.file import read_results
-from conformance.results.records import CheckRecord, Results
 from conformance.tests import fake_accelerator, matrix_unit
 
-MISPLACED = "conformance.tests.wrong_device"
 LAYERS = 3
-AT_ODDS = ("elsewhere", "mixed", "beyond", "beyond_as_well", "ending")
-RIGHT = ("making-bert", "hf-sdpa", "inner-workings")
+MISUSE = "conformance.tests.wrong_device"
+
+# Candidates that misuse their device, with correct ones before, between and after them: the outcome, and words of the reason.
+CANDIDATES = {
+    "making-bert": ("pass", ""),
+    f"{MISUSE}:elsewhere": ("fail", "exposed activations break the contract"),
+    f"{MISUSE}:mixed": ("crash", "same device"),
+    f"{MISUSE}:beyond": ("crash", "device-side assert triggered"),
+    "hf-sdpa": ("pass", ""),
+    f"{MISUSE}:beyond_as_well": ("crash", "device-side assert triggered"),
+    f"{MISUSE}:ending": ("crash", "it ended the process that it ran in"),
+    "inner-workings": ("pass", ""),
+}
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 
 
-@pytest.fixture(scope="module", params=["pretend", pytest.param("cuda", marks=cuda)])
-def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """The results of one run of candidates that misuse their device, with correct ones before, between and after them."""
-    folder = tmp_path_factory.mktemp(request.param)
-    fake_accelerator.installed(folder)
-    names = [RIGHT[0], *(f"{MISPLACED}:{n}" for n in AT_ODDS[:3]), RIGHT[1], *(f"{MISPLACED}:{n}" for n in AT_ODDS[3:]), RIGHT[2]]
-    command = ["run", "--golden", "tiny", "--device", request.param, "--out", str(folder / "out")]
-    done = subprocess.run(
-        [sys.executable, "-m", "conformance", *command, *(x for n in names for x in ("-i", n))],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.mark.parametrize("device", ["pretend", pytest.param("cuda", marks=cuda)])
+def test_a_misuse_of_an_accelerator_is_reported_and_correct_candidates_conform_before_and_after_it(
+    device: str, tmp_path: Path
+) -> None:
+    fake_accelerator.installed(tmp_path)
+    candidates = [x for name in CANDIDATES for x in ("-i", name)]
+    command = ["run", *candidates, "--golden", "tiny", "--device", device, "--out", str(tmp_path / "out")]
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    run = [sys.executable, "-m", "conformance", *command]
+    done = subprocess.run(run, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
-    return read_results(folder / "out" / "results.jsonl")
-
-
-def _checks(results: Results) -> Mapping[str, CheckRecord]:
-    return {c.implementation.removeprefix(f"{MISPLACED}:"): c for c in results.checks}
-
-
-def test_correct_candidates_conform_on_an_accelerator_before_and_after_it_was_broken(results: Results) -> None:
-    rendered = _checks(results)
-    assert {name: rendered[name].outcome for name in RIGHT} == dict.fromkeys(RIGHT, "pass")
-
-
-@pytest.mark.parametrize(
-    ("name", "outcome", "reason"),
-    [
-        ("elsewhere", "fail", "exposed activations break the contract"),
-        ("mixed", "crash", "same device"),
-        ("beyond", "crash", "device-side assert triggered"),
-        ("beyond_as_well", "crash", "device-side assert triggered"),
-        ("ending", "crash", "it ended the process that it ran in"),
-    ],
-)
-def test_a_misuse_of_the_device_is_reported_and_the_run_continues(results: Results, name: str, outcome: str, reason: str) -> None:
-    assert (_checks(results)[name].outcome, reason in _checks(results)[name].reason) == (outcome, True)
+    checks = {c.implementation: c for c in read_results(tmp_path / "out" / "results.jsonl").checks}
+    assert {name: c.outcome for name, c in checks.items()} == {name: outcome for name, (outcome, _) in CANDIDATES.items()}
+    assert [name for name, (_, words) in CANDIDATES.items() if words not in checks[name].reason] == []
 
 
 def test_a_broken_device_is_reported_as_lost_and_no_candidate_is_blamed_or_skipped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,11 +15,10 @@ from safetensors import torch as torch_files
 
 from conformance import Golden, check, load_golden, trace
 from conformance.cli import main
-from conformance.errors import FixtureError, UsageError
+from conformance.errors import UsageError
 from conformance.goldens.custom_golden import from_directory
-from conformance.goldens.make import main as make_shipped
 from conformance.goldens.make import make
-from conformance.goldens.manifest import MANIFEST, fixtures_directory, manifest, of_entry
+from conformance.goldens.manifest import fixtures_directory, of_entry
 from conformance.goldens.shipped_goldens import RECIPES
 from conformance.judge.verify_goldens import verify
 from conformance.model.digest import content_digest
@@ -60,6 +59,10 @@ def _run(*arguments: str, out: Path) -> int:
     return main(["run", *arguments, "--out", str(out)])
 
 
+def _made(home: Path, *arguments: str) -> int:
+    return main(["golden", "make", "--checkpoint", str(home / "my-bert"), *arguments])
+
+
 def test_a_golden_that_was_made_is_used_again_and_recorded_with_its_digests(home: Path, tmp_path: Path) -> None:
     assert _run("-i", "hf-eager", "--golden", str(home / "mine"), "--golden", "tiny", out=tmp_path) == 0
     results = read_results(tmp_path / "results.jsonl")
@@ -72,40 +75,33 @@ def test_a_golden_that_was_made_is_used_again_and_recorded_with_its_digests(home
 
 
 def test_a_golden_has_the_generated_batch_or_the_given_ones(home: Path, tmp_path: Path) -> None:
-    generated = load_golden(home / "mine").batches["generated"]
-    assert generated.input_ids.shape == (4, 16)
+    assert load_golden(home / "mine").batches["generated"].input_ids.shape == (4, 16)
     batch = tmp_path / "two.json"
     batch.write_text(json.dumps({"a": {"input_ids": [[1, 2, 3]]}, "b": {"input_ids": [[5, 6]], "attention_mask": [[1, 0]]}}))
-    given = ["--text", "I love cats!", "--batch", str(batch), "-o", str(tmp_path / "given")]
-    assert main(["golden", "make", "--checkpoint", str(home / "my-bert"), *given]) == 0
+    assert _made(home, "--text", "I love cats!", "--batch", str(batch), "-o", str(tmp_path / "given")) == 0
     made = load_golden(tmp_path / "given")
-    assert {name: batch.input_ids.tolist() for name, batch in made.batches.items()} == {
-        "text": [[2, 5, 6, 7, 8, 3]],
-        "a": [[1, 2, 3]],
-        "b": [[5, 6]],
-    }
+    ids = [(name, batch.input_ids.tolist()) for name, batch in made.batches.items()]
+    assert ids == [("text", [[2, 5, 6, 7, 8, 3]]), ("a", [[1, 2, 3]]), ("b", [[5, 6]])]
     assert made.batches["a"].attention_mask is None
-    assert list(made.batches) == ["text", "a", "b"]
     assert made.recorded.keys() == made.batches.keys()
 
 
 def test_the_name_of_a_golden_is_its_folders_which_defaults_to_the_checkpoints_name(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Told
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["golden", "make", "--checkpoint", str(home / "my-bert"), "--format", "json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
-    assert (row["golden"], row["folder"]) == ("my-bert-golden", str(tmp_path / "my-bert-golden"))
+    assert _made(home) == 0
     assert load_golden("my-bert-golden").name == load_golden("./my-bert-golden").name == "my-bert-golden"
 
 
-def test_load_golden_accepts_a_path(home: Path) -> None:
-    assert check("hf-eager", golden=str(home / "mine")).conforms
-    assert not check(BAD, golden=str(home / "mine")).conforms
-    golden, truth = load_golden(home / "mine"), trace(f"golden:{home / 'mine'}", str(home / "mine"))
-    for name, array in golden.recorded["generated"].items():
+def test_a_golden_by_its_path_has_the_oracles_activations_and_judges(home: Path) -> None:
+    mine = str(home / "mine")
+    assert check("hf-eager", golden=mine).conforms
+    assert not check(BAD, golden=mine).conforms
+    stored, truth = load_golden(mine).recorded["generated"], trace(f"golden:{mine}", mine).activations["generated"]
+    for name, array in stored.items():
         assert array.dtype == np.float64
-        assert np.allclose(array, truth.activations["generated"][name], rtol=1e-10, atol=1e-12)
+        assert np.allclose(array, truth[name], rtol=1e-10, atol=1e-12)
 
 
 def test_in_another_format_the_reference_uses_the_rounded_weights(home: Path) -> None:
@@ -118,26 +114,23 @@ def test_in_another_format_the_reference_uses_the_rounded_weights(home: Path) ->
     assert global_errors(golden) == global_errors(itself) != global_errors(replace(golden, activations=golden.recorded))
 
 
-def test_diff_and_trace_accept_a_golden_by_its_path(home: Path, tmp_path: Path, capsys: Told) -> None:
-    mine = str(home / "mine")
+def test_diff_trace_power_and_verify_accept_a_golden_by_its_path(home: Path, tmp_path: Path, capsys: Told) -> None:
+    mine, traced = str(home / "mine"), str(tmp_path / "t.safetensors")
     assert main(["diff", "hf-eager", f"golden:{mine}"]) == 0
-    assert main(["diff", "hf-eager", "making-bert", "--golden", mine]) == 0
     assert main(["diff", BAD, f"golden:{mine}"]) == 1
-    assert main(["trace", "making-bert", "--golden", mine, "-o", str(tmp_path / "t.safetensors")]) == 0
+    assert main(["trace", "making-bert", "--golden", mine, "-o", traced]) == 0
+    assert main(["diff", traced, "hf-eager", "--golden", mine]) == 0
     capsys.readouterr()
-    assert main(["diff", str(tmp_path / "t.safetensors"), "hf-eager", "--format", "json"]) == 0
     assert main(["trace", "hf-eager", "--golden", mine, "--text", "i love cats"]) == 0
     assert "[CLS] i love cats [SEP]" in capsys.readouterr().out
     assert main(["diff", "golden:tiny", f"golden:{mine}"]) == 2
     assert "is compared on its own inputs: add --golden" in capsys.readouterr().err
-
-
-def test_the_detectability_of_faults_on_a_golden_is_reported(home: Path, capsys: Told) -> None:
-    assert main(["golden", "power", "--golden", str(home / "mine"), "--dtype", "float32", "--format", "json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert {row["golden"] for row in rows} == {str(home / "mine")}
+    assert main(["golden", "power", "--golden", mine, "--dtype", "float32", "--format", "json"]) == 0
     # `tiny`, whose weights are exact in that format, cannot show this fault.
-    assert "weights-bfloat16" in {row["fault"] for row in rows}
+    assert (mine, "weights-bfloat16") in {(row["golden"], row["fault"]) for row in json.loads(capsys.readouterr().out)}
+    assert main(["golden", "verify", mine, "tiny", "--format", "json"]) == 0
+    parts = [(part["golden"], part["outcome"]) for part in json.loads(capsys.readouterr().out)]
+    assert parts == [("mine", "pass")] * 3 + [("tiny", "pass")] * 4
 
 
 def test_a_failure_on_a_golden_given_by_path_is_replayed_and_rendered(home: Path, tmp_path: Path, capsys: Told) -> None:
@@ -147,36 +140,21 @@ def test_a_failure_on_a_golden_given_by_path_is_replayed_and_rendered(home: Path
     assert main(["replay", str(left)]) == 1
     assert "epsilon is 1e-05" in " ".join(capsys.readouterr().out.split())
     assert f"load_golden({mine!r})" in left.with_suffix(".py").read_text()
-    assert f"bert-conformance run -i {BAD} --golden {mine}" in unescape(
-        REPORT_FORMATS["html"].of_results(read_results(tmp_path / "results.jsonl"))
-    )
-
-
-def test_a_golden_is_verified_part_by_part(home: Path, capsys: Told) -> None:
-    assert main(["golden", "verify", str(home / "mine"), "tiny", "--format", "json"]) == 0
-    rendered = json.loads(capsys.readouterr().out)
-    assert [(part["golden"], part["outcome"]) for part in rendered] == [("mine", "pass")] * 3 + [("tiny", "pass")] * 4
+    page = unescape(REPORT_FORMATS["html"].of_results(read_results(tmp_path / "results.jsonl")))
+    assert f"bert-conformance run -i {BAD} --golden {mine}" in page
 
 
 def _entry(folder: Path, *, whole: bool = True, **changes: Any) -> None:
     file = folder / "manifest.json"
-    found = json.loads(file.read_text())
-    entry = found["goldens"]["mine"] = found["goldens"]["mine"] | changes
+    said = json.loads(file.read_text())
+    entry = said["goldens"]["mine"] = said["goldens"]["mine"] | changes
     if whole:
         entry["digest"] = of_entry(*(entry[k] for k in ("version", "architecture", "batches", "weights_digest", "stored_digest")))
-    file.write_text(json.dumps(found))
+    file.write_text(json.dumps(said))
 
 
-def _without_a_digest(home: Path) -> None:
-    file = home / "mine" / "manifest.json"
-    found = json.loads(file.read_text())
-    del found["goldens"]["mine"]["stored_digest"]
-    file.write_text(json.dumps(found))
-
-
-def _older(home: Path) -> None:
-    file = home / "mine" / "manifest.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "schema": 1}))
+def _json(file: Path, **changes: Any) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
 
 
 def _cut(file: Path) -> None:
@@ -189,11 +167,6 @@ def _flip(file: Path) -> None:
     file.write_bytes(data)
 
 
-def _other_epsilon(home: Path) -> None:
-    file = home / "my-bert" / "config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "layer_norm_eps": 1e-5}))
-
-
 STORED = "mine.safetensors"
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "tensors altered": (lambda home: _flip(home / "mine" / STORED), "is not what the manifest describes; it was altered"),
@@ -201,16 +174,21 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "tensors gone": (lambda home: (home / "mine" / STORED).unlink(), "cannot be read"),
     "manifest cut short": (lambda home: _cut(home / "mine" / "manifest.json"), "manifest.json cannot be read"),
     "manifest is a list": (lambda home: (home / "mine" / "manifest.json").write_text("[]"), "manifest.json cannot be read"),
-    "manifest without a digest": (_without_a_digest, "Object missing required field `stored_digest`"),
     "manifest of other batches": (lambda home: _entry(home / "mine", batches=["b"]), "its manifest does not describe it"),
     "manifest without batches": (lambda home: _entry(home / "mine", batches=[]), "Expected `array` of length >= 1"),
     "manifest of another version": (lambda home: _entry(home / "mine", whole=False, version=7), "its entry in the manifest is not"),
-    "manifest of an older schema": (_older, "is of schema 1, this is 2; make the golden again"),
+    "manifest of an older schema": (
+        lambda home: _json(home / "mine" / "manifest.json", schema=1),
+        "is of schema 1, this is 2; make the golden again",
+    ),
     "other weights": (lambda home: _scale(home / "my-bert", 1.001), "have SHA-256"),
     "weights cut short": (lambda home: _cut(home / "my-bert" / WEIGHTS), "the checkpoint that it was made from cannot be read"),
     "weights gone": (lambda home: (home / "my-bert" / WEIGHTS).unlink(), "model.safetensors does not exist"),
     "checkpoint gone": (lambda home: shutil.rmtree(home / "my-bert"), "the checkpoint that it was made from is not at"),
-    "other epsilon": (_other_epsilon, "is another: it has layer_norm_eps 1e-05, expected 1e-12"),
+    "other epsilon": (
+        lambda home: _json(home / "my-bert" / "config.json", layer_norm_eps=1e-5),
+        "is another: it has layer_norm_eps 1e-05, expected 1e-12",
+    ),
 }
 
 
@@ -272,6 +250,7 @@ def test_a_checkpoint_that_was_saved_again_with_the_same_values_is_accepted(copy
         ("empty", "is no golden: it has no manifest.json; `golden make --checkpoint DIR -o FOLDER` makes one"),
         ("file", "is a file; a golden of your own is a folder"),
         ("several", "holds tiny, tanh, and a golden of your own lies alone"),
+        ("./tiny", "tiny is no golden"),
     ],
 )
 def test_a_path_that_is_not_a_golden_is_a_usage_error(
@@ -279,58 +258,30 @@ def test_a_path_that_is_not_a_golden_is_a_usage_error(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
+    Path("tiny").mkdir()
     Path("file").touch()
     make(Path("several"), [RECIPES["tiny"], RECIPES["tanh"]])
-    with pytest.raises(UsageError) as caught:
-        load_golden(golden)
-    assert words in str(caught.value)
-    assert _run("-i", "hf-eager", "--golden", golden, out=tmp_path / "out") == 2
-    for command in (["golden", "verify", golden], ["golden", "power", "--golden", golden], ["trace", f"golden:{golden}"]):
+    assert load_golden("tiny").activations  # The name of a shipped golden takes precedence over a folder.
+    with pytest.raises(UsageError, match="nowhere is not there; a golden of your own is a folder"):
+        load_golden(Path("nowhere"))
+    run = ["run", "-i", "hf-eager", "--out", "out", "--golden", golden]
+    for command in (run, ["golden", "verify", golden], ["golden", "power", "--golden", golden], ["trace", f"golden:{golden}"]):
         assert main(command) == 2
         assert words in capsys.readouterr().err
 
 
-def test_a_path_that_does_not_exist_is_reported_as_a_path() -> None:
-    with pytest.raises(UsageError, match="nowhere is not there; a golden of your own is a folder"):
-        load_golden(Path("nowhere"))
-
-
-def test_the_name_of_a_shipped_golden_takes_precedence_over_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("tiny").mkdir()
-    assert load_golden("tiny").activations
-    with pytest.raises(UsageError, match="tiny is no golden"):
-        load_golden("./tiny")
-
-
-def _made(home: Path, folder: Path) -> int:
-    return main(["golden", "make", "--checkpoint", str(home / "my-bert"), "-o", str(folder)])
-
-
 def test_a_golden_is_never_overwritten_and_cannot_have_the_name_of_a_shipped_one(home: Path, tmp_path: Path, capsys: Told) -> None:
     before = (home / "mine" / STORED).read_bytes()
-    assert _made(home, home / "mine") == 2
-    assert "is there, and a golden is never written over" in capsys.readouterr().err
-    assert (home / "mine" / STORED).read_bytes() == before
-    assert _made(home, home / "my-bert") == 2
-    assert _made(home, tmp_path / "tiny") == 2
-    assert "a golden that is shipped is called 'tiny'" in capsys.readouterr().err
-    assert not (tmp_path / "tiny").exists()
     (tmp_path / "empty").mkdir()
-    assert _made(home, tmp_path / "empty") == 0
-
-
-def test_no_golden_is_made_from_an_invalid_checkpoint_or_inputs_that_do_not_fit_it(
-    home: Path, tmp_path: Path, capsys: Told
-) -> None:
-    folder = tmp_path / "new"
-    for arguments, words in (
-        (["--checkpoint", str(tmp_path)], "a checkpoint is a directory with config.json and model.safetensors"),
-        (["--checkpoint", str(home / "my-bert"), "--batch", str(tmp_path / "none.json")], "cannot be read as a batch"),
+    for folder, code, words in (
+        (home / "mine", 2, "is there, and a golden is never written over"),
+        (tmp_path / "tiny", 2, "a golden that is shipped is called 'tiny'"),
+        (tmp_path / "empty", 0, ""),
     ):
-        assert main(["golden", "make", *arguments, "-o", str(folder)]) == 2
+        assert _made(home, "-o", str(folder)) == code
         assert words in capsys.readouterr().err
-        assert not folder.exists()
+    assert (home / "mine" / STORED).read_bytes() == before
+    assert not (tmp_path / "tiny").exists()
 
 
 def test_two_goldens_with_the_same_name_cannot_be_used_in_one_run(home: Path, copy: Path, tmp_path: Path, capsys: Told) -> None:
@@ -346,20 +297,3 @@ def test_the_shipped_goldens_are_reproduced_by_the_same_code(tmp_path: Path) -> 
     # Float64 products differ in their last bits between BLAS kernels: `verify` judges them, so their digests are not compared.
     of_inputs = theirs["tiny"] | {key: ours["tiny"][key] for key in ("stored_digest", "gradients_digest", "digest")}
     assert ours == {"tiny": of_inputs}
-
-
-def test_one_shipped_golden_is_made_again_and_the_other_entries_are_kept(tmp_path: Path) -> None:
-    make(tmp_path, [RECIPES["regression"], RECIPES["tanh"]])
-    before, name = (tmp_path / MANIFEST).read_text(), "multi-label"
-    make_shipped([str(tmp_path), "--only", name])
-    assert list(manifest(tmp_path)) == ["tanh", "regression", name]  # in the order of the table
-    assert load_golden(name, tmp_path).checkpoint.architecture == RECIPES[name].checkpoint().architecture
-    assert manifest(tmp_path)[name].weights_digest == manifest()[name].weights_digest
-    entries = json.loads((tmp_path / MANIFEST).read_text())["goldens"]
-    assert {n: entries[n] for n in ("tanh", "regression")} == json.loads(before)["goldens"]
-
-
-def test_one_shipped_golden_needs_a_manifest_to_be_added_to(tmp_path: Path) -> None:
-    with pytest.raises(FixtureError, match=r"manifest\.json"):
-        make_shipped([str(tmp_path), "--only", "tanh"])
-    assert not list(tmp_path.iterdir())

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from conformance import Checkpoint, ModuleRunner, Tap, TorchBatch, TorchImplementation, captured_with_gradients, load_golden
+from conformance import Checkpoint, ModuleRunner, Tap, TorchBatch, captured_with_gradients, load_golden
 from conformance.benchmarks.gradients.measure import origins
 from conformance.errors import CandidateError
 from conformance.implementations.hugging_face import HuggingFace, hf_eager, run, run_backward
@@ -23,22 +23,20 @@ from conformance.tests.judged_gradients import Changed, judged, observed
 
 
 def test_a_mapping_in_any_order_from_a_plain_runner_is_judged() -> None:
-    class Runner:
-        def __init__(self, model: nn.Module) -> None:
-            self.model = model
+    def prepare(*case: Any) -> Any:
+        model = hf_eager.module(*case)
 
-        def __call__(self, batch: TorchBatch) -> Mapping[str, Tensor]:
-            return dict(run(self.model, batch))
+        def runner(batch: TorchBatch) -> Mapping[str, Tensor]:
+            return dict(run(model, batch))
 
-        def gradients(self, batch: TorchBatch, source: str, gradient: Tensor) -> Mapping[str, Any]:
-            found = dict(run_backward(self.model, batch, source, gradient))
-            return {name: found[name].detach().numpy() for name in sorted(found)}
+        def gradients(*case: Any) -> Mapping[str, Any]:
+            by_name = dict(run_backward(model, *case))
+            return {name: by_name[name].detach().numpy() for name in sorted(by_name)}
 
-    class Bare:
-        def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Runner:
-            return Runner(hf_eager.module(checkpoint, device, dtype))
+        runner.gradients = gradients  # type: ignore[attr-defined]
+        return runner
 
-    result = judged(Bare())
+    result = judged(prepare)
     assert (result.outcome, result.reason) == ("pass", "")
 
 
@@ -78,40 +76,28 @@ def test_a_broken_contract_is_reported_as_the_candidates_failure(answer: str) ->
     assert reason in result.reason
 
 
-def test_a_gradient_at_padding_fails_where_it_begins_with_the_reason() -> None:
-    name = "encoder.layer.0.attention.self.key.grad"
-
-    def leaking(found: dict[str, Any]) -> dict[str, Any]:
-        padded = torch.from_numpy(~load_golden("tiny").batches["padded"].mask)
-        return {**found, name: found[name] + 0.25 * padded[:, :, None]}
-
-    failed = {v.activation: v.reason for v in judged(Answering(leaking), source="cls.loss").verdicts if v.outcome == "fail"}
-    assert failed[name] == "padded positions have a gradient, up to 0.25, where they must have none"
+def _without_gradients(checkpoint: Checkpoint, device: str, dtype: str) -> ModuleRunner:
+    model = hf_eager.module(checkpoint, device, dtype)
+    return ModuleRunner(model, partial(run, model))
 
 
-def test_a_gradient_that_is_not_finite_is_one_origin() -> None:
-    def broken(found: dict[str, Any]) -> dict[str, Any]:
-        name = "encoder.layer.1.intermediate.dense.grad"
-        return {**found, name: found[name] * float("inf")}
-
-    assert set(origins(judged(Answering(broken)))) == {"encoder.layer.1.intermediate.dense.grad"}
+def _without_autograd(model: Any) -> None:
+    model.forward = torch.no_grad()(model.forward)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_candidate_in_a_worker_is_judged_as_in_this_process(dtype: str) -> None:
+def test_a_candidate_in_a_worker_is_judged_as_in_this_process_and_skipped_without_a_backward_pass() -> None:
     with WorkerProcess(CandidateWork) as worker:
-        there = judged(RemoteCandidate(worker, "hf-sdpa"), dtype=dtype)
-    here = judged("hf-sdpa", dtype=dtype)
-    assert [(v.activation, v.batch, v.outcome, v.local) for v in there.verdicts] == [
-        (v.activation, v.batch, v.outcome, v.local) for v in here.verdicts
-    ]
-
-
-def test_a_candidate_in_a_worker_without_a_backward_pass_is_skipped_with_the_reason() -> None:
-    with WorkerProcess(CandidateWork) as worker:
-        result = judged(RemoteCandidate(worker, "making-bert-traced"))
-    assert result.outcome == "skip"
-    assert "its runner has no backward pass" in result.reason
+        there = judged(RemoteCandidate(worker, "hf-sdpa"), dtype="bfloat16", source="cls.loss")
+        traced = RemoteCandidate(worker, "making-bert-traced")
+        for without, reason in (
+            (traced, "its runner has no backward pass"),
+            (_without_gradients, "its runner has no backward pass"),
+            (Changed(_without_autograd), "was computed without a record for a backward pass"),
+        ):
+            skipped = judged(without)
+            assert (skipped.outcome, reason in skipped.reason) == ("skip", True)
+    assert there.verdicts
+    assert there.verdicts == judged("hf-sdpa", dtype="bfloat16", source="cls.loss").verdicts
 
 
 def test_a_returned_tensor_that_is_not_reached_has_no_gradient_and_a_tapped_one_has_zeros() -> None:
@@ -129,25 +115,6 @@ def test_a_returned_tensor_that_is_not_reached_has_no_gradient_and_a_tapped_one_
     assert not found["0.weight.grad"].any()
 
 
-def test_a_candidate_without_a_backward_pass_is_skipped_with_the_reason() -> None:
-    def prepare(checkpoint: Checkpoint, device: str, dtype: str) -> Any:
-        model = hf_eager.module(checkpoint, device, dtype)
-        return ModuleRunner(model, partial(run, model))
-
-    result = judged(prepare)
-    assert result.outcome == "skip"
-    assert "its runner has no backward pass" in result.reason
-
-
-def test_a_forward_pass_without_autograd_is_skipped_with_the_reason() -> None:
-    def without(model: Any) -> None:
-        model.forward = torch.no_grad()(model.forward)
-
-    result = judged(Changed(without))
-    assert result.outcome == "skip"
-    assert "was computed without a record for a backward pass" in result.reason
-
-
 def test_a_frozen_parameter_fails_unless_it_is_declared() -> None:
     def frozen(a: Any) -> nn.Module:
         model = making_bert.build(a)
@@ -161,21 +128,23 @@ def test_a_frozen_parameter_fails_unless_it_is_declared() -> None:
     assert "bert.embeddings.token_type_embeddings.weight.grad" not in observed(declared)
 
 
-def test_without_a_loss_the_backward_pass_starts_from_the_hidden_state() -> None:
-    golden = load_golden("tiny")
-    last = outputs(golden.checkpoint.architecture)[0]
-    found = observed(judged(torch_encoder))
-    assert f"{last}.grad" in found
-    assert "bert.embeddings.word_embeddings.weight.grad" in found
+def test_without_a_loss_the_backward_pass_starts_from_the_hidden_state_and_fused_parameters_are_unpacked() -> None:
+    gradients = observed(judged(torch_encoder))
+    assert f"{outputs(load_golden('tiny').checkpoint.architecture)[0]}.grad" in gradients
+    assert "bert.embeddings.word_embeddings.weight.grad" in gradients
+    assert {f"bert.encoder.layer.0.attention.self.{part}.weight.grad" for part in ("query", "key", "value")} <= gradients
 
 
-def test_no_hooks_or_gradients_remain_afterwards() -> None:
+def test_no_hooks_or_gradients_remain_and_the_callers_gradient_mode_is_unchanged_while_results_are_read() -> None:
     golden = load_golden("tiny")
     model = hf_eager.module(golden.checkpoint)
     kept = torch.ones_like(model["classifier"].bias)
     model["classifier"].bias.grad = kept
-    batch = golden.batches["padded"].on("cpu")
-    assert list(run_backward(model, batch, "classifier.loss", torch.ones(())))
+    stream = run_backward(model, golden.batches["padded"].on("cpu"), "classifier.loss", torch.ones(()))
+    with torch.no_grad():
+        next(stream)
+        assert not torch.is_grad_enabled()
+    assert list(stream)
     assert {name for name, p in model.named_parameters() if p.grad is not None} == {"classifier.bias"}
     assert model["classifier"].bias.grad is kept
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
@@ -201,44 +170,34 @@ def test_the_source_is_the_activation_in_the_layout_in_which_it_is_shown() -> No
     assert torch.equal(found["0.bias.grad"], upstream.double().sum(1))
 
 
-def test_the_callers_gradient_mode_is_unchanged_while_results_are_read() -> None:
-    golden = load_golden("tiny")
-    model = hf_eager.module(golden.checkpoint)
-    stream = run_backward(model, golden.batches["padded"].on("cpu"), "classifier.loss", torch.ones(()))
-    with torch.no_grad():
-        next(stream)
-        assert not torch.is_grad_enabled()
-    model["classifier"].bias.grad = torch.ones_like(model["classifier"].bias)
-    assert list(stream)
-    assert model["classifier"].bias.grad is not None
+def _doubled_in_place(tensor: Tensor) -> list[tuple[str, Tensor]]:
+    tensor.data.mul_(2.0)
+    return [("a", tensor)]
 
 
-def test_an_activation_shown_by_more_than_a_rearrangement_has_no_judged_gradient() -> None:
-    net = nn.Sequential(nn.Linear(2, 4))
-
-    def gradients(show: Callable[[str, Tensor], Any]) -> set[str]:
-        taps, ones = {"y": Tap("0"), "z": Tap("0")}, torch.ones(1, 4)
-
-        def forward() -> None:
-            net(torch.ones(1, 2))
-
-        def shown(key: str, tensor: Tensor) -> Any:
-            return [(key, tensor)] if key == "z" else show(key, tensor)
-
-        found = captured_with_gradients(net, taps, forward, "z", ones, show=shown)
-        return {name for name, _ in found if name.endswith(".grad")}
-
-    assert "a.grad" in gradients(lambda _, t: [("a", t[:, :2]), ("b", t[:, 2:])])
-    assert "a.grad" in gradients(lambda _, t: [("a", t.T)])
-    assert "a.grad" not in gradients(lambda _, t: [("a", t * 2.0)])
-    assert "a.grad" not in gradients(lambda _, t: [("a", t[:, :2])])
+SHOWN: Mapping[str, tuple[Callable[[Tensor], Any], bool]] = {
+    "as it is": (lambda t: [("a", t)], True),
+    "in two halves": (lambda t: [("a", t[:, :2]), ("b", t[:, 2:])], True),
+    "transposed": (lambda t: [("a", t.T)], True),
+    "doubled": (lambda t: [("a", t * 2.0)], False),
+    "doubled in place": (_doubled_in_place, False),
+    "limited": (lambda t: [("a", t if t.abs().max() <= 1.0 else t / t.abs().max())], False),
+    "in part": (lambda t: [("a", t[:, :2])], False),
+}
 
 
-def test_gradients_in_any_layout_equal_those_of_the_checkpoints_parameters() -> None:
-    """Fused, transposed and tied parameters are unpacked."""
-    assert isinstance(torch_encoder, TorchImplementation)
-    names = {n for n in observed(judged(torch_encoder)) if n.startswith("bert.")}
-    assert {f"bert.encoder.layer.0.attention.self.{part}.weight.grad" for part in ("query", "key", "value")} <= names
+@pytest.mark.parametrize("how", SHOWN)
+def test_an_activation_shown_by_more_than_a_rearrangement_has_no_judged_gradient(how: str) -> None:
+    net, (shown, has_gradient) = nn.Sequential(nn.Linear(2, 4)), SHOWN[how]
+
+    def show(key: str, tensor: Tensor) -> Any:
+        return [(key, tensor)] if key == "z" else shown(tensor)
+
+    taps, inputs = {"y": Tap("0"), "z": Tap("0")}, torch.ones(1, 2)
+    given = captured_with_gradients(net, taps, lambda: net(inputs) is None or None, "z", torch.ones(1, 4), show=show)
+    names = {name for name, _ in given}
+    assert {"a", "z.grad", "0.weight.grad", "0.bias.grad"} <= names
+    assert ("a.grad" in names) is has_gradient
 
 
 def test_sparse_gradients_of_embeddings_are_judged() -> None:
@@ -249,23 +208,3 @@ def test_sparse_gradients_of_embeddings_are_judged() -> None:
 
     result = judged(Changed(sparse))
     assert (result.outcome, result.reason) == ("pass", "")
-
-
-def test_gradients_are_yielded_where_tensors_are_shown_as_they_are_or_rearranged_and_not_where_they_are_changed() -> None:
-    net, ones = nn.Sequential(nn.Linear(2, 1)), torch.ones(3, 1)
-    taps, parameters = {"y": Tap("0")}, ["0.weight.grad", "0.bias.grad"]
-
-    def run(**shown: Any) -> list[str]:
-        found = captured_with_gradients(net, taps, lambda: net(torch.ones(3, 2)) is None or None, "y", ones, **shown)
-        return [name for name, _ in found][1:]
-
-    def doubled(name: str, tensor: Tensor) -> list[tuple[str, Tensor]]:
-        tensor.data.mul_(2.0)
-        return [(name, tensor)]
-
-    def limited(name: str, tensor: Tensor) -> list[tuple[str, Tensor]]:
-        return [(name, tensor if tensor.abs().max() <= 1.0 else tensor / tensor.abs().max())]
-
-    assert run() == run(show=lambda name, tensor: [(name, tensor)]) == ["y.grad", *parameters]
-    for changing in (doubled, limited):
-        assert run(show=changing) == parameters

@@ -1,38 +1,24 @@
-"""Imports have one direction: there is no cycle between modules, and a package imports only packages that precede it in the
-order."""
+"""Imports have one direction, and whether a candidate needs transformers is read from its source."""
 
 import ast
-from collections.abc import Iterator
-from graphlib import CycleError, TopologicalSorter
+from collections.abc import Container, Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import conformance
+from conformance.candidates.entry_points import entry_points
+from conformance.candidates.source_imports import may_import
+from conformance.cli import commands
+from conformance.cli.arguments import parsed
 
 ROOT = Path(conformance.__file__).parent
 ORDER = (
-    "errors",
-    "names",
-    "progress",
-    "numerics",
-    "model",
-    "oracle",
-    "faults",
-    "goldens",
-    "candidates",
-    "judge",
-    "mapping",
-    "diagnosis",
-    "results",
-    "checks",
-    "isolation",
-    "glossary",
-    "report",
-    "suite",
-    "pytest_plugin",
-    "cli",
-    "__main__",
+    *("errors", "names", "progress", "numerics", "model", "oracle", "faults", "goldens"),
+    *("candidates", "judge", "mapping", "diagnosis", "results", "checks", "isolation"),
+    *("glossary", "report", "suite", "pytest_plugin", "cli", "__main__"),
 )
 # Imports for annotations only and imports inside functions do not count as imports at import time.
 LATE = {
@@ -40,55 +26,99 @@ LATE = {
 }
 
 
-def modules() -> dict[str, ast.Module]:
-    found = {}
-    for path in ROOT.rglob("*.py"):
-        parts = path.relative_to(ROOT.parent).with_suffix("").parts
-        if not {"tests", "benchmarks", "implementations"}.intersection(parts):
-            found[".".join(parts).removesuffix(".__init__")] = ast.parse(path.read_text("utf-8"))
-    return found
+def _modules() -> dict[str, ast.Module]:
+    paths = {path: path.relative_to(ROOT.parent).with_suffix("").parts for path in ROOT.rglob("*.py")}
+    return {
+        ".".join(parts).removesuffix(".__init__"): ast.parse(path.read_text("utf-8"))
+        for path, parts in paths.items()
+        if not {"tests", "benchmarks", "implementations"}.intersection(parts)
+    }
 
 
-def imported(tree: ast.Module, known: dict[str, ast.Module]) -> Iterator[str]:
+def _imported(tree: ast.Module, modules: Container[str]) -> Iterator[str]:
     """Return the modules of this package that a module imports anywhere, including in functions and for annotations."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "conformance":
-            for alias in node.names:
-                whole = f"{node.module}.{alias.name}"
-                yield whole if whole in known else node.module
+            whole = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name if name in modules else node.module for name in whole)
 
 
-def package(module: str) -> str:
-    return module.split(".")[1]
+def _place(module: str) -> int:
+    return ORDER.index(module.split(".")[1])
 
 
-@pytest.fixture(scope="module")
-def graph() -> dict[str, set[str]]:
-    known = modules()
-    found = {name: {m for m in imported(tree, known) if m != name and m != "conformance"} for name, tree in known.items()}
-    del found["conformance"]  # The public names are imported when first requested.
-    return found
+def test_a_package_imports_only_packages_before_it_and_no_modules_form_a_cycle() -> None:
+    modules = _modules()
+    graph = {name: {*_imported(tree, modules)} - {name, "conformance"} for name, tree in modules.items()}
+    del graph["conformance"]  # The public names are imported when first requested.
+    assert {_place(module) for module in graph} == {*range(len(ORDER))}
+    edges = {(module, other) for module, others in graph.items() for other in others}
+    assert {(module, other) for module, other in edges if _place(other) > _place(module)} == LATE
+    sorter = TopologicalSorter({m: {o for o in others if (m, o) not in LATE} for m, others in graph.items()})
+    assert len([*sorter.static_order()]) == len(graph)  # A cycle raises a CycleError that names its modules.
 
 
-def test_every_package_and_module_has_a_place_in_the_order(graph: dict[str, set[str]]) -> None:
-    assert {package(module) for module in graph} == set(ORDER)
+SOURCES = {
+    "direct.py": "from transformers.models.bert import modeling_bert",
+    "late.py": "def build(a):\n    import os, transformers\n    return transformers",
+    "beside.py": "from direct import modeling_bert",
+    "another.py": "import transformers_of_films, torch\nfrom torch import transformers",
+    "itself.py": "import itself, another",
+    "wrong.py": "import transformers as",
+    "above.py": "from ..models import bert",
+    "of_suite.py": "import conformance",
+    "conformance/__init__.py": "import transformers",
+    "package/__init__.py": "",
+    "package/adaptor.py": "from .models import bert",
+    "package/plain.py": "from . import numbers\nfrom .models.numbers import one",
+    "package/models/__init__.py": "",
+    "package/models/bert.py": "from ... import package\nimport transformers",
+    "package/models/numbers.py": "one = 1",
+}
 
 
-def test_a_package_imports_only_packages_before_it(graph: dict[str, set[str]]) -> None:
-    backwards = {
-        (module, other)
-        for module, others in graph.items()
-        for other in others
-        if ORDER.index(package(other)) > ORDER.index(package(module))
-    }
-    assert backwards == LATE
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, source in SOURCES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(source, "utf-8")
+    monkeypatch.chdir(tmp_path)
 
 
-def test_no_cycle_between_modules(graph: dict[str, set[str]]) -> None:
-    try:
-        order = list(
-            TopologicalSorter({m: {o for o in others if (m, o) not in LATE} for m, others in graph.items()}).static_order()
-        )
-    except CycleError as error:
-        pytest.fail(" -> ".join(error.args[1]))
-    assert len(order) == len(graph)
+@pytest.mark.usefixtures("written")
+@pytest.mark.parametrize(
+    ("names", "may"),
+    [
+        # The module is imported, or one beside it that imports it.
+        (["direct:x", "direct.py:x", "late.py:build", "beside.py:x", "package.adaptor:x", "package.models.bert:x"], True),
+        (
+            ["another.py:x", "itself:x", "of_suite.py:x", "package.plain:x", "package:x", "cmd:python direct.py", "model.onnx"],
+            False,
+        ),
+        # A source that cannot be read may import anything.
+        (["wrong.py:x", "above.py:x", "absent.py:x", "absent.module:x", ":x", "..:x", ".py:x"], True),
+    ],
+)
+def test_whether_a_candidate_may_import_a_package_is_read_from_its_source(names: list[str], may: bool) -> None:
+    assert {name: may_import(name, "transformers") for name in names} == dict.fromkeys(names, may)
+
+
+def test_of_the_registered_implementations_those_that_use_the_reference_import_it() -> None:
+    names = [name for name in entry_points() if may_import(name, "transformers")]
+    assert {"hf-eager", "hf-onnx", "hf-cached"} <= set(names)
+    assert not {"making-bert", "inner-workings", "demystified", "torch-encoder"} & set(names)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "imported"),
+    [(["-i", "making-bert"], False), (["-i", "making-bert", "-i", "hf-eager"], True), ([], True)],
+)
+def test_the_fork_server_imports_transformers_only_for_candidates_that_may_need_it(
+    arguments: list[str], imported: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(commands, "started_context", lambda *more, transformers: asked.append(transformers))
+    monkeypatch.setattr("conformance.cli.run.run_all", lambda *given, **named: 0)
+    found: Any = parsed(["run", *arguments, "--out", str(tmp_path / "out")])
+    assert commands.run(found) == 0
+    assert asked == [imported]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import RobertaConfig, RobertaForMaskedLM, RobertaForSequenceClassification
+from transformers import BertModel, ElectraConfig, ElectraModel, RobertaConfig, RobertaForMaskedLM, RobertaForSequenceClassification
 
 from conformance import Golden, check, golden_of, load_directory
 from conformance.cli import main
@@ -38,36 +38,30 @@ def _golden(folder: Path) -> Golden:
     return golden_of("roberta", load_directory(folder), {"padded": Batch(IDS, attention_mask=(IDS != 1).astype(np.int64))})
 
 
-def _roberta(folder: Path, **inputs: Any) -> Callable[..., Any]:
-    """transformers' own RoBERTa, which counts positions itself; `inputs` replace what it would compute."""
+def _shown(model: Any, **inputs: Any) -> Callable[..., Any]:
+    """transformers' own network as a candidate; `inputs` replace what it would compute."""
 
-    def prepare(checkpoint: Any, device: str, dtype: str) -> Callable[[Any], Mapping[str, Any]]:
-        model = RobertaForMaskedLM.from_pretrained(folder).eval()
+    def run(batch: Any) -> Mapping[str, Any]:
+        with torch.no_grad():
+            given = model(batch.input_ids, attention_mask=batch.attention_mask, output_hidden_states=True, **inputs)
+        states = {f"encoder.layer.{i}.output.LayerNorm": state for i, state in enumerate(given.hidden_states[1:])}
+        logits = {"cls.predictions.decoder": given.logits} if "logits" in given else {}
+        return {"embeddings.LayerNorm": given.hidden_states[0], **states, **logits}
 
-        def run(batch: Any) -> Mapping[str, Any]:
-            with torch.no_grad():
-                found = model(batch.input_ids, attention_mask=batch.attention_mask, output_hidden_states=True, **inputs)
-            states = {f"encoder.layer.{i}.output.LayerNorm": state for i, state in enumerate(found.hidden_states[1:])}
-            return {"embeddings.LayerNorm": found.hidden_states[0], **states, "cls.predictions.decoder": found.logits}
-
-        return run
-
-    return prepare
+    return lambda checkpoint, device, dtype: run
 
 
 def test_transformers_roberta_conforms_to_a_bert_with_a_position_offset(tmp_path: Path) -> None:
     golden = _golden(_saved(tmp_path))
     assert golden.checkpoint.architecture.position_offset == 2
     assert golden.checkpoint.architecture.heads == ("masked_lm",)
-    result = check(_roberta(tmp_path), golden)
+    model = RobertaForMaskedLM.from_pretrained(tmp_path).eval()
+    result = check(_shown(model), golden)
     assert result.outcome == "pass", str(result)
-
-
-def test_a_roberta_that_counts_positions_like_a_bert_is_named(tmp_path: Path) -> None:
-    golden = _golden(_saved(tmp_path))
-    result = check(_roberta(tmp_path, position_ids=torch.arange(IDS.shape[1])[None]), golden)
-    assert result.outcome == "fail"
-    assert "positions-from-zero" in {f.fault.name for f in findings(activation_records(result)) if f.fault}
+    counted_like_a_bert = check(_shown(model, position_ids=torch.arange(IDS.shape[1])[None]), golden)
+    assert counted_like_a_bert.outcome == "fail"
+    named = findings(activation_records(counted_like_a_bert))
+    assert "positions-from-zero" in {f.fault.name for f in named if f.fault}
 
 
 @pytest.mark.parametrize("kind", ROBERTA)
@@ -109,8 +103,6 @@ def test_an_unsupported_model_type_is_described_before_any_missing_parameter(kin
 
 
 def test_an_electra_with_one_width_is_a_bert_after_renaming_its_parameters(tmp_path: Path) -> None:
-    from transformers import ElectraConfig, ElectraModel
-
     torch.manual_seed(0)
     sizes = {**SIZES, "type_vocab_size": 2, "embedding_size": SIZES["hidden_size"]}
     model = ElectraModel(ElectraConfig(**sizes)).eval()
@@ -120,15 +112,7 @@ def test_an_electra_with_one_width_is_a_bert_after_renaming_its_parameters(tmp_p
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "bert"}))
 
-    def prepare(checkpoint: Any, device: str, dtype: str) -> Callable[[Any], Mapping[str, Any]]:
-        def run(batch: Any) -> Mapping[str, Any]:
-            with torch.no_grad():
-                hidden = model(batch.input_ids, attention_mask=batch.attention_mask).last_hidden_state
-            return {"encoder.layer.1.output.LayerNorm": hidden}
-
-        return run
-
-    result = check(prepare, _golden(tmp_path))
+    result = check(_shown(model), _golden(tmp_path))
     assert result.outcome == "pass", str(result)
 
 
@@ -139,35 +123,16 @@ def test_a_wrong_number_of_heads_read_by_candidate_and_oracle_conforms_and_is_re
     config = json.loads((folder / "config.json").read_text())
     heads = 2 * config["num_attention_heads"]
     (folder / "config.json").write_text(json.dumps({**config, "num_attention_heads": heads}))
-    run = [
-        "run",
-        "-i",
-        "hf-eager",
-        "--checkpoint",
-        str(folder),
-        "--depth",
-        "screen",
-        "--in-process",
-        "--out",
-        str(tmp_path / "out"),
-    ]
-    assert main(run) == 0
+    screen = ["--depth", "screen", "--in-process", "--out", str(tmp_path / "out")]
+    assert main(["run", "-i", "hf-eager", "--checkpoint", str(folder), *screen]) == 0
     rendered = " ".join(capsys.readouterr().out.split())
     assert f"bert: num_attention_heads {heads}, layer_norm_eps" in rendered
     assert "confirmed by nothing else" in rendered
-    hidden = [[[round(v, 4) for v in row] for row in _hidden(folder)]]
-    (tmp_path / "out.json").write_text(json.dumps({"input_ids": [[5, 6, 7]], "last_hidden_state": hidden}))
-    assert main(["diagnose", "--checkpoint", str(folder), "--outputs", str(tmp_path / "out.json")]) == 0
-    assert f"num_attention_heads {heads}, layer_norm_eps" in " ".join(capsys.readouterr().out.split())
-    assert (
-        main(["run", "-i", "hf-eager", "--golden", "tiny", "--depth", "screen", "--in-process", "--out", str(tmp_path / "t")]) == 0
-    )
-    assert "confirmed by nothing else" not in capsys.readouterr().out
-
-
-def _hidden(folder: Path) -> list[list[float]]:
-    from transformers import BertModel
-
     with torch.no_grad():
-        found: list[list[float]] = BertModel.from_pretrained(folder).eval()(torch.tensor([[5, 6, 7]])).last_hidden_state[0].tolist()
-    return found
+        hidden = BertModel.from_pretrained(folder).eval()(torch.tensor([[5, 6, 7]])).last_hidden_state
+    outputs = tmp_path / "out.json"
+    outputs.write_text(json.dumps({"input_ids": [[5, 6, 7]], "last_hidden_state": hidden.double().numpy().round(4).tolist()}))
+    assert main(["diagnose", "--checkpoint", str(folder), "--outputs", str(outputs)]) == 0
+    assert f"num_attention_heads {heads}, layer_norm_eps" in " ".join(capsys.readouterr().out.split())
+    assert main(["run", "-i", "hf-eager", "--golden", "tiny", *screen[:-1], str(tmp_path / "tiny")]) == 0
+    assert "confirmed by nothing else" not in capsys.readouterr().out

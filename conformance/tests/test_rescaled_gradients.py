@@ -65,6 +65,18 @@ def _scaled(clip: Callable[..., Any], *, unscales: bool = True) -> Callable[[Any
     return train
 
 
+def _dividing(divisor: Callable[[], float]) -> Callable[[Any, float], None]:
+    """Return a function that divides the gradients and then clips them."""
+
+    def clip(parameters: Any, c: float) -> None:
+        every = list(parameters)
+        for p in every:
+            p.grad.div_(divisor())
+        nn.utils.clip_grad_norm_(every, c)
+
+    return clip
+
+
 def _divided(model: Any, training: Training) -> Any:
     """A loss summed over labelled tokens, and gradients divided by their number."""
     counts: list[float] = []
@@ -73,32 +85,21 @@ def _divided(model: Any, training: Training) -> Any:
         counts.append(float((batch.labels != -100).sum()))
         torch.autograd.backward(loss(model, batch) * counts[-1])
 
-    def clip(parameters: Any, c: float) -> None:
-        found = list(parameters)
-        for p in found:
-            p.grad.div_(counts[-1])
-        nn.utils.clip_grad_norm_(found, c)
-
-    return Loop(backward=backward, clip=clip)(model, training)
+    return Loop(backward=backward, clip=_dividing(lambda: counts[-1]))(model, training)
 
 
-def _assigned(model: Any, training: Training) -> Any:
-    """Gradients by `torch.autograd.grad`, assigned to `.grad`."""
-
-    def backward(model: Any, batch: Any) -> None:
-        found = list(model.parameters())
-        for p, gradient in zip(found, torch.autograd.grad(loss(model, batch), found), strict=True):
-            p.grad = gradient
-
-    return Loop(backward=backward)(model, training)
+def _assigned(model: Any, batch: Any) -> None:
+    """Assign the gradients of `torch.autograd.grad` to `.grad`."""
+    every = list(model.parameters())
+    for p, gradient in zip(every, torch.autograd.grad(loss(model, batch), every), strict=True):
+        p.grad = gradient
 
 
 CORRECT: Mapping[str, Callable[[Any, Training], Any]] = {
     "unscaled, then clipped": _scaled(lambda *given: nn.utils.clip_grad_norm_(*given)),
     "unscaled, then clipped by a function imported before": _scaled(clip_by_name),
     "divided by the number of labelled tokens": _divided,
-    "by torch.autograd.grad": _assigned,
-    "clipped by a function imported before": Loop(clip=lambda parameters, c: None if clip_by_name(list(parameters), c) else None),
+    "by torch.autograd.grad": Loop(backward=_assigned),
 }
 
 
@@ -108,20 +109,18 @@ def test_a_loop_that_rescales_its_gradients_before_it_clips_them_passes(name: st
     assert result.conforms, str(result)
 
 
-def test_gradients_that_are_clipped_before_they_are_unscaled_are_named_as_scaled() -> None:
-    result = _judged(_scaled(lambda *given: nn.utils.clip_grad_norm_(*given), unscales=False))
-    assert any("the gradient is 1024 times" in verdict.reason for verdict in result.failures), str(result)
-
-
-def test_gradients_that_are_divided_once_more_before_clipping_are_named_as_scaled() -> None:
-    def clip(parameters: Any, c: float) -> None:
-        found = list(parameters)
-        for p in found:
-            p.grad.div_(4.0)
-        nn.utils.clip_grad_norm_(found, c)
-
-    result = _judged(Loop(clip=clip))
-    assert any("the gradient is 0.25 times" in verdict.reason for verdict in result.failures), str(result)
+@pytest.mark.landing(times="1024")
+@pytest.mark.parametrize(
+    ("train", "times"),
+    [
+        (_scaled(lambda *given: nn.utils.clip_grad_norm_(*given), unscales=False), "1024"),
+        (Loop(clip=_dividing(lambda: 4.0)), "0.25"),
+    ],
+    ids=["clipped before they are unscaled", "divided once more before clipping"],
+)
+def test_gradients_of_another_scale_are_named_as_scaled(train: Callable[[Any, Training], Any], times: str) -> None:
+    result = _judged(train)
+    assert any(f"the gradient is {times} times" in verdict.reason for verdict in result.failures), str(result)
 
 
 def test_a_backward_pass_after_clipping_replaces_the_gradient_and_the_functions_are_restored() -> None:

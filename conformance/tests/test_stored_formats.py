@@ -21,82 +21,58 @@ from conformance.tests.dense_modules import WIDTH, network
 from conformance.tests.test_diagnose import BATCH, CHECKPOINT, _hidden, _model
 
 
-def _npy(folder: Path, hidden: torch.Tensor) -> Path:
-    np.save(folder / "out.npy", hidden.numpy())
-    return folder / "out.npy"
-
-
-def _npz(folder: Path, hidden: torch.Tensor) -> Path:
-    np.savez(folder / "out.npz", last_hidden_state=hidden.numpy())
-    return folder / "out.npz"
-
-
-def _safetensors(folder: Path, hidden: torch.Tensor) -> Path:
-    save_file({"last_hidden_state": hidden}, folder / "out.safetensors")
-    return folder / "out.safetensors"
-
-
-def _parquet(folder: Path, hidden: torch.Tensor) -> Path:
+def _parquet(file: Path, hidden: torch.Tensor) -> None:
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     rows = [[list(token) for token in row] for row in hidden.numpy()]
     column = pyarrow.array(rows, pyarrow.list_(pyarrow.list_(pyarrow.float16())))
-    parquet.write_table(pyarrow.table({"last_hidden_state": column}), folder / "out.parquet")
-    return folder / "out.parquet"
+    parquet.write_table(pyarrow.table({"last_hidden_state": column}), file)
 
 
-def _printed(folder: Path, hidden: torch.Tensor) -> Path:
+def _txt(file: Path, hidden: torch.Tensor) -> None:
     torch.set_printoptions(threshold=hidden.numel())
     try:
-        (folder / "out.txt").write_text(f"last_hidden_state={hidden!r}")
+        file.write_text(f"last_hidden_state={hidden!r}")
     finally:
         torch.set_printoptions(profile="default")
-    return folder / "out.txt"
 
 
-def _of_file(file: Path, **options: Any) -> Diagnosis:
+WRITERS: dict[str, Callable[[Path, torch.Tensor], object]] = {
+    "npy": lambda file, hidden: np.save(file, hidden.numpy()),
+    "npz": lambda file, hidden: np.savez(file, last_hidden_state=hidden.numpy()),
+    "safetensors": lambda file, hidden: save_file({"last_hidden_state": hidden}, file),
+    "parquet": _parquet,
+    "txt": _txt,
+}
+
+
+def _of_file(ending: str, hidden: torch.Tensor, folder: Path, **options: Any) -> Diagnosis:
+    file = folder / f"out.{ending}"
+    WRITERS[ending](file, hidden)
     return diagnose(CHECKPOINT, BATCH, read(file).tables, **options)
 
 
 @pytest.mark.parametrize(
-    ("write", "dtype"),
-    [
-        (_npy, "float16"),
-        (_npz, "float16"),
-        (_safetensors, "float16"),
-        (_safetensors, "bfloat16"),
-        (_parquet, "float16"),
-        (_printed, "float16"),
-        (_printed, "bfloat16"),
-    ],
+    ("ending", "dtype"), [*((ending, "float16") for ending in WRITERS), ("safetensors", "bfloat16"), ("txt", "bfloat16")]
 )
-def test_correct_outputs_that_are_stored_in_a_narrower_format_conform(
-    write: Callable[[Path, torch.Tensor], Path], dtype: str, tmp_path: Path
-) -> None:
-    found = _of_file(write(tmp_path, _hidden(_model()).to(getattr(torch, dtype))))
-    assert found.conforms
-    assert found.stored == (dtype,)
-    assert 0.5 < found.rms < 1.5  # most of the error is the rounding of the stored format
-    assert f"stored in {dtype}; " in markdown(document(found))
+def test_correct_outputs_that_are_stored_in_a_narrower_format_conform(ending: str, dtype: str, tmp_path: Path) -> None:
+    diagnosis = _of_file(ending, _hidden(_model()).to(getattr(torch, dtype)), tmp_path)
+    assert diagnosis.conforms
+    assert diagnosis.stored == (dtype,)
+    assert 0.5 < diagnosis.rms < 1.5  # most of the error is the rounding of the stored format
+    assert f"stored in {dtype}; " in markdown(document(diagnosis))
 
 
-def test_a_fault_is_named_from_numbers_in_float16() -> None:
-    found = diagnose(CHECKPOINT, BATCH, {"last_hidden_state": _hidden(_model(hidden_act="relu")).half().numpy()})
-    assert not found.conforms
-    assert [f.name for f in found.explanations[0].faults] == ["activation-relu"]
-    assert found.stored == ("float16",)
-
-
-def test_a_fault_is_named_from_numbers_that_are_printed_in_float16(tmp_path: Path) -> None:
-    found = _of_file(_printed(tmp_path, _hidden(_model(hidden_act="relu")).half()))
-    assert not found.conforms
-    assert [f.name for f in found.explanations[0].faults] == ["activation-relu"]
+@pytest.mark.parametrize("ending", ["npy", "txt"])
+def test_a_fault_is_named_from_numbers_in_float16(ending: str, tmp_path: Path) -> None:
+    diagnosis = _of_file(ending, _hidden(_model(hidden_act="relu")).half(), tmp_path)
+    assert (diagnosis.conforms, diagnosis.stored) == (False, ("float16",))
+    assert [f.name for f in diagnosis.explanations[0].faults] == ["activation-relu"]
 
 
 @pytest.mark.parametrize(("stored", "computed"), [("float32", "float32"), ("float16", "float16"), ("float16", "bfloat16")])
 def test_numbers_in_a_format_that_is_not_narrower_are_exact(stored: str, computed: str, tmp_path: Path) -> None:
-    found = _of_file(_npy(tmp_path, _hidden(_model(computed)).to(getattr(torch, stored))), dtype=computed)
-    assert found.conforms
-    assert (found.stored, found.digits) == ((), None)
+    diagnosis = _of_file("npy", _hidden(_model(computed)).to(getattr(torch, stored)), tmp_path, dtype=computed)
+    assert (diagnosis.conforms, diagnosis.stored, diagnosis.digits) == (True, (), None)
 
 
 def test_number_columns_of_a_parquet_file_in_float16_are_stored_in_it(tmp_path: Path) -> None:
@@ -109,24 +85,20 @@ def test_number_columns_of_a_parquet_file_in_float16_are_stored_in_it(tmp_path: 
 @pytest.mark.parametrize(
     ("text", "stored"),
     [
-        (f"{torch.tensor([0.1]).half()}", "float16"),
-        (f"{torch.tensor([[0.1]], requires_grad=True).bfloat16()}", "bfloat16"),
-        ("x = tensor([0.1],\n       device='cuda:0', dtype=torch.float16)", "float16"),
-        (f"{[torch.tensor([0.1]).half(), torch.tensor([0.1])]}", "float16"),
-        (f"{[torch.tensor([0.1]).half(), torch.tensor([0.1]).bfloat16()]}", "bfloat16"),
-        (f"{np.array([0.1], np.float16)!r}", "float16"),
-        (f"{[np.float16(0.1)]}", "float16"),
-        (f"{torch.tensor([0.1])}\n", ""),
-        (f"{torch.tensor([0.1]).double()}", ""),
+        (f"{torch.tensor([0.1]).half()}", ["float16"]),
+        (f"{torch.tensor([[0.1]], requires_grad=True).bfloat16()}", ["bfloat16"]),
+        ("x = tensor([0.1],\n       device='cuda:0', dtype=torch.float16)", ["float16"]),
+        (f"{[torch.tensor([0.1]).half(), torch.tensor([0.1])]}", ["float16"]),
+        (f"{[torch.tensor([0.1]).half(), torch.tensor([0.1]).bfloat16()]}", ["bfloat16"]),
+        (f"{np.array([0.1], np.float16)!r}", ["float16"]),
+        (f"{[np.float16(0.1)]}", ["float16"]),
+        (f"{torch.tensor([0.1])}\n", [""]),
+        (f"{torch.tensor([0.1]).double()}", [""]),
+        (f"a={torch.tensor([0.1])}, b={torch.tensor([0.1]).half()}", ["", "float16"]),
     ],
 )
-def test_the_half_format_that_is_printed_with_a_table_is_the_stored_one(text: str, stored: str) -> None:
-    assert [table.stored for table in tables(text, "f")] == [stored]
-
-
-def test_each_of_two_printed_tables_has_its_own_format() -> None:
-    printed = f"a={torch.tensor([0.1])}, b={torch.tensor([0.1]).half()}"
-    assert [(table.name, table.stored) for table in tables(printed, "f")] == [("a", ""), ("b", "float16")]
+def test_the_half_format_that_is_printed_with_a_table_is_the_stored_one(text: str, stored: list[str]) -> None:
+    assert [table.stored for table in tables(text, "f")] == stored
 
 
 def test_the_variances_of_storing_and_of_printing_are_added() -> None:

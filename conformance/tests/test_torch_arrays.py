@@ -1,12 +1,12 @@
 """NumPy's functions have NumPy's results and data types on tensors, and a judgement of tensors is that of NumPy's arrays."""
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from scipy import special
 
 from conformance import check, load_golden
 from conformance.implementations.hugging_face import HuggingFace, run
@@ -14,7 +14,7 @@ from conformance.judge import judge as judging
 from conformance.judge.error_distribution import REACH, STEP
 from conformance.judge.evidence import Verdict
 from conformance.judge.judge import Judge
-from conformance.judge.observation import Block, Observation
+from conformance.judge.observation import Observation
 from conformance.judge.select_arithmetic import select_arithmetic
 from conformance.model.activation import Activation
 from conformance.model.batch import Batch
@@ -37,44 +37,8 @@ def _filled_where_positive(a: Any, b: Any) -> Any:
     return a
 
 
-def _product_in_place(a: Any, b: Any) -> Any:
-    out = np.empty((3, 4, 4), like=a)
-    np.matmul(a, b.astype(np.float64), out=out)
-    return out
-
-
-def _summed_at(a: Any, b: Any) -> Any:
-    del b
-    found = np.zeros((2, 5), like=a)
-    np.add.at(found, np.array([0, 1, 1, 0]), a[0])
-    return found
-
-
-def _added_at_two_indices(a: Any, b: Any) -> Any:
-    del b
-    np.add.at(a, (np.array([0, 0, -1]), np.array([1, 1, 2], np.int32)), 1.0)
-    return a
-
-
-def _put_along_an_axis(a: Any, b: Any) -> Any:
-    np.put_along_axis(a, np.zeros((3, 4, 1), np.int64), b[:, :4, :1], -1)
-    np.put_along_axis(a, np.arange(2).reshape(1, 1, 2), 0.0, -1)
-    return a
-
-
-def _product_in_an_operand(a: Any, b: Any) -> Any:
-    del b
-    square = a[:, :4, :4].copy()
-    return np.matmul(square, square, out=square)
-
-
 def _with_nan(a: Any) -> Any:
     return np.where(a > 0, a, np.nan)
-
-
-def _fraction_bits(a: Any, b: Any) -> Any:
-    del b
-    return (a.view(np.int64) & (2**52 - 1)) >> 3
 
 
 EXPRESSIONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -82,56 +46,31 @@ EXPRESSIONS: dict[str, Callable[[Any, Any], Any]] = {
     "a Python number is weak": lambda a, b: b * 2.0,
     "a NumPy number is not": lambda a, b: b * np.float64(2.0),
     "integers and a Python number": lambda a, b: np.arange(5, like=None) * 0.5 + (a > 0),
-    "a root": lambda a, b: np.sqrt(np.abs(a)),
-    "a power": lambda a, b: a**2 + np.abs(a) ** 3,
-    "the error function": lambda a, b: special.erf(a),
     "the result in an operand": lambda a, b: np.maximum(a, 0.0, out=a),
     "a quotient where it is defined": lambda a, b: np.divide(1.0, a, out=np.zeros_like(a), where=a > 0),
-    "a sum along an axis": lambda a, b: a.sum(-1, keepdims=True),
-    "a sum along no axis": lambda a, b: (a > 0).sum(()),
     "a mean along no axis": lambda a, b: a.mean((), keepdims=True),
-    "a mean of selected elements": lambda a, b: b.mean(-1, where=b > 0),
     "a sum of selected elements": lambda a, b: np.sum(np.log(np.abs(a)), where=a > 0),
-    "a maximum with a start": lambda a, b: a.max(initial=0.0),
-    "a maximum of selected elements": lambda a, b: np.abs(a).max(initial=0.0, where=a < 0),
     "the reduction of a sum": lambda a, b: np.add.reduce(a) + np.add.reduce(a, 1, keepdims=True)[0],
     "the reduction of a maximum of integers": lambda a, b: np.maximum.reduce(a.astype(int), -1, initial=0),
     "a deviation of integers": lambda a, b: a.astype(int).std(-1),
-    "a choice": lambda a, b: np.where(a > 0, a, 0.0),
     "a choice by numbers": lambda a, b: np.where(np.maximum(a, 0.0), b[:, :4, :4].sum(-1, keepdims=True), 1.0),
-    "a choice of two numbers": lambda a, b: np.where(a > 0, 1.0, 0.0),
     "a concatenation of two formats": lambda a, b: np.concatenate([b, b.astype(np.float64)], -1),
-    "a cumulative sum": lambda a, b: np.cumsum(a, -1),
     "reversed axes": lambda a, b: a[::-1, ::-1] + a[..., ::-1],
     "a reversed axis beside a mask": lambda a, b: a[FIRST_THIRD, ::-2, None],
     "a part of a reversed axis": lambda a, b: a[:, 3:0:-1],
     "an integer beside indices": lambda a, b: a[0, :, np.array([1, 2])],
-    "an integer beside a mask": lambda a, b: a[0, np.ones((4, 5), np.bool_)],
     "bytes as indices": lambda a, b: a[np.array([2, 0, 1], np.uint8)],
-    "a list of no indices": lambda a, b: a[[]],
-    "selected elements": lambda a, b: a[a > 0],
     "elements set": _filled_where_positive,
-    "elements added at repeated indices": _summed_at,
-    "elements added at two indices": _added_at_two_indices,
-    "a product stored in an array": _product_in_place,
-    "a product stored in an operand": _product_in_an_operand,
-    "elements put at indices along an axis": _put_along_an_axis,
-    "bits": _fraction_bits,
-    "a clipped array": lambda a, b: np.clip(a, -1.0, 1.0, out=a),
     "an array clipped to another format": lambda a, b: np.clip(b, -np.ones(4), 1.0),
     "a sum of products of two formats": lambda a, b: np.einsum("bij,bjk->bik", a, b),
-    "an inner product of two formats": lambda a, b: np.vdot(a, b) + np.dot(a[0, 0], b[0, :, 0]),
     "an array like another, in a format": lambda a, b: np.asarray(b, np.float64, like=a),
     "a sum of weights by index": lambda a, b: np.bincount((b.ravel() > 0).astype(int), b.ravel(), 3),
-    "an array in memory": lambda a, b: np.arange(5.0) * a,
     "a broadcast array in memory": lambda a, b: np.where(np.broadcast_to(np.arange(5) > 2, (3, 4, 5)), a, -np.inf),
     "axes in another order": lambda a, b: a.transpose(2, 0, 1) + a.T.swapaxes(1, 2),
     "the sign of zero": lambda a, b: np.copysign(1.0, np.minimum(np.abs(a), 0.0) * -1.0),
     "the sign of what is not a number": lambda a, b: np.sign(_with_nan(a)),
     "the first of equal elements": lambda a, b: (a > 0).argmax(),
     "the first that is not a number": lambda a, b: np.argmax(_with_nan(a), -1, keepdims=True),
-    "a standard deviation": lambda a, b: a.std() + a.var(-1, keepdims=True),
-    "a norm": lambda a, b: np.linalg.norm(a),
     "distinct elements": lambda a, b: np.unique(np.sign(a), return_inverse=True, return_counts=True)[2],
     "distinct elements that are not numbers": lambda a, b: np.unique(_with_nan(a)),
     "a function that torch has not": lambda a, b: np.median(a, 0),
@@ -166,29 +105,20 @@ def test_what_numpy_would_return_as_a_new_array_does_not_share_memory_with_its_o
     assert array.tolist() == [0.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize("name", ["sort", "resize", "no_such_method"])
-def test_a_method_that_would_change_the_array_in_place_is_refused(name: str) -> None:
-    with pytest.raises(AttributeError, match=name):
-        getattr(TorchArray(torch.zeros(3)), name)
-
-
-def _integers_divided(a: Any) -> None:
-    integers = a.astype(int)
-    integers /= 2
-
-
-def _reversed_set(a: Any) -> None:
-    a[::-1] = 1.0
-
-
 @pytest.mark.parametrize(
     ("change", "error", "reason"),
     [
         (lambda a: np.fill_diagonal(a, 1.0), ValueError, "read-only"),
         (lambda a: np.sum(a, 0, None, a[0]), ValueError, "read-only"),
-        (_integers_divided, TypeError, "a result of float64 cannot be stored in an array of int64"),
-        (_reversed_set, NotImplementedError, "elements of a reversed axis cannot be set"),
+        (lambda a: operator.itruediv(a.astype(int), 2), TypeError, "a result of float64 cannot be stored in an array of int64"),
+        (
+            lambda a: operator.setitem(a, slice(None, None, -1), 1.0),
+            NotImplementedError,
+            "elements of a reversed axis cannot be set",
+        ),
         (lambda a: range(a.max()), TypeError, "cannot be interpreted as an integer"),
+        (lambda a: a.sort(), AttributeError, "sort"),
+        (lambda a: a.no_such_method(), AttributeError, "no_such_method"),
     ],
 )
 def test_what_would_change_a_copy_or_lose_digits_is_refused(
@@ -196,11 +126,6 @@ def test_what_would_change_a_copy_or_lose_digits_is_refused(
 ) -> None:
     with pytest.raises(error, match=reason):
         change(TorchArray(torch.ones(2, 2)))
-
-
-def test_a_number_is_printed_like_numpys() -> None:
-    here, there = ((x.max(), (x > 0).sum()) for x in (SINGLE, TorchArray(torch.from_numpy(SINGLE))))
-    assert "{} {:.3g} {}".format(there[0], *there) == "{} {:.3g} {}".format(here[0], *here)
 
 
 @pytest.fixture
@@ -215,12 +140,11 @@ def everything_on(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | None], Non
 
 
 def _conclusions(result: Result) -> list[tuple[object, ...]]:
-    found = []
-    for v in result.verdicts:
-        local = v.local
-        names = (tuple(m.name for m in local.named), tuple(f.name for f in local.filters if f.detected)) if local else ()
-        found.append((v.batch, v.activation, v.outcome, v.role, v.reason, names, v.residual_description))
-    return found
+    return [
+        (v.batch, v.activation, v.outcome, v.role, v.reason, v.residual_description)
+        + (([m.name for m in v.local.named], [f.name for f in v.local.filters if f.detected]) if v.local else ())
+        for v in result.verdicts
+    ]
 
 
 def _largest_difference(these: list[Verdict], those: list[Verdict]) -> float:
@@ -280,12 +204,11 @@ def test_a_screen_copies_no_activation_to_memory(
 def _full_when_judged(monkeypatch: pytest.MonkeyPatch, refused: list[str]) -> None:
     whole = Observation.whole.func  # type: ignore[attr-defined]  # a cached property
 
-    def full(self: Observation) -> Block:
+    def full(self: Observation) -> Any:
         if self.on_device and self.activation.layer == 1:
             refused.append(self.name)
             raise torch.OutOfMemoryError
-        block: Block = whole(self)
-        return block
+        return whole(self)
 
     monkeypatch.setattr(Observation, "whole", property(full))
 

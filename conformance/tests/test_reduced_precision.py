@@ -1,4 +1,4 @@
-"""A runtime that computes in a narrower format than it promises, observed only by its last hidden state."""
+"""Errors that computing in a narrower format would leave, where steps are hidden: when they are called so and when not."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from conformance import check, load_golden, trace
+from conformance import Architecture, Batch, Checkpoint, Golden, check, golden_of, load_golden, trace
 from conformance.checks.trace import record
 from conformance.judge.narrower_format import format_of, narrower_format
 from conformance.judge.segment import Segment
 from conformance.model.activations import parameter_shapes
-from conformance.model.batch import Batch
 from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle import Network
 from conformance.tests.planted_mistakes import Planted
@@ -23,20 +22,15 @@ POOLER = "bert.pooler.dense.weight"
 SAID = "as much as computing in {} would leave"
 
 
-class LastState:
-    """The last hidden state of Hugging Face's BERT computed in a given format, converted to float32."""
-
-    def __init__(self, dtype: str, change: Callable[[Array], Array] = lambda x: x) -> None:
-        self.dtype, self.change = dtype, change
-
-    def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
-        activations = trace("hf-sdpa", "tiny", dtype=self.dtype).activations["padded"]
-        return lambda _: {LAST: self.change(np.asarray(activations[LAST], np.float32))}
+def _last_state(computed_in: str, change: Callable[[Array], Array] = lambda x: x) -> Any:
+    """Return a candidate that exposes Hugging Face's last hidden state, computed in that format and converted to float32."""
+    state = trace("hf-sdpa", "tiny", dtype=computed_in).activations["padded"][LAST]
+    return lambda checkpoint, device, dtype: lambda _: {LAST: change(np.asarray(state, np.float32))}
 
 
 @pytest.mark.parametrize(("dtype", "other"), [("bfloat16", "float16"), ("float16", "bfloat16")])
 def test_the_format_whose_rounding_explains_the_residual_is_reported(dtype: str, other: str) -> None:
-    rendered = " ".join(str(check(LastState(dtype), "tiny")).split())
+    rendered = " ".join(str(check(_last_state(dtype), "tiny")).split())
     assert SAID.format(dtype) in rendered
     assert SAID.format(other) not in rendered
 
@@ -51,26 +45,17 @@ def test_steps_without_a_product_have_no_form_of_rounding_and_are_judged_by_thei
     assert narrower_format(segment, actual, np.broadcast_to(judged, actual.shape), FORMATS["float32"], 8.0) == ()
 
 
-class Scaled(torch.nn.Module):
-    """The activation function with one feature of the result multiplied by 1.003."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = torch.nn.functional.gelu(x)
-        y[..., 13] *= 1.003
-        return y
-
-
 def test_a_wrong_equation_of_the_same_size_is_not_attributed_to_a_format() -> None:
     def scale(model: Any) -> None:
-        model["bert"].encoder.layer[0].intermediate.intermediate_act_fn = Scaled()
+        factors = torch.ones(model["bert"].encoder.layer[0].intermediate.dense.out_features)
+        factors[13] = 1.003
+        model["bert"].encoder.layer[0].intermediate.intermediate_act_fn.register_forward_hook(lambda _, __, y: y * factors)
 
-    found = record(Planted(scale), load_golden("tiny"), "cpu", "float32").activations["padded"][LAST].astype(np.float32)
-    rendered = " ".join(str(check(lambda *_: lambda _: {LAST: found}, "tiny")).split())
+    activations = record(Planted(scale), load_golden("tiny"), "cpu", "float32").activations["padded"]
+    wrong = activations[LAST].astype(np.float32)
+    rendered = " ".join(str(check(lambda *_: lambda _: {LAST: wrong}, "tiny")).split())
     assert "as large as computing in float16 would leave (RMS 0.6" in rendered
-    assert (
-        "but not of its form: the error consists of about 1.7 patterns over the features, where rounding leaves about 5.8"
-        in rendered
-    )
+    assert "but not of its form: the error consists of about 1.7 patterns over the features, where rounding leaves" in rendered
     assert SAID.format("float16") not in rendered
     assert "INFERENCE_PRECISION_HINT" not in rendered
 
@@ -96,6 +81,37 @@ def test_noise_of_another_size_is_not_attributed_to_a_format(times: float) -> No
         noise = np.random.default_rng(0).standard_normal(x.shape)
         return (x * (1.0 + times * 2.0**-8 * noise)).astype(np.float32)
 
-    result = check(LastState("float32", noisy), "tiny")
+    result = check(_last_state("float32", noisy), "tiny")
     assert result.outcome == "fail"
     assert "would leave: RMS" not in str(result)
+
+
+def _one_layer(rows: int) -> Golden:
+    """Return a network of one layer and a classifier with three labels."""
+    a = Architecture(50, 32, 1, 2, 64, max_position_embeddings=16, heads=("classification",), num_labels=3, layer_norm_eps=1e-5)
+    rng = np.random.default_rng(1)
+    weights = {}
+    for name, shape in parameter_shapes(a).items():
+        normal = rng.standard_normal(shape).astype(np.float32).astype(np.float64)
+        weights[name] = 1.0 + 0.25 * normal if name.endswith("LayerNorm.weight") else 0.25 * normal
+    ids = rng.integers(1, a.vocab_size, (rows, 8))
+    return golden_of("one", Checkpoint(a, weights), {"one": Batch(ids, np.zeros_like(ids), np.ones_like(ids))})
+
+
+@pytest.mark.parametrize("rows", [1, 16])
+def test_wrong_weights_are_not_called_reduced_precision(rows: int) -> None:
+    """The pooler, which is not exposed, has weights that are off by 0.3 %."""
+    golden = _one_layer(rows)
+    network, values = Network(golden.checkpoint.architecture, golden.checkpoint.weights, golden.batches["one"]), dict[str, Array]()
+    weight = network.weights[POOLER]
+    off = weight * (1.0 + 0.003 * np.random.default_rng(5).standard_normal(weight.shape))
+    wrong = replace(network, weights={**network.weights, POOLER: off})
+    for name, row in network.table.items():
+        step = (wrong if name == "pooler.dense" else network).step(name, *(values[p] for p in row.parents))
+        values[name] = np.asarray(step.value, np.float32).astype(np.float64)
+    hidden = ("pooler.dense", "pooler.activation")
+    exposed = {name: value.astype(np.float32) for name, value in values.items() if name not in hidden}
+    findings = check(lambda *_: lambda _: dict(exposed), golden).findings
+    assert findings
+    names = [name for finding in findings for name in (finding.name, *finding.others) if name]
+    assert not [name for name in names if name.startswith(("precision-", "result-", "weights-"))]

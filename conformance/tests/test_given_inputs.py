@@ -1,10 +1,13 @@
-"""Conversion of arrays and lists to a batch: what is accepted, and the messages about what is not."""
+"""Conversion of given texts, arrays and lists: what is accepted, and the messages about what is not."""
 
+import argparse
+import os
 from typing import Any
 
 import numpy as np
 import pytest
 
+from conformance.cli.argument_types import utf8
 from conformance.errors import UsageError
 from conformance.model.batch import Batch
 
@@ -14,9 +17,9 @@ def test_an_array_that_is_none_is_not_given() -> None:
     assert batch.attention_mask is None
 
 
-@pytest.mark.parametrize("mask", [[[True, False]], np.array([[True, False]])])
-def test_a_mask_may_have_booleans(mask: Any) -> None:
-    assert np.array_equal(Batch.of({"input_ids": [[1, 2]], "attention_mask": mask}).mask, [[True, False]])
+def test_a_mask_may_have_booleans() -> None:
+    for mask in ([[True, False]], np.array([[True, False]])):
+        assert np.array_equal(Batch.of({"input_ids": [[1, 2]], "attention_mask": mask}).mask, [[True, False]])
 
 
 @pytest.mark.parametrize(
@@ -32,3 +35,10 @@ def test_a_mask_may_have_booleans(mask: Any) -> None:
 def test_values_that_are_no_integers_of_64_bits_are_named(ids: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         Batch.of({"input_ids": ids})
+
+
+def test_a_text_given_under_an_ascii_locale_is_decoded_and_other_bytes_are_refused_by_name() -> None:
+    for text in ("I love cats!", "I løve cats!", "猫"):
+        assert utf8(text) == utf8(text.encode().decode("ascii", "surrogateescape")) == text
+    with pytest.raises(argparse.ArgumentTypeError, match="is not UTF-8"):
+        utf8(os.fsdecode("I løve cats!".encode("latin-1")))

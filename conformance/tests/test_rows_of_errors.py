@@ -1,0 +1,171 @@
+"""Rows of errors: the limits of their RMS, where a step enlarges or reduces them, and their histograms and strips."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance import check, load_golden
+from conformance.judge.effective_samples import Repeats
+from conformance.judge.error_distribution import REACH, SLICES, STEP, ErrorDistribution, distribution_of
+from conformance.judge.global_error import error_role
+from conformance.judge.observation import Observation
+from conformance.model.activation import HIDDEN, Activation
+from conformance.model.batch import Batch
+from conformance.numerics.arithmetic import hypotheses
+from conformance.numerics.formats import FORMATS, Array
+from conformance.numerics.thresholds import rms_threshold, smallest_rms
+from conformance.oracle import Network
+from conformance.tests.planted_mistakes import Planted, epsilon
+
+ALPHA, DRAWS = 1e-3, 100_000
+# Numbers of elements of the rows; errors that a whole row shares have as many squares that are equal.
+ROWS = {
+    "equal": np.full(32, 7.0),
+    "one text repeated as often as there are others": np.r_[np.ones(31), 32.0],
+    "lengths from 3 to 128": np.linspace(3.0, 128.0, 8),
+    "one row with nearly all": np.array([1.0, 1e6]),
+}
+
+
+def _rms(sizes: Any) -> Any:
+    """Return the RMS of errors that are normal and equal within a row, for each draw."""
+    squares = np.random.default_rng(0).standard_normal((DRAWS, len(sizes))) ** 2
+    return np.sqrt(squares @ (sizes / sizes.sum()))
+
+
+@pytest.mark.parametrize("sizes", ROWS.values(), ids=ROWS)
+def test_errors_that_a_row_shares_exceed_the_limits_no_more_often_than_stated(sizes: Any) -> None:
+    rms, most = _rms(sizes), ALPHA + 4.0 * math.sqrt(ALPHA / DRAWS)
+    assert np.mean(rms > rms_threshold(sizes, ALPHA)) < most
+    assert np.mean(rms < smallest_rms(sizes, ALPHA)) < most
+
+
+@pytest.mark.parametrize("limit", [rms_threshold, smallest_rms])
+@pytest.mark.parametrize("alpha", [1e-12, ALPHA])
+def test_equal_rows_have_the_limit_of_their_number(limit: Any, alpha: float) -> None:
+    nearly = np.r_[np.full(5, 3.0), 3.0 + 1e-9]
+    assert limit(6, alpha) == limit(np.full(6, 3.0), alpha) == pytest.approx(limit(nearly, alpha), rel=1e-9)
+    assert limit(1, alpha) == limit(np.zeros(0), alpha) == pytest.approx(limit(np.array([1.0, 1e-300]), alpha), rel=1e-9)
+
+
+def test_rows_of_a_draw_are_one_row_with_all_their_elements() -> None:
+    repeats = Repeats.of(np.array([[5, 6], [5, 7]]))
+    assert repeats.merged(np.array([[3.0, 2.0], [3.0, 1.0]])).tolist() == [6.0, 2.0, 1.0]
+    assert repeats.any_of(np.ones((2, 2, 4), np.bool_))
+    assert not repeats.any_of(np.array([[True, True], [False, True]])[..., None])
+
+
+def test_padding_and_repeated_texts_count_by_the_elements_that_they_have() -> None:
+    """Three texts of 4, 4 and 2 tokens, of which the first two are equal, and all three have the same first token."""
+    golden = load_golden("tiny")
+    ids, mask = np.array([[1, 5, 6, 7], [1, 5, 6, 7], [1, 9, 0, 0]]), np.ones((3, 4), np.int64)
+    mask[2, 2:] = 0
+    a = golden.checkpoint.architecture
+    network = Network(a, golden.checkpoint.weights, Batch(ids, np.zeros_like(ids), mask))
+    values = dict(network.walk())
+
+    def sizes(name: str) -> list[float]:
+        seen = Observation(network, name, values[name], {parent: values[parent] for parent in network.table[name].parents})
+        hypothesis = hypotheses("float64")[0]
+        hashes = seen.whole.segment.hashes(FORMATS["float64"])
+        return sorted(seen.independent_rows(hypothesis, hashes).tolist())
+
+    heads, width = a.num_attention_heads, a.hidden_size
+    assert sizes("encoder.layer.0.attention.self.query") == [width, 2 * width, 2 * width, 2 * width, 3 * width]
+    assert sizes("encoder.layer.0.attention.self.scores") == [2] * 2 * heads + [8] * 4 * heads
+
+
+GOLDEN = load_golden("tiny")
+PARENT, NAME = "embeddings.LayerNorm", "encoder.layer.0.attention.self.query"
+WEIGHT = f"bert.{NAME}.weight"
+
+
+def _role(direction: tuple[float, float] | None) -> str | None:
+    """Return the role of a projection W of rank one, where each token's error is this multiple of it, or random if it is None."""
+    weights = dict(GOLDEN.checkpoint.weights)
+    rng = np.random.default_rng(0)
+    row = rng.standard_normal(weights[WEIGHT].shape[1])
+    weights[WEIGHT] = np.outer(rng.standard_normal(len(weights[WEIGHT])), row)
+    network = Network(GOLDEN.checkpoint.architecture, weights, GOLDEN.batches["padded"])
+    values = dict(network.walk())
+    if direction is None:
+        error = rng.standard_normal(values[PARENT].shape)
+    else:
+        along = row / np.linalg.norm(row)
+        across = np.roll(along, 1) - (np.roll(along, 1) @ along) * along
+        error = np.broadcast_to(direction[0] * along + direction[1] * across, values[PARENT].shape)
+    observation = Observation(network, NAME, values[NAME], {PARENT: values[PARENT]})
+    errors = {PARENT: error.astype(np.float32), NAME: (error @ weights[WEIGHT].T).astype(np.float32)}
+    return error_role(observation, errors, hypotheses("float32")[0], 1e-8)
+
+
+@pytest.mark.parametrize(
+    ("direction", "role"), [(None, None), ((1.0, 0.0), "amplifier"), ((1e-3, 1.0), "attenuator")], ids=["random", "along", "across"]
+)
+def test_a_step_amplifies_errors_along_its_weight_and_attenuates_those_across_it(direction: Any, role: str | None) -> None:
+    assert _role(direction) == role
+
+
+SHAPE, HEAD_SIZE = (2, 5, 12), 4
+QUERY = Activation("encoder.layer.0.attention.self.query", "linear", (), HIDDEN, 12, "")
+
+
+def _spread(scaled: Array, judged: Array | None = None) -> ErrorDistribution:
+    judged = np.ones(scaled.shape, bool) if judged is None else judged
+    return distribution_of(QUERY, scaled, judged, "sigma", HEAD_SIZE, fails=True)
+
+
+def test_a_strip_shows_the_row_position_feature_and_head_that_is_wrong() -> None:
+    scaled = np.zeros(SHAPE)
+    scaled[1, 3, 9] = 100.0
+    spread = _spread(scaled)
+    hot = {s.axis: [i for i, v in enumerate(s.values) if v > 1.0] for s in spread.strips}
+    assert hot == {"batch row": [1], "position": [3], "feature": [9], "head": [2]}
+    assert [(r, i) for r, row in enumerate(spread.tokens) for i, v in enumerate(row) if v] == [(1, 3)]
+
+
+def test_elements_that_are_not_judged_are_neither_counted_nor_shown() -> None:
+    scaled, judged = np.full(SHAPE, 2.0), np.ones(SHAPE, bool)
+    scaled[0, 4], judged[0, 4] = 1e9, False
+    judged[1, 4] = False
+    spread = _spread(scaled, judged=judged)
+    assert sum(spread.counts) == judged.sum()
+    assert spread.counts[-1] == 0
+    position = next(s for s in spread.strips if s.axis == "position")
+    assert position.values[:4] == (2.0, 2.0, 2.0, 2.0)
+    assert math.isnan(position.values[4])
+
+
+@pytest.mark.parametrize(("value", "index"), [(-REACH - 1.0, 0), (-REACH, 1), (0.1, 13), (REACH - 0.1, -2), (REACH, -1)])
+def test_each_residual_is_counted_in_its_bin(value: float, index: int) -> None:
+    counts = _spread(np.full(SHAPE, value)).counts
+    assert len(counts) == 2 * REACH / STEP + 2
+    assert counts[index] == np.prod(SHAPE)
+
+
+def test_a_long_axis_is_divided_into_adjacent_slices_that_cover_it() -> None:
+    scaled = np.zeros((1, 1, 1000))
+    scaled[..., 999] = 4.0
+    features = next(s for s in _spread(scaled).strips if s.axis == "feature")
+    assert len(features.values) <= SLICES
+    per = -(-features.size // len(features.values))
+    assert features.values[-1] == pytest.approx(4.0 / math.sqrt(features.size - per * (len(features.values) - 1)))
+    assert sum(features.values[:-1]) == 0.0
+
+
+def test_values_that_are_not_finite_are_counted_in_the_last_bin_and_do_not_end_the_judgement() -> None:
+    scaled = np.zeros(SHAPE)
+    scaled[0, 0, :4] = (np.nan, np.inf, -np.inf, 1e300)
+    spread = _spread(scaled)
+    assert (spread.counts[0], spread.counts[-1]) == (1, 3)
+    assert all(math.isfinite(v) for s in spread.strips for v in s.values)
+
+
+def test_strips_are_shown_only_where_a_step_fails_and_the_other_histograms_are_within_the_noise() -> None:
+    of_local = {v.activation: v.local.distribution for v in check(Planted(epsilon(0))).verdicts if v.local and v.local.distribution}
+    wrong = "encoder.layer.0.attention.output.LayerNorm"
+    assert len(of_local) > 30
+    assert {name for name, d in of_local.items() if d.strips or d.tokens} == {wrong}
+    assert all(d.counts[0] == d.counts[-1] == 0 for name, d in of_local.items() if name != wrong)
