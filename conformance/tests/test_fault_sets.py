@@ -84,6 +84,7 @@ def test_no_parameter_is_fitted_where_a_mistake_without_a_parameter_explains_the
     assert not fits
 
 
+@pytest.mark.thorough
 def test_the_explanation_of_one_step_is_tried_first_on_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     searches = _counted(monkeypatch, explanation_search, "_smallest")
     result = check(WRONG["epsilon in the root"].loop.candidate, "tiny", check="optimizer-step")
