@@ -79,22 +79,10 @@ def pade_tanh(x: Array) -> Array:
     return np.clip(x * (27.0 + x**2) / (27.0 + 9.0 * x**2), -1.0, 1.0)
 
 
-def table_tanh(x: Array) -> Array:
-    grid = np.linspace(-4.0, 4.0, 13)
-    return np.interp(x, grid, np.tanh(grid))
-
-
 def schraudolph(s: Array) -> Array:
     """Return 2^k (1 + f) for 2^(k + f), the result of writing into the exponent's bits (Schraudolph 1999)."""
     k = np.floor(s / math.log(2.0))
     return 2.0**k * (1.0 + s / math.log(2.0) - k)
-
-
-def quartic_exp(s: Array) -> Array:
-    """Evaluate the Taylor polynomial of degree 4 on |r| ≤ ln 2 / 2, times 2^k."""
-    k = np.rint(s / math.log(2.0))
-    r = s - k * math.log(2.0)
-    return 2.0**k * (1.0 + r + r**2 / 2.0 + r**3 / 6.0 + r**4 / 24.0)
 
 
 def gelu_by(kernel: Kernel, *layers: int) -> Candidate:
@@ -127,9 +115,7 @@ APPROXIMATIONS: dict[str, tuple[str, Candidate]] = {
     "a shorter rational form": (GELU, gelu_by(rational(*RATIONAL_25))),
     "a table of GELU": (GELU, gelu_by(wide(table_gelu))),
     "a rational tanh": ("pooler.activation", pooler_by(pade_tanh)),
-    "a table of tanh": ("pooler.activation", pooler_by(table_tanh)),
     "exp by the bits of a float": (PROBS, softmax_by(schraudolph)),
-    "a polynomial for exp": (PROBS, softmax_by(quartic_exp)),
     "exp of scores that are hidden": (PROBS, softmax_by(schraudolph, exposes=lambda name: not name.endswith("scores"))),
 }
 

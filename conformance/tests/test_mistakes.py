@@ -80,6 +80,7 @@ def test_an_expression_may_refer_to_the_right_result_and_to_that_of_other_inputs
     assert evaluated(lambda a, b: a + b, {"a": 1, "b": 2}.__getitem__) == evaluated("a + b", {"a": 1, "b": 2}.__getitem__)
 
 
+@pytest.mark.landing({"dtype": "float32"}, dtype="bfloat16", network="three layers")
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("network", NETWORKS)
 def test_without_a_mistake_the_network_conforms_and_shows_everything(network: str, dtype: str) -> None:
@@ -124,6 +125,7 @@ UNSEEN = {
 }
 
 
+@pytest.mark.landing(name=[*MISTAKES][::4])
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_at_its_origins_and_nowhere_else(name: str) -> None:
     row = MISTAKES[name]
@@ -151,6 +153,7 @@ def test_every_mistake_that_rounding_does_not_hide_is_detected_placed_and_named(
     assert outcome.right or not outcome.counted, outcome
 
 
+@pytest.mark.landing(dtype="float32")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_probability_on_masked_keys_is_a_finding_though_nothing_explains_it(dtype: str) -> None:
     result = check(Candidate([changed("probs", "right() + (~keep).to(x.dtype) * 2.0**-30", layers=(0,))]), dtype=dtype)

@@ -30,7 +30,7 @@ def planted(name: str, *layers: int) -> Sequence[Change]:
 
 
 def findings(*changes: Any, golden: str | Golden = "tiny", dtype: str = "float32", **options: Any) -> tuple[NamedFinding, ...]:
-    result = check(Candidate(changes, **options), network(golden, 1) if isinstance(golden, str) else golden, dtype=dtype)
+    result = check(Candidate(changes, **options), network("bert", 1) if golden == "bert" else golden, dtype=dtype)
     assert result.outcome in ("pass", "fail"), result.reason
     return result.findings
 
@@ -133,6 +133,18 @@ NAMED: dict[str, tuple[str, str, str, Sequence[Any]]] = {
     "one layer's parameters in all": ("layers-shared", "deep", "float32", planted("layers-shared", 0)),
     "exchanges among three": ("qkv-rotated", "tiny", "float32", planted("qkv-rotated", 0)),
     **{name: (name, "bert", "float32", planted(name, 1)) for name in ("precision-bfloat16", "precision-tf32", "precision-int8")},
+    # Heads.
+    "span-ends-exchanged": ("span-ends-exchanged/weight-reversed", "token-heads", "float32", planted("span-ends-exchanged")),
+    **{name: (name, "token-heads", "float32", planted(name)) for name in (
+        "span-labels-exchanged", "span-loss-summed", "pooling-first-token", "pooling-with-padding",
+        "pooling-without-special", "pooling-max", "pooling-not-normalised", "pooling-normalised-by-largest")},
+    **{name: (name, "sentence-heads", "float32", planted(name)) for name in (
+        "pooling-mean", "choices-interleaved", "choices-one-by-one")},
+    "the next token's labels": ("loss-labels-shifted", "token-heads", "float32", [
+        changed("class_loss", "right(y=F.pad(y[:, 1:], (0, 1), value=-100))")]),
+    "labels without 0": ("loss-ignores-zero", "token-heads", "float32", [
+        changed("class_loss", "right(y=y.masked_fill(y == 0, -100))")]),
+    "labels of all tokens": ("-", "token-heads", "float32", [changed("class_loss", "right(y=y.masked_fill(y == -100, 0))")]),
     # Without a name in the catalogue.
     **{name: ("-", "tiny", "float32", planted(name, 1)) for name in ("norm-per-head", "heads-unsplit", "activation-softplus")},
     # Of a mean or deviation: truncation towards zero makes results smaller, too, and here inputs are as coarse as the results.
