@@ -12,11 +12,13 @@ from torch.nn import functional as F
 from conformance import Architecture, Checkpoint, Golden, check, golden_of, load_golden
 from conformance.benchmarks.detection.bert import Candidate, changed
 from conformance.benchmarks.detection.equations import LAYER_STEPS, Formula
+from conformance.faults.fault import with_parameters
 from conformance.faults.fitted import FITTED, Fit, FitData
 from conformance.goldens.generated_weights import weights
 from conformance.judge import explanation_search
 from conformance.judge.judged_elements import judged_elements
 from conformance.model.batch import Batch
+from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Mask
 from conformance.oracle import Network, Step
 from conformance.results.result import NamedFinding
@@ -66,11 +68,15 @@ def _step(name: str) -> tuple[Step, Mask, Network]:
     return step, judged_elements(activation, network.batch, step.value.shape), network
 
 
-def _fitted(fault: str, name: str, allowed: Array) -> tuple[Fit, Mask]:
-    """Return the fit of a fault to 1.01 times the result of a step of the first layer, and the judged elements."""
+def _scaled(step: Step) -> Array:
+    return 1.01 * step.value
+
+
+def _fitted(fault: str, name: str, allowed: Array, change: Callable[[Step], Array] = _scaled) -> tuple[Fit, Mask]:
+    """Return the fit of a fault to the changed result of a step of the first layer, and the judged elements."""
     step, judged, network = _step(name)
     of_name = [one for one in FITTED if one.name == fault and one.is_possible_at(step.site.activation.kind, name)]
-    fit = of_name[0].fit(step, FitData(1.01 * step.value, judged, np.broadcast_to(allowed, step.value.shape), 6.0, network))
+    fit = of_name[0].fit(step, FitData(change(step), judged, np.broadcast_to(allowed, step.value.shape), 6.0, network))
     assert fit is not None
     return fit, judged
 
@@ -104,6 +110,49 @@ def test_a_token_whose_row_is_in_the_table_twice_is_not_reported_as_another_one(
     assert fit.free == int((network.batch.mask & (ids == other)).sum())
 
 
+def _rounded(x: Array, unit: float) -> Array:
+    """Return x rounded to a binary format of this unit roundoff."""
+    _, exponents = np.frexp(x)
+    ulp = np.ldexp(unit, exponents)
+    return as_array(np.rint(x / ulp) * ulp)
+
+
+DENSE, NORM = "attention.output.dense", "attention.output.LayerNorm"
+ROWS, COLUMNS = np.arange(32)[:, None], np.arange(32)
+# By the end of what is stated: the step, the number, and the parameters that are assigned of the right weight and bias.
+ASSIGNED: dict[str, tuple[str, float, Callable[[Array, Array], tuple[Array, Array]]]] = {
+    "as by weight[0:8, 0:20] *=": (DENSE, 0.5, lambda w, b: (np.where((ROWS < 8) & (COLUMNS < 20), 0.5 * w, w), b)),
+    "as by weight[4:12] +=": (DENSE, 0.0123, lambda w, b: (np.where((ROWS >= 4) & (ROWS < 12), w + 0.0123, w), b)),
+    "and likewise bert.encoder.layer.0.attention.output.dense.bias, as by weight[:] *=": (
+        DENSE,
+        -1.7,
+        lambda w, b: (-1.7 * w, -1.7 * b),
+    ),
+    "as by weight with other columns: expected 0, estimated 31; expected 1 to 31, estimated 0 to": (
+        DENSE,
+        30.0,
+        lambda w, b: (np.roll(w, 1, 1), b),
+    ),
+    "as by weight[3:9] *=": (NORM, 1.5, lambda w, b: (np.where((COLUMNS >= 3) & (COLUMNS < 9), 1.5 * w, w), b)),
+}
+
+
+@pytest.mark.parametrize("unit", [2.0**-24, 2.0**-9], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("text", ASSIGNED)
+def test_an_assignment_that_explains_the_result_is_reported(text: str, unit: float) -> None:
+    """Prove it for parameters and results that are rounded to a format of this unit roundoff."""
+    name, value, assigned = ASSIGNED[text]
+
+    def change(step: Step) -> Array:
+        weight, bias = assigned(step.site.parameters["weight"], step.site.parameters["bias"])
+        return _rounded(with_parameters(step, weight=_rounded(weight, unit), bias=_rounded(bias, unit)).value, unit)
+
+    right = _step(name)[0].value
+    fit, *_ = _fitted("parameters-other", name, unit * np.abs(right) / 3.0**0.5, change)
+    assert fit.parameter.endswith(text)
+    assert abs(fit.value - value) <= 6.0 * fit.deviation + np.spacing(value)
+
+
 # Other parameters.
 
 NOISY = "right(weight=weight + normal(weight.shape, 1, weight) * weight.std())"
@@ -130,7 +179,7 @@ ANOTHER_DEVIATION = "(right() - bias) * torch.linspace(0.99, 1.01, x.shape[1])[:
 
 @pytest.mark.parametrize(("formula", "name"), [(NOISY, "parameters-other"), (ANOTHER_DEVIATION, "norm-statistics-other")])
 def test_other_factors_or_statistics_of_a_norm_are_named_where_one_factor_is_zero(formula: str, name: str) -> None:
-    tiny, factors = load_golden("tiny"), "bert.encoder.layer.0.attention.output.LayerNorm.weight"
+    tiny, factors = load_golden("tiny"), f"bert.encoder.layer.0.{NORM}.weight"
     zeroed = np.where(np.arange(32) == 5, 0.0, tiny.checkpoint.weights[factors])
     checkpoint = Checkpoint(tiny.checkpoint.architecture, {**tiny.checkpoint.weights, factors: zeroed})
     assert {found.name for found in _with(golden_of("zero", checkpoint, dict(tiny.batches)), attended=formula)} == {name}
