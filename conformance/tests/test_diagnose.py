@@ -92,7 +92,7 @@ def _shifted() -> Tensor:
     return _hidden(_model(), position_ids=torch.arange(BATCH.length)[None] + 2)
 
 
-# The names of the mistakes, the hidden states, and the pooling of the printed embedding; without one, the hidden states are printed.
+# The names of the mistakes, the hidden states, and the pooling of the printed embedding; without one, they are printed themselves.
 PLANTED: dict[str, tuple[set[str], Callable[[], Tensor], str]] = {
     "epsilon": ({"epsilon"}, lambda: _hidden(_model(layer_norm_eps=1e-3)), ""),
     "types": ({"token-types-ignored"}, lambda: _hidden(_model(), token_type_ids=None), ""),
@@ -251,7 +251,12 @@ def test_every_kind_of_file_is_read(folder: Path, tmp_path: Path, capsys: Captur
         (tmp_path / "g.txt").write_text(str(embedding))
     np.savetxt(tmp_path / "h.txt", hidden[:, 0].numpy(), "%.4f")
     batch = ["--batch", str(tmp_path / "batch.json")]
-    more = {"e.safetensors": ["--pooling", "mean"], "f.txt": [*batch, "--output", "last_hidden_state"], "g.txt": batch, "h.txt": batch}
+    more = {
+        "e.safetensors": ["--pooling", "mean"],
+        "f.txt": [*batch, "--output", "last_hidden_state"],
+        "g.txt": batch,
+        "h.txt": batch,
+    }
     for file in ("a.json", "b.json", "c.json", "d.npz", "e.safetensors", "f.txt", "g.txt", "h.txt"):
         assert _call(folder, tmp_path / file, *more.get(file, [])) == 0, file
         assert "conforms, as far as these outputs show" in capsys.readouterr().out
