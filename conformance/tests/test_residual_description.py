@@ -145,7 +145,7 @@ RECOGNISED: dict[str, tuple[str, str, str, Change]] = {
     "inputs reordered": (DENSE, "weight permuted", "input features are in reverse order",
                          lambda s: parameters_of(s, weight=weight(s)[:, ::-1])),
     "other weights": (DENSE, "other weights", "the bias is right", lambda s: parameters_of(s, weight=0.01 * drawn(32, 32))),
-    "two other outputs": (DENSE, "other weights", "all at features 3 and 7", lambda s: with_parameters(
+    "two other outputs": (DENSE, "other weights", "all at features 3 and 7", lambda s: parameters_of(
         s, weight=np.where(np.isin(features(), (3, 7))[:, None], 0.01 * drawn(32, 32), weight(s)))),
     "x sigmoid(x)": (GELU, "other function", "another function", lambda s: s.parents[0] / (1.0 + np.exp(-s.parents[0]))),
     "max(x, 0)": (GELU, "other function", "another function", lambda s: np.maximum(s.parents[0], 0.0)),
