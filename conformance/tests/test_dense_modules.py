@@ -16,9 +16,6 @@ from conformance.errors import CheckpointError, UnsupportedArchitectureError
 from conformance.implementations.hugging_face import BertWithHeads, hf_eager
 from conformance.implementations.inner_workings import inner_workings
 from conformance.model.architecture import Dense
-from conformance.report.finding_sentences import sentence
-from conformance.report.findings import findings, layers_of
-from conformance.results.to_records import activation_records
 from conformance.tests.dense_modules import ARCHITECTURE, PLAIN, TANH, WIDTH, directory, network
 from conformance.tests.planted_mistakes import Planted
 
@@ -43,9 +40,12 @@ def without_product(model: BertWithHeads) -> None:
 
 
 def named(result: Result) -> Mapping[str, str]:
-    """Return the mistakes that were found, each with its sentence."""
-    records = activation_records(result)
-    return {f.fault.name if f.fault else "": sentence(f, layers_of(records)) for f in findings(records)}
+    """Return the sentences of the mistakes, by name."""
+    return {finding.name or "": finding.sentence for finding in result.findings}
+
+
+def passed(result: Result) -> set[str]:
+    return {verdict.activation for verdict in result.verdicts if verdict.outcome == "pass"}
 
 
 MIXED = (Dense(48, activation="gelu"), Dense(20, bias=False, activation="relu"), Dense(9, activation="tanh"), Dense(7, bias=False))
@@ -70,41 +70,38 @@ def test_dense_layers_conform_in_every_format_and_each_of_their_steps_is_judged(
     golden = network(*dense, normalize=normalize)
     result = check(hf_eager, golden, dtype=dtype, depth="screen")
     assert result.conforms, result.reason
-    passed = {a.activation for a in activation_records(result) if a.outcome == "pass"}
     steps = sum(1 + bool(d.activation) for d in dense)
-    assert sum(name.startswith("sentence_embedding") for name in passed) == 1 + steps + normalize
+    assert sum(name.startswith("sentence_embedding") for name in passed(result)) == 1 + steps + normalize
 
 
-@pytest.mark.parametrize("dense", [MIXED, (TANH, PLAIN)])
-def test_the_gradients_of_dense_layers_and_of_their_parameters_conform(dense: tuple[Dense, ...]) -> None:
-    result = check(hf_eager, network(*dense, normalize=True), check="gradients")
+def test_the_gradients_of_dense_layers_and_of_their_parameters_conform() -> None:
+    result = check(hf_eager, network(*MIXED, normalize=True), check="gradients")
     assert result.conforms, result.reason
-    passed = {a.activation for a in activation_records(result) if a.outcome == "pass"}
-    assert {"sentence_embedding.dense.0.linear.weight.grad", "sentence_embedding.dense.0.linear.bias.grad"} <= passed
-    assert "sentence_embedding.dense.1.linear.weight.grad" in passed
+    layer = "sentence_embedding.dense.{}.linear.{}.grad"
+    assert {layer.format(0, "weight"), layer.format(0, "bias"), layer.format(1, "weight")} <= passed(result)
 
 
-@pytest.mark.landing(dtype="float32", normalize=True)
+MISSING = "the dense layer after the pooling returns its input unchanged"
+
+
+@pytest.mark.landing({"dtype": "float32", "normalize": True}, dense=PLAIN, dtype="float32")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize(
-    ("change", "name", "words"),
+    ("change", "dense", "name", "words"),
     [
-        (without_function, "activation-missing", "there is no activation function"),
-        (without_layers, "dense-missing", "the dense layer after the pooling returns its input unchanged"),
-        (without_product, "dense-missing", "the dense layer after the pooling returns its input unchanged"),
+        (without_function, TANH, "activation-missing", "there is no activation function"),
+        (without_layers, TANH, "dense-missing", MISSING),
+        (without_product, TANH, "dense-missing", MISSING),
+        (without_layers, PLAIN, "dense-missing", MISSING),
     ],
 )
 def test_an_omitted_part_of_a_dense_layer_is_named(
-    change: Callable[[BertWithHeads], None], name: str, words: str, normalize: bool, dtype: str
+    change: Callable[[BertWithHeads], None], dense: Dense, name: str, words: str, normalize: bool, dtype: str
 ) -> None:
-    found = named(check(Planted(change), network(TANH, normalize=normalize), dtype=dtype))
+    found = named(check(Planted(change), network(dense, normalize=normalize), dtype=dtype))
     assert set(found) == {name}
     assert words in found[name]
-
-
-def test_an_omitted_dense_layer_without_activation_function_is_named() -> None:
-    assert set(named(check(Planted(without_layers), network(PLAIN)))) == {"dense-missing"}
 
 
 def test_a_bias_that_the_layer_does_not_have_fails_there() -> None:
@@ -153,25 +150,27 @@ def test_an_implementation_without_dense_layers_is_not_judged_on_them() -> None:
     assert "dense layers behind the pooling of a sentence embedding" in result.reason
 
 
+REFUSED: tuple[tuple[dict[str, Any], type[Exception], str], ...] = (
+    (
+        {"activation_function": "torch.nn.modules.activation.SiLU"},
+        UnsupportedArchitectureError,
+        "activation_function 'torch.nn.modules.activation.SiLU'",
+    ),
+    ({"module_output_name": "small"}, UnsupportedArchitectureError, "reads or writes sentence_embedding, small"),
+    ({"use_residual": True}, UnsupportedArchitectureError, "equations for dense layers without residual"),
+    ({"bias": False}, CheckpointError, "unexpected: sentence_embedding.dense.0.linear.bias"),
+    ({"out_features": 5}, CheckpointError, "wrong shape: sentence_embedding.dense.0.linear.weight"),
+)
+
+
 def test_dense_modules_without_an_equation_are_refused_by_name(tmp_path: Path) -> None:
     folder = directory(tmp_path, network(TANH).checkpoint)
     file = folder / "2_Dense" / "config.json"
     config = json.loads(file.read_text())
-    file.write_text(json.dumps({**config, "activation_function": "torch.nn.modules.activation.SiLU"}))
-    with pytest.raises(UnsupportedArchitectureError, match=r"activation_function 'torch.nn.modules.activation.SiLU'"):
-        load_directory(folder)
-    file.write_text(json.dumps({**config, "module_output_name": "small"}))
-    with pytest.raises(UnsupportedArchitectureError, match="reads or writes sentence_embedding, small"):
-        load_directory(folder)
-    file.write_text(json.dumps({**config, "use_residual": True}))
-    with pytest.raises(UnsupportedArchitectureError, match="equations for dense layers without residual"):
-        load_directory(folder)
-    file.write_text(json.dumps({**config, "bias": False}))
-    with pytest.raises(CheckpointError, match=r"unexpected: sentence_embedding.dense.0.linear.bias"):
-        load_directory(folder)
-    file.write_text(json.dumps({**config, "out_features": 5}))
-    with pytest.raises(CheckpointError, match=r"wrong shape: sentence_embedding.dense.0.linear.weight"):
-        load_directory(folder)
+    for change, error, said in REFUSED:
+        file.write_text(json.dumps({**config, **change}))
+        with pytest.raises(error, match=said):
+            load_directory(folder)
     with pytest.raises(UnsupportedArchitectureError, match="there is no pooling"):
         ARCHITECTURE.with_(pooling="", dense=(TANH,))
     with pytest.raises(UnsupportedArchitectureError, match="out_features of a Dense module is 0"):

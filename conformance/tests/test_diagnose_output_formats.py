@@ -88,6 +88,7 @@ PRINTED = {
     "NumPy, quoted": "\n".join(f"> {line}" for line in _numpy(HIDDEN, str).splitlines()),
     "a variable": f"hidden: {_numpy(HIDDEN, str)} float32",
     "a dictionary": f"{{'last_hidden_state': {_numpy(HIDDEN)}}}",
+    "an output object": f"BaseModelOutput(last_hidden_state={_torch(HIDDEN)}, hidden_states=None)",
     "candle": _candle(HIDDEN),
     "Rust": json.dumps(HIDDEN[0].tolist()),
     "JavaScript": f"Tensor {{ dims: [1, 8, {WIDTH}], data: Float32Array(256) "

@@ -107,7 +107,7 @@ def test_a_session_that_runs_no_check_leaves_the_results_of_the_session_before(
     options: tuple[str, ...], further: str, earlier: Path, pytester: pytest.Pytester
 ) -> None:
     pytester.makepyfile(OWN.replace("CANDIDATE", "making_bert") + further)
-    pytester.runpytest_subprocess("--bert-out", "out", *options)
+    pytester.runpytest_inprocess("--bert-out", "out", *options)
     assert {file.name for file in earlier.iterdir()} == YESTERDAY
     assert all(file.read_text() == "of yesterday" for file in earlier.glob("*.jsonl"))
     assert list((earlier / "failures").iterdir())
@@ -132,7 +132,7 @@ def test_a_session_removes_all_results_of_the_session_before_and_no_others(
 def test_a_session_does_not_remove_results_that_another_run_writes(earlier: Path, pytester: pytest.Pytester) -> None:
     with (earlier / "results-4.jsonl").open("r+b") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        ended = pytester.runpytest_subprocess("--bert-out", "out")
+        ended = pytester.runpytest_inprocess("--bert-out", "out")
     ended.assert_outcomes(failed=1)
     ended.stdout.fnmatch_lines(["*CheckError: --bert-out *another run writes *results-4.jsonl; wait for its end*"])
     assert {file.name for file in earlier.iterdir()} == YESTERDAY

@@ -1,12 +1,14 @@
 """Faults of masks, residuals and positions: each is the function that it describes, in decoders, in cross-attention, for masks with
 other keys for each query, and where positions start at an offset."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from conformance import Architecture, check, golden_of
+from conformance.benchmarks.detection.bert import Candidate, changed
 from conformance.faults import BY_NAME, FaultContext
 from conformance.faults.attention import softmax
 from conformance.goldens.generated_weights import weights
@@ -63,40 +65,25 @@ def _assert_attends(step: Step, wrong: Step | None, keys: Mask) -> None:
     np.testing.assert_allclose(actual, expected, atol=1e-12)
 
 
-def _shifted(mask: Array) -> Array:
-    return np.concatenate([mask[..., :1], mask[..., :-1]], -1)
-
-
 def _to_last(mask: Array) -> Array:
     return np.asarray(mask[..., ::-1].cumsum(-1)[..., ::-1] > 0)
 
 
-def _inverted(mask: Array) -> Array:
-    return 1 - mask
+CHANGES: dict[str, Callable[[Array], Array]] = {
+    "mask-shifted": lambda mask: np.concatenate([mask[..., :1], mask[..., :-1]], -1),
+    "mask-to-last": _to_last,
+    "mask-inverted": lambda mask: 1 - mask,
+    "mask-of-first-row": lambda mask: np.broadcast_to(mask[:1], mask.shape),
+}
 
 
-def _of_first_row(mask: Array) -> Array:
-    return np.broadcast_to(mask[:1], mask.shape)
-
-
-@pytest.mark.parametrize("architecture", [ENCODER, DECODER])
+@pytest.mark.parametrize("architecture", [ENCODER, DECODER], ids=["encoder", "decoder"])
 @pytest.mark.parametrize("mask", [PACKED, PADDED], ids=["packed", "padded"])
-@pytest.mark.parametrize(
-    ("fault", "change"),
-    [
-        ("mask-shifted", _shifted),
-        ("mask-to-last", _to_last),
-        ("mask-inverted", _inverted),
-        ("mask-of-first-row", _of_first_row),
-    ],
-)
-def test_a_fault_changes_the_mask_alone_and_a_decoder_remains_causal(
-    fault: str, change: Any, mask: Array, architecture: Architecture
-) -> None:
+@pytest.mark.parametrize("fault", CHANGES)
+def test_a_fault_changes_the_mask_alone_and_a_decoder_remains_causal(fault: str, mask: Array, architecture: Architecture) -> None:
     step, wrong = _applied(fault, architecture, PROBS, attention_mask=mask)
-    keys: Mask = change(mask if mask.ndim == 3 else mask[:, None]) > 0
-    attended = keys[:, None] & (EARLIER if architecture.is_decoder else np.ones_like(EARLIER))
-    _assert_attends(step, wrong, attended)
+    keys: Mask = CHANGES[fault](mask if mask.ndim == 3 else mask[:, None]) > 0
+    _assert_attends(step, wrong, keys[:, None] & (EARLIER if architecture.is_decoder else np.ones_like(EARLIER)))
 
 
 @pytest.mark.parametrize(
@@ -104,8 +91,7 @@ def test_a_fault_changes_the_mask_alone_and_a_decoder_remains_causal(
 )
 def test_a_wrong_order_of_keys_keeps_a_mask_for_each_query(fault: str, keys: Mask) -> None:
     step, wrong = _applied(fault, DECODER, PROBS, attention_mask=PACKED)
-    attended = (PACKED[:, None] > 0) & keys
-    _assert_attends(step, wrong, attended)
+    _assert_attends(step, wrong, (PACKED[:, None] > 0) & keys)
 
 
 @pytest.mark.parametrize("fault", ["mask-from-token-types", "mask-tiled", "mask-on-queries"])
@@ -152,17 +138,13 @@ def test_an_earlier_residual_is_that_of_a_layer_with_cross_attention(fault: str,
     np.testing.assert_array_equal(wrong.parents[1], values[f"encoder.layer.0.{residual}"])
 
 
-def test_the_sum_before_the_norm_is_that_of_cross_attention_where_there_is_one() -> None:
-    _, wrong = _applied("residual-before-norm", DECODER, "encoder.layer.0.output.LayerNorm")
+def test_a_norm_after_cross_attention_has_its_sum_and_may_have_the_parameters_of_the_one_after_attention() -> None:
     network, values = _network(DECODER)
+    _, wrong = _applied("residual-before-norm", DECODER, "encoder.layer.0.output.LayerNorm")
     assert wrong
     summed = network.table["encoder.layer.0.crossattention.output.LayerNorm"].parents
     np.testing.assert_array_equal(wrong.parents[1], sum(values[name] for name in summed))
-
-
-def test_the_norm_after_cross_attention_may_have_the_parameters_of_the_one_after_attention() -> None:
     _, wrong = _applied("norm-shared", DECODER, "encoder.layer.0.crossattention.output.LayerNorm")
-    network, _ = _network(DECODER)
     assert wrong
     right = network.site("encoder.layer.0.attention.output.LayerNorm").parameters["weight"]
     np.testing.assert_array_equal(wrong.site.parameters["weight"], right)
@@ -180,25 +162,11 @@ def test_positions_counted_from_the_offset_are_correct_without_padding(fault: st
     assert (wrong.value != step.value).any()
 
 
-class _WrongClassifier:
-    """The oracle with another sign of the classes' logits."""
-
-    evaluation_only = True
-
-    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Any:
-        def run(given: Any) -> Any:
-            network = Network(checkpoint.architecture, dict(checkpoint.weights), given.numpy())
-            return {name: (-value if name == "classifier" else value).astype(dtype) for name, value in network.walk()}
-
-        return run
-
-
 def test_tokens_packed_to_the_left_are_not_looked_for_in_rows_of_one_vector_as_wide_as_the_text_is_long() -> None:
     architecture = Architecture(**SIZES, max_position_embeddings=24, heads=("classification",))
-    mask = np.ones((ROWS, WIDTH), np.int64)
-    mask[0, :3] = 0
+    mask = (np.arange(ROWS * WIDTH) >= 3).astype(np.int64).reshape(ROWS, WIDTH)
     batch = Batch.of({"input_ids": np.full((ROWS, WIDTH), 3), "attention_mask": mask})
     golden = golden_of("square", Checkpoint(architecture, weights(7, architecture)), {"square": batch})
-    result = check(_WrongClassifier(), golden)
+    result = check(Candidate([changed("classes", "-right()")]), golden)
     assert result.outcome == "fail", result.reason
     assert [v.activation for v in result.origins] == ["classifier"]

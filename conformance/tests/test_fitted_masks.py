@@ -43,24 +43,15 @@ def _explaining(step: Step, keys: Mask) -> dict[str, Fit]:
     return {name: fit for name, fit in found.items() if np.allclose(fit.step.value[judged], actual[judged], atol=1e-12)}
 
 
-def _assert_first(found: dict[str, Fit], name: str, value: float) -> None:
-    """Assert that the first fit has this name and number."""
-    assert next(iter(found), None) == name
-    assert found[name].value == value
-
-
 @of_networks
 @of_masks
-def test_a_window_has_its_name_beside_any_mask_and_in_a_decoder(architecture: Architecture, mask: Array) -> None:
+@pytest.mark.parametrize(("keys", "name", "value"), [(DISTANCE <= 1, "mask-window", 1), (POSITIONS < 3, "keys-last-hidden", 3)])
+def test_a_window_and_hidden_last_keys_have_their_names_beside_any_mask_and_in_a_decoder(
+    keys: Mask, name: str, value: float, architecture: Architecture, mask: Array
+) -> None:
     step = _right(architecture, mask)
-    _assert_first(_explaining(step, keys_of(step) & (DISTANCE <= 1)), "mask-window", 1)
-
-
-@of_networks
-@of_masks
-def test_last_keys_that_are_hidden_have_their_name_beside_any_mask(architecture: Architecture, mask: Array) -> None:
-    step, hidden = _right(architecture, mask), 3
-    _assert_first(_explaining(step, keys_of(step) & (LENGTH - hidden > POSITIONS)), "keys-last-hidden", hidden)
+    first, *_ = _explaining(step, keys_of(step) & keys).items()
+    assert (first[0], first[1].value) == (name, value)
 
 
 def test_a_row_without_any_probability_is_no_evidence_that_its_keys_are_hidden() -> None:
@@ -102,38 +93,29 @@ def test_the_numbers_of_one_mask_for_all_queries_are_the_tokens_whose_mask_chang
     assert found["mask-other"].free <= found["mask-by-query"].free
 
 
-def _unread(name: str, step: Step, unread: int, padded: float) -> Fit | None:
-    """Return the fit to the context without the last keys, with this value at queries that are padding."""
+def _unread(name: str, step: Step, unread: int, padded: float) -> float | None:
+    """Return the number that is fitted to the context without the last keys, with this value at queries that are padding."""
     probs, value = step.parents
     judged = np.broadcast_to(step.site.batch.mask[..., None], step.value.shape)
     read = step.replaced(parents=(np.where(np.arange(probs.shape[-1]) < probs.shape[-1] - unread, probs, 0.0), value))
     (fault,) = (fault for fault in FITTED if fault.name == "keys-last-unread")
     assert fault.is_possible_at("context", name)
-    return fault.fit(step, FitData(np.where(judged, read.value, padded), judged, np.full(judged.shape, 1e-9), 7.0))
+    fit = fault.fit(step, FitData(np.where(judged, read.value, padded), judged, np.full(judged.shape, 1e-9), 7.0))
+    return fit and fit.value
 
 
-@pytest.mark.parametrize("padded", [0.0, 5.0, np.nan])
-def test_the_number_of_unread_keys_does_not_depend_on_padded_queries(padded: float) -> None:
-    name = PROBS.replace("probs", "context")
-    step = _step(*_network(ENCODER, attention_mask=np.array([[0, 0, 1, 1, 1, 1], [0, 0, 0, 1, 1, 1]])), name)
-    fit = _unread(name, step, 2, padded)
-    assert fit
-    assert fit.value == 2
-
-
-def test_the_number_of_unread_keys_is_found_where_the_first_head_has_no_values() -> None:
-    name = PROBS.replace("probs", "context")
-    step = _step(*_network(ENCODER, attention_mask=PADDED), name)
+def test_the_number_of_unread_keys_is_that_of_judged_queries_of_any_head_and_of_fewer_states_than_queries() -> None:
+    context, crossed = PROBS.replace("probs", "context"), "encoder.layer.0.crossattention.self.context"
+    step = _step(*_network(ENCODER, attention_mask=np.array([[0, 0, 1, 1, 1, 1], [0, 0, 0, 1, 1, 1]])), context)
+    for padded in (0.0, 5.0, np.nan):
+        unread = _unread(context, step, 2, padded)
+        assert unread == 2
+    step = _step(*_network(ENCODER, attention_mask=PADDED), context)
     probs, value = step.parents
-    fit = _unread(name, step.replaced(parents=(probs, value * (np.arange(value.shape[-1]) >= ENCODER.head_size))), 3, 0.0)
-    assert fit
-    assert fit.value == 3
-
-
-def test_the_number_of_unread_states_of_an_encoder_is_found_for_fewer_states_than_queries() -> None:
-    name = "encoder.layer.0.crossattention.self.context"
-    step = _step(*_network(DECODER, attention_mask=PADDED), name)
+    without_first_head = step.replaced(parents=(probs, value * (np.arange(value.shape[-1]) >= ENCODER.head_size)))
+    unread = _unread(context, without_first_head, 3, 0.0)
+    assert unread == 3
+    step = _step(*_network(DECODER, attention_mask=PADDED), crossed)
     probs, value = step.parents
-    fit = _unread(name, step.replaced(parents=(probs[..., :-2], value[:, :-2])), 2, 0.0)
-    assert fit
-    assert fit.value == 2
+    unread = _unread(crossed, step.replaced(parents=(probs[..., :-2], value[:, :-2])), 2, 0.0)
+    assert unread == 2

@@ -1,6 +1,6 @@
 """What the judge states of a fitted fault, its name, its numbers and the places, is what the array shows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,12 @@ from conformance.benchmarks.detection.equations import LAYER_STEPS, Formula
 from conformance.faults.fault import with_parameters
 from conformance.faults.fitted import FITTED, Fit, FitData
 from conformance.goldens.generated_weights import weights
+from conformance.judge import explanation_search
 from conformance.judge.judged_elements import judged_elements
 from conformance.model.batch import Batch
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Mask
 from conformance.oracle import Network, Step
-from conformance.report.finding_sentences import findings_of
 from conformance.results.result import NamedFinding
 from conformance.tests.planted_mistakes import MadeOf
 
@@ -29,57 +29,33 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 Function = Callable[[Tensor], Tensor]
 
 
-def _with(golden: Any = "tiny", **steps: Formula) -> tuple[NamedFinding, ...]:
-    """Return the findings of a candidate with other steps in the first layer and outside of the layers."""
-    return findings_of(check(_first(**steps), golden))
-
-
 def _first(**steps: Formula) -> Candidate:
+    """Return a candidate with other steps in the first layer and outside of the layers."""
     return Candidate([changed(step, formula, layers=(0,) if step in LAYER_STEPS else None) for step, formula in steps.items()])
 
 
-def _biased(bias: Tensor) -> tuple[NamedFinding, ...]:
-    """Return the findings of a candidate that adds a bias to the scores."""
-    return _with(scores=lambda right: right() + bias)
+def _with(golden: Any = "tiny", dtype: str = "float32", **steps: Formula) -> tuple[NamedFinding, ...]:
+    return check(_first(**steps), golden, dtype=dtype).findings
 
 
-HEADS, POSITIONS = torch.arange(4.0)[:, None, None], torch.arange(16.0)
-DISTANCES = POSITIONS[:, None] - POSITIONS
+# The mean or the deviation of a norm.
 
-
-@pytest.mark.parametrize("bias", [torch.tensor(0.5), 0.3 * HEADS], ids=["one for all", "one for each head"])
-def test_an_offset_of_the_scores_that_is_equal_at_all_distances_is_no_bias_by_distance(bias: Tensor) -> None:
-    assert [found.name for found in _biased(bias)] == [None]
+NORMALISED = "(x - {mean}) * ({variance}).rsqrt() * weight + bias"
+MEAN, DEVIATION = "x.mean(-1, keepdim=True)", "(x - x.mean(-1, keepdim=True)).abs().mean(-1, keepdim=True) ** 2"
+VARIANCE = "x.var(-1, keepdim=True, correction=0)"
 
 
 @pytest.mark.parametrize(
-    "bias", [torch.sin(DISTANCES), 0.3 * HEADS + 1e-4 * torch.sin(DISTANCES), (HEADS == 2) * torch.sin(DISTANCES)],
-    ids=["one for all heads", "besides one for each head", "in one head"],
-)  # fmt: skip
-def test_a_bias_by_distance_has_its_name(bias: Tensor) -> None:
-    assert [found.name for found in _biased(bias)] == ["scores-bias-by-distance"]
-
-
-def _normalised(of: Callable[[Tensor], tuple[Tensor, Tensor]]) -> tuple[NamedFinding, ...]:
-    """Return the findings of a candidate whose norms of attention use another mean and variance."""
-
-    def norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        mean, variance = of(x)
-        return (x - mean) * variance.rsqrt() * weight + bias
-
-    return _with(attended=norm)
-
-
-def test_a_wrong_mean_is_not_reported_as_a_wrong_deviation() -> None:
-    (found,) = _normalised(lambda x: (x[..., :16].mean(-1, keepdim=True), x.var(-1, keepdim=True, correction=0)))
+    ("mean", "variance", "said"),
+    [("x[..., :16].mean(-1, keepdim=True)", VARIANCE, "error of the mean 0."), (MEAN, DEVIATION, "error of the deviation 0.")],
+)
+def test_a_wrong_mean_is_not_reported_as_a_wrong_deviation_and_vice_versa(mean: str, variance: str, said: str) -> None:
+    (found,) = _with(attended=NORMALISED.format(mean=mean, variance=variance))
     assert found.name == "norm-statistics-other"
-    assert "error of the mean 0." in found.evidence
+    assert said in found.evidence
 
 
-def test_a_wrong_deviation_is_reported_as_such() -> None:
-    (found,) = _normalised(lambda x: (x.mean(-1, keepdim=True), (x - x.mean(-1, keepdim=True)).abs().mean(-1, keepdim=True) ** 2))
-    assert found.name == "norm-statistics-other"
-    assert "error of the deviation 0." in found.evidence
+# Fits to arrays.
 
 
 def _step(name: str) -> tuple[Step, Mask, Network]:
@@ -92,15 +68,12 @@ def _step(name: str) -> tuple[Step, Mask, Network]:
     return step, judged_elements(activation, network.batch, step.value.shape), network
 
 
-def _fitted(fault: str, name: str, allowed: Array, change: Callable[[Step], Array]) -> tuple[Fit, Mask]:
-    """Return the fit of a fault to the changed result of a step of the first layer, and the judged elements.
+def _scaled(step: Step) -> Array:
+    return 1.01 * step.value
 
-    Args:
-        fault: name of the fault.
-        name: activation in the layer.
-        allowed: the allowed errors.
-        change: function from the correct step to the changed result.
-    """
+
+def _fitted(fault: str, name: str, allowed: Array, change: Callable[[Step], Array] = _scaled) -> tuple[Fit, Mask]:
+    """Return the fit of a fault to the changed result of a step of the first layer, and the judged elements."""
     step, judged, network = _step(name)
     of_name = [one for one in FITTED if one.name == fault and one.is_possible_at(step.site.activation.kind, name)]
     fit = of_name[0].fit(step, FitData(change(step), judged, np.broadcast_to(allowed, step.value.shape), 6.0, network))
@@ -112,76 +85,29 @@ def test_the_error_of_a_norms_mean_or_deviation_is_a_standard_deviation_and_fits
     """With errors of γ e the normalized features have errors of e, and mean and deviation over H of them errors of e / √H."""
     name, error = "attention.output.LayerNorm", 1e-6
     gamma = _step(name)[0].site.parameters["weight"]
-    fit, judged = _fitted("norm-statistics-other", name, error * np.abs(gamma), lambda step: 1.01 * step.value)
+    fit, judged = _fitted("norm-statistics-other", name, error * np.abs(gamma))
     assert fit.deviation == pytest.approx(error / gamma.size**0.5, rel=1e-3)
     assert fit.free == 2 * judged.any(-1).sum()
 
 
 def test_a_factor_is_fitted_for_each_judged_row_of_probabilities() -> None:
-    fit, judged = _fitted("softmax-unnormalised", "attention.self.probs", np.full(1, 1e-6), lambda step: 1.01 * step.value)
+    fit, judged = _fitted("softmax-unnormalised", "attention.self.probs", np.full(1, 1e-6))
     assert fit.free == judged.any(-1).sum()
 
 
-def _noise(weight: Tensor) -> Tensor:
-    return weight + 0.3 * weight.std() * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
-
-
-def test_an_assignment_that_leaves_most_of_the_error_is_not_reported() -> None:
-    """The decoder's inputs, from a norm, nearly determine one another, so that its estimated weight has large errors."""
-    (found,) = _with(logits=lambda right, weight: right(weight=_noise(weight)))
-    assert found.name == "parameters-other"
-    assert "word_embeddings.weight, all 96 rows" in found.evidence
-    assert "as by" not in found.evidence
-
-
-def _block(weight: Array, bias: Array) -> None:
-    weight[0:8, 0:20] *= 0.5
-
-
-def _added(weight: Array, bias: Array) -> None:
-    weight[4:12] += 0.0123
-
-
-def _scaled(weight: Array, bias: Array) -> None:
-    weight *= -1.7
-    bias *= -1.7
-
-
-def _turned(weight: Array, bias: Array) -> None:
-    weight[:] = np.roll(weight, 1, 1)
-
-
-def _part(gamma: Array, beta: Array) -> None:
-    gamma[3:9] *= 1.5
-
-
-DENSE, NORM = "attention.output.dense", "attention.output.LayerNorm"
-ASSIGNED = {
-    "as by weight[0:8, 0:20] *=": (DENSE, 0.5, _block),
-    "as by weight[4:12] +=": (DENSE, 0.0123, _added),
-    "and likewise bert.encoder.layer.0.attention.output.dense.bias, as by weight[:] *=": (DENSE, -1.7, _scaled),
-    "as by weight with other columns: expected 0, estimated 31; expected 1 to 31, estimated 0 to": (DENSE, 30.0, _turned),
-    "as by weight[3:9] *=": (NORM, 1.5, _part),
-}
-
-
-@pytest.mark.parametrize("unit", [2.0**-24, 2.0**-9], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("text", ASSIGNED)
-def test_an_assignment_that_explains_the_result_is_reported(text: str, unit: float) -> None:
-    """Prove it for parameters and results that are rounded to a format of this unit roundoff."""
-
-    name, value, assign = ASSIGNED[text]
-
-    def change(step: Step) -> Array:
-        weight, bias = (np.array(step.site.parameters[role]) for role in ("weight", "bias"))
-        assign(weight, bias)
-        made = with_parameters(step, weight=_rounded(weight, unit), bias=_rounded(bias, unit))
-        return _rounded(made.value, unit)
-
-    right = _step(name)[0].value
-    fit, *_ = _fitted("parameters-other", name, unit * np.abs(right) / 3.0**0.5, change)
-    assert fit.parameter.endswith(text)
-    assert abs(fit.value - value) <= 6.0 * fit.deviation + np.spacing(value)
+def test_a_token_whose_row_is_in_the_table_twice_is_not_reported_as_another_one() -> None:
+    tiny, table = load_golden("tiny"), "bert.embeddings.word_embeddings.weight"
+    words, ids = np.array(tiny.checkpoint.weights[table]), tiny.batches["padded"].input_ids
+    words[min(set(range(len(words))) - set(ids.ravel()))] = words[ids[0, 0]]
+    network = Network(tiny.checkpoint.architecture, {**tiny.checkpoint.weights, table: words}, tiny.batches["padded"])
+    step = network.step("embeddings.word_embeddings")
+    actual, other = np.array(step.value), int(ids[0, 1])
+    actual[ids == other] = words[other - 1]
+    judged = np.broadcast_to(network.batch.mask[:, :, None], actual.shape)
+    (fault,) = (fault for fault in FITTED if fault.name == "words-other")
+    fit = fault.fit(step, FitData(actual, judged, np.full(actual.shape, 1e-9), 7.0))
+    assert fit is not None
+    assert fit.free == int((network.batch.mask & (ids == other)).sum())
 
 
 def _rounded(x: Array, unit: float) -> Array:
@@ -191,8 +117,107 @@ def _rounded(x: Array, unit: float) -> Array:
     return as_array(np.rint(x / ulp) * ulp)
 
 
+DENSE, NORM = "attention.output.dense", "attention.output.LayerNorm"
+ROWS, COLUMNS = np.arange(32)[:, None], np.arange(32)
+# By the end of what is stated: the step, the number, and the parameters that are assigned of the right weight and bias.
+ASSIGNED: dict[str, tuple[str, float, Callable[[Array, Array], tuple[Array, Array]]]] = {
+    "as by weight[0:8, 0:20] *=": (DENSE, 0.5, lambda w, b: (np.where((ROWS < 8) & (COLUMNS < 20), 0.5 * w, w), b)),
+    "as by weight[4:12] +=": (DENSE, 0.0123, lambda w, b: (np.where((ROWS >= 4) & (ROWS < 12), w + 0.0123, w), b)),
+    "and likewise bert.encoder.layer.0.attention.output.dense.bias, as by weight[:] *=": (
+        DENSE,
+        -1.7,
+        lambda w, b: (-1.7 * w, -1.7 * b),
+    ),
+    "as by weight with other columns: expected 0, estimated 31; expected 1 to 31, estimated 0 to": (
+        DENSE,
+        30.0,
+        lambda w, b: (np.roll(w, 1, 1), b),
+    ),
+    "as by weight[3:9] *=": (NORM, 1.5, lambda w, b: (np.where((COLUMNS >= 3) & (COLUMNS < 9), 1.5 * w, w), b)),
+}
+
+
+@pytest.mark.parametrize("unit", [2.0**-24, 2.0**-9], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("text", ASSIGNED)
+def test_an_assignment_that_explains_the_result_is_reported(text: str, unit: float) -> None:
+    """Prove it for parameters and results that are rounded to a format of this unit roundoff."""
+    name, value, assigned = ASSIGNED[text]
+
+    def change(step: Step) -> Array:
+        weight, bias = assigned(step.site.parameters["weight"], step.site.parameters["bias"])
+        return _rounded(with_parameters(step, weight=_rounded(weight, unit), bias=_rounded(bias, unit)).value, unit)
+
+    right = _step(name)[0].value
+    fit, *_ = _fitted("parameters-other", name, unit * np.abs(right) / 3.0**0.5, change)
+    assert fit.parameter.endswith(text)
+    assert abs(fit.value - value) <= 6.0 * fit.deviation + np.spacing(value)
+
+
+# Other parameters.
+
+NOISY = "right(weight=weight + normal(weight.shape, 1, weight) * weight.std())"
+ESTIMATED: tuple[tuple[str, str, Formula, str], ...] = (
+    # The output of a norm does not determine all weights.
+    ("query", "float64", NOISY, "attention.self.query.weight, all 32 rows"),
+    ("dense", "float64", NOISY, "attention.output.dense.weight, all 32 rows"),
+    ("attended", "float64", NOISY, "attention.output.LayerNorm.weight, all 32 elements"),
+    # A result of exactly 0 has no rounding errors.
+    ("query", "float32", "right() * 2 * (arange(H) < H // 2)", "attention.self.query.weight, all 32 rows"),
+)
+
+
+@pytest.mark.parametrize(("step", "dtype", "formula", "said"), ESTIMATED)
+def test_other_parameters_are_estimated(step: str, dtype: str, formula: Formula, said: str) -> None:
+    (found,) = _with(dtype=dtype, **{step: formula})
+    assert found.name == "parameters-other"
+    assert said in found.evidence
+
+
+# Each token's deviations are divided by a standard deviation that is off by up to a part in 100.
+ANOTHER_DEVIATION = "(right() - bias) * torch.linspace(0.99, 1.01, x.shape[1])[:, None] + bias"
+
+
+@pytest.mark.parametrize(("formula", "name"), [(NOISY, "parameters-other"), (ANOTHER_DEVIATION, "norm-statistics-other")])
+def test_other_factors_or_statistics_of_a_norm_are_named_where_one_factor_is_zero(formula: str, name: str) -> None:
+    tiny, factors = load_golden("tiny"), f"bert.encoder.layer.0.{NORM}.weight"
+    zeroed = np.where(np.arange(32) == 5, 0.0, tiny.checkpoint.weights[factors])
+    checkpoint = Checkpoint(tiny.checkpoint.architecture, {**tiny.checkpoint.weights, factors: zeroed})
+    assert {found.name for found in _with(golden_of("zero", checkpoint, dict(tiny.batches)), attended=formula)} == {name}
+
+
+def _decoder(made: str) -> Sequence[NamedFinding]:
+    """Return the findings at a decoder with a weight of its own."""
+    return [found for found in _with("sinusoidal", logits=f"right(weight={made})") if "cls.predictions.decoder" in found.steps]
+
+
+def test_a_cause_given_for_a_decoder_with_a_weight_of_its_own_is_that_it_was_not_loaded() -> None:
+    (drawn,) = _decoder("0.02 * normal(weight.shape, 0, weight)")
+    assert drawn.name == "parameters-initial"
+    assert "a parameter that the checkpoint lacks" in drawn.cause
+    (other,) = _decoder("weight + weight.std() * normal(weight.shape, 0, weight)")
+    assert other.name == "parameters-other"
+    assert "whose own weight, if it has one, was not loaded" in other.cause
+
+
+def test_an_assignment_that_leaves_most_of_the_error_is_not_reported() -> None:
+    """The decoder's inputs, from a norm, nearly determine one another, so that its estimated weight has large errors."""
+    (found,) = _with(logits="right(weight=weight + 0.3 * weight.std() * normal(weight.shape, 0, weight))")
+    assert found.name == "parameters-other"
+    assert "word_embeddings.weight, all 96 rows" in found.evidence
+    assert "as by" not in found.evidence
+
+
+def test_a_fit_whose_effect_is_not_significant_gives_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explanation_search, "_searched", lambda *_: ())
+    keys_of_bytes = changed("scores", "right(k=levels(k.float(), 127, -1).to(k.dtype))")
+    assert [found.name for found in check(Candidate([keys_of_bytes]), "tiny", dtype="bfloat16").findings] == [None, None]
+
+
+# Checkpoints and batches that cannot tell.
+
 IDS = np.random.default_rng(0).integers(1, 40, (4, 9))
 SMALL = Architecture(40, 32, 1, 4, 48, 32, heads=("masked_lm", "next_sentence"))
+ONE_LABEL = Architecture(40, 32, 1, 4, 48, 32, heads=("classification",), num_labels=1)
 
 
 def _golden(ids: Any = IDS, architecture: Architecture = SMALL, **changed: tuple[slice | int, Any]) -> Golden:
@@ -211,23 +236,17 @@ def _golden(ids: Any = IDS, architecture: Architecture = SMALL, **changed: tuple
     return golden_of("own", Checkpoint(architecture, made), {"own": Batch.of({"input_ids": ids})})
 
 
-WITHOUT_THIRD_HEAD = "right() * (arange(32) // 8 != 2)"
-
-
-WITH_FIRST_FEATURE = "cat([right()[..., :1] + 50 * hidden[..., :1], right()[..., 1:]], -1)"
-
-
 @pytest.mark.filterwarnings("error")
 def test_an_output_that_is_zero_in_the_checkpoint_is_judged_without_a_warning() -> None:
     """Its sigma is 0, and the ratio of its size to the expected one is not finite."""
     zero_output = _golden(self_query_weight=(0, 0.0), self_query_bias=(0, 0.0))
-    result = check(_first(query=WITH_FIRST_FEATURE), zero_output)
+    result = check(_first(query="cat([right()[..., :1] + 50 * hidden[..., :1], right()[..., 1:]], -1)"), zero_output)
     assert (result.outcome, [v.activation for v in result.origins]) == ("fail", ["encoder.layer.0.attention.self.query"])
 
 
 def test_a_head_that_is_zero_in_the_checkpoint_is_not_reported_as_zeroed() -> None:
     zero_head = _golden(self_value_weight=(slice(8), 0.0), self_value_bias=(slice(8), 0.0))
-    (found,) = _with(zero_head, context=WITHOUT_THIRD_HEAD)
+    (found,) = _with(zero_head, context="right() * (arange(32) // 8 != 2)")
     assert (found.name, found.evidence.split(", ")[-1]) == ("head-zero", "estimated: head 2")
 
 
@@ -239,24 +258,18 @@ def test_features_with_equal_rows_are_not_reported_as_reordered() -> None:
     assert found.evidence.endswith("the order of the features: expected 30 to 31, estimated 31 to 30")
 
 
-def _with_added(rows: Callable[[Tensor], Tensor]) -> Formula:
-    """Return the look-up that adds the embeddings of other ids."""
-    return lambda right, ids: right() + right(ids=rows(ids))
-
-
-def test_a_row_that_is_added_to_a_single_id_is_not_added_to_each_token() -> None:
-    """Row 0 of the table is zero, so that it could be the one added to all others."""
-    golden = _golden(word_embeddings_weight=(0, 0.0))
-    first = int(golden.batches["own"].input_ids[0, 0])
-    (found,) = _with(golden, word=_with_added(lambda ids: torch.where(ids == first, 7, 0)))
-    assert found.name == "parameters-other"
-
-
-@pytest.mark.parametrize("has_zero_row", [False, True])
-def test_a_row_that_is_added_to_several_ids_is_named(has_zero_row: bool) -> None:
+@pytest.mark.parametrize(
+    ("added", "has_zero_row", "name"),
+    [
+        # Row 0 of the table is zero, so that it could be the one added to all others.
+        (f"where(ids == {IDS[0, 0]}, 7, 0)", True, "parameters-other"),
+        ("where(ids < 20, 20, 0)", True, "words-added"),
+        ("where(ids < 20, 20, 0)", False, "words-added"),
+    ],
+)
+def test_a_row_is_added_to_tokens_only_if_several_ids_have_it(added: str, has_zero_row: bool, name: str) -> None:
     golden = _golden(word_embeddings_weight=(0, 0.0)) if has_zero_row else _golden()
-    (found,) = _with(golden, word=_with_added(lambda ids: torch.where(ids < 20, 20, 0)))
-    assert found.name == "words-added"
+    assert [found.name for found in _with(golden, word=f"right() + right(ids={added})")] == [name]
 
 
 @pytest.mark.parametrize(("golden", "function"), [("odd-width", F.relu), ("tiny", F.gelu)], ids=["ReLU", "GELU"])
@@ -272,31 +285,20 @@ def test_a_result_in_unsigned_bytes_is_not_said_to_lose_what_the_function_does_n
 
 def _classified(ids: Any, change: Function) -> list[str | None]:
     """Return the names of what is found if a single logit per row is changed."""
-    golden = _golden(ids, Architecture(40, 32, 1, 4, 48, 32, heads=("classification",), num_labels=1))
-    candidate = MadeOf(lambda found: {**found, "classifier": change(found["classifier"])})
-    return [found.name for found in findings_of(check(candidate, golden))]
+    candidate = MadeOf(lambda made: {**made, "classifier": change(made["classifier"])})
+    return [found.name for found in check(candidate, _golden(ids, ONE_LABEL)).findings]
 
 
-@pytest.mark.parametrize("change", [torch.sigmoid, lambda y: 3.0 * y, lambda y: y + 0.3], ids=["sigmoid", "factor", "bias"])
-def test_no_name_with_a_number_is_given_to_a_single_logit_which_all_of_them_explain(change: Function) -> None:
+def test_no_name_with_a_number_is_given_to_a_single_logit_which_all_of_them_explain() -> None:
     """All rows have the same text, so that they show no more than one does."""
-    assert _classified(np.repeat(IDS[:1], 4, 0), change) == [None]
-
-
-def test_a_factor_of_different_logits_has_its_name() -> None:
+    for change in (torch.sigmoid, lambda y: 3.0 * y, lambda y: y + 0.3):
+        assert _classified(np.repeat(IDS[:1], 4, 0), change) == [None]
     assert _classified(IDS, lambda y: 3.0 * y) == ["result-scaled"]
 
 
-def test_two_names_with_a_number_each_are_not_given_to_two_logits() -> None:
-    """The batch has one token."""
-
-    wrong = "right() + 0.1 * torch.cos(17 * right()) * right().abs().mean()"
-    assert [found.name for found in _with(_golden(IDS[:1, :1]), pair=wrong)] == [None]
-
-
-def test_an_offset_is_not_named_where_all_inputs_are_equal() -> None:
-    """A norm of one feature makes all tokens equal."""
-
-    wrong = "right() + 0.1 * torch.cos(17 * right())"
-    golden = _golden(IDS[:1, :3], Architecture(40, 1, 1, 1, 1, 32, heads=("masked_lm", "next_sentence")))
-    assert [found.name for found in _with(golden, query=wrong)] == [None]
+def test_no_two_numbers_are_named_of_two_logits_and_no_offset_where_all_inputs_are_equal() -> None:
+    """The first batch has one token; a norm of one feature makes all tokens equal."""
+    two_logits = "right() + 0.1 * torch.cos(17 * right()) * right().abs().mean()"
+    assert [found.name for found in _with(_golden(IDS[:1, :1]), pair=two_logits)] == [None]
+    equal = _golden(IDS[:1, :3], Architecture(40, 1, 1, 1, 1, 32, heads=("masked_lm", "next_sentence")))
+    assert [found.name for found in _with(equal, query="right() + 0.1 * torch.cos(17 * right())")] == [None]

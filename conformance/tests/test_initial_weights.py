@@ -34,6 +34,7 @@ def test_a_correct_candidate_with_nearly_uniform_attention_conforms(dtype: str, 
     assert check("making-bert", initial(UNIFORM, seed), dtype=dtype).outcome == "pass"
 
 
+@pytest.mark.landing({"dtype": "float16", "seed": 201}, dtype="bfloat16", deviation=BERT, seed=201)
 @pytest.mark.parametrize("seed", range(201, 204))
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize(
@@ -49,11 +50,12 @@ def test_unusual_correct_arithmetic_conforms_on_initial_weights(variant: str, de
     assert check(VARIANTS[variant], initial(deviation, seed), dtype=dtype).outcome == "pass"
 
 
+NAMED = ("mask-ignored", "scale-missing", "softmax-temperature", "norm-variance", "activation-relu", "value-from-key", "head-zero")
+
+
+@pytest.mark.landing({"dtype": "float16", "mistake": [*NAMED[::2]]}, dtype="bfloat16", mistake=[*NAMED[1::2]])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize(
-    "mistake",
-    ["mask-ignored", "scale-missing", "softmax-temperature", "norm-variance", "activation-relu", "value-from-key", "head-zero"],
-)
+@pytest.mark.parametrize("mistake", NAMED)
 def test_a_mistake_is_named_on_initial_weights(mistake: str, dtype: str) -> None:
     result = check(Candidate([MISTAKES[mistake].at(0)]), initial(BERT, 201), dtype=dtype)
     assert [finding.name for finding in result.findings] == [mistake]

@@ -1,13 +1,12 @@
 """Layers that are run in the wrong order are one origin, whatever fails in consequence."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from conformance import TorchImplementation, check, load_golden
-from conformance.candidates.registry import Implementation
 from conformance.mapping.mapped import implementation_of
 from conformance.model.activations import is_layer_output
 from conformance.tests.third_party_models import proposal
@@ -52,27 +51,20 @@ def test_layers_in_order_are_judged_as_before() -> None:
     assert check(_running((0, 1)), depth="screen").outcome == "pass"
 
 
-class _OutputsFirst:
-    """A candidate that yields the outputs of all layers before the activations inside them."""
-
-    def __init__(self, candidate: Implementation) -> None:
-        self._candidate = candidate
-
-    def prepare(self, *arguments: Any) -> Any:
-        runner = self._candidate.prepare(*arguments)
-
-        def run(batch: Any) -> Iterator[tuple[str, Any]]:
-            yield from sorted(
-                runner(batch), key=lambda item: item[0].startswith("encoder.layer.0.") and not is_layer_output(item[0])
-            )
-
-        return run
-
-
 def test_activations_that_an_adaptor_yields_late_are_one_origin_that_names_both_causes() -> None:
-    result = check(_OutputsFirst(implementation_of(proposal("annotated:AnnotatedBert"))), load_golden("tiny"), depth="screen")
-    batches = {v.batch for v in result.verdicts}
+    right = implementation_of(proposal("annotated:AnnotatedBert"))
+
+    def outputs_first(*arguments: Any) -> Any:
+        """Yield the outputs of all layers before the activations inside the first."""
+        runner = right.prepare(*arguments)
+
+        def is_late(item: tuple[str, Any]) -> bool:
+            return item[0].startswith("encoder.layer.0.") and not is_layer_output(item[0])
+
+        return lambda batch: sorted(runner(batch), key=is_late)
+
+    result = check(outputs_first, load_golden("tiny"), depth="screen")
     assert [v.reason for v in result.origins] == [
         "computed after layer 1's output; if the adaptor yields activations in the order of computation, the layers are run in the "
         "wrong order"
-    ] * len(batches)
+    ] * len({v.batch for v in result.verdicts})

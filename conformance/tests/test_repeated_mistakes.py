@@ -23,19 +23,31 @@ def _judged(candidate: Any, *checks: str) -> list[CaseRecords]:
     return [records_of(run_check(CHECKS[name], candidate, "tiny", "cpu", "float32")) for name in checks]
 
 
+@pytest.fixture(scope="module")
+def tanh() -> list[CaseRecords]:
+    """Return the results of the checks values and moments of a candidate with GELU's tanh form."""
+    return _judged(Planted(tanh_gelu(0)), "values", "moments")
+
+
 def _text(*cases: CaseRecords, form: str = "text") -> str:
     return " ".join(REPORT_FORMATS[form].of_results(merged([run(*cases)])).split())
 
 
 @pytest.mark.parametrize("form", ["text", "markdown"])
-def test_moments_refers_to_the_same_mistake_of_values(form: str) -> None:
-    rendered = _text(*_judged(Planted(tanh_gelu(0)), "values", "moments"), form=form)
+def test_moments_refers_to_the_same_mistake_of_values(form: str, tanh: list[CaseRecords]) -> None:
+    rendered = _text(*tanh, form=form)
     assert rendered.count(SENTENCE) == 1
     assert rendered.replace("\\", "").replace("&#96;", "`").count("the same mistake as in the check `values`: gelu-variant") == 1
 
 
-def test_moments_alone_states_the_mistake() -> None:
-    rendered = _text(*_judged(Planted(tanh_gelu(0)), "moments"))
+def test_the_pages_summary_has_a_mistake_once(tanh: list[CaseRecords]) -> None:
+    summary = _text(*tanh, form="html").split("What is wrong")[1].split("Verdicts")[0]
+    assert SENTENCE in summary
+    assert "judged activations fail" not in summary
+
+
+def test_moments_alone_states_the_mistake(tanh: list[CaseRecords]) -> None:
+    rendered = _text(tanh[1])
     assert rendered.count(SENTENCE) == 1
     assert "as in the check" not in rendered
 
@@ -52,26 +64,21 @@ def _fails(check: str, estimate: float, name: str = "epsilon") -> CaseRecords:
     return checked(case, "fail", (activation(case, NORM, 70.0, (fault,)),))
 
 
-@pytest.mark.parametrize(("estimate", "is_same"), [(1e-5, True), (1.003e-5, True), (2e-5, False)])
-def test_a_mistake_with_another_number_is_not_the_same(estimate: float, is_same: bool) -> None:
-    rendered = _text(_fails("values", 1e-5), _fails("stages", estimate))
-    assert ("the same mistake as in the check" in rendered) == is_same
-    assert rendered.count("the checkpoint says 1e-12") == (1 if is_same else 2)
+def test_a_mistake_with_another_number_or_name_is_not_the_same() -> None:
+    same = "the same mistake as in the check"
+    for estimate, is_same in ((1e-5, True), (1.003e-5, True), (2e-5, False)):
+        rendered = _text(_fails("values", 1e-5), _fails("stages", estimate))
+        assert (same in rendered) == is_same, estimate
+        assert rendered.count("the checkpoint says 1e-12") == (1 if is_same else 2)
+    assert same not in _text(_fails("values", 1e-5), _fails("stages", 1e-5, "norm-variance"))
 
 
-def test_another_mistake_at_the_same_step_is_not_the_same() -> None:
-    assert "as in the check" not in _text(_fails("values", 1e-5), _fails("stages", 1e-5, "norm-variance"))
-
-
-def test_skipped_checks_with_one_reason_are_one_paragraph() -> None:
+def test_what_several_checks_share_is_printed_once() -> None:
     names = ("optimizer-step", "schedule", "learning")
     skips = [checked(Case("a", "tiny", check=name), "skip", reason="no loop", declared=False) for name in names]
     rendered = _text(*skips, checked(Case("a", "deep", check="learning"), "skip", reason="no loop", declared=False))
     assert rendered.count("no loop") == 1
     assert "the same reason in 3 more checks: schedule; learning; on deep, cpu, float32, learning" in rendered
-
-
-def test_a_crash_that_several_checks_share_is_printed_once() -> None:
     crashes = [checked(Case("a", "tiny", check=name), "crash", reason="ValueError: of 8") for name in ("values", "outputs")]
     rendered = _text(*crashes)
     assert rendered.count("ValueError") == 1
@@ -117,10 +124,3 @@ def test_activations_that_arrive_too_late_are_stated_once_and_not_called_unexpos
     assert rendered.count("arrived after the output of its layer") == 1
     assert rendered.count("the same mistake as in the check `values`: layer-skipped") == 1
     assert "not exposed" not in rendered
-
-
-def test_the_pages_summary_has_a_mistake_once() -> None:
-    page = _text(*_judged(Planted(tanh_gelu(0)), "values", "moments", "stages"), form="html")
-    summary = page.split("What is wrong")[1].split("Verdicts")[0]
-    assert SENTENCE in summary
-    assert "judged activations fail" not in summary

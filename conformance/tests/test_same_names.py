@@ -16,19 +16,16 @@ from conformance.cli import main
 from conformance.errors import PluginError
 from conformance.results.file import read_results
 
-GROUP = "bert_conformance.implementations"
-WITHOUT = "def prepare(checkpoint, device, dtype): return lambda batch: {}\n"
-
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with two installed distributions that register the name `twice`."""
-    for distribution, version in (("bert-one", "1.0"), ("bert-two", "2.1")):
-        about = tmp_path / f"{distribution.replace('-', '_')}-{version}.dist-info"
+    for name, version in (("one", "1.0"), ("two", "2.1")):
+        about = tmp_path / f"bert_{name}-{version}.dist-info"
         about.mkdir()
-        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
-        (about / "entry_points.txt").write_text(f"[{GROUP}]\ntwice = {distribution.replace('-', '_')}:prepare\n")
-        (tmp_path / f"{distribution.replace('-', '_')}.py").write_text(WITHOUT)
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: bert-{name}\nVersion: {version}\n")
+        (about / "entry_points.txt").write_text(f"[bert_conformance.implementations]\ntwice = bert_{name}:prepare\n")
+        (tmp_path / f"bert_{name}.py").write_text("def prepare(checkpoint, device, dtype): return lambda batch: {}\n")
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
 

@@ -46,20 +46,6 @@ def mean(hidden: Tensor, mask: Tensor) -> Tensor:
     return (hidden * mask).sum(1) / mask.sum(1).clamp(min=1e-9)
 
 
-def over_padding(hidden: Tensor, mask: Tensor) -> Tensor:
-    return normalize(hidden.mean(1))
-
-
-def over_the_batch(hidden: Tensor, mask: Tensor) -> Tensor:
-    """Divide by the norm of the whole batch instead of each row's."""
-    return mean(hidden, mask) / mean(hidden, mask).norm()
-
-
-def by_the_first_row(hidden: Tensor, mask: Tensor) -> Tensor:
-    """Divide by the norm of the first row."""
-    return mean(hidden, mask) / mean(hidden, mask)[:1].norm(dim=1)
-
-
 def in_float64(hidden: Tensor, mask: Tensor) -> Tensor:
     """Compute each row separately as a product with the weights in float64, rounded once."""
     weights = mask.double() / mask.double().sum(1, keepdim=True).clamp(min=1e-9)
@@ -67,16 +53,17 @@ def in_float64(hidden: Tensor, mask: Tensor) -> Tensor:
     return (pooled * pooled.square().sum(1, keepdim=True).rsqrt()).to(hidden.dtype)
 
 
-@pytest.mark.parametrize(
-    ("law", "embed"),
-    [
-        ("padding-length", over_padding),
-        ("padding-content", over_padding),
-        ("batching", over_the_batch),
-        ("batching", by_the_first_row),
-    ],
-)
-def test_an_embedding_that_depends_on_padding_or_on_other_rows_fails_at_the_embedding(law: str, embed: Embed) -> None:
+WRONG: dict[str, tuple[str, Embed]] = {
+    "a length that depends on padding": ("padding-length", lambda hidden, _: normalize(hidden.mean(1))),
+    "the content of padding": ("padding-content", lambda hidden, _: normalize(hidden.mean(1))),
+    "the norm of the whole batch": ("batching", lambda hidden, mask: mean(hidden, mask) / mean(hidden, mask).norm()),
+    "the norm of the first row": ("batching", lambda hidden, mask: mean(hidden, mask) / mean(hidden, mask)[:1].norm(dim=1)),
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_an_embedding_that_depends_on_padding_or_on_other_rows_fails_at_the_embedding(mistake: str) -> None:
+    law, embed = WRONG[mistake]
     result = run_check(CHECKS[law], embedding(embed), GOLDEN, "cpu", "float32")
     assert result.outcome == "fail"
     assert result.reason.startswith(f"{EMBEDDING}[")

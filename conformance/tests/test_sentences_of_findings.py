@@ -20,15 +20,15 @@ from conformance.report.diagnosis_document import document
 from conformance.report.markdown import markdown
 from conformance.report.output_formats import REPORT_FORMATS
 from conformance.report.run.run_document import document as run_document
-from conformance.report.unexposed_steps import not_exposed
 from conformance.results.case import Case
 from conformance.results.merge import merged
-from conformance.results.records import FaultRecord
+from conformance.results.records import CaseRecords, FaultRecord
 from conformance.results.to_records import records_of
 from conformance.suite.parametrize import BoundCheck
 from conformance.tests.sample_records import activation, checked, everything, run
 from conformance.tests.test_failing_report import _with
 
+CASE = Case("a", "b")
 TINY = load_golden("tiny").checkpoint
 PADDED = load_golden("tiny").batches["padded"]
 
@@ -56,16 +56,10 @@ def test_a_closed_form_is_given_only_for_numbers_computed_from_sizes() -> None:
     assert temperature
     assert epsilon
     a = TINY.architecture
+    of_width = a.hidden_size**-0.5
     assert closed_form(scale, a.intermediate_size**-0.5, 1e-8, a).endswith("1/√(the intermediate size)")
-    assert closed_form(scale, 1.0, 1e-8, a) == ""
-    assert closed_form(scale, 0.171, 1e-8, a) == ""
-    assert closed_form(scale, a.hidden_size**-0.5, 0.1, a) == ""
-    assert closed_form(epsilon, a.hidden_size**-0.5, 1e-8, a) == ""
-    assert closed_form(temperature, 2.0, 1e-8, a) == ""
-
-
-def _outputs(change: Any) -> Array:
-    return record(_with(change), load_golden("tiny"), "cpu", "float32").activations["padded"]["encoder.layer.1.output.LayerNorm"]
+    others = ((scale, 1.0, 1e-8), (scale, 0.171, 1e-8), (scale, of_width, 0.1), (epsilon, of_width, 1e-8), (temperature, 2.0, 1e-8))
+    assert [closed_form(*numbers, a) for numbers in others] == [""] * 5
 
 
 def _rendered(found: Diagnosis) -> str:
@@ -73,9 +67,10 @@ def _rendered(found: Diagnosis) -> str:
 
 
 def test_diagnose_lists_the_same_function_once() -> None:
-    found = diagnose(TINY, PADDED, {"last_hidden_state": _outputs(_scaled_by_the_width)})
-    assert not found.conforms
-    rendered = _rendered(found)
+    values = record(_with(_scaled_by_the_width), load_golden("tiny"), "cpu", "float32").activations["padded"]
+    diagnosis = diagnose(TINY, PADDED, {"last_hidden_state": values["encoder.layer.1.output.LayerNorm"]})
+    assert not diagnosis.conforms
+    rendered = _rendered(diagnosis)
     assert "explanations cannot be distinguished" not in rendered
     assert "= 1/√32 = 1/√(the hidden size), not by 1/√(the head size) = 0.3535534" in rendered
     assert "z = " not in rendered
@@ -89,20 +84,21 @@ def _mean_over_padding(mask: Array | None = None) -> Array:
 
 
 def test_pooling_over_padding_is_a_finding_of_diagnose_though_no_pooling_is_declared() -> None:
-    found = diagnose(TINY, PADDED, {"embedding": _mean_over_padding()})
-    assert document(found).title == (
+    outputs = {"embedding": _mean_over_padding()}
+    assert document(diagnose(TINY, PADDED, outputs)).title == (
         "conforms only if pooling over padding is intended (mean-with-padding); the checkpoint declares no pooling"
     )
-    asked = _rendered(diagnose(TINY, PADDED, {"embedding": _mean_over_padding()}, pooling="mean"))
+    assert diagnose(TINY, PADDED, outputs, pooling="mean-with-padding").conforms
+    asked = _rendered(diagnose(TINY, PADDED, outputs, pooling="mean"))
     assert "1. pooling-with-padding" in asked
     assert "the embedding is the mean over all tokens, padding as well, not the mean over the tokens that are not padding" in asked
     assert "usual cause: hidden.mean(1), without the attention mask" in asked
 
 
 def test_pooling_over_padding_is_listed_beside_another_mistake() -> None:
-    found = diagnose(TINY, PADDED, {"embedding": _mean_over_padding(np.ones_like(PADDED.mask, dtype=np.int64))})
-    assert not found.conforms
-    rendered = _rendered(found)
+    diagnosis = diagnose(TINY, PADDED, {"embedding": _mean_over_padding(np.ones_like(PADDED.mask, dtype=np.int64))})
+    assert not diagnosis.conforms
+    rendered = _rendered(diagnosis)
     assert "1. pooling-with-padding and mask-ignored" in rendered
     assert "the checkpoint declares no pooling; embeddings then depend on the padding of their batch" in rendered
 
@@ -134,22 +130,23 @@ def test_autocast_of_layers_that_expose_only_their_results_is_one_finding() -> N
     assert "the error has the size and form of computing in bfloat16; its place is not known" in found.sentence
 
 
+def _reported(case: CaseRecords) -> str:
+    return REPORT_FORMATS["text"].of_results(merged([run(case)]))
+
+
 def test_the_origins_that_are_shown_are_the_first_and_those_with_the_largest_local_rms() -> None:
-    case = Case("a", "b")
     rms = {f"encoder.layer.{i}.output.LayerNorm": value for i, value in enumerate((5.0, 70.0, 10.0, 60.0, 30.0, 40.0, 50.0))}
-    failing = tuple(activation(case, step, value, excess=1000.0 / value) for step, value in rms.items())
-    rendered = REPORT_FORMATS["text"].of_results(merged([run(checked(case, "fail", failing, judged=7, activations=47))]))
+    failing = tuple(activation(CASE, step, value, excess=1000.0 / value) for step, value in rms.items())
+    rendered = _reported(checked(CASE, "fail", failing, judged=7, activations=47))
     assert "5 of 7 origins, the first and those with the largest local rms" in " ".join(rendered.split())
-    shown = [float(line.split()[1]) for line in rendered.splitlines() if line.strip().startswith("encoder.layer.") and "σ" in line]
-    assert shown == [5.0, 70.0, 60.0, 40.0, 50.0]
+    listed = [line.split() for line in rendered.splitlines() if line.strip().startswith("encoder.layer.") and "σ" in line]
+    assert [float(words[1]) for words in listed] == [5.0, 70.0, 60.0, 40.0, 50.0]
 
 
 def test_an_error_where_nothing_is_expected_has_no_unbelievable_number() -> None:
-    case, step = Case("a", "b"), "encoder.layer.0.intermediate.intermediate_act_fn"
+    step = "encoder.layer.0.intermediate.intermediate_act_fn"
     relu = FaultRecord("activation-relu", step, 1.0, 1.55e46, None, None, None, kind="gelu")
-    rendered = REPORT_FORMATS["text"].of_results(
-        merged([run(checked(case, "fail", (activation(case, step, 2.1e44, (relu,)),), judged=1, activations=1))])
-    )
+    rendered = _reported(checked(CASE, "fail", (activation(CASE, step, 2.1e44, (relu,)),), judged=1, activations=1))
     assert "e+4" not in rendered
     assert "activation-relu: amplitude 1.000, z = over 9e+15" in rendered
     assert rendered.count("over 9e+15 σ") == 4
@@ -167,22 +164,12 @@ def test_the_counts_of_a_run_add_up_and_its_title_tells_errors_from_failures() -
     assert run_document(merged([run(unable, *cases[3:])])).title == "1 of 3 candidates could not be judged"
 
 
-def test_a_failing_report_says_why_activations_are_not_judged() -> None:
-    rendered = " ".join(str(check(_with(_scaled_by_the_width), "tiny")).split())
-    assert re.search(r"\d+ activations? (is|are) not exposed; ", rendered)
-    names = ["embeddings.LayerNorm", "pooler.dense", "pooler.activation", "cls.seq_relationship"]
-    records = [activation(Case("a", "b"), n, outcome="pass" if n == names[0] else "not_observed") for n in names]
-    assert not_exposed(records) == (
-        "3 activations are not exposed; they are not judged, since nothing that depends on them is exposed (pooler (2), cls)"
-    )
-
-
 @pytest.mark.parametrize(
     ("depth", "absent"), [("screen", ("global rms", "amplitude", "z", "±")), ("full", ("amplitude", "z"))], ids=["screen", "full"]
 )
 def test_the_legend_has_only_what_the_report_shows(depth: Any, absent: tuple[str, ...]) -> None:
     case = records_of(check(_with(_scaled_by_the_width), "tiny", depth=depth))
-    _, legend = REPORT_FORMATS["text"].of_results(merged([run(case)])).split("how errors are measured")
+    _, legend = _reported(case).split("how errors are measured")
     terms = re.split(", ", " ".join(legend.partition("explain TERM`, of ")[2].partition("padding is not")[0].split()))
     assert set(terms).isdisjoint(absent)
     assert {"sigma", "origin", "local rms", "limit"} <= set(terms)

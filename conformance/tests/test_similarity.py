@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,6 @@ from conformance.model.checkpoint import rounded_weights
 from conformance.numerics.arithmetic import representative_hypothesis
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
-from conformance.progress import watched
 from conformance.tests.dense_modules import ARCHITECTURE, TANH, directory
 
 Captured = pytest.CaptureFixture[str]
@@ -45,26 +45,29 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def of_hidden(model: Path, column: object) -> Array:
+def of_hidden(model: Path, column: Any) -> Array:
     """Return an embedding function, (N, H): the hidden states of the texts at a slice or position of tokens."""
     values = trace("hf-eager", from_directory(model, APART + ALIKE)).activations["text"]
-    return np.asarray(values[HIDDEN][:, column])  # type: ignore[call-overload]  # a slice or a number
+    return np.asarray(values[HIDDEN][:, column])
 
 
-def compared(arguments: list[str], capsys: Captured) -> tuple[int, dict[str, object]]:
+def compared(arguments: list[str], capsys: Captured) -> tuple[int, dict[str, Any]]:
     code = main(["similarity", *arguments, "--format", "json"])
     return code, json.loads(capsys.readouterr().out)
 
 
-def test_between_two_attention_kernels_no_pair_of_distinct_texts_changes_rank(model: Path, texts: Path, capsys: Captured) -> None:
-    code, found = compared(["hf-eager", "hf-sdpa", "--texts", str(texts), "--checkpoint", str(model)], capsys)
-    assert (code, found["discordant"], found["tau"], found["pairs"]) == (0, 0, 1.0, 28)
-    assert max(found["excess"]) <= 1.0  # type: ignore[call-overload]
+@pytest.fixture
+def arguments(model: Path, texts: Path) -> list[str]:
+    return ["--texts", str(texts), "--checkpoint", str(model)]
 
 
-def test_without_a_terminal_each_step_is_reported_when_it_ends(model: Path, texts: Path, capsys: Captured) -> None:
-    main(["similarity", "hf-eager", "hf-sdpa", "--texts", str(texts), "--checkpoint", str(model), "--format", "json"])
-    lines = [line.rpartition(",")[0] for line in capsys.readouterr().err.splitlines() if line[:2] in ("1/", "2/", "3/")]
+def test_between_two_attention_kernels_no_pair_of_distinct_texts_changes_rank(arguments: list[str], capsys: Captured) -> None:
+    assert main(["similarity", "hf-eager", "hf-sdpa", *arguments, "--format", "json"]) == 0
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert (found["discordant"], found["tau"], found["pairs"]) == (0, 1.0, 28)
+    assert max(found["excess"]) <= 1.0
+    lines = [line.rpartition(",")[0] for line in printed.err.splitlines() if line[:2] in ("1/", "2/", "3/")]
     assert lines == [
         "1/3 hf-eager, float32: embedded",
         "2/3 hf-sdpa, float32: embedded",
@@ -72,50 +75,33 @@ def test_without_a_terminal_each_step_is_reported_when_it_ends(model: Path, text
     ]
 
 
-def test_while_the_rounding_is_computed_the_number_of_the_text_is_reported(model: Path) -> None:
-    seen: list[tuple[str, float]] = []
-    with watched(lambda what, done: seen.append((what, done))):
-        golden = from_directory(model, APART + ALIKE)
-        RoundedCosines.of(
-            Network(golden.checkpoint.architecture, golden.checkpoint.weights, golden.batches["text"]),
-            representative_hypothesis("float32"),
-        )
-    assert seen[0] == ("rounding of text 1 of 8", 0.0)
-    assert [done for _, done in seen] == sorted(done for _, done in seen)
-    assert seen[-1][1] < 1.0
-
-
-def test_rank_changes_of_near_duplicates_by_rounding_to_bfloat16_are_explained(model: Path, texts: Path, capsys: Captured) -> None:
-    formats = ["--dtype", "float32", "--dtype", "bfloat16"]
-    code, found = compared(["hf-eager", "hf-eager", "--texts", str(texts), "--checkpoint", str(model), *formats], capsys)
-    assert code == 0
+def test_rank_changes_of_near_duplicates_by_rounding_to_bfloat16_are_explained(arguments: list[str], capsys: Captured) -> None:
+    code, found = compared(["hf-eager", "hf-eager", *arguments, "--dtype", "float32", "--dtype", "bfloat16"], capsys)
     assert found["discordant"]
-    assert (found["unexplained"], found["dtypes"]) == (0, ["float32", "bfloat16"])
+    assert (code, found["unexplained"], found["dtypes"]) == (0, 0, ["float32", "bfloat16"])
 
 
 def test_first_token_pooling_where_the_model_says_mean_causes_unexplained_rank_changes(
-    model: Path, texts: Path, tmp_path: Path, capsys: Captured
+    model: Path, arguments: list[str], tmp_path: Path, capsys: Captured
 ) -> None:
     np.save(tmp_path / "cls.npy", of_hidden(model, 0).astype(np.float32))
-    arguments = ["similarity", "hf-eager", str(tmp_path / "cls.npy"), "--texts", str(texts), "--checkpoint", str(model)]
-    assert main(arguments) == 1
+    call = ["similarity", "hf-eager", str(tmp_path / "cls.npy"), *arguments]
+    assert main(call) == 1
     rendered = " ".join(capsys.readouterr().out.split())
     assert "rounding does not explain" in rendered
     assert f"B: {tmp_path / 'cls.npy'}, float32; the largest error of a cosine against the oracle is" in rendered
     assert "A: hf-eager, float32; the largest error of a cosine against the oracle is 0." in rendered
-    assert main([*arguments, "--format", "markdown"]) == 1
+    assert main([*call, "--format", "markdown"]) == 1
     assert "| texts |" in capsys.readouterr().out
 
 
-def test_printing_to_two_decimals_is_an_explanation(model: Path, texts: Path, tmp_path: Path, capsys: Captured) -> None:
+def test_printing_to_two_decimals_is_an_explanation(model: Path, arguments: list[str], tmp_path: Path, capsys: Captured) -> None:
     values = trace("hf-eager", from_directory(model, APART + ALIKE)).activations["text"]["sentence_embedding"]
     (tmp_path / "printed.txt").write_text(np.array2string(values, threshold=10**6, formatter={"float_kind": "{:.2f}".format}))
     np.save(tmp_path / "exact.npy", np.round(values, 2))
-    printed, exact = str(tmp_path / "printed.txt"), str(tmp_path / "exact.npy")
-    where = ["--texts", str(texts), "--checkpoint", str(model)]
-    code, found = compared([printed, "hf-eager", *where], capsys)
-    assert (code, max(found["excess"]) <= 1.0) == (0, True)  # type: ignore[call-overload]
-    assert compared([exact, "hf-eager", *where], capsys)[1]["excess"][0] > 1.0  # type: ignore[index]
+    code, found = compared([str(tmp_path / "printed.txt"), "hf-eager", *arguments], capsys)
+    assert (code, max(found["excess"]) <= 1.0) == (0, True)
+    assert compared([str(tmp_path / "exact.npy"), "hf-eager", *arguments], capsys)[1]["excess"][0] > 1.0
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -172,26 +158,19 @@ def cosines(*values: float, allowed: float) -> Cosines:
     return Cosines(matrix(values), matrix((0.1, 0.2, 0.3)), np.full((3, 3), allowed))
 
 
-def test_a_change_of_order_counts_for_both_pairs_and_gives_each_pairs_rank_in_both_systems() -> None:
-    found = compare_ranks(cosines(0.1, 0.2, 0.3, allowed=0.01), cosines(0.22, 0.2, 0.3, allowed=0.01))
+def test_a_change_of_order_counts_for_both_pairs_and_is_explained_by_limits_of_its_size() -> None:
+    right, other = (0.1, 0.2, 0.3), (0.22, 0.2, 0.3)
+    found = compare_ranks(cosines(*right, allowed=0.01), cosines(*other, allowed=0.01))
     assert (found.pairs, found.discordant, found.unexplained, found.explained) == (3, 1, 1, False)
     assert found.tau == pytest.approx(1.0 / 3.0)
-    assert [(c.texts, c.ranks, c.discordant, c.unexplained) for c in found.changes] == [
-        ((0, 1), (3, 2), 1, 1),
-        ((0, 2), (2, 3), 1, 1),
-    ]
+    changes = [(c.texts, c.ranks, c.discordant, c.unexplained) for c in found.changes]
+    assert changes == [((0, 1), (3, 2), 1, 1), ((0, 2), (2, 3), 1, 1)]
     assert found.changes[0].excess == pytest.approx(0.12 / 0.04)
     assert found.excess == pytest.approx((0.0, 12.0))
-
-
-def test_the_same_change_of_order_is_explained_by_limits_of_its_size() -> None:
-    found = compare_ranks(cosines(0.1, 0.2, 0.3, allowed=0.03), cosines(0.22, 0.2, 0.3, allowed=0.03))
-    assert (found.discordant, found.unexplained, found.explained) == (1, 0, True)
-
-
-def test_a_tie_in_one_system_is_not_a_change_of_order() -> None:
-    found = compare_ranks(cosines(0.1, 0.2, 0.3, allowed=0.01), cosines(0.2, 0.2, 0.3, allowed=0.01))
-    assert (found.discordant, found.tau) == (0, pytest.approx(2.0 / 3.0))
+    wider = compare_ranks(cosines(*right, allowed=0.03), cosines(*other, allowed=0.03))
+    assert (wider.discordant, wider.unexplained, wider.explained) == (1, 0, True)
+    tie = compare_ranks(cosines(*right, allowed=0.01), cosines(0.2, 0.2, 0.3, allowed=0.01))
+    assert (tie.discordant, tie.tau) == (0, pytest.approx(2.0 / 3.0))
 
 
 @pytest.mark.parametrize(
@@ -212,8 +191,9 @@ def test_inputs_that_cannot_be_compared_are_one_error_with_the_remedy(
     (tmp_path / "plain").mkdir()
     for file in (model / "0_Transformer").iterdir():
         (tmp_path / "plain" / file.name).write_bytes(file.read_bytes())
-    np.savez(tmp_path / "hidden.npz", last_hidden_state=of_hidden(model, slice(None)))
-    np.save(tmp_path / "zeros.npy", of_hidden(model, 0) * (np.arange(8) != 1)[:, None])
+    hidden = of_hidden(model, slice(None))
+    np.savez(tmp_path / "hidden.npz", last_hidden_state=hidden)
+    np.save(tmp_path / "zeros.npy", hidden[:, 0] * (np.arange(8) != 1)[:, None])
     given = {"A": "hf-eager", "--texts": str(texts), "--checkpoint": str(model)}
     given |= {key: str(tmp_path / value) if (tmp_path / value).exists() else value for key, value in change.items()}
     assert main(["similarity", given.pop("A"), "hf-sdpa", *(word for pair in given.items() for word in pair)]) == 2
@@ -222,11 +202,8 @@ def test_inputs_that_cannot_be_compared_are_one_error_with_the_remedy(
 
 def test_embeddings_after_a_dense_layer_have_its_width(tmp_path: Path, texts: Path, capsys: Captured) -> None:
     a = ARCHITECTURE.with_(dense=(TANH,), normalize=True)
-    folder = directory(tmp_path, Checkpoint(a, weights(7, a)))
-    (folder / "0_Transformer" / "vocab.txt").write_text(
-        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{i}" for i in range(92))])
-    )
+    folder = with_vocabulary(directory(tmp_path, Checkpoint(a, weights(7, a))))
     golden = from_directory(folder, APART + ALIKE)
     np.save(tmp_path / "own.npy", trace("hf-eager", golden).activations["text"]["sentence_embedding"])
     code, found = compared([str(tmp_path / "own.npy"), "hf-eager", "--texts", str(texts), "--checkpoint", str(folder)], capsys)
-    assert (code, found["discordant"], max(found["excess"]) <= 1.0) == (0, 0, True)  # type: ignore[call-overload]
+    assert (code, found["discordant"], max(found["excess"]) <= 1.0) == (0, 0, True)
