@@ -77,12 +77,12 @@ def tuned(kind: str, folder: Path) -> Path:
 
 
 def named(candidate: Any, golden: Golden) -> dict[str, str]:
-    """Return the mistakes that were found, each with its sentence."""
+    """Return the mistakes, each with its sentence."""
     records = activation_records(check(candidate, golden))
     return {f.fault.name if f.fault else "": sentence(f, layers_of(records)) for f in findings(records)}
 
 
-@pytest.mark.landing(kind=[*CLASSES][::2])
+@pytest.mark.landing(kind=["BertForPreTraining", "BertForSequenceClassification", "BertForMultipleChoice"])
 @pytest.mark.parametrize("kind", CLASSES)
 def test_a_directory_of_each_class_has_its_heads_and_conforms(kind: str, tmp_path: Path) -> None:
     golden = from_directory(tuned(kind, tmp_path))
@@ -93,6 +93,7 @@ def test_a_directory_of_each_class_has_its_heads_and_conforms(kind: str, tmp_pat
         assert not CLASSES[kind] or any(a.activation.endswith("loss") for a in activation_records(result))
 
 
+@pytest.mark.landing(kind=["BertForQuestionAnswering", "BertForMultipleChoice"])
 @pytest.mark.parametrize("kind", WALKED)
 def test_the_expected_logits_equal_those_of_transformers_own_class(kind: str, tmp_path: Path) -> None:
     import transformers
@@ -142,6 +143,7 @@ def _turned(name: str) -> Callable[[BertWithHeads], None]:
     return change
 
 
+@pytest.mark.landing(kind=["BertForSequenceClassification", "BertForQuestionAnswering"])
 @pytest.mark.parametrize(
     ("kind", "head", "name", "words"),
     [
@@ -151,9 +153,9 @@ def _turned(name: str) -> Callable[[BertWithHeads], None]:
     ],
 )
 def test_a_wrong_head_of_a_directory_is_named_in_one_sentence(kind: str, head: str, name: str, words: str, tmp_path: Path) -> None:
-    found = named(Wrong(_turned(head)), from_directory(tuned(kind, tmp_path)))
-    assert set(found) == {name}
-    assert words in found[name]
+    mistakes = named(Wrong(_turned(head)), from_directory(tuned(kind, tmp_path)))
+    assert set(mistakes) == {name}
+    assert words in mistakes[name]
 
 
 def of_sentences(folder: Path, bert: str = "", *, normalize: bool = True, **pooling: bool) -> Path:
@@ -172,24 +174,27 @@ def of_sentences(folder: Path, bert: str = "", *, normalize: bool = True, **pool
 
 
 @pytest.mark.parametrize(
-    ("mode", "pooling", "bert"),
+    ("mode", "version_6", "pooling", "bert"),
     [
-        ("pooling_mode_mean_tokens", "mean", ""),
-        ("pooling_mode_mean_tokens", "mean", "0_Transformer"),
-        ("pooling_mode_cls_token", "cls", "0_Transformer"),
-        ("pooling_mode_max_tokens", "max", ""),
-        ("pooling_mode_mean_sqrt_len_tokens", "mean-sqrt-length", ""),
-        ("pooling_mode_weightedmean_tokens", "weighted-mean", ""),
-        ("pooling_mode_lasttoken", "last", "0_Transformer"),
+        ("pooling_mode_mean_tokens", "mean", "mean", ""),
+        ("pooling_mode_mean_tokens", ["mean"], "mean", "0_Transformer"),
+        ("pooling_mode_cls_token", "cls", "cls", "0_Transformer"),
+        ("pooling_mode_max_tokens", "max", "max", ""),
+        ("pooling_mode_mean_sqrt_len_tokens", "mean_sqrt_len_tokens", "mean-sqrt-length", ""),
+        ("pooling_mode_weightedmean_tokens", "weightedmean", "weighted-mean", ""),
+        ("pooling_mode_lasttoken", "lasttoken", "last", "0_Transformer"),
     ],
 )
-def test_a_directory_of_sentence_transformers_conforms_with_its_pooling(mode: str, pooling: str, bert: str, tmp_path: Path) -> None:
+def test_a_directory_of_sentence_transformers_in_either_form_conforms_with_its_pooling(
+    mode: str, version_6: str | list[str], pooling: str, bert: str, tmp_path: Path
+) -> None:
     golden = from_directory(of_sentences(tmp_path, bert, normalize=not bert, **{mode: True}))
     a = golden.checkpoint.architecture
     assert (a.pooling, a.normalize) == (pooling, not bert)
     result = check(hf_eager, golden, depth="screen")
     assert result.conforms, result.reason
     assert "sentence_embedding" in {a.activation for a in activation_records(result) if a.outcome == "pass"}
+    assert load_directory(_as_version_6(tmp_path, version_6)).architecture == a
 
 
 def _as_version_6(folder: Path, mode: str | list[str]) -> Path:
@@ -199,18 +204,6 @@ def _as_version_6(folder: Path, mode: str | list[str]) -> Path:
     (folder / "2_Normalize").mkdir(exist_ok=True)
     (folder / "2_Normalize" / "config.json").write_text(json.dumps(names))
     return folder
-
-
-@pytest.mark.parametrize(
-    ("mode", "pooling"),
-    [
-        *(("cls", "cls"), ("mean", "mean"), ("max", "max"), (["mean"], "mean"), ("lasttoken", "last")),
-        *(("mean_sqrt_len_tokens", "mean-sqrt-length"), ("weightedmean", "weighted-mean")),
-    ],
-)
-def test_the_pooling_is_read_as_version_6_writes_it(mode: str | list[str], pooling: str, tmp_path: Path) -> None:
-    a = load_directory(_as_version_6(of_sentences(tmp_path), mode)).architecture
-    assert (a.pooling, a.normalize) == (pooling, True)
 
 
 def test_options_of_version_6_without_an_equation_are_refused(tmp_path: Path) -> None:
@@ -223,20 +216,24 @@ def test_options_of_version_6_without_an_equation_are_refused(tmp_path: Path) ->
         load_directory(folder)
 
 
-def test_first_token_pooling_where_the_config_says_mean_is_named_in_one_sentence(tmp_path: Path) -> None:
-    golden = from_directory(of_sentences(tmp_path, pooling_mode_mean_tokens=True))
-    found = named(Wrong(lambda model: setattr(model, "pooling", "cls")), golden)
-    assert set(found) == {"pooling-first-token"}
-    assert "the embedding is the first token" in found["pooling-first-token"]
-
-
-@pytest.mark.landing(dtype="float32")
+@pytest.mark.landing(name="pooling-mean", dtype="float32")
+@pytest.mark.parametrize(
+    ("right", "wrong", "name", "words"),
+    [
+        ("pooling_mode_mean_tokens", "cls", "pooling-first-token", "the embedding is the first token"),
+        ("pooling_mode_weightedmean_tokens", "mean", "pooling-mean", ""),
+    ],
+)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_a_mean_weighted_by_position_conforms_in_every_format_and_the_plain_mean_does_not(dtype: str, tmp_path: Path) -> None:
-    golden = from_directory(of_sentences(tmp_path, pooling_mode_weightedmean_tokens=True))
+def test_another_pooling_than_the_configs_is_named_in_one_sentence_and_the_right_one_conforms_in_every_format(
+    right: str, wrong: str, name: str, words: str, dtype: str, tmp_path: Path
+) -> None:
+    golden = from_directory(of_sentences(tmp_path, **{right: True}))
     result = check(hf_eager, golden, dtype=dtype, depth="screen")
     assert result.conforms, result.reason
-    assert set(named(Wrong(lambda model: setattr(model, "pooling", "mean")), golden)) == {"pooling-mean"}
+    mistakes = named(Wrong(lambda model: setattr(model, "pooling", wrong)), golden)
+    assert set(mistakes) == {name}
+    assert words in mistakes[name]
 
 
 def test_a_directorys_tokenizer_may_be_beside_the_bert(tmp_path: Path) -> None:
@@ -313,20 +310,20 @@ def pickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_pickle_is_refused_with_two_lines_of_code_that_convert_it(pickled: Path) -> None:
+def test_a_pickle_is_read_where_the_command_line_allows_it_and_refused_with_code_that_converts_it(
+    pickled: Path, tmp_path: Path
+) -> None:
+    call = ["run", "-i", "hf-eager", "--checkpoint", str(pickled), "--depth", "screen", "--in-process"]
+    call += ["--out", str(tmp_path / "out")]
+    assert main(call) == 2
+    assert main([*call, "--allow-pickle"]) == 0
+    os.environ[ALLOW_PICKLE] = "0"
     with pytest.raises(CheckpointError, match="pytorch_model.bin is a pickle, which may run any code") as caught:
         load_directory(pickled)
     lines = [line.strip() for line in str(caught.value).splitlines() if line.startswith("    ")]
     assert len(lines) == 2
     exec("\n".join(lines))
     assert load_directory(pickled).architecture.heads == ("question_answering",)
-
-
-def test_a_pickle_is_read_where_the_command_line_allows_it(pickled: Path, tmp_path: Path) -> None:
-    call = ["run", "-i", "hf-eager", "--checkpoint", str(pickled), "--depth", "screen", "--in-process"]
-    call += ["--out", str(tmp_path / "out")]
-    assert main(call) == 2
-    assert main([*call, "--allow-pickle"]) == 0
 
 
 class Code:
