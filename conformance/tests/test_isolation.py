@@ -1,5 +1,5 @@
 """Work in a separate process: work that hangs is ended, work that ends the process is a crash, and the next question is
-answered; a candidate can neither forge answers nor signal the processes that judge it."""
+answered; a candidate cannot forge answers."""
 
 import os
 import pickle
@@ -10,30 +10,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import msgspec
 import numpy as np
 import pytest
-import torch
 
-from conformance import Checkpoint, check, load_golden
-from conformance.candidates.arrays import described
-from conformance.checks.catalogue import CHECKS
-from conformance.checks.run_check import run_check
-from conformance.checks.search.plan import Plan
+from conformance import check, load_golden
 from conformance.cli import main
 from conformance.errors import CandidateCrash, CandidateEnded, CandidateTimeout, ConformanceError, FixtureError
-from conformance.implementations.making_bert import making_bert
 from conformance.isolation import fork_server
 from conformance.isolation.candidate_work import CandidateWork
-from conformance.isolation.fork_server import server_id
-from conformance.isolation.link import Link, NoMessageError
 from conformance.isolation.messages import (
     Answer,
     Done,
@@ -51,7 +42,6 @@ from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.worker_process import Reply, ResourceLimits, WorkerProcess
 from conformance.model.batch import Batch
 from conformance.progress import report_progress, watched
-from conformance.results.file import read_results
 from conformance.tests.forked import run_python
 
 
@@ -88,11 +78,11 @@ def _end() -> socket.socket:
     """Return the end of the pipe on which answers are sent, as a candidate could find it."""
     for number in range(3, 100):
         try:
-            found = socket.socket(fileno=os.dup(number))
+            end = socket.socket(fileno=os.dup(number))
         except OSError:
             continue
-        if found.family == socket.AF_UNIX and found.type == socket.SOCK_STREAM:
-            return found
+        if end.family == socket.AF_UNIX and end.type == socket.SOCK_STREAM:
+            return end
     raise LookupError
 
 
@@ -168,23 +158,19 @@ def _came_of(worker: WorkerProcess, question: str) -> object:
         return error
 
 
-def _blocked(during: Callable[[], None]) -> None:
-    with fork_server.interrupts_blocked():
-        during()
-
-
 def test_an_interrupt_while_the_server_is_started_is_delivered_afterwards() -> None:
     passed: list[str] = []
 
-    def interrupted() -> None:
-        # A signal to the process is delivered to any thread that does not block it.
-        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
-        passed.append("went on")
+    def started() -> None:
+        with fork_server.interrupts_blocked():
+            # A signal to the process is delivered to any thread that does not block it.
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+            passed.append("went on")
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            _blocked(interrupted)
+            started()
     finally:
         signal.signal(signal.SIGINT, before)
     assert passed == ["went on"]
@@ -230,11 +216,22 @@ def test_work_that_hangs_or_ends_its_process_is_reported_and_other_questions_are
     assert heard == [("at work", 0.5)] * 4
 
 
-def test_large_and_small_arrays_are_sent_in_both_directions() -> None:
-    with WorkerProcess(Doing) as there:
-        for array in (np.ones(3), np.arange(50_000.0).reshape(100, 500), np.empty((0, 4)), np.asfortranarray(np.eye(200))):
-            _, (doubled,) = there.ask("answers by an array", {"x": array}, array.nbytes)
-            np.testing.assert_array_equal(doubled, 2.0 * array)
+@pytest.fixture(scope="module")
+def doing() -> Iterator[WorkerProcess]:
+    with WorkerProcess(Doing) as worker:
+        yield worker
+
+
+@pytest.fixture(scope="module")
+def candidates() -> Iterator[WorkerProcess]:
+    with WorkerProcess(CandidateWork) as worker:
+        yield worker
+
+
+def test_large_and_small_arrays_are_sent_in_both_directions(doing: WorkerProcess) -> None:
+    for array in (np.ones(3), np.arange(50_000.0).reshape(100, 500), np.empty((0, 4)), np.asfortranarray(np.eye(200))):
+        _, (doubled,) = doing.ask("answers by an array", {"x": array}, array.nbytes)
+        np.testing.assert_array_equal(doubled, 2.0 * array)
 
 
 def test_the_output_of_a_worker_is_shown_up_to_its_limit() -> None:
@@ -247,14 +244,13 @@ def test_the_output_of_a_worker_is_shown_up_to_its_limit() -> None:
     assert len(text) < 1100
 
 
-def test_after_a_broken_device_a_new_process_answers() -> None:
-    with WorkerProcess(Doing) as there:
-        there.ask("works")
-        first = there.process
-        there.ask("breaks the device")
-        assert there.process is None
-        assert there.ask("works") == (Reason("works"), [])
-        assert there.process is not first
+def test_after_a_broken_device_a_new_process_answers(doing: WorkerProcess) -> None:
+    doing.ask("works")
+    first = doing.process
+    doing.ask("breaks the device")
+    assert doing.process is None
+    assert doing.ask("works") == (Reason("works"), [])
+    assert doing.process is not first
 
 
 def test_data_written_to_the_answer_pipe_by_a_candidate_is_its_crash_and_runs_no_code(
@@ -301,35 +297,29 @@ def test_a_failure_to_start_the_work_is_not_the_candidates_crash() -> None:
         there.ask("works")
 
 
-def test_a_candidate_in_a_worker_is_judged_as_in_this_process() -> None:
-    with WorkerProcess(CandidateWork) as worker:
-        for dtype in ("float32", "bfloat16", "float64"):
-            here, there = (check(name, "tiny", dtype=dtype) for name in ("hf-eager", RemoteCandidate(worker, "hf-eager")))
-            assert there.verdicts == here.verdicts
-            assert there.outcome == "pass"
+def test_a_candidate_in_a_worker_is_judged_as_in_this_process(candidates: WorkerProcess) -> None:
+    for dtype in ("float32", "bfloat16", "float64"):
+        here, there = (check(name, "tiny", dtype=dtype) for name in ("hf-eager", RemoteCandidate(candidates, "hf-eager")))
+        assert there.verdicts == here.verdicts
+        assert there.outcome == "pass"
 
 
-def test_a_large_activation_is_read_before_the_next_one_is_requested() -> None:
-    golden, batch = load_golden("tiny"), Batch.of({"input_ids": np.ones((32, 16), int)})  # Activations of 128 KiB.
-    with WorkerProcess(CandidateWork) as worker:
-        runner = RemoteCandidate(worker, "hf-eager").prepare(golden.checkpoint, "cpu", "float32")
-        stream = runner(batch.on("cpu"))
-        _, first = next(stream)
-        next(stream)
-        with pytest.raises(CandidateCrash):
-            first.read()
+def test_a_large_activation_is_read_before_the_next_one_is_requested(candidates: WorkerProcess) -> None:
+    batch = Batch.of({"input_ids": np.ones((32, 16), int)})  # Activations of 128 KiB.
+    runner = RemoteCandidate(candidates, "hf-eager").prepare(load_golden("tiny").checkpoint, "cpu", "float32")
+    stream = runner(batch.on("cpu"))
+    _, first = next(stream)
+    next(stream)
+    with pytest.raises(CandidateCrash):
+        first.read()
 
 
-def test_a_runner_is_prepared_again_after_another_one_replaced_it() -> None:
-    shallow, deep = load_golden("tiny"), load_golden("deep")
-    with WorkerProcess(CandidateWork) as worker:
-        candidate = RemoteCandidate(worker, "hf-eager")
-        runner = candidate.prepare(shallow.checkpoint, "cpu", "float32")
-        batch = shallow.batches["padded"].on("cpu")
-        before = {name: value.read() for name, value in runner(batch)}
-        candidate.prepare(deep.checkpoint, "cpu", "float32")
-        after = {name: value.read() for name, value in runner(batch)}
-    np.testing.assert_equal(after, before)
+def test_a_runner_is_prepared_again_after_another_one_replaced_it(candidates: WorkerProcess) -> None:
+    shallow, candidate = load_golden("tiny"), RemoteCandidate(candidates, "hf-eager")
+    runner, batch = candidate.prepare(shallow.checkpoint, "cpu", "float32"), shallow.batches["padded"].on("cpu")
+    before = {name: value.read() for name, value in runner(batch)}
+    candidate.prepare(load_golden("deep").checkpoint, "cpu", "float32")
+    np.testing.assert_equal({name: value.read() for name, value in runner(batch)}, before)
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "inf", "soon"])
@@ -371,148 +361,3 @@ def test_a_script_that_runs_the_suite_when_it_is_imported_is_named_as_the_cause(
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path)
     assert 'if __name__ == "__main__"' in done.stderr
     assert "internal error" not in done.stderr
-
-
-# Processes that a candidate may reach.
-
-ENDED = "while it ran, the process that starts all workers was ended, and its own process with it"
-REACHING = """
-import os, signal, subprocess
-
-def judge():
-    with open(f"/proc/{os.getppid()}/stat") as file:
-        return int(file.read().rpartition(")")[2].split()[1])
-
-reach = {
-    "the fork server is stopped": lambda: os.kill(os.getppid(), signal.SIGSTOP),
-    "the judge is ended": lambda: os.kill(judge(), signal.SIGKILL),
-    "the judge is stopped by a program": lambda: subprocess.run(["kill", "-STOP", str(judge())], check=True),
-    "the judge's group is stopped": lambda: os.killpg(os.getpgid(judge()), signal.SIGTSTP),
-    "all are reached": lambda: os.kill(-1, 0),
-    "it is stopped": lambda: os.kill(os.getpid(), signal.SIGTTIN),
-}
-
-class Reaching:
-    def __init__(self, name):
-        self.name = name
-
-    def prepare(self, checkpoint, device, dtype):
-        reach[self.name]()
-
-candidates = [Reaching(name) for name in reach]
-c0, c1, c2, c3, c4, c5 = candidates
-"""
-
-
-def _signal_server(number: int) -> None:
-    server = server_id()
-    assert server is not None
-    os.kill(server, number)
-
-
-def test_workers_are_replaced_after_the_end_of_the_fork_server_whether_they_are_idle_or_not() -> None:
-    with WorkerProcess(Doing) as idle, WorkerProcess(Doing) as waiting:
-        idle.ask("first")
-        waiting.ask("first")
-        before = idle.process
-        ending = threading.Timer(0.1, lambda: _signal_server(signal.SIGKILL))
-        ending.start()
-        with pytest.raises(CandidateEnded, match=ENDED):
-            waiting.ask("wait")
-        ending.join()
-        assert idle.process is None
-        assert idle.ask("again")[0] == Reason("again")
-        assert idle.process is not before
-        assert waiting.ask("again")[0] == Reason("again")
-
-
-def test_a_stopped_fork_server_is_replaced() -> None:
-    with WorkerProcess(Doing, ResourceLimits(seconds=0.5)) as worker, WorkerProcess(Doing) as other:
-        worker.ask("first")
-        _signal_server(signal.SIGSTOP)
-        with pytest.raises((CandidateEnded, CandidateTimeout)):
-            worker.ask("wait")
-        worker.renew()
-        assert worker.ask("again")[0] == Reason("again")
-        assert other.ask("first")[0] == Reason("first")
-
-
-def test_candidates_that_reach_for_other_processes_are_refused_and_a_run_goes_on(tmp_path: Path) -> None:
-    file, out = tmp_path / "reaching.py", tmp_path / "out"
-    file.write_text(REACHING)
-    count = REACHING.count("lambda:")
-    names = [argument for i in range(count) for argument in ("-i", f"{file}:c{i}")]
-    command = ["run", *names, "-i", "making-bert", "--golden", "tiny", "--depth", "screen", "--timeout", "100", "--out", str(out)]
-    assert main(command) == 1
-    *refused, last = read_results(out / "results.jsonl").checks
-    assert [(check.outcome, "PermissionError: " in check.reason or "returned non-zero" in check.reason) for check in refused] == [
-        ("crash", True)
-    ] * count
-    assert last.outcome == "pass"
-
-
-# What the check after the end of a process finds, and messages between the processes.
-
-
-class Ending:
-    """making-bert, which raises what a worker's end raises, where `ends` says so: a function of the batch and of its process."""
-
-    def __init__(self, ends: Callable[[Any, int], bool]) -> None:
-        self.ends, self.prepared = ends, 0
-
-    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Any:
-        self.prepared += 1
-        process, run = self.prepared, making_bert.prepare(checkpoint, device, dtype)
-
-        def called(batch: Any) -> Any:
-            if self.ends(batch, process):
-                raise CandidateEnded("its process ended")
-            return run(batch)
-
-        return called
-
-
-def test_a_process_that_ended_in_one_law_is_not_asked_in_the_next() -> None:
-    candidate = Ending(lambda _, process: process == 1)
-    found = [run_check(CHECKS["repeated"], candidate, "tiny", "cpu", "float32", plan=Plan(2)) for _ in range(2)]
-    assert [(one.outcome, one.reason[:17]) for one in found] == [("crash", "its process ended"), ("pass", "")]
-
-
-def test_a_process_that_ends_at_a_mask_of_another_dtype_has_not_refused_it() -> None:
-    candidate = Ending(lambda batch, _: batch.attention_mask.dtype == torch.bool)
-    for examples in (1, 2):
-        result = run_check(CHECKS["mask-dtype"], candidate, "tiny", "cpu", "float32", plan=Plan(examples))
-        assert (result.outcome, result.reason) == ("crash", "its process ended")
-
-
-def test_a_question_may_be_longer_than_an_answer_without_its_arrays() -> None:
-    """It may contain an upstream gradient, and this process is trusted by the candidate's."""
-    message = bytes(2**24 + 1)
-
-    def received(**options: float) -> bytes:
-        ours, theirs = (Link(end) for end in socket.socketpair())
-        sending = threading.Thread(target=lambda: _sent(ours, message), daemon=True)
-        sending.start()
-        try:
-            return theirs.receive(**options)[0]
-        finally:
-            theirs.close()
-            sending.join()
-
-    assert received(longest=float("inf")) == message
-    with pytest.raises(NoMessageError, match="a message of 16777"):
-        received()
-
-
-def _sent(link: Link, message: bytes) -> None:
-    try:
-        link.send(message)
-    except OSError:  # The other end does not read it.
-        link.close()
-
-
-def test_an_array_in_ml_dtypes_bfloat16_is_read_in_float32() -> None:
-    found = described(np.array([1.0, 2.5], ml_dtypes.bfloat16))
-    assert found.dtype == "bfloat16"
-    assert found.read().dtype == np.float32
-    assert found.read().tolist() == [1.0, 2.5]

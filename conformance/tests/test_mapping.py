@@ -309,17 +309,6 @@ def test_an_exception_of_the_users_code_is_truncated_and_escaped(tmp_path: Path,
     assert r"raised ValueError: \u001b[2Jxxx" in said
 
 
-def test_an_implementation_is_made_without_importing_pytest() -> None:
-    code = (
-        "import sys; sys.modules['pytest'] = None\n"
-        "from conformance.mapping.implementation import implementation_of\n"
-        "from conformance.mapping.mapped import proposed\n"
-        f"from {STRANGERS}.packed import PackedBert\n"
-        f"print(implementation_of(proposed(PackedBert, 'PackedBert', '{STRANGERS}.packed')).name)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "packed-bert\n"
-
-
 def _named(name: str) -> type[nn.Module]:
     """Return a correct model with a buffer of that name."""
 

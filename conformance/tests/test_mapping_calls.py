@@ -149,20 +149,8 @@ def test_the_refusal_of_another_function_ends_with_the_command_that_maps_it() ->
 # How a module is called.
 
 
-class Sequenced(nn.Module):
-    def forward(self, sequence: Any, position_ids: Any = None, token_type_ids: Any = None, mask: Any = None) -> None: ...
-
-
-class Flagged(nn.Module):
-    def forward(self, sequence: Any, segments: Any, mask: Any, return_hidden: bool = False) -> None: ...
-
-
-class Typed(nn.Module):
-    def forward(self, tokens: Any, mask: Any, return_type: str = "hidden", segments: Any = None) -> None: ...
-
-
-class TypedReturn(nn.Module):
-    def forward(self, tokens: Any, return_type: str = "logits", token_type_ids: Any = None) -> None: ...
+def _module(forward: Callable[..., Any]) -> Any:
+    return type("Module", (nn.Module,), {"forward": forward})()
 
 
 class Wrapping:
@@ -170,35 +158,42 @@ class Wrapping:
         self.mask = mask
 
 
-class Quoted(nn.Module):
-    def forward(self, tokens: "torch.Tensor", segments: "torch.Tensor", mask: "Wrapping") -> None: ...
+def quoted(self: Any, tokens: "torch.Tensor", segments: "torch.Tensor", mask: "Wrapping") -> None: ...
 
 
-class OfTorch(nn.Module):
-    def forward(self, input_ids: torch.LongTensor, segments: Any, mask: torch.BoolTensor) -> None: ...
+def of_torch(self: Any, input_ids: torch.LongTensor, segments: Any, mask: torch.BoolTensor) -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("module", "call"),
+    ("forward", "call"),
     [
-        (Sequenced, "batch.input_ids, token_type_ids=batch.token_type_ids, mask=batch.attention_mask"),
-        (Flagged, "batch.input_ids, batch.token_type_ids, batch.attention_mask"),
-        (Typed, "batch.input_ids, batch.attention_mask, segments=batch.token_type_ids"),
-        (TypedReturn, "batch.input_ids, token_type_ids=batch.token_type_ids"),
-        (Quoted, "batch.input_ids, batch.token_type_ids, Wrapping(batch.attention_mask)"),
-        (OfTorch, "batch.input_ids, batch.token_type_ids, batch.attention_mask"),
+        (
+            lambda self, sequence, position_ids=None, token_type_ids=None, mask=None: None,
+            "batch.input_ids, token_type_ids=batch.token_type_ids, mask=batch.attention_mask",
+        ),
+        (
+            lambda self, sequence, segments, mask, return_hidden=False: None,
+            "batch.input_ids, batch.token_type_ids, batch.attention_mask",
+        ),
+        (
+            lambda self, tokens, mask, return_type="hidden", segments=None: None,
+            "batch.input_ids, batch.attention_mask, segments=batch.token_type_ids",
+        ),
+        (
+            lambda self, tokens, return_type="logits", token_type_ids=None: None,
+            "batch.input_ids, token_type_ids=batch.token_type_ids",
+        ),
+        (quoted, "batch.input_ids, batch.token_type_ids, Wrapping(batch.attention_mask)"),
+        (of_torch, "batch.input_ids, batch.token_type_ids, batch.attention_mask"),
     ],
 )
-def test_arrays_are_told_from_positions_settings_and_annotations(module: type[nn.Module], call: str) -> None:
-    assert next(iter(calls(module()))).arguments == call
-
-
-class Measured(nn.Module):
-    def forward(self, tokens: Any, segments: Any, max_len: Any = None, mask: Any = None, valid: Any = None) -> None: ...
+def test_arrays_are_told_from_positions_settings_and_annotations(forward: Callable[..., Any], call: str) -> None:
+    assert next(iter(calls(_module(forward)))).arguments == call
 
 
 def test_every_argument_that_may_be_the_mask_is_tried_and_those_of_unknown_names_come_last() -> None:
-    tried = [call.arguments for call in calls(Measured())]
+    module = _module(lambda self, tokens, segments, max_len=None, mask=None, valid=None: None)
+    tried = [call.arguments for call in calls(module)]
     places = [tried.index(f"batch.input_ids, batch.token_type_ids, {mask}batch.attention_mask") for mask in ("", "mask=", "valid=")]
     assert places == sorted(places)
 

@@ -225,7 +225,6 @@ _UNFIT: dict[str, Any] = {  # by words of the reason
         making_bert, activations={**making_bert.activations, "lm_head": OutputMap("classifier", lambda x: (x, x))}
     ),
     "mapped, though named in `ignored`: lm_head.mlp.weight": replace(making_bert, ignored=["lm_head.*"]),
-    "unknown parameter: cls": replace(making_bert, parameters={**making_bert.parameters, "lm_hed.x": "cls.predictions.decodr"}),
 }
 
 
