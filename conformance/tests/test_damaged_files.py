@@ -83,7 +83,7 @@ def test_a_read_that_is_too_large_is_counted_even_if_an_earlier_one_was_larger_o
     blocks = [b"%d" % (number % 10) * 2**16 for number in range(2**12)]  # 256 MiB, in blocks that malloc does not map one by one.
     last = blocks.pop()  # The heap cannot shrink below it.
     blocks.clear()
-    tally = readers_benchmark.tried(_sized(0, 96), 1, 0, tmp_path / "damaged")
+    tally = readers_benchmark.tried(_sized(0, 96), 1, 0, tmp_path / "damaged again")
     assert tally.outcomes == {"too large": 1}
     assert len(last) == 2**16
 

@@ -218,9 +218,12 @@ def test_a_function_receives_filled_numpy_batches_in_every_search_and_refuses_wh
 
 unfit = replace(making_bert, activations={**making_bert.activations, "embedding.layer_norn": "embeddings.LayerNorm"})
 other_unfit = replace(making_bert, activations={**making_bert.activations, "embedding.tokenz": "embeddings.LayerNorm"})
+_WITHOUT_DECODER = {tap: name for tap, name in making_bert.activations.items() if name != "cls.predictions.decoder"}
 _UNFIT: dict[str, Any] = {  # by words of the reason
     "no submodule 'embedding.layer_norn'; did you mean 'embedding.layer_norm'?": unfit,
-    "lm_head": replace(making_bert, activations={**making_bert.activations, Tap("lm_head", element=3): "cls.predictions.decoder"}),
+    "cls.predictions.decoder: nothing at 3 of a tuple": replace(
+        making_bert, activations={**_WITHOUT_DECODER, Tap("lm_head", element=3): "cls.predictions.decoder"}
+    ),
     "2 tensors are shown for 1": replace(
         making_bert, activations={**making_bert.activations, "lm_head": OutputMap("classifier", lambda x: (x, x))}
     ),
