@@ -14,6 +14,7 @@ from conformance.checks.run_check import run_check
 from conformance.cli import main
 from conformance.errors import ConformanceError
 from conformance.goldens.custom_golden import golden_of
+from conformance.goldens.golden import forget_checkpoints
 from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.worker_process import WorkerProcess
@@ -132,6 +133,7 @@ ALTERS = "it alters the weights that it is judged by, in the memory of this proc
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 @pytest.mark.parametrize("check_name", ["values", "repeated"])
 def test_a_candidate_that_alters_the_reference_fails_and_a_correct_one_after_it_conforms(check_name: str) -> None:
+    forget_checkpoints()  # so that no golden that another test has opened is altered
     result = run_check(CHECKS[check_name], reaching, "tiny", "cpu", "float32")
     assert (result.outcome, result.reason) == ("fail", ALTERS)
     assert check(good, "tiny").outcome == "pass"
