@@ -11,28 +11,31 @@ from conformance import load_golden
 from conformance.implementations.inner_workings import BertForSequenceClassification, inner_workings
 
 GOLDEN = "tiny"
-Trap = Callable[[Path], Path]
+How = Callable[[nn.Module, Tensor, Tensor, Tensor], Tensor]
 
 
 def module() -> BertForSequenceClassification:
-    found = inner_workings.module(load_golden(GOLDEN).checkpoint)
-    assert isinstance(found, BertForSequenceClassification)
-    return found
+    model = inner_workings.module(load_golden(GOLDEN).checkpoint)
+    assert isinstance(model, BertForSequenceClassification)
+    return model
 
 
 def example() -> tuple[Tensor, Tensor, Tensor]:
-    """Return ids, mask and token types of the golden's batch, for which constants in the export are correct, or of rows padded
-    differently."""
+    """Return ids, mask and token types of the golden's batch, for which constants in the export are correct."""
     batch = load_golden(GOLDEN).batches["padded"].on("cpu")
     assert batch.attention_mask is not None
     assert batch.token_type_ids is not None
     return batch.input_ids, batch.attention_mask, batch.token_type_ids
 
 
+def logits(model: nn.Module, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
+    return model(ids, mask, types).logits
+
+
 class Called(nn.Module):
     """A module called as `how` says, for tracing."""
 
-    def __init__(self, model: nn.Module, how: Callable[[nn.Module, Tensor, Tensor, Tensor], Tensor]) -> None:
+    def __init__(self, model: nn.Module, how: How = logits) -> None:
         super().__init__()
         self.model, self.how = model, how
 
@@ -40,20 +43,13 @@ class Called(nn.Module):
         return self.how(self.model, input_ids, attention_mask, token_type_ids)
 
 
-def traced(called: nn.Module, path: Path, inputs: tuple[Tensor, ...] | None = None) -> Path:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.jit.trace(called, inputs or example(), check_trace=False).save(str(path))
-    return path
+class _WithoutMask(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = module()
 
-
-def _logits(model: nn.Module, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
-    return model(ids, mask, types).logits
-
-
-def in_training_mode(folder: Path) -> Path:
-    """Trace without calling eval() first."""
-    return traced(Called(module().train(), _logits), folder / "training.pt")
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
+        return self.model(input_ids, None, token_type_ids).logits
 
 
 class _PositionsOfOneLength(nn.Module):
@@ -67,60 +63,49 @@ class _PositionsOfOneLength(nn.Module):
         return self.table(torch.arange(int(positions.shape[-1]))[None])
 
 
-def length_baked(folder: Path) -> Path:
+def traced(called: nn.Module, path: Path) -> Path:
+    ids, mask, types = example()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        inputs = (ids, types) if isinstance(called, _WithoutMask) else (ids, mask, types)
+        torch.jit.trace(called, inputs, check_trace=False).save(str(path))
+    return path
+
+
+def _in_bfloat16(model: nn.Module, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
+    """Compute under autocast, as a serving framework does by default, with the logits converted back to float32."""
+    with torch.autocast("cpu", torch.bfloat16):
+        return logits(model, ids, mask, types).float()
+
+
+def length_baked() -> nn.Module:
     model = module()
-    model.bert.embeddings.position_embeddings = _PositionsOfOneLength(model.bert.embeddings.position_embeddings)  # type: ignore
-    return traced(Called(model, _logits), folder / "length.pt")
+    embeddings = model.bert.embeddings
+    embeddings.position_embeddings = _PositionsOfOneLength(embeddings.position_embeddings)  # type: ignore[arg-type, assignment]
+    return Called(model)
 
 
-def batch_baked(folder: Path) -> Path:
-    """Use the batch size as a Python number."""
-
+def batch_size_baked() -> nn.Module:
     def how(model: nn.Module, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
-        return _logits(model, ids, mask.view(int(ids.shape[0]), -1), types.view(int(ids.shape[0]), -1))
+        return logits(model, ids, mask.view(int(ids.shape[0]), -1), types.view(int(ids.shape[0]), -1))
 
-    return traced(Called(module(), how), folder / "batch.pt")
-
-
-def token_types_baked(folder: Path) -> Path:
-    """Use the example's token types instead of the argument."""
-    static_shape = example()[2].flip(0)[:1]
-    return traced(Called(module(), lambda m, ids, mask, _: _logits(m, ids, mask, static_shape.expand_as(ids))), folder / "types.pt")
+    return Called(module(), how)
 
 
-def mask_baked(folder: Path) -> Path:
-    """Use the example's mask instead of the argument."""
-    static_shape = torch.tensor([[1] * 9 + [0] * 7])
-    return traced(
-        Called(module(), lambda m, ids, _, types: _logits(m, ids, static_shape.expand_as(ids), types)), folder / "mask.pt"
-    )
+_MASK = torch.tensor([[1] * 9 + [0] * 7])
 
-
-def inputs_swapped(folder: Path) -> Path:
-    """Pass the inputs by position in another order than the module expects."""
-    return traced(Called(module(), lambda m, ids, mask, types: _logits(m, ids, types, mask)), folder / "swapped.pt")
-
-
-class _WithoutMask(nn.Module):
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
-        return self.model(input_ids, None, token_type_ids).logits
-
-
-def mask_dropped(folder: Path) -> Path:
-    """Export without the mask."""
-    ids, _, types = example()
-    return traced(_WithoutMask(module()), folder / "no-mask.pt", (ids, types))
-
-
-def reduced_precision(folder: Path) -> Path:
-    """Trace under autocast, as a serving framework does by default; the logits are converted back to float32."""
-
-    def how(model: nn.Module, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            return _logits(model, ids, mask, types).float()
-
-    return traced(Called(module(), how), folder / "autocast.pt")
+# By what is wrong: the module that is traced, and the names of the mistakes.
+MISTAKES: dict[str, tuple[Callable[[], nn.Module], set[str]]] = {
+    "training mode": (lambda: Called(module().train()), {"dropout-active"}),
+    "token types baked": (
+        lambda: Called(module(), lambda m, ids, mask, _: logits(m, ids, mask, example()[2].flip(0)[:1].expand_as(ids))),
+        {"token-types-other"},
+    ),
+    "mask baked": (lambda: Called(module(), lambda m, ids, _, types: logits(m, ids, _MASK.expand_as(ids), types)), {"mask-other"}),
+    "inputs swapped": (
+        lambda: Called(module(), lambda m, ids, mask, types: logits(m, ids, types, mask)),
+        {"token-types-from-mask", "mask-from-token-types"},
+    ),
+    "mask dropped": (_WithoutMask, {"mask-ignored"}),
+    "reduced precision": (lambda: Called(module(), _in_bfloat16), {"precision-bfloat16", "result-bfloat16"}),
+}

@@ -2,9 +2,9 @@
 
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import msgspec
-import pytest
 
 from conformance.checks.run_header import header_of
 from conformance.checks.search.plan import Plan
@@ -29,7 +29,10 @@ def _results(*names: str, **fields: object) -> Results:
 
 
 def test_a_header_has_the_versions_of_registered_candidates_and_of_the_libraries(tmp_path: Path) -> None:
-    assert main(["run", "-i", "hf-eager", "-i", BAD, "--golden", "tiny", "--out", str(tmp_path)]) == 1
+    assert (
+        main(["run", "-i", "hf-eager", "-i", BAD, "--golden", "tiny", "--depth", "screen", "--in-process", "--out", str(tmp_path)])
+        == 1
+    )
     (found,) = read_results(tmp_path / "results.jsonl").headers
     ours = ("bert-conformance", metadata.version("bert-conformance"))
     assert found.implementations["hf-eager"] == ImplementationRecord(*ours, "conformance.implementations.hugging_face:hf_eager")
@@ -83,19 +86,14 @@ def test_the_page_shows_the_versions_of_the_judged_candidates() -> None:
     assert unregistered in REPORT_FORMATS["html"].of_results(_results("mine"))
 
 
-@pytest.mark.parametrize(("second", "contradicts"), [({"mine": OLD}, False), ({"mine": NEW}, True), ({}, False)])
-def test_the_shards_of_one_run_must_have_one_version(second: dict[str, ImplementationRecord], contradicts: bool) -> None:
-    shards = [
-        run(checked(Case("mine", golden)), source=f"{golden}.jsonl", shard=shard, run="r", implementations=implementations)
-        for golden, shard, implementations in (("tiny", "1/2", {"mine": OLD}), ("deep", "2/2", second))
-    ]
-    rendered = [str(note) for note in merged(shards).notes]
-    words = "my-package 1.0 in tiny.jsonl, my-package 1.1 in deep.jsonl"
-    assert rendered == ([f"contradiction: shards of one run differ in the version of mine: {words}"] if contradicts else [])
+def test_the_shards_of_one_run_must_have_one_version_of_a_candidate_and_may_have_goldens_at_several_paths() -> None:
+    def shard(golden: str, number: str, **fields: object) -> Any:
+        return run(checked(Case("mine", golden)), source=f"{golden}.jsonl", shard=number, run="r", **fields)
 
-
-def test_shards_on_a_golden_at_another_path_must_have_one_version_of_it() -> None:
+    words = "shards of one run differ in the version of mine: my-package 1.0 in tiny.jsonl, my-package 1.1 in deep.jsonl"
+    for versions, notes in (({"mine": NEW}, f"contradiction: {words}"), ({"mine": OLD}, ""), ({}, "")):
+        results = merged([shard("tiny", "1/2", implementations={"mine": OLD}), shard("deep", "2/2", implementations=versions)])
+        assert " ".join(map(str, results.notes)) == notes
     (golden,) = header().goldens.values()
-    sources = [msgspec.structs.replace(golden, source=source) for source in ("/here/mine", "/there/mine")]
-    shards = [run(checked(Case(f"m{n}", "tiny")), goldens={"tiny": source}) for n, source in enumerate(sources)]
-    assert len(merged(shards).cases) == 2
+    moved = [{"tiny": msgspec.structs.replace(golden, source=source)} for source in ("/here/mine", "/there/mine")]
+    assert len(merged([run(checked(Case(f"m{n}", "tiny")), goldens=goldens) for n, goldens in enumerate(moved)]).cases) == 2

@@ -31,24 +31,40 @@ def test_a_causal_mask_that_is_shifted_is_named(monkeypatch: pytest.MonkeyPatch,
     assert any(name == finding.name for finding in result.findings), str(result)
 
 
-def test_attention_to_encoder_states_without_their_mask_is_named() -> None:
-    def unmasked(bert: Any) -> None:
-        right = bert.encoder.forward
-        bert.encoder.forward = lambda *inputs: right(*inputs[:4], None, *inputs[5:])
+def _unmasked(bert: Any) -> None:
+    right = bert.encoder.forward
+    bert.encoder.forward = lambda *inputs: right(*inputs[:4], None, *inputs[5:])
 
-    result = check(broken(unmasked), "cross-attention")
+
+def _other_states(attention: Any) -> None:
+    right = attention.forward
+    attention.forward = lambda hidden, mask, heads, states, past: right(hidden, mask, heads, states.flip(1), past)
+
+
+def _shifted(model: Any, given: Any) -> dict[str, Tensor]:
+    given.encoder_attention_mask = given.encoder_attention_mask.roll(1, 1)
+    return inner_workings.call(model, given)  # type: ignore[no-any-return]
+
+
+PROBS = [f"encoder.layer.{i}.crossattention.self.probs" for i in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("candidate", "origins", "name"),
+    [
+        (broken(_unmasked), PROBS, "mask-ignored"),
+        (replace(inner_workings, call=_shifted, name="broken"), PROBS, ""),
+        (in_attention(_other_states, 1, "crossattention"), [PROBS[1].replace("probs", n) for n in ("key", "value")], ""),
+    ],
+    ids=["no mask", "a shifted mask", "other states"],
+)
+def test_encoder_states_or_their_mask_that_are_read_wrongly_fail_where_they_are_read(
+    candidate: Any, origins: list[str], name: str
+) -> None:
+    result = check(candidate, "cross-attention")
     assert result.outcome == "fail"
-    assert {v.activation.partition("attention")[0][-5:] for v in result.origins} == {"cross"}
-    assert any(finding.name == "mask-ignored" for finding in result.findings), str(result)
-
-
-def test_a_decoder_that_reads_other_states_fails_where_they_are_read() -> None:
-    def own(attention: Any) -> None:
-        right = attention.forward
-        attention.forward = lambda hidden, mask, heads, states, past: right(hidden, mask, heads, states.flip(1), past)
-
-    result = check(in_attention(own, layer=1, of="crossattention"), "cross-attention")
-    assert [v.activation for v in result.origins] == [f"encoder.layer.1.crossattention.self.{n}" for n in ("key", "value")]
+    assert [v.activation for v in result.origins] == origins
+    assert not name or name in {finding.name for finding in result.findings}, str(result)
 
 
 def test_encoder_states_may_be_exposed_and_are_read_by_every_layer() -> None:
@@ -86,40 +102,28 @@ def test_relative_positions_continue_after_the_cache() -> None:
     assert check(inner_workings_cached, golden).conforms
 
 
-def test_positions_that_restart_after_the_cache_fail_at_the_embeddings() -> None:
-    def restarted(model: Any, inputs: dict[str, Tensor], cache: Any) -> Any:
-        output = model.bert(
-            **inputs,
-            position_ids=torch.zeros(1, 1, dtype=torch.long),
-            cache=cache,
-            output_attentions=True,
-            output_hidden_states=True,
-        )
-        return output.hidden_states, output.attentions
-
-    result = check(replace(inner_workings_cached, step=restarted, name="restarted"), "decoder")
-    assert [v.activation for v in result.origins] == ["embeddings.dropout"]
+def _restarted(model: Any, inputs: dict[str, Tensor], cache: Any) -> Any:
+    inputs = {**inputs, "position_ids": torch.zeros(1, 1, dtype=torch.long)}
+    output = model.bert(**inputs, cache=cache, output_attentions=True, output_hidden_states=True)
+    return output.hidden_states, output.attentions
 
 
-def test_keys_and_values_of_another_layer_fail_where_they_are_read() -> None:
-    def mistaken(model: Any, inputs: dict[str, Tensor], cache: Any) -> Any:
-        cache[2] = list(cache[0])  # Two lists for each layer.
-        output = model.bert(**inputs, cache=cache, output_attentions=True, output_hidden_states=True)
-        return output.hidden_states, output.attentions
-
-    result = check(replace(inner_workings_cached, step=mistaken, name="mistaken"), "decoder")
-    assert [v.activation for v in result.origins] == [f"encoder.layer.1.{n}" for n in ("attention.self.probs", "output.LayerNorm")]
+def _of_another_layer(model: Any, inputs: dict[str, Tensor], cache: Any) -> Any:
+    cache[2] = list(cache[0])  # Two lists for each layer.
+    output = model.bert(**inputs, cache=cache, output_attentions=True, output_hidden_states=True)
+    return output.hidden_states, output.attentions
 
 
-def test_a_mask_that_does_not_fit_the_cache_is_refused() -> None:
-    model = walk.BertModel(
-        BertConfig(hidden_size=8, num_attention_heads=2, intermediate_size=8, num_hidden_layers=1, is_decoder=True)
-    )
-    cache = walk.new_cache(BertConfig(num_hidden_layers=1))
-    ids = torch.tensor([[5, 6, 7]])
-    model(ids, torch.ones(1, 3), cache=cache)
-    with pytest.raises(ValueError, match=r"for 3 tokens; the cache has 3 and this call 1, so it must be for 4"):
-        model(ids[:, :1], torch.ones(1, 3), cache=cache)
+@pytest.mark.parametrize(
+    ("step", "origins"),
+    [
+        (_restarted, ["embeddings.dropout"]),
+        (_of_another_layer, ["encoder.layer.1.attention.self.probs", "encoder.layer.1.output.LayerNorm"]),
+    ],
+)
+def test_positions_that_restart_and_keys_of_another_layer_fail_where_they_are_read(step: Any, origins: list[str]) -> None:
+    result = check(replace(inner_workings_cached, step=step, name="mistaken"), "decoder")
+    assert [v.activation for v in result.origins] == origins
 
 
 def _small(**changes: Any) -> BertConfig:
@@ -127,9 +131,13 @@ def _small(**changes: Any) -> BertConfig:
     return BertConfig(**{**sizes, "hidden_dropout_prob": 0.0, "is_decoder": True, **changes})
 
 
-def test_a_cache_is_refused_while_activations_are_recomputed() -> None:
+def test_a_cache_is_refused_with_another_masks_length_and_while_activations_are_recomputed() -> None:
     config, ids = _small(), torch.tensor([[5, 6, 7]])
-    model = walk.BertModel(config).train()
+    model, cache = walk.BertModel(config), walk.new_cache(config)
+    model(ids, torch.ones(1, 3), cache=cache)
+    with pytest.raises(ValueError, match=r"for 3 tokens; the cache has 3 and this call 1, so it must be for 4"):
+        model(ids[:, :1], torch.ones(1, 3), cache=cache)
+    model.train()
     model.encoder.gradient_checkpointing = True
     with pytest.raises(ValueError, match="leave the cache out, or set gradient_checkpointing to False"):
         model(ids, cache=walk.new_cache(config))
@@ -157,16 +165,6 @@ def test_a_masked_head_reads_no_encoder_states() -> None:
 
     assert torch.equal(hidden(one, [0.0, 0.0]), hidden(other, [0.0, 0.0]))
     assert not torch.equal(hidden(one, [1.0, 0.0]), hidden(other, [1.0, 0.0]))
-
-
-def test_a_shifted_mask_of_encoder_states_fails_where_it_is_read() -> None:
-    def call(model: Any, given: Any) -> dict[str, Tensor]:
-        given.encoder_attention_mask = given.encoder_attention_mask.roll(1, 1)
-        return inner_workings.call(model, given)  # type: ignore[no-any-return]
-
-    result = check(replace(inner_workings, call=call, name="broken"), "cross-attention")
-    assert result.outcome == "fail", result
-    assert [v.activation for v in result.origins] == [f"encoder.layer.{i}.crossattention.self.probs" for i in (0, 1)]
 
 
 @pytest.mark.landing(law=["generated-batches", "padding-length", "length-refused"])

@@ -1,8 +1,11 @@
-"""Candidates whose process ends: which check says so, and what the checks after it find; and messages between the processes."""
+"""Ends of processes: a candidate cannot signal those that judge it; where the fork server ends, workers start again."""
 
+import os
+import signal
 import socket
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -15,9 +18,93 @@ from conformance.candidates.arrays import described
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.run_check import run_check
 from conformance.checks.search.plan import Plan
-from conformance.errors import CandidateEnded
+from conformance.cli import main
+from conformance.errors import CandidateEnded, CandidateTimeout
 from conformance.implementations.making_bert import making_bert
+from conformance.isolation.fork_server import server_id
 from conformance.isolation.link import Link, NoMessageError
+from conformance.isolation.messages import Reason
+from conformance.isolation.worker_process import ResourceLimits, WorkerProcess
+from conformance.results.file import read_results
+from conformance.tests.test_isolation import Doing
+
+ENDED = "while it ran, the process that starts all workers was ended, and its own process with it"
+REACHING = """
+import os, signal, subprocess
+
+def judge():
+    with open(f"/proc/{os.getppid()}/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
+
+reach = {
+    "the fork server is stopped": lambda: os.kill(os.getppid(), signal.SIGSTOP),
+    "the judge is ended": lambda: os.kill(judge(), signal.SIGKILL),
+    "the judge is stopped by a program": lambda: subprocess.run(["kill", "-STOP", str(judge())], check=True),
+    "the judge's group is stopped": lambda: os.killpg(os.getpgid(judge()), signal.SIGTSTP),
+    "all are reached": lambda: os.kill(-1, 0),
+    "it is stopped": lambda: os.kill(os.getpid(), signal.SIGTTIN),
+}
+
+class Reaching:
+    def __init__(self, name):
+        self.name = name
+
+    def prepare(self, checkpoint, device, dtype):
+        reach[self.name]()
+
+candidates = [Reaching(name) for name in reach]
+c0, c1, c2, c3, c4, c5 = candidates
+"""
+
+
+def _signal_server(number: int) -> None:
+    server = server_id()
+    assert server is not None
+    os.kill(server, number)
+
+
+def test_workers_are_replaced_after_the_end_of_the_fork_server_whether_they_are_idle_or_not() -> None:
+    with WorkerProcess(Doing) as idle, WorkerProcess(Doing) as waiting:
+        idle.ask("first")
+        waiting.ask("first")
+        before = idle.process
+        ending = threading.Timer(0.1, lambda: _signal_server(signal.SIGKILL))
+        ending.start()
+        with pytest.raises(CandidateEnded, match=ENDED):
+            waiting.ask("wait")
+        ending.join()
+        assert idle.process is None
+        assert idle.ask("again")[0] == Reason("again")
+        assert idle.process is not before
+        assert waiting.ask("again")[0] == Reason("again")
+
+
+def test_a_stopped_fork_server_is_replaced() -> None:
+    with WorkerProcess(Doing, ResourceLimits(seconds=0.5)) as worker, WorkerProcess(Doing) as other:
+        worker.ask("first")
+        _signal_server(signal.SIGSTOP)
+        with pytest.raises((CandidateEnded, CandidateTimeout)):
+            worker.ask("wait")
+        worker.renew()
+        assert worker.ask("again")[0] == Reason("again")
+        assert other.ask("first")[0] == Reason("first")
+
+
+def test_candidates_that_reach_for_other_processes_are_refused_and_a_run_goes_on(tmp_path: Path) -> None:
+    file, out = tmp_path / "reaching.py", tmp_path / "out"
+    file.write_text(REACHING)
+    count = REACHING.count("lambda:")
+    names = [argument for i in range(count) for argument in ("-i", f"{file}:c{i}")]
+    command = ["run", *names, "-i", "making-bert", "--golden", "tiny", "--depth", "screen", "--timeout", "100", "--out", str(out)]
+    assert main(command) == 1
+    *refused, last = read_results(out / "results.jsonl").checks
+    assert [(check.outcome, "PermissionError: " in check.reason or "returned non-zero" in check.reason) for check in refused] == [
+        ("crash", True)
+    ] * count
+    assert last.outcome == "pass"
+
+
+# What the check after the end of a process finds, and messages between the processes.
 
 
 class Ending:
@@ -40,15 +127,15 @@ class Ending:
 
 def test_a_process_that_ended_in_one_law_is_not_asked_in_the_next() -> None:
     candidate = Ending(lambda _, process: process == 1)
-    found = [run_check(CHECKS["repeated"], candidate, "tiny", "cpu", "float32", plan=Plan(2)) for _ in range(2)]
-    assert [(one.outcome, one.reason[:17]) for one in found] == [("crash", "its process ended"), ("pass", "")]
+    results = [run_check(CHECKS["repeated"], candidate, "tiny", "cpu", "float32", plan=Plan(2)) for _ in range(2)]
+    assert [(result.outcome, result.reason[:17]) for result in results] == [("crash", "its process ended"), ("pass", "")]
 
 
-@pytest.mark.parametrize("examples", [1, 2])
-def test_a_process_that_ends_at_a_mask_of_another_dtype_has_not_refused_it(examples: int) -> None:
+def test_a_process_that_ends_at_a_mask_of_another_dtype_has_not_refused_it() -> None:
     candidate = Ending(lambda batch, _: batch.attention_mask.dtype == torch.bool)
-    result = run_check(CHECKS["mask-dtype"], candidate, "tiny", "cpu", "float32", plan=Plan(examples))
-    assert (result.outcome, result.reason) == ("crash", "its process ended")
+    for examples in (1, 2):
+        result = run_check(CHECKS["mask-dtype"], candidate, "tiny", "cpu", "float32", plan=Plan(examples))
+        assert (result.outcome, result.reason) == ("crash", "its process ended")
 
 
 def test_a_question_may_be_longer_than_an_answer_without_its_arrays() -> None:
@@ -78,7 +165,5 @@ def _sent(link: Link, message: bytes) -> None:
 
 
 def test_an_array_in_ml_dtypes_bfloat16_is_read_in_float32() -> None:
-    found = described(np.array([1.0, 2.5], ml_dtypes.bfloat16))
-    assert found.dtype == "bfloat16"
-    assert found.read().dtype == np.float32
-    assert found.read().tolist() == [1.0, 2.5]
+    array = described(np.array([1.0, 2.5], ml_dtypes.bfloat16))
+    assert (array.dtype, array.read().dtype, array.read().tolist()) == ("bfloat16", np.float32, [1.0, 2.5])

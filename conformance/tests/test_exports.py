@@ -2,7 +2,6 @@
 named."""
 
 import io
-import json
 import math
 import warnings
 import zipfile
@@ -30,8 +29,9 @@ from conformance.implementations.inner_workings import inner_workings
 from conformance.implementations.making_bert import making_bert
 from conformance.implementations.torch_encoder import torch_encoder, torch_encoder_fast
 from conformance.report.findings import findings
+from conformance.results.file import read_results
 from conformance.results.to_records import activation_records
-from conformance.tests import export_mistakes
+from conformance.tests.export_mistakes import GOLDEN, MISTAKES, Called, batch_size_baked, length_baked, logits, module, traced
 
 needs_onnx = pytest.mark.skipif(
     any(find_spec(name) is None for name in ("onnx", "onnxruntime", "onnxscript")), reason="pip install 'bert-conformance[onnx]'"
@@ -87,24 +87,17 @@ def test_the_export_works_at_other_lengths_and_batch_sizes(implementation: Any, 
 
 
 @needs_onnx
-@pytest.mark.landing(name="values")
-@pytest.mark.parametrize("name", ["values", "outputs", "called-again"])
-def test_the_onnx_export_conforms(name: str) -> None:
-    result = run_check(CHECKS[name], exports.hf_onnx, "tiny", "cpu", "float32")
+@pytest.mark.landing(golden="tiny", name="values")
+@pytest.mark.parametrize(
+    ("golden", "name"), [("tiny", "values"), ("tiny", "outputs"), ("tiny", "called-again"), ("tanh", "values")]
+)
+def test_the_onnx_export_conforms(golden: str, name: str) -> None:
+    result = run_check(CHECKS[name], exports.hf_onnx, golden, "cpu", "float32")
     assert result.outcome == "pass", result.reason
 
 
-@needs_onnx
-@pytest.mark.thorough
-def test_onnx_runtimes_tanh_is_within_the_error_allowed_for_libraries() -> None:
-    result = check(exports.hf_onnx, "tanh")
-    assert result.conforms, result.reason
-
-
 def test_the_compiled_reference_conforms() -> None:
-    architecture = load_golden("tiny").checkpoint.architecture
-    reason = hf_compiled.supports(architecture, "cpu", "float32")
-    if reason:
+    if reason := hf_compiled.supports(load_golden("tiny").checkpoint.architecture, "cpu", "float32"):
         pytest.skip(reason)
     assert check(hf_compiled, "tiny").conforms
 
@@ -134,47 +127,47 @@ class _Strange(nn.Module):
         self.it = making_bert.module(checkpoint)
 
     def forward(self, tokens: Tensor, segments: Tensor, mask: Tensor) -> Tensor:
-        return self.it.embedding(tokens, segments) if mask is None else self._run(tokens, segments, mask)
-
-    def _run(self, tokens: Tensor, segments: Tensor, mask: Tensor) -> Tensor:
         hidden = self.it.embedding(tokens, segments)
         for layer in self.it.transformer:
             hidden = layer(hidden, mask)
         return hidden
 
 
-def _archive(path: Path, golden: str = "tiny", frozen: bool = False) -> Path:
+class _Nameless(_Strange):
+    def forward(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        return super().forward(a, b, c)
+
+
+def _archive(path: Path, golden: str = "tiny", frozen: bool = False, of: type[_Strange] = _Strange) -> Path:
     ids = torch.arange(10).reshape(2, 5)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        made = torch.jit.trace(_Strange(load_golden(golden).checkpoint), (ids, ids * 0, ids * 0 + 1))
+        made = torch.jit.trace(of(load_golden(golden).checkpoint), (ids, ids * 0, ids * 0 + 1))
         (torch.jit.freeze(made.eval()) if frozen else made).save(str(path))
     return path
 
 
 @pytest.mark.parametrize("frozen", [False, True], ids=["parameters", "nameless constants"])
 def test_the_layers_of_a_third_party_archive_are_observed(tmp_path: Path, frozen: bool) -> None:
-    result = check(Archive(_archive(tmp_path / "strange.pt", "deep", frozen)), "deep")
+    result = check(Archive(_archive(tmp_path / "strange.pt", "deep", frozen)), "deep", depth="screen")
     assert result.conforms, result.reason
-    seen = {v.activation for v in result.verdicts if v.outcome == "pass"}
     parts = ["attention.self.query", "attention.self.key", "attention.self.value", "attention.self.context", "attention.self.probs"]
     parts += ["attention.output.LayerNorm", "output.LayerNorm", "intermediate.intermediate_act_fn"]
-    assert {f"encoder.layer.{i}.{part}" for i in range(12) for part in parts} <= seen
+    observed = {v.activation for v in result.verdicts if v.outcome == "pass"}
+    assert {f"encoder.layer.{i}.{part}" for i in range(12) for part in parts} <= observed
 
 
-@pytest.mark.parametrize("of", [making_bert, inner_workings], ids=lambda i: i.name)
-@pytest.mark.parametrize("write", [exports.scripted, exports.frozen], ids=["scripted", "frozen"])
-def test_the_layers_of_scripted_and_frozen_archives_are_observed(of: Any, write: Any) -> None:
-    result = check(Export(f"{of.name}-{write.__name__}", of, write, ".pt"), "tiny")
+@pytest.mark.landing({"of": making_bert, "write": exports.frozen}, {"of": inner_workings, "write": exports.exported})
+@pytest.mark.parametrize("write", [exports.scripted, exports.frozen, exports.exported], ids=lambda write: write.__name__)
+@pytest.mark.parametrize("of", [making_bert, inner_workings, demystified], ids=lambda i: i.name)
+def test_the_layers_of_every_kind_of_export_of_the_seed_implementations_are_observed(of: Any, write: Any) -> None:
+    if of is demystified and write is not exports.exported:
+        pytest.skip("its other exports are among the registered ones")
+    more = {"interior": True} if write is exports.exported else {}
+    export = Export(f"{of.name}-{write.__name__}", of, write, ".pt2" if more else ".pt", **more)
+    result = check(export, "sinusoidal" if of is demystified else "tiny")
     assert result.conforms, result.reason
     assert result.coverage[0] >= 25
-
-
-@pytest.mark.parametrize("of", [making_bert, inner_workings, demystified], ids=lambda i: i.name)
-def test_the_layers_of_the_exported_seed_implementations_are_observed(of: Any) -> None:
-    golden = "sinusoidal" if of is demystified else "tiny"
-    result = check(Export(f"{of.name}-exported", of, exports.exported, ".pt2", interior=True), golden)
-    assert result.conforms, result.reason
 
 
 class _Wrong(HuggingFace):
@@ -187,14 +180,11 @@ class _Wrong(HuggingFace):
         return model
 
 
-EXPORTERS: list[Any] = [
-    pytest.param(exports.traced, ".pt", id="traced"),
-    pytest.param(exports.exported, ".pt2", id="exported"),
-    pytest.param(exports.onnx, ".onnx", id="onnx", marks=needs_onnx),
-]
-
-
-@pytest.mark.parametrize(("write", "suffix"), EXPORTERS)
+@pytest.mark.parametrize(
+    ("write", "suffix"),
+    [(exports.traced, ".pt"), (exports.exported, ".pt2"), pytest.param(exports.onnx, ".onnx", marks=needs_onnx)],
+    ids=["traced", "exported", "onnx"],
+)
 def test_a_mistake_inside_an_export_is_named_at_its_place(write: Any, suffix: str) -> None:
     result = check(Export(f"wrong{suffix}", _Wrong("sdpa"), write, suffix), "tiny")
     assert [v.activation for v in result.origins] == [
@@ -206,8 +196,7 @@ def test_a_mistake_inside_an_export_is_named_at_its_place(write: Any, suffix: st
 
 def _rendered(result: Result) -> set[str]:
     """Return every reported name, alone or with those it cannot be distinguished from."""
-    found = findings(activation_records(result))
-    return {name for f in found if f.fault for name in (f.fault.name, *f.others)}
+    return {name for f in findings(activation_records(result)) if f.fault for name in (f.fault.name, *f.others)}
 
 
 # Correct archives with unusual computations.
@@ -230,28 +219,25 @@ class _KeysFirst(inner.BertSelfAttention):
 
 
 def _with(part: str, kind: type[nn.Module]) -> nn.Module:
-    model = export_mistakes.module()
+    model = module()
     for layer in model.bert.encoder.layer:
         getattr(layer.attention, part).__class__ = kind
     return model
 
 
-def _logits_in(dtype: torch.dtype) -> Any:
-    return lambda model, *inputs: export_mistakes._logits(model, *inputs).to(dtype).clone()
-
-
-UNUSUAL = {
-    "in place": lambda: export_mistakes.Called(_with("output", _InPlace), export_mistakes._logits),
-    "keys first": lambda: export_mistakes.Called(_with("self", _KeysFirst), export_mistakes._logits),
-    "outputs cast and cloned": lambda: export_mistakes.Called(export_mistakes.module(), _logits_in(torch.float32)),
+UNUSUAL: dict[str, Callable[[], nn.Module]] = {
+    "as usual": lambda: Called(module()),
+    "in place": lambda: Called(_with("output", _InPlace)),
+    "keys first": lambda: Called(_with("self", _KeysFirst)),
+    "outputs cast and cloned": lambda: Called(module(), lambda *given: logits(*given).to(torch.float32).clone()),
 }
 
 
 @pytest.mark.parametrize("name", UNUSUAL)
-def test_an_unusual_correct_archive_conforms_with_and_without_its_layers_observed(name: str, tmp_path: Path) -> None:
-    archive = Archive(export_mistakes.traced(UNUSUAL[name](), tmp_path / "unusual.pt"))
+def test_a_correct_archive_conforms_with_and_without_its_layers_observed(name: str, tmp_path: Path) -> None:
+    archive = Archive(traced(UNUSUAL[name](), tmp_path / "unusual.pt"))
     for seen in (archive, archive.unobserved):
-        result = check(seen, export_mistakes.GOLDEN)
+        result = check(seen, GOLDEN, depth="screen")
         assert result.conforms, result.reason
 
 
@@ -261,11 +247,7 @@ def test_axes_are_not_confused_in_a_square_batch(tmp_path: Path) -> None:
     square = {k: v[:, 4:10] if v.ndim == 2 else v for k, v in golden.batches["padded"].arrays().items() if "label" not in k}
     square["attention_mask"] = square["attention_mask"] | (square["attention_mask"].sum(1, keepdims=True) == 0)
     model = torch_encoder.module(golden.checkpoint)
-
-    def how(m: nn.Module, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
-        return m(ids, types, mask)
-
-    path = export_mistakes.traced(export_mistakes.Called(model, how), tmp_path / "first.pt")
+    path = traced(Called(model, lambda m, ids, mask, types: m(ids, types, mask)), tmp_path / "first.pt")
     result = check(Archive(path), golden_of("square", golden.checkpoint, {"square": Batch.of(square)}))
     assert result.conforms, result.reason
 
@@ -275,7 +257,7 @@ def test_an_unusual_exported_program_conforms(how: str, tmp_path: Path) -> None:
     class Beside(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.model = export_mistakes.module()
+            self.model = module()
 
         def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor | None, Tensor]:
             return None, self.model(input_ids, attention_mask, token_type_ids).logits
@@ -296,10 +278,7 @@ def test_an_unusual_exported_program_conforms(how: str, tmp_path: Path) -> None:
 
 
 def test_a_program_that_returns_nothing_known_is_reported(tmp_path: Path) -> None:
-    path = export_mistakes.traced(
-        export_mistakes.Called(export_mistakes.module(), lambda m, *inputs: export_mistakes._logits(m, *inputs).flip(-1)),
-        tmp_path / "x.pt",
-    )
+    path = traced(Called(module(), lambda *given: logits(*given).flip(-1)), tmp_path / "x.pt")
     for seen in (Archive(path), Archive(path).unobserved):
         result = check(seen, "tiny")
         assert result.outcome == "fail"
@@ -308,36 +287,27 @@ def test_a_program_that_returns_nothing_known_is_reported(tmp_path: Path) -> Non
 
 # Export mistakes.
 
-NAMED: dict[str, tuple[Callable[[Path], Path], set[str]]] = {
-    "training mode": (export_mistakes.in_training_mode, {"dropout-active"}),
-    "token types baked": (export_mistakes.token_types_baked, {"token-types-other"}),
-    "mask baked": (export_mistakes.mask_baked, {"mask-other"}),
-    "inputs swapped": (export_mistakes.inputs_swapped, {"token-types-from-mask", "mask-from-token-types"}),
-    "mask dropped": (export_mistakes.mask_dropped, {"mask-ignored"}),
-    "reduced precision": (export_mistakes.reduced_precision, {"precision-bfloat16", "result-bfloat16"}),
-}
 
-
-@pytest.mark.parametrize("trap", NAMED)
-def test_each_export_mistake_is_named(trap: str, tmp_path: Path) -> None:
-    fall, names = NAMED[trap]
-    result = check(Archive(fall(tmp_path)), export_mistakes.GOLDEN)
+@pytest.mark.landing(name=["mask baked", "inputs swapped", "reduced precision"])
+@pytest.mark.parametrize("name", MISTAKES)
+def test_each_export_mistake_is_named(name: str, tmp_path: Path) -> None:
+    wrong, names = MISTAKES[name]
+    result = check(Archive(traced(wrong(), tmp_path / "wrong.pt")), GOLDEN)
     assert result.outcome == "fail"
     assert names <= _rendered(result)
 
 
 @pytest.mark.parametrize(
-    ("trap", "checked", "words"),
+    ("baked", "checked", "words"),
     [
-        (export_mistakes.length_baked, "generated-batches", "its length is fixed: it runs at 16, and at no other"),
-        (export_mistakes.batch_baked, "batching", "its batch size is fixed: it runs at 6, and at no other"),
+        (length_baked, "generated-batches", "its length is fixed: it runs at 16, and at no other"),
+        (batch_size_baked, "batching", "its batch size is fixed: it runs at 6, and at no other"),
     ],
-    ids=["length", "batch size"],
 )
-def test_a_constant_size_in_an_export_is_reported(trap: Any, checked: str, words: str, tmp_path: Path) -> None:
-    archive = Archive(trap(tmp_path))
-    assert check(archive, export_mistakes.GOLDEN).conforms  # The size with which it was exported is correct.
-    result = run_check(CHECKS[checked], archive, export_mistakes.GOLDEN, "cpu", "float32")
+def test_a_constant_size_in_an_export_is_reported(baked: Any, checked: str, words: str, tmp_path: Path) -> None:
+    archive = Archive(traced(baked(), tmp_path / "baked.pt"))
+    assert check(archive, GOLDEN, depth="screen").conforms  # The size with which it was exported is correct.
+    result = run_check(CHECKS[checked], archive, GOLDEN, "cpu", "float32")
     assert result.outcome in ("fail", "crash")
     assert words in result.reason
 
@@ -352,48 +322,28 @@ def test_sizes_declared_by_an_onnx_model_are_reported(tmp_path: Path) -> None:
     assert "its sizes are fixed: its input input_ids is declared as [3, 7]" in result.reason
 
 
-def test_the_same_module_exported_correctly_conforms(tmp_path: Path) -> None:
-    path = export_mistakes.traced(export_mistakes.Called(export_mistakes.module(), export_mistakes._logits), tmp_path / "right.pt")
-    assert check(Archive(path), export_mistakes.GOLDEN).conforms
-
-
 # Files.
 
 
-def test_run_judges_a_file_with_and_without_its_layers_observed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_judges_a_file_with_and_without_its_layers_observed(tmp_path: Path) -> None:
     path = _archive(tmp_path / "strange.pt")
-    assert (
-        main(["run", "-i", str(path), "--golden", "tiny", "--golden", "sinusoidal", "--out", str(tmp_path), "--format", "json"])
-        == 0
-    )
-    checks = [case["check"] for case in json.loads(capsys.readouterr().out)["cases"]]
-    assert [(c["golden"], c["check"], c["outcome"]) for c in checks] == [
+    assert main(["run", "-i", str(path), "--golden", "tiny", "--golden", "sinusoidal", "--out", str(tmp_path)]) == 0
+    checks = read_results(tmp_path / "results.jsonl").checks
+    assert [(c.golden, c.check, c.outcome) for c in checks] == [
         ("tiny", "values", "pass"),
         ("tiny", "outputs", "pass"),
         ("sinusoidal", "values", "skip"),
         ("sinusoidal", "outputs", "skip"),
     ]
-    assert checks[0]["judged"] > checks[1]["judged"] == 1
-    assert "of another checkpoint: it holds no tensor of the shape of bert.embeddings.token_type" in checks[2]["reason"]
+    assert checks[0].judged > checks[1].judged == 1
+    assert "of another checkpoint: it holds no tensor of the shape of bert.embeddings.token_type" in checks[2].reason
 
 
 def test_inputs_with_uninformative_names_must_be_named(tmp_path: Path) -> None:
-    class Nameless(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.it = _Strange(load_golden("tiny").checkpoint)
-
-        def forward(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-            return self.it(a, b, c)
-
-    ids = torch.arange(10).reshape(2, 5)
-    path = tmp_path / "nameless.pt"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.jit.trace(Nameless(), (ids, ids * 0, ids * 0 + 1)).save(str(path))
+    path = _archive(tmp_path / "nameless.pt", of=_Nameless)
     assert "what is its input a, b, c? Name all in order" in check(Archive(path), "tiny").reason
     named = Archive(path, inputs=("input_ids", "token_type_ids", "attention_mask"))
-    assert check(named, "tiny").conforms
+    assert check(named, "tiny", depth="screen").conforms
     assert "2 inputs are named" in check(replace(named, inputs=("input_ids", "attention_mask")), "tiny").reason
     assert "each at most once" in check(replace(named, inputs=("input_ids",) * 3), "tiny").reason
 

@@ -1,22 +1,22 @@
-"""A candidate that hooks change is also judged without them, as its users run it."""
+"""A candidate that hooks change is also judged without them, as its users run it, and one that is compiled is judged compiled."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrizations import weight_norm
 
 from conformance import Architecture, Tap, TorchImplementation, captured, check
 from conformance.candidates.hook_effects import SMALL, compiled_around
 from conformance.candidates.registry import load_implementation
-from conformance.errors import UsageError
+from conformance.checks.candidate_stream import yielded
 from conformance.implementations.making_bert import making_bert
 from conformance.implementations.torch_encoder import BertOfTorch, call, torch_encoder, torch_encoder_fast
 from conformance.mapping.call import Signature
-from conformance.mapping.mapped import MappedModule, proposed
+from conformance.mapping.mapped import MappedModule
+from conformance.results.termination import call_candidate
 
 LAST = "encoder.layer.1.output.LayerNorm"
 WRONG = 1.001  # factor of outputs on the path that no hook sees
@@ -26,12 +26,10 @@ class Wrapped(nn.Module):
     """A module whose outputs are multiplied by a number that depends on how it is run."""
 
     def __init__(self, module: nn.Module, factor: Callable[[nn.Module], float]) -> None:
-        """Store the module and the function that returns the factor."""
         super().__init__()
         self.module, self.factor = module, factor
 
     def forward(self, *given: Tensor) -> Tensor:
-        """Return the module's result, multiplied."""
         return self.module(*given) * self.factor(self)  # type: ignore[no-any-return]  # a module's call
 
 
@@ -151,14 +149,12 @@ class Compiled(BertOfTorch):
     """A class to be mapped, whose instances are compiled as one graph and wrong under torch.compile."""
 
     def __init__(self, vocab_size: int, hidden_size: int, num_hidden_layers: int, num_attention_heads: int) -> None:
-        """Build torch's encoder with the sizes of an architecture."""
         super().__init__(
             Architecture(vocab_size, hidden_size, num_hidden_layers, num_attention_heads, 4 * hidden_size, 64), nested=False
         )
         _compiled(self)
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Run the module with its arguments under usual names."""
         return super().forward(input_ids, token_type_ids, attention_mask) * _under_compile(self)
 
 
@@ -195,10 +191,42 @@ def test_a_module_that_torch_compile_wraps_is_called_by_the_names_of_its_own_inp
     assert list(Signature.of(module).fields) == ["ids", "types", "mask"]  # type: ignore[arg-type]  # torch.compile's result is a module
 
 
-def test_a_module_with_computed_parameters_is_refused_with_the_remedy() -> None:
-    def build(vocab_size: int, hidden_size: int, num_hidden_layers: int, num_attention_heads: int) -> nn.Module:
-        module = BertOfTorch(Architecture(vocab_size, hidden_size, num_hidden_layers, num_attention_heads, 96, 17))
-        return weight_norm(module.embeddings.word) and module
+LENGTHS = range(2, 14)  # more than `torch._dynamo.config.recompile_limit`, 8
 
-    with pytest.raises(UsageError, match=r"embeddings\.word\.weight .*remove_parametrizations"):
-        proposed(build, "build", "")
+
+class Counting(nn.Module):
+    """Returns 1 where it is compiled and 0 where it is run eagerly; each length is compiled by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outer = nn.Identity()
+        self.compiled = torch.compile(lambda x: x + torch.compiler.is_compiling(), backend="eager", dynamic=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.outer(self.compiled(x))  # type: ignore[no-any-return]  # a module's call
+
+
+@pytest.fixture
+def module() -> Iterator[Counting]:
+    """Return a compiled module; nothing that was compiled before or here affects other tests."""
+    torch.compiler.reset()
+    yield Counting()
+    torch.compiler.reset()
+
+
+def _by_hooks(module: Counting, x: torch.Tensor) -> torch.Tensor:
+    return dict(yielded(lambda: captured(module, {"sum": Tap("outer")}, lambda: module(x) is None or None)))["sum"]
+
+
+@pytest.mark.parametrize("called", [lambda module, x: call_candidate(lambda: module(x)), _by_hooks], ids=["by a call", "by hooks"])
+def test_no_length_of_a_compiled_candidate_is_judged_eagerly(
+    module: Counting, called: Callable[[Counting, torch.Tensor], torch.Tensor]
+) -> None:
+    assert [float(called(module, torch.zeros(n))[0]) for n in LENGTHS] == [1.0] * len(LENGTHS)
+
+
+def test_outside_a_judgement_the_limit_on_recompilation_is_as_the_user_has_set_it(module: Counting) -> None:
+    call_candidate(lambda: module(torch.zeros(1)))
+    found = [float(module(torch.zeros(n))[0]) for n in LENGTHS]
+    assert found[0] == 1.0
+    assert found[-1] == 0.0

@@ -1,5 +1,5 @@
 """Work in a separate process: work that hangs is ended, work that ends the process is a crash, and the next question is
-answered."""
+answered; a candidate cannot forge answers."""
 
 import os
 import pickle
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -42,6 +42,7 @@ from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.worker_process import Reply, ResourceLimits, WorkerProcess
 from conformance.model.batch import Batch
 from conformance.progress import report_progress, watched
+from conformance.tests.forked import run_python
 
 
 class Doing:
@@ -57,6 +58,8 @@ class Doing:
         match question:
             case "hangs":
                 time.sleep(600.0)
+            case "wait":
+                signal.pause()
             case "dies":
                 os._exit(3)
             case "writes":
@@ -75,11 +78,11 @@ def _end() -> socket.socket:
     """Return the end of the pipe on which answers are sent, as a candidate could find it."""
     for number in range(3, 100):
         try:
-            found = socket.socket(fileno=os.dup(number))
+            end = socket.socket(fileno=os.dup(number))
         except OSError:
             continue
-        if found.family == socket.AF_UNIX and found.type == socket.SOCK_STREAM:
-            return found
+        if end.family == socket.AF_UNIX and end.type == socket.SOCK_STREAM:
+            return end
     raise LookupError
 
 
@@ -155,23 +158,19 @@ def _came_of(worker: WorkerProcess, question: str) -> object:
         return error
 
 
-def _blocked(during: Callable[[], None]) -> None:
-    with fork_server.interrupts_blocked():
-        during()
-
-
 def test_an_interrupt_while_the_server_is_started_is_delivered_afterwards() -> None:
     passed: list[str] = []
 
-    def interrupted() -> None:
-        # A signal to the process is delivered to any thread that does not block it.
-        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
-        passed.append("went on")
+    def started() -> None:
+        with fork_server.interrupts_blocked():
+            # A signal to the process is delivered to any thread that does not block it.
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+            passed.append("went on")
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            _blocked(interrupted)
+            started()
     finally:
         signal.signal(signal.SIGINT, before)
     assert passed == ["went on"]
@@ -217,11 +216,22 @@ def test_work_that_hangs_or_ends_its_process_is_reported_and_other_questions_are
     assert heard == [("at work", 0.5)] * 4
 
 
-def test_large_and_small_arrays_are_sent_in_both_directions() -> None:
-    with WorkerProcess(Doing) as there:
-        for array in (np.ones(3), np.arange(50_000.0).reshape(100, 500), np.empty((0, 4)), np.asfortranarray(np.eye(200))):
-            _, (doubled,) = there.ask("answers by an array", {"x": array}, array.nbytes)
-            np.testing.assert_array_equal(doubled, 2.0 * array)
+@pytest.fixture(scope="module")
+def doing() -> Iterator[WorkerProcess]:
+    with WorkerProcess(Doing) as worker:
+        yield worker
+
+
+@pytest.fixture(scope="module")
+def candidates() -> Iterator[WorkerProcess]:
+    with WorkerProcess(CandidateWork) as worker:
+        yield worker
+
+
+def test_large_and_small_arrays_are_sent_in_both_directions(doing: WorkerProcess) -> None:
+    for array in (np.ones(3), np.arange(50_000.0).reshape(100, 500), np.empty((0, 4)), np.asfortranarray(np.eye(200))):
+        _, (doubled,) = doing.ask("answers by an array", {"x": array}, array.nbytes)
+        np.testing.assert_array_equal(doubled, 2.0 * array)
 
 
 def test_the_output_of_a_worker_is_shown_up_to_its_limit() -> None:
@@ -234,24 +244,23 @@ def test_the_output_of_a_worker_is_shown_up_to_its_limit() -> None:
     assert len(text) < 1100
 
 
-def test_after_a_broken_device_a_new_process_answers() -> None:
-    with WorkerProcess(Doing) as there:
-        there.ask("works")
-        first = there.process
-        there.ask("breaks the device")
-        assert there.process is None
-        assert there.ask("works") == (Reason("works"), [])
-        assert there.process is not first
+def test_after_a_broken_device_a_new_process_answers(doing: WorkerProcess) -> None:
+    doing.ask("works")
+    first = doing.process
+    doing.ask("breaks the device")
+    assert doing.process is None
+    assert doing.ask("works") == (Reason("works"), [])
+    assert doing.process is not first
 
 
-@pytest.mark.parametrize("forgery", FORGERIES)
 def test_data_written_to_the_answer_pipe_by_a_candidate_is_its_crash_and_runs_no_code(
-    forgery: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAN", str(tmp_path / "ran"))
     with WorkerProcess(Doing, ResourceLimits(seconds=1.0)) as there:
-        assert isinstance(_came_of(there, forgery), CandidateEnded | CandidateTimeout)
-        assert _came_of(there, "works") == (Reason("works"), [])
+        for forgery in FORGERIES:
+            assert isinstance(_came_of(there, forgery), CandidateEnded | CandidateTimeout), forgery
+            assert _came_of(there, "works") == (Reason("works"), []), forgery
     assert not (tmp_path / "ran").exists()
 
 
@@ -278,7 +287,7 @@ LIES: dict[str, Reply] = {
 @pytest.mark.parametrize("lie", LIES)
 def test_an_impossible_answer_is_the_candidates_crash(lie: str) -> None:
     with WorkerProcess(partial(Lying, LIES[lie])) as there:
-        result = check(RemoteCandidate(there, "hf-eager"), "tiny")
+        result = check(RemoteCandidate(there, "hf-eager"), "tiny", depth="screen")
     assert result.outcome in ("crash", "fail")
     assert "harness" not in result.reason
 
@@ -288,36 +297,29 @@ def test_a_failure_to_start_the_work_is_not_the_candidates_crash() -> None:
         there.ask("works")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
-def test_a_candidate_in_a_worker_is_judged_as_in_this_process(dtype: str) -> None:
-    here = check("hf-eager", "tiny", dtype=dtype)
-    with WorkerProcess(CandidateWork) as worker:
-        there = check(RemoteCandidate(worker, "hf-eager"), "tiny", dtype=dtype)
-    assert there.verdicts == here.verdicts
-    assert there.outcome == "pass"
+def test_a_candidate_in_a_worker_is_judged_as_in_this_process(candidates: WorkerProcess) -> None:
+    for dtype in ("float32", "bfloat16", "float64"):
+        here, there = (check(name, "tiny", dtype=dtype) for name in ("hf-eager", RemoteCandidate(candidates, "hf-eager")))
+        assert there.verdicts == here.verdicts
+        assert there.outcome == "pass"
 
 
-def test_a_large_activation_is_read_before_the_next_one_is_requested() -> None:
-    golden, batch = load_golden("tiny"), Batch.of({"input_ids": np.ones((32, 16), int)})  # Activations of 128 KiB.
-    with WorkerProcess(CandidateWork) as worker:
-        runner = RemoteCandidate(worker, "hf-eager").prepare(golden.checkpoint, "cpu", "float32")
-        stream = runner(batch.on("cpu"))
-        _, first = next(stream)
-        next(stream)
-        with pytest.raises(CandidateCrash):
-            first.read()
+def test_a_large_activation_is_read_before_the_next_one_is_requested(candidates: WorkerProcess) -> None:
+    batch = Batch.of({"input_ids": np.ones((32, 16), int)})  # Activations of 128 KiB.
+    runner = RemoteCandidate(candidates, "hf-eager").prepare(load_golden("tiny").checkpoint, "cpu", "float32")
+    stream = runner(batch.on("cpu"))
+    _, first = next(stream)
+    next(stream)
+    with pytest.raises(CandidateCrash):
+        first.read()
 
 
-def test_a_runner_is_prepared_again_after_another_one_replaced_it() -> None:
-    shallow, deep = load_golden("tiny"), load_golden("deep")
-    with WorkerProcess(CandidateWork) as worker:
-        candidate = RemoteCandidate(worker, "hf-eager")
-        runner = candidate.prepare(shallow.checkpoint, "cpu", "float32")
-        batch = shallow.batches["padded"].on("cpu")
-        before = {name: value.read() for name, value in runner(batch)}
-        candidate.prepare(deep.checkpoint, "cpu", "float32")
-        after = {name: value.read() for name, value in runner(batch)}
-    np.testing.assert_equal(after, before)
+def test_a_runner_is_prepared_again_after_another_one_replaced_it(candidates: WorkerProcess) -> None:
+    shallow, candidate = load_golden("tiny"), RemoteCandidate(candidates, "hf-eager")
+    runner, batch = candidate.prepare(shallow.checkpoint, "cpu", "float32"), shallow.batches["padded"].on("cpu")
+    before = {name: value.read() for name, value in runner(batch)}
+    candidate.prepare(load_golden("deep").checkpoint, "cpu", "float32")
+    np.testing.assert_equal({name: value.read() for name, value in runner(batch)}, before)
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "inf", "soon"])
@@ -337,7 +339,7 @@ def test_a_worker_has_no_network_where_the_system_allows_it_for_any_user() -> No
         "server = socket.create_server(('127.0.0.1', 0)); socket.create_connection(server.getsockname(), 5).close()\n"
     )
     for user in ("same", *(["nobody"] if os.getuid() == 0 else [])):
-        done = subprocess.run([sys.executable, "-c", code, user], capture_output=True, text=True, check=False)
+        done = run_python("-c", code, user)
         assert done.returncode == 0, done.stderr
 
 

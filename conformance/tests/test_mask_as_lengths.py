@@ -8,9 +8,8 @@ import pytest
 
 from conformance import check, golden_of, load_golden
 from conformance.diagnosis import diagnose
-from conformance.faults import BY_NAME, FaultContext
 from conformance.model.batch import Batch
-from conformance.numerics.formats import FORMATS, Array
+from conformance.numerics.formats import Array
 from conformance.oracle import Network
 
 TINY = load_golden("tiny")
@@ -67,16 +66,6 @@ def test_a_runtime_of_lengths_conforms_where_all_padding_is_on_the_right() -> No
     mask = _first(np.asarray(RAGGED.mask)).astype(np.int64)
     right = golden_of("at the right", CHECKPOINT, {"right": Batch(RAGGED.input_ids, RAGGED.token_type_ids, mask)})
     assert check(LengthsAlone((LAST,)), right).outcome == "pass"
-
-
-def test_there_is_no_fault_for_a_mask_whose_ones_precede_its_zeros() -> None:
-    fault, mask = BY_NAME["mask-as-lengths"], _first(np.asarray(RAGGED.mask)).astype(np.int64)
-    for batch, changes in ((RAGGED, True), (Batch(RAGGED.input_ids, RAGGED.token_type_ids, mask), False)):
-        network = Network(CHECKPOINT.architecture, dict(CHECKPOINT.weights), batch)
-        values = dict(network.walk())
-        name = "encoder.layer.0.attention.self.probs"
-        step = network.step(name, *(values[p] for p in network.table[name].parents))
-        assert (fault.applied(step, FaultContext(network, values, FORMATS["float32"])) is not None) is changes
 
 
 def test_diagnose_names_the_mistake_from_the_outputs_of_rows_padded_on_the_left() -> None:

@@ -60,12 +60,11 @@ def _given_embeddings(bert: Any) -> None:
     bert.register_forward_pre_hook(instead, with_kwargs=True)
 
 
-def test_transformers_conforms_with_embeddings_in_place_of_ids() -> None:
-    assert check(_Changed(_given_embeddings), "tiny").conforms
-
-
-def test_transformers_conforms_with_activation_checkpointing() -> None:
-    result = check(_Changed(lambda bert: bert.gradient_checkpointing_enable()), "tiny", check="training-mode")
+@pytest.mark.parametrize(
+    ("change", "name"), [(_given_embeddings, "values"), (lambda bert: bert.gradient_checkpointing_enable(), "training-mode")]
+)
+def test_transformers_conforms_with_embeddings_in_place_of_ids_and_with_activation_checkpointing(change: Any, name: str) -> None:
+    result = check(_Changed(change), "tiny", check=name)
     assert result.conforms, result
 
 
@@ -89,18 +88,10 @@ def test_optional_inputs_that_are_ignored_or_read_wrongly_fail_where_they_are_re
     assert result.outcome == "fail"
     assert {v.batch for v in result.origins} == {batch}
     assert result.origins[0].activation == first
+    assert name != "position_ids" or any(name in finding.sentence for finding in result.findings), str(result)
 
 
-def test_ignored_position_ids_are_named() -> None:
-    def call(model: Any, given: Any) -> dict[str, Tensor]:
-        given.position_ids = None
-        return inner_workings.call(model, given)  # type: ignore[no-any-return]
-
-    result = check(replace(inner_workings, call=call, name="broken"), "further-inputs")
-    assert any("position_ids" in finding.sentence for finding in result.findings), str(result)
-
-
-@pytest.mark.landing({"head": "classification"}, candidate=inner_workings)
+@pytest.mark.landing(candidate=inner_workings, head=["classification", "multiple_choice"])
 @pytest.mark.parametrize("candidate", [inner_workings, hf_eager], ids=lambda c: c.name)
 @pytest.mark.parametrize("head", ["classification", "multiple_choice", "token_classification", "question_answering"])
 def test_position_ids_and_encoder_states_are_read_under_each_head(head: str, candidate: Any) -> None:
@@ -127,22 +118,17 @@ def test_requested_outputs_are_the_activations_themselves() -> None:
     golden = load_golden("cross-attention")
     model: Any = inner_workings.module(golden.checkpoint)
     batch = golden.batches["padded"].on("cpu")
-    seen: dict[str, Tensor] = {}
+    seen: dict[tuple[str, int], Tensor] = {}
     for i, layer in enumerate(model.bert.encoder.layer):
-        layer.output.register_forward_hook(lambda _, __, y, i=i: seen.update({f"hidden {i}": y}))
-        layer.attention.self.dropout.register_forward_hook(lambda _, __, y, i=i: seen.update({f"probs {i}": y}))
-        layer.crossattention.self.dropout.register_forward_hook(lambda _, __, y, i=i: seen.update({f"cross {i}": y}))
-    states = batch.encoder_hidden_states.float()
-    output = model.bert(
-        batch.input_ids, batch.attention_mask, encoder_hidden_states=states, output_attentions=True, output_hidden_states=True
-    )
-    assert len(output.hidden_states) == 3
+        parts = layer.output, layer.attention.self.dropout, layer.crossattention.self.dropout
+        for name, part in zip(("hidden_states", "attentions", "cross_attentions"), parts, strict=True):
+            part.register_forward_hook(lambda _, __, y, key=(name, i): seen.update({key: y}))
+    given = {"encoder_hidden_states": batch.encoder_hidden_states.float()}
+    output = model.bert(batch.input_ids, batch.attention_mask, **given, output_attentions=True, output_hidden_states=True)
     assert output.hidden_states[-1] is output.last_hidden_state
-    for i in range(2):
-        assert output.hidden_states[i + 1] is seen[f"hidden {i}"]
-        assert output.attentions[i] is seen[f"probs {i}"]
-        assert output.cross_attentions[i] is seen[f"cross {i}"]
-    nothing = model.bert(batch.input_ids, encoder_hidden_states=states)
+    for (name, i), activation in seen.items():
+        assert getattr(output, name)[i + (name == "hidden_states")] is activation
+    nothing = model.bert(batch.input_ids, **given)
     assert (nothing.hidden_states, nothing.attentions, nothing.cross_attentions) == (None, None, None)
 
 
@@ -206,7 +192,6 @@ def test_dropout_drawn_again_during_recomputation_fails() -> None:
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"attention_mask": [[[1, 0], [0, 0]]]}, None),
         ({"attention_mask": [[[0, 1], [0, 0]]]}, "a token that attends to none"),
         ({"attention_mask": [[[1, 1]]]}, r"attention_mask is of shape \(1, 1, 2\), expected \(B, S\) or \(B, S, S\)"),
         ({"position_ids": [[0]]}, r"position_ids is of shape \(1, 1\), expected \(B, S\)"),
@@ -219,10 +204,7 @@ def test_dropout_drawn_again_during_recomputation_fails() -> None:
         ({"encoder_hidden_states": [[[1.0]]], "encoder_attention_mask": [[0]]}, "row 0 has no state to attend to"),
     ],
 )
-def test_a_batch_reports_invalid_optional_inputs(arrays: dict[str, Any], message: str | None) -> None:
-    if message is None:
-        assert Batch.of({"input_ids": [[3, 4]], **arrays}).mask.tolist() == [[True, False]]
-        return
+def test_a_batch_reports_invalid_optional_inputs(arrays: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         Batch.of({"input_ids": [[3, 4]], **arrays})
 
@@ -249,6 +231,7 @@ def test_a_part_of_a_batch_has_the_parts_of_its_optional_inputs() -> None:
     assert given.encoder_hidden_states is not None
     np.testing.assert_array_equal(part.encoder_hidden_states, given.encoder_hidden_states[1:3])
     assert pairs.cut(slice(0, 2), 5).keys.shape == (2, 5, 5)
+    assert Batch.of({"input_ids": [[3, 4]], "attention_mask": [[[1, 0], [0, 0]]]}).mask.tolist() == [[True, False]]
 
 
 def test_filling_in_omitted_arrays_works_in_numpy_too_and_leaves_the_batch_unchanged() -> None:

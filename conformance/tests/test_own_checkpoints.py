@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -53,65 +54,31 @@ def _write(
     return folder
 
 
-@pytest.mark.parametrize("prefix", [True, False])
-@pytest.mark.parametrize("old_names", [True, False])
-@pytest.mark.parametrize("heads", [True, False])
-def test_a_directory_is_read_in_each_of_its_forms(prefix: bool, heads: bool, old_names: bool, tmp_path: Path) -> None:
-    checkpoint = load_directory(_write(tmp_path, prefix=prefix, heads=heads, old_names=old_names))
-    assert bool(checkpoint.architecture.heads) is heads
-    for name, array in checkpoint.weights.items():
-        assert np.array_equal(array, TINY.checkpoint.weights[name])
-
-
-def test_bfloat16_weights_are_read(tmp_path: Path) -> None:
-    checkpoint = load_directory(_write(tmp_path, dtype="bfloat16"))
-    assert np.array_equal(checkpoint.weights["classifier.weight"], TINY.checkpoint.weights["classifier.weight"])
+def test_a_directory_is_read_in_each_of_its_forms(tmp_path: Path) -> None:
+    for prefix, old_names, heads, dtype in product(*[(True, False)] * 3, ("float32", "bfloat16")):
+        checkpoint = load_directory(_write(tmp_path, prefix=prefix, heads=heads, old_names=old_names, dtype=dtype))
+        assert bool(checkpoint.architecture.heads) is heads
+        for name, array in checkpoint.weights.items():
+            assert np.array_equal(array, TINY.checkpoint.weights[name]), name
 
 
 def test_run_on_a_users_checkpoint_and_batch(tmp_path: Path) -> None:
-    folder = _write(tmp_path / "my-bert")
-    batch = tmp_path / "batch.json"
-    batch.write_text(
-        json.dumps({"a": {"input_ids": [[1, 2, 3]]}, "b": {"input_ids": [[5, 6], [7, 8]], "attention_mask": [[1, 1], [1, 0]]}})
-    )
-    call = [
-        "run",
-        "-i",
-        "hf-eager",
-        "-i",
-        "making-bert",
-        "--checkpoint",
-        str(folder),
-        "--batch",
-        str(batch),
-        "--out",
-        str(tmp_path / "out"),
-    ]
-    assert main(call) == 0
-    found = read_results(tmp_path / "out" / "results.jsonl")
-    assert {c.golden for c in found.checks} == {"my-bert"}
-    assert {a.batch for a in found.activations} == {"a", "b"}
+    folder, batch, out = _write(tmp_path / "my-bert"), tmp_path / "batch.json", tmp_path / "out"
+    batches = {"a": {"input_ids": [[1, 2, 3]]}, "b": {"input_ids": [[5, 6], [7, 8]], "attention_mask": [[1, 1], [1, 0]]}}
+    batch.write_text(json.dumps(batches))
+    on = ["--checkpoint", str(folder), "--batch", str(batch), "--in-process", "--out", str(out)]
+    assert main(["run", "-i", "hf-eager", "-i", "making-bert", *on]) == 0
+    results = read_results(out / "results.jsonl")
+    assert {c.golden for c in results.checks} == {"my-bert"}
+    assert {a.batch for a in results.activations} == {"a", "b"}
 
 
 def test_run_on_a_checkpoint_without_inputs_generates_them(tmp_path: Path) -> None:
-    folder = _write(tmp_path / "my-bert", heads=False)
-    on = ["--checkpoint", str(folder), "--out", str(tmp_path / "out")]
+    folder, out = _write(tmp_path / "my-bert", heads=False), tmp_path / "out"
+    on = ["--checkpoint", str(folder), "--in-process", "--out", str(out)]
     assert main(["run", "-i", "hf-eager", *on]) == 0
-    assert (
-        main(
-            [
-                "run",
-                "-i",
-                "conformance.tests.test_diff_report_trace_replay:bad",
-                "--checkpoint",
-                str(folder),
-                "--out",
-                str(tmp_path / "out"),
-            ]
-        )
-        == 1
-    )
-    (left,) = (tmp_path / "out" / "failures").glob("*.safetensors")
+    assert main(["run", "-i", "conformance.tests.test_diff_report_trace_replay:bad", *on]) == 1
+    (left,) = (out / "failures").glob("*.safetensors")
     assert main(["replay", str(left)]) == 1
 
 

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,23 +22,17 @@ from conformance.tests.dense_modules import directory, network
 X = np.array([[0.125, -0.5, 0.75, 0.25]], np.float32)
 
 
-def _npy(x: Any) -> bytes:
+def _written(write: Callable[..., None], **arrays: Any) -> bytes:
     file = io.BytesIO()
-    np.save(file, x)
-    return file.getvalue()
-
-
-def _npz(x: Any) -> bytes:
-    file = io.BytesIO()
-    np.savez(file, embedding=x)
+    write(file, **arrays)
     return file.getvalue()
 
 
 CONTENTS = {
     ".txt": b"[[ 0.125 -0.5  0.75  0.25]]",
     ".json": json.dumps({"text": ["A lamp."], "embedding": X.tolist()}).encode(),
-    ".npy": _npy(X),
-    ".npz": _npz(X),
+    ".npy": _written(np.save, arr=X),
+    ".npz": _written(np.savez, embedding=X),
     ".safetensors": safetensors.numpy.save({"embedding": X}),
 }
 
@@ -51,11 +46,11 @@ def test_standard_input_is_read_like_a_file(suffix: str, tmp_path: Path, monkeyp
     file = tmp_path / f"out{suffix}"
     file.write_bytes(CONTENTS[suffix])
     _from_standard_input(monkeypatch, CONTENTS[suffix])
-    found, expected = read_outputs(STANDARD_INPUT), read(file)
-    assert found.tables.keys() == expected.tables.keys()
-    for name, table in found.tables.items():
+    piped, expected = read_outputs(STANDARD_INPUT), read(file)
+    assert piped.tables.keys() == expected.tables.keys()
+    for name, table in piped.tables.items():
         assert np.array_equal(np.array(table.values, float), np.array(expected.tables[name].values, float))
-    assert found.texts == expected.texts
+    assert piped.texts == expected.texts
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")

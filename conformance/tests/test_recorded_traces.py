@@ -1,7 +1,6 @@
 """Recorded traces: a trace recorded by another library is judged like a run, and the metadata in its file are checked."""
 
 import hashlib
-import json
 import runpy
 import sys
 import textwrap
@@ -76,11 +75,14 @@ def outcomes(path: Path) -> list[str]:
     return [check.outcome for check in read_results(path.parent / "out" / "results.jsonl").checks]
 
 
-def test_a_trace_recorded_by_another_library_on_its_own_batch_conforms(tmp_path: Path) -> None:
+def test_a_trace_of_another_library_on_its_batch_and_one_of_the_oracle_conform(tmp_path: Path) -> None:
     path = Foreign().saved(tmp_path / "trace.safetensors")
     assert run(path) == 0
     assert outcomes(path) == ["pass"]
     assert main(["diff", str(path), "making-bert"]) == 0
+    assert main(["trace", "golden:tiny", "-o", str(path)]) == 0
+    assert run(path) == 0
+    assert outcomes(path) == ["pass"]
 
 
 def test_half_formats_are_accepted_as_stored_or_wider(tmp_path: Path) -> None:
@@ -91,35 +93,6 @@ def test_half_formats_are_accepted_as_stored_or_wider(tmp_path: Path) -> None:
     save_tensors(half, path, foreign.metadata)
     assert (run(wide), run(path)) == (0, 0)
     assert outcomes(path) == ["pass"]
-
-
-def test_an_altered_activation_is_the_only_failure(tmp_path: Path) -> None:
-    foreign = Foreign()
-    foreign.activations[TAMPERED][0, 0, 0] += 0.01
-    path = foreign.saved(tmp_path / "trace.safetensors")
-    assert run(path) == 1
-    results = read_results(tmp_path / "out" / "results.jsonl")
-    assert {a.activation for a in results.cases[0].activations if a.role == "origin"} >= {TAMPERED}
-    (left,) = (tmp_path / "out" / "failures").glob("*.safetensors")
-    assert f"candidate = load_implementation({str(path)!r})" in left.with_suffix(".py").read_text()
-    assert main(["replay", str(left)]) == 1
-
-
-def test_checks_that_need_other_batches_are_skipped_and_not_declared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = Foreign().saved(tmp_path / "trace.safetensors")
-    assert run(path, "--check", "values", "--check", "mask-omitted", "--check", "gradients", "--format", "json") == 0
-    cases = [case["check"] for case in json.loads(capsys.readouterr().out)["cases"]]
-    assert {c["check"]: c["outcome"] for c in cases} == {"values": "pass", "mask-omitted": "skip", "gradients": "skip"}
-    assert "which holds mine and no other batch" in next(c["reason"] for c in cases if c["check"] == "mask-omitted")
-    assert read_results(tmp_path / "out" / "results.jsonl").footer.declared == 1
-
-
-def test_a_saved_trace_of_a_candidate_or_of_the_oracle_is_judged(tmp_path: Path) -> None:
-    for name in ("making-bert", "golden:tiny"):
-        path = tmp_path / "trace.safetensors"
-        assert main(["trace", name, "-o", str(path)]) == 0
-        assert run(path) == 0
-        assert outcomes(path) == ["pass"]
 
 
 def without(name: str) -> Callable[[Foreign], object]:
@@ -186,17 +159,39 @@ def recorded_on_cuda(folder: Path, *, tampered: bool = False) -> Path:
     return foreign.saved(folder / "trace.safetensors")
 
 
-def test_a_trace_from_an_absent_device_is_judged_here_under_that_devices_arithmetics(tmp_path: Path) -> None:
-    path = recorded_on_cuda(tmp_path)
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_other_checks_of_a_trace_also_from_an_absent_device_are_skipped_and_not_declared(device: str, tmp_path: Path) -> None:
+    path = recorded_on_cuda(tmp_path) if device == "cuda:0" else Foreign().saved(tmp_path / "trace.safetensors")
     with pytest.raises(Unavailable):
         require_device("cuda:0")
     assert run(path, "--check", "values", "--check", "mask-omitted", "--check", "gradients") == 0
     results = read_results(tmp_path / "out" / "results.jsonl")
-    assert {(c.check, c.outcome, c.device) for c in results.checks} == {
-        ("values", "pass", "cuda:0"), ("mask-omitted", "skip", "cuda:0"), ("gradients", "skip", "cuda:0"),
-    }  # fmt: skip
+    assert {(c.check, c.outcome) for c in results.checks} == {("values", "pass"), ("mask-omitted", "skip"), ("gradients", "skip")}
+    assert {c.device for c in results.checks} == {device}
+    assert "which holds mine and no other batch" in next(c.reason for c in results.checks if c.check == "mask-omitted")
     assert results.footer is not None
     assert results.footer.declared == 1
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_an_altered_activation_also_of_an_absent_device_fails_at_its_place_and_is_replayed(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if device == "cuda:0":
+        path = recorded_on_cuda(tmp_path, tampered=True)
+    else:
+        foreign = Foreign()
+        foreign.activations[TAMPERED][0, 0, 0] += 0.01
+        path = foreign.saved(tmp_path / "trace.safetensors")
+    assert run(path) == 1
+    results = read_results(tmp_path / "out" / "results.jsonl")
+    assert {a.activation for a in results.cases[0].activations if a.role == "origin"} >= {TAMPERED}
+    (left,) = (tmp_path / "out" / "failures").glob("*.safetensors")
+    assert f"candidate = load_implementation({str(path)!r})" in left.with_suffix(".py").read_text()
+    assert main(["replay", str(left)]) == 1
+    monkeypatch.setattr(sys, "path", [*sys.path])  # The script appends to it.
+    with pytest.raises(AssertionError):
+        runpy.run_path(str(left.with_suffix(".py")))
 
 
 VIEWS = ("outputs", "stages", "moments")
@@ -226,28 +221,12 @@ def test_a_view_of_a_trace_runs_none_of_its_code_in_this_process(tmp_path: Path,
         pass
 
 
-def test_an_altered_activation_of_an_absent_device_fails_at_its_place_and_is_replayed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_traces_of_several_devices_or_with_different_inputs_on_one_golden_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = recorded_on_cuda(tmp_path, tampered=True)
-    assert run(path) == 1
-    results = read_results(tmp_path / "out" / "results.jsonl")
-    assert {a.activation for a in results.cases[0].activations if a.role == "origin"} >= {TAMPERED}
-    (left,) = (tmp_path / "out" / "failures").glob("*.safetensors")
-    assert main(["replay", str(left)]) == 1
-    monkeypatch.setattr(sys, "path", [*sys.path])  # The script appends to it.
-    with pytest.raises(AssertionError):
-        runpy.run_path(str(left.with_suffix(".py")))
-
-
-def test_traces_of_several_devices_are_judged_one_at_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    here = Foreign().saved(tmp_path / "here.safetensors")
+    here, own = Foreign().saved(tmp_path / "here.safetensors"), tmp_path / "own.safetensors"
     assert run(here, "-i", str(recorded_on_cuda(tmp_path))) == 2
     assert "recorded on cpu and cuda:0: judge the traces of one device at a time" in capsys.readouterr().err
-
-
-def test_two_traces_with_different_inputs_on_one_golden_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    mine, own = Foreign().saved(tmp_path / "mine.safetensors"), tmp_path / "own.safetensors"
     assert main(["trace", "making-bert", "-o", str(own)]) == 0
-    assert run(mine, "-i", str(own)) == 2
+    assert run(here, "-i", str(own)) == 2
     assert "different inputs of tiny" in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,139 +10,101 @@ import torch
 from torch import nn
 
 from conformance import TorchImplementation, check
-from conformance.cli import main
 from conformance.implementations.making_bert import build, making_bert
 from conformance.mapping.implementation import implementation_of
 from conformance.mapping.mapped import proposed
-from conformance.tests.third_party_models import STRANGERS, proposal, stranger
+from conformance.tests.third_party_models import proposal
+from conformance.tests.third_party_models.unusual import StatesBert
 
-_PACKED: Any = stranger("packed:PackedBert")
 LAST = "encoder.layer.1.output.LayerNorm"
+ANOTHER = "the module returns another tensor than its last layer computes"
+
+# Mapped modules, whose adaptor returns the output by name.
 
 
-def _returning(change: Callable[[Any, Any], Any], **more: Any) -> TorchImplementation:
-    """Return the implementation of a correct model with the adaptor that `map` writes, whose forward returns what `change` does.
+class Returning(StatesBert):
+    """Returns `change` of the layers' outputs and the mask, and the pooled output."""
 
-    `change` receives the module's result and its first layer's output.
-    """
+    def __init__(self, *sizes: int, change: Callable[[Any, Any], Any]) -> None:
+        super().__init__(*sizes)
+        self.change = change
 
-    class Changed(_PACKED):
-        def __init__(self, ntoken, d_model, nlayers, nhead, dim_feedforward, max_seq_len) -> None:  # type: ignore[no-untyped-def]
-            super().__init__(ntoken, d_model, nlayers, nhead, dim_feedforward, max_seq_len)
-
-        def forward(self, *args: Any, **kwargs: Any) -> Any:
-            first: list[Any] = []
-            handle = self.trunk.layers[0].register_forward_hook(lambda _m, _i, out: first.append(out))
-            try:
-                return change(super().forward(*args, **kwargs), first)
-            finally:
-                handle.remove()
-
-    right = implementation_of(proposed(_PACKED, "PackedBert", "home"))
-    return replace(right, build=lambda a: _built(Changed, a), **more)
+    def forward(self, input_ids: Any, token_type_ids: Any, attention_mask: Any) -> Any:
+        _, *states = self.states(input_ids, token_type_ids, attention_mask)
+        return self.change(states, attention_mask[..., None].to(states[0].dtype)), self.pooled(states[-1])
 
 
-def _built(kind: Any, a: Any) -> Any:
-    sizes = (a.vocab_size, a.hidden_size, a.num_hidden_layers, a.num_attention_heads, a.intermediate_size)
-    return kind(*sizes, a.max_position_embeddings)
+def _of_sizes(change: Callable[[Any, Any], Any]) -> Callable[..., nn.Module]:
+    def builds(vocab: int, width: int, layers: int, heads: int, inner: int, maxlen: int) -> nn.Module:
+        return Returning(vocab, width, layers, heads, inner, maxlen, change=change)
+
+    return builds
 
 
-def _whole(result: Any, first: Any) -> Any:
-    return result
+@pytest.fixture(scope="module")
+def mapped() -> TorchImplementation:
+    return implementation_of(proposed(_of_sizes(lambda states, mask: states[-1]), "builds", "home"))
 
 
-def _early(result: Any, first: Any) -> Any:
-    return first[0].transpose(0, 1), result[1]
+def _changed(mapped: TorchImplementation, change: Callable[[Any, Any], Any]) -> TorchImplementation:
+    def builds(a: Any) -> nn.Module:
+        sizes = (a.vocab_size, a.hidden_size, a.num_hidden_layers, a.num_attention_heads, a.intermediate_size)
+        return _of_sizes(change)(*sizes, a.max_position_embeddings)
+
+    return replace(mapped, build=builds)
 
 
-def _shortened(result: Any, first: Any) -> Any:
-    return result[0][:, 1:], result[1]
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda states, mask: states[0], f"{LAST}: {ANOTHER}"),
+        (lambda states, mask: states[-1][:, 1:], f"{LAST}: {ANOTHER}"),
+        (lambda states, mask: states[-1] * 1.5, f"{LAST}: {ANOTHER}"),
+        (lambda states, mask: states[-1] * (1 - mask), f"{LAST}: {ANOTHER}"),
+        (lambda states, mask: states[-1], ""),
+        (lambda states, mask: states[-1] * mask, ""),  # padding may have any values
+    ],
+    ids=["an earlier layer", "shortened", "scaled", "zero at tokens", "whole", "zero at padding"],
+)
+def test_an_output_that_is_returned_by_name_is_compared_with_the_last_layer_and_judged_once(
+    change: Any, reason: str, mapped: TorchImplementation
+) -> None:
+    result = check(_changed(mapped, change), depth="screen")
+    assert result.outcome == ("fail" if reason else "pass"), str(result)
+    assert reason in result.reason
+    names = [v.batch for v in result.verdicts if v.activation == LAST]
+    assert len(names) == len(set(names))
 
 
-def _scaled(result: Any, first: Any) -> Any:
-    return result[0] * 1.5, result[1]
-
-
-def _called_without_returning(model: Any, batch: Any) -> None:
-    batch = batch.filled()
-    model(batch.input_ids, batch.token_type_ids, key_padding_mask=batch.attention_mask == 0)
-
-
-@pytest.mark.parametrize("how", ["returned by name", "not returned"])
-@pytest.mark.parametrize("change", [_early, _shortened, _scaled])
-def test_a_module_that_returns_another_tensor_fails_with_that_reason(change: Any, how: str) -> None:
-    more = {} if how == "returned by name" else {"call": _called_without_returning}
-    result = check(_returning(change, **more), depth="screen")
-    assert result.outcome == "fail"
-    assert f"{LAST}: the module returns another tensor than its last layer computes" in result.reason
-
-
-@pytest.mark.parametrize("more", [{}, {"call": _called_without_returning}])
-def test_a_module_that_returns_its_last_hidden_state_conforms_and_it_is_judged_once(more: Any) -> None:
-    result = check(_returning(_whole, **more), depth="screen")
-    assert result.outcome == "pass", str(result)
-    names = [v.activation for v in result.verdicts if v.activation == LAST]
-    assert len(names) == len({v.batch for v in result.verdicts})
-
-
-def test_padding_may_be_returned_with_other_values_and_no_other_position() -> None:
-    factor = {}
-
-    def zeroed(result: Any, first: Any) -> Any:
-        return result[0] * factor["of positions"][..., None], result[1]
-
-    right = _returning(zeroed)
-    call = right.call
-
-    def calling(model: Any, batch: Any) -> Any:
-        factor["of positions"] = batch.filled().attention_mask.to(next(model.parameters()).dtype)
-        return call(model, batch)
-
-    assert check(replace(right, call=calling), depth="screen").outcome == "pass"
-
-    def calling_wrongly(model: Any, batch: Any) -> Any:
-        factor["of positions"] = 1 - batch.filled().attention_mask.to(next(model.parameters()).dtype)
-        return call(model, batch)
-
-    assert check(replace(right, call=calling_wrongly), depth="screen").outcome == "fail"
-
-
-def test_the_backward_pass_of_a_module_whose_output_is_hooked_and_returned_is_judged() -> None:
-    result = check(_returning(_whole), check="gradients", depth="screen")
+def test_the_backward_pass_of_a_module_whose_output_is_hooked_and_returned_is_judged(mapped: TorchImplementation) -> None:
+    result = check(mapped, check="gradients", depth="screen")
     assert result.outcome == "pass", str(result)
 
 
 def test_map_asks_about_a_module_that_returns_no_output() -> None:
-    class Early(_PACKED):
-        def forward(self, ids: Any, types: Any, *, key_padding_mask: Any) -> Any:
-            first: list[Any] = []
-            handle = self.trunk.layers[0].register_forward_hook(lambda _m, _i, out: first.append(out))
-            super().forward(ids, types, key_padding_mask=key_padding_mask)
-            handle.remove()
-            return first[0].transpose(0, 1)
+    class Early(StatesBert):
+        def forward(self, input_ids: Any, token_type_ids: Any, attention_mask: Any) -> Any:
+            return self.states(input_ids, token_type_ids, attention_mask)[1]
 
-    found = proposed(Early, "Early", "home")
-    assert found.open[-1] == (
+    assert proposed(Early, "Early", "home").open[-1] == (
         "the module returns encoder.layer.0.output.LayerNorm, and neither the last hidden state nor the pooled output nor logits"
     )
 
 
-def test_a_wrong_result_is_mapped_by_its_shape_and_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = proposal("mistaken:LastNormBert")
-    assert found.open == found.builder.open
-    assert found.differs == ("encoder.layer.2.output.LayerNorm: the module computes something else there; `run` says what",)
-    result = check(implementation_of(found), "deep", depth="screen")
+def test_a_wrong_result_is_mapped_by_its_shape_in_any_layout_and_judged() -> None:
+    wrong = proposal("mistaken:LastNormBert")
+    assert wrong.open == wrong.builder.open
+    assert wrong.differs == ("encoder.layer.2.output.LayerNorm: the module computes something else there; `run` says what",)
+    result = check(implementation_of(wrong), "deep", depth="screen")
     assert result.outcome == "fail"
     assert result.origins[0].activation == "encoder.layer.11.output.LayerNorm"
-    name = f"{STRANGERS}.mistaken:LastNormBert"
-    assert main(["map", name]) == 0
-    assert "by its shape, which no value confirms  the module" in capsys.readouterr().out
-    assert main(["new", str(tmp_path / "last-norm"), "--map", name]) == 0
-
-
-def test_a_wrong_result_in_another_layout_is_mapped_by_its_shape() -> None:
+    assert wrong.is_runnable
+    assert ("by its shape, which no value confirms", "the module") in {(row[3], row[1]) for row in wrong.rows()}
     (output,) = proposal("mistaken:PositionsFirstBert").returned_outputs
     assert (output.arrangement, output.is_by_shape) == ("x.transpose(0, 1)", True)
+
+
+# Modules whose adaptor returns nothing: what they return is compared with the exposed activations.
 
 
 class _Around(nn.Module):
@@ -160,6 +121,9 @@ class _Around(nn.Module):
         self.inner(ids, types, mask)
         embeddings, first, last = self.states
         return self.form(last, embeddings, first)
+
+    def encode(self, batch: Any) -> Any:
+        return self.forward(batch.input_ids, batch.token_type_ids, batch.attention_mask)
 
 
 def _around(form: Callable[..., Any], shown: Any = making_bert.activations, **more: Any) -> TorchImplementation:
@@ -188,7 +152,7 @@ class _Slots:
         self.hidden = hidden
 
 
-_CONTAINERS: dict[str, Callable[[Any], Any]] = {
+_FORMS: dict[str, Callable[[Any], Any]] = {
     "tensor": lambda x: x,
     "tuple": lambda x: (x, None),
     "nested": lambda x: {"states": [{"last": x}]},
@@ -196,79 +160,59 @@ _CONTAINERS: dict[str, Callable[[Any], Any]] = {
     "object": lambda x: SimpleNamespace(hidden=x),
     "slots": _Slots,
     "numpy": lambda x: [x.numpy()],
-}
-_LAYOUTS: dict[str, Callable[[Any], Any]] = {
     "(S, B, H)": lambda x: x.transpose(0, 1),
     "(B, H, S)": lambda x: x.transpose(1, 2),
     "(B S, H)": lambda x: x.flatten(0, 1),
     "(S B, H)": lambda x: x.transpose(0, 1).flatten(0, 1),
     "(B, S H)": lambda x: x.flatten(1),
 }
-_FORMS = pytest.mark.parametrize("form", [*_CONTAINERS.values(), *_LAYOUTS.values()], ids=[*_CONTAINERS, *_LAYOUTS])
 
 
-@_FORMS
-def test_a_wrong_tensor_is_seen_in_any_container_and_layout(form: Any) -> None:
-    result = check(_around(lambda last, *_: form(last * 1.5)), depth="screen")
-    assert result.outcome == "fail"
-    assert "the module returns another tensor than its last layer computes" in result.reason
+@pytest.mark.parametrize("form", _FORMS.values(), ids=_FORMS)
+def test_the_last_hidden_state_and_a_wrong_tensor_are_recognised_in_any_container_and_layout(form: Any) -> None:
+    right, wrong = (check(_around(lambda last, *_, x=x: form(last * x)), depth="screen") for x in (1.0, 1.5))
+    assert (right.outcome, right.note) == ("pass", "")
+    assert wrong.outcome == "fail"
+    assert ANOTHER in wrong.reason
 
 
-@_FORMS
-def test_the_last_hidden_state_is_recognized_in_any_container_and_layout(form: Any) -> None:
-    result = check(_around(lambda last, *_: form(last)), depth="screen")
-    assert (result.outcome, result.note) == ("pass", "")
-
-
-def test_a_wrong_first_tensor_fails_beside_the_right_one() -> None:
-    result = check(_around(lambda last, *_: {"last": last * 1.5, "states": (last,)}), depth="screen")
-    assert result.outcome == "fail"
-    assert "the module returns another tensor than its last layer computes" in result.reason
+NOT_COMPARED = "not compared in the returned value: {} of"
+NOTHING = "the returned value was not compared: no tensor in it equals an exposed activation"
 
 
 @pytest.mark.parametrize(
-    ("form", "tensor"),
+    ("form", "note"),
     [
-        (lambda last, *_: (last, {"pooled": last.mean(1)}), '[1]["pooled"]'),
-        (lambda last, _, first: (last, first + 1), "[1]"),
-        (lambda last, *_: _Output(last, [last, 2 * last]), ".others[1]"),
+        (lambda last, embeddings, first: [embeddings, first, last], ""),
+        (lambda last, embeddings, first: (last, torch.stack([embeddings, first, last])), ""),
+        (lambda last, embeddings, first: (last[:, 0], torch.stack([embeddings, first, last], 1)), ""),
+        (lambda last, *_: (last, {"pooled": last.mean(1)}), NOT_COMPARED.format('[1]["pooled"]')),
+        (lambda last, _, first: (last, first + 1), NOT_COMPARED.format("[1]")),
+        (lambda last, *_: _Output(last, [last, 2 * last]), NOT_COMPARED.format(".others[1]")),
+        (lambda *_: None, NOTHING),
+        (lambda last, *_: last.sum(), NOTHING),
+        (lambda last, *_: iter([last * 1.5]), NOTHING),
     ],
 )
-def test_a_pass_names_a_returned_tensor_of_an_outputs_shape_that_is_no_activation(form: Any, tensor: str) -> None:
+def test_a_pass_says_which_returned_tensors_were_not_compared(form: Any, note: str) -> None:
     result = check(_around(form), depth="screen")
     assert result.outcome == "pass"
-    assert f"not compared in the returned value: {tensor} of" in result.note
-
-
-@pytest.mark.parametrize("form", [lambda *_: None, lambda last, *_: last.sum(), lambda last, *_: iter([last * 1.5])])
-def test_a_pass_says_that_nothing_returned_could_be_compared(form: Any) -> None:
-    result = check(_around(form), depth="screen")
-    assert result.outcome == "pass"
-    assert result.note == "the returned value was not compared: no tensor in it equals an exposed activation"
+    assert note in result.note
+    assert bool(note) == bool(result.note)
     assert result.note in str(result).replace("\n  ", " ")
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        lambda last, embeddings, first: [embeddings, first, last],
-        lambda last, embeddings, first: (last, torch.stack([embeddings, first, last])),
-        lambda last, embeddings, first: (last[:, 0], torch.stack([embeddings, first, last], 1)),
-    ],
-)
-def test_all_hidden_states_may_be_returned_with_the_last(form: Any) -> None:
-    result = check(_around(form), depth="screen")
-    assert (result.outcome, result.note) == ("pass", "")
-
-
-def test_hidden_states_that_are_not_exposed_are_named_and_do_not_fail() -> None:
+def test_hidden_states_that_are_not_exposed_are_named_and_do_not_fail_and_a_wrong_tensor_beside_the_right_one_does() -> None:
     shown = {key: value for key, value in making_bert.activations.items() if "embedding" not in str(key)}
     result = check(_around(lambda last, embeddings, _: (embeddings, last), shown=shown), depth="screen")
     assert result.outcome == "pass"
-    assert "not compared in the returned value: [0] of" in result.note
+    assert NOT_COMPARED.format("[0]") in result.note
+    wrong = check(_around(lambda last, *_: {"last": last * 1.5, "states": (last,)}), depth="screen")
+    assert wrong.outcome == "fail"
+    assert ANOTHER in wrong.reason
 
 
-def test_the_second_of_two_calls_is_compared_as_well() -> None:
+def test_the_second_of_two_calls_and_what_a_method_returns_are_compared_as_well() -> None:
     calls = []
 
     def form(last: Any, *_: Any) -> Any:
@@ -281,22 +225,7 @@ def test_the_second_of_two_calls_is_compared_as_well() -> None:
 
     result = check(_around(form, call=twice), depth="screen")
     assert result.outcome == "pass"
-    assert "not compared in the returned value: a tensor of" in result.note
-
-
-def test_what_a_method_of_the_module_returns_is_compared() -> None:
-    class Encoding(_Around):
-        def encode(self, batch: Any) -> Any:
-            return self.forward(batch.input_ids, batch.token_type_ids, batch.attention_mask)
-
+    assert NOT_COMPARED.format("a tensor") in result.note
     for factor, outcome in ((1.0, "pass"), (1.5, "fail")):
-        right = _around(lambda last, *_: last)
-        result = check(
-            replace(
-                right,
-                build=lambda a, factor=factor: Encoding(build(a), lambda last, *_: last * factor),
-                call=lambda model, batch: model.encode(batch.filled()),
-            ),
-            depth="screen",
-        )
-        assert result.outcome == outcome, result.reason
+        by_method = _around(lambda last, *_, factor=factor: last * factor, call=lambda model, batch: model.encode(batch.filled()))
+        assert check(by_method, depth="screen").outcome == outcome

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from conformance import Checkpoint, check
+from conformance import Checkpoint, Result, check
 from conformance.cli import main
 from conformance.goldens.custom_golden import from_directory
 from conformance.goldens.make import keep
@@ -86,17 +86,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_candidate_that_changes_its_checkpoint_and_any_that_comes_after_it_get_no_verdict(
     change: Callable[[Path], Path], folder: Path
 ) -> None:
-    network = f"checkpoint:{folder}"
-    assert check(making_bert, network).outcome == "pass"
+    def judged(candidate: Any, name: str = "values") -> Result:
+        return check(candidate, f"checkpoint:{folder}", check=name, depth="screen")
+
+    assert judged(making_bert).outcome == "pass"
     changing = Changing(change)
-    first = check(changing, network)
+    first = judged(changing)
     assert first.exit_code == 3
-    for result in (first, check(making_bert, network), check(making_bert, network, check="padding-length")):
+    for result in (first, judged(making_bert), judged(making_bert, "padding-length")):
         assert (result.outcome, result.verdicts) == ("error", ())
         assert str(changing.changed) in result.reason
     shutil.rmtree(folder)
     _write(folder)  # as the message says
-    assert check(making_bert, network).outcome == "pass"
+    assert judged(making_bert).outcome == "pass"
 
 
 def test_a_golden_that_is_open_keeps_the_weights_that_it_was_opened_with(folder: Path) -> None:
@@ -125,24 +127,23 @@ def test_a_candidate_that_changes_the_checkpoint_of_a_made_golden_gets_no_verdic
 
 
 def test_a_candidate_that_touches_no_file_of_the_checkpoint_conforms(folder: Path) -> None:
-    class Caching:
-        """Correct: it keeps something of its own beside the weights, and reads them."""
+    def caching(checkpoint: Checkpoint, device: str, dtype: str) -> Any:
+        """Keep something beside the weights, and read them."""
+        (folder / "engine.cache").write_bytes((folder / "model.safetensors").read_bytes())
+        (folder / "onnx").mkdir(exist_ok=True)
+        return making_bert.prepare(checkpoint, device, dtype)
 
-        def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Any:
-            (folder / "engine.cache").write_bytes((folder / "model.safetensors").read_bytes())
-            (folder / "onnx").mkdir(exist_ok=True)
-            return making_bert.prepare(checkpoint, device, dtype)
-
-    assert check(Caching(), f"checkpoint:{folder}").outcome == "pass"
+    assert check(caching, f"checkpoint:{folder}", depth="screen").outcome == "pass"
 
 
+@pytest.mark.landing(candidate="changing_truncated")
 @pytest.mark.parametrize("candidate", ["changing_in_place", "changing_truncated"])
 def test_a_run_names_the_file_that_changed_and_keeps_what_was_judged_before(
     candidate: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["making-bert", f"{__name__}:{candidate}", "inner-workings"]
     names = [part for name in arguments for part in ("-i", name)]
-    assert main(["run", *names, "--checkpoint", str(folder), "--out", str(tmp_path / "results")]) == 3
+    assert main(["run", *names, "--checkpoint", str(folder), "--depth", "screen", "--out", str(tmp_path / "results")]) == 3
     assert "model.safetensors" in capsys.readouterr().out
     results = read_results(tmp_path / "results" / "results.jsonl")
     assert [c.outcome for c in results.checks] == ["pass", "error", "error"]

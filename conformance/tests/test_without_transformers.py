@@ -1,4 +1,4 @@
-"""Every command where transformers is not installed: only Hugging Face's own implementations need it."""
+"""Every command where neither transformers nor pytest is installed: only Hugging Face's implementations need the first."""
 
 import json
 import os
@@ -10,12 +10,14 @@ import pytest
 from conformance import load_golden, read_results
 from conformance.results.records import CheckRecord
 from conformance.tests.test_own_checkpoints import _write
+from conformance.tests.third_party_models import STRANGERS
 
-ABSENT = "raise ModuleNotFoundError(\"No module named 'transformers'\", name='transformers')"
+ABSENT = "raise ModuleNotFoundError(\"No module named '{0}'\", name='{0}')"
 COMMANDS = [
     ["explain", "epsilon"],
     ["trace", "making-bert"],
     ["golden", "verify", "tiny"],
+    ["map", f"{STRANGERS}.packed:PackedBert"],
     ["diagnose", "--checkpoint", "network", "--outputs", "outputs.json"],
     ["run", *(f"-i={name}" for name in ("making-bert", "hf-eager", "hf-compiled", "hf-onnx")), "--golden", "tiny"],
 ]
@@ -24,12 +26,12 @@ SCRIPT = f"from conformance.cli import main\nfor command in {COMMANDS}:\n    ass
 
 @pytest.fixture(scope="module")
 def checks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CheckRecord]:
-    """Return the checks by candidate of a run made after every other command, in processes in which importing transformers
-    fails."""
+    """Return the checks by candidate of a run made after every other command, in processes in which both imports fail."""
     folder = tmp_path_factory.mktemp("without")
-    hidden = folder / "first on the path" / "transformers"
-    hidden.mkdir(parents=True)
-    (hidden / "__init__.py").write_text(ABSENT, "utf-8")
+    for name in ("transformers", "pytest"):
+        hidden = folder / "first on the path" / name
+        hidden.mkdir(parents=True)
+        (hidden / "__init__.py").write_text(ABSENT.format(name), "utf-8")
     tiny = load_golden("tiny")
     batch = tiny.batches["padded"]
     outputs = {
@@ -46,12 +48,11 @@ def checks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CheckRecord]:
     return {c.implementation: c for c in read_results(folder / "conformance-results" / "results.jsonl").checks}
 
 
-def test_every_other_candidate_is_judged_without_transformers(checks: dict[str, CheckRecord]) -> None:
+def test_every_other_candidate_is_judged_and_hugging_faces_are_skipped_with_the_install_command(
+    checks: dict[str, CheckRecord],
+) -> None:
     assert checks["making-bert"].outcome == "pass"
     assert checks["making-bert"].judged > 0
-
-
-@pytest.mark.parametrize("name", ["hf-eager", "hf-compiled", "hf-onnx"])
-def test_an_implementation_of_hugging_face_is_skipped_with_the_install_command(name: str, checks: dict[str, CheckRecord]) -> None:
-    assert (checks[name].outcome, checks[name].declared) == ("skip", True)
-    assert "pip install 'bert-conformance[reference]'" in checks[name].reason
+    for name in ("hf-eager", "hf-compiled", "hf-onnx"):
+        assert (checks[name].outcome, checks[name].declared) == ("skip", True)
+        assert "pip install 'bert-conformance[reference]'" in checks[name].reason

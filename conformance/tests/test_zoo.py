@@ -1,149 +1,117 @@
-"""Misbehaving candidates in one run: each has its own outcome, and correct candidates before and after them conform."""
+"""Misbehaving candidates: each has its own outcome, and correct candidates before, between and after them conform."""
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from conformance import Checkpoint, Golden, check, load_golden
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.run_check import run_check
 from conformance.cli import main
+from conformance.errors import ConformanceError
 from conformance.goldens.custom_golden import golden_of
+from conformance.goldens.golden import forget_checkpoints
 from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.worker_process import WorkerProcess
 from conformance.model.checkpoint import read_only
 from conformance.results.file import read_results
-from conformance.results.records import Results
 from conformance.tests.zoo import APART, ASKED, CALLS, IMPORTS, LAWLESS, MARKS, good
 from conformance.tests.zoo_files import APART as FILES_APART
 from conformance.tests.zoo_files import NAMED, write_files
 
-CONTROLS = ("hf-sdpa", "hf-eager")
 ZOO = "conformance.tests.zoo"
-_CALLS = {f"{ZOO}:call_{i}": (name, outcome, reason) for i, (name, (_, outcome, reason)) in enumerate(CALLS.items())}
-_HALF = len(_CALLS) // 2
-# By run: the names of the candidates, each with its misbehaviour, its outcome and words of the reason.
-RUNS = {
-    "first calls": dict(list(_CALLS.items())[:_HALF]),
-    "further calls": dict(list(_CALLS.items())[_HALF:]),
-    "files": NAMED,
-    "asked": {f"{ZOO}:asked_{i}": (name, outcome, reason) for i, (name, (_, outcome, reason)) in enumerate(ASKED.items())}
-    | {f"at_import_{i}:candidate": (f"import: {name}", *expected) for i, (name, (_, *expected)) in enumerate(IMPORTS.items())},
-}
-LIMIT = "4"  # Seconds.
-MEMORY = "8GiB"
-
-
-@dataclass(frozen=True)
-class Ran:
-    """A run: standard output, standard error, results, and the processes left behind by candidates."""
-
-    out: str
-    error: str
-    results: Results
-    left: list[int]
-
-
+CONTROLS = ("hf-sdpa", "hf-eager")
 EVERY = 6  # Misbehaving candidates that are followed by a correct one.
 
+# By the name of a candidate: its misbehaviour, its outcome and words of the reason.
+EXPECTED = {
+    **{f"{ZOO}:call_{i}": (what, outcome, reason) for i, (what, (_, outcome, reason)) in enumerate(CALLS.items())},
+    **{f"{ZOO}:asked_{i}": (what, outcome, reason) for i, (what, (_, outcome, reason)) in enumerate(ASKED.items())},
+    **NAMED,
+    **{f"at_import_{i}:candidate": (f"import: {what}", *given[1:]) for i, (what, given) in enumerate(IMPORTS.items())},
+}
+# Those that end their process, hang, fill it, or leave it changed: each has a worker.
+IN_WORKERS = {
+    name: expected
+    for name, expected in EXPECTED.items()
+    if expected[0] in APART or expected[0].startswith("import") or expected[0].rpartition(": ")[2].startswith(FILES_APART)
+}
+IN_ONE_PROCESS = {name: expected for name, expected in EXPECTED.items() if name not in IN_WORKERS}
 
-def _run(names: Sequence[str], folder: Path) -> Ran:
-    """Run these candidates with correct ones before, between and after them, in a folder with the modules that misbehave at
-    import."""
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make the current folder one with the candidates that are files."""
     for i, (source, _, _) in enumerate(IMPORTS.values()):
-        (folder / f"at_import_{i}.py").write_text(f"{source}\n")
-    if NAMED.keys() & set(names):
-        write_files(folder)
-    command = ["run", "--golden", "tiny", "--timeout", LIMIT, "--memory", MEMORY, "--format", "json"]
-    each = [x for i in range(0, len(names), EVERY) for x in (*names[i : i + EVERY], f"{ZOO}:good_{i}")]
-    command += [x for name in (*CONTROLS[:1], *each, *CONTROLS[1:]) for x in ("-i", name)]
-    marks = folder / "marks"
-    environment = {**os.environ, MARKS: str(marks)}
-    done = subprocess.run(
-        [sys.executable, "-m", "conformance", *command], cwd=folder, capture_output=True, text=True, check=False, env=environment
-    )
-    left = [int(number) for number in marks.read_text().split()] if marks.exists() else []
-    return Ran(done.stdout, done.stderr, read_results(folder / "conformance-results" / "results.jsonl"), left)
-
-
-def _said(results: Results) -> dict[str, tuple[str, str]]:
-    """Return the outcome and all reasons of each candidate."""
-    return {
-        case.check.implementation: (case.check.outcome, " ".join([case.check.reason, *(a.reason for a in case.activations)]))
-        for case in results.cases
-    }
-
-
-# One test for each run, since each takes half a minute.
-@pytest.mark.parametrize("run", RUNS)
-def test_misbehaving_candidates_have_their_own_outcomes_and_correct_ones_beside_them_conform(run: str, tmp_path: Path) -> None:
-    ran = _run([*RUNS[run]], tmp_path)
-    said = _said(ran.results)
-    expected = {name: (outcome, reason) for name, (_, outcome, reason) in RUNS[run].items()}
-    wrong = {
-        RUNS[run][name][0]: said.get(name)
-        for name, (outcome, reason) in expected.items()
-        if name not in said or said[name][0] != outcome or reason not in said[name][1]
-    }
-    assert wrong == {}
-    controls = [*CONTROLS, *(f"{ZOO}:good_{i}" for i in range(0, len(RUNS[run]), EVERY))]
-    assert {name: said[name][0] for name in controls} == dict.fromkeys(controls, "pass")
-    assert len(json.loads(ran.out)["cases"]) == len(said) == len(RUNS[run]) + len(controls)  # This is the whole of standard output.
-    assert ran.results.sound
-    assert ran.results.footer
-    assert ran.results.footer.exit_code == (2 if run == "asked" else 1)  # 2: a name that does not exist is a usage error.
-    assert [number for number in ran.left if Path(f"/proc/{number}").exists()] == []
-    assert len(ran.error) < 2**22
-    assert "\x1b" not in ran.error
-    if run == "first calls":
-        assert len(ran.left) >= 2
-        assert "is not shown" in ran.error
-
-
-def test_sixty_misbehaviours_are_tried() -> None:
-    assert sum(map(len, RUNS.values())) >= 60
-
-
-def test_in_one_process_they_have_the_same_outcomes_and_correct_candidates_after_them_conform() -> None:
-    here = [name for name in CALLS if name not in APART]
-    for i, name in enumerate(here):
-        call, outcome, reason = CALLS[name]
-        result = check(lambda checkpoint, device, dtype, call=call: call, "tiny")
-        assert (name, result.outcome) == (name, outcome)
-        assert reason in " ".join([result.reason, *(v.reason for v in result.verdicts)]), name
-        assert i % EVERY or check(good, "tiny").outcome == "pass", name
-    assert len(here) > 25
-    assert check(good, "tiny").outcome == "pass"
-
-
-def test_files_have_the_same_outcomes_in_one_process_and_a_correct_candidate_after_them_conforms(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_files(tmp_path)
+        (tmp_path / f"at_import_{i}.py").write_text(f"{source}\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    here = {n: expected for n, expected in NAMED.items() if not expected[0].partition(": ")[2].startswith(FILES_APART)}
-    for name, (what, outcome, reason) in here.items():
-        found = check(name, "tiny")
-        assert (what, found.outcome) == (what, outcome)
-        assert reason in " ".join([found.reason, *(v.reason for v in found.verdicts)]), what
-    assert len(here) > 12
-    assert check(good, "tiny").outcome == "pass"
+    monkeypatch.setenv(MARKS, str(tmp_path / "marks"))
+    return tmp_path
+
+
+def test_candidates_that_end_hang_or_fill_their_process_have_their_own_outcomes_and_correct_ones_beside_them_conform(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_files(folder)
+    names, controls = [*IN_WORKERS], list(CONTROLS)
+    ordered = [CONTROLS[0]]
+    for i in range(0, len(names), EVERY):
+        controls.append(f"{ZOO}:good_{i}")
+        ordered += [*names[i : i + EVERY], controls[-1]]
+    options = ["--golden", "tiny", "--depth", "screen", "--timeout", "4", "--memory", "8GiB", "--format", "json"]
+    code = main(["run", *(f"-i={name}" for name in (*ordered, CONTROLS[1])), *options])
+    printed, results = capfd.readouterr(), read_results(folder / "conformance-results" / "results.jsonl")
+    said = {case.check.implementation: case for case in results.cases}
+    for name, (what, outcome, reason) in IN_WORKERS.items():
+        case = said[name]
+        assert (what, case.check.outcome) == (what, outcome)
+        assert reason in " ".join([case.check.reason, *(a.reason for a in case.activations)]), what
+    assert {name: said[name].check.outcome for name in controls} == dict.fromkeys(controls, "pass")
+    assert len(json.loads(printed.out)["cases"]) == len(said) == len(names) + len(controls)  # the whole of standard output
+    assert results.sound
+    assert results.footer
+    assert results.footer.exit_code == code == 2  # a name that does not exist is a usage error
+    left = (folder / "marks").read_text().split()
+    assert len(left) >= 3
+    assert [number for number in left if Path(f"/proc/{number}").exists()] == []
+    assert len(printed.err) < 2**22
+    assert "\x1b" not in printed.err
+    assert "is not shown" in printed.err
+
+
+def _came_of(name: str, worker: WorkerProcess | None) -> tuple[str, str]:
+    """Return the outcome of a candidate in this process or in a worker, and all reasons."""
+    try:
+        result = check(name if worker is None else RemoteCandidate(worker, name), "tiny", depth="screen")
+    except ConformanceError as error:  # A run reports a candidate that a worker cannot load as an error.
+        return "error", str(error)
+    return result.outcome, " ".join([result.reason, *(v.reason for v in result.verdicts)])
 
 
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
-def test_a_change_of_the_checkpoint_by_a_candidate_reaches_no_other_candidate_in_the_same_process() -> None:
-    assert check(ASKED["alters the checkpoint"][0], "tiny").outcome == "pass"
-    assert check(good, "tiny").outcome == "pass"
+@pytest.mark.parametrize("is_remote", [False, True], ids=["here", "in one worker"])
+def test_in_one_process_the_others_have_their_own_outcomes_and_correct_candidates_after_them_conform(
+    is_remote: bool, folder: Path
+) -> None:
+    write_files(folder)
+    with WorkerProcess(CandidateWork) as worker:
+        for i, (name, (what, outcome, reason)) in enumerate(IN_ONE_PROCESS.items()):
+            came, said = _came_of(name, worker if is_remote else None)
+            assert (what, came) == (what, outcome)
+            assert reason in said, what
+            assert i % EVERY or check(good, "tiny", depth="screen").outcome == "pass", what
+    assert check(good, "tiny", depth="screen").outcome == "pass"
+
+
+def test_eighty_eight_misbehaviours_are_tried_as_the_readme_says() -> None:
+    assert len(EXPECTED) == 88
+    assert len(IN_ONE_PROCESS) > 50
 
 
 class _Reaching:
@@ -153,8 +121,6 @@ class _Reaching:
         self.golden = golden
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Any:
-        import torch
-
         weights = (self.golden or load_golden("tiny")).checkpoint.weights
         torch.from_numpy(weights["bert.pooler.dense.bias"]).mul_(3.0)
         return good(checkpoint, device, dtype)
@@ -167,8 +133,9 @@ ALTERS = "it alters the weights that it is judged by, in the memory of this proc
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 @pytest.mark.parametrize("check_name", ["values", "repeated"])
 def test_a_candidate_that_alters_the_reference_fails_and_a_correct_one_after_it_conforms(check_name: str) -> None:
-    found = run_check(CHECKS[check_name], reaching, "tiny", "cpu", "float32")
-    assert (found.outcome, found.reason) == ("fail", ALTERS)
+    forget_checkpoints()  # so that no golden that another test has opened is altered
+    result = run_check(CHECKS[check_name], reaching, "tiny", "cpu", "float32")
+    assert (result.outcome, result.reason) == ("fail", ALTERS)
     assert check(good, "tiny").outcome == "pass"
 
 
@@ -189,38 +156,37 @@ def test_a_candidate_in_a_worker_can_alter_only_its_own_copy_of_the_reference() 
     assert check(good, "tiny").outcome == "pass"
 
 
-@pytest.mark.parametrize("call", ["exits at once", "is killed"])
 def test_a_candidate_that_ends_its_process_gives_no_verdict_in_diff_and_replay(
-    call: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    name = f"{ZOO}:call_{list(CALLS).index(call)}"
+    name = f"{ZOO}:call_{list(CALLS).index('is killed')}"
     assert main(["diff", name, "golden:tiny"]) == 1
     assert "it ended the process that it ran in" in capfd.readouterr().err
-    assert main(["run", "-i", name, "--golden", "tiny", "--out", str(tmp_path)]) == 1
+    assert main(["run", "-i", name, "--golden", "tiny", "--out", str(folder)]) == 1
     capfd.readouterr()
-    assert main(["replay", str(tmp_path / "results.jsonl")]) == 1
+    assert main(["replay", str(folder / "results.jsonl")]) == 1
     assert "it ended the process that it ran in" in capfd.readouterr().out
 
 
-def test_a_candidate_cannot_alter_the_judgement_of_drawn_batches_and_the_batch_that_ends_it_is_reported(tmp_path: Path) -> None:
-    patching, ending, good_one = f"{ZOO}:patching_and_wrong", f"{ZOO}:ending_at_odd_lengths", "hf-sdpa"
-    names = [x for name in (patching, ending, good_one) for x in ("-i", name)]
-    command = ["run", *names, "--golden", "tiny", "--check", "generated-batches", "--examples", "8", "--out", str(tmp_path)]
-    assert main(command) == 1
-    found = {case.check.implementation: case.check for case in read_results(tmp_path / "results.jsonl").cases}
-    assert found[patching].outcome == "fail"
-    assert found[ending].outcome == "crash"
-    assert "exit code 5" in found[ending].reason
-    example = found[ending].counterexample
+def test_a_candidate_cannot_alter_the_judgement_of_drawn_batches_and_the_batch_that_ends_it_is_reported(folder: Path) -> None:
+    patching, ending, correct = f"{ZOO}:patching_and_wrong", f"{ZOO}:ending_at_odd_lengths", "hf-sdpa"
+    names = [f"-i={name}" for name in (patching, ending, correct)]
+    assert main(["run", *names, "--golden", "tiny", "--check", "generated-batches", "--examples", "8", "--out", str(folder)]) == 1
+    checks = {case.check.implementation: case.check for case in read_results(folder / "results.jsonl").cases}
+    assert [checks[name].outcome for name in (patching, ending, correct)] == ["fail", "crash", "pass"]
+    assert "exit code 5" in checks[ending].reason
+    example = checks[ending].counterexample
     assert example
     assert len(example.batch["input_ids"][0]) % 2  # The batch on which it ended, and no other.
-    assert found[good_one].outcome == "pass"
 
 
-def test_a_candidate_that_patches_comparisons_and_laws_in_its_process_fails_every_law_that_it_breaks(tmp_path: Path) -> None:
-    checks = [word for law in LAWLESS for word in ("--check", law)]
-    command = ["run", "-i", f"{ZOO}:patching_and_lawless", "-i", "hf-sdpa", "--golden", "tiny", *checks]
-    assert main([*command, "--examples", "2", "--out", str(tmp_path)]) == 1
-    found = [case.check for case in read_results(tmp_path / "results.jsonl").cases]
-    assert {c.check: c.outcome for c in found if c.implementation != "hf-sdpa"} == dict.fromkeys(LAWLESS, "fail")
-    assert {c.check: c.outcome for c in found if c.implementation == "hf-sdpa"} == dict.fromkeys(LAWLESS, "pass")
+def test_a_candidate_that_patches_comparisons_and_laws_in_its_process_fails_every_law_that_it_breaks(folder: Path) -> None:
+    checks = [f"--check={law}" for law in LAWLESS]
+    command = ["run", "-i", f"{ZOO}:patching_and_lawless", "-i", "hf-sdpa", "--golden", "tiny", *checks, "--examples", "2"]
+    assert main([*command, "--out", str(folder)]) == 1
+    outcomes = {
+        (case.check.implementation, case.check.check): case.check.outcome for case in read_results(folder / "results.jsonl").cases
+    }
+    assert outcomes == {
+        (name, law): outcome for name, outcome in ((f"{ZOO}:patching_and_lawless", "fail"), ("hf-sdpa", "pass")) for law in LAWLESS
+    }

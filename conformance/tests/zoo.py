@@ -174,7 +174,7 @@ CALLS: Mapping[str, tuple[Callable[[Any], Any], str, str]] = {
     "returns texts": (lambda batch: ["a", "b"], "fail", "pairs"),
     "returns an empty mapping": (lambda batch: {}, "fail", "no output is exposed"),
     "yields no pair": (lambda batch: iter([1]), "fail", "pairs"),
-    "yields one activation twice, for ever": (_endless, "fail", "yielded twice"),
+    "yields one activation twice, for ever": (_endless, "fail", "more invalid activations than the network has"),
     "names an activation by a number": (lambda batch: {1: right(batch)["pooler.dense"]}, "fail", "is a text, not int"),
     "names an activation that does not exist": (lambda batch: {"pooler.dence": 1.0}, "fail", "did you mean 'pooler.dense'"),
     "names activations by texts that cannot be compared": (

@@ -1,154 +1,135 @@
-"""Third-party models with one mistake each."""
+"""Models with one mistake each."""
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from conformance.tests.third_party_models import fused
-from conformance.tests.third_party_models.annotated import AnnotatedBert, FeedForward
-from conformance.tests.third_party_models.fairseq import SentenceEncoder
-from conformance.tests.third_party_models.lens import LensBert
+from conformance.tests.third_party_models.annotated import AnnotatedBert, AnnotatedLayer
+from conformance.tests.third_party_models.layouts import LensBert
 from conformance.tests.third_party_models.masked import AddedMaskBert
+from conformance.tests.third_party_models.styles import FairseqLayer, FusedBert, FusedLayer, FusedSizes, SentenceEncoder
+
+
+class UnscaledLayer(FairseqLayer):
+    scaling = 1.0
 
 
 class UnscaledEncoder(SentenceEncoder):
-    """A model whose scores are not divided by √d."""
+    """The scores are not divided by √d."""
 
-    def __init__(self, cfg):
-        super().__init__(cfg)
-        for layer in self.layers:
-            layer.scaling = 1.0
+    layer = UnscaledLayer
 
 
-class TanhFeedForward(FeedForward):
-    def forward(self, x):
-        return self.w_2(F.gelu(self.w_1(x), approximate="tanh"))
-
-
-class TanhBert(AnnotatedBert):
-    """A model with the tanh form of GELU."""
+class SizesAloneBert(AnnotatedBert):
+    """A model, which is correct, whose constructor takes sizes alone."""
 
     def __init__(self, vocab, d_model, n_layers, heads, d_ff, max_len):
         super().__init__(vocab, d_model, n_layers, heads, d_ff, max_len)
-        for layer in self.layers:
-            layer.feed_forward.__class__ = TanhFeedForward
 
 
-class FirstNormBert(AnnotatedBert):
-    """A model whose embedding norm has an epsilon of its own."""
+class TanhLayer(AnnotatedLayer):
+    def inner(self, x):
+        return self.down(F.gelu(self.up(x), approximate="tanh"))
+
+
+class TanhBert(SizesAloneBert):
+    """GELU is computed in its tanh form."""
+
+    layer = TanhLayer
+
+
+class FirstNormBert(SizesAloneBert):
+    """The embedding norm has another epsilon."""
 
     def __init__(self, vocab, d_model, n_layers, heads, d_ff, max_len):
         super().__init__(vocab, d_model, n_layers, heads, d_ff, max_len)
         self.norm.eps = 1e-3
 
 
-class NormlessBert(AnnotatedBert):
-    """A model that has an embedding norm and never calls it."""
+class NormlessBert(SizesAloneBert):
+    """The embedding norm is never called."""
 
     def __init__(self, vocab, d_model, n_layers, heads, d_ff, max_len):
         super().__init__(vocab, d_model, n_layers, heads, d_ff, max_len)
         self.norm.forward = lambda x: x
 
 
-class WidthScaledAttention(fused.SelfAttention):
-    """Attention whose scores are divided by the square root of the whole width."""
-
-    def forward(self, x, mask):
-        b, t, c = x.size()
-        q, k, v = (y.view(b, t, self.n_head, -1).transpose(1, 2) for y in self.c_attn(x).split(c, dim=2))
-        att = (q @ k.transpose(-2, -1)) * c**-0.5
-        att = att.masked_fill(mask[:, None, None, :] == 0, float("-inf")).softmax(-1)
-        return self.c_proj((att @ v).transpose(1, 2).contiguous().view(b, t, c))
+class WidthScaledLayer(FusedLayer):
+    def attended(self, q, k, v, mask):
+        return super().attended(q / self.heads**0.5, k, v, mask)
 
 
-class OtherAttentionBert(fused.BERT):
-    """A model with another attention."""
+class WidthScaledBert(FusedBert):
+    """The scores are divided by the square root of the whole width."""
 
-    attention: type[nn.Module]
-
-    def __init__(self, config: fused.Config):
-        super().__init__(config)
-        for block in self.h:
-            block.attn.__class__ = self.attention
+    layer = WidthScaledLayer
 
 
-class WidthScaledBert(OtherAttentionBert):
-    """A model whose scores are divided by the square root of the whole width."""
-
-    attention = WidthScaledAttention
-
-
-class AddedMaskAttention(fused.SelfAttention):
-    """Attention that makes the usual mask to add of a mask that is 1 at tokens."""
-
-    sign = 1
-
-    def heads(self, y):
-        return y.unflatten(-1, (self.n_head, -1)).transpose(1, 2)
-
-    def forward(self, x, mask):
-        q, k, v = (self.heads(y) for y in self.c_attn(x).split(x.shape[-1], dim=2))
-        added = (1 - mask[:, None, None, :].to(x.dtype)) * torch.finfo(x.dtype).min
-        att = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5 + self.sign * added).softmax(-1)
-        return self.c_proj((att @ v).transpose(1, 2).flatten(2))
-
-
-class WrongSignAttention(AddedMaskAttention):
+class WrongSignLayer(FusedLayer):
     sign = -1
 
-
-class WrongSplitAttention(AddedMaskAttention):
-    def heads(self, y):
-        return y.unflatten(-1, (-1, self.n_head)).permute(0, 3, 1, 2)
-
-
-class WrongSignBert(OtherAttentionBert):
-    """A model that adds the mask with the wrong sign: with the inverse mask, all tokens have the same score."""
-
-    attention = WrongSignAttention
+    def attended(self, q, k, v, mask):
+        added = (1 - mask[:, None, None, :].to(q.dtype)) * torch.finfo(q.dtype).min
+        return (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5 + self.sign * added).softmax(-1) @ v
 
 
-class WrongSplitBert(OtherAttentionBert):
-    """A model whose heads take every n-th element: with a mask to add, all tokens have the same score."""
+class WrongSplitLayer(WrongSignLayer):
+    sign = 1
 
-    attention = WrongSplitAttention
+    def split(self, x):
+        return x.unflatten(-1, (-1, self.heads)).permute(0, 3, 1, 2)
 
 
-class LastNormBert(fused.BERT):
-    """A model whose last norm has an epsilon of its own, so that its only result is wrong."""
+class WrongSignBert(FusedBert):
+    """The mask is added with the wrong sign: with the inverse mask, all tokens have the same score."""
 
-    def __init__(self, config: fused.Config):
+    layer = WrongSignLayer
+
+    def forward(self, idx, segments, mask):
+        return self.encode(idx, segments, mask)
+
+
+class WrongSplitBert(WrongSignBert):
+    """The heads take every n-th element: with a mask to add, all tokens have the same score."""
+
+    layer = WrongSplitLayer
+
+
+class LastNormBert(FusedBert):
+    """The last norm has another epsilon, so that the only result is wrong."""
+
+    def __init__(self, config: FusedSizes):
         super().__init__(config)
-        self.h[-1].ln_2.eps = 0.05
+        self.layers[-1].norm2.eps = 0.05
 
 
 class PositionsFirstBert(LastNormBert):
-    """The same mistake in a model that returns its result with the axis of positions first."""
+    """The same mistake, in a result with the axis of positions first."""
 
     def forward(self, idx, segments, mask):
         return super().forward(idx, segments, mask).transpose(0, 1)
 
 
-class DoubledBert(fused.BERT):
-    """A model that returns twice what its last layer computes."""
+class DoubledBert(FusedBert):
+    """Twice what the last layer computes is returned."""
 
     def forward(self, idx, segments, mask):
         return 2 * super().forward(idx, segments, mask)
 
 
 class FirstNormAddedMaskBert(AddedMaskBert):
-    """A model that takes a mask to add, and whose embedding norm has an epsilon of its own."""
+    """A mask to add is taken, and the embedding norm has another epsilon."""
 
-    def __init__(self, vocab_size, width, num_layers, heads, mlp_width, max_positions):
-        super().__init__(vocab_size, width, num_layers, heads, mlp_width, max_positions)
+    def make(self, width, layers, heads, inner):
+        super().make(width, layers, heads, inner)
         self.norm.eps = 1e-3
 
 
 class ScaledLensBert(LensBert):
-    """A model whose logits are multiplied by a parameter that BERT does not have."""
+    """The logits are multiplied by a parameter that BERT does not have."""
 
-    def __init__(self, d_vocab, d_model, n_layers, n_heads, d_mlp, n_ctx):
-        super().__init__(d_vocab, d_model, n_layers, n_heads, d_mlp, n_ctx)
+    def make(self, width, layers, heads, inner):
+        super().make(width, layers, heads, inner)
         nn.init.constant_(self.logit_scale, 2.0)
 
     def forward(self, tokens, token_type, mask):
