@@ -64,13 +64,11 @@ def test_boxes_are_below_their_parents_do_not_overlap_and_contain_their_text(arc
             assert all(apart)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_lines_that_pass_other_steps_go_around_their_boxes(architecture: Architecture) -> None:
-    for part in parts(_blank(architecture)):
+def test_lines_that_pass_other_steps_go_around_their_boxes() -> None:
+    for part in (part for architecture in ARCHITECTURES for part in parts(_blank(architecture))):
         found = layout(part.nodes)
-        for edge in found.edges:
-            for x, top, bottom in _downs(edge.path):
-                assert not [b for b in found.boxes if b.x < x < b.right and b.bottom > top and b.y < bottom]
+        for x, top, bottom in (down for edge in found.edges for down in _downs(edge.path)):
+            assert not [b for b in found.boxes if b.x < x < b.right and b.bottom > top and b.y < bottom]
     around = [edge for edge in layout(parts(trace_view(TRUE))[1].nodes).edges if edge.skip]
     assert len(around) == 3  # The two residual connections and the values.
     assert all(list(_downs(edge.path)) for edge in around)
