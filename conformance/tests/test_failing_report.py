@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from conformance import Architecture, check
-from conformance.checks.repro.artifacts import artifact_path
 from conformance.faults import CATALOGUE
 from conformance.faults.fitted import FITTED
 from conformance.judge.segment import between
@@ -21,13 +20,11 @@ from conformance.oracle import Network
 from conformance.report.coverage_sentences import smallest
 from conformance.report.finding_sentences import cause, evidence, sentence
 from conformance.report.findings import findings, layers_of
-from conformance.report.markdown import markdown
 from conformance.report.output_formats import REPORT_FORMATS
 from conformance.report.representations import case_text
 from conformance.report.run.places import tokens
-from conformance.report.run.run_document import PADDING, document
+from conformance.report.run.run_document import PADDING
 from conformance.report.run.run_environment import environment
-from conformance.report.terminal import plain
 from conformance.report.unexposed_steps import not_exposed, unexposed_steps
 from conformance.results.case import Case
 from conformance.results.merge import merged
@@ -35,17 +32,14 @@ from conformance.results.records import (
     ActivationRecord,
     CounterexampleRecord,
     FunctionRecord,
-    ImplementationRecord,
     MachineRecord,
-    Results,
 )
 from conformance.results.to_records import activation_records
-from conformance.tests.planted_mistakes import MadeOf, Planted, epsilon, tanh_gelu, unscaled
-from conformance.tests.sample_records import activation, checked, everything, header, run
+from conformance.tests.planted_mistakes import MadeOf, Planted
+from conformance.tests.sample_records import activation, checked, header, run
 
 CASE = Case("a", "b")
 LAST = "encoder.layer.1.output.LayerNorm"
-Change = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def _records(names: Collection[str], exposed: Collection[str]) -> list[ActivationRecord]:
@@ -129,32 +123,6 @@ def test_a_failure_without_a_name_may_be_in_the_hidden_steps_before_it() -> None
     rendered = " ".join(case_text(check(_unnamed(LAST), "tiny")).split())
     assert f"origin of the error: {LAST} layer 1, output.LayerNorm: an error without a name" in rendered
     assert "It may be in this step or in 27 unexposed ones before it, after the token ids (7 more only copy)" in rendered
-
-
-def test_nothing_is_hidden_if_every_step_is_exposed() -> None:
-    rendered = case_text(check(_unnamed(), "tiny"))
-    assert "layer 1, output.LayerNorm: an error without a name" in rendered
-    assert "It may be" not in rendered
-
-
-def test_mistakes_precede_the_origins_whose_order_is_stated() -> None:
-    rendered = plain(document(everything()), 120)
-    parts = (
-        "mistakes, by how far the error exceeds its limit:",
-        "GELU is computed with tanh",
-        "epsilon is",
-        "origins, in order",
-    )
-    places = [rendered.index(part) for part in parts]
-    assert places == sorted(places)
-    rows = rendered[places[-1] :].splitlines()[1:3]
-    assert [row.split()[0].split(".")[2] for row in rows] == ["0", "1"]
-
-
-def test_the_largest_error_has_a_limit_and_a_line_in_the_legend() -> None:
-    rendered = REPORT_FORMATS["text"].of_results(everything())
-    assert "local rms     limit           max    limit    global rms" in rendered
-    assert "how errors are measured: `bert-conformance explain TERM`, of sigma, origin, local rms, max, limit" in rendered
 
 
 def test_an_activation_that_breaks_the_contract_is_named_once() -> None:
@@ -248,19 +216,6 @@ def test_wrong_rows_of_several_parameters_are_one_mistake_of_which_each_paramete
     assert "dense.weight, row 5; bert.encoder.layer.1.output.LayerNorm.bias, element 3" in evidence(found)
 
 
-def test_a_mistake_without_a_number_has_its_amplitude() -> None:
-    (found,) = findings(activation_records(check(Planted(tanh_gelu(1)), "tiny")))
-    assert evidence(found).startswith("gelu-variant: amplitude 1.0")
-
-
-def test_that_padding_is_not_judged_is_said_once_where_a_failing_batch_has_padding() -> None:
-    padded = REPORT_FORMATS["text"].of_results(everything())
-    assert padded.count(PADDING) == 1
-    whole = checked(CASE, "fail", (activation(CASE, LAST, 9.0),))
-    assert "padding" not in REPORT_FORMATS["text"].of_results(merged([run(whole)]))
-    assert "local rms, max, limit" in REPORT_FORMATS["text"].of_results(merged([run(whole)]))
-
-
 @pytest.mark.parametrize(
     ("mask", "has_padding"),
     [
@@ -288,43 +243,12 @@ def test_every_number_that_a_pass_confirms_is_named_by_its_quantity() -> None:
     assert without == {"norm-unbiased-deviation", "hidden-clipped"}
 
 
-def test_a_script_is_announced_with_the_path_at_which_it_was_saved() -> None:
-    case = Case("leaking", "tiny", check="padding-length")
-    for form in ("markdown", "html"):
-        assert f"failures/{artifact_path(case, Path()).stem}.py" in REPORT_FORMATS[form].of_results(everything())
-    assert "failures/" not in markdown(document(Results((), everything().cases, None)))
-
-
-def test_a_page_says_of_how_many_origins_it_does_not_show_the_place() -> None:
-    records = _many_origins()
-    page = REPORT_FORMATS["html"].of_results(records)
-    assert page.count("Where the error sits: ") == 3
-    assert "Where the error sits at 2 more origins is not shown" in page
-
-
-def _many_origins() -> Results:
-    result = check(Planted(epsilon(0), epsilon(1), tanh_gelu(0), tanh_gelu(1), unscaled(1)), "tiny")
-    assert len(result.origins) == 5
-    rendered = tuple(activation_records(result))
-    return merged([run(checked(CASE, "fail", rendered))])
-
-
 def test_a_function_without_a_bounded_scale_has_its_error_in_ulp() -> None:
     functions = {"exp": FunctionRecord(1e31, 0.55), "erf": FunctionRecord(3e-8, 0.65)}
     machine = MachineRecord("AVX2", functions, {}, {})
     rendered = str(list(environment(merged([run(checked(CASE), machine=machine)]))))
     assert "exp 0.55 ULP, erf 3e-08" in rendered
     assert header(machine=machine).machine == machine
-
-
-def test_the_environment_names_products_and_the_candidates_that_are_not_registered() -> None:
-    machine = MachineRecord("AVX2", {}, {"long": 21.5, "short": None}, {})
-    known = {"b": ImplementationRecord("package", "1.2", "package:b")}
-    cases = [checked(Case(name, "tiny")) for name in ("./mine.py:a", "b")]
-    rendered = str(list(environment(merged([run(*cases, machine=machine, implementations=known)]))))
-    assert "effective bits of products: long 21.5, short unknown" in rendered
-    assert "'./mine.py:a', 'unknown, as of any that is not registered'" in rendered
-    assert "'b', 'package', '1.2'" in rendered
 
 
 def test_the_examples_of_the_readme_have_the_present_form() -> None:

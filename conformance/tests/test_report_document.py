@@ -1,5 +1,7 @@
 """One document in three formats: each block is rendered in each of them, and what only a page can show is omitted from text."""
 
+import re
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, get_args
 
 import pytest
@@ -106,6 +108,30 @@ def test_texts_have_no_plots_a_limited_number_of_rows_and_abridged_texts_in_shor
 def test_an_unknown_block_is_an_error_instead_of_empty_text(render: Any) -> None:
     with pytest.raises(Exception, match="undefined|no block"):
         render(Document("", (Table,)))  # type: ignore[arg-type]
+
+
+HOSTILE = "<script>alert(1)</script>\x1b[31m\u202e\x00"
+NOT_TEXT = {"tone", "kind", "name", "parents", "language"}
+
+
+def _hostile(part: Any) -> Any:
+    """Return a part of a document with a hostile text in place of each of its texts."""
+    if isinstance(part, str):
+        return HOSTILE if part else part
+    if isinstance(part, tuple):
+        return tuple(map(_hostile, part))
+    if is_dataclass(part) and not isinstance(part, type):
+        return replace(part, **{f.name: _hostile(getattr(part, f.name)) for f in fields(part) if f.name not in NOT_TEXT})
+    return part
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: type(block).__name__)
+def test_every_text_of_every_block_is_escaped(block: Block) -> None:
+    document = Document(HOSTILE, (_hostile(block),))
+    html = page(document)
+    assert ("<script>alert" in html, "&lt;script&gt;alert" in html) == (False, True)
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", html)
+    assert "<script>" not in re.sub("```.*```", "", markdown(document), flags=re.DOTALL)
 
 
 def test_empty_columns_and_groups_are_omitted() -> None:

@@ -18,7 +18,7 @@ from conformance.report.document import tabled
 from conformance.report.junit import junit
 from conformance.report.output_formats import REPORT_FORMATS
 from conformance.report.run.run_document import document
-from conformance.report.terminal import PIPED, line, show, table
+from conformance.report.terminal import PIPED, show, table
 from conformance.results.case import Case
 from conformance.results.merge import merged
 from conformance.results.records import FaultRecord, Note, Results
@@ -78,17 +78,6 @@ def test_mistakes_without_an_effect_on_the_inputs_are_counted_in_text_and_listed
     assert f"would not have detected {len(unseen)} mistakes that change no judged" in text
     assert not [name for name in unseen if name in text]
     assert [name for name in unseen if name not in page] == []
-
-
-def test_continuation_lines_of_a_paragraph_are_indented_further_than_the_first() -> None:
-    wrapped = [text.plain for text in line("what: " + "name, " * 60, indent=2).wrapped(80)]
-    assert len(wrapped) > 3
-    assert [len(text) - len(text.lstrip()) for text in wrapped] == [2, *[4] * (len(wrapped) - 1)]
-
-
-def test_a_number_is_not_separated_from_its_error() -> None:
-    rendered = "\n".join(text.plain for text in line("epsilon = 1 ± 2, " * 20).wrapped(31))
-    assert not re.search(r"[=±]$|^ *[=±]", rendered, re.MULTILINE)
 
 
 def test_numbers_are_right_aligned_below_their_headings_beside_the_name_or_under_it() -> None:
@@ -156,9 +145,3 @@ def test_no_text_breaks_the_junit_file(text: str) -> None:
     suite = ElementTree.fromstring(junit(results_with(text)).encode("utf-8", "strict"))[0]
     assert len(suite.findall("testcase")) == int(suite.attrib["tests"])
     assert len(suite.findall("testcase/failure")) == int(suite.attrib["failures"])
-
-
-def test_markup_and_escape_sequences_are_shown_literally() -> None:
-    name = "\x1b[31m[bold]red[/bold] :smile:\r\n"
-    rendered = shown(merged([run(checked(Case(name, "tiny")))]), 120, color_system=None)
-    assert r"\x1b[31m[bold]red[/bold] :smile:\r\n on tiny, cpu, float32: conforms" in rendered
