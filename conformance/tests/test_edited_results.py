@@ -9,18 +9,16 @@ import pytest
 
 from conformance.cli import main
 from conformance.results.file import read_results
-from conformance.tests.planted_mistakes import Planted, unscaled
+from conformance.tests.commands import FAILING
 
 Records = list[dict[str, Any]]
-
-unscaled_candidate = Planted(unscaled(1))
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Records:
     """The records of a run of two candidates, of which the second fails."""
     out = tmp_path_factory.mktemp("whole")
-    names = ["-i", "making-bert", "-i", f"{__name__}:unscaled_candidate"]
+    names = ["-i", "making-bert", "-i", FAILING]
     assert main(["run", *names, "--golden", "tiny", "--depth", "screen", "--in-process", "--out", str(out)]) == 1
     return [json.loads(line) for line in (out / "results.jsonl").read_bytes().splitlines()]
 

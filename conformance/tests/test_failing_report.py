@@ -71,58 +71,46 @@ def test_hidden_steps_are_those_of_the_judges_segment(which: str) -> None:
             assert list(unexposed_steps(name, _records(names, exposed)).names) == expected, (name, exposed)
 
 
-def test_steps_of_other_tables_have_no_hidden_steps() -> None:
-    assert not unexposed_steps("encoder.layer.0.output.dense.grad", _records(["encoder.layer.0.output.dense.grad"], ())).names
+def test_a_few_hidden_steps_are_named_and_many_are_counted_with_the_exposed_one_before_them() -> None:
+    names, first = list(table(LEAST)), "encoder.layer.0.output.LayerNorm"
+    scores, probs = (f"encoder.layer.1.attention.self.{name}" for name in ("scores", "probs"))
+    for place, exposed, text in (
+        (probs, [name for name in names if name != scores], f"or the step before it that is not exposed: {scores}"),
+        (LAST, [first, LAST], f"or one of the 11 steps between {first} and it, which are not exposed (3 more only copy)"),
+        (LAST, [LAST], "or one of the 27 steps between the token ids and it, which are not exposed (7 more only copy)"),
+        (LAST, names, ""),
+    ):
+        assert str(unexposed_steps(place, _records(names, exposed))) == text
+    said = unexposed_steps(LAST, _records(names, ["embeddings.LayerNorm", "encoder.layer.0.output.dense", LAST])).sentence
+    assert said.startswith(
+        "It may be in this step or in 20 unexposed ones before it, after embeddings.LayerNorm and layer 0, output.d"
+    )
+    assert not unexposed_steps(f"{first}.grad", _records([f"{first}.grad"], ())).names
     dense = replace(LEAST, pooling="mean", dense=(Dense(3),))
     assert unexposed_steps("sentence_embedding", _records(list(table(dense)), ["sentence_embedding"])).names
-
-
-def test_a_few_hidden_steps_are_named_and_many_are_counted_with_the_exposed_one_before_them() -> None:
-    names = list(table(LEAST))
-    own = "encoder.layer.1.attention.self."
-    but_scores = [n for n in names if n != f"{own}scores"]
-    assert (
-        str(unexposed_steps(f"{own}probs", _records(names, but_scores)))
-        == f"or the step before it that is not exposed: {own}scores"
-    )
-    ends = ["encoder.layer.0.output.LayerNorm", LAST]
-    text = str(unexposed_steps(LAST, _records(names, ends)))
-    assert text == f"or one of the 11 steps between {ends[0]} and it, which are not exposed (3 more only copy)"
-    assert str(unexposed_steps(LAST, _records(names, [LAST]))).startswith("or one of the 27 steps between the token ids and it")
-    assert str(unexposed_steps(LAST, _records(names, names))) == ""
-    said = unexposed_steps(LAST, _records(names, ["embeddings.LayerNorm", "encoder.layer.0.output.dense", LAST])).sentence
-    assert said.startswith("It may be in this step or in 20 ")
-    assert "unexposed ones before it, after embeddings.LayerNorm and layer 0, output.dense (" in said
-    assert unexposed_steps(f"{own}probs", _records(names, but_scores)).sentence == (
-        f"It may be in this step or in the unexposed one before it: {own}scores"
-    )
 
 
 def test_a_pass_says_which_steps_without_exposed_activations_are_judged_and_which_are_not() -> None:
     names = [name for name, row in table(LEAST).items() if not row.is_internal]
     after = names[names.index(LAST) + 1 :]
-    assert after
-    rendered = not_exposed(_records(names, [LAST]))
-    assert rendered.startswith(f"{len(names) - 1} activations are not exposed; {len(after)} of them are not judged, since ")
+    counts = f"{len(names) - 1} activations are not exposed; {len(after)} of them are not judged, since "
+    assert not_exposed(_records(names, [LAST])).startswith(counts)
     assert not_exposed(_records(names, [LAST, *after])).endswith("; they are judged with the next exposed one")
-    assert not_exposed(_records(names, names)) == ""
-    assert not_exposed(_records([f"{LAST}.grad", LAST], [LAST])) == ""
-
-
-def _unnamed(*exposed: str) -> MadeOf:
-    """Return a candidate with an error that has no name in the last hidden state, of which only some activations are exposed."""
-
-    def change(found: dict[str, Any]) -> dict[str, Any]:
-        found[LAST] = found[LAST] + 0.05 * torch.sin(7.0 * found[LAST]) * found[LAST].roll(3, -1)
-        return {n: x for n, x in found.items() if not exposed or n in exposed}
-
-    return MadeOf(change)
+    assert not_exposed(_records(names, names)) == not_exposed(_records([f"{LAST}.grad", LAST], [LAST])) == ""
 
 
 def test_a_failure_without_a_name_may_be_in_the_hidden_steps_before_it() -> None:
-    rendered = " ".join(case_text(check(_unnamed(LAST), "tiny")).split())
-    assert f"origin of the error: {LAST} layer 1, output.LayerNorm: an error without a name" in rendered
-    assert "It may be in this step or in 27 unexposed ones before it, after the token ids (7 more only copy)" in rendered
+    def reported(is_exposed: Callable[[str], bool]) -> str:
+        def change(found: dict[str, Any]) -> dict[str, Any]:
+            wrong = found[LAST] + 0.05 * torch.sin(7.0 * found[LAST]) * found[LAST].roll(3, -1)
+            return {n: x for n, x in {**found, LAST: wrong}.items() if is_exposed(n)}
+
+        return " ".join(case_text(check(MadeOf(change), "tiny")).split())
+
+    alone, beside_all = reported(lambda name: name == LAST), reported(lambda _: True)
+    assert f"origin of the error: {LAST} layer 1, output.LayerNorm: an error without a name" in alone
+    assert "It may be in this step or in 27 unexposed ones before it, after the token ids (7 more only copy)" in alone
+    assert ("layer 1, output.LayerNorm: an error without a name" in beside_all, "It may be" in beside_all) == (True, False)
 
 
 def test_an_activation_that_breaks_the_contract_is_named_once() -> None:
@@ -174,26 +162,27 @@ def _other_table(model: Any) -> None:
 
 def _untied(model: Any) -> None:
     decoder = model["cls"].predictions.decoder
-    generator = torch.Generator().manual_seed(0)
-    decoder.weight = torch.nn.Parameter(decoder.weight + 0.1 * torch.randn(decoder.weight.shape, generator=generator))
+    noise = torch.randn(decoder.weight.shape, generator=torch.Generator().manual_seed(0))
+    decoder.weight = torch.nn.Parameter(decoder.weight + 0.1 * noise)
+
+
+def _row_and_bias(model: Any) -> None:
+    _other_row(model)
+    _other_bias(model)
+
+
+BIAS = "bert.encoder.layer.1.output.LayerNorm.bias, element 3"
+READ = "2 of the 16 rows that the batch reads, the first is row 2: element 9, expected 0.02856445, estimated 0.03570557"
 
 
 @pytest.mark.parametrize(
     ("change", "numbers", "usual"),
     [
-        (_other_row, "bert.encoder.layer.1.attention.output.dense.weight, row 5", "not loaded"),
-        (
-            _other_bias,
-            "bert.encoder.layer.1.output.LayerNorm.bias, element 3: expected 0.002197266, estimated 1.002197",
-            "not loaded",
-        ),
-        (
-            _other_table,
-            "bert.embeddings.position_embeddings.weight, 2 of the 16 rows that the batch reads, the first is row 2: "
-            "element 9, expected 0.02856445, estimated 0.03570557",
-            "not loaded",
-        ),
+        (_other_row, "where they differ: bert.encoder.layer.1.attention.output.dense.weight, row 5", "not loaded"),
+        (_other_bias, f"where they differ: {BIAS}: expected 0.002197266, estimated 1.002197", "not loaded"),
+        (_other_table, f"where they differ: bert.embeddings.position_embeddings.weight, {READ}", "not loaded"),
         (_untied, "bert.embeddings.word_embeddings.weight, all 96 rows, the first is row 0", "not tied to the word embeddings"),
+        (_row_and_bias, f"dense.weight, row 5; {BIAS}", ""),
     ],
 )
 def test_parameters_that_are_not_the_checkpoints_are_named_with_their_rows(
@@ -202,18 +191,9 @@ def test_parameters_that_are_not_the_checkpoints_are_named_with_their_rows(
     activations = activation_records(check(_with(change), "tiny"))
     (found,) = findings(activations)
     assert "the equation holds with other parameters than the checkpoint's" in sentence(found, layers_of(activations))
-    assert f"where they differ: {numbers}" in evidence(found)
-    assert "amplitude" not in evidence(found)
-    assert usual in cause(found)
-
-
-def test_wrong_rows_of_several_parameters_are_one_mistake_of_which_each_parameter_is_named() -> None:
-    def change(model: Any) -> None:
-        _other_row(model)
-        _other_bias(model)
-
-    (found,) = findings(activation_records(check(_with(change), "tiny")))
-    assert "dense.weight, row 5; bert.encoder.layer.1.output.LayerNorm.bias, element 3" in evidence(found)
+    assert (numbers in evidence(found), "amplitude" in evidence(found), usual in cause(found)) == (True, False, True), evidence(
+        found
+    )
 
 
 @pytest.mark.parametrize(
@@ -264,17 +244,6 @@ def test_the_examples_of_the_readme_have_the_present_form() -> None:
         PADDING,
     ):
         assert text in words
-
-
-def test_a_fitted_mistake_says_what_is_estimated() -> None:
-    def change(model: Any) -> None:
-        weight = model["bert"].encoder.layer[1].output.dense.weight
-        weight[4:] = weight[4:].flip(0)
-        model["bert"].encoder.layer[1].output.dense.bias[4:] = model["bert"].encoder.layer[1].output.dense.bias[4:].flip(0)
-
-    (found,) = findings(activation_records(check(_with(change), "tiny")))
-    assert evidence(found).startswith("features-reordered: z = ")
-    assert evidence(found).endswith(", the order of the features: expected 4 to 31, estimated 31 to 4")
 
 
 def test_every_fitted_mistake_reports_a_number_or_says_what_is_estimated() -> None:

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from conformance.cli import main
 from conformance.errors import UsageError
 from conformance.results.case import Case
 from conformance.results.file import Writer
 from conformance.results.merge import merged
 from conformance.results.records import GoldenRecord, Results
 from conformance.results.shards import RunRecords
+from conformance.tests.commands import Command
 from conformance.tests.sample_records import activation, checked, header, run
 
 CASE = Case("bert", "tiny")
@@ -27,26 +27,21 @@ def _of(outcome: Any, source: str = "", **fields: Any) -> RunRecords:
     return run(checked(CASE, outcome), source=source, **fields)
 
 
-def test_one_run_is_unchanged() -> None:
+def test_one_run_is_unchanged_and_every_header_of_several_is_kept() -> None:
     alone = _of("pass")
     results = merged([alone])
     assert (results.headers, results.cases, results.footer, results.notes) == ((alone.header,), alone.cases, alone.footer, ())
+    both = merged([_of("pass", torch="2.12.0"), run(checked(Case("bert", "tiny", "cuda"), "fail"), torch="2.13.0")])
+    assert ([h.torch for h in both.headers], both.header) == (["2.12.0", "2.13.0"], both.headers[0])
+    assert [c.outcome for c in both.checks] == ["pass", "fail"]  # A case on another device is another case.
     assert results.sound
-
-
-def test_every_header_is_kept() -> None:
-    results = merged([_of("pass", torch="2.12.0"), run(checked(Case("other", "tiny")), torch="2.13.0")])
-    assert [h.torch for h in results.headers] == ["2.12.0", "2.13.0"]
-    assert results.header == results.headers[0]
-    assert results.sound
+    assert both.sound
 
 
 def test_the_same_outcome_twice_is_counted_once_with_a_note() -> None:
     results = merged([_of("pass"), _of("pass")])
-    assert len(results.checks) == 1
-    assert results.footer is None
+    assert (len(results.checks), results.footer, results.sound) == (1, None, True)
     assert _notes(results) == ["duplicate: 1 check, with the same outcome each time; counted once"]
-    assert results.sound
 
 
 @pytest.mark.parametrize("outcomes", [("pass", "fail"), ("fail", "pass"), ("xfail", "fail"), ("fail", "fail", "pass")])
@@ -74,12 +69,6 @@ def test_a_skip_neither_contradicts_nor_replaces_an_outcome(judged: str) -> None
         assert _notes(results) == ["duplicate: 1 check, skipped in one run and not in another; what ran counts"]
 
 
-def test_a_case_on_another_device_is_another_case() -> None:
-    results = merged([_of("pass"), run(checked(Case("bert", "tiny", "cuda"), "fail"))])
-    assert [c.outcome for c in results.checks] == ["pass", "fail"]
-    assert results.sound
-
-
 @pytest.mark.parametrize("field", ["suite", "torch", "transformers", "seed", "examples"])
 def test_shards_of_one_run_with_different_versions_contradict_each_other(field: str) -> None:
     here, there = (run(source=f"{n}.jsonl", shard=f"{n}/2", **{field: n}) for n in (1, 2))
@@ -88,43 +77,34 @@ def test_shards_of_one_run_with_different_versions_contradict_each_other(field: 
     assert merged([here, alike]).sound
 
 
-def test_absent_shards_are_reported_as_missing() -> None:
+def test_absent_shards_are_missing_and_those_of_other_runs_do_not_replace_them() -> None:
     results = merged([run(shard="3/4", source="c.jsonl"), run(shard="1/4", source="a.jsonl")])
     assert _notes(results) == ["missing: shard 2/4, 4/4; of this run there is 1/4 (a.jsonl), 3/4 (c.jsonl)"]
-
-
-def test_shards_of_other_runs_do_not_replace_missing_ones() -> None:
     of_two_runs = [run(shard="1/2", run="first"), run(shard="2/2", run="second")]
     assert [note.kind for note in merged(of_two_runs).notes] == ["missing", "missing"]
-
-
-def test_a_sharded_run_may_be_repeated() -> None:
-    """Two complete runs with different torch versions are sound."""
-    made = [run(shard=shard, torch=torch) for torch in ("2.12.0", "2.13.0") for shard in ("1/2", "2/2")]
-    assert merged(made).sound
-    assert _notes(merged(made[:3])) == ["missing: shard 2/2; of this run there is 1/2"]
+    repeated = [run(shard=shard, torch=torch) for torch in ("2.12.0", "2.13.0") for shard in ("1/2", "2/2")]
+    assert merged(repeated).sound
+    assert _notes(merged(repeated[:3])) == ["missing: shard 2/2; of this run there is 1/2"]
 
 
 def test_a_run_without_an_end_or_with_wrong_counts_is_not_complete() -> None:
-    cut = run(checked(CASE), source="a.jsonl", finished=False)
+    cut, whole = run(checked(CASE), source="a.jsonl", finished=False), _of("pass", "a.jsonl")
     assert _notes(merged([cut])) == ["missing: the end of a.jsonl: it was cut short, and has no footer"]
-    whole = _of("pass", "a.jsonl")
     robbed = RunRecords(whole.header, (), whole.footer, whole.source)
     assert _notes(merged([robbed])) == ["missing: a.jsonl has 0 checks, and its footer counts 1"]
+    short = RunRecords(msgspec.structs.replace(whole.header or header(), cases=3), whole.cases, whole.footer, whole.source)
+    assert _notes(merged([short])) == ["missing: 2 of the 3 checks of a.jsonl"]
 
 
-def test_the_footer_is_recomputed_and_its_exit_code_is_ignored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_footer_is_recomputed_and_its_exit_code_is_ignored(tmp_path: Path, command: Command) -> None:
     failed = _of("fail", "a.jsonl")
     assert failed.footer
     for code in (0, 256, -1):
         lying = RunRecords(failed.header, failed.cases, msgspec.structs.replace(failed.footer, exit_code=code), failed.source)
         assert _notes(merged([lying])) == [f"contradiction: a.jsonl: the footer says exit_code {code}, the checks 1"]
-        assert main(["report", _written(lying, tmp_path / f"{code}.jsonl")]) == 1
-    passed = _of("pass", "a.jsonl")
-    lying = RunRecords(failed.header, failed.cases, passed.footer, failed.source)
+        assert command("report", _written(lying, tmp_path / f"{code}.jsonl")).code == 1
+    lying = RunRecords(failed.header, failed.cases, _of("pass").footer, failed.source)
     assert "contradiction: a.jsonl: the footer says outcomes 1 pass, the checks 1 fail" in _notes(merged([lying]))
-    short = RunRecords(msgspec.structs.replace(passed.header or header(), cases=3), passed.cases, passed.footer, passed.source)
-    assert _notes(merged([short])) == ["missing: 2 of the 3 checks of a.jsonl"]
 
 
 def test_different_versions_of_a_golden_are_refused_with_the_files_that_have_them() -> None:
@@ -146,21 +126,22 @@ def _written(made: RunRecords, path: Path) -> str:
     return str(path)
 
 
-def test_report_exits_as_the_runs_did_and_at_least_with_1_where_they_contradict_each_other(tmp_path: Path, capsys: Any) -> None:
+def test_report_exits_as_the_runs_did_and_at_least_with_1_where_they_contradict_each_other(
+    tmp_path: Path, command: Command
+) -> None:
     good, known = (_written(_of(o), tmp_path / f"{o}.jsonl") for o in ("pass", "xfail"))
-    assert main(["report", good]) == 0
-    assert main(["report", good, good]) == 0
-    assert "contradiction" not in capsys.readouterr().out
-    assert main(["report", good, known]) == 1  # Each of them is a success.
-    rendered = capsys.readouterr().out
-    assert rendered.startswith("ran 1 of 1: 1 xfail; 1 contradiction\n")
-    assert f"bert on tiny, cpu, float32: pass in {good}, xfail in {known}; xfail counts" in " ".join(rendered.split())
+    for files in ((good,), (good, good)):
+        ended = command("report", *files)
+        assert (ended.code, "contradiction" in ended.out) == (0, False)
+    ended = command("report", good, known)  # Each of them is a success.
+    assert (ended.code, ended.out.splitlines()[0]) == (1, "ran 1 of 1: 1 xfail; 1 contradiction")
+    assert f"bert on tiny, cpu, float32: pass in {good}, xfail in {known}; xfail counts" in ended.words
 
 
 @pytest.mark.parametrize("shard", ["some", "0/2", "1/0", "1", "1/2/3"])
-def test_an_invalid_shard_is_refused(shard: str, tmp_path: Path, capsys: Any) -> None:
-    assert main(["report", _written(run(shard=shard), tmp_path / "odd.jsonl")]) == 2
-    assert "has no shard K/N" in capsys.readouterr().err
+def test_an_invalid_shard_is_refused(shard: str, tmp_path: Path, command: Command) -> None:
+    ended = command("report", _written(run(shard=shard), tmp_path / "odd.jsonl"))
+    assert (ended.code, "has no shard K/N" in ended.err) == (2, True)
 
 
 def test_results_of_a_worker_that_replaces_a_dead_one_are_merged_and_the_dead_one_is_cut_short() -> None:
@@ -173,12 +154,14 @@ def test_results_of_a_worker_that_replaces_a_dead_one_are_merged_and_the_dead_on
     assert note.text == "shard 1/2; of this run there is 2/2 (2.jsonl), 3/2 (3.jsonl)"
 
 
-def test_a_folder_in_place_of_results_is_answered_with_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", str(tmp_path)]) == 2
-    assert f"{tmp_path} is a folder; give a results file" in capsys.readouterr().err
-    for name in ("results.jsonl", "results-2.jsonl"):
-        (tmp_path / name).touch()
-    assert main(["report", str(tmp_path)]) == 2
-    assert f"give its results files {tmp_path / 'results-2.jsonl'} {tmp_path / 'results.jsonl'}" in capsys.readouterr().err
-    assert main(["diff", str(tmp_path), str(tmp_path)]) == 2
-    assert f"which cannot be run; give its results file {tmp_path / 'results.jsonl'}" in capsys.readouterr().err
+def test_a_folder_in_place_of_results_is_answered_with_its_files(tmp_path: Path, command: Command) -> None:
+    first, second = tmp_path / "results-2.jsonl", tmp_path / "results.jsonl"
+    empty = command("report", tmp_path)
+    first.touch()
+    second.touch()
+    for ended, answer in (
+        (empty, f"{tmp_path} is a folder; give a results file"),
+        (command("report", tmp_path), f"give its results files {first} {second}"),
+        (command("diff", tmp_path, tmp_path), f"which cannot be run; give its results file {second}"),
+    ):
+        assert (ended.code, answer in ended.err) == (2, True), ended.err

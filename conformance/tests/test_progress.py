@@ -13,10 +13,10 @@ from conformance import check, golden_of, load_golden
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.run_check import run_check
 from conformance.checks.search.plan import Plan
-from conformance.cli import main
 from conformance.cli.progress_display import progress
 from conformance.implementations.making_bert import making_bert
 from conformance.progress import part, report_progress, watched
+from conformance.tests.commands import Command
 from conformance.tests.lawless import BROKEN
 
 _ERASED = re.compile(r"\x1b\[2K")
@@ -83,19 +83,17 @@ def test_progress_never_decreases() -> None:
     assert done == [0.2, 0.8, 0.8, 1.0]
 
 
-@pytest.mark.parametrize("environment", [{}, {"FORCE_COLOR": "1"}])
 def test_in_a_pipe_each_case_is_a_line_on_standard_error_when_it_ends(
-    environment: dict[str, str], tmp_path: Path, capsys: Any, monkeypatch: Any
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    command = ["run", "-i", "making-bert", "-i", "nobody", "--golden", "tiny", "--out", str(tmp_path), "--format", "json"]
-    assert main(command) == 2
-    reported, beside = capsys.readouterr()
-    first, second = beside.splitlines()
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    names = ("-i", "making-bert", "-i", "nobody")
+    ended = command("run", *names, "--golden", "tiny", "--depth", "screen", "--format", "json", "--out", tmp_path)
+    assert ended.code == 2
+    first, second = ended.err.splitlines()
     assert re.fullmatch(r"1/2 making-bert on tiny, cpu, float32: pass, \d+\.\d s", first)
     assert re.fullmatch(r"2/2 nobody on tiny, cpu, float32: error, \d+\.\d s", second)
-    assert {case["check"]["implementation"] for case in json.loads(reported)["cases"]} == {"making-bert", "nobody"}
+    assert {case["check"]["implementation"] for case in json.loads(ended.out)["cases"]} == {"making-bert", "nobody"}
 
 
 def test_a_hostile_name_is_one_line_in_a_pipe(capsys: Any) -> None:
