@@ -159,32 +159,25 @@ def test_a_refusal_during_a_call_leaves_no_mode_changed() -> None:
     assert dict(contextvars.copy_context()) == dict(before)
 
 
+def _drawn(law: Law, plan: Plan, boundaries: Any = ()) -> list[Example]:
+    """Return the examples that a search for a counterexample draws where there is none."""
+    seen = list[Example]()
+
+    def holds(example: Example) -> float:
+        seen.append(example)
+        return 0.0
+
+    find_counterexample(holds, law.examples(TINY), plan, SearchState(), boundaries=boundaries)
+    return seen
+
+
 def test_examples_depend_only_on_the_seed() -> None:
-    def drawn(seed: int) -> list[Any]:
-        seen: list[Any] = []
-
-        def holds(example: Example) -> float:
-            seen.append(example.plain())
-            return 0.0
-
-        find_counterexample(
-            holds, padding_length.examples(load_golden("tiny").checkpoint.architecture), Plan(10, seed), SearchState()
-        )
-        return seen
-
-    assert drawn(1) == drawn(1)
-    assert drawn(1) != drawn(2)
+    first, again, other = ([example.plain() for example in _drawn(padding_length, Plan(10, seed))] for seed in (1, 1, 2))
+    assert first == again != other
 
 
 def test_batches_of_every_kind_are_drawn() -> None:
-    architecture = load_golden("tiny").checkpoint.architecture
-    seen: list[Batch] = []
-
-    def holds(example: Example) -> float:
-        seen.append(example.batch)
-        return 0.0
-
-    find_counterexample(holds, generated.examples(architecture), Plan(200), SearchState())
+    seen = [example.batch for example in _drawn(generated, Plan(200))]
     assert {1, 2, 3, 4} <= {batch.size for batch in seen}
     assert max(batch.size for batch in seen) > 30  # more rows than any golden has
     assert {1, 31, 32} <= {batch.length for batch in seen} <= set(range(1, 33))
@@ -197,13 +190,13 @@ def test_batches_of_every_kind_are_drawn() -> None:
     assert any(row[0] == 0 and row[-1] == 1 for row in masks)
     assert any("1" in shape for shape in shapes)
     assert any(batch.length > 1 and (batch.input_ids[0] == batch.input_ids[0, 0]).all() for batch in seen)
-    assert max(int(batch.input_ids.max()) for batch in seen) == architecture.vocab_size - 1
+    assert max(int(batch.input_ids.max()) for batch in seen) == TINY.vocab_size - 1
 
 
 def test_a_known_failure_is_strict_only_where_the_examples_are_deterministic() -> None:
     known = [KnownFailure("repeated", "it races")]
     for seed, outcome in ((0, "xpass"), (None, "pass")):
-        result = run_check(CHECKS["repeated"], HuggingFace("eager"), "tiny", "cpu", "float32", 1, Plan(2, seed))
+        result = judged("repeated", HuggingFace("eager"), "tiny", "float32", 1, Plan(2, seed))
         assert expected(result, known).outcome == outcome
 
 
@@ -226,7 +219,7 @@ FURTHER: dict[str, tuple[Any, str, str]] = {
 @pytest.mark.parametrize("name", FURTHER)
 def test_a_further_broken_candidate_is_caught(name: str) -> None:
     candidate, check, words = FURTHER[name]
-    run_check(CHECKS["repeated"], candidate, "tiny", "cpu", "float32", 1, Plan(1))  # The result must not depend on earlier runs.
+    judged("repeated", candidate, "tiny", "float32", 1, Plan(1))  # The result must not depend on earlier runs.
     result = judged(check, candidate)
     assert result.outcome in ("fail", "crash"), result.reason
     assert words in result.reason
@@ -317,13 +310,11 @@ def test_a_failing_example_is_stored_and_tried_first_separately_for_each_search(
 
     def tried(key: str, examples: int) -> int | None:
         found = SearchState()
-        architecture = load_golden("tiny").checkpoint.architecture
-        find_counterexample(holds, padding_length.examples(architecture), Plan(examples, None, remembered), found, key=key)
+        find_counterexample(holds, padding_length.examples(TINY), Plan(examples, None, remembered), found, key=key)
         return found.tried if found.failure else None
 
     assert tried("one", 500) is not None
-    assert tried("one", 1) == 1
-    assert tried("another", 1) is None
+    assert (tried("one", 1), tried("another", 1)) == (1, None)
 
 
 GENERATED: Law = entry_point(CHECKS["generated-batches"])
@@ -332,11 +323,9 @@ GENERATED: Law = entry_point(CHECKS["generated-batches"])
 @pytest.mark.parametrize("law", [name for name in LAWS if name != "tokenization"])
 def test_boundary_cases_are_among_the_examples_of_every_law(law: str) -> None:
     made: Law = entry_point(CHECKS[law])
-    lengths, found = list[int](), SearchState()
-    seen = lambda example: float(lengths.append(example.batch.length) is not None)  # noqa: E731
-    find_counterexample(seen, made.examples(TINY), Plan(), found, boundaries=made.boundaries(TINY))
-    assert found.tried <= 20
-    assert made.once or {1, 7, 8, 9, 15, 16, 17, TINY.longest - made.batches.room} <= set(lengths)
+    seen = _drawn(made, Plan(), made.boundaries(TINY))
+    assert len(seen) <= 20
+    assert made.once or {1, 7, 8, 9, 15, 16, 17, TINY.longest - made.batches.room} <= {example.batch.length for example in seen}
 
 
 def _fails_at(fails: Callable[[int, int], bool], drawn: Callable[[Example], bool] = lambda _: True) -> tuple[int, int]:

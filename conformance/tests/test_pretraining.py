@@ -2,7 +2,6 @@
 
 import math
 import os
-import subprocess
 import sys
 import webbrowser
 from collections.abc import Callable
@@ -193,20 +192,20 @@ class TestHeldOut:
 class TestRun:
     def test_a_killed_and_resumed_run_has_the_same_curve_and_weights_bit_for_bit(self, tmp_path: Path) -> None:
         whole, parts = tmp_path / "whole", tmp_path / "parts"
-        pretrain(small(), whole, 24, save_every=8)
+        pretrain(small(), whole, 12, save_every=4)
         arguments = [f"--{name.replace('_', '-')}={value}" for name, value in vars(small()).items() if name != "folder"]
         script = (
             "import os, sys; from conformance.implementations.demystified import pretrain as p, trainer as t\n"
             "step = t.Trainer.step\n"
             "def killed(self, batch):\n"
-            "    if self.steps == 13: os.kill(os.getpid(), 9)\n"
+            "    if self.steps == 6: os.kill(os.getpid(), 9)\n"
             "    return step(self, batch)\n"
             "t.Trainer.step = killed\n"
             "p.main(sys.argv[1:])"
         )
-        rest = [*arguments, "--out", str(parts), "--steps", "24", "--save-every", "8"]
-        assert subprocess.run([sys.executable, "-c", script, *rest], check=False, capture_output=True).returncode == -9
-        assert newest(parts).name == "checkpoint-000000008"
+        rest = [*arguments, "--out", str(parts), "--steps", "12", "--save-every", "4"]
+        assert run_python("-c", script, *rest).returncode == -9
+        assert newest(parts).name == "checkpoint-000000004"
         assert main([*rest, "--resume"]) == 0
         assert (parts / "curve.jsonl").read_bytes() == (whole / "curve.jsonl").read_bytes()
         for file in ("model.safetensors", "training.safetensors"):
@@ -238,28 +237,25 @@ class TestRun:
         assert f"process {os.getpid()} trains in {tmp_path}" in capsys.readouterr().err
         assert main(rest) == 0
 
-    @pytest.mark.parametrize(
-        ("arguments", "terminal", "environment", "opens"),
-        [
+    def test_the_page_is_opened_only_where_a_user_can_see_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        opened: list[str] = []
+        monkeypatch.setattr(webbrowser, "open", opened.append)
+        monkeypatch.setattr("conformance.implementations.demystified.pretrain.pretrain", lambda *_, **__: Path("/run/curve.html"))
+        monkeypatch.setattr("sys.platform", "linux")
+        for arguments, terminal, environment, opens in (
             ([], True, {"DISPLAY": ":0"}, True),
             ([], True, {"BROWSER": "x"}, True),
             (["--no-open"], True, {"DISPLAY": ":0"}, False),
             ([], False, {"DISPLAY": ":0"}, False),
             ([], True, {}, False),
             ([], True, {"DISPLAY": ":0", "CI": "true"}, False),
-        ],
-    )
-    def test_the_page_is_opened_only_where_a_user_can_see_it(
-        self, monkeypatch: pytest.MonkeyPatch, arguments: list[str], terminal: bool, environment: dict[str, str], opens: bool
-    ) -> None:
-        shown: list[str] = []
-        monkeypatch.setattr(webbrowser, "open", shown.append)
-        monkeypatch.setattr("conformance.implementations.demystified.pretrain.pretrain", lambda *_, **__: Path("/run/curve.html"))
-        monkeypatch.setattr("os.environ", environment)
-        monkeypatch.setattr("sys.platform", "linux")
-        monkeypatch.setattr("sys.stdout", SimpleNamespace(isatty=lambda: terminal, write=len, flush=int))
-        assert main(arguments) == 0
-        assert shown == (["file:///run/curve.html"] if opens else [])
+        ):
+            with monkeypatch.context() as patch:
+                patch.setattr("os.environ", environment)
+                patch.setattr("sys.stdout", SimpleNamespace(isatty=lambda terminal=terminal: terminal, write=len, flush=int))
+                assert main(arguments) == 0
+            assert opened == (["file:///run/curve.html"] if opens else [])
+            opened.clear()
 
     def test_a_run_is_not_overwritten_and_not_resumed_with_other_settings(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
