@@ -140,6 +140,7 @@ OTHER: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
         ("--known-failures", "{folder}/known.toml"),
     ),
     r"the required activations was none, is \*query": (lambda _: None, ("--require-activations", "*query")),
+    "run was": (lambda _: None, ("--dtype", "bfloat16")),
     "depth was screen, is full": (lambda _: None, ("--depth", "full")),
     "examples was 20, is 21": (lambda _: None, ("--examples", "21")),
     "seed was 0, is 1": (lambda _: None, ("--seed", "1")),
