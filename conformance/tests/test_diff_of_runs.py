@@ -58,25 +58,50 @@ def _plain(found: Changes, width: int = 160) -> str:
 HIDDEN = _norm(0.5, outcome="not_observed", local=None, global_error=None)
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "kind", "code"),
-    [
-        (_norm(0.5), _norm(9.0), "worse", 1),
-        (_norm(9.0), _norm(0.5), "better", 0),
-        (_norm(0.5), HIDDEN, "gone", 1),
-        (HIDDEN, _norm(0.5), "new", 0),
-        (_norm(0.5), _norm(0.5 * LIMIT * 1.01), "changed", 0),
-        (_norm(0.5 * LIMIT * 1.01), _norm(0.5), "changed", 0),
-        (_norm(0.5), _norm(0.5 * LIMIT * 0.99), None, 0),
-        (HIDDEN, HIDDEN, None, 0),
-    ],
-)
-def test_each_activation_has_one_kind_of_change_and_only_worse_and_gone_fail(
-    before: ActivationRecord, after: ActivationRecord, kind: str | None, code: int
-) -> None:
-    found = changes(_results(before), _results(after))
-    assert [c.kind for c in _only(found).activations] == ([kind] if kind else [])
-    assert found.exit_code == code
+def _failing(rms: float) -> Results:
+    return _results(_norm(rms, outcome="fail"))
+
+
+def _exact(largest: float) -> Results:
+    return _results(_norm(0.0, outcome="fail", local=ErrorRecord(None, None, largest, (0,)), limits={}))
+
+
+def _checks(*outcomes: str) -> Results:
+    names = ("values", "padding-length")
+    return merged([run(*(checked(Case("mine", "tiny", check=n), o) for n, o in zip(names, outcomes, strict=False)))])
+
+
+RIGHT, WRONG = _results(_norm(0.5)), _results(_norm(9.0))
+PASS, SKIP, ALONE = _results(outcome="pass"), _results(outcome="skip"), _checks("pass")
+
+# Two runs, the kinds of the change from the first to the second with its exit code, and those of the change back.
+CHANGES: dict[str, tuple[Results, Results, tuple[set[str], int], tuple[set[str], int]]] = {
+    "an activation fails": (RIGHT, WRONG, ({"worse"}, 1), ({"better"}, 0)),
+    "an activation is hidden": (RIGHT, _results(HIDDEN), ({"gone"}, 1), ({"new"}, 0)),
+    "beyond noise": (RIGHT, _results(_norm(0.5 * LIMIT * 1.01)), ({"changed"}, 0), ({"changed"}, 0)),
+    "within noise": (RIGHT, _results(_norm(0.5 * LIMIT * 0.99)), (set(), 0), (set(), 0)),
+    "hidden in both": (_results(HIDDEN), _results(HIDDEN), (set(), 0), (set(), 0)),
+    **{f"a {o}": (PASS, _results(outcome=o), ({"worse"}, 1), ({"better"}, 0)) for o in ORDER[:-1] if o != "skip"},
+    "a pass is skipped": (PASS, SKIP, ({"gone"}, 1), ({"new"}, 0)),
+    "a failure is skipped": (_results(outcome="fail"), SKIP, ({"gone"}, 1), ({"worse"}, 1)),
+    "a crash is skipped": (_results(outcome="crash"), SKIP, ({"gone"}, 1), ({"worse"}, 1)),
+    "a failure without a name grows": (_failing(2.0), _failing(2e8), ({"worse"}, 1), ({"better"}, 0)),
+    "a failure grows within noise": (_failing(2.0), _failing(2.1), (set(), 0), (set(), 0)),
+    "an exact activation differs by more": (_exact(1e-7), _exact(1e-3), ({"worse"}, 1), ({"better"}, 0)),
+    "a check is new": (ALONE, _checks("pass", "pass"), ({"new"}, 0), ({"gone"}, 1)),
+    "a check is new and fails": (ALONE, _checks("pass", "fail"), ({"new", "worse"}, 1), ({"gone"}, 1)),
+    "an estimate moves within its error": (
+        _results(*_wrong(0)), _results(*_wrong(0, value=1.0003e-5)), (set(), 0), (set(), 0),
+    ),
+    "no check is left": (RIGHT, replace(RIGHT, cases=()), ({"gone"}, 1), ({"new"}, 1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_each_change_has_its_kind_and_exit_code_in_both_directions(name: str) -> None:
+    before, after, there, back = CHANGES[name]
+    for found, (kinds, code) in ((changes(before, after), there), (changes(after, before), back)):
+        assert ({kind for case in found.cases for kind in case.kinds or {case.kind} if kind}, found.exit_code) == (kinds, code)
 
 
 def test_changes_within_noise_are_counted_and_unchanged_activations_are_not() -> None:
@@ -88,48 +113,10 @@ def test_changes_within_noise_are_counted_and_unchanged_activations_are_not() ->
     assert headline(changes(_results(same), _results(same))) == "no verdict changed"
 
 
-@pytest.mark.parametrize("worse", [o for o in ORDER[:-1] if o != "skip"])
-def test_every_outcome_is_worse_than_a_pass_and_a_later_pass_is_better(worse: str) -> None:
-    there, back = (
-        changes(_results(outcome="pass"), _results(outcome=worse)),
-        changes(_results(outcome=worse), _results(outcome="pass")),
-    )
-    assert (_only(there).kind, there.exit_code) == ("worse", 1)
-    assert (_only(back).kind, back.exit_code) == ("better", 0)
-
-
-@pytest.mark.parametrize(("judged", "back"), [("pass", "new"), ("fail", "worse"), ("crash", "worse")])
-def test_activations_of_a_check_that_is_now_skipped_are_reported_as_gone(judged: str, back: str) -> None:
-    said, skipped = _results(outcome=judged), _results(outcome="skip")
-    assert (_only(changes(said, skipped)).kind, changes(said, skipped).exit_code) == ("gone", 1)
-    assert (_only(changes(skipped, said)).kind, changes(skipped, said).exit_code) == (back, int(back == "worse"))
-
-
-def test_a_failure_that_grows_is_worse_and_one_that_shrinks_is_better_also_without_a_named_mistake() -> None:
-    small, large = _results(_norm(2.0, outcome="fail")), _results(_norm(2e8, outcome="fail"))
-    assert (_only(changes(small, large)).kinds, changes(small, large).exit_code) == ({"worse"}, 1)
-    assert (_only(changes(large, small)).kinds, changes(large, small).exit_code) == ({"better"}, 0)
-    alike = changes(small, _results(_norm(2.1, outcome="fail")))
-    assert (_only(alike).kinds, alike.within_noise, alike.exit_code) == (frozenset(), 0, 0)
-    exact = (_norm(0.0, outcome="fail", local=ErrorRecord(None, None, m, (0,)), limits={}) for m in (1e-7, 1e-3))
-    small, large = (_results(rendered) for rendered in exact)
-    assert (changes(small, large).exit_code, changes(large, small).exit_code) == (1, 0)
-
-
-def test_a_check_that_is_gone_fails_and_one_that_is_new_does_not_unless_it_fails() -> None:
-    first, second = (Case("mine", "tiny", check=name) for name in ("values", "padding-length"))
-    one, both, failing = (merged([run(checked(first), *more)]) for more in ((), (checked(second),), (checked(second, "fail"),)))
-    assert [changes(both, one).exit_code, changes(one, both).exit_code] == [1, 0]
-    assert [c.kind for c in changes(both, one).cases] == ["gone", None]
-    assert (changes(one, failing).exit_code, headline(changes(one, failing)).partition(":")[0]) == (1, "worse")
-
-
-def test_runs_that_cannot_be_compared_are_not_a_success() -> None:
-    whole = _results(_norm(0.5))
-    assert changes(whole, replace(whole, cases=())).exit_code == 1
-    assert changes(whole, replace(whole, notes=(Note("missing", "shard 2/2"),))).exit_code == 1
-    assert changes(whole, whole).exit_code == 0
-    assert any("no header" in note for note in changes(replace(whole, headers=()), whole).notes)
+def test_an_incomplete_run_is_not_a_success() -> None:
+    incomplete = changes(RIGHT, replace(RIGHT, notes=(Note("missing", "shard 2/2"),)))
+    assert (incomplete.exit_code, changes(RIGHT, RIGHT).exit_code) == (1, 0)
+    assert any("no header" in note for note in changes(replace(RIGHT, headers=()), RIGHT).notes)
 
 
 def _limits(numbers: int, rows: int, alpha: float) -> dict[str, float]:
@@ -165,12 +152,9 @@ def test_a_mistake_is_new_only_at_places_where_it_was_not_found_before() -> None
     assert (found.appeared, [f.steps for f in found.vanished]) == ((), [(NORM.format(0),)])
 
 
-def test_an_estimate_within_its_error_is_the_same_mistake_and_another_value_is_a_new_one() -> None:
-    before = _results(*_wrong(0))
-    assert not _only(changes(before, _results(*_wrong(0, value=1.0003e-5)))).kinds
-    found = changes(before, _results(*_wrong(0, value=2e-5)))
-    assert (len(_only(found).appeared), len(_only(found).vanished)) == (1, 1)
-    assert found.exit_code == 1  # It fails as before, through another mistake.
+def test_another_value_of_an_estimate_is_another_mistake() -> None:
+    found = changes(_results(*_wrong(0)), _results(*_wrong(0, value=2e-5)))
+    assert (len(_only(found).appeared), len(_only(found).vanished), found.exit_code) == (1, 1, 1)
 
 
 def test_a_golden_with_another_digest_is_not_compared_and_one_from_another_folder_is() -> None:
@@ -224,14 +208,10 @@ def test_a_failure_that_is_now_declared_as_known_is_neither_better_nor_gone() ->
     known = [msgspec.structs.replace(a, outcome="xfail") if a.outcome == "fail" else a for a in _wrong(1)]
     failing, declared = _results(*_wrong(1)), _results(*known, outcome="xfail")
     found = changes(failing, declared)
-    assert _only(found).kinds == {"changed"}
-    assert found.exit_code == 0
-    assert headline(found).startswith(
-        "1 failing check now declared as known, nothing better or worse: 1 check and 1 activation changed"
-    )
+    assert (_only(found).kinds, found.exit_code) == ({"changed"}, 0)
+    assert headline(found).startswith("1 failing check now declared as known, nothing better or worse: 1 check and 1 activation ch")
     assert "now declared as a known failure; no error changed by more than noise" in _plain(found)
-    assert mistakes(_only(found)) == []
-    assert mistakes(_only(changes(declared, failing))) == []
+    assert mistakes(_only(found)) == mistakes(_only(changes(declared, failing))) == []
     smaller = [msgspec.structs.replace(a, outcome="xfail") for a in [_norm(2.0, 1, (_epsilon(1),))]]
     assert _only(changes(failing, _results(*known[:1], *smaller, *known[2:], outcome="xfail"))).kinds == {"changed", "better"}
     (gone,) = mistakes(_only(changes(declared, _results(*_wrong()))))

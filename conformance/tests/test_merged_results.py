@@ -13,7 +13,7 @@ from conformance.errors import UsageError
 from conformance.results.case import Case
 from conformance.results.file import Writer, read_results
 from conformance.results.merge import merged
-from conformance.results.records import GoldenRecord, Results
+from conformance.results.records import CaseRecords, GoldenRecord, Results
 from conformance.results.shards import RunRecords
 from conformance.tests.commands import FAILING, Command
 from conformance.tests.sample_records import activation, checked, header, run
@@ -29,73 +29,83 @@ def _of(outcome: Any, source: str = "", **fields: Any) -> RunRecords:
     return run(checked(CASE, outcome), source=source, **fields)
 
 
-def test_one_run_is_unchanged_and_every_header_of_several_is_kept() -> None:
-    alone = _of("pass")
-    results = merged([alone])
-    assert (results.headers, results.cases, results.footer, results.notes) == ((alone.header,), alone.cases, alone.footer, ())
-    both = merged([_of("pass", torch="2.12.0"), run(checked(Case("bert", "tiny", "cuda"), "fail"), torch="2.13.0")])
-    assert ([h.torch for h in both.headers], both.header) == (["2.12.0", "2.13.0"], both.headers[0])
-    assert [c.outcome for c in both.checks] == ["pass", "fail"]  # A case on another device is another case.
-    assert results.sound
-    assert both.sound
+def _shards(*shards: str, **fields: Any) -> list[RunRecords]:
+    """Return the given shards of one run."""
+    return [run(source=f"{shard[0]}.jsonl", shard=shard, **fields) for shard in shards]
 
 
-def test_the_same_outcome_twice_is_counted_once_with_a_note() -> None:
-    results = merged([_of("pass"), _of("pass")])
-    assert (len(results.checks), results.footer, results.sound) == (1, None, True)
-    assert _notes(results) == ["duplicate: 1 check, with the same outcome each time; counted once"]
+def _replaced(whole: RunRecords, *cases: CaseRecords, **of_header: Any) -> list[RunRecords]:
+    """Return a run with other checks or another header than its footer counts."""
+    return [RunRecords(msgspec.structs.replace(whole.header or header(), **of_header), cases, whole.footer, whole.source)]
+
+
+FEW, MANY = (checked(CASE, "fail", tuple(activation(CASE, f"a.{i}", 9.0) for i in range(n))) for n in (1, 2))
+WHOLE, CUT = _of("pass", "a.jsonl"), "it was cut short, and has no footer"
+ELSEWHERE = run(checked(Case("bert", "tiny", "cuda"), "fail"), torch="2.13.0")
+DEAD = run(shard="1/2", source="1.jsonl", finished=False)
+LIVING = [run(shard="2/2", source="2.jsonl"), run(checked(CASE), shard="3/2", source="3.jsonl")]
+AGAIN = "duplicate: 1 check, with the same outcome each time; counted once"
+SKIPPED = "duplicate: 1 check, skipped in one run and not in another; what ran counts"
+
+# Runs, the outcomes after merging, the notes, and whether the results are sound.
+MERGED: dict[str, tuple[list[RunRecords], list[str], list[str], bool]] = {
+    "one run": ([WHOLE], ["pass"], [], True),
+    "two devices": ([_of("pass", torch="2.12.0"), ELSEWHERE], ["pass", "fail"], [], True),
+    "the same outcome twice": ([_of("pass"), _of("pass")], ["pass"], [AGAIN], True),
+    "a skip and a pass": ([_of("skip"), _of("pass")], ["pass"], [SKIPPED], True),
+    "a failure and a skip": ([_of("fail"), _of("skip")], ["fail"], [SKIPPED], True),
+    "two shards of four": (
+        _shards("3/4", "1/4"), [], ["missing: shard 2/4, 4/4; of this run there is 1/4 (1.jsonl), 3/4 (3.jsonl)"], False,
+    ),
+    "a sharded run, repeated": ([*_shards("1/2", "2/2"), *_shards("1/2", "2/2", torch="2.12.0")], [], [], True),
+    "half of it repeated": (
+        [*_shards("1/2", "2/2"), *_shards("1/2", torch="2.12.0")], [],
+        ["missing: shard 2/2; of this run there is 1/2 (1.jsonl)"], False,
+    ),
+    "no end": ([run(checked(CASE), source="a.jsonl", finished=False)], ["pass"], [f"missing: the end of a.jsonl: {CUT}"], False),
+    "fewer checks than the footer counts": (
+        _replaced(WHOLE), [], ["missing: a.jsonl has 0 checks, and its footer counts 1"], False,
+    ),
+    "fewer checks than the header counts": (
+        _replaced(WHOLE, *WHOLE.cases, cases=3), ["pass"], ["missing: 2 of the 3 checks of a.jsonl"], False,
+    ),
+    "a worker that replaces a dead one": ([DEAD, *LIVING], ["pass"], [f"missing: the end of 1.jsonl: {CUT}"], False),
+    "a replacement alone": (
+        LIVING, ["pass"], ["missing: shard 1/2; of this run there is 2/2 (2.jsonl), 3/2 (3.jsonl)"], False,
+    ),
+    "two failures": ([run(FEW), run(MANY)], ["fail"], [AGAIN], True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MERGED)
+def test_merged_runs_have_their_outcomes_and_notes(name: str) -> None:
+    runs, outcomes, notes, sound = MERGED[name]
+    results = merged(runs)
+    assert ([check.outcome for check in results.checks], _notes(results), results.sound) == (outcomes, notes, sound)
+    assert results.headers == tuple(each.header for each in runs)
+    assert results.footer == (runs[0].footer if len(runs) == 1 else None)
+
+
+def test_of_two_failures_the_one_with_more_failing_activations_counts() -> None:
+    assert merged([run(FEW), run(MANY)]).cases == merged([run(MANY), run(FEW)]).cases == (MANY,)
 
 
 @pytest.mark.parametrize("outcomes", [("pass", "fail"), ("fail", "pass"), ("xfail", "fail"), ("fail", "fail", "pass")])
 def test_of_two_outcomes_the_worse_counts_and_the_result_is_not_a_success(outcomes: tuple[str, ...]) -> None:
     results = merged([_of(outcome, f"{n}.jsonl") for n, outcome in enumerate(outcomes)])
-    (check,) = results.checks
-    assert check.outcome == "fail"
     (note,) = results.notes
-    assert note.kind == "contradiction"
+    assert ([check.outcome for check in results.checks], note.kind, results.sound) == (["fail"], "contradiction", False)
     assert note.text.endswith("; fail counts")
     assert all(f"{outcome} in " in note.text for outcome in outcomes)
-    assert not results.sound
-
-
-def test_of_two_failures_the_one_with_more_failing_activations_counts() -> None:
-    few, many = (checked(CASE, "fail", tuple(activation(CASE, f"a.{i}", 9.0) for i in range(n))) for n in (1, 2))
-    assert merged([run(few), run(many)]).cases == (many,)
-
-
-@pytest.mark.parametrize("judged", ["pass", "fail"])
-def test_a_skip_neither_contradicts_nor_replaces_an_outcome(judged: str) -> None:
-    for outcomes in (("skip", judged), (judged, "skip")):
-        results = merged([_of(outcome) for outcome in outcomes])
-        assert results.checks[0].outcome == judged
-        assert _notes(results) == ["duplicate: 1 check, skipped in one run and not in another; what ran counts"]
 
 
 @pytest.mark.parametrize("field", ["suite", "torch", "transformers", "seed", "examples"])
-def test_shards_of_one_run_with_different_versions_contradict_each_other(field: str) -> None:
+def test_shards_of_one_run_with_different_versions_contradict_each_other_and_those_of_two_runs_are_missing(field: str) -> None:
     here, there = (run(source=f"{n}.jsonl", shard=f"{n}/2", **{field: n}) for n in (1, 2))
     assert _notes(merged([here, there])) == [f"contradiction: shards of one run differ in {field}: 1 in 1.jsonl, 2 in 2.jsonl"]
-    alike = run(source="2.jsonl", shard="2/2", **{field: 1})
-    assert merged([here, alike]).sound
-
-
-def test_absent_shards_are_missing_and_those_of_other_runs_do_not_replace_them() -> None:
-    results = merged([run(shard="3/4", source="c.jsonl"), run(shard="1/4", source="a.jsonl")])
-    assert _notes(results) == ["missing: shard 2/4, 4/4; of this run there is 1/4 (a.jsonl), 3/4 (c.jsonl)"]
+    assert merged([here, run(source="2.jsonl", shard="2/2", **{field: 1})]).sound
     of_two_runs = [run(shard="1/2", run="first"), run(shard="2/2", run="second")]
     assert [note.kind for note in merged(of_two_runs).notes] == ["missing", "missing"]
-    repeated = [run(shard=shard, torch=torch) for torch in ("2.12.0", "2.13.0") for shard in ("1/2", "2/2")]
-    assert merged(repeated).sound
-    assert _notes(merged(repeated[:3])) == ["missing: shard 2/2; of this run there is 1/2"]
-
-
-def test_a_run_without_an_end_or_with_wrong_counts_is_not_complete() -> None:
-    cut, whole = run(checked(CASE), source="a.jsonl", finished=False), _of("pass", "a.jsonl")
-    assert _notes(merged([cut])) == ["missing: the end of a.jsonl: it was cut short, and has no footer"]
-    robbed = RunRecords(whole.header, (), whole.footer, whole.source)
-    assert _notes(merged([robbed])) == ["missing: a.jsonl has 0 checks, and its footer counts 1"]
-    short = RunRecords(msgspec.structs.replace(whole.header or header(), cases=3), whole.cases, whole.footer, whole.source)
-    assert _notes(merged([short])) == ["missing: 2 of the 3 checks of a.jsonl"]
 
 
 def test_the_footer_is_recomputed_and_its_exit_code_is_ignored(tmp_path: Path, command: Command) -> None:
@@ -144,16 +154,6 @@ def test_report_exits_as_the_runs_did_and_at_least_with_1_where_they_contradict_
 def test_an_invalid_shard_is_refused(shard: str, tmp_path: Path, command: Command) -> None:
     ended = command("report", _written(run(shard=shard), tmp_path / "odd.jsonl"))
     assert (ended.code, "has no shard K/N" in ended.err) == (2, True)
-
-
-def test_results_of_a_worker_that_replaces_a_dead_one_are_merged_and_the_dead_one_is_cut_short() -> None:
-    dead, other = run(shard="1/2", source="1.jsonl", finished=False), run(shard="2/2", source="2.jsonl")
-    replacement = run(checked(CASE), shard="3/2", source="3.jsonl")
-    results = merged([dead, other, replacement])
-    assert [check.outcome for check in results.checks] == ["pass"]
-    assert _notes(results) == ["missing: the end of 1.jsonl: it was cut short, and has no footer"]
-    (note,) = merged([other, replacement]).notes
-    assert note.text == "shard 1/2; of this run there is 2/2 (2.jsonl), 3/2 (3.jsonl)"
 
 
 def test_a_folder_in_place_of_results_is_answered_with_its_files(tmp_path: Path, command: Command) -> None:
