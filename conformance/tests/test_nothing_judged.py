@@ -31,7 +31,6 @@ def test_bert(check):
 """
 ABSENT = f"[making_bert], devices=['cuda:99'], goldens=['tiny'], checks=['{QUICK}', 'repeated']"
 NOTHING = "*BERT conformance: nothing was judged*"
-RAN_0_OF_2 = "ran 0 / 2 declared checks; a session that judges nothing fails"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -45,50 +44,42 @@ def _ran(pytester: pytest.Pytester, lists: str, *options: str, body: str = "chec
     return pytester.runpytest_inprocess("-p", "no:cacheprovider", *options)
 
 
-def test_a_session_in_which_no_declared_check_ran_fails_though_all_other_tests_pass(pytester: pytest.Pytester) -> None:
-    result = _ran(pytester, ABSENT, "--bert-out", "out")
-    result.assert_outcomes(passed=1, skipped=2)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines([NOTHING, RAN_0_OF_2, "2 skipped: device 'cuda:99' is not available here: *"])
-    footer = read_results(pytester.path / "out" / "results.jsonl").footer
-    assert footer is not None
-    assert (footer.declared, footer.ran, footer.exit_code) == (2, 0, 1)
+CALLED = f"[making_bert], goldens=['tiny'], checks=['{QUICK}']"
+UNSUPPORTED = "[making_bert], goldens=['sinusoidal'], checks=['values']"
+MANY = CALLED.replace("goldens", f"devices={[f'cuda:{90 + i}' for i in range(7)] + ['cuda:95']}, goldens")
+FAILS = "; a session that judges nothing fails"
+IS_ABSENT = "2 skipped: device 'cuda:99' is not available here: *"
+
+# Lists, options, the test's body, numbers of outcomes, and what is said.
+NOTHING_JUDGED: dict[str, tuple[str, tuple[str, ...], str, dict[str, int], tuple[str, ...]]] = {
+    "absent device": (ABSENT, (), "check()", {"passed": 1, "skipped": 2}, (f"ran 0 / 2 declared checks{FAILS}", IS_ABSENT)),
+    "in a worker": (ABSENT, ("-n", "1"), "check()", {"passed": 1, "skipped": 2}, (f"ran 0 / 2 declared checks{FAILS}", IS_ABSENT)),
+    "not supported": (
+        UNSUPPORTED, (), "check()", {"passed": 1, "skipped": 1},
+        (f"ran 0 / 0 declared checks, 1 more not supported by the candidate{FAILS}", "1 skipped: the exercise's Bert ends in a *"),
+    ),
+    "not called": (
+        CALLED, (), "check", {"passed": 2},
+        (f"ran 0 / 1 declared check{FAILS}", "1 not called by a test that takes its check and passes"),
+    ),
+    "many reasons": (
+        MANY, (), "check()", {"passed": 1, "skipped": 8},
+        ("ran 0 / 8 declared checks; *", "2 skipped: device 'cuda:95' *", "and 2 more reasons; pytest -rs lists all"),
+    ),
+}  # fmt: skip
 
 
-def test_workers_count_checks_and_the_controller_decides(pytester: pytest.Pytester) -> None:
-    result = _ran(pytester, ABSENT, "-n", "1")
-    result.assert_outcomes(passed=1, skipped=2)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines([NOTHING, RAN_0_OF_2, "2 skipped: device 'cuda:99' is not available here: *"])
-
-
-@pytest.mark.parametrize(
-    ("lists", "body", "outcomes", "ran", "reason"),
-    [
-        (
-            "[making_bert], goldens=['sinusoidal'], checks=['values']",
-            "check()",
-            {"passed": 1, "skipped": 1},
-            "ran 0 / 0 declared checks, 1 more not supported by the candidate",
-            "1 skipped: the exercise's Bert ends in a masked-LM head*",
-        ),
-        (
-            f"[making_bert], goldens=['tiny'], checks=['{QUICK}']",
-            "check",
-            {"passed": 2},
-            "ran 0 / 1 declared check",
-            "1 not called by a test that takes its check and passes",
-        ),
-    ],
-    ids=["not supported", "not called"],
-)
-def test_checks_that_no_candidate_supports_or_no_test_calls_judge_nothing(
-    pytester: pytest.Pytester, lists: str, body: str, outcomes: dict[str, int], ran: str, reason: str
-) -> None:
-    result = _ran(pytester, lists, body=body)
+@pytest.mark.parametrize("name", NOTHING_JUDGED)
+def test_a_session_in_which_no_declared_check_ran_fails_though_all_other_tests_pass(name: str, pytester: pytest.Pytester) -> None:
+    lists, options, body, outcomes, lines = NOTHING_JUDGED[name]
+    result = _ran(pytester, lists, *options, "--bert-out", "out", body=body)
     result.assert_outcomes(**outcomes)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines([NOTHING, f"{ran}; a session that judges nothing fails", reason])
+    result.stdout.fnmatch_lines([NOTHING, *lines])
+    if not options:
+        footer = read_results(pytester.path / "out" / "results.jsonl").footer
+        assert footer
+        assert (footer.ran, footer.exit_code) == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -123,14 +114,6 @@ def test_a_violation_of_the_contract_before_the_first_verdict_counts_as_a_check_
     footer = read_results(pytester.path / "out" / "results.jsonl").footer
     assert footer is not None
     assert (footer.declared, footer.ran, footer.outcomes) == (1, 1, {"fail": 1})
-
-
-def test_the_reasons_are_counted_and_the_most_frequent_are_listed(pytester: pytest.Pytester) -> None:
-    devices = [f"cuda:{90 + i}" for i in range(7)] + ["cuda:95"]
-    result = _ran(pytester, f"[making_bert], devices={devices}, goldens=['tiny'], checks=['{QUICK}']")
-    result.stdout.fnmatch_lines(
-        ["ran 0 / 8 declared checks; *", "2 skipped: device 'cuda:95' *", "and 2 more reasons; pytest -rs lists all"]
-    )
 
 
 @pytest.mark.parametrize(
@@ -175,12 +158,6 @@ def test_an_unreadable_device_is_a_usage_error_and_an_absent_one_a_skip() -> Non
         require_device("cuda:99")
     for of_golden in (check(making_bert, device="banana"), run_check(CHECKS["repeated"], making_bert, "tiny", "banana", "float32")):
         assert (of_golden.outcome, of_golden.exit_code) == ("error", 2)
-
-
-def test_an_unreadable_device_is_an_error_of_the_file_that_names_it(pytester: pytest.Pytester) -> None:
-    result = _ran(pytester, ABSENT.replace("cuda:99", "banana"))
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*UsageError: no device 'banana': Expected one of*"])
 
 
 @pytest.mark.parametrize(

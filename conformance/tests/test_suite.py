@@ -15,7 +15,6 @@ from conformance.benchmarks.gradients.wrong import WRONG, WithWrongBackward
 from conformance.benchmarks.training import correct, initial, loops, wrong
 from conformance.checks.catalogue import CHECKS, named
 from conformance.checks.run_check import run_check
-from conformance.errors import UnknownNameError
 from conformance.implementations.hugging_face import HuggingFace
 from conformance.model.batch import Batch
 from conformance.results.file import read_results
@@ -73,11 +72,6 @@ def test_the_judgement_passes_an_unusual_correct_candidate(name: str, dtype: str
 def test_a_batch_of_the_smallest_size_is_judged() -> None:
     tiny = load_golden("tiny")
     assert judge(HuggingFace("eager"), golden_of("one", tiny.checkpoint, {"one": Batch.of({"input_ids": [[7]]})})).conforms
-
-
-def test_an_unknown_check_is_reported_with_the_nearest_name() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean values"):
-        named("valeus")
 
 
 def test_required_activations_that_are_hidden_fail_without_a_finding() -> None:

@@ -14,11 +14,10 @@ from rich.console import Console
 
 from conformance.faults import BY_NAME
 from conformance.report import coverage_sentences
-from conformance.report.document import tabled
 from conformance.report.junit import junit
 from conformance.report.output_formats import REPORT_FORMATS
 from conformance.report.run.run_document import document
-from conformance.report.terminal import PIPED, show, table
+from conformance.report.terminal import PIPED, show
 from conformance.results.case import Case
 from conformance.results.merge import merged
 from conformance.results.records import FaultRecord, Note, Results
@@ -78,15 +77,6 @@ def test_mistakes_without_an_effect_on_the_inputs_are_counted_in_text_and_listed
     assert f"would not have detected {len(unseen)} mistakes that change no judged" in text
     assert not [name for name in unseen if name in text]
     assert [name for name in unseen if name not in page] == []
-
-
-def test_numbers_are_right_aligned_below_their_headings_beside_the_name_or_under_it() -> None:
-    (block,) = tabled(("name", "rms", "most"), [("", [("a" * 20, "1.62 σ", "3"), ("b", "76.6 σ", "12345")])])
-    wide = [text.plain for row in table(block, 80) for text in row.wrapped(80)]
-    assert {len(text) for text in wide} == {len(wide[0])}
-    narrow = [text.plain for row in table(block, 30) for text in row.wrapped(30)]
-    assert [text.strip() for text in narrow[1::2]] == ["a" * 20, "b"]
-    assert {len(text) for text in narrow[::2]} == {len(narrow[0])}
 
 
 def test_the_report_says_that_nothing_was_judged() -> None:
