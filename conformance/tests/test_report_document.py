@@ -6,36 +6,9 @@ from typing import Any, get_args
 
 import pytest
 
+from conformance.report import document as blocks
 from conformance.report.axis import sigma
 from conformance.report.coverage_sentences import exclusion_lists
-from conformance.report.document import (
-    Abridged,
-    Block,
-    Code,
-    Column,
-    Diagram,
-    DiagramNode,
-    Document,
-    Figures,
-    Filtered,
-    Folded,
-    Heading,
-    Headline,
-    HeatMap,
-    HeatStrip,
-    Histogram,
-    Items,
-    Lists,
-    Paragraph,
-    Points,
-    Ranges,
-    Section,
-    Table,
-    TextSpan,
-    Token,
-    Tokens,
-    tabled,
-)
 from conformance.report.html.page import page
 from conformance.report.markdown import markdown
 from conformance.report.run.network import network
@@ -44,33 +17,40 @@ from conformance.results.case import Case
 from conformance.results.records import Sensitivity
 from conformance.tests.sample_records import activation
 
-PLOTS = (Points((20.0, 40.0), 60.0, joined=True), Ranges(((10.0, 20.0, 30.0, 40.0), None)), HeatStrip((0, 5, None), "in a strip"))
-TICKS = Column("points", ticks=((0.0, "0.01"), (80.0, "1e+4")))
-COLUMNS = ("name", TICKS, "ranges", "strip", Column("equation", is_text=True, is_remark=True), "number")
-(TABLE,) = tabled(COLUMNS, [("a group", [(f"row-{n}", *PLOTS, "x + 1", f"{n}e+04") for n in range(3)])], most=2)
-NODES = (DiagramNode("a", ("first",), (), "source"), DiagramNode("b", ("second", "a + 1"), ("a",), remark="not exposed"))
+PLOTS = (
+    blocks.Points((20.0, 40.0), 60.0, joined=True),
+    blocks.Ranges(((10.0, 20.0, 30.0, 40.0), None)),
+    blocks.HeatStrip((0, 5, None), "in a strip"),
+)
+TICKS = blocks.Column("points", ticks=((0.0, "0.01"), (80.0, "1e+4")))
+COLUMNS = ("name", TICKS, "ranges", "strip", blocks.Column("equation", is_text=True, is_remark=True), "number")
+(TABLE,) = blocks.tabled(COLUMNS, [("a group", [(f"row-{n}", *PLOTS, "x + 1", f"{n}e+04") for n in range(3)])], most=2)
+NODES = (
+    blocks.DiagramNode("a", ("first",), (), "source"),
+    blocks.DiagramNode("b", ("second", "a + 1"), ("a",), remark="not exposed"),
+)
 FIGURES = (
-    (Diagram("a diagram", NODES), ""),
-    (HeatMap(((0, 1), (2, 6)), ("x", "y"), "a map"), "of a head"),
-    (Histogram((1, 2, 3), (2, 2, 2), (), "bars"), ""),
+    (blocks.Diagram("a diagram", NODES), ""),
+    (blocks.HeatMap(((0, 1), (2, 6)), ("x", "y"), "a map"), "of a head"),
+    (blocks.Histogram((1, 2, 3), (2, 2, 2), (), "bars"), ""),
 )
-BLOCKS: tuple[Block, ...] = (
-    Headline("a verdict", "good"),
-    Heading("a heading", "its outcome", "bad", level=2),
-    Paragraph("a paragraph"),
-    Items((("a statement", TextSpan("a detail", "bad", "here", "a note")),)),
-    Lists((("a list", ("one", "two")),)),
+BLOCKS: tuple[blocks.Block, ...] = (
+    blocks.Headline("a verdict", "good"),
+    blocks.Heading("a heading", "its outcome", "bad", level=2),
+    blocks.Paragraph("a paragraph"),
+    blocks.Items((("a statement", blocks.TextSpan("a detail", "bad", "here", "a note")),)),
+    blocks.Lists((("a list", ("one", "two")),)),
     TABLE,
-    Code("some code"),
-    Tokens(((Token("seen"), Token("hidden", masked=True)),)),
-    Figures(FIGURES),
-    Folded("a summary", (Paragraph("folded"),)),
-    Folded("long", (Paragraph("not in a terminal"),), long=True),
-    Section((Paragraph("in a section"),), "bad", "here", (("name", "x"),)),
-    Filtered((Section((Paragraph("to be filtered"),), facets=(("name", "y"),)),)),
-    Abridged((Paragraph("in full"),), (Paragraph("in short"),)),
+    blocks.Code("some code"),
+    blocks.Tokens(((blocks.Token("seen"), blocks.Token("hidden", masked=True)),)),
+    blocks.Figures(FIGURES),
+    blocks.Folded("a summary", (blocks.Paragraph("folded"),)),
+    blocks.Folded("long", (blocks.Paragraph("not in a terminal"),), long=True),
+    blocks.Section((blocks.Paragraph("in a section"),), "bad", "here", (("name", "x"),)),
+    blocks.Filtered((blocks.Section((blocks.Paragraph("to be filtered"),), facets=(("name", "y"),)),)),
+    blocks.Abridged((blocks.Paragraph("in full"),), (blocks.Paragraph("in short"),)),
 )
-DOCUMENT = Document("a title", BLOCKS)
+DOCUMENT = blocks.Document("a title", BLOCKS)
 TEXTS = (markdown(DOCUMENT), plain(DOCUMENT, 100))
 EVERYWHERE = (
     *("a verdict", "a heading", "its outcome", "a paragraph", "a statement", "a detail", "a note", "a list", "one, two", "a group"),
@@ -83,7 +63,7 @@ ON_THE_PAGE = (
 
 
 def test_every_block_is_in_every_form() -> None:
-    assert {type(block) for block in BLOCKS} == set(get_args(Block))
+    assert {type(block) for block in BLOCKS} == set(get_args(blocks.Block))
     for form in (page(DOCUMENT), *TEXTS):
         text = form.replace("\\", "").replace("<wbr>", "").replace("</dt><dd>", ": ")
         assert [part for part in EVERYWHERE if part not in text] == []
@@ -107,7 +87,7 @@ def test_texts_have_no_plots_a_limited_number_of_rows_and_abridged_texts_in_shor
 @pytest.mark.parametrize("render", [page, markdown, lambda document: plain(document, 80)])
 def test_an_unknown_block_is_an_error_instead_of_empty_text(render: Any) -> None:
     with pytest.raises(Exception, match="undefined|no block"):
-        render(Document("", (Table,)))  # type: ignore[arg-type]
+        render(blocks.Document("", (blocks.Table,)))  # type: ignore[arg-type]
 
 
 HOSTILE = "<script>alert(1)</script>\x1b[31m\u202e\x00"
@@ -126,8 +106,8 @@ def _hostile(part: Any) -> Any:
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: type(block).__name__)
-def test_every_text_of_every_block_is_escaped(block: Block) -> None:
-    document = Document(HOSTILE, (_hostile(block),))
+def test_every_text_of_every_block_is_escaped(block: blocks.Block) -> None:
+    document = blocks.Document(HOSTILE, (_hostile(block),))
     html = page(document)
     assert ("<script>alert" in html, "&lt;script&gt;alert" in html) == (False, True)
     assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", html)
@@ -135,10 +115,10 @@ def test_every_text_of_every_block_is_escaped(block: Block) -> None:
 
 
 def test_empty_columns_and_groups_are_omitted() -> None:
-    (table,) = tabled(("name", "none", "some"), [("", [("a", "-", ""), ("b", "", "1")]), ("empty", [])])
+    (table,) = blocks.tabled(("name", "none", "some"), [("", [("a", "-", ""), ("b", "", "1")]), ("empty", [])])
     assert [column.head for column in table.columns] == ["name", "some"]
     assert [title for title, _ in table.groups] == [""]
-    assert not list(tabled(("name",), [("empty", [])]))
+    assert not list(blocks.tabled(("name",), [("empty", [])]))
 
 
 def test_a_mistake_whose_effect_rounding_hides_completely_is_listed_as_without_effect_there() -> None:
@@ -153,7 +133,7 @@ def test_the_parts_of_a_failing_network_count_steps_that_are_right_given_their_o
     wrong, right = (activation(Case("a", "b"), f"encoder.layer.0.{name}", rms) for name, rms in steps.items())
     for part, counts in ((network([wrong, right]), ": 1 wrong, 1 right, given their own inputs"), (network([right]), ": 1 right")):
         (folded,) = part
-        assert isinstance(folded, Folded)
+        assert isinstance(folded, blocks.Folded)
         assert folded.summary.endswith(counts)
 
 
