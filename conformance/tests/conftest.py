@@ -1,9 +1,13 @@
 """Fixtures shared by several test files, and the marker `landing`."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from conformance.cli import main
+from conformance.tests.commands import CRASHING, FAILING, Command, Ended
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by markers
@@ -38,3 +42,26 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    """A function that runs a command of the command line in this process."""
+
+    def ended(*arguments: object) -> Ended:
+        capsys.readouterr()
+        try:
+            code: object = main([str(argument) for argument in arguments])
+        except SystemExit as refused:
+            code = refused.code
+        return Ended(code, *capsys.readouterr())
+
+    return ended
+
+
+@pytest.fixture(scope="session")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results file of a run of three candidates on `tiny`: one fails, one passes and one crashes."""
+    folder = tmp_path_factory.mktemp("results")
+    assert main(["run", "-i", FAILING, "-i", "hf-eager", "-i", CRASHING, "--golden", "tiny", "--out", str(folder)]) == 1
+    return folder / "results.jsonl"

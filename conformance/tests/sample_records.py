@@ -25,55 +25,28 @@ _DIFFERS = "encoder.layer.0.output.LayerNorm[0, 2, 5] is 1.2, and 1.3 in the oth
 
 
 def header(**fields: Any) -> Header:
-    golden = GoldenRecord(1, "0" * 64, "1" * 64, "generated")
-    usual = {
-        "schema": 1,
-        "suite": "0.1.0",
-        "python": "3.12.0",
-        "torch": "2.13.0",
-        "transformers": "5.23.0",
-        "platform": "Linux",
-        "processor": "x86_64, 2 cores",
-        "gpu": None,
-        "threads": 1,
-        "goldens": {"tiny": golden},
-        "checkpoint": None,
-        "false_alarm": 1e-6,
-        "examples": 20,
-    }
+    versions = {"schema": 1, "suite": "0.1.0", "python": "3.12.0", "torch": "2.13.0", "transformers": "5.23.0"}
+    machine = {"platform": "Linux", "processor": "x86_64, 2 cores", "gpu": None, "threads": 1}
+    goldens = {"goldens": {"tiny": GoldenRecord(1, "0" * 64, "1" * 64, "generated")}, "checkpoint": None}
+    usual = {**versions, **machine, **goldens, "false_alarm": 1e-6, "examples": 20}
     return Header(**{**usual, **fields})
 
 
 def checked(case: Case, outcome: Any = "pass", rendered: tuple[ActivationRecord, ...] = (), **fields: Any) -> CaseRecords:
-    usual = {
-        "reason": "",
-        "seconds": 2.5,
-        "declared": True,
-        "executed": outcome != "skip",
-        "exit_code": 0 if outcome in ("pass", "skip", "xfail") else 1,
-        "judged": 0,
-        "activations": 0,
-        "median_rms": None,
-        "excludes": [],
-    }
+    counts = {"judged": 0, "activations": 0, "median_rms": None, "excludes": []}
+    code = 0 if outcome in ("pass", "skip", "xfail") else 1
+    usual = {"reason": "", "seconds": 2.5, "declared": True, "executed": outcome != "skip", "exit_code": code, **counts}
     key = (case.implementation, case.golden, case.device, case.dtype, case.check)
     return CaseRecords(CheckRecord(*key, outcome, **{**usual, **fields}), rendered)
 
 
 def activation(case: Case, name: str, rms: float = 0.5, faults: tuple[FaultRecord, ...] = (), **fields: Any) -> ActivationRecord:
     """Return an activation whose RMS may be at most 1.62; a larger RMS fails."""
-    usual = {
-        "batch": "",
-        "outcome": "fail" if rms > 1.62 or fields.get("reason") else "pass",
-        "role": "origin" if rms > 1.62 or fields.get("reason") else None,
-        "local": ErrorRecord(rms, 4 * rms, 1e-6 * rms, (0, 0)),
-        "global_error": ErrorRecord(rms / 3, rms, 1e-6 * rms, (0, 0)),
-        "faults": list(faults),
-        "arithmetic": "float32",
-        "limits": {"rms": 1.62, "max": 8.1, "filter": 6.7},
-        "excess": rms / 1.62,
-        "reason": "",
-    }
+    fails = rms > 1.62 or fields.get("reason")
+    errors = {"local": ErrorRecord(rms, 4 * rms, 1e-6 * rms, (0, 0)), "global_error": ErrorRecord(rms / 3, rms, 1e-6 * rms, (0, 0))}
+    limits = {"limits": {"rms": 1.62, "max": 8.1, "filter": 6.7}, "excess": rms / 1.62, "arithmetic": "float32"}
+    verdict = {"outcome": "fail" if fails else "pass", "role": "origin" if fails else None, "faults": list(faults)}
+    usual = {"batch": "", "reason": "", **verdict, **errors, **limits}
     return ActivationRecord(case.implementation, case.golden, case.device, case.dtype, activation=name, **{**usual, **fields})
 
 

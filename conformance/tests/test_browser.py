@@ -78,12 +78,13 @@ class Watched:
         self.context.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_page_logs_nothing_and_requests_nothing_but_itself(browser: Any, file: Path, scheme: str) -> None:
-    with Watched(browser, file, color_scheme=scheme) as watched:
+def test_a_page_logs_nothing_requests_nothing_but_itself_and_shows_hostile_texts_as_text(browser: Any, file: Path) -> None:
+    with Watched(browser, file) as watched:
         watched.page.wait_for_load_state("networkidle")
         assert watched.said == []
         assert [url for url in watched.asked if not url.startswith("data:")] == [file.as_uri()]
+        assert HOSTILE in watched.page.locator("main").text_content()
+        assert watched.page.evaluate("[typeof hacked, document.images.length]") == ["undefined", 0]
 
 
 def test_the_colour_scheme_follows_the_setting(browser: Any, file: Path) -> None:
@@ -139,13 +140,6 @@ def test_every_picture_and_every_field_has_an_accessible_name(browser: Any, file
         levels = [int(h) for h in watched.page.evaluate("[...document.querySelectorAll('h1,h2,h3,h4')].map(h => h.tagName[1])")]
         assert levels[0] == 1
         assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
-
-
-def test_hostile_texts_are_shown_as_text(browser: Any, file: Path) -> None:
-    with Watched(browser, file) as watched:
-        assert watched.said == []
-        assert HOSTILE in watched.page.locator("main").text_content()
-        assert watched.page.evaluate("[typeof hacked, document.images.length]") == ["undefined", 0]
 
 
 def test_filters_show_matching_entries_and_are_kept_in_the_address(browser: Any, results: Path) -> None:

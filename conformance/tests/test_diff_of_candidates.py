@@ -1,10 +1,7 @@
 """`diff` of two candidates: where their difference begins, and how it is reported."""
 
-import json
-import re
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +10,6 @@ import pytest
 from conformance import load_golden
 from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.checks.trace import Trace, record
-from conformance.cli import main
-from conformance.glossary.index import entries
 from conformance.implementations.hugging_face import HuggingFace
 from conformance.numerics.formats import Array
 from conformance.report.difference.difference import Difference, compare, judged
@@ -22,12 +17,11 @@ from conformance.report.difference.difference_document import document, rows
 from conformance.report.difference.difference_view import DifferenceView, difference_view
 from conformance.report.html.page import page
 from conformance.report.markdown import markdown
-from conformance.report.run.run_document import document as run_document
 from conformance.report.terminal import wrapped
 from conformance.results.case import Case
 from conformance.results.records import ActivationRecord, FaultRecord
 from conformance.tests.planted_mistakes import Planted, tanh_gelu, unscaled
-from conformance.tests.sample_records import activation, everything
+from conformance.tests.sample_records import activation
 
 TINY = load_golden("tiny")
 NORM, PROBS = "encoder.layer.1.attention.output.LayerNorm", "encoder.layer.0.attention.self.probs"
@@ -44,6 +38,7 @@ def test_a_difference_that_begins_in_a_hidden_step_begins_in_the_next_step_that_
     assert view.exit_code == 1
 
 
+@pytest.mark.landing(dtype="bfloat16")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_no_difference_begins_where_both_candidates_are_correct_and_one_rounds_every_operation(dtype: str) -> None:
     by_hand = record(VARIANTS["GELU, every operation rounded"], TINY, "cpu", dtype)
@@ -119,29 +114,8 @@ def test_of_several_batches_the_worst_is_shown_and_the_others_are_counted() -> N
 
 
 def test_a_difference_of_one_element_is_reported_as_such() -> None:
-    (row,) = _view(_differs(NORM, 0.5, local_max=31.0, begins=True)).rows
-    assert row.mark == "begins here: max 31 σ, limit 8 σ"
-    (row,) = _view(_differs(NORM, 9.0)).rows
-    assert row.mark == "begins here"
-
-
-def test_the_columns_of_errors_are_called_as_in_the_report_of_a_run_and_are_explained() -> None:
-    of_diff, of_run = (
-        set(re.findall(r'<th scope="col"[^>]*>([^<]*)', page(shown)))
-        for shown in (document(_view(*USUAL)), run_document(everything()))
-    )
-    assert of_diff & of_run == {"activation", "○ global ● local", "local rms", "limit", "global rms"}
-    assert of_diff - of_run == {"|A − B|", "at", "A there", "B there", "origin"}  # which a run does not have
-    assert all(entries(word) for word in ("local", "global", "local rms", "limit", "global rms", "origin"))
-
-
-def test_names_are_shown_as_text_in_every_format() -> None:
-    view = _view(*USUAL, names=("<script>alert(1)</script>", "|*x*\x1b[31m"))
-    html, rendered = page(document(view)), markdown(document(view))
-    assert "<script>alert" not in html + rendered
-    assert "&lt;script&gt;alert" in html
-    assert r"\|\*x\*" in rendered
-    assert "\x1b" not in rendered + _plain(view)
+    views = (_view(_differs(NORM, 0.5, local_max=31.0, begins=True)), _view(_differs(NORM, 9.0)))
+    assert [row.mark for view in views for row in view.rows] == ["begins here: max 31 σ, limit 8 σ", "begins here"]
 
 
 def test_rows_have_their_texts_and_the_numbers() -> None:
@@ -152,47 +126,18 @@ def test_rows_have_their_texts_and_the_numbers() -> None:
     assert (first["begins here"], first["local_rms"]) == ("-", None)
 
 
-def test_the_command_writes_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    forms = [part for suffix in ("html", "md", "json", "txt") for part in ("-o", str(tmp_path / f"out.{suffix}"))]
-    assert main(["diff", "hf-eager", "making-bert", *forms]) == 0
-    assert not capsys.readouterr().out
-    assert "no difference beyond rounding" in (tmp_path / "out.txt").read_text("utf-8")
-    assert "no difference beyond rounding" in (tmp_path / "out.md").read_text("utf-8")
-    assert "no difference beyond rounding" in (tmp_path / "out.html").read_text("utf-8")
-    assert not any(row["begins"] for row in json.loads((tmp_path / "out.json").read_text()))
-
-
-def test_a_narrow_terminal_keeps_the_important_columns_with_each_row_on_one_line() -> None:
-    for width, there, gone in ((160, "A there", ""), (100, "|A − B|", "A there"), (78, "global rms", "|A − B|")):
-        lines = [line.plain for line in wrapped(document(_view(*USUAL)), width)]
-        head = next(line for line in lines if line.startswith("  activation "))
-        assert there in head
-        assert not gone or gone not in head
-        assert any(line.startswith("    attention.output.LayerNorm") and line.endswith("begins here") for line in lines)
-
-
 def _changed(trace: Trace, name: str, change: Callable[[Array], Array]) -> Trace:
     """Return a trace with one activation changed, under another name."""
     padded = trace.activations["padded"]
     return replace(trace, name="changed", activations={"padded": {**padded, name: change(np.array(padded[name]))}})
 
 
-def test_a_judged_element_that_is_not_finite_is_a_difference() -> None:
-    def with_nan(x: Array) -> Array:
-        x[0, 0, 0] = np.nan
-        return x
-
+def test_elements_that_are_not_finite_are_a_difference_where_they_are_judged_and_hide_none_at_padding() -> None:
     usual = record(HuggingFace("eager"), TINY, "cpu", "float32")
-    found = list(compare(usual, _changed(usual, LAST, with_nan), TINY.checkpoint))
+    where = np.arange(TINY.batches["padded"].mask.size).reshape(TINY.batches["padded"].mask.shape) == 0
+    found = compare(usual, _changed(usual, LAST, lambda x: np.where(where[..., None], np.nan, x)), TINY.checkpoint)
     assert [d.activation for d in found if d.begins] == [LAST]
-
-
-def test_elements_at_padding_that_are_not_finite_hide_no_difference_behind_them() -> None:
-    def with_nan(x: Array) -> Array:
-        x[~TINY.batches["padded"].mask] = np.nan
-        return x
-
-    usual = record(HuggingFace("eager"), TINY, "cpu", "float32")
     value, context = (f"encoder.layer.0.attention.self.{name}" for name in ("value", "context"))
-    other = _changed(_changed(usual, value, with_nan), context, lambda x: 2.0 * x)
+    padding = ~TINY.batches["padded"].mask[..., None]
+    other = _changed(_changed(usual, value, lambda x: np.where(padding, np.nan, x)), context, lambda x: 2.0 * x)
     assert next(d.activation for d in compare(usual, other, TINY.checkpoint) if d.begins) == context

@@ -1,29 +1,23 @@
 """`diff` of two runs: what is reported as worse, better, new, gone or changed, what is not reported, and in which formats."""
 
-import json
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
-from conformance.cli import main
 from conformance.numerics.thresholds import max_threshold, projection_threshold, rms_threshold
 from conformance.report.changes.changes import CaseChange, Changes, changes
 from conformance.report.changes.changes_document import document, rows
 from conformance.report.changes.changes_words import headline, mistakes
 from conformance.report.changes.scale import scale_changed
 from conformance.report.html.page import page
-from conformance.report.markdown import markdown
 from conformance.report.terminal import wrapped
 from conformance.results.case import Case
-from conformance.results.file import Writer
 from conformance.results.merge import merged
 from conformance.results.outcomes import ORDER
-from conformance.results.records import ActivationRecord, CaseRecords, ErrorRecord, FaultRecord, GoldenRecord, Note, Results
+from conformance.results.records import ActivationRecord, ErrorRecord, FaultRecord, GoldenRecord, Note, Results
 from conformance.tests.sample_records import activation, checked, run
 
 ME = Case("mine", "tiny")
@@ -64,25 +58,50 @@ def _plain(found: Changes, width: int = 160) -> str:
 HIDDEN = _norm(0.5, outcome="not_observed", local=None, global_error=None)
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "kind", "code"),
-    [
-        (_norm(0.5), _norm(9.0), "worse", 1),
-        (_norm(9.0), _norm(0.5), "better", 0),
-        (_norm(0.5), HIDDEN, "gone", 1),
-        (HIDDEN, _norm(0.5), "new", 0),
-        (_norm(0.5), _norm(0.5 * LIMIT * 1.01), "changed", 0),
-        (_norm(0.5 * LIMIT * 1.01), _norm(0.5), "changed", 0),
-        (_norm(0.5), _norm(0.5 * LIMIT * 0.99), None, 0),
-        (HIDDEN, HIDDEN, None, 0),
-    ],
-)
-def test_each_activation_has_one_kind_of_change_and_only_worse_and_gone_fail(
-    before: ActivationRecord, after: ActivationRecord, kind: str | None, code: int
-) -> None:
-    found = changes(_results(before), _results(after))
-    assert [c.kind for c in _only(found).activations] == ([kind] if kind else [])
-    assert found.exit_code == code
+def _failing(rms: float) -> Results:
+    return _results(_norm(rms, outcome="fail"))
+
+
+def _exact(largest: float) -> Results:
+    return _results(_norm(0.0, outcome="fail", local=ErrorRecord(None, None, largest, (0,)), limits={}))
+
+
+def _checks(*outcomes: str) -> Results:
+    names = ("values", "padding-length")
+    return merged([run(*(checked(Case("mine", "tiny", check=n), o) for n, o in zip(names, outcomes, strict=False)))])
+
+
+RIGHT, WRONG = _results(_norm(0.5)), _results(_norm(9.0))
+PASS, SKIP, ALONE = _results(outcome="pass"), _results(outcome="skip"), _checks("pass")
+
+# Two runs, the kinds of the change from the first to the second with its exit code, and those of the change back.
+CHANGES: dict[str, tuple[Results, Results, tuple[set[str], int], tuple[set[str], int]]] = {
+    "an activation fails": (RIGHT, WRONG, ({"worse"}, 1), ({"better"}, 0)),
+    "an activation is hidden": (RIGHT, _results(HIDDEN), ({"gone"}, 1), ({"new"}, 0)),
+    "beyond noise": (RIGHT, _results(_norm(0.5 * LIMIT * 1.01)), ({"changed"}, 0), ({"changed"}, 0)),
+    "within noise": (RIGHT, _results(_norm(0.5 * LIMIT * 0.99)), (set(), 0), (set(), 0)),
+    "hidden in both": (_results(HIDDEN), _results(HIDDEN), (set(), 0), (set(), 0)),
+    **{f"a {o}": (PASS, _results(outcome=o), ({"worse"}, 1), ({"better"}, 0)) for o in ORDER[:-1] if o != "skip"},
+    "a pass is skipped": (PASS, SKIP, ({"gone"}, 1), ({"new"}, 0)),
+    "a failure is skipped": (_results(outcome="fail"), SKIP, ({"gone"}, 1), ({"worse"}, 1)),
+    "a crash is skipped": (_results(outcome="crash"), SKIP, ({"gone"}, 1), ({"worse"}, 1)),
+    "a failure without a name grows": (_failing(2.0), _failing(2e8), ({"worse"}, 1), ({"better"}, 0)),
+    "a failure grows within noise": (_failing(2.0), _failing(2.1), (set(), 0), (set(), 0)),
+    "an exact activation differs by more": (_exact(1e-7), _exact(1e-3), ({"worse"}, 1), ({"better"}, 0)),
+    "a check is new": (ALONE, _checks("pass", "pass"), ({"new"}, 0), ({"gone"}, 1)),
+    "a check is new and fails": (ALONE, _checks("pass", "fail"), ({"new", "worse"}, 1), ({"gone"}, 1)),
+    "an estimate moves within its error": (
+        _results(*_wrong(0)), _results(*_wrong(0, value=1.0003e-5)), (set(), 0), (set(), 0),
+    ),
+    "no check is left": (RIGHT, replace(RIGHT, cases=()), ({"gone"}, 1), ({"new"}, 1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_each_change_has_its_kind_and_exit_code_in_both_directions(name: str) -> None:
+    before, after, there, back = CHANGES[name]
+    for found, (kinds, code) in ((changes(before, after), there), (changes(after, before), back)):
+        assert ({kind for case in found.cases for kind in case.kinds or {case.kind} if kind}, found.exit_code) == (kinds, code)
 
 
 def test_changes_within_noise_are_counted_and_unchanged_activations_are_not() -> None:
@@ -94,86 +113,34 @@ def test_changes_within_noise_are_counted_and_unchanged_activations_are_not() ->
     assert headline(changes(_results(same), _results(same))) == "no verdict changed"
 
 
-@pytest.mark.parametrize("worse", [o for o in ORDER[:-1] if o != "skip"])
-def test_every_outcome_is_worse_than_a_pass_and_a_later_pass_is_better(worse: str) -> None:
-    there, back = _results(outcome=worse), _results(outcome="pass")
-    assert _only(changes(back, there)).kind == "worse"
-    assert _only(changes(there, back)).kind == "better"
-    assert [changes(back, there).exit_code, changes(there, back).exit_code] == [1, 0]
-
-
-@pytest.mark.parametrize(("judged", "back"), [("pass", "new"), ("fail", "worse"), ("crash", "worse")])
-def test_activations_of_a_check_that_is_now_skipped_are_reported_as_gone(judged: str, back: str) -> None:
-    said, skipped = _results(outcome=judged), _results(outcome="skip")
-    assert (_only(changes(said, skipped)).kind, changes(said, skipped).exit_code) == ("gone", 1)
-    assert (_only(changes(skipped, said)).kind, changes(skipped, said).exit_code) == (back, int(back == "worse"))
-
-
-def test_a_failure_that_grows_is_worse_and_one_that_shrinks_is_better_also_without_a_named_mistake() -> None:
-    small, large = _results(_norm(2.0, outcome="fail")), _results(_norm(2e8, outcome="fail"))
-    assert (_only(changes(small, large)).kinds, changes(small, large).exit_code) == ({"worse"}, 1)
-    assert (_only(changes(large, small)).kinds, changes(large, small).exit_code) == ({"better"}, 0)
-    alike = changes(small, _results(_norm(2.1, outcome="fail")))
-    assert (_only(alike).kinds, alike.within_noise, alike.exit_code) == (frozenset(), 0, 0)
-
-
-def test_an_exact_activation_that_differs_by_more_is_worse() -> None:
-    one, two = (_norm(0.0, outcome="fail", local=ErrorRecord(None, None, m, (0,)), limits={}) for m in (1e-7, 1e-3))
-    assert changes(_results(one), _results(two)).exit_code == 1
-    assert changes(_results(two), _results(one)).exit_code == 0
-
-
-def test_a_new_check_that_fails_is_worse() -> None:
-    one, two = (checked(Case("mine", "tiny", check=name), o) for name, o in (("values", "pass"), ("padding-length", "fail")))
-    found = changes(merged([run(one)]), merged([run(one, two)]))
-    assert found.exit_code == 1
-    assert headline(found).startswith("worse")
-
-
-def test_runs_that_cannot_be_compared_are_not_a_success() -> None:
-    whole = _results(_norm(0.5))
-    assert changes(whole, replace(whole, cases=())).exit_code == 1
-    assert changes(whole, replace(whole, notes=(Note("missing", "shard 2/2"),))).exit_code == 1
-    assert changes(whole, whole).exit_code == 0
-    assert any("no header" in note for note in changes(replace(whole, headers=()), whole).notes)
-
-
-def test_a_check_that_is_gone_fails_and_one_that_is_new_does_not() -> None:
-    one, two = (checked(Case("mine", "tiny", check=name)) for name in ("values", "padding-length"))
-    both, first = merged([run(one, two)]), merged([run(one)])
-    assert [changes(both, first).exit_code, changes(first, both).exit_code] == [1, 0]
-    assert [c.kind for c in changes(both, first).cases] == ["gone", None]
+def test_an_incomplete_run_is_not_a_success() -> None:
+    incomplete = changes(RIGHT, replace(RIGHT, notes=(Note("missing", "shard 2/2"),)))
+    assert (incomplete.exit_code, changes(RIGHT, RIGHT).exit_code) == (1, 0)
+    assert any("no header" in note for note in changes(replace(RIGHT, headers=()), RIGHT).notes)
 
 
 def _limits(numbers: int, rows: int, alpha: float) -> dict[str, float]:
     return {"rms": rms_threshold(rows, alpha), "max": max_threshold(numbers, alpha), "filter": projection_threshold(alpha)}
 
 
-@pytest.mark.parametrize("numbers", [1, 2, 3, 12, 2000])
-def test_two_samples_of_the_same_scale_are_not_reported_as_changed(numbers: int) -> None:
-    """With few elements the smaller of two RMS is sometimes small by chance, and the limit on the larger one does not account
-    for that."""
-    draws = np.random.default_rng(7).standard_normal((2, 2000, numbers))
-    limits = _limits(numbers, 1 if numbers < 4 else numbers // 4, 1e-4)
-    beyond = 0
-    for before, after in zip(*np.sqrt((draws**2).mean(-1)), strict=True):
-        sides = [_of(float(rms), limits) for rms in (before, after)]
-        beyond += max(before, after) > limits["rms"] * min(before, after)
-        assert not scale_changed(*sides)
-    assert beyond > 0 or numbers > 3
-
-
 def _of(rms: float, limits: dict[str, float]) -> ActivationRecord:
     return _norm(rms, outcome="pass", limits=limits, local=ErrorRecord(rms, rms, rms, (0,)))
 
 
+@pytest.mark.parametrize("numbers", [1, 2, 3, 12, 2000])
+def test_two_samples_of_the_same_scale_are_not_reported_as_changed(numbers: int) -> None:
+    """Of few elements the smaller RMS is sometimes small by chance, and the limit on the larger one does not account for that."""
+    draws = np.random.default_rng(7).standard_normal((2, 2000, numbers))
+    limits = _limits(numbers, 1 if numbers < 4 else numbers // 4, 1e-4)
+    pairs = [sorted(pair) for pair in zip(*np.sqrt((draws**2).mean(-1)), strict=True)]
+    assert numbers > 3 or any(larger > limits["rms"] * smaller for smaller, larger in pairs)
+    assert not any(scale_changed(_of(float(smaller), limits), _of(float(larger), limits)) for smaller, larger in pairs)
+
+
 def test_a_doubled_scale_is_reported_for_any_number_of_elements() -> None:
     limits = _limits(2000, 500, 1e-8)
-    assert scale_changed(_of(0.4, limits), _of(0.8, limits))
-    assert scale_changed(_of(0.8, limits), _of(0.4, limits))
-    assert scale_changed(_of(1e-300, limits), _of(0.8, limits))
-    assert not scale_changed(_of(0.0, limits), _of(0.8, limits))
-    assert not scale_changed(_of(0.4, limits), _of(0.4 * limits["rms"], limits))
+    pairs = ((0.4, 0.8), (0.8, 0.4), (1e-300, 0.8), (0.0, 0.8), (0.4, 0.4 * limits["rms"]))
+    assert [scale_changed(_of(a, limits), _of(b, limits)) for a, b in pairs] == [True, True, True, False, False]
 
 
 def test_a_mistake_is_new_only_at_places_where_it_was_not_found_before() -> None:
@@ -185,12 +152,9 @@ def test_a_mistake_is_new_only_at_places_where_it_was_not_found_before() -> None
     assert (found.appeared, [f.steps for f in found.vanished]) == ((), [(NORM.format(0),)])
 
 
-def test_an_estimate_within_its_error_is_the_same_mistake_and_another_value_is_a_new_one() -> None:
-    before = _results(*_wrong(0))
-    assert not _only(changes(before, _results(*_wrong(0, value=1.0003e-5)))).kinds
-    found = changes(before, _results(*_wrong(0, value=2e-5)))
-    assert (len(_only(found).appeared), len(_only(found).vanished)) == (1, 1)
-    assert found.exit_code == 1  # It fails as before, through another mistake.
+def test_another_value_of_an_estimate_is_another_mistake() -> None:
+    found = changes(_results(*_wrong(0)), _results(*_wrong(0, value=2e-5)))
+    assert (len(_only(found).appeared), len(_only(found).vanished), found.exit_code) == (1, 1, 1)
 
 
 def test_a_golden_with_another_digest_is_not_compared_and_one_from_another_folder_is() -> None:
@@ -221,36 +185,6 @@ def test_possible_causes_of_a_change_and_missing_cases_are_reported() -> None:
     assert not changes(_results(), _results()).environment
 
 
-HOSTILE = "<script>alert(1)</script>|*x*"
-
-
-def _hostile() -> Changes:
-    case = replace(ME, implementation=HOSTILE)
-    names = ("worse", "better", f"worse{HOSTILE}", "fine")
-    sides = [[9.0 if name.startswith(bad) else 0.5 for name in names] for bad in ("better", "worse")]
-    rendered = ([activation(case, name, rms) for name, rms in zip(names, side, strict=True)] for side in sides)
-    before, after = (_results(*side, case=case) for side in rendered)
-    return changes(before, after, (HOSTILE, "after\x1b[31m.jsonl"))
-
-
-def test_names_are_shown_as_text_in_every_format() -> None:
-    found = _hostile()
-    html = page(document(found))
-    assert "<script>alert" not in html
-    assert "&lt;script&gt;alert" in html
-    assert "<script>" not in markdown(document(found))
-    assert r"| worse&lt;script>alert(1)&lt;/script>\|\*x\* |" in markdown(document(found))
-    assert "\x1b" not in _plain(found) + markdown(document(found))
-
-
-def test_markdown_starts_with_the_verdict_and_folds_improvements() -> None:
-    lines = markdown(document(_hostile())).splitlines()
-    assert lines[0].startswith("**worse: 2 activations worse, 2 mistakes appeared; 1 activation better, 1 mistake vanished")
-    fold = lines.index("<details><summary>better: 1 activation better, 1 mistake vanished</summary>")
-    turned = {way: [i for i, line in enumerate(lines) if f"→ {way} |" in line] for way in ("fail", "pass")}
-    assert max(turned["fail"]) < fold < min(turned["pass"])
-
-
 def test_an_activation_on_several_batches_is_one_row_and_json_has_every_batch() -> None:
     names = [f"length-{n}" for n in range(30)]
     sides = ([_norm(rms + n / 100, batch=name) for n, name in enumerate(names)] for rms in (0.5, 9.0))
@@ -261,56 +195,6 @@ def test_an_activation_on_several_batches_is_one_row_and_json_has_every_batch() 
     assert [row["batch"] for row in worse] == names
     assert worse[0]["local_after"] == {"rms": 9.0, "max": 36.0, "limit": LIMIT}
     assert all({"change", "what", "before", "after"} <= row.keys() for row in rows(found))
-
-
-def _many(count: int, rms: float) -> Sequence[ActivationRecord]:
-    return [activation(ME, f"step.{n}", rms) for n in range(count)]
-
-
-def test_a_terminal_shows_a_limited_number_of_rows_and_says_so() -> None:
-    found = changes(_results(*_many(50, 0.5)), _results(*_many(50, 9.0)))
-    assert "and 30 more, which JSON and HTML have" in _plain(found)
-    assert page(document(found)).count('<tr class="bad">') == 50
-
-
-def _written(folder: Path, name: str, case: CaseRecords) -> str:
-    made = run(case)
-    assert made.header
-    assert made.footer
-    with Writer(folder / name) as writer:
-        for record in (made.header, *case.activations, case.check, made.footer):
-            writer.write(record)
-    return str(folder / name)
-
-
-def test_the_command_writes_every_format_and_its_exit_code_follows_the_changes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = _written(tmp_path, "before.jsonl", checked(ME, "pass", (_norm(0.5),), judged=1, activations=1))
-    after = _written(tmp_path, "after.jsonl", checked(ME, "fail", (_norm(9.0),), judged=1, activations=1))
-    forms = [part for suffix in ("html", "md", "json", "txt") for part in ("-o", str(tmp_path / "new" / f"out.{suffix}"))]
-    assert main(["diff", before, after, *forms]) == 1
-    assert not capsys.readouterr().out
-    out = {path.suffix: path.read_text("utf-8") for path in (tmp_path / "new").iterdir()}
-    assert [row["change"] for row in json.loads(out[".json"])] == ["worse", "worse", "worse"]
-    assert out[".md"].startswith("**worse: 1 check and 1 activation worse, 1 mistake appeared**")
-    assert out[".txt"].startswith("worse: 1 check and 1 activation worse, 1 mistake appeared\n")
-    assert out[".html"].startswith("<!doctype html>")
-    assert main(["diff", after, before]) == 0
-    assert main(["diff", before, before, "--format", "json"]) == 0
-    assert capsys.readouterr().out.endswith("[]\n")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [(["{file}", "hf-eager"], "give"), (["{file}", "{file}", "-o", "out.doc"], "expected a suffix of .html, .md, ")],
-)
-def test_invalid_combinations_of_arguments_are_refused_before_anything_runs(
-    arguments: list[str], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = _written(tmp_path, "file.jsonl", checked(ME))
-    assert main(["diff", *(part.format(file=file) for part in arguments)]) == 2
-    assert reason in capsys.readouterr().err
 
 
 def test_zero_and_very_large_errors_are_on_the_page() -> None:
@@ -324,14 +208,10 @@ def test_a_failure_that_is_now_declared_as_known_is_neither_better_nor_gone() ->
     known = [msgspec.structs.replace(a, outcome="xfail") if a.outcome == "fail" else a for a in _wrong(1)]
     failing, declared = _results(*_wrong(1)), _results(*known, outcome="xfail")
     found = changes(failing, declared)
-    assert _only(found).kinds == {"changed"}
-    assert found.exit_code == 0
-    assert headline(found).startswith(
-        "1 failing check now declared as known, nothing better or worse: 1 check and 1 activation changed"
-    )
+    assert (_only(found).kinds, found.exit_code) == ({"changed"}, 0)
+    assert headline(found).startswith("1 failing check now declared as known, nothing better or worse: 1 check and 1 activation ch")
     assert "now declared as a known failure; no error changed by more than noise" in _plain(found)
-    assert mistakes(_only(found)) == []
-    assert mistakes(_only(changes(declared, failing))) == []
+    assert mistakes(_only(found)) == mistakes(_only(changes(declared, failing))) == []
     smaller = [msgspec.structs.replace(a, outcome="xfail") for a in [_norm(2.0, 1, (_epsilon(1),))]]
     assert _only(changes(failing, _results(*known[:1], *smaller, *known[2:], outcome="xfail"))).kinds == {"changed", "better"}
     (gone,) = mistakes(_only(changes(declared, _results(*_wrong()))))

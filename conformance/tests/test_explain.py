@@ -14,7 +14,6 @@ import conformance
 from conformance import Checkpoint, check, load_golden
 from conformance.candidates.registry import Runner
 from conformance.checks.catalogue import CHECKS
-from conformance.cli import main
 from conformance.diagnosis.input_mistakes import MISTAKES
 from conformance.errors import UnknownNameError
 from conformance.faults import BY_NAME
@@ -32,6 +31,7 @@ from conformance.report.document import Column
 from conformance.report.run.run_document import LEGEND, document
 from conformance.report.run.run_environment import _READING
 from conformance.results.outcomes import ORDER, OUTCOME_TEXT
+from conformance.tests.commands import Command
 from conformance.tests.sample_records import everything
 
 NAMES = {
@@ -47,41 +47,41 @@ NAMES = {
 }
 
 
-def test_texts_do_not_depend_on_the_docstrings_that_python_keeps() -> None:
+@pytest.fixture
+def without_detectability(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out of the entries what is computed from a golden at each call, which is slow."""
+    monkeypatch.setattr("conformance.glossary.detectability.detectability", lambda fault: None)
+
+
+def test_texts_do_not_depend_on_the_docstrings_that_python_keeps(command: Command) -> None:
     names = ["trace", "encoder.layer.N.output.LayerNorm", "modular", "padding-length"]
     code = f"import sys; from conformance.cli import main; sys.exit(main(['explain', *{names}, '--format', 'json']))"
-    found = [
-        json.loads(subprocess.run([sys.executable, *options, "-c", code], stdout=subprocess.PIPE, check=True).stdout)
-        for options in ((), ("-OO",))
-    ]
-    assert found[0] == found[1]
-    assert all(entry["sections"] for entry in found[1])
+    without = subprocess.run([sys.executable, "-OO", "-c", code], stdout=subprocess.PIPE, check=True).stdout
+    assert json.loads(without) == (found := json.loads(command("explain", *names, "--format", "json").out))
+    assert all(entry["sections"] for entry in found)
 
 
 @pytest.mark.parametrize("group", [group for group in GROUPS if group != "mistake"])
 def test_every_name_of_a_group_has_an_entry_of_that_group(group: str) -> None:
     for name in NAMES[group]:
         (entry,) = entries(name)
-        assert entry.group == group
-        assert entry.summary
-        assert entry.sections
+        assert (entry.group, bool(entry.summary), bool(entry.sections)) == (group, True, True), name
 
 
-def test_every_fault_has_an_equation_a_cause_or_source_and_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
-    # It is computed from a golden at each call, which is slow.
-    monkeypatch.setattr("conformance.glossary.detectability.detectability", lambda fault: None)
+@pytest.mark.usefixtures("without_detectability")
+def test_every_fault_has_an_equation_a_source_and_a_repair_with_the_cause_first() -> None:
     for name in NAMES["mistake"]:
         (entry,) = entries(name)
-        sections = dict(entry.sections)
-        assert sections["acts at"], name
-        assert sections["correct equation"], name
-        assert sections["how to repair it"], name
-        assert sections["source"], name
+        assert all(dict(entry.sections)[title] for title in ("acts at", "correct equation", "how to repair it", "source")), name
+        titles = [title for title, _ in entry.sections if title != "usual cause"]
+        assert titles[0] == "how to repair it"
+        assert titles.index("source") < titles.index("correct equation") < titles.index("acts at")
+        assert "usual cause" not in dict(entry.sections) or entry.sections[0][0] == "usual cause"
+    assert dict(entries("pooler-second-token")[0].sections)["source"][0].startswith("no report of it is known: constructed")
 
 
 def test_a_fault_is_described_with_its_detectability_and_similar_faults() -> None:
-    (entry,) = entries("norm-variance")
-    sections = dict(entry.sections)
+    sections = dict(entries("norm-variance")[0].sections)
     assert sections["equation with the mistake"] == ("σ² = Σ (x − μ)² / (n − 1)",)
     assert "encoder.layer.N.output.LayerNorm  (batch × position × hidden_size)" in sections["acts at"]
     assert any(line.startswith("float32: ") for line in sections["how it is recognised"])
@@ -101,44 +101,31 @@ def test_the_expected_z_of_an_entry_is_that_of_a_run_of_a_candidate_with_the_mis
     assert finding.evidence.endswith(f"z = {cell.best:.3g}")
 
 
-def test_a_test_id_an_activation_of_a_layer_and_a_golden_are_found_as_reports_write_them() -> None:
-    assert entries("test_conformance[padding-length-making-bert-tiny-cpu-float32]")[0].name == "padding-length"
-    assert entries("encoder.layer.11.attention.self.probs")[0].name == "encoder.layer.N.attention.self.probs"
-    assert entries("last_hidden_state")[0].name == "encoder.layer.N.output.LayerNorm"
-    assert entries("golden:tiny")[0].group == "golden"
-    assert {e.name for e in entries("attention.output.LayerNorm")} == {"encoder.layer.N.attention.output.LayerNorm"}
+@pytest.mark.parametrize(
+    ("written", "group", "name"),
+    [
+        ("test_conformance[padding-length-making-bert-tiny-cpu-float32]", "check", "padding-length"),
+        ("encoder.layer.11.attention.self.probs", "activation", "encoder.layer.N.attention.self.probs"),
+        ("last_hidden_state", "activation", "encoder.layer.N.output.LayerNorm"),
+        ("attention.output.LayerNorm", "activation", "encoder.layer.N.attention.output.LayerNorm"),
+        ("golden:tiny", "golden", "tiny"),
+        ("σ", "term", "sigma"),
+        ("Z", "term", "z"),
+        ("global rms", "term", "global rms"),
+        ("max", "term", "max"),
+    ],
+)
+def test_a_name_is_found_as_reports_write_it(written: str, group: str, name: str) -> None:
+    assert {(entry.group, entry.name) for entry in entries(written)} == {(group, name)}
 
 
-def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
-    with pytest.raises(UnknownNameError, match="norm-variance"):
-        entries("norm-varience")
-
-
-def test_the_command_prints_each_format(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "fail", "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["group"] == "outcome"
-    assert main(["explain", "fail", "--format", "markdown"]) == 0
-    assert capsys.readouterr().out.startswith("### fail: outcome")
-    assert main(["explain"]) == 0
-    listed = capsys.readouterr().out
+def test_the_command_prints_each_format(command: Command) -> None:
+    assert json.loads(command("explain", "fail", "--format", "json").out)[0]["group"] == "outcome"
+    assert command("explain", "fail", "--format", "markdown").out.startswith("### fail: outcome")
+    listed = command("explain").out
     assert all(f"  {name}" in listed for names in summaries().values() for name in names)
-
-
-@pytest.mark.parametrize("check_name", ["optimizer-step", "schedule", "loss-curve"])
-def test_it_is_said_that_a_missing_call_of_train_is_not_noticed(check_name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", check_name]) == 0
-    assert "does not call `model.train()`" in " ".join(capsys.readouterr().out.split())
-
-
-def test_an_unknown_name_ends_with_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "no-such-name"]) == 2
-    assert "no-such-name" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("written", "name"), [("σ", "sigma"), ("Z", "z"), ("global rms", "global rms"), ("max", "max")])
-def test_a_term_is_found_as_reports_write_it(written: str, name: str) -> None:
-    (entry,) = entries(written)
-    assert (entry.group, entry.name) == ("term", name)
+    for check_name in ("optimizer-step", "schedule", "loss-curve"):
+        assert "does not call `model.train()`" in command("explain", check_name).words
 
 
 READ = """
@@ -151,18 +138,14 @@ unidentified error, false alarm, evidence, nats, dtype, bfloat16, check, law, wo
 
 
 def test_every_term_of_reports_and_of_the_readme_has_an_entry_with_a_definition() -> None:
-    terms = (term for key in _READING for term in re.sub(r" \(.*\)", "", key).split(", "))
-    for written in (*re.split(r",\s", READ.strip()), *terms):
-        (entry,) = entries(written)
-        assert entry.group in ("term", "outcome"), written
-        assert all(lines for _, lines in entry.sections), written
-
-
-def test_every_term_that_the_readme_defines_has_an_entry() -> None:
     readme = (Path(conformance.__file__).parents[1] / "README.md").read_text("utf-8")
     defined = {term for found in re.findall(r"\*([a-z][a-z ,]*)\*:", readme) for term in found.split(", ")}
     assert {"origin", "amplitude", "z"} <= defined
-    assert all(entries(term)[0].group in ("term", "outcome") for term in defined)
+    reading = (term for key in _READING for term in re.sub(r" \(.*\)", "", key).split(", "))
+    for written in (*re.split(r",\s", READ.strip()), *reading, *defined):
+        entry = entries(written)[0]
+        assert entry.group in ("term", "outcome"), written
+        assert all(lines for _, lines in entry.sections), written
 
 
 def test_each_alias_stands_for_a_term_and_hides_no_other_name() -> None:
@@ -219,34 +202,20 @@ def _columns(part: object) -> Iterator[str]:
 
 # Headings of the page's table of versions and digests, which are no terms.
 _NO_TERMS = {"distribution", "version", "object", "network", "SHA-256 of inputs", "of weights", ""}
+_LABELS = """
+batch, row, position, head, query, key, feature, layer 0, every layer, ULP, significant bits, only copy, masked keys,
+accumulated rounding, padded, unidentified, error without a name, 1/√d, replay, variation, rows, differs, smallest failing batch,
+median local error, what rounding explains, supported, ±, padding
+"""
 
 
-def _labels() -> dict[str, str]:
-    """Return the labels that reports of runs print, each with its source."""
-    found = dict.fromkeys((*LEGEND, "±", "padding"), "legend")
-    found |= dict.fromkeys((*OUTCOME_TEXT, *(o.of_check for o in OUTCOME_TEXT.values())), "outcome")
-    found |= dict.fromkeys((OUTCOME_TEXT[name].of_activation for name in OF_ACTIVATIONS), "outcome of an activation")
-    found |= {quantity: "number checked" for f in BY_NAME.values() if f.parameter and (quantity := f.parameter.quantity)}
-    found |= dict.fromkeys(("batch", "row", "position", "head", "query", "key", "feature", "layer 0", "every layer"), "place")
-    found |= dict.fromkeys(("ULP", "significant bits", "only copy", "masked keys", "accumulated rounding", "padded"), "sentence")
-    found |= dict.fromkeys(("unidentified", "error without a name", "1/√d", "replay", "variation", "rows", "differs"), "sentence")
-    found |= dict.fromkeys(("smallest failing batch", "median local error", "what rounding explains", "supported"), "sentence")
-    headings = {part.strip() for name in _columns(document(everything())) for part in re.split("[○●]", name)}
-    assert {"local rms", "limit", "max"} <= headings
-    return found | dict.fromkeys((h for h in headings - _NO_TERMS if ", cpu, " not in h), "heading")
-
-
+@pytest.mark.usefixtures("without_detectability")
 def test_every_label_that_a_report_prints_is_explained() -> None:
-    for label, source in _labels().items():
-        assert all(entry.sections for entry in entries(label)), (label, source)
-        assert [e.name for e in entries_of_words(label.split())] == [e.name for e in entries(label)], (label, source)
-
-
-def test_cause_and_repair_of_a_mistake_come_before_its_equations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conformance.glossary.detectability.detectability", lambda fault: None)
-    for name in ("precision-bfloat16", "dropout-active", "pooler-second-token"):
-        titles = [title for title, _ in entries(name)[0].sections]
-        known = ["usual cause"] if name != "pooler-second-token" else []  # of which no cause is known
-        assert titles[: len(known) + 1] == [*known, "how to repair it"]
-        assert titles.index("source") < titles.index("correct equation") < titles.index("acts at")
-    assert dict(entries("pooler-second-token")[0].sections)["source"][0].startswith("no report of it is known: constructed")
+    headings = {part.strip() for name in _columns(document(everything())) for part in re.split("[○●]", name)} - _NO_TERMS
+    assert {"local rms", "limit", "max"} <= headings
+    labels = {*LEGEND, *OUTCOME_TEXT, *(o.of_check for o in OUTCOME_TEXT.values()), *re.split(r",\s", _LABELS.strip())}
+    labels |= {OUTCOME_TEXT[name].of_activation for name in OF_ACTIVATIONS}
+    labels |= {quantity for f in BY_NAME.values() if f.parameter and (quantity := f.parameter.quantity)}
+    for label in labels | {heading for heading in headings if ", cpu, " not in heading}:
+        assert all(entry.sections for entry in entries(label)), label
+        assert [e.name for e in entries_of_words(label.split())] == [e.name for e in entries(label)], label

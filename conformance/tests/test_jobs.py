@@ -10,21 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from conformance.cli import jobs, main
+from conformance.cli import jobs
 from conformance.cli.interrupts import Interrupt, raise_lost_interrupt, raised_interrupts
 from conformance.cli.run import PARTS
 from conformance.errors import INTERRUPTED, ConformanceError, UsageError
 from conformance.model.files import scratch_folder
 from conformance.results.file import Writer, read_results
 from conformance.results.records import Results
-from conformance.tests.planted_mistakes import Planted, epsilon
+from conformance.tests.commands import FAILING, Command
 from conformance.tests.sample_records import header
 from conformance.tests.terminal import as_in_a_terminal
 
-wrong = Planted(epsilon(0))
-
-RUN = ["run", "-i", "hf-eager", "-i", "conformance.tests.test_jobs:wrong", "--golden", "tiny", "--in-process"]
-CHECKS = [part for name in ("values", "outputs", "repeated") for part in ("--check", name)] + ["--examples", "3"]
+RUN = ["run", "-i", "hf-eager", "-i", FAILING, "--golden", "tiny", "--in-process"]
+CHECKS = [part for name in ("values", "outputs", "repeated", "called-again") for part in ("--check", name)] + ["--examples", "3"]
 
 
 def _content(results: Results) -> list[tuple[object, ...]]:
@@ -34,33 +32,11 @@ def _content(results: Results) -> list[tuple[object, ...]]:
     ]
 
 
-def test_two_processes_give_the_records_of_one_in_the_same_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
-    code = main([*RUN, *CHECKS, "--out", str(one)])
-    printed = capsys.readouterr().out
-    assert main([*RUN, *CHECKS, "--jobs", "2", "--out", str(two)]) == code == 1
-    results = read_results(two / "results.jsonl")
-    assert _content(results) == _content(read_results(one / "results.jsonl"))
-    assert [(header.shard, header.cases) for header in results.headers] == [("1/1", 6)]
-    assert results.footer == read_results(one / "results.jsonl").footer
-    assert {p.name for p in (two / "failures").iterdir()} == {p.name for p in (one / "failures").iterdir()}
-    assert {p.name for p in two.iterdir()} == {"results.jsonl", "report.html", "failures"}
-    assert len(capsys.readouterr().out.splitlines()) == len(printed.splitlines())
-
-
-def test_what_each_process_refuses_is_printed_once_and_earlier_results_are_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_each_process_refuses_is_printed_once_and_earlier_results_are_kept(tmp_path: Path, command: Command) -> None:
     (tmp_path / "results.jsonl").write_text("earlier")
-    assert main(["run", "-i", "no-such-candidate", "--jobs", "2", "--out", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.count("no-such-candidate") == 1
-    assert (tmp_path / "results.jsonl").read_text() == "earlier"
-    assert not (tmp_path / PARTS).exists()
-
-
-def test_a_shard_and_several_processes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*RUN, "--jobs", "2", "--shard", "1/2", "--out", str(tmp_path)]) == 2
-    assert "give one of both" in capsys.readouterr().err
+    ended = command("run", "-i", "no-such-candidate", "--jobs", "2", "--out", tmp_path)
+    assert (ended.code, ended.err.count("no-such-candidate")) == (2, 1)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("results.jsonl", "earlier")]
 
 
 def _interrupt(process: "subprocess.Popen[bytes]") -> None:
@@ -76,28 +52,35 @@ def _interrupt(process: "subprocess.Popen[bytes]") -> None:
         process.send_signal(signal.SIGINT)
 
 
-def test_an_interrupted_run_is_resumed_where_each_process_ended(tmp_path: Path) -> None:
-    long = [part for name in ("values", "batching", "called-again", "padding-length") for part in ("--check", name)]
-    in_one = [*RUN, *long, "--out", str(tmp_path)]
-    command = [*in_one, "--jobs", "2"]
-    (tmp_path / "results.jsonl").write_text("of an earlier run")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "conformance", *command], stderr=subprocess.PIPE, env=os.environ, preexec_fn=as_in_a_terminal
-    )
-    first = tmp_path / PARTS / "1" / "results.jsonl"
+def test_an_interrupted_run_of_two_processes_is_resumed_to_the_records_of_one_in_the_same_order(
+    tmp_path: Path, command: Command
+) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    in_one = command(*RUN, *CHECKS, "--out", one)
+    two.mkdir()
+    (two / "results.jsonl").write_text("of an earlier run")
+    in_two = [sys.executable, "-m", "conformance", *RUN, *CHECKS, "--jobs", "2", "--out", str(two)]
+    process = subprocess.Popen(in_two, stderr=subprocess.PIPE, env=os.environ, preexec_fn=as_in_a_terminal)
+    first = two / PARTS / "1" / "results.jsonl"
     while process.poll() is None and not (first.exists() and b'"kind":"check"' in first.read_bytes()):
         time.sleep(0.05)
     _interrupt(process)
     _, errors = process.communicate()
     assert process.returncode == INTERRUPTED
     assert b"the same command with --resume runs the rest" in errors
-    assert not (tmp_path / "results.jsonl").exists()
-    assert main([*in_one, "--resume"]) == UsageError.exit_code
+    assert not (two / "results.jsonl").exists()
+    assert command(*RUN, *CHECKS, "--out", two, "--resume").code == UsageError.exit_code
     before = first.read_bytes()
-    assert main([*command, "--resume"]) == 1
-    assert len(_content(read_results(tmp_path / "results.jsonl"))) == 8
+    resumed = command(*in_two[3:], "--resume")
+    assert (resumed.code, len(resumed.out.splitlines())) == (in_one.code, len(in_one.out.splitlines()))
+    assert in_one.code == 1
     line = before[before.index(b'"kind":"check"') :].partition(b"\n")[0]
-    assert line in (tmp_path / "results.jsonl").read_bytes()  # with its duration: it was not run again
+    assert line in (two / "results.jsonl").read_bytes()  # with its duration: it was not run again
+    found, expected = (read_results(folder / "results.jsonl") for folder in (two, one))
+    assert (_content(found), found.footer) == (_content(expected), expected.footer)
+    assert [(header.shard, header.cases) for header in found.headers] == [("1/1", len(expected.checks))]
+    assert {p.name for p in (two / "failures").iterdir()} == {p.name for p in (one / "failures").iterdir()}
+    assert {p.name for p in two.iterdir()} == {"results.jsonl", "report.html", "failures"}
 
 
 class _Finalized:

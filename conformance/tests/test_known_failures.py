@@ -2,17 +2,18 @@
 one."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from conformance.checks.apply_known_failures import apply_known_failures, expected
 from conformance.checks.known_failures import KnownFailure, matched, read
 from conformance.checks.validate_patterns import missing
-from conformance.cli import main
 from conformance.errors import UsageError
 from conformance.judge.evidence import Verdict
 from conformance.results.case import Case
 from conformance.results.result import Result
+from conformance.tests.commands import Command
 
 CASE = Case("mine", "my-checkpoint")  # Neither is registered.
 
@@ -42,40 +43,23 @@ def test_an_entry_that_matches_nothing_is_an_error_with_the_nearest_name(slip: d
     assert rendered in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"check": "published-values"},
-        {"check": "padding-*"},
-        {"golden": "tiny"},
-        {"golden": "min*"},
-        {"implementation": "hf-*"},
-        {"implementation": "conformance.tests.planted_mistakes:anything"},  # A candidate given by such a name is not imported.
-        {"implementation": __file__},
+def test_an_entry_about_something_that_is_not_run_is_ignored() -> None:
+    for other in (
+        *({"check": name} for name in ("published-values", "padding-*")),
+        *({"golden": name} for name in ("tiny", "min*")),
+        # A candidate given by such a name is not imported.
+        *({"implementation": name} for name in ("hf-*", "conformance.tests.planted_mistakes:anything", __file__)),
+        *({"device": name} for name in ("cuda:1", "cu*")),
         {"dtype": "bfloat16"},
-        {"device": "cuda:1"},
-        {"device": "cu*"},
-    ],
-    ids=str,
-)
-def test_an_entry_about_something_that_is_not_run_is_ignored(other: dict[str, str]) -> None:
-    assert matched([KnownFailure(**{"check": "values", "reason": "x", **other})], [CASE]) == {}
+    ):
+        assert matched([KnownFailure(**{"check": "values", "reason": "x", **other})], [CASE]) == {}, other
 
 
-@pytest.mark.parametrize(
-    "placed",
-    [
-        {"activation": "encoder.layer.11.*"},
-        {"activation": "encoder.layer.*[0-9].output.LayerNorm"},
-        {"activation": "embeddings.sum"},
-        {"activation": "cls.predictions.log_probs"},
-        {"activation": "*", "fault": "epsilon-outside-root"},
-    ],
-    ids=str,
-)
-def test_an_entry_may_use_the_names_of_this_run_and_activations_of_any_architecture(placed: dict[str, str]) -> None:
-    entry = KnownFailure("values", "x", implementation="min*", golden="my-checkpoint", **placed)
-    assert matched([entry], [CASE]) == {CASE: [entry]}
+def test_an_entry_may_use_the_names_of_this_run_and_activations_of_any_architecture() -> None:
+    names = ("encoder.layer.11.*", "encoder.layer.*[0-9].output.LayerNorm", "embeddings.sum", "cls.predictions.log_probs")
+    for placed in (*({"activation": name} for name in names), {"activation": "*", "fault": "epsilon-outside-root"}):
+        entry = KnownFailure("values", "x", implementation="min*", golden="my-checkpoint", **placed)
+        assert matched([entry], [CASE]) == {CASE: [entry]}, placed
 
 
 def test_an_entry_about_this_run_that_matches_no_case_is_an_error() -> None:
@@ -98,44 +82,24 @@ reason = "x"
 """
 
 
-def _file(folder: Path) -> Path:
-    file = folder / "known.toml"
+def test_every_error_in_a_file_is_reported_before_anything_is_run(tmp_path: Path, command: Command) -> None:
+    file, out = tmp_path / "known.toml", tmp_path / "out"
     file.write_text(SLIPS)
-    return file
-
-
-def test_the_command_line_reports_every_error_in_a_file_before_anything_is_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = _file(tmp_path)
-    out = tmp_path / "out"
-    assert main(["run", "-i", "hf-eager", "--golden", "tiny", "--known-failures", str(file), "--out", str(out)]) == 2
-    rendered = capsys.readouterr().err
-    assert rendered.count(f"{file}, entry 2: no ") == 4
-    assert "entry 1" not in rendered
+    ended = command("run", "-i", "hf-eager", "--golden", "tiny", "--known-failures", file, "--out", out)
+    assert (ended.code, ended.err.count(f"{file}, entry 2: no "), "entry 1" in ended.err) == (2, 4, False)
     assert not out.exists()
-
-
-class Bringing:
-    """A candidate that has its own file of known failures."""
-
-    def __init__(self, file: Path) -> None:
-        self.known_failures = file
-
-    def prepare(self, checkpoint: object, device: str, dtype: str) -> object:
-        raise NotImplementedError
 
 
 def test_a_candidates_own_file_is_checked_in_the_same_way(tmp_path: Path) -> None:
     failed = Result(CASE, "fail", "3 activations fail", 1, executed=True, by_values=True)
-    wrong = apply_known_failures(failed, Bringing(_file(tmp_path)), ())
-    assert (wrong.outcome, wrong.exit_code) == ("error", 2)
-    assert "no golden 'tinny'; did you mean tiny?" in wrong.reason
-
-    right = tmp_path / "right.toml"
-    right.write_text(SLIPS.split("[[known-failure]]")[1].join(["[[known-failure]]", ""]))
+    wrong, right = tmp_path / "wrong.toml", tmp_path / "right.toml"
+    wrong.write_text(SLIPS)
+    right.write_text(SLIPS.partition("[[known-failure]]")[0] + "[[known-failure]]" + SLIPS.split("[[known-failure]]")[1])
+    refused = apply_known_failures(failed, SimpleNamespace(known_failures=wrong, prepare=print), ())
+    assert (refused.outcome, refused.exit_code) == ("error", 2)
+    assert "no golden 'tinny'; did you mean tiny?" in refused.reason
     assert len(read(right)) == 1
-    assert apply_known_failures(failed, Bringing(right), ()).outcome == "xfail"
+    assert apply_known_failures(failed, SimpleNamespace(known_failures=right, prepare=print), ()).outcome == "xfail"
 
 
 def test_a_known_failure_that_is_not_finite_does_not_excuse_the_activations_not_judged_because_of_it() -> None:
@@ -151,15 +115,11 @@ def test_a_known_failure_that_is_not_finite_does_not_excuse_the_activations_not_
     assert expected(result, [KnownFailure("values", "it overflows")]).outcome == "xfail"
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    ["*.grad", "embeddings.LayerNorm.grad", "bert.pooler.dense.weight.grad", "step.*", "step.12.bert.pooler.dense.bias",
-     "qa_outputs.loss", "encoder.layer.0.crossattention.self.query", "sentence_embedding"],
-)  # fmt: skip
-def test_activations_that_only_some_networks_or_checks_have_are_known(pattern: str) -> None:
-    assert missing("activation", pattern) is None
-
-
-@pytest.mark.parametrize("pattern", ["embeddings.LayerNomr.grad", "step.1.bert.nothing", "qa_output"])
-def test_a_misspelled_gradient_or_step_of_training_is_unknown(pattern: str) -> None:
-    assert f"no activation {pattern!r}" in str(missing("activation", pattern))
+def test_activations_that_only_some_networks_or_checks_have_are_known_and_misspelt_ones_are_not() -> None:
+    for pattern in (
+        *("*.grad", "embeddings.LayerNorm.grad", "bert.pooler.dense.weight.grad", "step.*", "step.12.bert.pooler.dense.bias"),
+        *("qa_outputs.loss", "encoder.layer.0.crossattention.self.query", "sentence_embedding"),
+    ):
+        assert missing("activation", pattern) is None, pattern
+    for pattern in ("embeddings.LayerNomr.grad", "step.1.bert.nothing", "qa_output"):
+        assert f"no activation {pattern!r}" in str(missing("activation", pattern))

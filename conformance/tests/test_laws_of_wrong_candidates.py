@@ -93,6 +93,7 @@ def _judged(candidate: object, law: str, dtype: str = "float32", examples: int =
     return run_check(CHECKS[law], candidate, "tiny", "cpu", dtype, 1, Plan(examples, seed))
 
 
+@pytest.mark.landing({"law": "batching", "dtype": "bfloat16"}, law=["batching", "padding-length"], dtype="float32")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("wrong", WRONG)
@@ -108,6 +109,7 @@ def test_the_forward_pass_of_these_candidates_is_wrong(wrong: str) -> None:
     assert _judged(WRONG[wrong], "generated-batches", examples=2).outcome == "fail"
 
 
+@pytest.mark.landing(seed=0)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("broken", BROKEN)
 def test_a_broken_law_is_found_beside_a_wrong_forward_pass(broken: str, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""Where nothing is judged, nothing succeeds: sessions in which no check ran, invalid lists and invalid devices."""
+"""The pytest interface: a session that judges nothing fails, and invalid lists, devices and options are reported."""
 
 from pathlib import Path
 
@@ -7,7 +7,6 @@ import pytest
 from conformance import check
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.run_check import run_check
-from conformance.cli import main
 from conformance.errors import Unavailable, UsageError
 from conformance.implementations.making_bert import making_bert
 from conformance.numerics.devices import require_device
@@ -32,7 +31,6 @@ def test_bert(check):
 """
 ABSENT = f"[making_bert], devices=['cuda:99'], goldens=['tiny'], checks=['{QUICK}', 'repeated']"
 NOTHING = "*BERT conformance: nothing was judged*"
-RAN_0_OF_2 = "ran 0 / 2 declared checks; a session that judges nothing fails"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -46,55 +44,61 @@ def _ran(pytester: pytest.Pytester, lists: str, *options: str, body: str = "chec
     return pytester.runpytest_inprocess("-p", "no:cacheprovider", *options)
 
 
-def test_a_session_in_which_no_declared_check_ran_fails_though_all_other_tests_pass(pytester: pytest.Pytester) -> None:
-    result = _ran(pytester, ABSENT, "--bert-out", "out")
-    result.assert_outcomes(passed=1, skipped=2)
+CALLED = f"[making_bert], goldens=['tiny'], checks=['{QUICK}']"
+UNSUPPORTED = "[making_bert], goldens=['sinusoidal'], checks=['values']"
+MANY = CALLED.replace("goldens", f"devices={[f'cuda:{90 + i}' for i in range(7)] + ['cuda:95']}, goldens")
+FAILS = "; a session that judges nothing fails"
+IS_ABSENT = "2 skipped: device 'cuda:99' is not available here: *"
+
+# Lists, options, the test's body, numbers of outcomes, and what is said.
+NOTHING_JUDGED: dict[str, tuple[str, tuple[str, ...], str, dict[str, int], tuple[str, ...]]] = {
+    "absent device": (ABSENT, (), "check()", {"passed": 1, "skipped": 2}, (f"ran 0 / 2 declared checks{FAILS}", IS_ABSENT)),
+    "in a worker": (ABSENT, ("-n", "1"), "check()", {"passed": 1, "skipped": 2}, (f"ran 0 / 2 declared checks{FAILS}", IS_ABSENT)),
+    "not supported": (
+        UNSUPPORTED, (), "check()", {"passed": 1, "skipped": 1},
+        (f"ran 0 / 0 declared checks, 1 more not supported by the candidate{FAILS}", "1 skipped: the exercise's Bert ends in a *"),
+    ),
+    "not called": (
+        CALLED, (), "check", {"passed": 2},
+        (f"ran 0 / 1 declared check{FAILS}", "1 not called by a test that takes its check and passes"),
+    ),
+    "many reasons": (
+        MANY, (), "check()", {"passed": 1, "skipped": 8},
+        ("ran 0 / 8 declared checks; *", "2 skipped: device 'cuda:95' *", "and 2 more reasons; pytest -rs lists all"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOTHING_JUDGED)
+def test_a_session_in_which_no_declared_check_ran_fails_though_all_other_tests_pass(name: str, pytester: pytest.Pytester) -> None:
+    lists, options, body, outcomes, lines = NOTHING_JUDGED[name]
+    result = _ran(pytester, lists, *options, "--bert-out", "out", body=body)
+    result.assert_outcomes(**outcomes)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines([NOTHING, RAN_0_OF_2, "2 skipped: device 'cuda:99' is not available here: *"])
-    footer = read_results(pytester.path / "out" / "results.jsonl").footer
-    assert footer is not None
-    assert (footer.declared, footer.ran, footer.exit_code) == (2, 0, 1)
-
-
-def test_workers_count_checks_and_the_controller_decides(pytester: pytest.Pytester) -> None:
-    result = _ran(pytester, ABSENT, "-n", "1")
-    result.assert_outcomes(passed=1, skipped=2)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines([NOTHING, RAN_0_OF_2, "2 skipped: device 'cuda:99' is not available here: *"])
-
-
-def test_checks_that_no_candidate_supports_judge_nothing(pytester: pytest.Pytester) -> None:
-    result = _ran(pytester, "[making_bert], goldens=['sinusoidal'], checks=['values']")
-    result.assert_outcomes(passed=1, skipped=1)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    ran = "ran 0 / 0 declared checks, 1 more not supported by the candidate; a session that judges nothing fails"
-    result.stdout.fnmatch_lines([NOTHING, ran, "1 skipped: the exercise's Bert ends in a masked-LM head*"])
-
-
-def test_a_test_that_receives_its_check_and_does_not_call_it_judges_nothing(pytester: pytest.Pytester) -> None:
-    result = _ran(pytester, f"[making_bert], goldens=['tiny'], checks=['{QUICK}']", body="check")
-    result.assert_outcomes(passed=2)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    ran = "ran 0 / 1 declared check; a session that judges nothing fails"
-    result.stdout.fnmatch_lines([NOTHING, ran, "1 not called by a test that takes its check and passes"])
+    result.stdout.fnmatch_lines([NOTHING, *lines])
+    if name == "absent device":
+        footer = read_results(pytester.path / "out" / "results.jsonl").footer
+        assert footer
+        assert (footer.ran, footer.exit_code) == (0, 1)
 
 
 @pytest.mark.parametrize(
-    ("lists", "options", "mark", "outcomes"),
+    ("lists", "options", "mark", "outcomes", "code"),
     [
-        (ABSENT.replace("['cuda", "['cpu', 'cuda").replace(", 'repeated'", ""), (), "", {"passed": 2, "skipped": 1}),
-        (ABSENT, ("-k", "own"), "", {"passed": 1, "deselected": 2}),
-        (ABSENT, ("--collect-only",), "", {}),
-        (ABSENT, (), "@pytest.mark.skipif(True, reason='no CUDA here')", {"passed": 1, "skipped": 2}),
+        (ABSENT.replace("['cuda", "['cpu', 'cuda").replace(", 'repeated'", ""), (), "", {"passed": 2, "skipped": 1}, 0),
+        (ABSENT, ("-k", "own"), "", {"passed": 1, "deselected": 2}, 0),
+        (ABSENT, ("--collect-only",), "", {}, 0),
+        (ABSENT, (), "@pytest.mark.skipif(True, reason='no CUDA here')", {"passed": 1, "skipped": 2}, 0),
+        (ABSENT, ("--maxfail", "1"), "def test_wrong(): assert False\n", {"passed": 1, "failed": 1}, 1),
     ],
-    ids=["one of them ran", "deselected", "only collected", "a mark of one's own"],
+    ids=["one of them ran", "deselected", "only collected", "a mark of one's own", "a test of one's own fails"],
 )
-def test_a_session_succeeds_where_a_check_ran_or_none_was_meant_to_run(
-    pytester: pytest.Pytester, lists: str, options: tuple[str, ...], mark: str, outcomes: dict[str, int]
+def test_a_session_in_which_a_check_ran_or_none_was_started_keeps_its_exit_status(
+    pytester: pytest.Pytester, lists: str, options: tuple[str, ...], mark: str, outcomes: dict[str, int], code: int
 ) -> None:
     result = _ran(pytester, lists, *options, mark=mark)
     result.assert_outcomes(**outcomes)
-    assert result.ret == pytest.ExitCode.OK
+    assert result.ret == code
     result.stdout.no_fnmatch_line(NOTHING)
 
 
@@ -110,20 +114,6 @@ def test_a_violation_of_the_contract_before_the_first_verdict_counts_as_a_check_
     footer = read_results(pytester.path / "out" / "results.jsonl").footer
     assert footer is not None
     assert (footer.declared, footer.ran, footer.outcomes) == (1, 1, {"fail": 1})
-
-
-def test_the_reasons_are_counted_and_the_most_frequent_are_listed(pytester: pytest.Pytester) -> None:
-    devices = [f"cuda:{90 + i}" for i in range(7)] + ["cuda:95"]
-    result = _ran(pytester, f"[making_bert], devices={devices}, goldens=['tiny'], checks=['{QUICK}']")
-    result.stdout.fnmatch_lines(
-        ["ran 0 / 8 declared checks; *", "2 skipped: device 'cuda:95' *", "and 2 more reasons; pytest -rs lists all"]
-    )
-
-
-def test_a_failing_test_of_the_users_own_keeps_its_exit_status(pytester: pytest.Pytester) -> None:
-    result = _ran(pytester, ABSENT, "--maxfail", "1", mark="def test_wrong(): assert False\n")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.no_fnmatch_line(NOTHING)  # None of the checks was started.
 
 
 @pytest.mark.parametrize(
@@ -161,17 +151,57 @@ def test_implementations_may_be_given_by_an_iterator() -> None:
     assert len(bound_checks(iter([making_bert]), checks=iter(["values"]), goldens=["tiny"])) == 1  # type: ignore[arg-type]
 
 
-def test_an_unreadable_device_is_a_usage_error_and_an_absent_one_a_skip(tmp_path: Path) -> None:
+def test_an_unreadable_device_is_a_usage_error_and_an_absent_one_a_skip() -> None:
     with pytest.raises(UsageError, match="no device 'banana': Expected one of cpu, cuda"):
         require_device("banana")
     with pytest.raises(Unavailable, match="is not available here"):
         require_device("cuda:99")
     for of_golden in (check(making_bert, device="banana"), run_check(CHECKS["repeated"], making_bert, "tiny", "banana", "float32")):
         assert (of_golden.outcome, of_golden.exit_code) == ("error", 2)
-    assert main(["run", "-i", "making-bert", "--golden", "tiny", "--device", "banana", "--out", str(tmp_path)]) == 2
 
 
-def test_an_unreadable_device_is_an_error_of_the_file_that_names_it(pytester: pytest.Pytester) -> None:
-    result = _ran(pytester, ABSENT.replace("cuda:99", "banana"))
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*UsageError: no device 'banana': Expected one of*"])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        *((("--bert-examples", n), f"*--bert-examples: '{n}' is not an integer of at least 1*") for n in ("0", "-3", "many")),
+        (("--bert-out", f"{__file__}/out"), "ERROR: --bert-out *Not a directory*"),
+    ],
+)
+def test_an_invalid_option_is_a_usage_error(options: tuple[str, str], words: str, pytester: pytest.Pytester) -> None:
+    ended = pytester.runpytest_subprocess(*options)
+    assert ended.ret == pytest.ExitCode.USAGE_ERROR
+    ended.stderr.fnmatch_lines([words])
+    assert "INTERNALERROR" not in ended.stdout.str() + ended.stderr.str()
+
+
+SUITE = ("--pyargs", "conformance.suite", "--bert-golden", "tiny", "--bert-implementation")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("hf-eagr",), "*did you mean hf-eager*"),
+        (("making-bert", "--bert-dtype", "floaty"), "*no floating-point format 'floaty'; did you mean float*"),
+        (("making-bert", "--bert-device", "cpuu"), "*no device 'cpuu'; did you mean cpu?"),
+    ],
+)
+def test_the_shipped_suite_reports_an_unknown_name_with_the_nearest(
+    options: tuple[str, ...], words: str, pytester: pytest.Pytester
+) -> None:
+    ended = pytester.runpytest_inprocess("-p", "no:cacheprovider", *SUITE, *options)
+    ended.assert_outcomes(errors=1)
+    ended.stdout.fnmatch_lines([words])
+
+
+@pytest.mark.parametrize("option", ["--bert-dtype", "--bert-known-failures"])
+@pytest.mark.parametrize("also", [(), (*SUITE, "making-bert")], ids=["alone", "with the suite"])
+def test_an_option_of_the_suite_that_has_no_effect_on_own_tests_is_reported(
+    option: str, also: tuple[str, ...], pytester: pytest.Pytester, tmp_path: Path
+) -> None:
+    (tmp_path / "known.toml").write_text('[[known-failure]]\ncheck = "values"\nreason = "x"\n')
+    value = {"--bert-dtype": "bfloat16", "--bert-known-failures": str(tmp_path / "known.toml")}[option]
+    own = pytester.makepyfile(FILE.format(lists="['making-bert'], goldens=['tiny'], checks=['values']", body="check()", mark=""))
+    ended = pytester.runpytest_inprocess("-p", "no:cacheprovider", str(own), "--collect-only", option, value, *also)
+    assert ended.ret == 0
+    warned = f"{option}: without effect on tests that are decorated with parametrize_with_checks" in ended.stdout.str()
+    assert warned == (not also)

@@ -2,7 +2,6 @@
 
 import math
 import os
-import subprocess
 import sys
 import webbrowser
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from conformance.implementations.demystified.pretrain import main
 from conformance.implementations.demystified.run import pretrain
 from conformance.implementations.demystified.scores import together
 from conformance.implementations.demystified.settings import Settings
+from conformance.tests.forked import run_python
 
 ALPHA = 1e-6  # Probability of a false alarm; the seed is fixed.
 
@@ -45,13 +45,7 @@ def small() -> Settings:
     )
 
 
-@pytest.fixture
-def some(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write fifteen of the package's own dialogues, few enough to be learnt in seconds."""
-    folder = tmp_path_factory.mktemp("some")
-    for name, count in ((LINES, None), (CONVERSATIONS, 15)):
-        (folder / name).write_bytes(b"".join((OWN / name).read_bytes().splitlines(keepends=True)[:count]))
-    return folder
+QUICK = ["--layers=1", "--hidden-size=16", "--heads=2", "--steps=1", "--batch-size=2", "--out"]
 
 
 class TestDialogues:
@@ -64,14 +58,13 @@ class TestDialogues:
     def test_malformed_lines_are_counted_named_and_skipped_and_nothing_is_evaluated(self, tmp_path: Path) -> None:
         fields = "{} +++$+++ u +++$+++ m +++$+++ A +++$+++ {}".format
         texts = {"L1": "caf\xe9", "L2": "two", "L3": " ", "L4": "a +++$+++ b", "L5": "five"}
-        lines = [*(fields(name, text) for name, text in texts.items()), "no fields"]
-        conversations = [
-            "u +++$+++ u +++$+++ m +++$+++ ['L1', 'L2', 'L3', 'L4', 'L5']",
-            "u +++$+++ u +++$+++ m +++$+++ ['L1', 'L9', 'L2', 'L5']",
-            f"u +++$+++ u +++$+++ m +++$+++ [open({str(tmp_path / 'run')!r}, 'w')]",
-        ]
-        (tmp_path / "movie_lines.txt").write_text("\n".join(lines), encoding="iso-8859-1")
-        (tmp_path / "movie_conversations.txt").write_text("\n".join(conversations), encoding="iso-8859-1")
+        evaluated = f"[open({str(tmp_path / 'run')!r}, 'w')]"
+        conversations = ["['L1', 'L2', 'L3', 'L4', 'L5']", "['L1', 'L9', 'L2', 'L5']", evaluated]
+        for name, lines in (
+            (LINES, [*(fields(name, text) for name, text in texts.items()), "no fields"]),
+            (CONVERSATIONS, [f"u +++$+++ u +++$+++ m +++$+++ {conversation}" for conversation in conversations]),
+        ):
+            (tmp_path / name).write_text("\n".join(lines), encoding="iso-8859-1")
         dialogues = Dialogues(tmp_path, tmp_path / "index")
         assert list(dialogues) == [["caf\xe9", "two"], ["a +++$+++ b", "five"], ["two", "five"]]
         assert sorted(dialogues.skipped.counts.values()) == [1, 1, 1, 1]
@@ -82,20 +75,21 @@ class TestDialogues:
         (tmp_path / "a.txt").write_text("one\ntwo\n\nalone\n\nthree\nfour")
         assert list(Dialogues(tmp_path, tmp_path / "index")) == [["one", "two"], ["three", "four"]]
 
-    def test_a_folder_without_dialogues_is_refused(self, tmp_path: Path) -> None:
+    def test_a_folder_without_dialogues_or_with_two_kinds_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"expected in .* either movie_lines.txt and movie_conversations.txt, or other .txt"):
             Dialogues(tmp_path, tmp_path / "index")
-
-    def test_a_folder_with_two_kinds_of_dialogues_is_refused(self, tmp_path: Path) -> None:
         for name in ("a.txt", "b.parquet"):
             (tmp_path / name).touch()
         with pytest.raises(UsageError, match="or other .txt files, or .parquet files"):
             Dialogues(tmp_path, tmp_path / "index")
 
 
+Written = Callable[..., Dialogues]
+
+
 class TestParquet:
     @pytest.fixture
-    def written(self, tmp_path: Path) -> Callable[..., Dialogues]:
+    def written(self, tmp_path: Path) -> Written:
         pytest.importorskip("datasets", reason="datasets is not installed: pip install 'bert-conformance[datasets]'")
         import pyarrow
         from pyarrow import parquet
@@ -106,23 +100,18 @@ class TestParquet:
 
         return write
 
-    def test_a_list_of_strings_is_a_conversation_that_blank_or_missing_utterances_divide(
-        self, written: Callable[..., Dialogues]
-    ) -> None:
+    def test_lists_of_strings_are_conversations_and_strings_are_utterances_that_a_blank_one_divides(self, written: Written) -> None:
         found = written(id=["x", "y", "z"], said=[["one", " two"], ["3", "4", None, "5", "", "6", "7"], None])
         assert list(found) == list(found) == [["one", "two"], ["3", "4"], ["6", "7"]]
+        found = written(text=["one", "two", "", "alone", None, "3", "4"], n=[0] * 7)
+        assert list(found) == [["one", "two"], ["3", "4"]]
 
-    def test_strings_are_utterances_and_a_blank_one_ends_a_conversation(self, written: Callable[..., Dialogues]) -> None:
-        assert list(written(text=["one", "two", "", "alone", None, "3", "4"], n=[0] * 7)) == [["one", "two"], ["3", "4"]]
+    def test_no_or_several_possible_columns_are_refused(self, written: Written) -> None:
+        for columns in ({"n": [1]}, {"a": ["x"], "b": ["y"]}, {"a": [["x"]], "b": [["y"]]}):
+            with pytest.raises(UsageError, match="one column of lists of strings, or else one of strings; found"):
+                written(**columns)
 
-    @pytest.mark.parametrize("columns", [{"n": [1]}, {"a": ["x"], "b": ["y"]}, {"a": [["x"]], "b": [["y"]]}])
-    def test_no_or_several_possible_columns_are_refused(
-        self, written: Callable[..., Dialogues], columns: dict[str, list[object]]
-    ) -> None:
-        with pytest.raises(UsageError, match="one column of lists of strings, or else one of strings; found"):
-            written(**columns)
-
-    def test_a_file_that_is_not_parquet_is_refused(self, written: Callable[..., Dialogues], tmp_path: Path) -> None:
+    def test_a_file_that_is_not_parquet_is_refused(self, written: Written, tmp_path: Path) -> None:
         assert list(written(text=["one", "two"])) == [["one", "two"]]
         (tmp_path / "b.parquet").write_bytes(b"PAR1")
         with pytest.raises(UsageError, match="Parquet that cannot be read"):
@@ -143,11 +132,10 @@ class TestVocabulary:
             "found = Dialogues(OWN, Path(sys.argv[1]))\n"
             "print(wordpiece.pieces(wordpiece.trained(lambda: (t for each in found for t in each), 300)))"
         )
-        runs = [
-            subprocess.run([sys.executable, "-c", script, str(tmp_path / f"{i}")], check=True, capture_output=True).stdout
-            for i in range(3)
-        ]
-        assert runs[0] == runs[1] == runs[2]
+        seeds = ({**os.environ, "PYTHONHASHSEED": seed} for seed in "12")
+        first, second = (run_python("-c", script, str(tmp_path / env["PYTHONHASHSEED"]), environment=env) for env in seeds)
+        assert first.returncode == 0, first.stderr
+        assert first.stdout == second.stdout
 
     def test_text_spelled_like_a_special_token_is_not_one(self, tmp_path: Path) -> None:
         tokenizer = wordpiece.trained(lambda: ["a [SEP] b", "[SEP] c"], 100)
@@ -156,11 +144,11 @@ class TestVocabulary:
 
 
 class TestExamples:
-    @pytest.mark.parametrize("n", [1, 2, 7, 64, 1000])
-    def test_an_epoch_has_each_pair_once_in_a_different_order(self, n: int) -> None:
-        first, second = ([permuted(i, n, (0, epoch)) for i in range(n)] for epoch in (0, 1))
-        assert sorted(first) == sorted(second) == list(range(n))
-        assert n < 7 or (first != second and first != list(range(n)))
+    def test_an_epoch_has_each_pair_once_in_a_different_order(self) -> None:
+        for n in (1, 2, 7, 64, 1000):
+            first, second = ([permuted(i, n, (0, epoch)) for i in range(n)] for epoch in (0, 1))
+            assert sorted(first) == sorted(second) == list(range(n))
+            assert n < 7 or (first != second and first != list(range(n)))
 
     def test_a_pair_is_shortened_token_by_token_where_it_is_longer_and_at_the_second_of_two_equal_ones(self) -> None:
         for first, second, length in product(range(1, 9), range(1, 9), range(2, 12)):
@@ -194,7 +182,7 @@ class TestHeldOut:
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         (tmp_path / "a.txt").write_text("\n".join("abcdefghijklmnopqrstuvwxyz") + "\n\nyes\nyes\nyes\n")
-        rest = ["--layers=1", "--hidden-size=16", "--heads=2", "--steps=1", "--batch-size=2", "--out", str(tmp_path / "run")]
+        rest = [*QUICK, str(tmp_path / "run")]
         assert main([str(tmp_path), *rest]) == 0
         said = capsys.readouterr().out
         assert "training pairs:" in said
@@ -204,20 +192,20 @@ class TestHeldOut:
 class TestRun:
     def test_a_killed_and_resumed_run_has_the_same_curve_and_weights_bit_for_bit(self, tmp_path: Path) -> None:
         whole, parts = tmp_path / "whole", tmp_path / "parts"
-        pretrain(small(), whole, 24, save_every=8)
+        pretrain(small(), whole, 12, save_every=4)
         arguments = [f"--{name.replace('_', '-')}={value}" for name, value in vars(small()).items() if name != "folder"]
         script = (
             "import os, sys; from conformance.implementations.demystified import pretrain as p, trainer as t\n"
             "step = t.Trainer.step\n"
             "def killed(self, batch):\n"
-            "    if self.steps == 13: os.kill(os.getpid(), 9)\n"
+            "    if self.steps == 6: os.kill(os.getpid(), 9)\n"
             "    return step(self, batch)\n"
             "t.Trainer.step = killed\n"
             "p.main(sys.argv[1:])"
         )
-        rest = [*arguments, "--out", str(parts), "--steps", "24", "--save-every", "8"]
-        assert subprocess.run([sys.executable, "-c", script, *rest], check=False, capture_output=True).returncode == -9
-        assert newest(parts).name == "checkpoint-000000008"
+        rest = [*arguments, "--out", str(parts), "--steps", "12", "--save-every", "4"]
+        assert run_python("-c", script, *rest).returncode == -9
+        assert newest(parts).name == "checkpoint-000000004"
         assert main([*rest, "--resume"]) == 0
         assert (parts / "curve.jsonl").read_bytes() == (whole / "curve.jsonl").read_bytes()
         for file in ("model.safetensors", "training.safetensors"):
@@ -230,7 +218,7 @@ class TestRun:
             (tmp_path / "partial" / "ids").write_bytes(b"half")
             raise KeyboardInterrupt
 
-        rest = ["--layers=1", "--hidden-size=16", "--heads=2", "--steps=1", "--batch-size=2", "--out", str(tmp_path)]
+        rest = [*QUICK, str(tmp_path)]
         for module, name in ((wordpiece, "trained"), (corpus, "write")):
             with monkeypatch.context() as patch:
                 patch.setattr(module, name, interrupted)
@@ -243,53 +231,54 @@ class TestRun:
     def test_a_folder_in_use_by_another_training_process_is_refused_with_its_process_id(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        rest = ["--layers=1", "--hidden-size=16", "--heads=2", "--steps=1", "--batch-size=2", "--out", str(tmp_path)]
+        rest = [*QUICK, str(tmp_path)]
         with locked(tmp_path):
             assert main(rest) == 2
         assert f"process {os.getpid()} trains in {tmp_path}" in capsys.readouterr().err
         assert main(rest) == 0
 
-    @pytest.mark.parametrize(
-        ("arguments", "terminal", "environment", "opens"),
-        [
+    def test_the_page_is_opened_only_where_a_user_can_see_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        opened: list[str] = []
+        monkeypatch.setattr(webbrowser, "open", opened.append)
+        monkeypatch.setattr("conformance.implementations.demystified.pretrain.pretrain", lambda *_, **__: Path("/run/curve.html"))
+        monkeypatch.setattr("sys.platform", "linux")
+        for arguments, terminal, environment, opens in (
             ([], True, {"DISPLAY": ":0"}, True),
             ([], True, {"BROWSER": "x"}, True),
             (["--no-open"], True, {"DISPLAY": ":0"}, False),
             ([], False, {"DISPLAY": ":0"}, False),
             ([], True, {}, False),
             ([], True, {"DISPLAY": ":0", "CI": "true"}, False),
-        ],
-    )
-    def test_the_page_is_opened_only_where_a_user_can_see_it(
-        self, monkeypatch: pytest.MonkeyPatch, arguments: list[str], terminal: bool, environment: dict[str, str], opens: bool
-    ) -> None:
-        shown: list[str] = []
-        monkeypatch.setattr(webbrowser, "open", shown.append)
-        monkeypatch.setattr("conformance.implementations.demystified.pretrain.pretrain", lambda *_, **__: Path("/run/curve.html"))
-        monkeypatch.setattr("os.environ", environment)
-        monkeypatch.setattr("sys.platform", "linux")
-        monkeypatch.setattr("sys.stdout", SimpleNamespace(isatty=lambda: terminal, write=len, flush=int))
-        assert main(arguments) == 0
-        assert shown == (["file:///run/curve.html"] if opens else [])
+        ):
+            with monkeypatch.context() as patch:
+                patch.setattr("os.environ", environment)
+                patch.setattr("sys.stdout", SimpleNamespace(isatty=lambda terminal=terminal: terminal, write=len, flush=int))
+                assert main(arguments) == 0
+            assert opened == (["file:///run/curve.html"] if opens else [])
+            opened.clear()
 
     def test_a_run_is_not_overwritten_and_not_resumed_with_other_settings(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        rest = ["--layers=1", "--hidden-size=16", "--heads=2", "--steps=1", "--batch-size=2", "--out", str(tmp_path / "run")]
+        rest = [*QUICK, str(tmp_path / "run")]
         assert main(rest) == 0
         assert main(rest) == 2
         assert "go on with --resume" in capsys.readouterr().err
         assert main([*rest, "--resume", "--seed=1"]) == 2
         assert "seed was 0" in capsys.readouterr().err
 
-    @pytest.mark.parametrize("wrong", ["--steps=0", "--seed=-1", "--length=4", "--heads=3", "--batch-size=0"])
-    def test_numbers_out_of_range_are_refused_before_anything_is_written(self, tmp_path: Path, wrong: str) -> None:
-        assert main([wrong, "--out", str(tmp_path / "run")]) == 2
+    def test_numbers_out_of_range_are_refused_before_anything_is_written(self, tmp_path: Path) -> None:
+        for wrong in ("--steps=0", "--seed=-1", "--length=4", "--heads=3", "--batch-size=0"):
+            assert main([wrong, "--out", str(tmp_path / "run")]) == 2
         assert not (tmp_path / "run").exists()
 
     def test_both_losses_fall_pairs_are_classified_above_chance_and_the_network_conforms(
-        self, some: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
+        some = tmp_path / "some"  # of the package's own dialogues, few enough to be learnt in seconds
+        some.mkdir()
+        for name, count in ((LINES, None), (CONVERSATIONS, 15)):
+            (some / name).write_bytes(b"".join((OWN / name).read_bytes().splitlines(keepends=True)[:count]))
         settings = Settings(
             str(some), vocabulary_size=300, length=24, batch_size=64, layers=1, hidden_size=64, heads=2, warmup_steps=30
         )

@@ -4,7 +4,6 @@ import json
 import re
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -13,10 +12,10 @@ from conformance import check, golden_of, load_golden
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.run_check import run_check
 from conformance.checks.search.plan import Plan
-from conformance.cli import main
 from conformance.cli.progress_display import progress
 from conformance.implementations.making_bert import making_bert
 from conformance.progress import part, report_progress, watched
+from conformance.tests.commands import Command
 from conformance.tests.lawless import BROKEN
 
 _ERASED = re.compile(r"\x1b\[2K")
@@ -55,22 +54,20 @@ def test_the_display_has_the_case_the_activation_the_failures_and_the_remaining_
     assert re.search("━ +1 fail 0:00:25 elapsed, 0:00:15 left$", bar)
 
 
-def test_the_last_state_is_cleared() -> None:
-    terminal = Terminal()
-    with progress(1, terminal.console) as shown, shown.case("good on tiny"):
-        pass
-    *_, end = _ERASED.split(terminal.file.getvalue())
-    assert "good on tiny" in terminal.file.getvalue()
-    assert not _ESCAPE.sub("", end).strip()
-
-
-def test_a_hostile_name_is_escaped() -> None:
+def test_a_hostile_name_is_escaped_and_the_last_state_is_cleared(capsys: pytest.CaptureFixture[str]) -> None:
     terminal = Terminal()
     with progress(1, terminal.console) as shown, shown.case("\x1b[31m[bold]x[/] on tiny"):
         report_progress("[/]\n\x07", 0.1)
         shown._display.refresh()
         _, case, what = terminal.lines()
     assert (case, what) == (r"1/1 \x1b[31m[bold]x[/] on tiny", r"  [/]\n\x07")
+    *_, end = _ERASED.split(terminal.file.getvalue())
+    assert not _ESCAPE.sub("", end).strip()
+    with progress(1) as shown:  # in a pipe
+        with shown.case("\x1b[31mx\n on tiny"):
+            pass
+        shown.ended("pass", 1.0)
+    assert capsys.readouterr().err == "1/1 \\x1b[31mx\\n on tiny: pass, 1.0 s\n"
 
 
 def test_progress_never_decreases() -> None:
@@ -83,48 +80,32 @@ def test_progress_never_decreases() -> None:
     assert done == [0.2, 0.8, 0.8, 1.0]
 
 
-@pytest.mark.parametrize("environment", [{}, {"FORCE_COLOR": "1"}])
 def test_in_a_pipe_each_case_is_a_line_on_standard_error_when_it_ends(
-    environment: dict[str, str], tmp_path: Path, capsys: Any, monkeypatch: Any
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    command = ["run", "-i", "making-bert", "-i", "nobody", "--golden", "tiny", "--out", str(tmp_path), "--format", "json"]
-    assert main(command) == 2
-    reported, beside = capsys.readouterr()
-    first, second = beside.splitlines()
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    names = ("-i", "making-bert", "-i", "nobody")
+    ended = command("run", *names, "--golden", "tiny", "--depth", "screen", "--format", "json", "--out", tmp_path)
+    assert ended.code == 2
+    first, second = ended.err.splitlines()
     assert re.fullmatch(r"1/2 making-bert on tiny, cpu, float32: pass, \d+\.\d s", first)
     assert re.fullmatch(r"2/2 nobody on tiny, cpu, float32: error, \d+\.\d s", second)
-    assert {case["check"]["implementation"] for case in json.loads(reported)["cases"]} == {"making-bert", "nobody"}
+    assert {case["check"]["implementation"] for case in json.loads(ended.out)["cases"]} == {"making-bert", "nobody"}
 
 
-def test_a_hostile_name_is_one_line_in_a_pipe(capsys: Any) -> None:
-    with progress(1) as shown:
-        with shown.case("\x1b[31mx\n on tiny"):
-            pass
-        shown.ended("pass", 1.0)
-    assert capsys.readouterr().err == "1/1 \\x1b[31mx\\n on tiny: pass, 1.0 s\n"
-
-
-def test_a_judgement_reports_every_activation_in_order() -> None:
+def test_a_judgement_reports_every_activation_in_order_in_equal_parts_for_its_batches() -> None:
+    tiny = load_golden("tiny")
+    (batch,) = tiny.batches.values()
+    golden = golden_of("twice", tiny.checkpoint, {"first": batch, "second": batch})
     reported: list[tuple[str, float]] = []
     with watched(lambda *what: reported.append(what)):
-        assert check(making_bert, "tiny").conforms
+        assert check(making_bert, golden, depth="screen").conforms
     names, done = zip(*reported, strict=True)
     assert {"embeddings.word_embeddings", "encoder.layer.1.attention.self.probs"} <= set(names)
     assert list(done) == sorted(done)
-    assert done[0] == 0.0
-    assert 0.9 < done[-1] < 1.0
-
-
-def test_batches_are_equal_parts_of_a_judgement() -> None:
-    tiny = load_golden("tiny")
-    (batch,) = tiny.batches.values()
-    reported: list[float] = []
-    with watched(lambda _, done: reported.append(done)):
-        assert check(making_bert, golden_of("twice", tiny.checkpoint, {"first": batch, "second": batch})).conforms
-    assert reported == sorted(reported)
-    assert reported[: len(reported) // 2] == pytest.approx([done - 0.5 for done in reported[len(reported) // 2 :]])
+    assert (done[0], 0.9 < done[-1] < 1.0) == (0.0, True)
+    first, second = done[: len(done) // 2], done[len(done) // 2 :]
+    assert first == pytest.approx([part - 0.5 for part in second])
 
 
 def test_a_search_reports_the_current_example_and_a_failure() -> None:

@@ -1,4 +1,4 @@
-"""The files written for a failure: a file for `replay`, a script, and a record that suffices on another machine."""
+"""The files written for a failure: a file for `replay`, a script, and a record that suffices elsewhere; and their replay."""
 
 import ast
 import json
@@ -13,23 +13,27 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from conformance import check
+from conformance.checks.catalogue import PUBLISHED
+from conformance.checks.published import published_of
 from conformance.checks.recording import Recording
+from conformance.checks.replay import replayed
 from conformance.checks.repro.artifacts import artifact_path
 from conformance.checks.repro.snippet import decorator, snippet
 from conformance.checks.run_header import header_of
 from conformance.checks.search.plan import Plan
 from conformance.cli import main
 from conformance.model.batch import Batch
+from conformance.report.run.case import command as command_of
 from conformance.results.case import Case
 from conformance.results.example import Example
 from conformance.results.file import read_results
 from conformance.results.law_broken import Location, Run
-from conformance.results.result import Counterexample
+from conformance.results.result import Counterexample, Result
+from conformance.tests.commands import Command
 from conformance.tests.forked import run_python
 from conformance.tests.lawless import BROKEN
-from conformance.tests.planted_mistakes import Planted, epsilon
-
-pytest_plugins = ["pytester"]
+from conformance.tests.planted_mistakes import MadeOf, Planted, epsilon
+from conformance.tests.test_own_checkpoints import LAST, TINY, _published, _write
 
 leaking = BROKEN["padding-length"]
 clipping = BROKEN["ids-refused"]
@@ -60,7 +64,10 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a run in which each of the candidates fails its check."""
     out = tmp_path_factory.mktemp("left")
     for name, (failing, _) in CASES.items():
-        assert main(["run", "-i", f"{HERE}:{name}", "--golden", "tiny", "--check", failing, "--out", str(out / name)]) == 1
+        assert (
+            main(["run", "-i", f"{HERE}:{name}", "--golden", "tiny", "--check", failing, "--in-process", "--out", str(out / name)])
+            == 1
+        )
     return out
 
 
@@ -111,35 +118,31 @@ def test_the_script_reproduces_the_failure_without_the_suite(name: str, left: Pa
 
 
 @pytest.mark.parametrize("name", ["leaking", "clipping", "misreading", "halved"])
-def test_replay_accepts_the_repro_file_or_the_results_file_alone(name: str, left: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_accepts_the_repro_file_or_the_results_file_alone(name: str, left: Path, command: Command) -> None:
     for file in (_left(left / name, ".safetensors"), left / name / "results.jsonl"):
-        assert main(["replay", str(file), "--format", "json"]) == 1
-        record = json.loads(capsys.readouterr().out)["cases"][0]["check"]
-        assert (record["check"], record["outcome"]) == (CASES[name][0], "fail")
+        ended = command("replay", file, "--format", "json")
+        record = json.loads(ended.out)["cases"][0]["check"]
+        assert (ended.code, record["check"], record["outcome"]) == (1, CASES[name][0], "fail")
         assert record["tried"] in (0, 1)  # The stored example is run; there is no search.
 
 
-def test_a_results_file_without_a_failure_has_nothing_to_replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "-i", "hf-eager", "--golden", "tiny", "--check", "tokenization", "--out", str(tmp_path)]) == 0
-    assert main(["replay", str(tmp_path / "results.jsonl")]) == 2
-    assert "nothing failed there" in capsys.readouterr().err
+def test_a_results_file_without_a_failure_has_nothing_to_replay(tmp_path: Path, command: Command) -> None:
+    run = ("run", "-i", "hf-eager", "--golden", "tiny", "--check", "tokenization", "--in-process", "--out", tmp_path)
+    assert command(*run).code == 0
+    ended = command("replay", tmp_path / "results.jsonl")
+    assert (ended.code, "nothing failed there" in ended.err) == (2, True)
 
 
-def test_the_repro_file_has_the_batches_and_the_activations(left: Path) -> None:
+def test_the_repro_file_and_the_record_have_the_smallest_batch_and_the_activations(left: Path) -> None:
     arrays = load_file(_left(left / "leaking", ".safetensors"))
     assert arrays["batch/run-2/input_ids"].shape[1] > arrays["batch/run-1/input_ids"].shape[1]
     probs = "activation/run-{}/encoder.layer.0.attention.self.probs"
     assert arrays[probs.format(1)][0, 2, 0, 0] == 1.0
     assert arrays[probs.format(2)][0, 2, 0, 0] < 0.9
-
-
-def test_the_record_contains_the_smallest_batch(left: Path) -> None:
     (check,) = read_results(left / "leaking" / "results.jsonl").checks
     assert check.counterexample
-    assert check.counterexample.network == "tiny"
-    assert len(check.counterexample.batch["input_ids"]) == 1
-    assert check.counterexample.variation["tokens"] == 1
-    assert len(check.counterexample.runs) == 2
+    found = check.counterexample
+    assert (found.network, len(found.batch["input_ids"]), found.variation["tokens"], len(found.runs)) == ("tiny", 1, 1, 2)
 
 
 def _pytest(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -180,81 +183,36 @@ def _outcomes(*files: Path) -> list[tuple[str, ...]]:
     return sorted((c.implementation, c.golden, c.check, c.outcome, c.reason, str(c.worst)) for c in checks)
 
 
-def test_two_workers_or_two_shards_give_the_results_of_one_process(tmp_path: Path) -> None:
+def test_two_workers_give_the_results_of_one_process(tmp_path: Path) -> None:
     """The shipped suite also accepts its options alone and under xdist."""
-    checks = ("padding-length", "batching", "ids-refused", "registered-tensors")
-    chosen = f"values or outputs or (float32 and ({' or '.join(checks)}))"
-    dtypes = ("--bert-dtype", "float32", "--bert-dtype", "bfloat16")
-    candidate = ("--bert-implementation", "hf-eager", "--bert-golden", "tiny", "--bert-examples", "5")
-    suite = ("--pyargs", "conformance.suite", *candidate, *dtypes, "-k", chosen)
-    assert "9 passed" in _pytest(tmp_path, *suite, "-n", "2", "--bert-out", "two").stdout
-    assert "9 passed" in _pytest(tmp_path, *suite, "--bert-out", "one").stdout
-    workers = sorted((tmp_path / "two").glob("results-*.jsonl"))
-    assert _outcomes(*workers) == _outcomes(tmp_path / "one" / "results.jsonl")
-
-    run = ["run", "-i", "hf-eager", "--golden", "tiny", "--examples", "5"]
-    run += [part for check in checks for part in ("--check", check)]
-    for shard in ("1/2", "2/2"):
-        assert main([*run, "--shard", shard, "--out", str(tmp_path / shard[0])]) == 0
-    shards = [tmp_path / n / "results.jsonl" for n in "12"]
-    assert main([*run, "--out", str(tmp_path / "whole")]) == 0
-    assert _outcomes(*shards) == _outcomes(tmp_path / "whole" / "results.jsonl")
+    options = ("--bert-implementation", "hf-eager", "--bert-golden", "tiny", "--bert-examples", "2", "--bert-dtype", "float32")
+    suite = ("--pyargs", "conformance.suite", *options, "--bert-dtype", "bfloat16", "-k", "values or (float32 and ids-refused)")
+    for done in (_pytest(tmp_path, *suite, "-n", "2", "--bert-out", "two"), _pytest(tmp_path, *suite, "--bert-out", "one")):
+        assert done.returncode == 0, done.stdout
+    outcomes = _outcomes(*sorted((tmp_path / "two").glob("results-*.jsonl")))
+    assert outcomes == _outcomes(tmp_path / "one" / "results.jsonl")
+    assert {check for _, _, check, *_ in outcomes} >= {"values", "ids-refused"}
 
 
-def test_a_missing_shard_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = ["run", "-i", "hf-eager", "--golden", "tiny", "--check", "ids-*", "--check", "repeated"]
-    assert main([*run, "--shard", "1/2", "--out", str(tmp_path)]) == 0
-    file = tmp_path / "results.jsonl"
-    capsys.readouterr()
-    assert main(["report", str(file)]) == 1
-    assert "missing: shard 2/2; of this run there is 1/2" in capsys.readouterr().out
-    assert main([*run, "--shard", "2/2", "--out", str(tmp_path / "two")]) == 0
-    assert main(["report", str(file), str(tmp_path / "two" / "results.jsonl")]) == 0
-
-
-@pytest.mark.parametrize("shard", ["0/2", "3/2", "2", "a/b"])
-def test_an_invalid_shard_is_refused(shard: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "-i", "hf-eager", "--golden", "tiny", "--shard", shard, "--out", str(tmp_path)]) == 2
-    assert "expected K/N" in capsys.readouterr().err
-
-
-def test_the_script_of_a_function_in_a_file_reproduces_the_failure(tmp_path: Path) -> None:
-    adaptor = tmp_path / "adaptor.py"
-    adaptor.write_text(
-        f"from {HERE} import halved\n\ndef made(checkpoint, device, dtype):\n    return halved.prepare(checkpoint, device, dtype)\n"
-    )
-    _assert_the_script_fails(f"{adaptor}:made", tmp_path)
-
-
-def test_the_script_of_a_class_of_modules_reproduces_the_failure(tmp_path: Path) -> None:
-    _assert_the_script_fails("conformance.tests.third_party_models.mistaken:FirstNormBert", tmp_path)
-
-
-def _assert_the_script_fails(implementation: str, folder: Path) -> None:
-    assert main(["run", "-i", implementation, "--golden", "tiny", "--out", str(folder)]) == 1
-    done = run_python(str(_left(folder, ".py")))
-    assert done.returncode == 1
-    assert "off by" in done.stdout
-
-
-NAMES = st.one_of(
-    st.text(max_size=60),
-    st.sampled_from(
-        [
-            "x\nimport os; os.abort()",
-            'a:b"""',
-            "a:b'''",
-            'ends with "',
-            "a.b:c-d",
-            "a:class",
-            "a b:c",
-            "\u202e:x",
-            "\ud800:x",
-            "a\\",
-            "m:o.p",
-        ]
-    ),
+@pytest.mark.parametrize(
+    "implementation", ["{folder}/adaptor.py:made", "conformance.tests.third_party_models.mistaken:FirstNormBert"]
 )
+def test_the_script_of_a_function_in_a_file_and_of_a_class_of_modules_reproduces_the_failure(
+    implementation: str, tmp_path: Path, command: Command
+) -> None:
+    (tmp_path / "adaptor.py").write_text(f"from {HERE} import halved\n\nmade = lambda *arguments: halved.prepare(*arguments)\n")
+    name = implementation.format(folder=tmp_path)
+    run = ("run", "-i", name, "--golden", "tiny", "--depth", "screen", "--in-process", "--out", tmp_path)
+    assert command(*run).code == 1
+    done = run_python(str(_left(tmp_path, ".py")))
+    assert (done.returncode, "off by" in done.stdout) == (1, True), done.stderr
+
+
+HOSTILE_NAMES = (
+    *("x\nimport os; os.abort()", 'a:b"""', "a:b'''", 'ends with "', "a.b:c-d", "a:class", "a b:c", "\u202e:x", "\ud800:x", "a\\"),
+    "m:o.p",
+)
+NAMES = st.one_of(st.text(max_size=60), st.sampled_from(HOSTILE_NAMES))
 
 
 @given(NAMES, st.text(max_size=60), st.sampled_from(["tiny", "checkpoint:/a'b\"\n/c"]))
@@ -264,13 +222,10 @@ def test_a_script_and_its_line_for_a_test_parse_and_contain_names_only_as_string
     batch = Batch.of({"input_ids": [[1, 2]]})
     example, place = Example(batch), Location("pooler.dense", (0, 1), (0, 1), (1.0, 2.0))
     case = Case(name, "tiny", check="values")
-    for found in (
-        Counterexample(example, {"run-1": Run(batch, {})}, place, 0.5),
-        Counterexample(example, {"run-1": Run(batch, {}), "run-2": Run(batch, {})}, place, 0.5),
-        Counterexample(example, {"run-1": Run(batch, {}), "run-2": Run(batch, {}, afresh=True)}, place, 0.5),
-        Counterexample(example, {}, crashes=True),
-        Counterexample(example, {}),
-    ):
+    once, other = {"run-1": Run(batch, {})}, {"run-2": Run(batch, {})}
+    afresh = {"run-2": Run(batch, {}, afresh=True)}
+    found_in = [Counterexample(example, runs, place, 0.5) for runs in (once, once | other, once | afresh)]
+    for found in (*found_in, Counterexample(example, {}, crashes=True), Counterexample(example, {})):
         source = snippet(case, network, name, found, reason)
         source.encode()  # The name can be encoded.
         calls = {ast.unparse(node.func) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)}
@@ -293,27 +248,90 @@ def test_files_of_names_that_differ_in_unusual_characters_have_different_paths(t
         path.write_bytes(b"")
 
 
-@pytest.mark.parametrize(("candidate", "done"), [(halved, "written"), ("hf-eager", "removed")], ids=["fail", "pass"])
-def test_files_that_cannot_be_written_or_removed_are_reported(
-    candidate: Planted | str, done: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    result = check(candidate, "tiny")
-    artifact_path(result.case, tmp_path / "failures").mkdir(parents=True)  # a folder in the file's place
-    with Recording(tmp_path / "results.jsonl", header_of("cpu", {}, Plan())) as recording:
-        recording.add(result)
-    assert capsys.readouterr().err.startswith(f"the files that reproduce {result.case} could not be {done}: ")
-    assert [found.outcome for found in read_results(tmp_path / "results.jsonl").checks] == [result.outcome]
-
-
-def test_a_result_is_kept_if_the_files_that_reproduce_it_cannot_be_written(
+def test_files_that_cannot_be_written_or_removed_are_reported_and_the_result_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    failed, passed = (check(candidate, "tiny", depth="screen") for candidate in (halved, "hf-eager"))
+
+    def recorded(result: Result) -> str:
+        with Recording(tmp_path / "results.jsonl", header_of("cpu", {}, Plan())) as recording:
+            recording.add(result)
+        assert [found.outcome for found in read_results(tmp_path / "results.jsonl").checks] == [result.outcome]
+        return capsys.readouterr().err
+
+    for result, done in ((failed, "written"), (passed, "removed")):
+        artifact_path(result.case, tmp_path / "failures").mkdir(parents=True, exist_ok=True)  # a folder in the file's place
+        assert recorded(result).startswith(f"the files that reproduce {result.case} could not be {done}: ")
+
     def full(*_: object) -> None:
         raise SafetensorError("no space left on device")
 
     monkeypatch.setattr("conformance.checks.recording.write_repro", full)
-    result = check(Planted(epsilon(0, 1e-5)), "tiny")
-    with Recording(tmp_path / "results.jsonl", header_of("cpu", {}, Plan())) as kept:
-        kept.add(result)
-    assert [found.outcome for found in read_results(tmp_path / "results.jsonl").checks] == ["fail"]
-    assert "could not be written: no space left on device" in capsys.readouterr().err
+    assert "could not be written: no space left on device" in recorded(failed)
+
+
+HIDING = f"{HERE}:hiding_the_last"
+hiding_the_last = MadeOf(lambda found: {name: value for name, value in found.items() if name != LAST})
+REQUIRED = ("--require-activations", "*.layer.1.output.LayerNorm")
+
+
+def test_required_activations_are_required_again_and_by_the_pages_command(tmp_path: Path) -> None:
+    run = ["run", "-i", "hf-sdpa", "--golden", "tiny", "--require-activations", "*.scores", "--in-process"]
+    assert main([*run, "--depth", "screen", "--out", str(tmp_path)]) == 1
+    (left,) = (tmp_path / "failures").glob("*.safetensors")
+    for file in (tmp_path / "results.jsonl", left):
+        (again,) = replayed(file)
+        assert (again.outcome, again.require) == ("fail", ("*.scores",))
+        assert "required activations are not exposed: encoder.layer.0.attention.self.scores" in again.reason
+    results = read_results(tmp_path / "results.jsonl")
+    again = command_of(results.cases[0].check, results.headers)
+    assert again.startswith("bert-conformance run -i hf-sdpa --golden tiny --require-activations '*.scores'")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _write(tmp_path_factory.mktemp("checkpoint") / "tiny-bert")
+
+
+def test_published_values_are_missed_again_and_a_failure_that_cannot_be_replayed_does_not_stop_the_others(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(published_of, "__defaults__", ((_published(TINY.checkpoint),),))
+        # It fails twice: by a required activation, and by the published values of the checkpoint.
+        run = ["run", "-i", HIDING, "--checkpoint", str(checkpoint), *REQUIRED, "--in-process"]
+        assert main([*run, "--out", str(tmp_path)]) == 1
+        file, (left,) = tmp_path / "results.jsonl", (tmp_path / "failures").glob(f"*-{PUBLISHED}_*.safetensors")
+        for again in (*replayed(file)[1:], *replayed(left)):
+            assert (again.case.check, again.outcome, "of which values are published" in again.reason) == (PUBLISHED, "fail", True)
+        results = read_results(file)
+        again = command_of(results.cases[1].check, results.headers)  # They are judged with every check.
+        assert again == f"bert-conformance run -i {HIDING} --checkpoint {checkpoint}"
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join([lines[0], lines[-2], *lines[1:-2], lines[-1]]))  # The failure that cannot be replayed comes first.
+    cannot, can = replayed(file)
+    assert (cannot.case, cannot.outcome, cannot.exit_code) == (Case(HIDING, "tiny-bert", check=PUBLISHED), "error", 2)
+    assert "no values are published of checkpoint:" in cannot.reason
+    assert (can.case.check, can.outcome) == ("values", "fail")
+    assert main(["replay", str(file)]) == 2
+    assert "does not conform" in capsys.readouterr().out
+
+
+def test_a_failure_of_a_candidate_in_a_file_is_replayed_from_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, other = tmp_path / "home", tmp_path / "other"
+    for folder in (home, other):
+        folder.mkdir()
+    (home / "moved.py").write_text(
+        "from conformance.tests.planted_mistakes import MadeOf\n\n"
+        f"bad = MadeOf(lambda found: {{n: v * (2 if n == {LAST!r} else 1) for n, v in found.items()}})\n"
+    )
+    monkeypatch.chdir(home)
+    assert main(["run", "-i", "moved.py:bad", "--golden", "tiny", "--depth", "screen", "--in-process", "--out", "out"]) == 1
+    (left,) = (home / "out" / "failures").glob("*.safetensors")
+    monkeypatch.chdir(other)
+    for file in (left, home / "out" / "results.jsonl"):
+        (again,) = replayed(file)
+        assert again.outcome == "fail"
+        assert again.case.implementation == f"{home / 'moved.py'}:bad"

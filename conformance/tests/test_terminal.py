@@ -14,11 +14,10 @@ from rich.console import Console
 
 from conformance.faults import BY_NAME
 from conformance.report import coverage_sentences
-from conformance.report.document import tabled
 from conformance.report.junit import junit
 from conformance.report.output_formats import REPORT_FORMATS
 from conformance.report.run.run_document import document
-from conformance.report.terminal import PIPED, line, show, table
+from conformance.report.terminal import PIPED, show
 from conformance.results.case import Case
 from conformance.results.merge import merged
 from conformance.results.records import FaultRecord, Note, Results
@@ -80,26 +79,6 @@ def test_mistakes_without_an_effect_on_the_inputs_are_counted_in_text_and_listed
     assert [name for name in unseen if name not in page] == []
 
 
-def test_continuation_lines_of_a_paragraph_are_indented_further_than_the_first() -> None:
-    wrapped = [text.plain for text in line("what: " + "name, " * 60, indent=2).wrapped(80)]
-    assert len(wrapped) > 3
-    assert [len(text) - len(text.lstrip()) for text in wrapped] == [2, *[4] * (len(wrapped) - 1)]
-
-
-def test_a_number_is_not_separated_from_its_error() -> None:
-    rendered = "\n".join(text.plain for text in line("epsilon = 1 ± 2, " * 20).wrapped(31))
-    assert not re.search(r"[=±]$|^ *[=±]", rendered, re.MULTILINE)
-
-
-def test_numbers_are_right_aligned_below_their_headings_beside_the_name_or_under_it() -> None:
-    (block,) = tabled(("name", "rms", "most"), [("", [("a" * 20, "1.62 σ", "3"), ("b", "76.6 σ", "12345")])])
-    wide = [text.plain for row in table(block, 80) for text in row.wrapped(80)]
-    assert {len(text) for text in wide} == {len(wide[0])}
-    narrow = [text.plain for row in table(block, 30) for text in row.wrapped(30)]
-    assert [text.strip() for text in narrow[1::2]] == ["a" * 20, "b"]
-    assert {len(text) for text in narrow[::2]} == {len(narrow[0])}
-
-
 def test_the_report_says_that_nothing_was_judged() -> None:
     assert REPORT_FORMATS["text"].of_results(EMPTY) == "ran 0 of 0\nNothing was judged, so nothing conforms.\n"
 
@@ -156,9 +135,3 @@ def test_no_text_breaks_the_junit_file(text: str) -> None:
     suite = ElementTree.fromstring(junit(results_with(text)).encode("utf-8", "strict"))[0]
     assert len(suite.findall("testcase")) == int(suite.attrib["tests"])
     assert len(suite.findall("testcase/failure")) == int(suite.attrib["failures"])
-
-
-def test_markup_and_escape_sequences_are_shown_literally() -> None:
-    name = "\x1b[31m[bold]red[/bold] :smile:\r\n"
-    rendered = shown(merged([run(checked(Case(name, "tiny")))]), 120, color_system=None)
-    assert r"\x1b[31m[bold]red[/bold] :smile:\r\n on tiny, cpu, float32: conforms" in rendered
