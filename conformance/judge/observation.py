@@ -32,14 +32,16 @@ BLOCK_ON_DEVICE = 2**24  # the same on a device, 128 MiB in float64; it bounds m
 _Converted = Callable[[Any, Any], Array]
 
 
-class _Cut(Mapping[str, Array]):
-    """The captured activations, each cut and converted to float64 on first access."""
+class CutWhenRead(Mapping[str, Any]):
+    """The captured activations, each cut and converted on first access."""
 
-    def __init__(self, captured: Mapping[str, Captured], cut: Callable[[str, Captured], Captured], converted: _Converted) -> None:
+    def __init__(
+        self, captured: Mapping[str, Captured], cut: Callable[[str, Captured], Captured], converted: Callable[[Any, Any], Any]
+    ) -> None:
         self._captured, self._cut, self._converted = captured, cut, converted
-        self._known: dict[str, Array] = {}
+        self._known: dict[str, Any] = {}
 
-    def __getitem__(self, name: str) -> Array:
+    def __getitem__(self, name: str) -> Any:
         if name not in self._known:
             self._known[name] = self._converted(self._cut(name, self._captured[name]), np.float64)
         return self._known[name]
@@ -335,7 +337,7 @@ class Observation:
         network = on_device or (self.network if rows is None else self.network.cut(rows, length))
         there = self.actual
         converted: _Converted = (lambda value, dtype: np.asarray(value, dtype, like=there)) if on_device else np.asarray
-        segment = Segment(network, self.name, _Cut(self.captured, cut, converted))
+        segment = Segment(network, self.name, CutWhenRead(self.captured, cut, converted))
         truth = None if self.truth is None else converted(cut(self.name, self.truth), np.float64)
         actual = converted(cut(self.name, self.actual), np.float64)
-        return Block(network, segment, actual, first, _Cut(self.errors, cut, converted), truth)
+        return Block(network, segment, actual, first, CutWhenRead(self.errors, cut, converted), truth)
