@@ -17,7 +17,7 @@ The projections in units of this deviation are therefore no smaller than in unit
 square. They are a gate: an activation is only ever failed by the exact test, which is made of all of it where the gate opens.
 
 A gate that opens for no reason costs time alone, so its false-alarm probability is not that of a verdict: it is `OPENED`. A single wrong
-element of s deviations adds s/√g to its projection: with g = 16 and 5·10⁴ projections the gate opens from about 23 deviations on.
+element of s deviations adds s/√g to its projection: with g = 32 and 2·10⁴ projections the gate opens from about 31 deviations on.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ from conformance.numerics.memo import once_an_array
 from conformance.numerics.thresholds import max_threshold, rms_threshold
 from conformance.oracle.linear import Linear
 
-FEATURES = 16  # g: the product costs 1/16 of the layer's, which is less than that of a pass over its result
+FEATURES = 32  # g
 OPENED = 0.01  # probability that the gate opens for a correct step; the exact test costs some ten times as much as the gate
 ROWS = 64  # number of rows whose arrays, in float64, stay in a processor's cache
 

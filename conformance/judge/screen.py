@@ -16,13 +16,13 @@ from conformance.judge.error_distribution import ErrorDistribution
 from conformance.judge.evidence import LocalJudgement
 from conformance.judge.fault_effects import GrossEffects
 from conformance.judge.judged_elements import zeroed
+from conformance.judge.gate import can_be_gated, is_closed, sample_of
 from conformance.judge.limits import limits_for, limits_of
 from conformance.judge.noise import of_segment
 from conformance.judge.observation import Observation
+from conformance.judge.parts import judged_tokens, whole
 from conformance.judge.segment import Segment
-from conformance.judge.projections import is_verified
 from conformance.judge.sums import LocalSums
-from conformance.judge.tokens import JudgedTokens
 from conformance.numerics.arithmetic import Hypothesis, as_captured, hypotheses, still_needed
 from conformance.numerics.formats import Array
 from conformance.numerics.function_error_bounds import FunctionErrorBounds
@@ -31,12 +31,18 @@ from conformance.oracle import Network
 
 
 def screened_locally(observation: Observation, legal: Sequence[Hypothesis], alpha: float) -> tuple[LocalJudgement, ...]:
+    """Return the judgement under each hypothesis, of a sample if the gate shows that every element passes (`judge.gate`)."""
+    if can_be_gated(observation):
+        part, captured = judged_tokens(observation) or whole(observation), as_captured(legal)
+        sample = sample_of(part)
+        found = _screened(sample.observation, captured, alpha)
+        if all(local.passes for local in found) and all(is_closed(part, hypothesis, alpha) for hypothesis in captured):
+            return tuple(sample.in_whole(local) for local in found)
+    return _screened_exactly(observation, legal, alpha)
+
+
+def _screened_exactly(observation: Observation, legal: Sequence[Hypothesis], alpha: float) -> tuple[LocalJudgement, ...]:
     """Return the judgement under each hypothesis; unrounded parents are tried only where the captured ones fail."""
-    tokens = JudgedTokens.of(observation)
-    if tokens:
-        by_token = _screened_tokens(tokens, legal, alpha)
-        if any(local.passes for local in by_token):
-            return by_token
     found = _screened(observation, as_captured(legal), alpha)
     passed = {local.arithmetic for local in found if local.passes}
     found += _screened(observation, [h for h in still_needed(legal, passed) if h.parents == "unrounded"], alpha)
@@ -44,25 +50,6 @@ def screened_locally(observation: Observation, legal: Sequence[Hypothesis], alph
         observation, legal[0], passed, lambda actual: _of_whole(actual, observation.whole.segment, observation, legal[0], alpha)
     )
     return (handmade,) if handmade else tuple(found)
-
-
-def _screened_tokens(tokens: JudgedTokens, legal: Sequence[Hypothesis], alpha: float) -> tuple[LocalJudgement, ...]:
-    """Return the judgement of tokens: of some of them if the projections of the others are those of a correct candidate."""
-    observation, captured = tokens.observation, as_captured(legal)
-    if len(observation.steps) == 1 and observation.activation.kind == "linear" and is_verified(observation, captured[0]):
-        some = tokens.part(exact_tokens(tokens))
-        found = _screened(some.observation, captured, alpha)
-        if all(local.passes for local in found):
-            return tuple(some.in_whole(local) for local in found)
-    return tuple(tokens.in_whole(local) for local in screened_locally(observation, legal, alpha))
-
-
-def exact_tokens(tokens):
-    n=len(tokens.places)
-    first=np.flatnonzero(np.diff(tokens.places[:,0],prepend=-1))
-    last=np.append(first[1:],n)-1
-    more=np.random.default_rng(n).permutation(n)[:n//16]
-    return np.unique(np.concatenate([first,last,more]))
 
 
 def fits(observation: Observation, faulty: Segment, legal: Sequence[Hypothesis], alpha: float) -> bool:
