@@ -1,7 +1,7 @@
 """The gate of depth screen: what shows at a fraction of the cost that every element of a large activation passes the exact test.
 
-The exact test, of residual, sigma and bound of every element, is made of a sample of the tokens, or of the rows of the batch where tokens
-interact. Of all elements,
+The exact test, by residual, sigma and bound, is made of a sample of the tokens, or of the rows of the batch where tokens interact.
+Of all elements,
 
 - a linear layer is verified by projections of its residual (`judge.projections`);
 - any other step is evaluated, and its residual is compared with a lower bound of sigma (`Step.least_roundings`). What is within its
@@ -14,6 +14,7 @@ import zlib
 
 import numpy as np
 
+from conformance.judge.evidence import Basis
 from conformance.judge.judged_elements import zeroed
 from conformance.judge.limits import STATISTICS
 from conformance.judge.observation import SMALL, Observation
@@ -25,45 +26,47 @@ from conformance.numerics.thresholds import Limits
 from conformance.oracle.equations import EQUATIONS
 from conformance.oracle.linear import Linear
 
-SAMPLED = 32  # one token, or row of the batch, in so many is tested exactly: an exact product of these costs less than the layer itself
-
-
-def sample_of(part: Part) -> Part:
-    """Return the sample that is tested exactly, the same for every run: of tokens, also the first and last of each row."""
-    count = len(part.rows)
-    drawn = np.random.default_rng(zlib.crc32(part.observation.name.encode())).permutation(count)[: -(-count // SAMPLED)]
-    first = np.flatnonzero(np.diff(part.rows, prepend=-1))
-    ends = np.concatenate([first, first - 1]) % count if part.positions is not None else first[:0]
-    return part.at(np.unique(np.concatenate([drawn, ends])))
+SAMPLED = 32  # one token in so many, or one row of the batch, is tested exactly
 
 
 def can_be_gated(observation: Observation) -> bool:
     """Return whether an activation is large, in memory, without dropout masks, and computed row by row in a forward pass."""
     network = observation.network
     return (
-        observation.actual.size > SMALL
-        and not (observation.on_device or network.kept or network.source)
-        and observation.is_by_row
+        observation.actual.size > SMALL and not (observation.on_device or network.kept or network.source) and observation.is_by_row
     )
+
+
+def sample_of(part: Part) -> Part:
+    """Return the sample that is tested exactly, the same in every run: of tokens, also the first and last of each row."""
+    count = len(part.rows)
+    drawn = np.random.default_rng(zlib.crc32(part.observation.name.encode())).permutation(count)[: -(-count // SAMPLED)]
+    first = np.flatnonzero(np.diff(part.rows, prepend=-1))
+    ends = [] if part.positions is None else [first, first - 1]
+    return part.at(np.unique(np.concatenate([drawn, *ends]) % count))
+
+
+def basis_of(part: Part) -> Basis:
+    """Return what shows that the elements pass of which the exact test is not made."""
+    is_linear = len(part.observation.steps) == 1 and EQUATIONS[part.observation.activation.kind] is Linear
+    return "projections" if is_linear and part.positions is not None else "a lower bound of sigma"
 
 
 def is_closed(part: Part, hypothesis: Hypothesis, alpha: float) -> bool:
     """Return whether every element is shown to be within the limits of the exact test under a hypothesis."""
+    if basis_of(part) == "projections":
+        return is_verified(part.observation, hypothesis)
     observation = part.observation
-    if len(observation.steps) == 1 and EQUATIONS[observation.activation.kind] is Linear:
-        return part.positions is not None and is_verified(observation, hypothesis)
-    rows = observation.independent_rows(hypothesis)
-    limits = Limits.of(rows, observation.count, STATISTICS, alpha)
+    limits = Limits.of(observation.independent_rows(hypothesis), observation.count, STATISTICS, alpha)
 
     def totals(rows: slice) -> tuple[float, float, int]:
         block = observation.without_padding(rows)
         variance, bound = block.segment.least_noise(hypothesis)
-        squares = block.residual
-        if np.any(bound):
-            squares = np.maximum(np.abs(squares) - bound, 0.0)
-        squares = zeroed(np.square(squares) / variance, block.judged)
+        error = np.maximum(np.abs(block.residual) - bound, 0.0) if np.any(bound) else block.residual
+        with np.errstate(over="ignore"):
+            squares = zeroed(np.square(error) / variance, block.judged)
+        # Elements that are 0, in both where they must be, are not counted by the exact test.
         return float(squares.sum()), float(squares.max(initial=0.0)), int(np.count_nonzero(zeroed(block.actual, block.judged)))
 
-    found = np.array(on_all_cores(totals, observation.rows))
-    squares, _, count = found.sum(0)
-    return bool(squares <= max(count, 1) * limits.rms**2 and found[:, 1].max() <= limits.max**2)  # NaN is not within
+    sums, largest, counts = zip(*on_all_cores(totals, observation.rows), strict=True)
+    return sum(sums) <= max(sum(counts), 1) * limits.rms**2 and max(largest) <= limits.max**2  # NaN is not within

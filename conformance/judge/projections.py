@@ -5,19 +5,20 @@ For Y = X Wᵀ + b with the residual E = Y − X Wᵀ − b of the candidate, si
     p_iB = Σ_{j∈B} ρ_j e_ij = Σ_{j∈B} ρ_j (y_ij − b_j) − Σ_k x_ik C_kB,     C_kB = Σ_{j∈B} ρ_j w_jk
 
 costs N·I·O/g products in place of N·I·O, and C is computed once for a checkpoint (Freivalds 1977, *Probabilistic machines can use
-less running time*; with rounding errors: Ji, Mascagni and Li 2017). With random signs, E p² = Σ ρ² e² whatever the errors are. |ρ_j| is a
-power of two near 1/‖w_j‖, so that the errors of all features of a block weigh about alike; such a scaling is exact.
+less running time*; with rounding errors: Ji, Mascagni and Li 2017). With random signs, E p² = Σ ρ² e² whatever the errors are.
+|ρ_j| is a power of two near 1/‖w_j‖, so that the errors of all features of a block weigh about alike; such a scaling is exact.
 
-The errors of a correct candidate are independent between features, with the variance that `oracle.accumulation` derives. Of the orders
-of summation there, whose largest variance is that of the exact test, a random order alone projects exactly: with K inputs,
+The errors of a correct candidate are independent between features, with the variance that `oracle.accumulation` derives: that of
+the order of summation whose errors are largest. A random order is one of them, and its variance alone projects exactly. With K
+inputs,
 
     Var p ≥ u²/3 · Σ_j ρ_j² (K (y_ij − b_j)²/3 + K T_ij/6) + Σ_j ρ_j² · (rounding of y_ij to storage),   T_ij = Σ_k x_ik² w_jk²
 
 The projections in units of this deviation are therefore no smaller than in units of the exact one, and neither is their root mean
 square. They are a gate: an activation is only ever failed by the exact test, which is made of all of it where the gate opens.
 
-A gate that opens for no reason costs time alone, so its false-alarm probability is not that of a verdict: it is `OPENED`. A single wrong
-element of s deviations adds s/√g to its projection: with g = 32 and 2·10⁴ projections the gate opens from about 31 deviations on.
+A gate that opens for no reason costs time alone, so its false-alarm probability is not that of a verdict: it is `OPENED`. A single
+wrong element of s deviations adds s/√g to its projection, so that the gate opens from `VISIBLE_ELEMENT` on.
 """
 
 from collections.abc import Iterator
@@ -25,15 +26,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from conformance.judge.depth import FEATURES, OPENED
 from conformance.judge.observation import Observation
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array, Single
 from conformance.numerics.memo import once_an_array
 from conformance.numerics.thresholds import max_threshold, rms_threshold
-from conformance.oracle.linear import Linear
 
-FEATURES = 32  # g
-OPENED = 0.01  # probability that the gate opens for a correct step; the exact test costs some ten times as much as the gate
 ROWS = 64  # number of rows whose arrays, in float64, stay in a processor's cache
 
 
@@ -78,30 +77,28 @@ def is_verified(observation: Observation, hypothesis: Hypothesis) -> bool:
     if weight is None:
         return False
     bias = parameters.get("bias", np.zeros(len(weight.signs)))
-    found = np.concatenate(list(_in_sigma(observation, hypothesis, weight, bias)))
-    with np.errstate(over="ignore"):
-        rms = float(np.sqrt(np.mean(np.square(found))))
-    # Written so that NaN is not within.
-    return rms <= rms_threshold(len(found), OPENED) and float(np.abs(found).max()) <= max_threshold(found.size, OPENED)
+    with np.errstate(all="ignore"):
+        found = np.concatenate(list(_in_sigma(observation, hypothesis, weight, bias)))
+        rms, largest = float(np.sqrt(np.mean(np.square(found)))), float(np.abs(found).max())
+    return rms <= rms_threshold(len(found), OPENED) and largest <= max_threshold(found.size, OPENED)  # NaN is not within
 
 
 def _in_sigma(observation: Observation, hypothesis: Hypothesis, weight: ProjectedWeight, bias: Array) -> Iterator[Array]:
-    """Yield the projections (n, O/g) of blocks of rows, in deviations."""
+    """Yield the projections (n, O/g) of blocks of rows, in deviations; NaN where a deviation is not finite."""
     (parent,) = observation.activation.parents
     x, y = observation.captured[parent][:, 0], np.asarray(observation.actual)[:, 0]
-    storage, u, inputs = hypothesis.arithmetic.storage, hypothesis.arithmetic.accumulate.unit_roundoff, x.shape[1]
+    arithmetic, inputs = hypothesis.arithmetic, x.shape[1]
     for start in range(0, len(x), ROWS):
         left, result = (a[start : start + ROWS].astype(np.float64) for a in (x, y))
-        stored = hypothesis.arithmetic.storage_rounding_variance(result) if storage != hypothesis.arithmetic.accumulate else None
+        stored = arithmetic.storage_rounding_variance(result)
         result -= bias
         result *= weight.signs
         blocks = result.reshape(len(result), -1, FEATURES)
+        terms = np.square(left).astype(np.float32) @ weight.squares
+        squares = np.einsum("nbg,nbg->nb", blocks, blocks)
+        variance = arithmetic.accumulate.unit_roundoff**2 / 3.0 * inputs * (squares / 3.0 + terms / 6.0)
+        if isinstance(stored, np.ndarray):
+            variance += (stored * np.square(weight.signs)).reshape(blocks.shape).sum(-1)
         projected = blocks.sum(-1)
         projected -= left @ weight.product
-        squares = np.einsum("nbg,nbg->nb", blocks, blocks)
-        terms = np.square(left).astype(np.float32) @ weight.squares
-        variance = u**2 / 3.0 * inputs * (squares / 3.0 + terms / 6.0)
-        if stored is not None:
-            stored *= np.square(weight.signs)
-            variance += stored.reshape(blocks.shape).sum(-1)
-        yield projected / np.sqrt(variance)
+        yield np.where(np.isfinite(variance), projected / np.sqrt(variance), np.nan)

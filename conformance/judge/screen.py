@@ -6,7 +6,7 @@ filters, global error and explanations are omitted.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,8 +15,8 @@ from conformance.judge.by_hand import passing_by_hand
 from conformance.judge.error_distribution import ErrorDistribution
 from conformance.judge.evidence import LocalJudgement
 from conformance.judge.fault_effects import GrossEffects
+from conformance.judge.gate import basis_of, can_be_gated, is_closed, sample_of
 from conformance.judge.judged_elements import zeroed
-from conformance.judge.gate import can_be_gated, is_closed, sample_of
 from conformance.judge.limits import limits_for, limits_of
 from conformance.judge.noise import of_segment
 from conformance.judge.observation import Observation
@@ -37,7 +37,7 @@ def screened_locally(observation: Observation, legal: Sequence[Hypothesis], alph
         sample = sample_of(part)
         found = _screened(sample.observation, captured, alpha)
         if all(local.passes for local in found) and all(is_closed(part, hypothesis, alpha) for hypothesis in captured):
-            return tuple(sample.in_whole(local) for local in found)
+            return tuple(replace(sample.in_whole(local), rests_on=basis_of(part)) for local in found)
     return _screened_exactly(observation, legal, alpha)
 
 

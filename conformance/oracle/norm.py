@@ -150,10 +150,10 @@ class Norm(Step):
         return Roundings(tuple(sources))
 
     def least_roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Return the elementwise errors and that of a mean in two passes; in mixed arithmetic, where the sum is stored, all errors."""
+        """Return the elementwise errors and that of the mean of a norm in two passes; all errors if the sum is stored."""
         if arithmetic.is_mixed:
             return self.roundings(arithmetic)
-        x, a2 = self.summed, arithmetic.accumulate.unit_roundoff ** 2 / 3.0
+        x, a2 = self.summed, arithmetic.accumulate.unit_roundoff**2 / 3.0
         of_mean = squared_partial_sums(x) * (a2 / x.shape[-1] ** 2) * np.square(self.inverse)
         variance = self._elementwise(arithmetic)
         variance += of_mean * np.square(self.site.parameters["weight"])
