@@ -2,15 +2,25 @@
 
 `screen`    RMS and maximum of each step: pass or fail, and where. In half-precision formats it is less strict than `full`: a
             mistake whose effect lies within the sigma of the widest legal arithmetic in every layer fails only by being named, and
-            `screen` names no mistakes.
+            `screen` names no mistakes. Of large activations, not every element is tested exactly (`judge.gate`).
 `full`      filters, explanations and the global error as well.
 """
 
+import math
 from typing import Literal, get_args
+
+from conformance.numerics.thresholds import max_threshold
 
 Depth = Literal["screen", "full"]
 
 DEPTHS: tuple[Depth, ...] = get_args(Depth)
+
+FEATURES = 32  # of a linear layer that are projected together: the product with a projected weight costs 1/32 of the layer's
+OPENED = (
+    0.01  # probability that a gate opens for a correct step; the exact test that follows costs some ten times as much as the gate
+)
+# The smallest error of a single element, in sigma, that opens a gate of up to a million projections.
+VISIBLE_ELEMENT = math.sqrt(FEATURES) * max_threshold(10**6, OPENED)
 
 SCREENED = "which mistake it is was not looked for (depth screen)"
 NO_PATTERN = "no pattern that was looked for accounts for the error"

@@ -11,6 +11,8 @@ from conformance.numerics.thresholds import SEPARABLE_Z, evidence_threshold
 UNKNOWN = "unknown"  # kind of an activation that is not in the table
 BY_OPERATIONS = "operation by operation"  # arithmetic of a step that is judged as a sequence of elementary operations
 DIFFERENTIATED = "not judged: it is differentiated through"  # prefix of that reason, by which reports of results files find it
+EVERY_ELEMENT = "every element"  # what a judgement rests on; see `judge.gate` for the others
+Basis = Literal["every element", "a lower bound of sigma", "projections"]
 WIDEST_ARITHMETIC = "native"  # name of the arithmetic with the largest sigma
 
 
@@ -173,6 +175,7 @@ class LocalJudgement:
         explanations: if the judgement fails, the sets of faults that account for the residual, best first.
         distribution: distribution of the residual, for display.
         has_unexposed_steps: whether steps between the activation and the captured ones it is computed from are not exposed.
+        rests_on: what shows that the elements pass that are not tested exactly; `error` and `nll` are then those of a sample.
         row_nll: −ln of the likelihood of the rows' projections on a mistake (`judge.row_projections`), up to a constant; 0 unless
             only that mistake's filter fails and steps are not exposed.
     """
@@ -189,6 +192,7 @@ class LocalJudgement:
     distribution: ErrorDistribution | None = field(default=None, repr=False)
     has_unexposed_steps: bool = False
     row_nll: float = 0.0
+    rests_on: Basis = EVERY_ELEMENT
 
     @property
     def evidence_threshold(self) -> float:

@@ -32,14 +32,16 @@ BLOCK_ON_DEVICE = 2**24  # the same on a device, 128 MiB in float64; it bounds m
 _Converted = Callable[[Any, Any], Array]
 
 
-class _Cut(Mapping[str, Array]):
-    """The captured activations, each cut and converted to float64 on first access."""
+class CutWhenRead(Mapping[str, Any]):
+    """The captured activations, each cut and converted on first access."""
 
-    def __init__(self, captured: Mapping[str, Captured], cut: Callable[[str, Captured], Captured], converted: _Converted) -> None:
+    def __init__(
+        self, captured: Mapping[str, Captured], cut: Callable[[str, Captured], Captured], converted: Callable[[Any, Any], Any]
+    ) -> None:
         self._captured, self._cut, self._converted = captured, cut, converted
-        self._known: dict[str, Array] = {}
+        self._known: dict[str, Any] = {}
 
-    def __getitem__(self, name: str) -> Array:
+    def __getitem__(self, name: str) -> Any:
         if name not in self._known:
             self._known[name] = self._converted(self._cut(name, self._captured[name]), np.float64)
         return self._known[name]
@@ -204,12 +206,16 @@ class Observation:
         """The number of judged elements."""
         return int(self.judged.sum())
 
-    def independent_rows(self, hypothesis: Hypothesis, hashes: Hashes) -> Array:
-        """Return the number of judged elements of each independent draw of noise; rows with equal hashes share a draw."""
+    def independent_rows(self, hypothesis: Hypothesis, hashes: Hashes | None = None) -> Array:
+        """Return the number of judged elements of each independent draw of noise; rows with equal hashes share a draw.
+
+        Without hashes, no rows do.
+        """
         several = len(self.steps) > 1 or hypothesis.parents == "unrounded"
         coupled = several and couples_positions(step.kind for step in self.steps)
         counted = self.whole.counted if "row" in self.activation.axes else self.judged
-        sizes = repeats_of(hashes).merged(np.asarray(sums_of_independent_rows(self.activation, counted, coupled=coupled)))
+        sizes = np.asarray(sums_of_independent_rows(self.activation, counted, coupled=coupled))
+        sizes = sizes.ravel() if hashes is None else repeats_of(hashes).merged(sizes)
         return sizes[sizes > 0] if sizes.any() else np.ones(1)
 
     def independent_draw_count(self, hypotheses: Sequence[Hypothesis]) -> int:
@@ -252,14 +258,14 @@ class Observation:
     def rows(self) -> tuple[slice, ...]:
         """The batch rows of each block; a single block if a step or a parent, such as a loss, combines rows of the batch."""
         batch = self.network.batch
-        if not self._is_by_row:
+        if not self.is_by_row:
             return (slice(0, batch.size),)
         largest = max(int(np.prod(step.shape(1, batch.length, self.heads, batch.states_length))) for step in self.steps)
         each = max((BLOCK_ON_DEVICE if self.on_device else BLOCK) // largest, 1)
         return tuple(slice(start, start + each) for start in range(0, batch.size, each))
 
     @cached_property
-    def _is_by_row(self) -> bool:
+    def is_by_row(self) -> bool:
         """Whether each row of the batch is computed independently of the others."""
         table = self.network.table
         rows = [*self.steps, *(table[parent] for step in self.steps for parent in step.parents)]
@@ -271,6 +277,12 @@ class Observation:
             return self.whole
         return self._of_rows(rows, self.on_device)
 
+    def without_padding(self, rows: slice) -> Block:
+        """Return the block of the given rows of the batch, cut after the last token that is not padding in all of them."""
+        batch = self.network.batch
+        length = int(np.flatnonzero(batch.mask[rows].any(0)).max(initial=0)) + 1
+        return self.block(rows) if length == batch.length else self._of_tokens(rows, length)
+
     def worst_rows(self, left: Array) -> Block | None:
         """Return the adjacent rows, of about `PART` tokens, with the largest sum of `left`; None if a part would not save work.
 
@@ -279,7 +291,7 @@ class Observation:
         """
         batch = self.network.batch
         count = -(-PART // batch.length)
-        if not self._is_by_row or self.actual.size <= SMALL or count >= batch.size:
+        if not self.is_by_row or self.actual.size <= SMALL or count >= batch.size:
             return None
         first = int(np.convolve(left.reshape(batch.size, -1).sum(1), np.ones(count), "valid").argmax())
         return self._of_rows(slice(first, first + count))
@@ -297,7 +309,7 @@ class Observation:
         if self._probed is None:
             return self.whole
         rows, length = self._probed
-        return self._of_rows(rows) if length is None else self._tokens(rows.start, length)
+        return self._of_rows(rows) if length is None else self._of_tokens(rows, length)
 
     def on_probe(self, whole: Array) -> Array:
         """Return the probe's part of an array that has the shape of the activation, where the probe is."""
@@ -306,7 +318,7 @@ class Observation:
     @cached_property
     def _probed(self) -> tuple[slice, int | None] | None:
         """The batch row of the probe, and its number of tokens if it is not the whole row; None if the probe is the activation."""
-        if self.actual.size <= SMALL or not self._is_by_row or self.network.batch.size == 1:
+        if self.actual.size <= SMALL or not self.is_by_row or self.network.batch.size == 1:
             return None
         attended = self.network.batch.mask.cumprod(1).sum(1)  # length of the unpadded prefix
         row = int(attended.argmax())
@@ -315,13 +327,13 @@ class Observation:
         padding = (~self.network.batch.mask).sum(1) * (attended > 0)  # faults of the mask act only where there is padding
         return slice(int(padding.argmax()), int(padding.argmax()) + 1), None
 
-    def _tokens(self, row: int, length: int) -> Block:
-        rows, table = slice(row, row + 1), self.network.table
+    def _of_tokens(self, rows: slice, length: int) -> Block:
+        table = self.network.table
 
         def cut(name: str, array: Captured) -> Captured:  # without `self`, which would keep its arrays until a cycle is collected
             return array[table[name].cut(rows, length)]
 
-        return self._block(None, row, cut, rows, length)
+        return self._block(None, rows.start, cut, rows, length)
 
     def _block(
         self,
@@ -335,7 +347,7 @@ class Observation:
         network = on_device or (self.network if rows is None else self.network.cut(rows, length))
         there = self.actual
         converted: _Converted = (lambda value, dtype: np.asarray(value, dtype, like=there)) if on_device else np.asarray
-        segment = Segment(network, self.name, _Cut(self.captured, cut, converted))
+        segment = Segment(network, self.name, CutWhenRead(self.captured, cut, converted))
         truth = None if self.truth is None else converted(cut(self.name, self.truth), np.float64)
         actual = converted(cut(self.name, self.actual), np.float64)
-        return Block(network, segment, actual, first, _Cut(self.errors, cut, converted), truth)
+        return Block(network, segment, actual, first, CutWhenRead(self.errors, cut, converted), truth)

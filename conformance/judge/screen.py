@@ -6,7 +6,7 @@ filters, global error and explanations are omitted.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,10 +15,12 @@ from conformance.judge.by_hand import passing_by_hand
 from conformance.judge.error_distribution import ErrorDistribution
 from conformance.judge.evidence import LocalJudgement
 from conformance.judge.fault_effects import GrossEffects
+from conformance.judge.gate import basis_of, can_be_gated, is_closed, sample_of
 from conformance.judge.judged_elements import zeroed
 from conformance.judge.limits import limits_for, limits_of
 from conformance.judge.noise import of_segment
 from conformance.judge.observation import Observation
+from conformance.judge.parts import judged_tokens, whole
 from conformance.judge.segment import Segment
 from conformance.judge.sums import LocalSums
 from conformance.numerics.arithmetic import Hypothesis, as_captured, hypotheses, still_needed
@@ -29,6 +31,17 @@ from conformance.oracle import Network
 
 
 def screened_locally(observation: Observation, legal: Sequence[Hypothesis], alpha: float) -> tuple[LocalJudgement, ...]:
+    """Return the judgement under each hypothesis, of a sample if the gate shows that every element passes (`judge.gate`)."""
+    if can_be_gated(observation):
+        part, captured = judged_tokens(observation) or whole(observation), as_captured(legal)
+        sample = sample_of(part)
+        found = _screened(sample.observation, captured, alpha)
+        if all(local.passes for local in found) and all(is_closed(part, hypothesis, alpha) for hypothesis in captured):
+            return tuple(replace(sample.in_whole(local), rests_on=basis_of(part)) for local in found)
+    return _screened_exactly(observation, legal, alpha)
+
+
+def _screened_exactly(observation: Observation, legal: Sequence[Hypothesis], alpha: float) -> tuple[LocalJudgement, ...]:
     """Return the judgement under each hypothesis; unrounded parents are tried only where the captured ones fail."""
     found = _screened(observation, as_captured(legal), alpha)
     passed = {local.arithmetic for local in found if local.passes}

@@ -158,6 +158,19 @@ class Accumulation:
         squares *= right.scale**-2.0
         return as_array(squares).reshape(self._shape)
 
+    @cached_property
+    def in_random_order(self) -> Array:
+        """E Σ_k s_k² if the terms are added in a random order, (..., M, N), without a bias: at most `squares`."""
+        left, right = _left_operand(self._left), self._right_operand()
+        terms = (self._as_matrices(left.squares) @ right.squares).astype(np.float64)
+        terms *= (left.scale if isinstance(left.scale, float) else self._as_matrices(left.scale)) ** -2.0
+        terms *= right.scale**-2.0
+        found = np.square(self.product)
+        found *= 2.0
+        found += terms.reshape(self._shape)
+        found *= self._left.shape[-1] / 6.0
+        return found
+
     @property
     def _shape(self) -> tuple[int, ...]:
         return (*self._left.shape[:-1], self._right.shape[-1])
@@ -274,13 +287,15 @@ def _orders(y: Captured, sums: Captured, terms: np.float32, bias: Captured) -> C
 
 
 def squared_partial_sums(terms: Array, axis: int = -1) -> Array:
-    """Return Σ_k s_k² for the partial sums s_k of terms added from the first to the last, or from the last to the first.
+    """Return Σ_k s_k² for the partial sums s_k of n terms added from the first to the last, or from the last to the first.
 
-    The larger of the two is returned; `axis` remains, with length 1.
+    The larger of the two is returned; `axis` remains, with length 1. The partial sums of the reverse order are y − s_{k−1}, with
+    y = s_n, and their squares add up to Σ s_k² + y (n y − 2 Σ s_k + y).
     """
-    forwards = np.cumsum(terms, axis)
-    backwards = terms.sum(axis, keepdims=True) - forwards + terms
-    return as_array(np.maximum(*(np.square(sums).sum(axis, keepdims=True) for sums in (forwards, backwards))))
+    sums = np.cumsum(terms, axis)
+    y, total, length = terms.sum(axis, keepdims=True), sums.sum(axis, keepdims=True), terms.shape[axis]
+    more = y * ((length + 1.0) * y - 2.0 * total)
+    return as_array(np.square(sums, out=sums).sum(axis, keepdims=True) + np.maximum(more, 0.0))
 
 
 def accumulation_variance(squares: Array, y: Array, terms: int, arithmetic: Arithmetic) -> Array:

@@ -170,6 +170,11 @@ class Product(Step):
         """Return the rounding errors derived in `oracle.accumulation`."""
         return elementwise_roundings(self.accumulated(arithmetic))
 
+    def least_roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """Return the rounding errors of terms that are added in a random order, without any other."""
+        squares = self._as_result(self._accumulation.in_random_order) * self.scale**2
+        return elementwise_roundings(accumulation_variance(squares, self.value, self._factors[0].shape[-1], arithmetic))
+
 
 class ScaledProduct(Product):
     """A product that is scaled by c = 1/√d, where d is the head size."""

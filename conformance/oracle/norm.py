@@ -11,7 +11,7 @@ from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import squared_partial_sums
 from conformance.oracle.embeddings import sum_variance
 from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity, shared_by_row
-from conformance.oracle.step import Step
+from conformance.oracle.step import Step, elementwise_roundings
 
 
 def row_mean(x: Array) -> Array:
@@ -138,17 +138,32 @@ class Norm(Step):
         - Elementwise: u²/3 times the squares of z twice (centring, scaling), of γ z and of y; a²/3 times the squares of x r and μ
           r, since a kernel may form x r − μ r; and the rounding to storage.
         """
-        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise_format, arithmetic.accumulate))
-        z, r, gamma, x, mean = self.normal, self.inverse, self.site.parameters["weight"], self.summed, self.mean
+        z, r, gamma = self.normal, self.inverse, self.site.parameters["weight"]
         of_mean, of_inverse = self.statistics_variance(arithmetic)
-        folded = a2 / u2 * ((x * r) ** 2 + (mean * r) ** 2)
-        inner = gamma**2 * (folded + 3.0 * z**2) + self.value**2
-        own = u2 * inner + arithmetic.storage_rounding_variance(self.value)
         sources = [
             Source(of_mean, shared_by_row(-gamma * r)),
             Source(of_inverse, shared_by_row(-gamma * z)),
-            Source(np.maximum(own, arithmetic.storage.floor_variance), identity()),
+            Source(self._elementwise(arithmetic), identity()),
         ]
         if len(self.parents) > 1:
             sources.append(Source(sum_variance(self.parents, arithmetic), self._jacobian))
         return Roundings(tuple(sources))
+
+    def least_roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """Return the elementwise errors and that of the mean of a norm in two passes; all errors if the sum is stored."""
+        if arithmetic.is_mixed:
+            return self.roundings(arithmetic)
+        x, a2 = self.summed, arithmetic.accumulate.unit_roundoff**2 / 3.0
+        of_mean = squared_partial_sums(x) * (a2 / x.shape[-1] ** 2) * np.square(self.inverse)
+        variance = self._elementwise(arithmetic)
+        variance += of_mean * np.square(self.site.parameters["weight"])
+        return elementwise_roundings(variance)
+
+    def _elementwise(self, arithmetic: Arithmetic) -> Array:
+        """Return the variance of the elementwise errors."""
+        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise_format, arithmetic.accumulate))
+        z, r, gamma = self.normal, self.inverse, self.site.parameters["weight"]
+        folded = a2 / u2 * ((self.summed * r) ** 2 + (self.mean * r) ** 2)
+        inner = gamma**2 * (folded + 3.0 * z**2) + self.value**2
+        own = u2 * inner + arithmetic.storage_rounding_variance(self.value)
+        return np.maximum(own, arithmetic.storage.floor_variance)

@@ -100,6 +100,15 @@ class Gelu(Pointwise):
         variance += arithmetic.storage.rounding_variance(y)
         return elementwise_roundings(variance, arithmetic.functions.gelu("gelu", e, half, argument, arithmetic.accumulate))
 
+    def least_roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """Return the errors of the two products and of the rounding to storage, and the bound of a fused kernel's erf."""
+        variance = np.square(self.value)
+        variance *= 2.0 / 3.0 * arithmetic.elementwise_format.unit_roundoff**2
+        variance += arithmetic.storage_rounding_variance(self.value)
+        np.maximum(variance, arithmetic.storage.floor_variance, out=variance)
+        half = arithmetic.functions.absolute("gelu", arithmetic.accumulate) / 2.0
+        return elementwise_roundings(variance, half * np.abs(self.parents[0]))
+
 
 class Silu(Gelu):
     """y = x σ(k x), k = 1; its rounding errors are taken to be those of GELU."""

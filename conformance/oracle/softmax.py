@@ -10,7 +10,7 @@ from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import squared_partial_sums
 from conformance.oracle.correlated_errors import CorrelatedErrors, row_mixed
 from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity, shared_by_row
-from conformance.oracle.step import Step
+from conformance.oracle.step import Step, elementwise_roundings
 
 
 class Probabilities(Step):
@@ -70,15 +70,28 @@ class Probabilities(Step):
         """
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise_format, arithmetic.accumulate))
         p, functions, wide = self.value, arithmetic.functions, arithmetic.accumulate
-        shift = np.where(self.keys, self.shifted, 0.0)
-        total = -np.log(np.maximum(p.max(-1, keepdims=True), np.finfo(np.float64).tiny))
-        relative = (u2 + a2) * (shift - total) ** 2 + functions.relative("exp", wide) ** 2 / 3.0 + 2.0 * u2
-        floor = max(arithmetic.storage.smallest_normal**2 / 3.0, arithmetic.storage.floor_variance)
-        own = np.maximum(p**2 * relative + arithmetic.storage_rounding_variance(p), floor)
+        shift, total = np.where(self.keys, self.shifted, 0.0), self._log_total
+        own = self._elementwise(arithmetic, (u2 + a2) * (shift - total) ** 2)
         of_log = a2 * ((self._largest + total) ** 2 + total**2) + functions.error("log", total, wide) ** 2 / 3.0
         shared = np.maximum(a2 * squared_partial_sums(p) + u2, of_log)
         bound = wide.unit_roundoff * np.abs(p * (shift - (p * shift).sum(-1, keepdims=True)))
         return Roundings((Source(own, identity()), Source(shared, shared_by_row(p), p)), bound)
+
+    def least_roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """Return the errors of exp, of the division and of the rounding to storage alone."""
+        return elementwise_roundings(self._elementwise(arithmetic, 0.0))
+
+    def _elementwise(self, arithmetic: Arithmetic, of_argument: Array | float) -> Array:
+        """Return the variance of the elementwise errors, given the relative one of exp's argument."""
+        relative = of_argument + arithmetic.functions.relative("exp", arithmetic.accumulate) ** 2 / 3.0
+        relative += 2.0 * arithmetic.elementwise_format.unit_roundoff**2 / 3.0
+        floor = max(arithmetic.storage.smallest_normal**2 / 3.0, arithmetic.storage.floor_variance)
+        return np.maximum(self.value**2 * relative + arithmetic.storage_rounding_variance(self.value), floor)
+
+    @cached_property
+    def _log_total(self) -> Array:
+        """L = ln Σ_k exp(s_k − m) of each row, (B, h, S, 1), from the largest probability."""
+        return as_array(-np.log(np.maximum(self.value.max(-1, keepdims=True), np.finfo(np.float64).tiny)))
 
 
 class LogSoftmax(Step):

@@ -97,6 +97,10 @@ class Step(ABC):
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the effect of the step's own rounding errors on its result under `arithmetic`."""
 
+    def least_roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """Return a lower bound of `roundings` that is quicker to compute: of the variance of every element, and of the bound."""
+        return self.roundings(arithmetic)
+
 
 def elementwise_roundings(variance: Array, bound: Array | float = 0.0) -> Roundings:
     """Return roundings with independent errors of the result's elements, of this variance, and with this deterministic bound."""

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from conformance.judge.depth import VISIBLE_ELEMENT
 from conformance.judge.error_distribution import BINS
 from conformance.results.case import Case
 from conformance.results.deferred_import import deferred
@@ -186,6 +187,8 @@ class ActivationRecord(_Record, frozen=True, gc=False, tag="activation"):
         alternatives: sets of faults that cannot be distinguished from `faults` on this batch.
         anatomy: sentences on an error that no fault explains; else closed forms of the faults' numbers, as `0.25 = 1/√16`.
         backward_of: for a gradient of an activation, the forward step whose backward pass yields it; otherwise empty.
+        rests_on: what the judgement rests on: `every element` or, of large activations at depth screen, `a lower bound of sigma` or
+            `projections` (`judge.gate`); empty if there is none.
     """
 
     implementation: str
@@ -207,6 +210,7 @@ class ActivationRecord(_Record, frozen=True, gc=False, tag="activation"):
     anatomy: list[str] = []
     spread: SpreadRecord | None = None
     backward_of: str = ""
+    rests_on: str = ""
 
 
 class Sensitivity(msgspec.Struct, frozen=True, gc=False):
@@ -337,6 +341,10 @@ class CaseRecords:
 
 
 _SCREENED = "screen: each step was judged by its RMS and largest error alone; names and the global error were not looked for."
+_PROJECTED = (
+    "{count} of {judged} activations rest on projections: their RMS and largest error are those of a sample of tokens, and "
+    "elsewhere a single wrong element is seen from about {sigma:.0f} sigma on."
+)
 
 
 @dataclass(frozen=True)
@@ -391,6 +399,10 @@ class Results:
         sentences = dict.fromkeys(sentence for machine in machines for sentence in machine.exceeding)
         depths = {header.depth for header in self.headers}
         screened = (Note("depth", _SCREENED),) if "screen" in depths else ()
+        projected = sum(a.rests_on == "projections" for a in self.activations)
+        judged = sum(bool(a.rests_on) for a in self.activations)
+        text = _PROJECTED.format(count=projected, judged=judged, sigma=VISIBLE_ELEMENT)
+        screened += (Note("projected", text),) if projected else ()
         return (*self.notes, *screened, *(Note("machine", sentence) for sentence in sentences))
 
     @property

@@ -130,6 +130,7 @@ def _activation(result: Result, v: Verdict, kinds: Mapping[str, str], *, places:
         anatomy=[*v.residual_description, *(_closed_forms(local) if local else ())],
         spread=_spread(local.distribution, places=places) if local and local.distribution else None,
         backward_of=v.backward_of,
+        rests_on=local.rests_on if local else "",
     )
 
 
