@@ -11,7 +11,6 @@ from conformance.numerics.thresholds import SEPARABLE_Z, evidence_threshold
 UNKNOWN = "unknown"  # kind of an activation that is not in the table
 BY_OPERATIONS = "operation by operation"  # arithmetic of a step that is judged as a sequence of elementary operations
 DIFFERENTIATED = "not judged: it is differentiated through"  # prefix of that reason, by which reports of results files find it
-EVERY_ELEMENT = "every element"  # what a judgement rests on; see `judge.gate` for the others
 Basis = Literal["every element", "a lower bound of sigma", "projections"]
 WIDEST_ARITHMETIC = "native"  # name of the arithmetic with the largest sigma
 
@@ -192,7 +191,7 @@ class LocalJudgement:
     distribution: ErrorDistribution | None = field(default=None, repr=False)
     has_unexposed_steps: bool = False
     row_nll: float = 0.0
-    rests_on: Basis = EVERY_ELEMENT
+    rests_on: Basis = "every element"
 
     @property
     def evidence_threshold(self) -> float:

@@ -69,4 +69,5 @@ def is_closed(part: Part, hypothesis: Hypothesis, alpha: float) -> bool:
         return float(squares.sum()), float(squares.max(initial=0.0)), int(np.count_nonzero(zeroed(block.actual, block.judged)))
 
     sums, largest, counts = zip(*on_all_cores(totals, observation.rows), strict=True)
-    return sum(sums) <= max(sum(counts), 1) * limits.rms**2 and max(largest) <= limits.max**2  # NaN is not within
+    is_within = sum(sums) <= max(sum(counts), 1) * limits.rms**2 and max(largest) <= limits.max**2  # NaN is not within
+    return bool(is_within)

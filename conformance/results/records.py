@@ -1,5 +1,6 @@
 """The records of a run: a header, one record for each check and each activation, and a footer. All reports are made from them."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -397,13 +398,14 @@ class Results:
         """The notes, followed by remarks on the depth of judgement and on the machines, each once."""
         machines = (header.machine for header in self.headers if header.machine)
         sentences = dict.fromkeys(sentence for machine in machines for sentence in machine.exceeding)
-        depths = {header.depth for header in self.headers}
-        screened = (Note("depth", _SCREENED),) if "screen" in depths else ()
-        projected = sum(a.rests_on == "projections" for a in self.activations)
-        judged = sum(bool(a.rests_on) for a in self.activations)
-        text = _PROJECTED.format(count=projected, judged=judged, sigma=VISIBLE_ELEMENT)
-        screened += (Note("projected", text),) if projected else ()
-        return (*self.notes, *screened, *(Note("machine", sentence) for sentence in sentences))
+        return (*self.notes, *self._remarks_on_depth(), *(Note("machine", sentence) for sentence in sentences))
+
+    def _remarks_on_depth(self) -> Iterator[Note]:
+        if any(header.depth == "screen" for header in self.headers):
+            yield Note("depth", _SCREENED)
+        if count := sum(a.rests_on == "projections" for a in self.activations):
+            judged = sum(bool(a.rests_on) for a in self.activations)
+            yield Note("depth", _PROJECTED.format(count=count, judged=judged, sigma=VISIBLE_ELEMENT))
 
     @property
     def sound(self) -> bool:
