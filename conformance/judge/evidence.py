@@ -11,8 +11,9 @@ from conformance.numerics.thresholds import SEPARABLE_Z, evidence_threshold
 UNKNOWN = "unknown"  # kind of an activation that is not in the table
 BY_OPERATIONS = "operation by operation"  # arithmetic of a step that is judged as a sequence of elementary operations
 DIFFERENTIATED = "not judged: it is differentiated through"  # prefix of that reason, by which reports of results files find it
-Basis = Literal["every element", "a lower bound of sigma", "projections"]
 WIDEST_ARITHMETIC = "native"  # name of the arithmetic with the largest sigma
+
+Basis = Literal["every element", "a lower bound of sigma", "projections"]  # of what is not tested exactly (`judge.gate`)
 
 
 @dataclass(frozen=True)

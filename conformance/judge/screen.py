@@ -32,13 +32,20 @@ from conformance.oracle import Network
 
 def screened_locally(observation: Observation, legal: Sequence[Hypothesis], alpha: float) -> tuple[LocalJudgement, ...]:
     """Return the judgement under each hypothesis, of a sample if the gate shows that every element passes (`judge.gate`)."""
-    if can_be_gated(observation):
-        part, captured = judged_tokens(observation) or whole(observation), as_captured(legal)
-        sample = sample_of(part)
-        found = _screened(sample.observation, captured, alpha)
-        if all(local.passes for local in found) and all(is_closed(part, hypothesis, alpha) for hypothesis in captured):
-            return tuple(replace(sample.in_whole(local), rests_on=basis_of(part)) for local in found)
-    return _screened_exactly(observation, legal, alpha)
+    return (_by_gate(observation, legal, alpha) if can_be_gated(observation) else ()) or _screened_exactly(
+        observation, legal, alpha
+    )
+
+
+def _by_gate(observation: Observation, legal: Sequence[Hypothesis], alpha: float) -> tuple[LocalJudgement, ...]:
+    """Return the judgement of a sample under each hypothesis with parents as captured; none if the gate opens."""
+    part, captured = judged_tokens(observation) or whole(observation), as_captured(legal)
+    sample = sample_of(part)
+    share = len(sample.rows) / len(part.rows)
+    found = _screened(sample.observation, captured, alpha) if share < 1.0 else []
+    if not found or not all(local.passes for local in found) or not all(is_closed(part, each, alpha) for each in captured):
+        return ()
+    return tuple(replace(sample.in_whole(local), nll=local.nll / share, rests_on=basis_of(part)) for local in found)
 
 
 def _screened_exactly(observation: Observation, legal: Sequence[Hypothesis], alpha: float) -> tuple[LocalJudgement, ...]:
