@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from conformance import load_golden
 from conformance.implementations.hugging_face import HuggingFace, run
@@ -57,12 +58,12 @@ def failing(network: Network, values: dict[str, Any]) -> list[str]:
     return [name for name, verdict in screened(network, values).items() if verdict.outcome == "fail"]
 
 
-def rounding_error(network: Network, values: dict[str, Any], name: str, sigmas: float) -> np.ndarray:
+def rounding_error(network: Network, values: dict[str, Any], name: str, sigmas: float) -> torch.Tensor:
     """Return an error of so many sigma beyond the deterministic bound, from the captured activations before it."""
     order = list(network.table)
     before = {n: v.double().numpy() for n, v in values.items() if order.index(n) < order.index(name)}
     segment, (hypothesis, *_) = Segment(network, name, before), hypotheses("float32")
-    return (sigmas * np.sqrt(segment.propagate({}, hypothesis)) + segment.bound(hypothesis)).astype(np.float32)
+    return torch.tensor(sigmas * np.sqrt(segment.propagate({}, hypothesis)) + segment.bound(hypothesis), dtype=torch.float32)
 
 
 def test_a_correct_candidate_passes_by_the_gate(network: Network, correct: dict[str, Any]) -> None:
