@@ -7,13 +7,16 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from conformance import Checkpoint
 from conformance.cli import jobs, main
 from conformance.cli.interrupts import Interrupt, raise_lost_interrupt, raised_interrupts
 from conformance.cli.run import PARTS
 from conformance.errors import INTERRUPTED, ConformanceError, UsageError
+from conformance.implementations.making_bert import making_bert
 from conformance.model.files import scratch_folder
 from conformance.results.file import Writer, read_results
 from conformance.results.records import Results
@@ -22,6 +25,18 @@ from conformance.tests.sample_records import header
 from conformance.tests.terminal import as_in_a_terminal
 
 wrong = Planted(epsilon(0))
+
+
+class Overwriting:
+    """Correct, but for what it does to the results files of the processes."""
+
+    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Any:
+        for file in Path(os.environ["OUT_OF_THE_TEST"]).glob("parts/*/results.jsonl"):
+            file.write_bytes(b"{}\n")
+        return making_bert.prepare(checkpoint, device, dtype)
+
+
+overwriting = Overwriting()
 
 RUN = ["run", "-i", "hf-eager", "-i", "conformance.tests.test_jobs:wrong", "--golden", "tiny", "--in-process"]
 CHECKS = [part for name in ("values", "outputs", "repeated") for part in ("--check", name)] + ["--examples", "3"]
@@ -56,6 +71,17 @@ def test_what_each_process_refuses_is_printed_once_and_earlier_results_are_kept(
     assert capsys.readouterr().err.count("no-such-candidate") == 1
     assert (tmp_path / "results.jsonl").read_text() == "earlier"
     assert not (tmp_path / PARTS).exists()
+
+
+def test_the_reports_of_processes_whose_results_a_candidate_overwrites_are_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OUT_OF_THE_TEST", str(tmp_path))
+    run = ["run", "-i", f"{__name__}:overwriting", "--golden", "tiny", "--golden", "deep", "--depth", "screen"]
+    assert main([*run, "--jobs", "2", "--out", str(tmp_path)]) == ConformanceError.exit_code
+    printed = capsys.readouterr()
+    assert printed.out.count("overwriting on ") == 2
+    assert "the results are in no file" in printed.err
 
 
 def test_a_shard_and_several_processes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
