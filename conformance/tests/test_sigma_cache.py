@@ -49,7 +49,7 @@ def test_the_second_run_reads_the_cache_and_gives_the_same_result(home: Path, sa
     assert any(first)
 
 
-@pytest.mark.parametrize("what", ["cut short", "altered", "another network's", "no digest"])
+@pytest.mark.parametrize("what", ["cut short", "altered", "another network's", "another dtype's", "no digest"])
 def test_a_damaged_entry_is_reported_and_computed_again(what: str, home: Path, samplings: list[int]) -> None:
     first = global_error()
     (entry,) = cache.entries()
@@ -60,7 +60,11 @@ def test_a_damaged_entry_is_reported_and_computed_again(what: str, home: Path, s
         entry.write_bytes(entry.read_bytes()[:-1] + bytes([entry.read_bytes()[-1] ^ 1]))
     elif what == "another network's":
         arrays.pop("pooler.dense")
-        save_file(arrays, entry, {"digest": cache.content_digest(arrays)})
+        save_file(arrays, entry, {"entry": entry.stem, "digest": cache.content_digest(arrays)})
+    elif what == "another dtype's":
+        check("making-bert", GOLDEN, dtype="bfloat16")
+        samplings.pop()
+        next(other for other in cache.entries() if other != entry).replace(entry)
     else:
         save_file(arrays, entry)
     with pytest.warns(cache.CacheWarning, match="damaged"):
