@@ -272,6 +272,12 @@ def test_heads_that_are_modules_are_mapped_by_value(name: str, entry: str) -> No
     assert check(implementation_of(found), "tiny").outcome == "pass"
 
 
+def test_heads_with_one_tensor_for_query_key_and_value_are_mapped() -> None:
+    found = proposal("separate_heads:FusedHeadsBert")
+    assert '"layers.{layer}.attention.heads.{head}.qkv.weight": per_head(' in adaptor(found)
+    assert check(implementation_of(found), "tiny").outcome == "pass"
+
+
 def test_the_gradients_of_heads_that_are_modules_are_joined() -> None:
     found = implementation_of(proposal("separate_heads:SeparateHeadsBert"))
     result = check(found, "tiny", check="gradients", depth="screen")

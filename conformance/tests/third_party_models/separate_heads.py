@@ -29,6 +29,19 @@ class Kernels(nn.Module):
         return torch.softmax(scores.masked_fill(mask[:, None] == 0, float("-inf")), -1) @ v
 
 
+class Fused(nn.Module):
+    """A head with one linear layer for query, key and value."""
+
+    def __init__(self, width: int, size: int) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(width, 3 * size)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        scores = q @ k.transpose(1, 2) / q.shape[-1] ** 0.5
+        return torch.softmax(scores.masked_fill(mask[:, None] == 0, float("-inf")), -1) @ v
+
+
 class Layer(nn.Module):
     def __init__(self, width: int, heads: int, inner: int, head: type[nn.Module]) -> None:
         super().__init__()
@@ -63,3 +76,7 @@ class SeparateHeadsBert(nn.Module):
 
 class KernelHeadsBert(SeparateHeadsBert):
     head = Kernels
+
+
+class FusedHeadsBert(SeparateHeadsBert):
+    head = Fused
