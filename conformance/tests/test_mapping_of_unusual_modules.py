@@ -278,6 +278,13 @@ def test_heads_with_one_tensor_for_query_key_and_value_are_mapped() -> None:
     assert check(implementation_of(found), "tiny").outcome == "pass"
 
 
+def test_a_module_with_weights_of_its_layers_that_are_not_mapped_cannot_be_run_unchanged() -> None:
+    found = proposal("separate_heads:StackedHeadsBert")
+    assert any("qkv" in name for name in found.unmapped)
+    assert found.has_output
+    assert not found.is_runnable
+
+
 def test_the_gradients_of_heads_that_are_modules_are_joined() -> None:
     found = implementation_of(proposal("separate_heads:SeparateHeadsBert"))
     result = check(found, "tiny", check="gradients", depth="screen")

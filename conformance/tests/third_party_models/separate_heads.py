@@ -42,6 +42,19 @@ class Fused(nn.Module):
         return torch.softmax(scores.masked_fill(mask[:, None] == 0, float("-inf")), -1) @ v
 
 
+class Stacked(nn.Module):
+    """A head with kernels of (in, out) in one tensor, which no layout describes."""
+
+    def __init__(self, width: int, size: int) -> None:
+        super().__init__()
+        self.qkv = nn.Parameter(torch.randn(3, width, size))
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        q, k, v = x @ self.qkv[:, None]
+        scores = q @ k.transpose(1, 2) / q.shape[-1] ** 0.5
+        return torch.softmax(scores.masked_fill(mask[:, None] == 0, float("-inf")), -1) @ v
+
+
 class Layer(nn.Module):
     def __init__(self, width: int, heads: int, inner: int, head: type[nn.Module]) -> None:
         super().__init__()
@@ -80,3 +93,7 @@ class KernelHeadsBert(SeparateHeadsBert):
 
 class FusedHeadsBert(SeparateHeadsBert):
     head = Fused
+
+
+class StackedHeadsBert(SeparateHeadsBert):
+    head = Stacked
