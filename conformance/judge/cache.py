@@ -147,7 +147,7 @@ def _read(path: Path, names: Sequence[str]) -> Mapping[str, Array] | None:
         with open_safetensors(path) as stored:
             found = {name: as_array(stored.get_tensor(name)) for name in stored.keys()}  # noqa: SIM118  # no mapping
             written = stored.metadata()
-        if set(found) != set(names) or written != _metadata(path, found):
+        if set(found) != set(names) or written != {"entry": path.stem, "digest": content_digest(found)}:
             raise ValueError("its content is not what was written")
     except (OSError, SafetensorError, ValueError) as error:
         warnings.warn(f"the cache's entry {path} is damaged ({error}); it is computed anew", CacheWarning, stacklevel=2)
@@ -164,16 +164,11 @@ def _write(path: Path, sigma: Mapping[str, Array]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix="unfinished-", delete=False) as file:
             pass
-        save_file(arrays, file.name, _metadata(path, arrays))
+        save_file(arrays, file.name, {"entry": path.stem, "digest": content_digest(arrays)})
         os.replace(file.name, path)
         _make_room(path)
     except OSError as error:
         warnings.warn(f"the cache's entry {path} cannot be written ({error})", CacheWarning, stacklevel=2)
-
-
-def _metadata(path: Path, arrays: Mapping[str, Array]) -> dict[str, str]:
-    """Return what an entry's file says of itself: which entry it is, and the digest of its content."""
-    return {"entry": path.stem, "digest": content_digest(arrays)}
 
 
 def _make_room(newest: Path) -> None:

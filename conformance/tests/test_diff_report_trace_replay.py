@@ -149,6 +149,8 @@ def test_diff_of_results_reports_what_is_worse_better_new_and_gone(
     for line in lines:
         if line["kind"] == "activation" and line["activation"] == place:
             line["outcome"] = "pass"
+        if line["kind"] == "check":
+            line["verdicts"] = {}  # as an earlier version wrote it, which counted no activations
     mended.write_text("".join(json.dumps(line) + "\n" for line in lines if line.get("activation") != "pooler.dense"))
     assert main(["diff", str(before), str(before)]) == 0
     assert "no verdict changed" in capsys.readouterr().out
