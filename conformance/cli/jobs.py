@@ -149,12 +149,12 @@ def _ended(command: Sequence[str], folders: Sequence[Path]) -> tuple[list[int], 
     Also returned is whether the run was interrupted; the processes are then interrupted as well. The report of a process is printed
     if its results are not whole in its folder, as after a candidate has deleted them.
     """
-    printed, is_interrupted = _Printed(), False
+    printed, turn, is_interrupted = Counter[str](), threading.Lock(), False
     with ExitStack() as stack:
         reports = [stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8")) for _ in folders]
         started = (_started(command, number, folders, report) for number, report in enumerate(reports, 1))
         processes = [stack.enter_context(process) for process in started]
-        readers = [threading.Thread(target=printed.lines_of, args=(process,), daemon=True) for process in processes]
+        readers = [threading.Thread(target=_print_lines, args=(process, printed, turn), daemon=True) for process in processes]
         for reader in readers:
             reader.start()
         codes = None
@@ -189,23 +189,16 @@ def _started(command: Sequence[str], number: int, folders: Sequence[Path], repor
     )
 
 
-class _Printed:
-    """Printer of the standard error of several processes.
+def _print_lines(process: "subprocess.Popen[str]", printed: Counter[str], turn: threading.Lock) -> None:
+    """Print what a process writes to standard error until it ends.
 
     A line is printed as often as the process that writes it most often has written it, so that what all of them write is printed
-    once.
+    once; `printed` counts the lines that were printed for all of them.
     """
-
-    def __init__(self) -> None:
-        self._printed: Counter[str] = Counter()
-        self._turn = threading.Lock()
-
-    def lines_of(self, process: "subprocess.Popen[str]") -> None:
-        """Print the lines of a process until it ends."""
-        written: Counter[str] = Counter()
-        for line in process.stderr or ():
-            written[line] += 1
-            with self._turn:
-                if written[line] > self._printed[line]:
-                    self._printed[line] += 1
-                    print(line.rstrip("\n"), file=sys.stderr, flush=True)
+    written: Counter[str] = Counter()
+    for line in process.stderr or ():
+        written[line] += 1
+        with turn:
+            if written[line] > printed[line]:
+                printed[line] += 1
+                print(line.rstrip("\n"), file=sys.stderr, flush=True)
