@@ -9,12 +9,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from itertools import chain, zip_longest
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
@@ -71,7 +73,7 @@ def run_jobs(command: Sequence[str], jobs: int, out: Path, how: str, *, resume: 
         if not resume:
             shutil.rmtree(path.parent / PARTS, ignore_errors=True)
         (path.parent / PARTS).mkdir(exist_ok=True)  # it marks the results beside it as those of an earlier run
-        codes, is_interrupted = _ended(command, folders)
+        codes, is_interrupted = _ended([*command, "--format", how], folders)
         shards = [shard for folder in folders for shard in _shard(folder)]
         if [shard.footer and shard.footer.exit_code for shard in shards] == codes:  # a refused shard ends by another code
             results = in_one(shards)
@@ -115,9 +117,12 @@ def in_one(shards: Sequence[RunRecords]) -> Results:
 
 
 def _shard(folder: Path) -> list[RunRecords]:
-    """Return the run that a process has written to its folder, in a list that is empty if there is none."""
+    """Return the run that a process has written to its folder, in a list that is empty if there is none, or none is left."""
     path = folder / "results.jsonl"
-    return [run for run in runs(path) if run.header] if path.is_file() and path.stat().st_size else []
+    try:
+        return [run for run in runs(path) if run.header] if path.is_file() and path.stat().st_size else []
+    except UsageError:  # it has been overwritten
+        return []
 
 
 def _write(writer: Writer, results: Results) -> None:
@@ -141,12 +146,15 @@ def _keep_failures(folders: Sequence[Path], kept: Path) -> None:
 def _ended(command: Sequence[str], folders: Sequence[Path]) -> tuple[list[int], bool]:
     """Run a process for each folder, print what they write to standard error, and return their exit codes when all have ended.
 
-    Also returned is whether the run was interrupted; the processes are then interrupted as well.
+    Also returned is whether the run was interrupted; the processes are then interrupted as well. The report of a process is printed
+    if its results are not whole in its folder, as after a candidate has deleted them.
     """
-    printed, is_interrupted = _Printed(), False
+    printed, turn, is_interrupted = Counter[str](), threading.Lock(), False
     with ExitStack() as stack:
-        processes = [stack.enter_context(_started(command, number, folders)) for number in range(1, len(folders) + 1)]
-        readers = [threading.Thread(target=printed.lines_of, args=(process,), daemon=True) for process in processes]
+        reports = [stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8")) for _ in folders]
+        started = (_started(command, number, folders, report) for number, report in enumerate(reports, 1))
+        processes = [stack.enter_context(process) for process in started]
+        readers = [threading.Thread(target=_print_lines, args=(process, printed, turn), daemon=True) for process in processes]
         for reader in readers:
             reader.start()
         codes = None
@@ -160,16 +168,20 @@ def _ended(command: Sequence[str], folders: Sequence[Path]) -> tuple[list[int], 
                 is_interrupted = True
                 for process in processes:
                     process.send_signal(signal.SIGINT)
+        for folder, report in zip(folders, reports, strict=True):
+            if not (is_interrupted or any(shard.footer for shard in _shard(folder))):
+                report.seek(0)
+                sys.stdout.write(report.read())
         return codes, is_interrupted
 
 
-def _started(command: Sequence[str], number: int, folders: Sequence[Path]) -> "subprocess.Popen[str]":
-    """Start the process of a shard, counted from 1, with its share of the cores."""
+def _started(command: Sequence[str], number: int, folders: Sequence[Path], report: IO[str]) -> "subprocess.Popen[str]":
+    """Start the process of a shard, counted from 1, with its share of the cores; it writes its report to the given file."""
     environment = {"OMP_NUM_THREADS": str(max(cores() // len(folders), 1)), **os.environ}
-    shard = ["--jobs", "1", "--shard", f"{number}/{len(folders)}", "--out", str(folders[number - 1]), "--format", "json"]
+    shard = ["--jobs", "1", "--shard", f"{number}/{len(folders)}", "--out", str(folders[number - 1])]
     return subprocess.Popen(
         [sys.executable, "-m", "conformance", *command, *shard],
-        stdout=subprocess.DEVNULL,
+        stdout=report,
         stderr=subprocess.PIPE,
         env=environment,
         text=True,
@@ -177,23 +189,16 @@ def _started(command: Sequence[str], number: int, folders: Sequence[Path]) -> "s
     )
 
 
-class _Printed:
-    """Printer of the standard error of several processes.
+def _print_lines(process: "subprocess.Popen[str]", printed: Counter[str], turn: threading.Lock) -> None:
+    """Print what a process writes to standard error until it ends.
 
     A line is printed as often as the process that writes it most often has written it, so that what all of them write is printed
-    once.
+    once; `printed` counts the lines that were printed for all of them.
     """
-
-    def __init__(self) -> None:
-        self._printed: Counter[str] = Counter()
-        self._turn = threading.Lock()
-
-    def lines_of(self, process: "subprocess.Popen[str]") -> None:
-        """Print the lines of a process until it ends."""
-        written: Counter[str] = Counter()
-        for line in process.stderr or ():
-            written[line] += 1
-            with self._turn:
-                if written[line] > self._printed[line]:
-                    self._printed[line] += 1
-                    print(line.rstrip("\n"), file=sys.stderr, flush=True)
+    written: Counter[str] = Counter()
+    for line in process.stderr or ():
+        written[line] += 1
+        with turn:
+            if written[line] > printed[line]:
+                printed[line] += 1
+                print(line.rstrip("\n"), file=sys.stderr, flush=True)

@@ -1,10 +1,11 @@
 """Cache of reference data that depend on no candidate: accumulated sigma of a network on a batch, and losses of a training loop.
 
 An entry is a safetensors file. Its name is the digest of everything that the entry is computed from: checkpoint, architecture,
-batch, arithmetic, error bounds of library functions, training settings, and the code. The file holds the digest of its own content;
-a damaged entry is recomputed with a warning. Entries are stored in the platform's cache directory, or in the directory named by the
-environment variable BERT_CONFORMANCE_CACHE; the value `off` disables the cache. When the entries exceed LIMIT bytes, the least
-recently used ones are removed.
+batch, arithmetic, error bounds of library functions, training settings, and the code. The file holds that name and the digest of
+its own content: an entry that is damaged, or that another one has replaced, is recomputed with a warning. This guards against
+accidents: whoever can write to the folder can also write an entry that agrees with itself. Entries are stored in the platform's
+cache directory, or in the directory named by the environment variable BERT_CONFORMANCE_CACHE; the value `off` disables the cache.
+When the entries exceed LIMIT bytes, the least recently used ones are removed.
 """
 
 import hashlib
@@ -145,8 +146,8 @@ def _read(path: Path, names: Sequence[str]) -> Mapping[str, Array] | None:
     try:
         with open_safetensors(path) as stored:
             found = {name: as_array(stored.get_tensor(name)) for name in stored.keys()}  # noqa: SIM118  # no mapping
-            digest = (stored.metadata() or {}).get("digest")
-        if set(found) != set(names) or digest != content_digest(found):
+            written = stored.metadata()
+        if set(found) != set(names) or written != {"entry": path.stem, "digest": content_digest(found)}:
             raise ValueError("its content is not what was written")
     except (OSError, SafetensorError, ValueError) as error:
         warnings.warn(f"the cache's entry {path} is damaged ({error}); it is computed anew", CacheWarning, stacklevel=2)
@@ -163,7 +164,7 @@ def _write(path: Path, sigma: Mapping[str, Array]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix="unfinished-", delete=False) as file:
             pass
-        save_file(arrays, file.name, {"digest": content_digest(arrays)})
+        save_file(arrays, file.name, {"entry": path.stem, "digest": content_digest(arrays)})
         os.replace(file.name, path)
         _make_room(path)
     except OSError as error:

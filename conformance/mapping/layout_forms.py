@@ -54,6 +54,8 @@ def _several(parts: int) -> Iterator[Form]:
     yield Form("transposed(fused({}))", parts, lambda *names: transposed(fused(*names)), True)
     yield Form("interleaved({})", parts, lambda *names: interleaved(*names))
     yield Form("transposed(interleaved({}))", parts, lambda *names: transposed(interleaved(*names)), True)
+    yield Form("per_head(interleaved({}))", parts, lambda *names: per_head(interleaved(*names)))
+    yield _permuted("per_head(interleaved({}))", parts, lambda *names: per_head(interleaved(*names)), (0, 2, 1))
     yield Form("stacked({})", parts, lambda *names: stacked(*names))
     yield Form("per_head(stacked({}), axis=1)", parts, lambda *names: per_head(stacked(*names), axis=1))
     yield _permuted("stacked({})", parts, stacked, (0, 2, 1))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from conformance.candidates.layouts import LAYER, expanded
+from conformance.candidates.layouts import LAYER, expanded, is_layered
 from conformance.mapping.call import Call
 from conformance.mapping.identify import DECODER, WORDS, Known
 from conformance.mapping.requirements import Requirement, head_requirements, settings_requirements
@@ -195,8 +195,12 @@ class Proposal:
 
     @property
     def is_runnable(self) -> bool:
-        """Whether the adaptor can be run unchanged: it exposes an output, and the module computes activations of layers."""
-        return self.has_output and self.has_layers and not self.fails_elsewhere
+        """Whether the adaptor can be run unchanged: it exposes an output, and the module computes activations of layers.
+
+        Where tensors of the layers are not mapped and parameters of the checkpoint's layers are unused, its weights are wrong.
+        """
+        is_partial = any(map(is_layered, self.unmapped)) and any(".layer." in name for name in self.unused)
+        return self.has_output and self.has_layers and not self.fails_elsewhere and not is_partial
 
     @property
     def has_output(self) -> bool:

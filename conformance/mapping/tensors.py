@@ -141,7 +141,11 @@ def patterns_in(shapes: Mapping[str, Shape], a: Architecture) -> dict[str, str]:
 
 
 def _with_heads(patterns: Mapping[str, str], shapes: Mapping[str, Shape], a: Architecture) -> dict[str, str]:
-    """Return the patterns with `{head}` in place of a number in a layer that counts heads, each with tensors of a head's size."""
+    """Return the patterns with `{head}` in place of a number in a layer that counts heads.
+
+    Each has tensors of a head's size, or of two or three times that size if query, key and value are in one tensor.
+    """
+    sizes = {a.head_size} | ({2 * a.head_size, 3 * a.head_size} - {a.hidden_size})
     counted: defaultdict[tuple[str, str], dict[int, set[Shape]]] = defaultdict(lambda: defaultdict(set))
     for name, pattern in patterns.items():
         for number in NUMBER.finditer(pattern):
@@ -152,7 +156,7 @@ def _with_heads(patterns: Mapping[str, str], shapes: Mapping[str, Shape], a: Arc
         if is_layered(place[0])
         and sorted(found) == list(range(a.num_attention_heads))
         and len(alike := set.union(*found.values())) == 1
-        and a.head_size in next(iter(alike))
+        and not sizes.isdisjoint(next(iter(alike)))
     }
 
     def replaced(pattern: str) -> str:

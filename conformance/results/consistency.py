@@ -7,6 +7,9 @@ functions.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from msgspec.structs import replace as replace_record
 
 from conformance.results.outcomes import FAILING
 from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, Footer, Note
@@ -25,11 +28,22 @@ def inconsistencies(name: str, cases: Sequence[CaseRecords], end: Footer | None,
         planned: the number of checks that its header announces; 0 if that is not known.
     """
     for case in cases:
-        found = list(_of_case(case))
-        more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-        if found:
-            yield Note("contradiction", f"{name}, {case.check.case}: {'; '.join(found[:_SHOWN])}{more}")
+        if found := _contradiction(case):
+            yield Note("contradiction", f"{name}, {case.check.case}: {found}")
     yield from _of_footer(name, cases, end, planned)
+
+
+def as_counted(case: CaseRecords) -> CaseRecords:
+    """Return the records of a check as they count: as an error if they contradict each other and the check does not fail."""
+    found = "" if case.check.outcome in FAILING else _contradiction(case)
+    return replace(case, check=replace_record(case.check, outcome="error", reason=found, exit_code=1)) if found else case
+
+
+def _contradiction(case: CaseRecords) -> str:
+    """Return in words what contradicts the record of a check; empty if nothing does."""
+    found = list(_of_case(case))
+    more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return "; ".join(found[:_SHOWN]) + more
 
 
 def _of_footer(name: str, cases: Sequence[CaseRecords], end: Footer | None, planned: int) -> Iterator[Note]:
@@ -65,6 +79,9 @@ def _of_case(case: CaseRecords) -> Iterator[str]:
         yield f"its outcome is {check.outcome}, and {failed} of its {len(case.activations)} activations fail"
     if check.verdicts and check.verdicts != counted:
         yield f"it counts {_listed(check.verdicts)} of activations, and there are {_listed(counted) or 'none'}"
+    unexposed = {a.activation for a in case.activations if a.outcome == "not_observed"}
+    if check.verdicts and check.judged > (most := len({a.activation for a in case.activations} - unexposed)):
+        yield f"it says that {check.judged} activations are judged, and {most} are exposed"
     for a in case.activations:
         if (a.implementation, a.golden, a.device, a.dtype) != (check.implementation, check.golden, check.device, check.dtype):
             yield f"before its record stands {a.activation} of {a.implementation} on {a.golden}, {a.device}, {a.dtype}"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from conformance.results.case import Case
+from conformance.results.consistency import as_counted
 from conformance.results.outcomes import ORDER
 from conformance.results.records import CaseRecords, Note, Results
 from conformance.results.shards import RunRecords, by_source, differing, incomplete, require_one_version, sources
@@ -24,7 +25,7 @@ def merged(runs: Sequence[RunRecords]) -> Results:
     reported = _by_case(runs)
     cases = tuple(_counted(of_case) for of_case in reported.values())
     notes = tuple(chain(_contradictions(reported), differing(runs), incomplete(runs), _duplicates(reported.values())))
-    as_it_stands = len(runs) == 1 and len(cases) == len(runs[0].cases)
+    as_it_stands = len(runs) == 1 and cases == runs[0].cases
     return Results(tuple(run.header for run in runs if run.header), cases, runs[0].footer if as_it_stands else None, notes)
 
 
@@ -53,7 +54,7 @@ def _by_case(runs: Iterable[RunRecords]) -> Mapping[Case, _OfCase]:
     found: dict[Case, list[_Report]] = {}
     for run in runs:
         for records in run.cases:
-            found.setdefault(records.check.case, []).append(_Report(records, run.source))
+            found.setdefault(records.check.case, []).append(_Report(as_counted(records), run.source))
     return found
 
 

@@ -100,13 +100,14 @@ def plan() -> Plan:
 
 
 def record(result: "Result") -> None:
-    """Count a result, and add it to the recording if there is one."""
+    """Count a result and add it to the recording, if there is one; raise `ResultsFileError` if that has lost what was written."""
     session = _sessions[-1]
     how, reason = "skipped" if result.outcome == "skip" else "could not run", result.reason.partition("\n")[0]
     why = () if result.executed else (f"{how}: {reason}",)
     session.count += Count(1, int(result.declared), int(result.executed), why)
     if session.recording is not None:
         session.recording.add(result)
+        session.recording.require_unchanged()
 
 
 def taken() -> Count:

@@ -102,6 +102,8 @@ def test_diff_of_results_reports_what_is_worse_better_new_and_gone(results: Path
     for line in lines:
         if line["kind"] == "activation" and line["activation"] == place:
             line["outcome"] = "pass"
+        if line["kind"] == "check":
+            line["verdicts"] = {}  # as an earlier version wrote it, which counted no activations
     mended.write_text("".join(json.dumps(line) + "\n" for line in lines if line.get("activation") != "pooler.dense"))
     for before, after, code, words in (
         (results, results, 0, "no verdict changed"),

@@ -7,13 +7,16 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from conformance import Checkpoint
 from conformance.cli import jobs
 from conformance.cli.interrupts import Interrupt, raise_lost_interrupt, raised_interrupts
 from conformance.cli.run import PARTS
 from conformance.errors import INTERRUPTED, ConformanceError, UsageError
+from conformance.implementations.making_bert import making_bert
 from conformance.model.files import scratch_folder
 from conformance.results.file import Writer, read_results
 from conformance.results.records import Results
@@ -23,6 +26,18 @@ from conformance.tests.terminal import as_in_a_terminal
 
 RUN = ["run", "-i", "hf-eager", "-i", FAILING, "--golden", "tiny", "--in-process"]
 CHECKS = [part for name in ("values", "outputs", "repeated", "called-again") for part in ("--check", name)] + ["--examples", "3"]
+
+
+class Overwriting:
+    """Correct, but for what it does to the results files of the processes."""
+
+    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Any:
+        for file in Path(os.environ["OUT_OF_THE_TEST"]).glob("parts/*/results.jsonl"):
+            file.write_bytes(b"{}\n")
+        return making_bert.prepare(checkpoint, device, dtype)
+
+
+overwriting = Overwriting()
 
 
 def _content(results: Results) -> list[tuple[object, ...]]:
@@ -37,6 +52,16 @@ def test_what_each_process_refuses_is_printed_once_and_earlier_results_are_kept(
     ended = command("run", "-i", "no-such-candidate", "--jobs", "2", "--out", tmp_path)
     assert (ended.code, ended.err.count("no-such-candidate")) == (2, 1)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("results.jsonl", "earlier")]
+
+
+def test_the_reports_of_processes_whose_results_a_candidate_overwrites_are_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
+) -> None:
+    monkeypatch.setenv("OUT_OF_THE_TEST", str(tmp_path))
+    run = ["run", "-i", f"{__name__}:overwriting", "--golden", "tiny", "--golden", "deep", "--depth", "screen"]
+    ended = command(*run, "--jobs", "2", "--out", tmp_path)
+    assert (ended.code, ended.out.count("overwriting on ")) == (ConformanceError.exit_code, 2)
+    assert "the results are in no file" in ended.err
 
 
 def _interrupt(process: "subprocess.Popen[bytes]") -> None:

@@ -17,11 +17,14 @@ from conformance.checks.catalogue import CHECKS
 from conformance.checks.replay import replayed
 from conformance.checks.run_check import run_check
 from conformance.checks.search.plan import Plan
+from conformance.checks.search.static_shape import static_shape
 from conformance.cli import main
+from conformance.errors import CandidateError
 from conformance.faults import BY_NAME
 from conformance.judge import found_equations
 from conformance.judge.observation import Observation
 from conformance.judge.segment import Segment
+from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import hypotheses
 from conformance.oracle import Network
 from conformance.results.result import Result
@@ -171,3 +174,21 @@ def test_replay_prints_the_ratio_of_the_run(tmp_path: Path, capsys: pytest.Captu
         for result in replayed(file):
             (again,) = re.findall(r"\S+ times what", " ".join(str(result).split()))
             assert again in ratios
+
+
+class _Subject:
+    """One that breaks the contract after some calls, or at any but one length."""
+
+    def __init__(self, calls: int, length: int | None = None) -> None:
+        self.calls, self.length = calls, length
+
+    def run(self, batch: Batch) -> None:
+        self.calls -= 1
+        if self.calls < 0 or (self.length is not None and batch.length != self.length):
+            raise CandidateError("no")
+
+
+@pytest.mark.parametrize(("subject", "words"), [(_Subject(99, 8), "its length is fixed: it runs at 8"), (_Subject(1), "")])
+def test_a_candidate_that_fails_after_some_calls_has_no_fixed_length(subject: Any, words: str) -> None:
+    said = static_shape(subject, {"batch": Batch.of({"input_ids": np.ones((4, 8), dtype=int)})})
+    assert said.partition(",")[0] == words

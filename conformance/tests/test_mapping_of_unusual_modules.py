@@ -92,6 +92,7 @@ def test_in_a_network_of_one_layer_only_the_list_of_layers_is_taken_for_layers()
         ("unusual:model", ["build=lambda a: model("]),
         ("layouts:SeparateHeadsBert", ['"layers.{layer}.parts.{head}.q.weight": per_head(']),
         ("layouts:KernelHeadsBert", ['"layers.{layer}.parts.{head}.w_q": permuted(']),
+        ("layouts:FusedHeadsBert", ['"layers.{layer}.parts.{head}.qkv.weight": per_head(']),
         ("unusual:ResultBert", [": outputs.last,\n"]),
         ("unusual:StatesBert", [": outputs[0][last],\n"]),
         ("unusual:FlatBert", [": outputs[last + 1],\n"]),
@@ -164,3 +165,10 @@ def test_an_adaptor_that_could_not_import_its_module_is_refused(tmp_path: Path, 
     other.mkdir()
     assert main(["map", f"{module}:MyBert", "-o", str(other / "written.py")]) == 2
     assert f"give -o {tmp_path / 'written.py'}" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_module_with_weights_of_its_layers_that_are_not_mapped_cannot_be_run_unchanged() -> None:
+    mapped = proposal("layouts:StackedHeadsBert")
+    assert any("qkv" in name for name in mapped.unmapped)
+    assert mapped.has_output
+    assert not mapped.is_runnable

@@ -255,9 +255,15 @@ def with_a_large_error(records: Records) -> None:
     _those(records, "check", "pass")[0]["worst"] = 12.0
 
 
+def with_further_activations_judged(records: Records) -> None:
+    check = _those(records, "check", "pass")[0]
+    check["judged"] = check["activations"]
+
+
 EDITS: tuple[Callable[[Records], None], ...] = (
     *(verdict_of_the_check, verdicts_of_all_activations, failing_activations_removed, verdicts_and_errors, excess_alone_is_left),
     *(check_removed, exit_code_of_the_check, exit_code_of_the_footer, counts_of_the_footer, skipped, never_run, with_a_large_error),
+    with_further_activations_judged,
 )
 
 
@@ -271,6 +277,9 @@ def test_an_edited_file_is_a_contradiction_and_no_success(
     file.write_text("".join(f"{json.dumps(record)}\n" for record in records))
     assert main(["report", str(file)]) == 1
     assert "contradiction:" in capsys.readouterr().out
+    results = read_results(file)
+    contradicted = [c.outcome for c in results.checks if any(f", {c.case}: " in note.text for note in results.notes)]
+    assert not {"pass", "skip"} & {*contradicted}
 
 
 def test_an_unchanged_file_has_no_note_and_neither_has_one_of_an_earlier_version(whole: Records, tmp_path: Path) -> None:

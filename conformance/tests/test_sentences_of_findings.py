@@ -160,8 +160,9 @@ def test_the_counts_of_a_run_add_up_and_its_title_tells_errors_from_failures() -
     results = merged([run(*cases, unable)])
     assert results.footer is not None
     assert headline(results.footer) == "ran 4 of 6, 1 skipped, 1 could not run: 1 error, 3 fail, 1 pass"
-    assert run_document(results).title == "3 of 6 candidates do not conform, 1 could not be judged"
-    assert run_document(merged([run(unable, *cases[3:])])).title == "1 of 3 candidates could not be judged"
+    assert run_document(results).title == "3 of 6 candidates do not conform, 1 could not be judged, 1 skipped"
+    assert run_document(merged([run(unable, *cases[3:])])).title == "1 of 3 candidates could not be judged, 1 skipped"
+    assert run_document(merged([run(*cases[3:])])).title == "1 of 2 candidates: all conforms, 1 skipped"
 
 
 @pytest.mark.parametrize(

@@ -227,3 +227,26 @@ def test_results_of_other_workers_are_reported_when_a_worker_dies(pytester: pyte
     assert [(check.implementation, check.outcome) for check in results.checks] == [("making-bert", "pass")]
     (note,) = results.notes
     assert note.text.endswith("it was cut short, and has no footer")
+
+
+DELETING = """
+import os
+from conformance import parametrize_with_checks
+from conformance.implementations.making_bert import making_bert
+
+class Deleting:
+    name = "deleting"
+    def prepare(self, checkpoint, device, dtype):
+        os.remove("out/results.jsonl")
+        return making_bert.prepare(checkpoint, device, dtype)
+
+@parametrize_with_checks([making_bert, Deleting()], goldens=["tiny"], checks=["values"])
+def test_bert(check): check()
+"""
+
+
+def test_a_candidate_that_deletes_the_results_file_does_not_pass(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(DELETING)
+    ended = pytester.runpytest_subprocess("--bert-out", "out")
+    ended.assert_outcomes(passed=1, failed=1)
+    ended.stdout.fnmatch_lines(["*has been deleted or changed while it was written: the results are in no file*"])

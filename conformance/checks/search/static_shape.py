@@ -13,7 +13,7 @@ from conformance.model.batch import Batch
 def static_shape(subject: Subject, batches: Mapping[str, Batch]) -> str:
     """Return a message on the static size if the largest batch runs and no smaller version of it does; otherwise empty text.
 
-    A candidate whose process ends is not known to have a static size.
+    The largest must run after those as well. A candidate whose process ends is not known to have a static size.
     """
     with suppress(CandidateEnded):
         return _static_shape(subject, batches)
@@ -27,7 +27,7 @@ def _static_shape(subject: Subject, batches: Mapping[str, Batch]) -> str:
     for what, size, cut in (("length", whole.length, shorter), ("batch size", whole.size, fewer)):
         # Size 1 is used only if there is no other, since broadcasting would let it run with a wrong result.
         smaller = sorted({2, (size + 1) // 2, size - 1} - {0, 1, size}) or [1] * (size > 1)
-        if smaller and not any(_runs(subject, cut(whole, n)) for n in smaller):
+        if smaller and not any(_runs(subject, cut(whole, n)) for n in smaller) and _runs(subject, whole):
             return fixed_size(what, size, f" ({', '.join(map(str, smaller))})")
     return ""
 

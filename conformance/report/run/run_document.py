@@ -112,11 +112,13 @@ def _title(results: Results, found: Sequence[CandidateChecks]) -> str:
     wrong = {g.implementation for g in found if g.tone == "bad" and g.outcome != "error"}
     if len(names) == 1:
         return f"{names[0]} {'does not conform' if wrong else 'could not be judged'}" if bad else f"{names[0]}: {_fine(results)}"
-    unjudged = f"{len(bad - wrong)} could not be judged" if bad - wrong else ""
-    failing = f"{len(wrong)} of {len(names)} candidates {'does' if len(wrong) == 1 else 'do'} not conform" if wrong else ""
-    if not bad:
-        return f"{len(names)} candidates: {_fine(results)}"
-    return ", ".join(filter(None, (failing, unjudged))) if wrong else f"{len(bad)} of {len(names)} candidates could not be judged"
+    judged = {g.implementation for g in found if g.outcome != "skip"}
+    of = f" of {len(names)} candidates"
+    counts = [f"{len(wrong)}{of} {'does' if len(wrong) == 1 else 'do'} not conform"] if wrong else []
+    counts += [f"{len(bad - wrong)}{'' if wrong else of} could not be judged"] if bad - wrong else []
+    counts += [] if bad else [f"{len(judged)}{of}: {_fine(results)}"]
+    counts += [f"{len(names) - len(judged)} skipped"] if len(judged) < len(names) else []
+    return ", ".join(counts)
 
 
 def _fine(results: Results) -> str:

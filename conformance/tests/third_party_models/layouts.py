@@ -170,6 +170,28 @@ class KernelHead(Head):
         return (self.take[n](x @ getattr(self, f"w_{n}") + getattr(self, f"b_{n}")) for n in "qkv")
 
 
+class FusedHead(Head):
+    """A head with one linear layer for query, key and value."""
+
+    def __init__(self, width, size):
+        nn.Module.__init__(self)
+        self.qkv = nn.Linear(width, 3 * size)
+
+    def projected(self, x):
+        return self.qkv(x).chunk(3, -1)
+
+
+class StackedHead(Head):
+    """A head with kernels of (in, out) in one tensor, which no layout describes."""
+
+    def __init__(self, width, size):
+        nn.Module.__init__(self)
+        self.qkv = nn.Parameter(torch.randn(3, width, size))
+
+    def projected(self, x):
+        return x @ self.qkv[:, None]
+
+
 class SeparateHeadsLayer(Layer):
     head = Head
 
@@ -190,6 +212,22 @@ class SeparateHeadsBert(PlainBert):
 
 class KernelHeadsBert(PlainBert):
     layer = KernelHeadsLayer
+
+
+class FusedHeadsLayer(SeparateHeadsLayer):
+    head = FusedHead
+
+
+class FusedHeadsBert(PlainBert):
+    layer = FusedHeadsLayer
+
+
+class StackedHeadsLayer(SeparateHeadsLayer):
+    head = StackedHead
+
+
+class StackedHeadsBert(PlainBert):
+    layer = StackedHeadsLayer
 
 
 class AttentionPart(FusedAttentionLayer):
