@@ -115,6 +115,16 @@ class CorrelatedErrors:
         mixed = sum((mixture.of_positions for mixture in self.mixtures), start=as_array(self.independent))
         return CorrelatedErrors(factor**2 * mixed, shared)
 
+    @property
+    def recomputed(self) -> "CorrelatedErrors":
+        """The errors of the same result where a backward pass computes it again from what the forward pass kept of each row.
+
+        FlashAttention's backward pass (Dao et al. 2022, algorithm 4) computes exp(s − L) from scores s with other rounding errors
+        than those that the row's log-sum L contains. What a row shares is then independent of the errors of its elements, which do
+        not cancel even where one key has all the weight.
+        """
+        return replace(self, shared=tuple(replace(error, covariance=0.0) for error in self.shared))
+
     def in_rows(self, right: Array) -> "CorrelatedErrors":
         """Return the errors of e R for the errors e, (..., M, K), whose rows lie along the last axis, and R (..., K, N)."""
         independent = replace(self, shared=()).variance @ np.square(right)

@@ -21,6 +21,8 @@ from conformance.model.activations import parameter_shapes
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import FORMATS
 from conformance.oracle import Network
+from conformance.oracle.correlated_errors import row_mixed
+from conformance.oracle.gradients.softmax import ProbabilitiesBackward
 
 ATTENTION = "encoder.layer.1.attention"
 TINY, BATCH = load_golden("tiny").checkpoint, load_golden("tiny").batches["padded"]
@@ -208,3 +210,27 @@ def test_a_bias_that_nearly_cancels_the_product_may_be_added_after_the_product_i
         assert passing == ({BY_OPERATIONS} if gain == 1.0 else set())
     found = {one.activation: one.excess for one in screened(network, {**observed, name: actual}, dtype)}
     assert (found[name] <= 1.0) == (gain == 1.0)
+
+
+@pytest.mark.parametrize("spread", [0.5, 8.0])
+def test_probabilities_that_a_fused_backward_pass_computes_again_have_errors_of_their_own(spread: float) -> None:
+    rng, keys, draws = np.random.default_rng(0), 12, 20_000
+    scores, upstream = spread * rng.standard_normal((keys, keys)), rng.standard_normal((keys, keys))
+    key, deviation = rng.standard_normal((keys, 3)), 1e-4 * (1.0 + np.abs(scores))
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    centred = upstream - (p * upstream).sum(-1, keepdims=True)
+
+    def drawn() -> np.ndarray:
+        return deviation * rng.standard_normal((draws, keys, keys))
+
+    forward = drawn()
+    mean = (p * forward).sum(-1, keepdims=True)
+    of_context = p * (upstream * p * (forward - mean)).sum(-1, keepdims=True)
+    again, once = (centred * p * (errors - mean) - of_context for errors in (drawn(), forward))
+    step = ProbabilitiesBackward(None, upstream, p)  # type: ignore[arg-type]
+    errors = step.through(1, row_mixed(p, -p, p, deviation**2))
+    for found, result in ((errors, lambda e: e), (errors.in_rows(key), lambda e: e @ key)):
+        np.testing.assert_allclose(np.square(result(again)).mean(0) / found.variance, 1.0, atol=0.06)
+        # Errors that are not computed again cancel, or are little larger: the largest is 1.5 times the variance.
+        assert (np.square(result(once)).mean(0) / found.variance).max() < 1.6

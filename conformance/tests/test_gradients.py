@@ -140,6 +140,11 @@ def test_correct_backward_passes_pass(name: str, golden: str, dtype: str) -> Non
     assert sum(n.endswith(".grad") for n in observed(result)) > 40
 
 
+def test_the_backward_pass_of_fused_attention_passes_where_keys_have_all_the_weight() -> None:
+    result = check("hf-sdpa", "minilm", check="gradients", depth="screen")
+    assert (result.outcome, result.reason) == ("pass", "")
+
+
 def _checkpointed(*, reentrant: bool) -> Plant:
     """Recompute the interior of each layer in the backward pass."""
 

@@ -92,7 +92,6 @@ def test_in_a_network_of_one_layer_only_the_list_of_layers_is_taken_for_layers()
         ("unusual:model", ["build=lambda a: model("]),
         ("layouts:SeparateHeadsBert", ['"layers.{layer}.parts.{head}.q.weight": per_head(']),
         ("layouts:KernelHeadsBert", ['"layers.{layer}.parts.{head}.w_q": permuted(']),
-        ("layouts:FusedHeadsBert", ['"layers.{layer}.parts.{head}.qkv.weight": per_head(']),
         ("unusual:ResultBert", [": outputs.last,\n"]),
         ("unusual:StatesBert", [": outputs[0][last],\n"]),
         ("unusual:FlatBert", [": outputs[last + 1],\n"]),
@@ -172,3 +171,10 @@ def test_a_module_with_weights_of_its_layers_that_are_not_mapped_cannot_be_run_u
     assert any("qkv" in name for name in mapped.unmapped)
     assert mapped.has_output
     assert not mapped.is_runnable
+
+
+def test_heads_with_query_key_and_value_in_one_tensor_are_mapped_by_name() -> None:
+    mapped = proposal("layouts:FusedHeadsBert")
+    assert '"layers.{layer}.parts.{head}.qkv.weight": per_head(' in adaptor(mapped)
+    assert "layers.{layer}.parts.{head}.qkv.weight: by name alone, which no value confirms" in mapped.open
+    assert check(implementation_of(mapped), "tiny").outcome == "pass"

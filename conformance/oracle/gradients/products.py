@@ -167,6 +167,10 @@ class ContextBackwardValue(Product):
 
     left, right, result = Factor(1, "as it is", transposed=True), Factor(0, "heads"), "heads"
 
+    def through(self, parent: int, errors: CorrelatedErrors) -> CorrelatedErrors:
+        """Return the errors of the result; p may be computed again."""
+        return super().through(parent, errors.recomputed if parent == self.left.parent else errors)
+
 
 class QueryDistanceBackwardQuery(ScaledBackward):
     """∂L/∂q_i = Σ_j w_ij D_ij / √d; w (B, h, S, S), D (B, S, S, d), result (B, S, H)."""

@@ -8,7 +8,7 @@ from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import squared_partial_sums
 from conformance.oracle.bilinear import Context, split_heads
-from conformance.oracle.correlated_errors import CorrelatedErrors, row_mixed
+from conformance.oracle.correlated_errors import CorrelatedErrors, RowError
 from conformance.oracle.linear_maps import LinearMap, Roundings, Source, diagonal, identity, shared_by_row
 from conformance.oracle.step import Step
 
@@ -64,13 +64,23 @@ class ProbabilitiesBackward(Step):
     def through(self, parent: int, errors: CorrelatedErrors) -> CorrelatedErrors:
         """Return the errors of the result.
 
-        Errors e of p have two effects: through d, one shared error −Σ_j w_j e_j per row, which is multiplied by p, and the
-        independent errors (w_i − d) e_i.
+        A fused kernel's p is computed again, with errors e' of its own but for what each row shares (`recomputed`), and its d is
+        that of the context, with the errors e of the forward pass: the result's error is (w − d) e' − p Σ_j w_j e_j. With
+        e = x + a η and k = Cov(x, η), the shared error η has the effect (w − d) a − p Σ_j w_j (k_j + a_j), and what of Σ_j w_j x_j
+        is uncorrelated with it has the effect −p. Where p is not computed again, e' is e, and most errors cancel.
         """
         if parent != 1 or not errors.any:
             return super().through(parent, errors)
-        w, p = self._read
-        return row_mixed(w - self._mean, -p, w, errors.variance)
+        (w, p), centred = self._read, self._read[0] - self._mean
+        variance = as_array(errors.independent)
+        along = [(w * error.covariance).sum(-1, keepdims=True) for error in errors.shared]
+        rest = (w**2 * variance).sum(-1, keepdims=True) - sum(map(np.square, along))
+        effects = [
+            centred * error.effect - p * (of_x + (w * error.effect).sum(-1, keepdims=True))
+            for error, of_x in zip(errors.shared, along, strict=True)
+        ]
+        shared = (*effects, -p * np.sqrt(np.maximum(rest, 0.0)))
+        return CorrelatedErrors(centred**2 * variance, tuple(map(RowError, shared)))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return three kinds of error, where u is the unit roundoff of the inner operations and a that of accumulation.
