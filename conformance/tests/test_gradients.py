@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as checkpointed
 
-from conformance import Checkpoint, load_golden
+from conformance import Checkpoint, check, load_golden
 from conformance.benchmarks.gradients.correct import CORRECT
 from conformance.benchmarks.gradients.measure import origins
 from conformance.benchmarks.gradients.wrong import WRONG, WithWrongBackward
