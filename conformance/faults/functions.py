@@ -7,8 +7,18 @@ from scipy.special import erf, expit
 
 from conformance.faults.altered import Altered, with_slack
 from conformance.faults.changes import copied_from, first_parent, function, recast, rewritten, variance_of, with_rounded_parent
-from conformance.faults.fault import Fault, FaultContext, Parameter, SameFunction, ignored
-from conformance.faults.kinds import ERF_FORM, FUNCTIONS, GELUS, RELU, TANH_FORMS
+from conformance.faults.fault import (
+    ERF_FORM,
+    FUNCTIONS,
+    GELUS,
+    RELU,
+    TANH_FORMS,
+    Fault,
+    FaultContext,
+    Parameter,
+    SameFunction,
+    ignored,
+)
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array

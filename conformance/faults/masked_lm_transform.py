@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 from conformance.faults.altered import Altered, with_slack
 from conformance.faults.changes import variance_of, with_parent, with_rounded_parent
-from conformance.faults.fault import Fault, FaultContext
-from conformance.faults.kinds import FUNCTIONS
+from conformance.faults.fault import FUNCTIONS, Fault, FaultContext
 from conformance.faults.norms import NORMS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array

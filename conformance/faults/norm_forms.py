@@ -7,8 +7,7 @@ import numpy as np
 
 from conformance.faults.altered import Altered, with_slack
 from conformance.faults.changes import copied_from, recast, variance_of, with_rounded_parent
-from conformance.faults.fault import Fault, FaultContext, with_parameters
-from conformance.faults.kinds import LINEARS
+from conformance.faults.fault import LINEARS, Fault, FaultContext, with_parameters
 from conformance.faults.norms import LAYER_OUTPUT, NORM_FIX, NORMS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array

@@ -7,8 +7,7 @@ import numpy as np
 
 from conformance.faults.altered import Altered
 from conformance.faults.changes import other_weight
-from conformance.faults.fault import Change, Fault, FaultContext, with_parameters
-from conformance.faults.kinds import COMPUTED, LINEARS, PRODUCTS
+from conformance.faults.fault import COMPUTED, LINEARS, PRODUCTS, Change, Fault, FaultContext, with_parameters
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import FORMATS, Array

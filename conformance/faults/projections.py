@@ -8,8 +8,7 @@ from scipy.special import log_softmax
 
 from conformance.faults.altered import Altered, Rearranged, with_slack
 from conformance.faults.changes import other_weight, variance_of, with_parent
-from conformance.faults.fault import Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
-from conformance.faults.kinds import LINEARS
+from conformance.faults.fault import LINEARS, Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
 from conformance.model.activations import layer_input
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array

@@ -22,8 +22,7 @@ import numpy.typing as npt
 from conformance.faults.altered import Altered, with_slack
 from conformance.faults.attention import CONTEXT, SCORES
 from conformance.faults.changes import other_weight
-from conformance.faults.fault import Change, Fault, FaultContext, with_parameters
-from conformance.faults.kinds import LINEARS, PRODUCTS
+from conformance.faults.fault import LINEARS, PRODUCTS, Change, Fault, FaultContext, with_parameters
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import FORMATS, Array, Mask, Single

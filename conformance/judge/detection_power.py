@@ -15,7 +15,7 @@ import numpy as np
 from conformance.faults import CATALOGUE, dropout
 from conformance.goldens.golden import Golden
 from conformance.goldens.manifest import DEFAULT_GOLDENS
-from conformance.judge.faults_of_segment import possible_directions
+from conformance.judge.fault_directions import possible_directions
 from conformance.judge.filters import expected_z, project
 from conformance.judge.judged_elements import judged_elements
 from conformance.judge.noise import of_segment

@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from conformance.errors import CandidateFailure, NotApplicable
+from conformance.faults.fault import LINEARS
 from conformance.faults.fitted import OF_WEIGHTS
-from conformance.faults.kinds import LINEARS
 from conformance.goldens.batches import batch
 from conformance.goldens.recipe import SEED
 from conformance.judge.block_totals import block_totals

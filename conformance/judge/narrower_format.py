@@ -18,7 +18,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformance.faults.kinds import PRODUCTS
+from conformance.faults.fault import PRODUCTS
 from conformance.judge.segment import Segment
 from conformance.numerics.arithmetic import representative_hypothesis
 from conformance.numerics.arrays import as_array

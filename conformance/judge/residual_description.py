@@ -6,18 +6,69 @@ and the step's own inputs and parameters. A model explains the residual if it le
 models are reported with the share of the residual that they account for.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
 from conformance.judge.depth import NO_PATTERN
 from conformance.judge.localization import Localization, localize, rendered
-from conformance.judge.residual_models import ResidualFinding, ResidualProblem, residual_findings
-from conformance.judge.residual_models.residual_problem import TINY
+from conformance.judge.residual_models.arrangement import permutations, rearrangements
+from conformance.judge.residual_models.degenerate import constant, few_elements, fewer_bits, larger_noise, not_finite, zeroed
+from conformance.judge.residual_models.linear_combinations import gains, gains_and_shifts, multiples, scaled_parents, shifts, terms
+from conformance.judge.residual_models.other_functions import linear_maps, other_functions, transposed_weight
+from conformance.judge.residual_models.residual_problem import TINY, ResidualFinding, ResidualProblem
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Mask
 from conformance.numerics.thresholds import ErrorLimits
 from conformance.oracle import Step
+
+# Ordered by the number of free parameters: if a stage explains the residual, later stages are not tried.
+_STAGES: tuple[tuple[Callable[[ResidualProblem], Iterator[ResidualFinding]], ...], ...] = (
+    (constant, multiples, rearrangements, transposed_weight),
+    (permutations, terms, scaled_parents),
+    (shifts, gains, gains_and_shifts),
+    (linear_maps, other_functions),
+    (fewer_bits, zeroed),
+    (larger_noise,),
+)
+
+
+def residual_findings(case: ResidualProblem, region: Mask) -> tuple[ResidualFinding, ...]:
+    """Return the findings that explain the candidate's array in the affected region, with the fewest fitted numbers.
+
+    If none explains it, return findings that account for a share of the residual: each for more than every finding with fewer
+    fitted numbers, and for more than chance would.
+    """
+    broken = not_finite(case) or few_elements(case)
+    return (broken,) if broken else _described(case if region is case.judged else replace(case, judged=region))
+
+
+def _described(case: ResidualProblem) -> tuple[ResidualFinding, ...]:
+    if not case.count:
+        return ()  # thinning left none of the few judged elements
+    partial: list[ResidualFinding] = []
+    for stage in _STAGES:
+        found = list(chain.from_iterable(look(case) for look in stage))
+        explaining = [f for f in found if f.explained]
+        if explaining:
+            return _simplest(explaining)
+        partial += [f for f in found if case.notable(f)]
+    return _worthwhile(partial)
+
+
+def _simplest(found: Sequence[ResidualFinding]) -> tuple[ResidualFinding, ...]:
+    least = min(f.freedom for f in found)
+    return tuple(sorted((f for f in found if f.freedom == least), key=lambda f: f.remaining))
+
+
+def _worthwhile(found: Sequence[ResidualFinding]) -> tuple[ResidualFinding, ...]:
+    best: list[ResidualFinding] = []
+    for finding in sorted(found, key=lambda f: (f.freedom, -f.share)):
+        if not best or finding.share > best[-1].share:
+            best.append(finding)
+    return tuple(reversed(best))
 
 
 @dataclass(frozen=True)

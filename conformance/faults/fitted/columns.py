@@ -18,10 +18,9 @@ import math
 import numpy as np
 
 from conformance.faults.changes import with_stored_weight
-from conformance.faults.fault import MOST_OPERATIONS
+from conformance.faults.fault import LINEARS, MOST_OPERATIONS
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted, relative_error
 from conformance.faults.fitted.weight_structure import index_of
-from conformance.faults.kinds import LINEARS
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import numpy as np
 
 from conformance.faults.altered import Altered
-from conformance.faults.fault import with_parameters
+from conformance.faults.fault import LINEARS, with_parameters
 from conformance.faults.fitted.fitted_fault import MOST_ROWS, Fit, FitData, Fitted
-from conformance.faults.kinds import LINEARS
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array
 from conformance.oracle import Step

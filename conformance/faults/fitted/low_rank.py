@@ -45,11 +45,10 @@ import numpy as np
 
 from conformance.faults.altered import Altered, with_slack
 from conformance.faults.changes import variance_of_stored_weight
-from conformance.faults.fault import with_parameters
+from conformance.faults.fault import LINEARS, with_parameters
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted, relative_error, takes_seconds
 from conformance.faults.fitted.weight_structure import Estimated, assignment, index_of
 from conformance.faults.fitted.wrong_rows import explains
-from conformance.faults.kinds import LINEARS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Mask

@@ -6,9 +6,8 @@ from functools import partial
 import numpy as np
 
 from conformance.faults.altered import Altered
-from conformance.faults.fault import with_parameters
+from conformance.faults.fault import LINEARS, with_parameters
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, MOST_ROWS, Fit, FitData, Fitted, nearest_fit
-from conformance.faults.kinds import LINEARS
 from conformance.faults.quantized import distance_to_tie, is_near_tie
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import FORMATS, Array, Format

@@ -15,9 +15,8 @@ from itertools import product
 import numpy as np
 
 from conformance.faults.altered import Altered, with_slack
-from conformance.faults.fault import with_parameters
+from conformance.faults.fault import FUNCTIONS, LINEARS, with_parameters
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, MOST_ROWS, Fit, FitData, Fitted
-from conformance.faults.kinds import FUNCTIONS, LINEARS
 from conformance.faults.quantized import UNQUANTIZED, distance_to_tie, quotients
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from conformance.faults.altered import Altered, Rearranged
+from conformance.faults.fault import FUNCTIONS, LINEARS
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted
-from conformance.faults.kinds import FUNCTIONS, LINEARS
 from conformance.model.batch import Ids
 from conformance.numerics.formats import Array
 from conformance.oracle import Step

@@ -16,11 +16,10 @@ is zero is its bias, y_no = b_o: the logit of a token whose embedding is zero, w
 import numpy as np
 
 from conformance.faults.altered import Altered
-from conformance.faults.fault import with_parameters
+from conformance.faults.fault import LINEARS, with_parameters
 from conformance.faults.fitted.columns import factors_in_words, factors_of
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted, relative_error
 from conformance.faults.fitted.lookup_words import first_to_last
-from conformance.faults.kinds import LINEARS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Mask

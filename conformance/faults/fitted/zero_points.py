@@ -16,9 +16,8 @@ import numpy as np
 
 from conformance.faults.altered import Altered, with_slack
 from conformance.faults.changes import with_stored_weight
-from conformance.faults.fault import with_parameters
+from conformance.faults.fault import LINEARS, with_parameters
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted, nearest_fit
-from conformance.faults.kinds import LINEARS
 from conformance.faults.quantized import is_near_tie, quotients, symmetric
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
