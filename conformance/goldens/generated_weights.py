@@ -10,7 +10,7 @@ visible even in bfloat16.
 import math
 from collections.abc import Mapping
 
-from conformance.goldens.philox import Stream
+from conformance.goldens.batches import Stream
 from conformance.model.activations import parameter_shapes
 from conformance.model.architecture import Architecture
 from conformance.numerics.formats import FORMATS, Array

@@ -20,9 +20,8 @@ from conformance.judge.filters import expected_z, project
 from conformance.judge.judged_elements import judged_elements
 from conformance.judge.noise import of_segment
 from conformance.judge.segment import Segment
-from conformance.model.activations import parameter_shapes
+from conformance.model.activations import dropouts, parameter_shapes, rate_of
 from conformance.model.checkpoint import rounded_weights
-from conformance.model.dropout import dropouts, rate_of
 from conformance.model.gradients import grad, is_gradient
 from conformance.model.training import GIVEN, STEPPED, STEPS, Training, decays
 from conformance.numerics.arithmetic import Hypothesis, as_captured, hypotheses, representative_hypothesis

@@ -33,7 +33,7 @@ from conformance.numerics.function_error_bounds import FunctionErrorBounds
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Network
 from conformance.oracle.optimizer import CLIP_EPSILON
-from conformance.oracle.training_loop import Constants, State, StepRoundings, VectorLayout, stepped
+from conformance.oracle.training_run import Constants, State, StepRoundings, VectorLayout, stepped
 
 # At α = 1e-8 the threshold is 43 spreads with 6 replicas; with 4, in three quarters of the time, 157; with 12, in twice the time,
 # 14. A rate that is 1 % off gives 147,000 spreads in float32 after two steps of `tiny` (the reason of `rate 1 % off` in

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from scipy.special import erf, expit
 
-from conformance.model.dropout import rate_of
+from conformance.model.activations import rate_of
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.arrays import as_array
 from conformance.numerics.formats import Array, Captured

@@ -12,8 +12,8 @@ from scipy.stats import chi2
 
 from conformance import load_golden
 from conformance.faults import CATALOGUE, kernels
+from conformance.goldens.batches import Stream
 from conformance.goldens.manifest import manifest
-from conformance.goldens.philox import Stream
 from conformance.judge.detection_power import power
 from conformance.model.architecture import POOLINGS
 from conformance.model.training import STEPPED
