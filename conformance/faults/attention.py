@@ -4,13 +4,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from conformance.faults.altered import Altered, Rearranged, with_slack
-from conformance.faults.changes import rewritten, with_parent
+from conformance.faults.changes import Altered, Rearranged, rewritten, with_parent, with_slack
 from conformance.faults.fault import Fault, FaultContext, Parameter, SameFunction
 from conformance.model.activation import attended_keys
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Mask
+from conformance.numerics.formats import Array, Mask, as_array
 from conformance.oracle import Step
 from conformance.oracle.bilinear import merge_heads, split_heads
 

@@ -4,13 +4,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from conformance.faults.altered import Altered, with_slack
-from conformance.faults.changes import kept_share, recast, rewritten, variance_of
+from conformance.faults.changes import Altered, kept_share, recast, rewritten, variance_of, with_slack
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.oracle import Step
 from conformance.oracle.embeddings import Sinusoids, positions
 

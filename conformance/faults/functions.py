@@ -5,8 +5,17 @@ from collections.abc import Iterator
 import numpy as np
 from scipy.special import erf, expit
 
-from conformance.faults.altered import Altered, with_slack
-from conformance.faults.changes import copied_from, first_parent, function, recast, rewritten, variance_of, with_rounded_parent
+from conformance.faults.changes import (
+    Altered,
+    copied_from,
+    first_parent,
+    function,
+    recast,
+    rewritten,
+    variance_of,
+    with_rounded_parent,
+    with_slack,
+)
 from conformance.faults.fault import (
     ERF_FORM,
     FUNCTIONS,
@@ -20,8 +29,7 @@ from conformance.faults.fault import (
     ignored,
 )
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.numerics.functions import TANH_CUBIC, TANH_OUTER
 from conformance.oracle import Step
 from conformance.oracle.pointwise import Gelu, GeluTanh, QuickGelu, Silu, gated, gelu_tanh

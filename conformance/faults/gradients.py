@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from conformance.faults.altered import Altered
-from conformance.faults.changes import first_parent, other_weight, recast, rewritten, rewritten_equation, with_result
+from conformance.faults.changes import Altered, first_parent, other_weight, recast, rewritten, rewritten_equation, with_result
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter
 from conformance.model.batch import IGNORED_LABEL
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.oracle import Step
 from conformance.oracle.gradients.losses import CrossEntropyBackward, TargetLossBackward
 from conformance.oracle.gradients.norm import NormBackward

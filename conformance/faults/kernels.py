@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from conformance.faults.altered import Altered
 from conformance.faults.attention import CONTEXT, keys_of, softmax
+from conformance.faults.changes import Altered
 from conformance.faults.fault import Change, Fault, FaultContext
 from conformance.faults.heads import recomputed
 from conformance.faults.masks import added_raw, causal, ignored, inverted

@@ -7,17 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from conformance.faults.altered import Altered, Slack
 from conformance.faults.attention import PROBS, SCORES
-from conformance.faults.changes import with_parent
+from conformance.faults.changes import Altered, Slack, with_parent
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
 from conformance.faults.norms import LAYER_OUTPUT
 from conformance.model.activations import layer_input
 from conformance.model.gradients import is_gradient
 from conformance.model.layer import STATES_NAME
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.oracle import Step
 from conformance.oracle.propagation import propagated
 

@@ -10,8 +10,7 @@ import numpy as np
 from conformance.faults.changes import rewritten, rewritten_equation
 from conformance.faults.fault import Change, Fault, FaultContext, with_batch
 from conformance.model.batch import IGNORED_LABEL
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.oracle import Step
 from conformance.oracle.losses import LABELS, ChoiceCrossEntropy, TargetLoss, labels_of, sigmoid
 

@@ -7,15 +7,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from conformance.faults.altered import Altered
 from conformance.faults.attention import PROBS, keys_of, softmax
-from conformance.faults.changes import variance_of
+from conformance.faults.changes import Altered, variance_of
 from conformance.faults.fault import Change, Fault, FaultContext
 from conformance.faults.masks import ignored
 from conformance.faults.quantized import distance_to_tie
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Mask
+from conformance.numerics.formats import Array, Mask, as_array
 from conformance.oracle import Step
 
 CONSTANT = 10000.0  # That of the code of Devlin et al. 2019 (modeling.py): adder = (1.0 - attention_mask) * -10000.0.

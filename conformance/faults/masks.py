@@ -4,14 +4,12 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from conformance.faults.altered import Altered, with_slack
 from conformance.faults.attention import PROBS, keys_of, of_tokens, probabilities, softmax
-from conformance.faults.changes import recast
+from conformance.faults.changes import Altered, recast, with_slack
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, SameFunction, with_batch
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Mask
+from conformance.numerics.formats import Array, Mask, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
 from conformance.oracle.linear_maps import Roundings, Source, identity

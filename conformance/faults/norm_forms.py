@@ -5,13 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformance.faults.altered import Altered, with_slack
-from conformance.faults.changes import copied_from, recast, variance_of, with_rounded_parent
+from conformance.faults.changes import Altered, copied_from, recast, variance_of, with_rounded_parent, with_slack
 from conformance.faults.fault import LINEARS, Fault, FaultContext, with_parameters
 from conformance.faults.norms import LAYER_OUTPUT, NORM_FIX, NORMS
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
 from conformance.oracle.norm import Norm

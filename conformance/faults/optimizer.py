@@ -8,8 +8,7 @@ import numpy as np
 from conformance.faults.changes import first_parent, other_parameters, recast
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, with_parameters
 from conformance.model.training import ADAM, Training, at, decays, parameter_of, step_of
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
 from conformance.oracle.optimizer import Adam

@@ -12,15 +12,22 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformance.faults.altered import Altered, with_slack
-from conformance.faults.changes import first_parent, function, recast, variance_of, with_parent, with_rounded_parent
+from conformance.faults.changes import (
+    Altered,
+    first_parent,
+    function,
+    recast,
+    variance_of,
+    with_parent,
+    with_rounded_parent,
+    with_slack,
+)
 from conformance.faults.fault import FUNCTIONS, Change, Fault, FaultContext
 from conformance.faults.norms import NORMS
 from conformance.model.architecture import DENSE_ACTIVATIONS, POOLINGS
 from conformance.model.heads import POOLING
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.oracle import Step
 from conformance.oracle.pooling import Maximum, Weighted
 

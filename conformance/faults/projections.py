@@ -6,13 +6,11 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import log_softmax
 
-from conformance.faults.altered import Altered, Rearranged, with_slack
-from conformance.faults.changes import other_weight, variance_of, with_parent
+from conformance.faults.changes import Altered, Rearranged, other_weight, variance_of, with_parent, with_slack
 from conformance.faults.fault import LINEARS, Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
 from conformance.model.activations import layer_input
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Mask
+from conformance.numerics.formats import Array, Mask, as_array
 from conformance.oracle import Step
 from conformance.oracle.norm import Norm
 

@@ -19,13 +19,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from conformance.faults.altered import Altered, with_slack
 from conformance.faults.attention import CONTEXT, SCORES
-from conformance.faults.changes import other_weight
+from conformance.faults.changes import Altered, other_weight, with_slack
 from conformance.faults.fault import LINEARS, PRODUCTS, Change, Fault, FaultContext, with_parameters
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import FORMATS, Array, Mask, Single
+from conformance.numerics.formats import FORMATS, Array, Mask, Single, as_array
 from conformance.numerics.thresholds import FALSE_ALARM, max_threshold
 from conformance.oracle import Step
 from conformance.oracle.bilinear import merge_heads, split_heads

@@ -13,8 +13,7 @@ from itertools import combinations, pairwise
 from conformance.model.activation import Activation
 from conformance.model.activations import rate_of, setting_of
 from conformance.model.architecture import Architecture
-from conformance.numerics.arrays import neighbours
-from conformance.numerics.formats import Mask
+from conformance.numerics.formats import Mask, neighbours
 from conformance.numerics.thresholds import BinomialCount, sidak_share
 
 

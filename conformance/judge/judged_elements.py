@@ -9,8 +9,7 @@ from conformance.model.activation import Activation, attended_keys
 from conformance.model.batch import Batch
 from conformance.model.gradients import SUFFIX, is_gradient
 from conformance.model.training import GIVEN
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Mask, Single
+from conformance.numerics.formats import Array, Mask, Single, as_array
 
 Numbers = TypeVar("Numbers", Array, Single)
 _PROBABILITIES = ("probs", "copy", "dropout")  # kinds of attention probabilities, with their dropout

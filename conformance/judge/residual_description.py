@@ -21,8 +21,7 @@ from conformance.judge.residual_models.degenerate import constant, few_elements,
 from conformance.judge.residual_models.linear_combinations import gains, gains_and_shifts, multiples, scaled_parents, shifts, terms
 from conformance.judge.residual_models.other_functions import linear_maps, other_functions, transposed_weight
 from conformance.judge.residual_models.residual_problem import TINY, ResidualFinding, ResidualProblem
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Mask
+from conformance.numerics.formats import Array, Mask, as_array
 from conformance.numerics.thresholds import ErrorLimits
 from conformance.oracle import Step
 

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Format
+from conformance.numerics.formats import Array, Format, as_array
 from conformance.numerics.function_error_bounds import Bound
 from conformance.numerics.functions import Function
 

@@ -16,8 +16,7 @@ from conformance.model.architecture import Architecture
 from conformance.model.batch import IGNORED_LABEL, Batch, Ids
 from conformance.model.checkpoint import LazyWeights, cached_parameters
 from conformance.model.gradients import ends, sources, with_gradients
-from conformance.numerics.arrays import as_array, placed
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array, placed
 from conformance.numerics.memo import cached_property
 from conformance.oracle.equations import EQUATIONS
 from conformance.oracle.losses import LABELS

@@ -13,8 +13,7 @@ import numpy as np
 from scipy.special import erf, erfc, expit
 
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import FORMATS, Array
+from conformance.numerics.formats import FORMATS, Array, as_array
 from conformance.numerics.functions import TANH_CUBIC, TANH_OUTER
 from conformance.numerics.thresholds import LARGEST_DEVIATION
 from conformance.oracle.accumulation import squared_partial_sums

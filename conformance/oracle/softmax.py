@@ -4,8 +4,7 @@ import numpy as np
 
 from conformance.model.activation import attended_keys
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Mask
+from conformance.numerics.formats import Array, Mask, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import squared_partial_sums
 from conformance.oracle.correlated_errors import CorrelatedErrors, row_mixed

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from conformance.faults.altered import Altered
+from conformance.faults.changes import Altered
 from conformance.faults.fault import ERF_FORM, GELUS
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.numerics.formats import Array

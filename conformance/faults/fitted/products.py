@@ -9,12 +9,11 @@ from functools import partial
 
 import numpy as np
 
-from conformance.faults.altered import Altered
+from conformance.faults.changes import Altered
 from conformance.faults.fault import LINEARS, with_parameters
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, MOST_ROWS, Fit, FitData, Fitted, nearest_fit
 from conformance.faults.quantized import distance_to_tie, is_near_tie
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import FORMATS, Array, Format
+from conformance.numerics.formats import FORMATS, Array, Format, as_array
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
 

@@ -24,14 +24,12 @@ from itertools import product
 
 import numpy as np
 
-from conformance.faults.altered import Altered, with_slack
-from conformance.faults.changes import with_stored_weight
+from conformance.faults.changes import Altered, with_slack, with_stored_weight
 from conformance.faults.fault import FUNCTIONS, LINEARS, with_parameters
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, MOST_ROWS, Fit, FitData, Fitted, nearest_fit
 from conformance.faults.quantized import UNQUANTIZED, distance_to_tie, is_near_tie, quotients, symmetric
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Single
+from conformance.numerics.formats import Array, Single, as_array
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from conformance.faults.altered import Altered, Rearranged
+from conformance.faults.changes import Altered, Rearranged
 from conformance.faults.fault import FUNCTIONS, LINEARS
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted
 from conformance.model.batch import Ids

@@ -32,15 +32,13 @@ import math
 
 import numpy as np
 
-from conformance.faults.altered import Altered
-from conformance.faults.changes import with_stored_weight
+from conformance.faults.changes import Altered, with_stored_weight
 from conformance.faults.fault import LINEARS, MOST_OPERATIONS, with_parameters
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted, relative_error
 from conformance.faults.fitted.lookup_words import first_to_last
 from conformance.faults.fitted.weight_structure import index_of
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Mask
+from conformance.numerics.formats import Array, Mask, as_array
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
 

@@ -20,8 +20,7 @@ import numpy as np
 from conformance.judge.number_words import enumerated, near, number, simple
 from conformance.judge.residual_models.residual_problem import ElementNoise, FittedNumber, Places, ResidualFinding, ResidualProblem
 from conformance.judge.residual_models.step_terms import RIGHT, StepTerm
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import NUDGE, Array
+from conformance.numerics.formats import NUDGE, Array, as_array
 from conformance.oracle.norm import Norm
 from conformance.oracle.pointwise import Gelu, GeluTanh, Relu, Tanh
 from conformance.oracle.softmax import Probabilities

@@ -19,8 +19,7 @@ import numpy.typing as npt
 from scipy.special import betaincinv, chdtr
 
 from conformance.judge.residual_models.step_terms import StepTerm, step_terms
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Mask
+from conformance.numerics.formats import Array, Mask, as_array
 from conformance.numerics.memo import cached_property
 from conformance.numerics.thresholds import FALSE_ALARM, ErrorLimits
 from conformance.oracle import Step
