@@ -174,14 +174,14 @@ def variance_of(step: Step, arithmetic: Arithmetic) -> Array:
     return as_array(own.variance() + as_array(own.bound) ** 2 / 3.0)
 
 
+def with_slack_of_parent(step: Step, slack: Slack, parent: int = 0) -> Altered:
+    """Return the step with additional errors of this variance in a parent, and the same result."""
+    return with_slack(step, lambda altered, arithmetic: altered.inner.jacobians()[parent].variance(slack(altered, arithmetic)))
+
+
 def with_rounded_parent(step: Step, parent: int) -> Altered:
     """Return the step with a parent that may be rounded to storage."""
-
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        rounding = arithmetic.storage.rounding_variance(altered.inner.parents[parent])
-        return altered.inner.jacobians()[parent].variance(rounding)
-
-    return with_slack(step, slack)
+    return with_slack_of_parent(step, lambda altered, a: a.storage.rounding_variance(altered.inner.parents[parent]), parent)
 
 
 def copied_from(table: Mapping[str, Activation], name: str) -> str:

@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from conformance.faults.changes import Altered, kept_share, recast, rewritten, variance_of, with_slack
+from conformance.faults.changes import Altered, kept_share, recast, rewritten, variance_of, with_slack, with_slack_of_parent
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter
 from conformance.model.batch import Ids
-from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, as_array
 from conformance.oracle import Step
 from conformance.oracle.embeddings import Sinusoids, positions
@@ -118,12 +117,8 @@ def _embedded_again(step: Step, _: FaultContext) -> Step | None:
     at = next((i for i, name in enumerate(parents) if "word_embeddings" in name), None)
     if at is None or len(parents) == 1:
         return None
-
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        return altered.inner.jacobians()[at].variance(variance_of(step, arithmetic))
-
     again = step.replaced(parents=tuple(step.value if i == at else p for i, p in enumerate(step.parents)))
-    return with_slack(again, slack)
+    return with_slack_of_parent(again, lambda _, arithmetic: variance_of(step, arithmetic), at)
 
 
 def _sinusoids(f: Callable[[Ids, int], Array]) -> Change:

@@ -14,7 +14,7 @@ from conformance.faults.changes import (
     rewritten,
     variance_of,
     with_rounded_parent,
-    with_slack,
+    with_slack_of_parent,
 )
 from conformance.faults.fault import (
     ERF_FORM,
@@ -49,12 +49,7 @@ def _other_form(step: Step, _: FaultContext) -> Step:
 
 def _twice(step: Step, _: FaultContext) -> Step:
     """Return the function applied twice, with the rounding errors of the first application propagated through the second."""
-    once = step.value
-
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        return altered.inner.jacobians()[0].variance(variance_of(step, arithmetic))
-
-    return with_slack(step.replaced(parents=(once,)), slack)
+    return with_slack_of_parent(step.replaced(parents=(step.value,)), lambda _, arithmetic: variance_of(step, arithmetic))
 
 
 def _again(step: Step, context: FaultContext) -> Step | None:
@@ -64,11 +59,8 @@ def _again(step: Step, context: FaultContext) -> Step | None:
     if name not in table or table[name].kind not in GELUS | {"tanh"}:
         return None
     again = context.network.step(name, step.parents[0])
-
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        return altered.inner.jacobians()[0].variance(variance_of(again, arithmetic))
-
-    return with_slack(step.replaced(parents=(again.value, *step.parents[1:])), slack)
+    read = step.replaced(parents=(again.value, *step.parents[1:]))
+    return with_slack_of_parent(read, lambda _, arithmetic: variance_of(again, arithmetic))
 
 
 def _late(step: Step, context: FaultContext) -> Step | None:

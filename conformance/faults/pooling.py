@@ -21,6 +21,7 @@ from conformance.faults.changes import (
     with_parent,
     with_rounded_parent,
     with_slack,
+    with_slack_of_parent,
 )
 from conformance.faults.fault import FUNCTIONS, Change, Fault, FaultContext
 from conformance.faults.norms import NORMS
@@ -121,10 +122,10 @@ def _mean(*, padding: bool, weighted: bool) -> Change:
         def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
             rounded = np.zeros_like(hidden)
             rounded[:, 0] = arithmetic.storage.rounding_variance(size)  # The mean may be rounded; its partial sums are no larger.
-            return altered.inner.jacobians()[0].variance(rounded)
+            return rounded
 
         changed = step.replaced(parents=(np.concatenate([mean[:, None], hidden[:, 1:]], 1),))
-        return with_slack(changed, slack)
+        return with_slack_of_parent(changed, slack)
 
     return change
 
@@ -212,11 +213,7 @@ def _norm_first(step: Step, context: FaultContext) -> Step | None:
     """Return the steps in the other order, each exposed under its own name: the norm of the product, the function of the norm."""
     if step.site.activation.name == _ACT:
         norm = context.network.step(_NORM, step.parents[0])
-
-        def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-            return altered.inner.jacobians()[0].variance(variance_of(norm, arithmetic))
-
-        return with_slack(step.replaced(parents=(norm.value,)), slack)
+        return with_slack_of_parent(step.replaced(parents=(norm.value,)), lambda _, arithmetic: variance_of(norm, arithmetic))
     return with_parent(step, context, _DENSE)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.faults.attention import CONTEXT, SCORES
-from conformance.faults.changes import Altered, other_weight, with_slack
+from conformance.faults.changes import Altered, other_weight, with_slack, with_slack_of_parent
 from conformance.faults.fault import LINEARS, PRODUCTS, Change, Fault, FaultContext, with_parameters
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import FORMATS, Array, Mask, Single, as_array
@@ -182,11 +182,8 @@ def _cache_of_bytes(step: Step, _: FaultContext) -> Step:
     near = is_near_tie(quotient)
     ties = merge_heads(as_array(near * scale**2, np.float64))
     held = merge_heads(as_array(levels, np.float64) * scale)
-
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        return altered.inner.jacobians()[1].variance(ties + arithmetic.storage.rounding_variance(held))
-
-    return with_slack(step.replaced(parents=(first, held)), slack)
+    read = step.replaced(parents=(first, held))
+    return with_slack_of_parent(read, lambda _, arithmetic: ties + arithmetic.storage.rounding_variance(held), 1)
 
 
 def _two_of_four(step: Step, _: FaultContext) -> Step | None:

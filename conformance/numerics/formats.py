@@ -1,4 +1,4 @@
-"""IEEE 754 binary formats and their units in the last place.
+"""Arrays in memory and on a device of torch; IEEE 754 binary formats and their units in the last place.
 
 A format has `precision` significant bits p (including the hidden bit) and a smallest normal exponent `emin`. For a real x
 
@@ -25,6 +25,9 @@ Pairs = tuple[npt.NDArray[Kind], npt.NDArray[Kind]]
 
 def as_array(value: Any, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
     """Return `value` as `numpy.asarray` does, but an array of another library, which NumPy would copy to memory, as it is.
+
+    What is computed in the oracle and the judge may be on a device (`torch_array`). There, `as_array(x)` converts a result without
+    copying it to memory, `numpy.asarray(x)` copies it, and `numpy.zeros(shape, like=x)` creates an array where x is.
 
     Args:
         value: an array, a number or nested sequences of numbers.
