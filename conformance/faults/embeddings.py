@@ -177,14 +177,6 @@ def _copy_scaled(step: Step, factor: float) -> Step:
     return Altered(step, lambda inner: factor * inner.value, lambda altered, a: 2.0 * a.storage.rounding_variance(altered.value))
 
 
-def _first_type_zeroed(inner: Step) -> Array:
-    return np.where(inner.site.batch.types[..., None] == 0, 0.0, inner.value)
-
-
-def _padding_zeroed(inner: Step) -> Array:
-    return np.where(inner.site.batch.input_ids[..., None] == 0, 0.0, inner.value)
-
-
 # fmt: off
 def faults() -> Iterator[Fault]:
     """Yield the faults of embeddings."""
@@ -302,10 +294,12 @@ def faults() -> Iterator[Fault]:
                 equation="√H word + token type + position",
                 fix="Add the word embeddings without a factor.")
     yield Fault("padding-word-zeroed", WORDS, "the word embedding of id 0 is zero", "constructed",
-                rewritten(_padding_zeroed), "padding_idx=0, with the row overwritten",
+                rewritten(lambda inner: np.where(inner.site.batch.input_ids[..., None] == 0, 0.0, inner.value)),
+                "padding_idx=0, with the row overwritten",
                 fix="Keep the checkpoint's row of the padding token; padding_idx stops its gradient only.")
     yield Fault("token-type-zero-zeroed", TYPES, "the embedding of token type 0 is zero",
-                "constructed, after BERT-pytorch's SegmentEmbedding", rewritten(_first_type_zeroed),
+                "constructed, after BERT-pytorch's SegmentEmbedding",
+                rewritten(lambda inner: np.where(inner.site.batch.types[..., None] == 0, 0.0, inner.value)),
                 "padding_idx=0, where segments are numbered from 1", after_failure=True,
                 fix="Keep the checkpoint's row of token type 0; padding_idx stops its gradient only.")
     yield Fault("token-type-zero-added", SUMS, "the embedding of token type 0 is added to all tokens, besides their own",

@@ -23,14 +23,6 @@ _TILES = (32, 64, 128)  # The usual numbers of keys in a tile of a fused kernel.
 Scale = Callable[[Step], float]
 
 
-def _one(step: Step) -> float:
-    return 1.0
-
-
-def _of_width(step: Step) -> float:
-    return float(step.site.architecture.hidden_size**-0.5)
-
-
 def _scaled(scale: Scale) -> Change:
     """Return the change of scores to another factor in place of 1/√d; None if it is that one."""
 
@@ -78,8 +70,9 @@ def _tile(size: int) -> Change:
 def faults() -> Iterator[Fault]:
     """Yield the faults of a kernel that computes the context."""
     for name, kind, change, sentence, equation in (
-        ("kernel-scale-missing", "scores", _scaled(_one), "does not divide the scores by √d", "c = softmax(q kᵀ) v"),
-        ("kernel-scale-of-width", "scores", _scaled(_of_width), "divides the scores by √H, not by √d", "c = softmax(q kᵀ / √H) v"),
+        ("kernel-scale-missing", "scores", _scaled(lambda step: 1.0), "does not divide the scores by √d", "c = softmax(q kᵀ) v"),
+        ("kernel-scale-of-width", "scores", _scaled(lambda step: float(step.site.architecture.hidden_size**-0.5)),
+         "divides the scores by √H, not by √d", "c = softmax(q kᵀ / √H) v"),
         ("kernel-mask-ignored", "probs", ignored, "attends to padded keys", "c = softmax(q kᵀ / √d) v over all keys"),
         ("kernel-mask-inverted", "probs", inverted, "attends to padded keys only",
          "c = softmax(q kᵀ / √d) v over the keys with mask 0"),

@@ -85,10 +85,6 @@ def _weighing(step: Step, weight: float) -> Step:
     return step.recast(Weighed)
 
 
-def _after_softmax(step: Step, _: FaultContext) -> Step:
-    return Altered(step.recast(_OverAllKeys), lambda inner: inner.value * keys_of(step))
-
-
 def added_raw(step: Step, _: FaultContext) -> Step:
     """Return the softmax over all keys of the scores plus 1 at unmasked ones."""
     return step.replaced(parents=(step.parents[0] + keys_of(step),)).recast(_OverAllKeys)
@@ -263,7 +259,8 @@ def faults() -> Iterator[Fault]:
                 equation="key j has the mask of key j − 1",
                 fix="Apply attention_mask[:, j] to key j.")
     yield Fault("mask-after-softmax", PROBS, "the mask is applied after a softmax over all keys, and the rest is not rescaled",
-                "constructed", _after_softmax, "probabilities multiplied by the mask",
+                "constructed", lambda step, _: Altered(step.recast(_OverAllKeys), lambda inner: inner.value * keys_of(step)),
+                "probabilities multiplied by the mask",
                 equation="p = softmax(s) · mask",
                 fix=_MASK)
     yield Fault("mask-multiplied", PROBS, "scores are multiplied by the mask: masked ones become 0, not −∞", "constructed",

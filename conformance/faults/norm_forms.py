@@ -37,10 +37,6 @@ class _IdleLanes(Norm):
         return as_array(1.0 / np.sqrt(self.variance_of((x - self.mean) ** 2) + idle + self.site.architecture.layer_norm_eps))
 
 
-def _lanes(step: Step, _: FaultContext) -> Step | None:
-    return step.recast(_IdleLanes) if idle_lanes(step.value.shape[-1]) else None
-
-
 def _by_halves(step: Step, _: FaultContext) -> Step | None:
     """Return the norm of each half of the features; None if their number is odd."""
     width = step.value.shape[-1]
@@ -108,7 +104,8 @@ def faults() -> Iterator[Fault]:
                 equation="y = γ · (x − μ) / √(mean(x²) + ε) + β",
                 fix=NORM_FIX)
     yield Fault("norm-idle-lanes", NORMS, "the variance includes the squared mean for each idle lane up to the next power of 2",
-                "constructed", _lanes, "a kernel whose block is wider than the row: lanes beyond the row load 0, and the mean is "
+                "constructed", lambda step, _: step.recast(_IdleLanes) if idle_lanes(step.value.shape[-1]) else None,
+                "a kernel whose block is wider than the row: lanes beyond the row load 0, and the mean is "
                 "subtracted there without a mask", after_failure=True,
                 equation="σ² = (Σ_h (x_h − μ)² + n μ²) / H, n = 2^⌈log₂ H⌉ − H",
                 fix="Mask the difference as well: tl.where(mask, x - mean, 0.0), or sum over the row's features only.")

@@ -147,10 +147,6 @@ def _float8_result(step: Step, _: FaultContext) -> Step:
     return Altered(step, lambda inner: _unscaled_float8(inner.value), slack)
 
 
-def _float8_inputs(step: Step, _: FaultContext) -> Step:
-    return step.replaced(parents=tuple(_unscaled_float8(p) for p in step.parents))
-
-
 def _wrapped(weight: Array) -> Array:
     """Return the weight as integers times max |w| / 128 of each output feature, with +128 as −128."""
     w = weight.astype(np.float32)
@@ -246,7 +242,8 @@ def faults() -> Iterator[Fault]:
                 equation="k ≈ s rint(k / s), s = max |k| / 127 over a head's features",
                 fix=UNQUANTIZED)
     yield Fault("precision-float8-inputs", PRODUCTS, "the inputs are rounded to float8 (E4M3): quantisation", "constructed",
-                _float8_inputs, "attention kernels that multiply in float8", after_failure=True, fix=UNQUANTIZED)
+                lambda step, _: step.replaced(parents=tuple(_unscaled_float8(p) for p in step.parents)),
+                "attention kernels that multiply in float8", after_failure=True, fix=UNQUANTIZED)
     yield Fault("result-float8", LINEARS, "the result is rounded to float8 (E4M3): quantisation", "constructed", _float8_result,
                 "a key-value cache of float8 without a scale", after_failure=True,
                 equation="y = float8(x Wᵀ + b)", fix=UNQUANTIZED)
