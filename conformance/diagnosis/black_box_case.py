@@ -125,13 +125,7 @@ class BlackBoxCase:
         return self.network.poolings[pooling_index].name if self.network.poolings else ""
 
     def trials_to_report(self, best: Agreement, look: PoolingDetectability, tried: Sequence[FaultPlacement]) -> list[PrintedTrial]:
-        """Return the trials that explain the outputs and are likelier than the correct network, or else the nearest trials.
-
-        Args:
-            best: the agreement with the correct network.
-            look: the results of the filters.
-            tried: the placements of faults to search.
-        """
+        """Return the trials that explain the outputs and are likelier than the correct network, or else the nearest trials."""
         criteria = Criteria(self.base, self._tests, self.dtype, self.budget, [pattern for _, pattern in look.detected], best.nll)
         self.problem = self._problem(criteria)
         others = [t for t in self._others(self.part()) if t.explains and t.agreement.nll < best.nll]

@@ -33,13 +33,6 @@ def discriminating(
 ) -> Batch | None:
     """Return the batch that best separates the first explanation of activation `name` from the others.
 
-    Args:
-        network: the oracle's network.
-        name: the activation.
-        explanations: the explanations to separate.
-        dtype: the candidate's storage format.
-        batches: the batches to choose from.
-
     Returns:
         The batch with the largest expected z, or None if no batch reaches z = 12.
     """

@@ -23,11 +23,6 @@ def judged_elements(row: Activation, batch: Batch, shape: tuple[int, ...]) -> Ma
 
     The value at a padded query is undefined on purpose: some implementations compute it, others set it to zero. In a training
     run, the given values from which its steps are judged are not judged themselves.
-
-    Args:
-        row: the activation's row of the table.
-        batch: the batch.
-        shape: shape of the activation.
     """
     mask = batch.mask
     if row.kind in GIVEN:

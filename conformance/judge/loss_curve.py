@@ -110,16 +110,7 @@ class TrainedLoss:
 def expected(
     loss: TrainedLoss, start: Array, training: Training, dtype: str, device: str, functions: FunctionErrorBounds
 ) -> Iterator[Expected]:
-    """Yield the expected loss after each step of a training loop.
-
-    Args:
-        loss: the loss that is trained.
-        start: the initial parameters, as a vector.
-        training: the settings of the loop.
-        dtype: the candidate's storage format.
-        device: the candidate's device.
-        functions: error bounds of library functions.
-    """
+    """Yield the expected loss after each step of a training loop."""
     exact = State.initial(start)
     replicas = [Replica.of(number, FIRST_SEED + number, exact, training, dtype, device, functions) for number in range(REPLICAS)]
     for found, distances in followed(loss, exact, training, replicas):

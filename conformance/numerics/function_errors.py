@@ -71,12 +71,7 @@ class MeasuredErrors:
         )
 
     def bound(self, function: Function, evaluated: Format) -> Bound:
-        """Return the pair (absolute, ulp) with the smallest mean that covers all errors; infinite if an error is not finite.
-
-        Args:
-            function: the function that was measured.
-            evaluated: the format that it was evaluated in.
-        """
+        """Return the pair (absolute, ulp) with the smallest mean that covers all errors; infinite if an error is not finite."""
         if not self.frontier:
             return Bound(0.0, 0.0)
         bins = sorted(self.frontier)

@@ -33,11 +33,6 @@ def by_operations(step: Step, arithmetic: Arithmetic, actual: Array) -> Iterator
 
     Orders are defined for linear layers, for both forms of GELU, for x σ(k x), for residual sum and LayerNorm, and for attention's
     softmax. Nothing is yielded for other steps, or if the storage format is not narrower than the accumulation format.
-
-    Args:
-        step: the step, evaluated on its parents.
-        arithmetic: an arithmetic model.
-        actual: the candidate's result.
     """
     if not arithmetic.is_mixed:
         return

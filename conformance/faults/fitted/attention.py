@@ -166,11 +166,6 @@ def _bias(step: Step, data: FitData, which: Ids) -> tuple[Array, int]:
     """Return a bias for each group of elements, at each element, and how many groups have judged elements.
 
     It is the mean of the group's residual, weighted by 1/a² for the allowed error a of each judged element.
-
-    Args:
-        step: the correct step.
-        data: the candidate's data.
-        which: the number of each element's group.
     """
 
     def sums(terms: Array) -> Array:

@@ -124,12 +124,7 @@ _TYPES = frozenset({"token_type_lookup"})  # Types are so few that those of a ro
 
 
 def _of_other_rows(kinds: frozenset[str], of_first: frozenset[str] = frozenset()) -> tuple[Fitted, Fitted]:
-    """Return the faults in which rows of the batch have the results of the first row, or of others, at steps of these kinds.
-
-    Args:
-        kinds: the kinds of both faults.
-        of_first: further kinds of the first.
-    """
+    """Return the faults in which rows of the batch have the results of the first row, or of others, at steps of these kinds."""
     return (
         Fitted("rows-first", kinds | of_first, "every row of the batch has the result of the first row", "constructed", _first_row,
                "a buffer or a static input of one row, expanded to the batch", equation="y_b = f(x_0)", fix=_ROWS),

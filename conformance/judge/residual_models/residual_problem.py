@@ -215,16 +215,7 @@ class ResidualProblem:
     def finding_of(
         self, kind: str, sentence: str, model: Array, noise: ElementNoise, freedom: int = 0, numbers: tuple[FittedNumber, ...] = ()
     ) -> ResidualFinding:
-        """Return the finding for `model`, (R, F): the remaining error if `model` is the value that the candidate computed.
-
-        Args:
-            kind: kind of the finding.
-            sentence: description of the finding.
-            model: the model of the candidate's array.
-            noise: noise of the model.
-            freedom: number of fitted numbers.
-            numbers: the fitted numbers to report.
-        """
+        """Return the finding for `model`, (R, F): the remaining error if `model` is the value that the candidate computed."""
         degrees, left = self.count - freedom, self._left(model, noise)
         remaining = math.sqrt(float((left**2).sum()) / degrees) if degrees > 0 else math.inf
         passes = remaining <= self.limits.rms and float(left.max(initial=0.0)) <= self.limits.max

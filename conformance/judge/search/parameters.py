@@ -49,11 +49,6 @@ def started(problem: Problem[Any], placement: FaultPlacement, others: Sequence[F
 
     The value with the smaller distance is chosen; if both increase the distance, the step is halved until it does not. Return None
     if no value changes anything.
-
-    Args:
-        problem: the numbers.
-        placement: the fault with a parameter.
-        others: the faults that are already in place.
     """
     right, wrong = right_value(placement, problem.right), wrong_value(placement, problem.right)
     fits: list[FittedFaults | None] = [problem.evaluate([*others, placement.of(wrong)])]
