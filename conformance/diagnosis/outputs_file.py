@@ -229,7 +229,9 @@ def _parquet(file: Path) -> Given:
     """Return texts, inputs and outputs of a Parquet file; each column of lists is an output, and number columns make up one."""
     columns, formats = read_parquet(file)
     texts = next((tuple(map(str, columns.pop(name))) for name in _TEXTS if name in columns), ())
-    arrays = {name: _stacked(column, f"{file}: {name}") for name, column in columns.items() if not isinstance(column[0], str)}
+    arrays = {
+        name: _numbers(np.asarray(column), f"{file}: {name}") for name, column in columns.items() if not isinstance(column[0], str)
+    }
     inputs = {name: arrays.pop(name) for name in INPUTS if name in arrays}
     found = {name: OutputTable(array, stored=formats.get(name, "")) for name, array in arrays.items() if array.ndim > 1}
     scalars = {name: array for name, array in arrays.items() if array.ndim == 1}
@@ -237,11 +239,6 @@ def _parquet(file: Path) -> Given:
         stored = next((formats[name] for name in scalars if name in formats), "")
         found = {"": OutputTable(np.stack(list(scalars.values()), 1), stored=stored)}
     return Given(found, inputs, texts)
-
-
-def _stacked(column: list[Any], name: str) -> npt.NDArray[Any]:
-    """Return a column as an array; raise `ValueError` if its lists differ in length."""
-    return _numbers(np.asarray(column), name)
 
 
 STANDARD_INPUT = Path("-")

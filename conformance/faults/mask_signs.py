@@ -15,6 +15,7 @@ from conformance.faults.quantized import distance_to_tie
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Mask, as_array
 from conformance.oracle import Step
+from conformance.oracle.softmax import jacobian_of_softmax
 
 CONSTANT = 10000.0  # That of the code of Devlin et al. 2019 (modeling.py): adder = (1.0 - attention_mask) * -10000.0.
 
@@ -40,9 +41,7 @@ def _over(step: Step, raised: Mask, read: Callable[[Array], Array], slack: Calla
 
     def variance(altered: Altered, arithmetic: Arithmetic) -> Array:
         assert slack is not None
-        p, of_scores = altered.value, np.where(raised, slack(altered, arithmetic), 0.0)
-        shared = (p**2 * of_scores).sum(-1, keepdims=True)
-        return as_array(p**2 * np.maximum((1.0 - 2.0 * p) * of_scores + shared, 0.0))
+        return jacobian_of_softmax(altered.value).variance(np.where(raised, slack(altered, arithmetic), 0.0))
 
     return Altered(step, value, variance if slack else None)
 
@@ -69,7 +68,8 @@ def _added(constant: float) -> Change:
             return storage.round(s + c) - c
 
         def slack(altered: Step, arithmetic: Arithmetic) -> Array:
-            own = _error_of_scores(altered, context, arithmetic)
+            scores = altered.site.activation.parents[0]
+            own = _variance(scores, context, arithmetic, 1)
             distance = spacing * distance_to_tie(altered.parents[0] / spacing)
             total = own + distance**2
             return spacing**2 * np.divide(own, total, out=np.zeros_like(total), where=total > 0.0)
@@ -86,11 +86,6 @@ def _are_equal(scores: Array, keys: Mask) -> bool:
     highest = np.where(keys, scores, -np.inf).max(-1)
     lowest = np.where(keys, scores, np.inf).min(-1)
     return bool((highest <= lowest).all())
-
-
-def _error_of_scores(step: Step, context: FaultContext, arithmetic: Arithmetic, parents: int = 1) -> Array:
-    """Return the variance of the scores by roundings of their own and of the activations that they are computed from."""
-    return _variance(step.site.activation.parents[0], context, arithmetic, parents)
 
 
 def _variance(name: str, context: FaultContext, arithmetic: Arithmetic, generations: int) -> Array:

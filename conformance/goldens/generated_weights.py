@@ -41,11 +41,7 @@ def _parameter(seed: int, name: str, shape: tuple[int, ...], deviation: float) -
     normal = Stream(seed, name).normals(shape)
     if name.endswith("LayerNorm.weight"):
         normal = FORMATS["bfloat16"].round(1.0 + normal / 4.0)
-    return normal * 2.0 ** _exponent(deviation)
-
-
-def _exponent(deviation: float) -> int:
-    return round(math.log2(deviation))
+    return normal * 2.0 ** round(math.log2(deviation))
 
 
 def _deviation(

@@ -140,7 +140,8 @@ def _expected(network: Network, hypothesis: Hypothesis, only: str, *, filtered: 
         if network.table[name].kind in GIVEN or (network.source is not None and not network.kept and not is_gradient(name)):
             continue
         possible = [d for late in (False, True) for d in possible_directions(segment, storage, after_failure=late)]
-        effective = [d for d in possible if _is_asked(d.fault.name, network, only) and d.effect is not None]
+        asked = [d for d in possible if only in ("", d.fault.name) and (not network.kept or d.fault.name in _OF_TRAINING)]
+        effective = [d for d in asked if d.effect is not None]
         if not effective:
             continue
         judged = judged_elements(row, network.batch, segment.value.shape)
@@ -153,10 +154,6 @@ def _expected(network: Network, hypothesis: Hypothesis, only: str, *, filtered: 
                 z = expected_z(direction.known_effect, noise, largest)
             found = project(direction.known_effect, direction.known_effect, noise) if filtered and noise is not None else None
             yield direction.fault.name, name, _Expected(found.expected_z if found else z, z >= SEPARABLE_Z)
-
-
-def _is_asked(fault: str, network: Network, only: str) -> bool:
-    return only in ("", fault) and (not network.kept or fault in _OF_TRAINING)
 
 
 def _cell(golden: str, dtype: str, fault: str, places: dict[str, _Expected]) -> Power:
