@@ -15,7 +15,7 @@ from conformance.diagnosis.printed_problem import LEAST_RMS, PROMISING, Criteria
 from conformance.faults import CATALOGUE
 from conformance.judge.filters import GROSS
 from conformance.judge.search.budget import ELSE, SearchBudget
-from conformance.judge.search.fault_sets import RENOISED, explaining_sets
+from conformance.judge.search.fault_sets import RENOISED, Search
 from conformance.judge.search.placements import FaultPlacement, placements
 from conformance.judge.search.problem import FittedFaults
 from conformance.model.checkpoint import Checkpoint, LazyWeights
@@ -133,7 +133,7 @@ class BlackBoxCase:
             return others
         rounding = [p for p in tried if p.fault.after_failure] if self._could_be(COARSEST) else []
         searched = [p for p in tried if p.fault.replaces_layer or not p.fault.after_failure]
-        found = explaining_sets(self.problem, searched, rounding, self.budget)
+        found = Search(self.problem, searched, rounding, self.budget).result()
         if others or found.explaining:
             return [*others, *found.explaining]
         nearest = [t for fits in found.nearest for t in self._nearest(fits) if self.problem.is_determined(t.fit)]

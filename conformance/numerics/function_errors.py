@@ -112,17 +112,9 @@ def measured(function: Function, x: Real, computed: Real, storage: Format, block
 
 
 def summarized(function: Function, x: Array, y: Array, error: Array, storage: Format, block: int = 1) -> MeasuredErrors:
-    """Return the summary of the errors `error` at arguments x with results y; NaN errors count as infinite.
+    """Return the summary of the errors `error` at arguments x with exact results y; NaN errors count as infinite.
 
     Results below the format's smallest normal number, which may be flushed to zero, and results that overflow are left out.
-
-    Args:
-        function: the function that was computed.
-        x: arguments.
-        y: exact results.
-        error: magnitudes of the errors.
-        storage: format in which the results are stored.
-        block: number of neighbouring arguments summarized together.
     """
     scale = function.scale(x)
     keep = (np.abs(y) >= storage.smallest_normal) & (np.abs(y) <= storage.largest) & (scale > 0.0)

@@ -163,20 +163,14 @@ class State:
         return cls(parameters, np.zeros_like(parameters), np.zeros_like(parameters))
 
 
-@dataclass(frozen=True)
-class Constants:
-    """The settings that are constant throughout a training loop.
-
-    Attributes:
-        training: the settings.
-        clip_epsilon: added to the norm of the gradient before c is divided by it; 0 in the equation.
-    """
-
-    training: Training
-    clip_epsilon: float = 0.0
-
-
-def stepped(state: State, gradient: Array, decayed: Array, constants: Constants, rounded: StepRoundings = StepRoundings()) -> State:
+def stepped(
+    state: State,
+    gradient: Array,
+    decayed: Array,
+    training: Training,
+    rounded: StepRoundings = StepRoundings(),
+    clip_epsilon: float = 0.0,
+) -> State:
     """Return the state after one more step; operations are in torch's order.
 
     The gradient is clipped, θ is decayed, m and v are updated, √v̂ + ε is computed, and θ is updated.
@@ -185,12 +179,13 @@ def stepped(state: State, gradient: Array, decayed: Array, constants: Constants,
         state: the state before the step.
         gradient: the gradient at the parameters of the state.
         decayed: 1 for elements that weight decay applies to, else 0 (`Layout.decayed`).
-        constants: settings of the loop.
+        training: settings of the loop.
         rounded: the roundings of the step.
+        clip_epsilon: added to the norm of the gradient before c is divided by it; 0 in the equation.
     """
-    op, call, store, training, t = rounded.operation, rounded.call, rounded.store, constants.training, state.steps + 1
+    op, call, store, t = rounded.operation, rounded.call, rounded.store, state.steps + 1
     b1, b2, rate = training.adam_beta1, training.adam_beta2, training.rate(t)
-    norm = float(np.sqrt(np.square(gradient).sum())) + constants.clip_epsilon
+    norm = float(np.sqrt(np.square(gradient).sum())) + clip_epsilon
     g = call(gradient * min(1.0, training.max_grad_norm / norm)) if norm > 0.0 else gradient
     kept = call(state.parameters * (1.0 - rate * training.weight_decay * decayed))
     m = store(op(b1 * state.first) + op((1.0 - b1) * g))
