@@ -10,7 +10,7 @@ import numpy as np
 from conformance.faults.attention import PROBS, keys_of, softmax
 from conformance.faults.changes import Altered, variance_of
 from conformance.faults.fault import Change, Fault, FaultContext
-from conformance.faults.masks import ignored
+from conformance.faults.masks import unmasked
 from conformance.faults.quantized import distance_to_tie
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Mask, as_array
@@ -24,7 +24,7 @@ _FIX = "Add −∞, or the format's lowest number, to the scores of keys with at
 
 def _raised(step: Step, context: FaultContext) -> Mask | None:
     """Return the masked keys that the order of a decoder's tokens allows, (B, 1, Q, S); None if no key is masked."""
-    without = ignored(step, context)
+    without = unmasked(step, context)
     return None if without is None else as_array(keys_of(without) & ~keys_of(step))
 
 

@@ -90,7 +90,7 @@ def added_raw(step: Step, _: FaultContext) -> Step:
     return step.replaced(parents=(step.parents[0] + keys_of(step),)).recast(_OverAllKeys)
 
 
-def ignored(step: Step, _: FaultContext) -> Step | None:
+def unmasked(step: Step, _: FaultContext) -> Step | None:
     """Return the softmax over all keys; None if none is masked."""
     batch, name = step.site.batch, "attention_mask" if of_tokens(step) else "encoder_attention_mask"
     return None if getattr(batch, name) is None or getattr(batch, name).all() else with_batch(step, **{name: None})
@@ -216,7 +216,7 @@ class _OnQueries(Probabilities):
 # fmt: off
 def faults() -> Iterator[Fault]:
     """Yield the faults of attention masks."""
-    yield Fault("mask-ignored", PROBS, "padded keys are attended to", "candle#1552, candle#1798", ignored,
+    yield Fault("mask-ignored", PROBS, "padded keys are attended to", "candle#1552, candle#1798", unmasked,
                 "the mask is not passed on, or built as all ones",
                 equation="p = softmax(s) over all keys",
                 fix=_MASK)
